@@ -7,13 +7,13 @@ from typing import Any
 import torch
 from torch import fx
 
-from argand.capture.facts.handlers import Args, Kwargs
+from argand.capture.facts.handlers import Args, Function, Kwargs
 from argand.capture.facts.interfaces import CaptureState, GraphBuilder
 from argand.capture.facts.values.symbolic import SYMBOLIC
 from argand.errors import GraphBreak, graph_break
 
 
-def call(state: CaptureState, fn: Any, name: str, args: Args, kwargs: Kwargs) -> object:
+def call(state: CaptureState, fn: Function, name: str, args: Args, kwargs: Kwargs) -> object:
     """The result as a constant of the graph; what `fn` raises is the program's.
 
     Raises:

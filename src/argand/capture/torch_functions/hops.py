@@ -6,7 +6,7 @@ body reads from its surroundings. How they go together is in the body's `meta["c
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,7 +15,7 @@ import torch.utils.checkpoint
 from torch import fx
 from torch.utils import _pytree as pytree
 
-from argand.capture.facts.handlers import Function
+from argand.capture.facts.handlers import Args, Function
 from argand.graph.regions import recomputed
 
 
@@ -33,9 +33,9 @@ class Call:
         extras: how many tensors they have, behind those of the arguments; what follows are the body's surroundings.
     """
 
-    leaves: list[Any]
+    leaves: list[object]
     spec: Any
-    results: list[Any]
+    results: list[object]
     result_spec: object
     count: int
     options: dict[str, object] = field(default_factory=dict)
@@ -43,16 +43,16 @@ class Call:
     extra_spec: object = None
     extras: int = 0
 
-    def arguments(self, flat: object) -> tuple[tuple[object, ...], dict[str, object]]:
+    def arguments(self, flat: Sequence[object]) -> tuple[tuple[object, ...], dict[str, object]]:
         """The nested (args, kwargs)."""
         args, kwargs = pytree.tree_unflatten(fill(self.leaves, flat), self.spec)
         return args, kwargs
 
-    def inner(self, body: fx.GraphModule, flat: Any) -> Callable[..., Any]:
+    def inner(self, body: fx.GraphModule, flat: Sequence[object]) -> Callable[..., Any]:
         """The captured function, called as the program called the original."""
         surroundings = flat[self.count + self.extras :]
 
-        def captured(*args: Any, **kwargs: object) -> Any:
+        def captured(*args: object, **kwargs: object) -> Any:
             given = pytree.tree_leaves((args, kwargs))
             tensors: list[object] = [None] * self.count
             for leaf, value in zip(self.leaves, given):
@@ -71,7 +71,7 @@ class Place:
     index: int
 
 
-def fill(leaves: list[object], tensors: Any) -> list[object]:
+def fill(leaves: list[object], tensors: Sequence[object]) -> list[object]:
     """`leaves` with each Place taken from `tensors`."""
     return [tensors[leaf.index] if type(leaf) is Place else leaf for leaf in leaves]
 
@@ -160,7 +160,7 @@ def _forward(ctx: Any, static: Any, *args: torch.Tensor) -> tuple[torch.Tensor, 
         tensors[position] = value
     outputs = forward(*[tensors[i] for i in call.inputs])
 
-    def pick(places: Any) -> list[torch.Tensor]:
+    def pick(places: Iterable[tuple[str, int]]) -> list[torch.Tensor]:
         return [tensors[i] if kind == "flat" else outputs[i] for kind, i in places]
 
     ctx.save_for_backward(*pick(call.saved))
@@ -237,7 +237,7 @@ TRANSFORMS: dict[str, Callable[..., Any]] = {
 }
 
 
-def transformed(name: str, body: fx.GraphModule, flat: Any) -> object:
+def transformed(name: str, body: fx.GraphModule, flat: Sequence[object]) -> object:
     """The nested result of a function transform."""
     call: Call = body.meta["call"]
     if name in ("jvp", "jacfwd") and being_traced():  # what forward mode makes of tensors without data is not relied on
@@ -252,7 +252,7 @@ def transformed(name: str, body: fx.GraphModule, flat: Any) -> object:
     return torch.func.vjp(inner, *args, **call.options)[1](other)
 
 
-def pullback(func: Function, primals: Any, has_aux: bool, cotangents: Any) -> object:
+def pullback(func: Function, primals: Args, has_aux: bool, cotangents: object) -> object:
     """The gradients that torch.func.vjp's function gives; captured as one operation."""
     return torch.func.vjp(func, *primals, has_aux=has_aux)[1](cotangents)
 
@@ -260,7 +260,7 @@ def pullback(func: Function, primals: Any, has_aux: bool, cotangents: Any) -> ob
 # ---------------------------------------------------------------------- control flow
 
 
-def cond(yes: Any, no: Any, *flat: torch.Tensor) -> tuple[torch.Tensor, ...]:
+def cond(yes: fx.GraphModule, no: fx.GraphModule, *flat: torch.Tensor) -> tuple[torch.Tensor, ...]:
     """torch.cond: the graph of the branch that the first tensor picks."""
     branch = yes if bool(flat[0]) else no
     return tuple(branch(*[flat[i] for i in branch.meta["call"]]))

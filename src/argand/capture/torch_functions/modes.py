@@ -56,9 +56,9 @@ def snapshot() -> Snapshot:
     )
 
 
-def difference(before: Snapshot, after: Snapshot) -> list[tuple[Callable[..., Any], tuple[Any, ...]]]:
+def difference(before: Snapshot, after: Snapshot) -> list[tuple[Callable[..., object], tuple[object, ...]]]:
     """The calls that turn the state `before` into `after`."""
-    calls: list[tuple[Callable[..., Any], tuple[object, ...]]] = []
+    calls: list[tuple[Callable[..., object], tuple[object, ...]]] = []
     if before.grad != after.grad:
         calls.append((torch._C._set_grad_enabled, (after.grad,)))
     for (device, was, dtype), (_, now, new_dtype) in zip(before.autocast, after.autocast):
@@ -110,7 +110,7 @@ _WRITERS = frozenset(
 )
 
 
-def put_back_on_error(run: Function, changes: str) -> Callable[..., Any]:
+def put_back_on_error(run: Function, changes: str) -> Callable[..., object]:
     """A compiled graph that, when an operation in it raises, leaves torch's state as it found it.
 
     Arguments:
@@ -142,9 +142,9 @@ def put_back_on_error(run: Function, changes: str) -> Callable[..., Any]:
     return with_all
 
 
-def guard_functions() -> tuple[tuple[Callable[[], Any], object], ...]:
+def guard_functions() -> tuple[tuple[Callable[[], object], object], ...]:
     """(function, value now) pairs: compiled code is valid only while these hold."""
-    checks: list[Callable[[], Any]] = [
+    checks: list[Callable[[], object]] = [
         torch.is_grad_enabled,
         torch.is_inference_mode_enabled,
         torch._C._is_any_autocast_enabled,
@@ -154,7 +154,7 @@ def guard_functions() -> tuple[tuple[Callable[[], Any], object], ...]:
         torch._C._len_torch_dispatch_stack,
         torch._C._get_tracing_state,
     ]
-    answers: list[tuple[Callable[[], Any], Any]] = [(check, check()) for check in checks]
+    answers: list[tuple[Callable[[], object], object]] = [(check, check()) for check in checks]
     if torch.are_deterministic_algorithms_enabled():
         fills = torch._C._get_deterministic_fill_uninitialized_memory
         answers.append((fills, fills()))

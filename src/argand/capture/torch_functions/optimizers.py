@@ -29,7 +29,7 @@ def breaks_around_step(state: CaptureState) -> bool:
 
 
 @handler(*all_of("_C._group_tensors_by_device_and_dtype"))
-def _grouped(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+def _grouped(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> object:
     """Tensors of one device and dtype are one group; in which order torch lists several is up to its hash table."""
     lists = [list(tensors) for tensors in state.deep_resolve(args[0])]
     kinds = {(state.tensor_info(tensor).device, tensor.dtype) for tensor in lists[0] if tensor is not None}
@@ -58,7 +58,7 @@ def _fused_step(builder: GraphBuilder, func: Function, args: Args, kwargs: Kwarg
 
 
 @special(*named(torch, "addcdiv addcmul"), *named(torch.Tensor, "addcdiv addcdiv_ addcmul addcmul_"))
-def _scaled_by_tensor(builder: GraphBuilder, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _scaled_by_tensor(builder: GraphBuilder, func: Function, args: Args, kwargs: Kwargs) -> object:
     """`addcdiv(x, a, b, value=tensor)`: eager reads the tensor's number; here it multiplies, in the same order."""
     value = kwargs.get("value")
     if not isinstance(value, torch.Tensor) or len(args) != 3 or len(kwargs) != 1:
@@ -109,7 +109,9 @@ def _foreach_scaled(builder: GraphBuilder, func: Function, args: Args, kwargs: K
     return None if name.endswith("_") else tuple(scaled)
 
 
-def _add_scaled(builder: GraphBuilder, name: str, x: Any, a: Any, b: Any, scale: Any) -> object:
+def _add_scaled(
+    builder: GraphBuilder, name: str, x: torch.Tensor, a: torch.Tensor, b: torch.Tensor, scale: torch.Tensor
+) -> object:
     dtypes = {t.dtype for t in (x, a, b)}
     plain = len(dtypes) == 1 and dtypes <= {torch.float32, torch.float64} and scale.dtype.is_floating_point
     if not plain or scale.dim() != 0 or (scale.dtype not in dtypes and not (a.dim() and x.dim())):

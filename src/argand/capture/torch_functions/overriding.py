@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -23,12 +24,12 @@ def _device_constructors() -> frozenset[object]:
     return frozenset(_device._device_constructors())
 
 
-def concerns(builder: GraphBuilder, types: Any) -> bool:
+def concerns(builder: GraphBuilder, types: Iterable[type]) -> bool:
     """Whether a call has to be looked at here at all."""
     return bool(builder.entered) or any(cls not in PLAIN for cls in types)
 
 
-def dispatch(mode: TraceMode, func: Function, types: Any, args: Args, kwargs: Kwargs) -> object:
+def dispatch(mode: TraceMode, func: Function, types: Iterable[type], args: Args, kwargs: Kwargs) -> object:
     """Ask the innermost mode, else the arguments' classes, else record the call."""
     builder = mode.builder
     entered = builder.entered
@@ -68,7 +69,7 @@ def _refuse_own(interp: Any, owner: object) -> None:
         )
 
 
-def overridden(state: CaptureState, args: Any) -> bool:
+def overridden(state: CaptureState, args: Iterable[object]) -> bool:
     """What `has_torch_function` says of arguments."""
     builder = state.graph
     if any(not isinstance(entry.mode, torch.device) for entry in builder.entered):
@@ -83,7 +84,7 @@ def overridden(state: CaptureState, args: Any) -> bool:
     return False
 
 
-def _ask_mode(mode: TraceMode, func: Function, types: Any, args: Args, kwargs: Kwargs) -> object:
+def _ask_mode(mode: TraceMode, func: Function, types: Iterable[type], args: Args, kwargs: Kwargs) -> object:
     builder = mode.builder
     entry = builder.entered.pop()
     interp = builder.state.interpreter
@@ -95,14 +96,14 @@ def _ask_mode(mode: TraceMode, func: Function, types: Any, args: Args, kwargs: K
         builder.entered.append(entry)
 
 
-def _overloaded(types: Any, args: Args, kwargs: Kwargs) -> list[object]:
+def _overloaded(types: Iterable[type], args: Args, kwargs: Kwargs) -> list[object]:
     """Arguments that implement the protocol, in the order of `types`: that in which torch asks them."""
     wanted = [cls for cls in types if cls not in PLAIN]
     if not wanted:
         return []
-    first_of: dict[type, Any] = {}
+    first_of: dict[type, object] = {}
     pending = [*args, *kwargs.values()]
-    flat: list[Any] = []
+    flat: list[object] = []
     for value in pending:
         flat.extend(value if isinstance(value, (list, tuple)) else [value])
     for value in flat:
@@ -120,7 +121,7 @@ class TraceMode(TorchFunctionMode):
         self.builder = builder
 
     def __torch_function__(
-        self, func: Function, types: object, args: Args = (), kwargs: Kwargs | None = None
+        self, func: Function, types: Iterable[type], args: Args = (), kwargs: Kwargs | None = None
     ) -> object:
         builder = self.builder
         builder.observed += 1
@@ -128,6 +129,6 @@ class TraceMode(TorchFunctionMode):
             return dispatch(self, func, types, args, kwargs or {})
         return builder.call(func, args, kwargs or {})
 
-    def asked(self, func: Function, types: object, args: Args, kwargs: Kwargs) -> object:
+    def asked(self, func: Function, types: Iterable[type], args: Args, kwargs: Kwargs) -> object:
         """A call that has gone past this mode: what modes and classes of the program say of it."""
         return dispatch(self, func, types, args, kwargs)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -120,7 +121,7 @@ def _replayed(
         torch._C._set_grad_enabled(not switches[0] if switches else enabled)
         values = _run(builder)
 
-        def real(tensor: torch.Tensor) -> Any:
+        def real(tensor: torch.Tensor) -> torch.Tensor:
             return None if tensor is None else values[builder.node_of(builder.state.tensor_info(tensor))]
 
         given = [[real(tensor) for tensor in group] for group in (outputs, inputs)]
@@ -134,7 +135,7 @@ def _replayed(
     return tuple(like), _same(gradients, values, seeds or [])
 
 
-def _same(gradients: Any, values: dict[fx.Node, object], seeds: list[object]) -> dict[int, int]:
+def _same(gradients: Sequence[object], values: dict[fx.Node, object], seeds: list[object]) -> dict[int, int]:
     same: dict[int, int] = {}
     known = {id(value) for value in values.values()}
     for i, gradient in enumerate(gradients):

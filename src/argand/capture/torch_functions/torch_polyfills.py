@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -14,7 +14,7 @@ from argand.capture.facts.handlers import Args, Function, Kwargs
 from argand.capture.torch_functions import hops, modes
 
 
-def _leaves(tree: object) -> list[Any]:
+def _leaves(tree: object) -> list[torch.Tensor]:
     if isinstance(tree, list | tuple):
         leaves = []
         for item in tree:
@@ -43,7 +43,7 @@ def compiled(model: Any) -> object:
     """What torch.compile makes of a function, where the graph holds what the function does."""
 
     @functools.wraps(model)
-    def call(*args: Any, **kwargs: Any) -> object:
+    def call(*args: object, **kwargs: object) -> object:
         return model(*args, **kwargs)
 
     return call
@@ -80,12 +80,12 @@ def associative_scan(
     return _rebuild(xs, leaves)
 
 
-def cond(pred: bool, true_fn: Function, false_fn: Function, operands: Any = ()) -> object:
+def cond(pred: bool, true_fn: Function, false_fn: Function, operands: Args = ()) -> object:
     """torch.cond with a condition that is known."""
     return true_fn(*operands) if pred else false_fn(*operands)
 
 
-def vjp(func: Function, *primals: object, has_aux: bool = False) -> Any:
+def vjp(func: Function, *primals: object, has_aux: bool = False) -> object:
     """torch.func.vjp: the value now, the gradients by a second run of `func` when they are asked for."""
     results = func(*primals)
 
@@ -150,7 +150,7 @@ class PositionsInTensors(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-def look_up(tensor: torch.Tensor, positions: Any) -> object:
+def look_up(tensor: torch.Tensor, positions: Sequence[object]) -> object:
     """The part of a tensor at positions in its first dimensions."""
     device = tensor.device
     places = [at if isinstance(at, torch.Tensor) else torch.full((), at, device=device) for at in positions]

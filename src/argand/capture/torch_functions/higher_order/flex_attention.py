@@ -6,14 +6,13 @@ torch's own Python code is interpreted, with its checks and messages, down to it
 from __future__ import annotations
 
 import os
-from typing import Any
 
 import torch
 
 from argand import errors
 from argand.capture.facts.handlers import Args, Function, Kwargs
 from argand.capture.facts.interfaces import CaptureState
-from argand.capture.facts.values.tensor_info import Scope
+from argand.capture.facts.values.tensor_info import Scope, TensorInfo
 from argand.capture.record.scopes import fixed_sizes, placeholder
 from argand.capture.sizes import symbolic_ops
 from argand.capture.torch_functions import torch_polyfills
@@ -66,7 +65,7 @@ def _attention(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) ->
     return tuple(results)
 
 
-def _position(flat: list[Any], info: object) -> int:
+def _position(flat: list[TensorInfo], info: TensorInfo) -> int:
     """Where a tensor is among those of the node, added if it is none of them."""
     at = next((i for i, other in enumerate(flat) if other is info), len(flat))
     if at == len(flat):
@@ -75,7 +74,7 @@ def _position(flat: list[Any], info: object) -> int:
 
 
 def _mod(
-    state: CaptureState, function: Function, query: Any, score_grad: bool | None, name: str
+    state: CaptureState, function: Function, query: TensorInfo, score_grad: bool | None, name: str
 ) -> tuple[Scope, torch.Tensor]:
     """A function of one score, captured with scalars.
 
@@ -111,7 +110,7 @@ def _scalar(
 
 
 def _check(
-    state: CaptureState, query: Any, inputs: list[Any], leaves: list[object], scored: Scope,
+    state: CaptureState, query: TensorInfo, inputs: list[TensorInfo], leaves: list[object], scored: Scope,
     masked: Scope, seen: torch.Tensor,
 ) -> None:  # fmt: skip
     """Refuse what torch refuses when the operator runs."""
@@ -128,11 +127,11 @@ def _check(
         raise _refused("Its block mask has no q_indices.", "Make it with compute_q_blocks=True.")
 
 
-def _needs_grad(inputs: list[Any], scored: Scope) -> bool:
+def _needs_grad(inputs: list[TensorInfo], scored: Scope) -> bool:
     return torch.is_grad_enabled() and any(info.tensor.requires_grad for info in (*inputs[:3], *scored.order))
 
 
-def _results(state: CaptureState, inputs: list[Any], scored: Scope) -> list[tuple[torch.Tensor, torch.device]]:
+def _results(state: CaptureState, inputs: list[TensorInfo], scored: Scope) -> list[tuple[torch.Tensor, torch.device]]:
     """Stand-ins of the result, the logarithms of the rows' sums, and their greatest scores."""
     query, value = inputs[0].tensor, inputs[2].tensor
     grad = _needs_grad(inputs, scored)

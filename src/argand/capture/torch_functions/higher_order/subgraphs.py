@@ -306,7 +306,7 @@ def on_meta(body: fx.GraphModule) -> fx.GraphModule:
     return copied
 
 
-def meta_result(state: CaptureState, name: str, function: Callable[[], Any]) -> object:
+def meta_result(state: CaptureState, name: str, function: Callable[[], object]) -> object:
     """What a function of stand-ins gives, nothing recorded.
 
     Raises:

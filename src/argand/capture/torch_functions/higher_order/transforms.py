@@ -12,7 +12,7 @@ from argand import errors
 from argand.capture.facts.handlers import Args, Function, Kwargs
 from argand.capture.facts.interfaces import CaptureState
 from argand.capture.facts.sources import type_lookup
-from argand.capture.facts.values.tensor_info import Scope
+from argand.capture.facts.values.tensor_info import Scope, TensorInfo
 from argand.capture.objects.call_protocol import native_handlers
 from argand.capture.record.scopes import fixed_sizes, placeholder
 from argand.capture.torch_functions import hops, torch_polyfills
@@ -52,7 +52,7 @@ def _checkpoint(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -
     return _checkpointed(state, function, (tuple(rest), own), options)
 
 
-def _checkpointed(state: CaptureState, function: Any, given: Any, options: dict[str, object]) -> object:
+def _checkpointed(state: CaptureState, function: Function, given: Any, options: dict[str, object]) -> object:
     what, builder = "torch.utils.checkpoint.checkpoint", state.graph
     reentrant = options["use_reentrant"]
     flat = subgraphs.flatten(state, given[0], what, subclasses="kept")
@@ -81,11 +81,11 @@ def _checkpointed(state: CaptureState, function: Any, given: Any, options: dict[
     return flat_result.rebuilt([next(outer) if id(t) in ids else t for t in flat_result.tensors])
 
 
-def _unique(state: CaptureState, tensors: list[torch.Tensor]) -> list[Any]:
+def _unique(state: CaptureState, tensors: list[torch.Tensor]) -> list[TensorInfo]:
     return [state.tensor_info(t) for t in {id(t): t for t in tensors}.values()]
 
 
-def _rest(scope: Scope, infos: list[Any]) -> list[Any]:
+def _rest(scope: Scope, infos: list[TensorInfo]) -> list[TensorInfo]:
     """What the body reads from its surroundings."""
     known = {id(info) for info in infos}
     return [info for info in scope.order if id(info) not in known]
@@ -101,20 +101,20 @@ class FunctionContext:
 
     def __init__(self, needs: tuple[bool, ...]) -> None:
         self.needs_input_grad = needs
-        self.saved_tensors: tuple[Any, ...] = ()
-        self.argand_fixed: tuple[Any, ...] = ()
+        self.saved_tensors: tuple[object, ...] = ()
+        self.argand_fixed: tuple[object, ...] = ()
         self.argand_refused = ""
 
-    def save_for_backward(self, *tensors: Any) -> None:
+    def save_for_backward(self, *tensors: object) -> None:
         self.saved_tensors = tensors
 
-    def save_for_forward(self, *tensors: Any) -> None:
+    def save_for_forward(self, *tensors: object) -> None:
         pass
 
-    def mark_non_differentiable(self, *tensors: Any) -> None:
+    def mark_non_differentiable(self, *tensors: object) -> None:
         self.argand_fixed = tensors
 
-    def mark_dirty(self, *tensors: Any) -> None:
+    def mark_dirty(self, *tensors: object) -> None:
         self.argand_refused = "mark_dirty"
 
     def set_materialize_grads(self, value: bool) -> None:
@@ -122,7 +122,7 @@ class FunctionContext:
             self.argand_refused = "set_materialize_grads(False)"
 
 
-def _forward(state: CaptureState, cls: Any, context: FunctionContext, rest: Args, kwargs: Kwargs) -> object:
+def _forward(state: CaptureState, cls: type, context: FunctionContext, rest: Args, kwargs: Kwargs) -> object:
     interp = state.interpreter
     forward = interp.getattr(cls, "forward")
     if not _has_from_torch(interp, cls, "setup_context"):
@@ -132,13 +132,13 @@ def _forward(state: CaptureState, cls: Any, context: FunctionContext, rest: Args
     return interp.call(forward, (context, *rest), kwargs)
 
 
-def _has_from_torch(interp: Any, cls: object, name: str) -> bool:
+def _has_from_torch(interp: Any, cls: type, name: str) -> bool:
     """Whether a class inherits an attribute from torch's; guarded."""
     interp.note_class(cls)
     return bool(interp.types.lookup(cls, name) is type_lookup(torch.autograd.Function, name))
 
 
-def _check_backward_class(interp: Any, cls: object, what: str) -> None:
+def _check_backward_class(interp: Any, cls: type, what: str) -> None:
     """The class of the backward nodes, which `apply` calls, is the one that torch has made for this class."""
     backward_class = interp.getattr(cls, "_backward_cls")
     ours = isinstance(backward_class, type) and torch.autograd.function.BackwardCFunction in backward_class.__mro__
@@ -168,7 +168,7 @@ def _function_apply(state: CaptureState, fn: Function, args: Args, kwargs: Kwarg
 
 
 @native_handlers.function(torch.autograd.function.FunctionMeta.__init__)
-def _function_class(interp: Any, fn: object, args: list[Any], kwargs: Kwargs) -> Any:
+def _function_class(interp: Any, fn: Function, args: list[Any], kwargs: Kwargs) -> Any:
     """A subclass of autograd.Function that the captured code defines: torch makes a class for its backward nodes."""
     interp.unread(fn, *args, **kwargs)
     interp.types.forget()
@@ -193,7 +193,7 @@ class _Captured:
         self.kwargs = kwargs
         self.builder = state.graph
 
-    def run(self) -> Any:
+    def run(self) -> object:
         state, builder = self.state, self.builder
         tensors = [arg for arg in self.rest if isinstance(arg, torch.Tensor)]
         infos = _unique(state, tensors)
@@ -268,7 +268,13 @@ class _Captured:
         return given
 
     def _graphs(
-        self, infos: list[Any], context: FunctionContext, forward: Scope, backward: Scope, results: Any, gradients: Any
+        self,
+        infos: list[TensorInfo],
+        context: FunctionContext,
+        forward: Scope,
+        backward: Scope,
+        results: list[torch.Tensor],
+        gradients: list[torch.Tensor | None],
     ) -> Any:
         """(the node's tensors, how they go together, [forward graph, backward graph])."""
         state, builder = self.state, self.builder
@@ -286,7 +292,7 @@ class _Captured:
         saved: list[tuple[str, int]] = []
         raw: list[tuple[str, int]] = []
         user_saved = {id(t) for t in context.saved_tensors if isinstance(t, torch.Tensor)}
-        ordered: list[object] = []
+        ordered: list[TensorInfo] = []
         for target, wanted in ((saved, True), (raw, False)):
             for info in backward.order:
                 if (id(info.tensor) in user_saved) is wanted:
@@ -313,7 +319,7 @@ class _Captured:
         return flat, call, [forward_graph, backward_graph]
 
 
-def _place(results: list[torch.Tensor], inner: list[Any], info: Any) -> int:
+def _place(results: list[torch.Tensor], inner: list[TensorInfo], info: TensorInfo) -> int:
     """Which output of the forward graph a tensor is."""
     for i, tensor in enumerate(results):
         if tensor is info.tensor:
@@ -321,7 +327,7 @@ def _place(results: list[torch.Tensor], inner: list[Any], info: Any) -> int:
     return len(results) + next(i for i, other in enumerate(inner) if other is info)
 
 
-def _reorder(module: Any, scope: Scope, grads: int, ordered: list[Any]) -> None:
+def _reorder(module: Any, scope: Scope, grads: int, ordered: list[TensorInfo]) -> None:
     """Placeholders: the gradients, then these tensors in this order."""
     graph = module.graph
     placeholders = [node for node in graph.nodes if node.op == "placeholder"]
@@ -344,7 +350,7 @@ def _is_diff(index: int, argnums: Any, count: int) -> bool:
 def _transform(
     state: CaptureState,
     name: str,
-    func: Any,
+    func: Function,
     args: Args,
     kwargs: Kwargs,
     options: dict[str, Any],
@@ -466,13 +472,13 @@ def _jacobian(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> objec
     )
 
 
-def _forward_mode(state: CaptureState, func: Any, args: Args, options: dict[str, object]) -> object:
+def _forward_mode(state: CaptureState, func: Function, args: Args, options: dict[str, Any]) -> object:
     flat = subgraphs.flatten(state, (args, {}), "torch.func.jacfwd")
     inputs = [subgraphs.leaf_like(t, t.requires_grad) for t in flat.tensors]
     return _transform(state, "jacfwd", func, args, {}, options, inputs, flat)
 
 
-def _jvp(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> Any:
+def _jvp(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> object:
     names = ("func", "primals", "tangents")
     bound = {**dict(zip(names, args)), **kwargs}
     primals, tangents = state.deep_resolve(bound["primals"]), state.deep_resolve(bound["tangents"])
@@ -486,7 +492,7 @@ def _jvp(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> Any:
 
 
 @handler(hops.pullback)
-def _pullback(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> Any:
+def _pullback(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> object:
     func, primals, has_aux, cotangents = args
     flat = subgraphs.flatten(state, (tuple(primals), {}), "torch.func.vjp")
     extra = subgraphs.flatten(state, cotangents, "torch.func.vjp", offset=len(flat.tensors))
@@ -495,7 +501,7 @@ def _pullback(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> 
 
 
 @handler(*all_of("func.vjp"))
-def _vjp(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+def _vjp(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> object:
     return state.interpreter.call(torch_polyfills.vjp, args, kwargs)
 
 
