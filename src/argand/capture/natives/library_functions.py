@@ -136,32 +136,26 @@ def _parts(interp: Interpreter, fn: Function) -> Any:
     return interp.shadow(interp.state.load_source(CallSource(interp.source(fn), parts_of), parts))
 
 
-def _itemgetter(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> object:
-    if len(args) != 1 or kwargs:
-        return interp.native(fn, *args, **kwargs)
+def _itemgetter(interp: Interpreter, fn: Function, obj: object) -> object:
     keys = _parts(interp, fn)
-    values = tuple(interp.getitem(args[0], key) for key in keys)
+    values = tuple(interp.getitem(obj, key) for key in keys)
     return values[0] if len(keys) == 1 else values
 
 
-def _attrgetter(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> object:
-    if len(args) != 1 or kwargs:
-        return interp.native(fn, *args, **kwargs)
+def _attrgetter(interp: Interpreter, fn: Function, obj: object) -> object:
     values = []
     for path in _parts(interp, fn):
-        value = args[0]
+        value = obj
         for name in path.split("."):
             value = interp.getattr(value, name)
         values.append(value)
     return values[0] if len(values) == 1 else tuple(values)
 
 
-def _methodcaller(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> object:
-    if len(args) != 1 or kwargs:
-        return interp.native(fn, *args, **kwargs)
+def _methodcaller(interp: Interpreter, fn: Function, obj: object) -> object:
     name, positional, named = _parts(interp, fn)
     positional = interp.shadow(positional)
-    return interp.call(interp.getattr(args[0], name), positional, dict(interp.shadow(named)))
+    return interp.call(interp.getattr(obj, name), positional, dict(interp.shadow(named)))
 
 
 def _generic_alias(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> object:
@@ -176,9 +170,10 @@ def _generic_alias(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> 
 
 
 add_callable_objects(_generic_alias, types.GenericAlias)
-add_callable_objects(_itemgetter, operator.itemgetter)
-add_callable_objects(_attrgetter, operator.attrgetter)
-add_callable_objects(_methodcaller, operator.methodcaller)
+for _getter, _does in (
+    (operator.itemgetter, _itemgetter), (operator.attrgetter, _attrgetter), (operator.methodcaller, _methodcaller),
+):  # fmt: skip
+    add_callable_objects(Native(_does, counts=1, itself=True).handler(), _getter)
 
 _OWN = {math.floor, math.ceil, math.trunc, math.prod, *resolved("math.fsum math.dist math.sumprod[python>=3.12]")}
 for _module in (math, cmath, struct, binascii, unicodedata):

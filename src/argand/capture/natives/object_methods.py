@@ -18,6 +18,7 @@ from argand.capture.facts.overlays import DELETED
 from argand.capture.facts.sources import CallSource
 from argand.capture.facts.typefacts import CONTAINERS, is_heap
 from argand.capture.natives.builtin_methods import COMPARISONS, comparing, keeping, read_only, textual
+from argand.capture.natives.rows import operation_of
 from argand.capture.objects import (
     attribute_writes,
     attributes,
@@ -53,33 +54,30 @@ def _object_init(interp: Interpreter, cls: type, name: str, owner: object, args:
     return interp.unread(object.__init__, owner, *args, **kwargs)
 
 
-@method(object, "__setattr__")
-def _object_setattr(interp: Interpreter, cls: type, name: str, owner: object, args: Args, kwargs: Kwargs) -> object:
-    if len(args) != 2 or kwargs:
-        return interp.unread(object.__setattr__, owner, *args, **kwargs)  # raises
-    attribute_writes.generic_write(interp, owner, *args)
-    return None
+operation_of("object type", "__setattr__", counts=2)(attribute_writes.generic_write)
+operation_of("object type", "__delattr__", counts=1)(attribute_writes.generic_delete)
 
 
-@method(object, "__delattr__")
-def _object_delattr(interp: Interpreter, cls: type, name: str, owner: object, args: Args, kwargs: Kwargs) -> object:
-    if len(args) != 1 or kwargs:
-        return interp.unread(object.__delattr__, owner, *args, **kwargs)  # raises
-    attribute_writes.generic_delete(interp, owner, *args)
-    return None
-
-
-@method(object, "__getattribute__")
-def _object_getattribute(
-    interp: Interpreter, cls: type, name: str, owner: object, args: Args, kwargs: Kwargs
-) -> object:
-    if len(args) != 1 or kwargs:
-        return interp.unread(object.__getattribute__, owner, *args, **kwargs)  # raises
+@operation_of("object", "__getattribute__", counts=1)
+def _object_getattribute(interp: Interpreter, owner: object, name: str) -> object:
     if is_a(owner, type | types.ModuleType | types.FunctionType) or type(owner) in interp.fast:
-        return interp.getattr(owner, args[0])
-    value = attributes.generic_read(interp, owner, args[0])
+        return interp.getattr(owner, name)
+    return _there(interp, owner, name, attributes.generic_read(interp, owner, name))
+
+
+@operation_of("type", "__getattribute__", counts=1)
+def _type_getattribute(interp: Interpreter, owner: type, name: str) -> object:
+    return _there(interp, owner, name, attributes.generic_class_read(interp, owner, type(owner), name))
+
+
+@operation_of("types.ModuleType", "__getattribute__", counts=1)
+def _module_getattribute(interp: Interpreter, owner: types.ModuleType, name: str) -> object:
+    return _there(interp, owner, name, attributes.read_module(interp, owner, name))
+
+
+def _there(interp: Interpreter, owner: object, name: str, value: object) -> object:
     if value is NULL:
-        raise instances.missing(interp, owner, args[0])
+        raise instances.missing(interp, owner, name)
     return value
 
 
@@ -93,10 +91,11 @@ def _object_eq(interp: Interpreter, cls: type, name: str, owner: object, args: A
     return True if operators.identical(interp, owner, args[0]) else NotImplemented
 
 
-@method(object, "__repr__", "__str__")
-def _object_text(interp: Interpreter, cls: type, name: str, owner: object, args: Args, kwargs: Kwargs) -> object:
-    if name == "__str__":
-        return text.to_repr(interp, owner)
+operation_of("object", "__str__")(text.to_repr)
+
+
+@operation_of("object", "__repr__")
+def _object_repr(interp: Interpreter, owner: object) -> object:
     interp.pin(owner)
     return interp.unread(object.__repr__, owner)
 
@@ -207,8 +206,8 @@ def _not_copied(cls: type) -> BaseException:
     )
 
 
-@method(object, "__getstate__")
-def _object_getstate(interp: Interpreter, cls: type, name: str, owner: Any, args: Args, kwargs: Kwargs) -> object:
+@operation_of("object", "__getstate__")
+def _object_getstate(interp: Interpreter, owner: object) -> object:
     return _reduce_with_hooks(interp, owner)[2] if not is_a(owner, CONTAINERS) else None
 
 
@@ -242,30 +241,6 @@ def _type_init(interp: Interpreter, cls: type, name: str, owner: object, args: A
     return None
 
 
-@method(type, "__setattr__", "__delattr__")
-def _type_setattr(interp: Interpreter, cls: type, name: str, owner: object, args: Args, kwargs: Kwargs) -> object:
-    (attribute_writes.generic_write if name == "__setattr__" else attribute_writes.generic_delete)(interp, owner, *args)
-    return None
-
-
-@method(type, "__getattribute__")
-def _type_getattribute(interp: Interpreter, cls: type, name: str, owner: Any, args: Args, kwargs: Kwargs) -> object:
-    value = attributes.generic_class_read(interp, owner, type(owner), args[0])
-    if value is NULL:
-        raise instances.missing(interp, owner, args[0])
-    return value
-
-
-@method(types.ModuleType, "__getattribute__")
-def _module_getattribute(
-    interp: Interpreter, cls: type, name: str, owner: object, args: Args, kwargs: Kwargs
-) -> object:
-    value = attributes.read_module(interp, owner, args[0])
-    if value is NULL:
-        raise instances.missing(interp, owner, args[0])
-    return value
-
-
 @method(type, "__instancecheck__", "__subclasscheck__")
 def _type_check(interp: Interpreter, cls: type, name: str, owner: object, args: Args, kwargs: Kwargs) -> object:
     value = args[0]
@@ -278,9 +253,7 @@ add_methods(type, read_only, "mro __or__ __ror__ __repr__ __prepare__ __dir__ __
 add_class_methods(type, lambda interp, fn, args, kwargs: {}, "__prepare__")
 
 
-@method(types.FunctionType, "__get__")
-def _function_get(interp: Interpreter, cls: type, name: str, owner: object, args: Args, kwargs: Kwargs) -> object:
-    return interp.unread(types.FunctionType.__get__, owner, *args)
+add_methods(types.FunctionType, keeping, "__get__")
 
 
 @method(types.FunctionType, "__call__")
@@ -344,13 +317,8 @@ def _property_methods(interp: Interpreter, cls: type, name: str, owner: Any, arg
     return interp.native(getattr(cls, name), owner, *args, **kwargs)
 
 
-@method(super, "__init__", "__getattribute__")
-def _super_methods(interp: Interpreter, cls: type, name: str, owner: object, args: Args, kwargs: Kwargs) -> object:
-    if name == "__getattribute__":
-        return interp.getattr(owner, args[0])
-    return interp.unread(super.__init__, owner, *args)
-
-
+operation_of("super", "__getattribute__", counts=1)(lambda interp, owner, name: interp.getattr(owner, name))
+add_methods(super, keeping, "__init__")
 add_methods(types.CellType, comparing, COMPARISONS)
 add_methods(types.SimpleNamespace, keeping, "__init__")
 add_methods(types.SimpleNamespace, textual, "__repr__")

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import bisect
-import heapq
-
 from argand.capture.facts.handlers import Function
 from argand.capture.facts.interfaces import Interpreter
 from argand.capture.natives.operator_functions import is_sequence
@@ -38,14 +35,14 @@ def _heap(interp: Interpreter, fn: Function, polyfill: Function, largest: bool, 
 
 enter_rows({
     **{
-        f"bisect.{fn.__name__}": Native(_bisect, (fn, polyfill, right), (2, 4), "lo hi key")
-        for fn, polyfill, right in (
-            (bisect.bisect_left, polyfills.bisect, False), (bisect.bisect_right, polyfills.bisect, True),
-            (bisect.insort_left, polyfills.insort, False), (bisect.insort_right, polyfills.insort, True),
+        f"bisect.{name}": Native(_bisect, (polyfill, right), (2, 4), "lo hi key", itself=True)
+        for name, polyfill, right in (
+            ("bisect_left", polyfills.bisect, False), ("bisect_right", polyfills.bisect, True),
+            ("insort_left", polyfills.insort, False), ("insort_right", polyfills.insort, True),
         )
     },
     **{
-        f"heapq.{name}": Native(_heap, (getattr(heapq, name), polyfill, name.endswith("_max")), count)
+        f"heapq.{name}": Native(_heap, (polyfill, name.endswith("_max")), count, itself=True)
         for name, polyfill, count in (
             ("heapify", polyfills.heap_build, 1), ("_heapify_max", polyfills.heap_build, 1),
             ("heappop", polyfills.heap_pop, 1), ("_heappop_max", polyfills.heap_pop, 1),

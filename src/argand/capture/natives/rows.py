@@ -14,10 +14,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from argand.capture.facts.handlers import ABSENT, names_here
+from argand.capture.facts.handlers import ABSENT, Function, Kwargs, names_here
 from argand.capture.facts.interfaces import Interpreter
 from argand.capture.objects import iteration, keys
 from argand.capture.objects.call_protocol.native_handlers import (
+    Args,
     Handler,
     MethodHandler,
     add_class_methods,
@@ -26,7 +27,7 @@ from argand.capture.objects.call_protocol.native_handlers import (
 )
 from argand.capture.world import native_reads
 
-Use = Callable[[Interpreter, Any], Any]
+Use = Callable[[Interpreter, Any], object]
 """What native code gets for an argument of the program's."""
 OPTIONS: Final = 1 << 30
 """Behind all positional arguments (`Native.reads`)."""
@@ -40,6 +41,7 @@ class Native:
         does: the operation of the interpreter that runs in its place, on `given` and the arguments as they are.
         counts: how many positional arguments there may be: at least and at most, or the one number.
         options: the keyword arguments that `does` takes.
+        itself: `does` gets the callable before `given`.
         takes: where the native code itself runs: what it gets for each positional argument; the last use holds for
             all that follow.
         named: the same for keyword arguments; others are handed over as they are.
@@ -47,10 +49,11 @@ class Native:
             lacks; None where it only stores, moves, counts or hands on.
     """
 
-    does: Callable[..., Any] | None = None
-    given: tuple[Any, ...] = ()
+    does: Function | None = None
+    given: tuple[object, ...] = ()
     counts: int | tuple[int, int] | None = None
     options: str = ""
+    itself: bool = False
     takes: tuple[Use, ...] = ()
     named: Mapping[str, Use] = field(default_factory=dict)
     reads: int | None = None
@@ -59,9 +62,14 @@ class Native:
         """What runs the row."""
         if self.does is None:
             return _of_native_code(self)
-        if self.counts == 1 and not self.given and not self.options:
+        if self.counts == 1 and not (self.given or self.options or self.itself):
             return _of_one_argument(self.does)
         return _of_operation(self, self.does)
+
+    def method(self) -> MethodHandler:
+        """The same for a method."""
+        assert self.does is not None
+        return _of_method(self, self.does)
 
     def limits(self) -> tuple[int, int]:
         """`counts` as at least and at most."""
@@ -76,11 +84,11 @@ def enter_rows(table: Mapping[str, Native | Handler]) -> None:
 
 
 def operation(
-    *fns: Any, given: tuple[Any, ...] = (), counts: int | tuple[int, int] = 1, options: str = ""
-) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    *fns: object, given: tuple[object, ...] = (), counts: int | tuple[int, int] = 1, options: str = ""
+) -> Callable[[Function], Function]:
     """The row of callables whose operation is the function below."""
 
-    def register(does: Callable[..., Any]) -> Callable[..., Any]:
+    def register(does: Function) -> Callable[..., Any]:
         add_functions(Native(does, given, counts, options).handler(), *fns)
         return does
 
@@ -100,11 +108,21 @@ def resolved(paths: str) -> list[Any]:
     return values
 
 
-def enter_methods(table: Mapping[str, tuple[MethodHandler, str]]) -> None:
-    """Enter methods of C classes: paths of classes, what is done, and the names."""
-    for paths, (handler, methods) in table.items():
+def enter_methods(table: Mapping[str, tuple[Native | MethodHandler, str]]) -> None:
+    """Enter methods of C classes: paths of classes, what is done (`does` of a row gets the object first), the names."""
+    for paths, (row, methods) in table.items():
         for cls in resolved(paths):
-            add_methods(cls, handler, methods)
+            add_methods(cls, row.method() if isinstance(row, Native) else row, methods)
+
+
+def operation_of(paths: str, names: str, *, counts: int | tuple[int, int] = 0) -> Callable[[Function], Function]:
+    """The row of methods of C classes whose operation is the function below."""
+
+    def register(does: Function) -> Function:
+        enter_methods({paths: (Native(does, counts=counts), names)})
+        return does
+
+    return register
 
 
 def enter_class_methods(table: Mapping[str, tuple[Handler, str]]) -> None:
@@ -117,8 +135,8 @@ def enter_class_methods(table: Mapping[str, tuple[Handler, str]]) -> None:
 # ---- the driver ----------------------------------------------------------------------------------------------------
 
 
-def _of_one_argument(does: Callable[..., Any]) -> Handler:
-    def handler(interp: Interpreter, fn: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def _of_one_argument(does: Function) -> Handler:
+    def handler(interp: Interpreter, fn: Function, args: Args, kwargs: Kwargs) -> object:
         if len(args) != 1 or kwargs:
             return interp.native(fn, *args, **kwargs)
         return does(interp, args[0])
@@ -126,21 +144,37 @@ def _of_one_argument(does: Callable[..., Any]) -> Handler:
     return handler
 
 
-def _of_operation(row: Native, does: Callable[..., Any]) -> Handler:
+def _of_operation(row: Native, does: Function) -> Handler:
     least, most = row.limits()
     given, options = row.given, frozenset(row.options.split())
 
-    def with_options(interp: Interpreter, fn: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    def with_options(interp: Interpreter, fn: Function, args: Args, kwargs: Kwargs) -> object:
         if not least <= len(args) <= most or not options.issuperset(kwargs):
             return interp.native(fn, *args, **kwargs)
         return does(interp, *given, *args, **kwargs)
 
-    def handler(interp: Interpreter, fn: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    def handler(interp: Interpreter, fn: Function, args: Args, kwargs: Kwargs) -> object:
         if not least <= len(args) <= most or kwargs:
             return interp.native(fn, *args, **kwargs)
         return does(interp, *given, *args) if given else does(interp, *args)
 
-    return with_options if options else handler
+    def with_itself(interp: Interpreter, fn: Function, args: Args, kwargs: Kwargs) -> object:
+        if not least <= len(args) <= most or not options.issuperset(kwargs):
+            return interp.native(fn, *args, **kwargs)
+        return does(interp, fn, *given, *args, **kwargs)
+
+    return with_itself if row.itself else with_options if options else handler
+
+
+def _of_method(row: Native, does: Function) -> MethodHandler:
+    least, most = row.limits()
+
+    def handler(interp: Interpreter, cls: type, name: str, owner: object, args: Args, kwargs: Kwargs) -> object:
+        if not least <= len(args) <= most or kwargs:
+            return interp.unread(getattr(cls, name), owner, *args, **kwargs)  # raises
+        return does(interp, owner, *args)
+
+    return handler
 
 
 def _of_native_code(row: Native) -> Handler:
@@ -148,7 +182,7 @@ def _of_native_code(row: Native) -> Handler:
     takes, named, reads = row.takes or (kept,), row.named, row.reads
     first, rest = takes[:-1], takes[-1]
 
-    def handler(interp: Interpreter, fn: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    def handler(interp: Interpreter, fn: Function, args: Args, kwargs: Kwargs) -> object:
         if not least <= len(args) <= most:
             return interp.native(fn, *args, **kwargs)
         uses = itertools.chain(first, itertools.repeat(rest))
@@ -168,51 +202,51 @@ def _of_native_code(row: Native) -> Handler:
 # ---- what native code gets for an argument -------------------------------------------------------------------------
 
 
-def kept(interp: Interpreter, arg: Any) -> Any:
+def kept(interp: Interpreter, arg: object) -> object:
     """Itself."""
     return arg
 
 
-def plain(interp: Interpreter, arg: Any) -> Any:
+def plain(interp: Interpreter, arg: object) -> object:
     """It is read."""
     return interp.plain(arg)
 
 
-def shadowed(interp: Interpreter, arg: Any) -> Any:
+def shadowed(interp: Interpreter, arg: object) -> object:
     """It is changed, or read when it is used."""
     return interp.shadow(arg)
 
 
-def called(interp: Interpreter, arg: Any) -> Any:
+def called(interp: Interpreter, arg: Function | None) -> object:
     """It is called, unless it is None or no callable."""
     return None if arg is None else interp.trampoline(arg)
 
 
-def tested(interp: Interpreter, arg: Any) -> Any:
+def tested(interp: Interpreter, arg: Function | None) -> object:
     """It is called for an answer that is true or not; None asks the element itself."""
     return interp.trampoline(bool if arg is None else arg)
 
 
-def iterated(interp: Interpreter, arg: Any) -> Any:
+def iterated(interp: Interpreter, arg: object) -> object:
     """It is iterated over, element by element."""
     return iteration.native_iterable(interp, arg)
 
 
-def iterated_or_refused(interp: Interpreter, arg: Any) -> Any:
+def iterated_or_refused(interp: Interpreter, arg: object) -> object:
     """The same; what is not iterable goes to the native code, which refuses it."""
     return iteration.native_iterable(interp, arg) if iteration.is_iterable(interp, arg) else arg
 
 
-def iterated_later(interp: Interpreter, arg: Any) -> Any:
+def iterated_later(interp: Interpreter, arg: object) -> object:
     """It is asked for an iterator when its turn comes."""
     return iteration.native_iterable_later(interp, arg) if iteration.is_iterable(interp, arg) else arg
 
 
-def listed(interp: Interpreter, arg: Any) -> Any:
+def listed(interp: Interpreter, arg: object) -> object:
     """All its elements are taken at once, after it was asked how many there will be."""
     return iteration.to_list(interp, arg, hint=True) if iteration.is_iterable(interp, arg) else arg
 
 
-def position(interp: Interpreter, arg: Any) -> Any:
+def position(interp: Interpreter, arg: object) -> object:
     """It is a position: as an int, where a method of the program says which."""
     return keys.to_index(interp, arg) if interp.types.python_level(type(arg), "__index__") else arg
