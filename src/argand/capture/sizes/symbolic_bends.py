@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from argand.capture.facts.handlers import Function
 from argand.capture.facts.interfaces import GraphBuilder
 from argand.capture.facts.words import words
 from argand.capture.metadata.rules import RULES
@@ -39,7 +40,7 @@ _STRAIGHT = frozenset(
 
 
 @functools.cache
-def _is_straight(func: Any) -> bool:
+def _is_straight(func: Function) -> bool:
     """Whether a function's sizes need not be looked at twice: those of pointwise ones are broadcast."""
     name = str(getattr(func, "__name__", ""))
     packet = getattr(torch.ops.aten, name.removeprefix("__").removesuffix("__"), None) if name else None

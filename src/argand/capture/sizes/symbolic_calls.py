@@ -18,7 +18,7 @@ from argand.capture.sizes import symbolic_tensors
 from argand.capture.sizes.symbolic_tensors import PROBED, at
 from argand.graph import time_limit
 from argand.graph.sizes.expr import Expr, Sym
-from argand.graph.sizes.relations import Relation, solve
+from argand.graph.sizes.relations import Number, Relation, solve
 
 _Tensor = torch.Tensor
 Run = Callable[[Any, Any], Any]
@@ -168,7 +168,7 @@ class Doctor:
                 return False
         return bool(self.symbols)
 
-    def _probe(self, index: int) -> dict[Sym, Any]:
+    def _probe(self, index: int) -> dict[Sym, Number]:
         table = self.dynamics.table
         return {sym: v for sym, v in table.assignments[index].items() if sym not in table.definitions}
 
@@ -208,10 +208,10 @@ class Doctor:
                 return modulus if not self._works({**others, sym: hint + 1}) else None
         return None
 
-    def _works(self, assignment: dict[Sym, Any]) -> bool:
+    def _works(self, assignment: dict[Sym, Number]) -> bool:
         return same_structure(self.result, self.computed(assignment))
 
-    def computed(self, assignment: dict[Sym, Any]) -> object:
+    def computed(self, assignment: dict[Sym, Number]) -> object:
         """The call's result at any sizes; None where it fails."""
         time_limit.check()
         grad = torch.is_grad_enabled()
@@ -223,7 +223,7 @@ class Doctor:
         finally:
             torch._C._set_grad_enabled(grad)
 
-    def _at(self, value: Any, assignment: dict[Sym, Any]) -> object:
+    def _at(self, value: Any, assignment: dict[Sym, Number]) -> object:
         """An argument under any assignment: its tensors are made anew from their expressions."""
         if isinstance(value, _Tensor):
             info = self.builder.tensors.get(id(value))

@@ -159,7 +159,7 @@ def asserted(interp: Interpreter, frame: Frame, condition: object) -> bool:
         return False
     if any(f.instruction.handler is not None and not f.quiet for f in interp.frames):
         return False
-    message: tuple[Any, ...] = ()
+    message: Args = ()
     if after[1].opname == "LOAD_CONST":
         message = (after[1].argval,)
     elif after[1].opname != "RAISE_VARARGS":

@@ -19,7 +19,7 @@ from argand.capture.facts.values.symbolic import SymbolicBool
 from argand.capture.facts.values.symbols import Origin
 from argand.graph.sizes.expr import Expr, Sym
 from argand.graph.sizes.intervals import UNBOUNDED, Interval, intersection, plus, proves, times
-from argand.graph.sizes.relations import Relation, split_constant
+from argand.graph.sizes.relations import Number, Relation, split_constant
 
 _STEP = 840  # stand-ins are divisible by all numbers up to 8
 _FIRST = 11
@@ -119,7 +119,7 @@ class Unbacked:
             known = self.spans.get(gap * sign, UNBOUNDED)
             self.spans[gap * sign] = intersection(times(span, (sign, sign)), known)
 
-    def possible(self, assignment: dict[Sym, Any], symbols: list[Sym]) -> bool:
+    def possible(self, assignment: dict[Sym, Number], symbols: list[Sym]) -> bool:
         """Whether an assignment meets what is known; not too much is asked: stand-ins are larger than most bounds."""
         for sym in symbols:
             low = self.dynamics.bounds.of(sym)[0]

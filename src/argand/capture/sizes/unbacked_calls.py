@@ -8,7 +8,7 @@ A call that works only when sizes agree (`a + b`) is computed with agreeing size
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -22,11 +22,11 @@ from argand.capture.metadata import meta_tensors, metadata
 from argand.capture.sizes import symbolic_calls, symbolic_tensors
 from argand.capture.sizes.symbolic_calls import Doctor
 from argand.graph.sizes.expr import Const, Expr, Sym
-from argand.graph.sizes.relations import Relation
+from argand.graph.sizes.relations import Number, Relation, Value
 
 _Tensor = torch.Tensor
 _FAILURES = (errors.GraphBreak, Exception)
-Small = tuple[dict[Sym, Any], Any]
+Small = tuple[dict[Sym, Number], Any]
 
 
 def compute(doctor: Doctor) -> tuple[Any, list[Any]]:
@@ -78,11 +78,11 @@ class _Call:
         finally:
             torch._C._set_grad_enabled(grad)
 
-    def _under(self, assignment: dict[Sym, object]) -> object:
+    def _under(self, assignment: dict[Sym, Number]) -> object:
         doctor = self.doctor
         return doctor.run(doctor._at(doctor.args, assignment), doctor._at(doctor.kwargs, assignment))
 
-    def _base(self, index: int) -> dict[Sym, Any]:
+    def _base(self, index: int) -> dict[Sym, Number]:
         table = self.table
         return {sym: v for sym, v in table.assignments[index].items() if sym not in table.definitions}
 
@@ -148,7 +148,7 @@ class _Call:
         """The call's results at small sizes, where it does not raise."""
         base = self._base(0)
         symbols = self.symbols
-        assignments: list[dict[Sym, Any]] = [{**base, **dict.fromkeys(symbols, k)} for k in (0, 1, 2, 3, 7)]
+        assignments: list[dict[Sym, Number]] = [{**base, **dict.fromkeys(symbols, k)} for k in (0, 1, 2, 3, 7)]
         if len(symbols) > 1:
             assignments.append({**base, **{sym: 2 + i for i, sym in enumerate(symbols)}})
             assignments += [{**base, sym: k} for sym in symbols[:4] for k in (0, 1, 3)]
@@ -204,7 +204,7 @@ class _Call:
             return meta, siblings
         return stand_ins(self.doctor, sizes, meta.dtype, meta.requires_grad)
 
-    def _formula(self, values: tuple[int, ...], tried: list[tuple[dict[Sym, Any], Any]]) -> object:
+    def _formula(self, values: tuple[int, ...], tried: list[tuple[dict[Sym, Number], Any]]) -> object:
         """The expression for a size, if it is right for small sizes too."""
         expr = self.table.fit(values, at=(0, *symbolic_tensors.PROBED))
         if expr is None:
@@ -222,7 +222,9 @@ class _Call:
         return expr
 
 
-def stand_ins(doctor: Any, sizes: list[object], dtype: torch.dtype, grad: bool, strides: Any = None) -> tuple[Any, Any]:
+def stand_ins(
+    doctor: Any, sizes: list[object], dtype: torch.dtype, grad: bool, strides: Sequence[Value] | None = None
+) -> tuple[Any, Any]:
     """New contiguous stand-ins of these sizes: at the hint, and at the probes."""
     table = doctor.dynamics.table
     tensors = []

@@ -6,11 +6,13 @@ fullgraph=True; elsewhere, and inside subgraphs, every function here answers Not
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 
 from argand.capture.facts import compat
+from argand.capture.facts.handlers import Args, Function, Kwargs
 from argand.capture.facts.interfaces import GraphBuilder, Unbacked
 from argand.capture.facts.values.symbolic import SYMBOLIC, SymbolicBool
 from argand.capture.facts.values.tensor_info import Dynamic, TensorInfo
@@ -20,7 +22,7 @@ from argand.capture.sizes import symbolic_tensors
 from argand.capture.sizes import unbacked as unbacked_symbols
 from argand.capture.sizes.symbolic_policy import dynamics_of
 from argand.graph.sizes.expr import Expr, Sym
-from argand.graph.sizes.relations import Relation
+from argand.graph.sizes.relations import Relation, Value
 
 _T = torch.Tensor
 _Spec = tuple[list[Any], torch.dtype, bool]  # sizes, dtype, whether it has gradients
@@ -69,7 +71,7 @@ def item(builder: GraphBuilder, tensor: Any) -> Any:
     return number
 
 
-def read(builder: GraphBuilder, func: Any, args: Any, kwargs: Any) -> Any:
+def read(builder: GraphBuilder, func: Function, args: Args, kwargs: Kwargs) -> Any:
     """`item` and `tolist`."""
     with torch._C.DisableTorchFunction():
         return (tolist if func.__name__ == "tolist" else item)(builder, args[0])
@@ -124,7 +126,7 @@ def _bound(builder: GraphBuilder, sym: Sym, most: Any) -> None:
         of(builder).learn(Relation("le", sym, most))
 
 
-def _made(builder: GraphBuilder, func: Any, args: Any, kwargs: Any, specs: list[_Spec], many: Any) -> Any:
+def _made(builder: GraphBuilder, func: Function, args: Args, kwargs: Kwargs, specs: list[_Spec], many: Any) -> Any:
     """Record the call; its results are as `specs` say.
 
     Arguments:
@@ -148,7 +150,9 @@ def _made(builder: GraphBuilder, func: Any, args: Any, kwargs: Any, specs: list[
     return result
 
 
-def _stand_ins(unbacked: Unbacked, sizes: list[Any], dtype: torch.dtype, grad: bool, strides: Any = None) -> Any:
+def _stand_ins(
+    unbacked: Unbacked, sizes: list[Value], dtype: torch.dtype, grad: bool, strides: Sequence[Value] | None = None
+) -> Any:
     table = unbacked.dynamics.table
     stand_ins = []
     for index in (0, *symbolic_tensors.PROBED):
@@ -163,7 +167,7 @@ def _stand_ins(unbacked: Unbacked, sizes: list[Any], dtype: torch.dtype, grad: b
     return stand_ins[0], tuple(stand_ins[1:])
 
 
-def nonzero(builder: GraphBuilder, func: Any, args: Any, kwargs: Any) -> Any:
+def nonzero(builder: GraphBuilder, func: Function, args: Args, kwargs: Kwargs) -> Any:
     """`nonzero`, `argwhere`, and `where` with one argument."""
     tensor = args[0] if args else kwargs.get("input", kwargs.get("condition"))
     if not isinstance(tensor, _T) or not _wanted(builder, False):
@@ -185,7 +189,7 @@ def _name(builder: GraphBuilder, tensor: Any) -> str:
     return "a tensor" if info is None else info.source.friendly() if info.source is not None else info.node.name
 
 
-def masked_select(builder: GraphBuilder, func: Any, args: Any, kwargs: Any) -> Any:
+def masked_select(builder: GraphBuilder, func: Function, args: Args, kwargs: Kwargs) -> Any:
     """`x.masked_select(mask)`."""
     if len(args) != 2 or kwargs or not _wanted(builder, False) or args[1].dtype is not torch.bool:
         return NotImplemented
@@ -217,7 +221,7 @@ def unique_consecutive(*args: Any, **kwargs: Any) -> Any:
 _IN_GRAPHS = {torch._VF.unique_dim: unique_dim, torch._VF.unique_consecutive: unique_consecutive}
 
 
-def unique(builder: GraphBuilder, func: Any, args: Any, kwargs: Any) -> Any:
+def unique(builder: GraphBuilder, func: Function, args: Args, kwargs: Kwargs) -> Any:
     """`unique` and `unique_consecutive`."""
     names = _UNIQUE.get(func)
     if names is None:
@@ -250,7 +254,7 @@ def unique(builder: GraphBuilder, func: Any, args: Any, kwargs: Any) -> Any:
     return _made(builder, _IN_GRAPHS.get(func, func), args, kwargs, specs, tuple if len(specs) > 1 else None)
 
 
-def bincount(builder: GraphBuilder, func: Any, args: Any, kwargs: Any) -> Any:
+def bincount(builder: GraphBuilder, func: Function, args: Args, kwargs: Kwargs) -> Any:
     """`bincount(x, weights=None, minlength=0)`."""
     given = dict(zip(("weights", "minlength"), args[1:])) | kwargs
     least, weights = given.get("minlength", 0), given.get("weights")
@@ -261,12 +265,12 @@ def bincount(builder: GraphBuilder, func: Any, args: Any, kwargs: Any) -> Any:
     return _made(builder, func, args, kwargs, [([count], dtype, False)], None)
 
 
-def repeat_interleave(builder: GraphBuilder, func: Any, args: Any, kwargs: Any) -> Any:
+def repeat_interleave(builder: GraphBuilder, func: Function, args: Args, kwargs: Kwargs) -> Any:
     """`repeat_interleave` with a tensor of repeats."""
     given = dict(zip(("input", "repeats", "dim"), args)) | kwargs
     if not _wanted(builder, False) or set(given) - {"input", "repeats", "dim"}:
         return NotImplemented
-    tensor = given.get("input", given.get("repeats"))
+    tensor: Any = given.get("input", given.get("repeats"))
     words = "the sum of the repeats of repeat_interleave"
     if "input" not in given or "repeats" not in given:
         count = _count(builder, words, None)
@@ -279,7 +283,7 @@ def repeat_interleave(builder: GraphBuilder, func: Any, args: Any, kwargs: Any) 
     return _made(builder, func, args, kwargs, [(repeated, tensor.dtype, tensor.requires_grad)], None)
 
 
-def one_hot(builder: GraphBuilder, func: Any, args: Any, kwargs: Any) -> Any:
+def one_hot(builder: GraphBuilder, func: Function, args: Args, kwargs: Kwargs) -> Any:
     """`one_hot(x)`: as many classes as the greatest value says."""
     sizes = _sizes(builder, args[0])
     if not _wanted(builder, False) or None in sizes:
@@ -294,7 +298,7 @@ _TRANSPOSED = frozenset((torch.nonzero, torch.argwhere, _T.nonzero, _T.argwhere)
 # ---------------------------------------------------------------------- calls with other stand-ins
 
 
-def temporary(builder: GraphBuilder, sizes: list[Any], like: Any, dtype: torch.dtype | None = None) -> Any:
+def temporary(builder: GraphBuilder, sizes: list[Value], like: Any, dtype: torch.dtype | None = None) -> Any:
     """A stand-in that only metadata are computed with, made of `like`."""
     unbacked = of(builder)
     info = builder.tensors[id(like)]
@@ -304,7 +308,7 @@ def temporary(builder: GraphBuilder, sizes: list[Any], like: Any, dtype: torch.d
     return stand_in
 
 
-def record(builder: GraphBuilder, func: Any, args: Any, kwargs: Any, meta_args: Any) -> Any:
+def record(builder: GraphBuilder, func: Function, args: Args, kwargs: Kwargs, meta_args: Any) -> Any:
     """Record a call whose metadata are those of the call with `meta_args`, which stand for the keywords too."""
     infos: list[TensorInfo] = []
     node_args = tuple([builder.to_node(arg, infos) for arg in args])
@@ -315,7 +319,7 @@ def record(builder: GraphBuilder, func: Any, args: Any, kwargs: Any, meta_args: 
     return symbolic_tensors.attach(builder, result, siblings)
 
 
-def split(builder: GraphBuilder, func: Any, args: Any, kwargs: Any) -> Any:
+def split(builder: GraphBuilder, func: Function, args: Args, kwargs: Kwargs) -> Any:
     """`split` by a list of symbolic sizes: torch raises where they do not add up."""
     given = dict(zip(("self", "sizes", "dim"), args))
     for key, value in kwargs.items():
@@ -340,7 +344,7 @@ def split(builder: GraphBuilder, func: Any, args: Any, kwargs: Any) -> Any:
     return record(builder, func, args, kwargs, (temporary(builder, whole, tensor), sizes, dim))
 
 
-def narrow(builder: GraphBuilder, func: Any, args: Any, kwargs: Any) -> Any:
+def narrow(builder: GraphBuilder, func: Function, args: Args, kwargs: Kwargs) -> Any:
     """`narrow` with symbolic bounds: torch raises where they are out of range."""
     unbacked = _unbacked(builder)
     if unbacked is None or len(args) != 4 or kwargs or type(args[1]) is not int:
@@ -358,7 +362,7 @@ def narrow(builder: GraphBuilder, func: Any, args: Any, kwargs: Any) -> Any:
     return record(builder, func, args, kwargs, (temporary(builder, whole, tensor), dim, 0, length))
 
 
-def select(builder: GraphBuilder, func: Any, args: Any, kwargs: Any) -> Any:
+def select(builder: GraphBuilder, func: Function, args: Args, kwargs: Kwargs) -> Any:
     """`select` at a symbolic index."""
     unbacked = _unbacked(builder)
     if unbacked is None or len(args) != 3 or kwargs or type(args[2]) not in SYMBOLIC:
@@ -389,7 +393,7 @@ def check(builder: GraphBuilder, condition: Any) -> Any:
     return node
 
 
-def assertion(builder: GraphBuilder, condition: Any, message: tuple[Any, ...]) -> bool:
+def assertion(builder: GraphBuilder, condition: Any, message: Args) -> bool:
     """An `assert` becomes an operation."""
     if builder.graph is not builder.root:
         return False
