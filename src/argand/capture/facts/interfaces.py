@@ -10,7 +10,7 @@ the two wherever the real one is handed down. What a lower room asks for the fir
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from types import CellType, CodeType, FunctionType
 from typing import Any, Protocol
@@ -587,7 +587,7 @@ class Unbacked(Protocol):
     def decide(self, op: str, left: object, right: object) -> Any:
         """Whether `left op right`, where facts prove it either way; else a SymbolicBool."""
 
-    def possible(self, assignment: dict[Sym, object], symbols: list[Sym]) -> bool:
+    def possible(self, assignment: Mapping[Sym, int | float], symbols: list[Sym]) -> bool:
         """Whether an assignment meets what is known."""
 
     def undecided(self, relation: Relation) -> GraphBreak:

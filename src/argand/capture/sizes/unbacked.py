@@ -9,6 +9,7 @@ a symbol itself.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from torch import fx
@@ -119,7 +120,7 @@ class Unbacked:
             known = self.spans.get(gap * sign, UNBOUNDED)
             self.spans[gap * sign] = intersection(times(span, (sign, sign)), known)
 
-    def possible(self, assignment: dict[Sym, Number], symbols: list[Sym]) -> bool:
+    def possible(self, assignment: Mapping[Sym, Number], symbols: list[Sym]) -> bool:
         """Whether an assignment meets what is known; not too much is asked: stand-ins are larger than most bounds."""
         for sym in symbols:
             low = self.dynamics.bounds.of(sym)[0]
