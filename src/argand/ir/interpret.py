@@ -270,7 +270,8 @@ class _Nest:
         self.run(block.statements)
         self.masks.pop()
         value = self.results[block.result.id]
-        return torch.where(mask, value, torch.tensor(other, dtype=value.dtype))
+        rest = other if isinstance(other, torch.Tensor) else torch.tensor(other, dtype=value.dtype)
+        return torch.where(mask, value, rest)
 
     def op_fma(self, statement: Value, a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> torch.Tensor:
         return (a.double() * b.double() + c.double()).to(statement.dtype)

@@ -56,6 +56,10 @@ class Target:
         activated_products: its library adds a bias and computes relu, or gelu by tanh, in the kernel of a product.
         times_layouts: its library's convolutions may be faster with the channels innermost; found by timing.
         parts_biases: its library adds the bias of a convolution in a kernel of its own, and sums its gradient in one.
+        depthwise_taps: elements of the largest windows whose depthwise convolutions are loops; 0: none are.
+        depthwise_innermost: only where the channels are innermost, and of no 16-bit floats: its library is as fast
+            elsewhere. A graph with depthwise convolutions is laid out so.
+        depthwise_weights: the gradients of their weights, which are long sums, are loops too.
     """
 
     name: str
@@ -89,6 +93,9 @@ class Target:
     activated_products: bool
     times_layouts: bool
     parts_biases: bool
+    depthwise_taps: int
+    depthwise_innermost: bool
+    depthwise_weights: bool
 
 
 Targets = Callable[["torch.device"], Target | None]
@@ -129,6 +136,9 @@ def cpu(threads: int) -> Target:
         activated_products=False,
         times_layouts=False,
         parts_biases=False,
+        depthwise_taps=9,  # larger windows want several results at once, which share what they read
+        depthwise_innermost=True,
+        depthwise_weights=False,
     )
 
 
@@ -166,6 +176,9 @@ def gpu(processors: int, program_memory: int = 227 << 10, *, direct_products: bo
         activated_products=True,
         times_layouts=True,
         parts_biases=True,
+        depthwise_taps=49,  # beyond, a kernel has too many statements
+        depthwise_innermost=False,
+        depthwise_weights=True,
     )
 
 

@@ -120,7 +120,7 @@ class _Lowering:
                         wanted.add(node)
                 else:
                     total += 1
-                    if entry is None:
+                    if entry is None or user.target in REGISTRY.kernels:
                         wanted.add(node)
             uses[node] = total
 
@@ -270,7 +270,7 @@ class _Lowering:
         kernel = REGISTRY.kernels.get(target)
         out_variant = None
         if kernel is not None:
-            out_variant = kernel.out_variant
+            out_variant, reason = kernel.out_variant, ""
         elif reason or getattr(target, "namespace", "") != "argand":  # our own are made to be called
             reason = reason or "no lowering"
             node = self.ctx.node

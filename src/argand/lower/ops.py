@@ -109,7 +109,7 @@ class Ops:
 
     # --- control
 
-    def masked(self, mask: Value, block: Callable[[], Value], other: Number) -> Value:
+    def masked(self, mask: Value, block: Callable[[], Value], other: Number | Value) -> Value:
         """`block()` where `mask` is true, else `other`; what `block` calls (loads, indirect) happens only where it is
         true; args (mask, LoopBlock, other)."""
         raise NotImplementedError

@@ -93,7 +93,7 @@ class Recorder(Ops):
                     return self.index_expr(made, torch.int64)
         return super().binary(op, a, b)
 
-    def masked(self, mask: Value, block: Callable[[], Value], other: Number) -> Value:
+    def masked(self, mask: Value, block: Callable[[], Value], other: Number | Value) -> Value:
         self._scopes.append(_Scope())
         try:
             result = block()

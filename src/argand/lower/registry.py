@@ -44,7 +44,7 @@ class ExternKernel:
 
 
 class Registry:
-    """Rules by overload; registering twice raises."""
+    """Rules and kernels by overload; registering twice raises. An op has both where its rule covers some calls."""
 
     def __init__(self) -> None:
         self.entries: dict[Any, Entry] = {}
@@ -77,13 +77,19 @@ _OTHER_OVERLOADS = frozenset(
 )
 
 
-def lowers(*ops: Any, view: bool = False) -> Callable[[F], F]:
-    """Register the decorated rule for overloads (or all functional overloads of packets)."""
+def lowers(*ops: Any, view: bool = False, else_kernel: bool = False) -> Callable[[F], F]:
+    """Register the decorated rule for overloads (or all functional overloads of packets).
+
+    Arguments:
+        else_kernel: what the rule refuses is meant to run as an ATen kernel.
+    """
 
     def register(rule: F) -> F:
         for op in ops:
             for overload in overloads(op):
                 REGISTRY.add(overload, Entry(rule, view))
+                if else_kernel:
+                    REGISTRY.kernels[overload] = ExternKernel()
         return rule
 
     return register

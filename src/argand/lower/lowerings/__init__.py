@@ -7,6 +7,7 @@ In: an ATen overload with lowered arguments and a `Context`. Out: lowered tensor
 from argand.lower.lowerings import (  # noqa: F401 (each registers its rules)
     activations,
     creation,
+    depthwise,
     drill,
     gradients,
     indexing,

@@ -17,8 +17,6 @@ OUT_VARIANTS = {
     aten.baddbmm.default: "torch.baddbmm",
 }
 PLAIN = (
-    aten.convolution.default,
-    aten.convolution_backward.default,
     aten._scaled_dot_product_flash_attention_for_cpu.default,
     aten._scaled_dot_product_flash_attention_for_cpu_backward.default,
     aten._scaled_dot_product_flash_attention.default,

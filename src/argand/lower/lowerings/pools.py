@@ -26,36 +26,38 @@ MAX_TAPS = 25  # elements of a window that a loop body reads one by one
 Place = tuple[Expr, "Value | None"]  # a position in a dimension, and where it is inside (None: everywhere)
 
 
-def pair(value: Any) -> tuple[int, int]:
-    """Two numbers from one or two."""
+def numbers_of(value: Any, rank: int) -> tuple[int, ...]:
+    """A number for each dimension, from that many or one for all."""
     numbers = list(value) if isinstance(value, (list, tuple)) else [value]
     refuse(not all(isinstance(n, int) for n in numbers), "a window of unknown size")
-    return (numbers[0], numbers[0]) if len(numbers) == 1 else (numbers[0], numbers[1])
+    return tuple(numbers * rank) if len(numbers) == 1 else tuple(numbers)
 
 
 class Windows:
-    """Where the windows of a 2-d pooling lie in its input.
+    """Where the windows of a pooling or convolution lie in its input.
 
     Arguments:
         size, stride, padding, dilation: as the op has them.
-        extent: height and width of the input.
+        extent: sizes of the input along which windows move.
     """
 
     def __init__(self, size: Any, stride: Any, padding: Any, dilation: Any, extent: Sequence[Expr]) -> None:
-        self.size = pair(size)
-        self.stride = pair(stride) if stride else self.size
-        self.padding = pair(padding)
-        self.dilation = pair(dilation)
+        rank = len(extent)
+        self.size = numbers_of(size, rank)
+        self.stride = numbers_of(stride, rank) if stride else self.size
+        self.padding = numbers_of(padding, rank)
+        self.dilation = numbers_of(dilation, rank)
         self.extent = tuple(extent)
-        refuse(self.size[0] * self.size[1] > MAX_TAPS, "pooling over large windows")
 
     def along(self, ops: Recorder, axis: int, out: Expr) -> list[Place]:
         """The places of window `out` in one dimension."""
         start = out * self.stride[axis] - self.padding[axis]
-        return [self._place(ops, axis, start + tap * self.dilation[axis]) for tap in range(self.size[axis])]
-
-    def _place(self, ops: Recorder, axis: int, at: Expr) -> Place:
         limit = self.extent[axis]
+        return [self.place(ops, start + tap * self.dilation[axis], limit) for tap in range(self.size[axis])]
+
+    @staticmethod
+    def place(ops: Recorder, at: Expr, limit: Expr) -> Place:
+        """A position in a dimension of size `limit`, and whether it is in it."""
         inside: Value | None = None
         value = ops.index_expr(at, torch.int64)
         low, high = ops.simplifier.bounds(at)
@@ -80,12 +82,19 @@ def tap(ops: Recorder, x: Tensor, place: Index, inside: Value | None, outside: f
     return ops.masked(inside, lambda: ops.to_dtype(x.load(ops, place), math), outside)
 
 
+def _pooled(size: Any, stride: Any, padding: Any, dilation: Any, x: Tensor) -> Windows:
+    """Those of a pooling of images."""
+    windows = Windows(size, stride, padding, dilation, x.size[-2:])
+    refuse(windows.size[0] * windows.size[1] > MAX_TAPS, "pooling over large windows")
+    return windows
+
+
 @lowers(aten.max_pool2d_with_indices.default)
 def max_pool2d_with_indices(
     ctx: Context, x: Tensor, size: Any, stride: Any = (), padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False
 ) -> tuple[Tensor, Tensor]:
     refuse(not is_float(x) or any(extent == 0 for extent in x.size), "max pooling of integers or nothing")
-    windows = Windows(size, stride, padding, dilation, x.size[-2:])
+    windows = _pooled(size, stride, padding, dilation, x)
     ctx.realise(x)
     math = math_dtype(x.dtype)
 
@@ -176,7 +185,7 @@ def avg_pool2d(
     divisor: int | None = None,
 ) -> Tensor:
     refuse(not is_float(x) or any(extent == 0 for extent in x.size), "average pooling of integers or nothing")
-    windows = Windows(size, stride, padding, 1, x.size[-2:])
+    windows = _pooled(size, stride, padding, 1, x)
     math = math_dtype(x.dtype)
     padded = windows.padding != (0, 0)
     refuse(((padded and not count_include_pad) or ceil_mode) and divisor is None, "averages over a varying count")
