@@ -73,6 +73,13 @@ def images(x: Any) -> Any:
     return F.max_pool2d(x, 3), F.avg_pool2d(x, 2), F.group_norm(x, 3), F.interpolate(x, scale_factor=2)
 
 
+@program(torch.randn(2, 6, 9, 7), torch.randn(6, 1, 3, 3), torch.randn(2, 6, 12), torch.randn(6, 1, 5), torch.randn(6))
+def depthwise(x: Any, weight: Any, row: Any, taps: Any, bias: Any) -> Any:
+    laid = x.contiguous(memory_format=torch.channels_last)
+    made = F.hardswish(F.conv2d(x, weight, bias, 1, 1, 1, 6)) + x
+    return made, F.conv2d(laid, weight, None, 2, 2, 2, 6), F.conv1d(row, taps, bias, 2, 3, 1, 6).relu()
+
+
 def compare(one: Any, two: Any) -> None:
     torch.testing.assert_close(one, two, rtol=1e-4, atol=1e-4, equal_nan=True)
 
@@ -133,8 +140,9 @@ def many_sizes() -> None:
 def training() -> None:
     torch.manual_seed(0)
     model = nn.Sequential(
-        nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(144, 8), nn.LayerNorm(8)
-    )
+        nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Conv2d(4, 4, 3, padding=1, groups=4),
+        nn.Flatten(), nn.Linear(144, 8), nn.LayerNorm(8),
+    )  # fmt: skip
     other = copy.deepcopy(model)
     compiled = argand.compile(model)
     x, y = torch.randn(4, 3, 8, 8), torch.randint(0, 8, (4,))

@@ -17,7 +17,7 @@ from argand.autograd import wrap
 from argand.backends import layouts, native
 from argand.backends.aot_eager import run_eagerly
 from argand.config import config
-from argand.ir.target import gpu
+from argand.ir.target import cpu, gpu
 from argand.passes import run_passes
 from argand.runtime import cache
 
@@ -91,6 +91,22 @@ def test_a_device_without_room_leaves_the_graph_as_it_is(monkeypatch):
         raise torch.cuda.OutOfMemoryError
 
     assert not chosen(full)
+
+
+def depthwise(x, w, v):
+    return F.conv2d(F.relu6(F.conv2d(F.conv2d(x, w), v, padding=1, groups=8)), w.transpose(0, 1))
+
+
+@pytest.mark.parametrize("target, asked", [(gpu(132), 2), (cpu(2), 0)])
+def test_what_becomes_loops_is_not_timed(monkeypatch, target, asked):
+    """On a CPU nothing is timed: where a depthwise convolution is, all have the channels innermost."""
+    monkeypatch.setattr(layouts, "target_of", lambda device: target)
+    args = (torch.randn(2, 6, 12, 12), torch.randn(8, 6, 3, 3), torch.randn(8, 1, 3, 3))
+    timer = Timer(100.0, 50.0)
+    made = run_passes(traced(depthwise, *args))
+    assert layouts.choose_layouts(made, timer) > 0 and timer.asked == asked
+    torch.testing.assert_close(wrap(made, run_eagerly(made))(*args), depthwise(*args), rtol=1e-3, atol=1e-3)
+    assert target == gpu(132) or layouts.choose_layouts(run_passes(traced(program, *ARGS)), timer) == 0
 
 
 class Images(torch.nn.Module):

@@ -93,8 +93,10 @@ def _prepare_convolutions(program: AtenProgram) -> None:
     targets = [target for target in _targets(program) if target is not None]
     if any(target.parts_biases for target in targets):
         part_biases(program, _parts_biases)
-    if any(target.times_layouts for target in targets) and convolutions(program):
+    timed = any(target.times_layouts for target in targets)
+    if timed and convolutions(program):
         joint.open_group_norms(program)
+    if timed or (any(target.depthwise_innermost for target in targets) and _has_groups(program)):
         from argand.backends.layouts import choose_layouts  # graphs of CPUs do not wait for its imports
 
         choose_layouts(program)
@@ -103,6 +105,11 @@ def _prepare_convolutions(program: AtenProgram) -> None:
 def _parts_biases(device: torch.device) -> bool:
     target = target_of(device)
     return target is not None and target.parts_biases
+
+
+def _has_groups(program: AtenProgram) -> bool:
+    convolution = torch.ops.aten.convolution.default
+    return any(node.target is convolution and node.args[8] > 1 for node in program.graph.nodes)
 
 
 def compile_program(program: AtenProgram, mode: str = "default") -> HostCall:

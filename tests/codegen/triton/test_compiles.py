@@ -16,13 +16,16 @@ import torch
 
 from sweeps import WHOLE
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "schedule"))
+sys.path[:0] = [str(Path(__file__).resolve().parents[2] / folder) for folder in ("schedule", "lower")]
 from loop_programs import Builder, layer_norm, scan, softmax  # noqa: E402
+from lowering_helpers import graph_of  # noqa: E402
 from product_programs import Products, activation, both_operands  # noqa: E402
 
+from argand.autograd import trace_inference  # noqa: E402
 from argand.codegen.triton import generate  # noqa: E402
 from argand.graph.sizes.expr import Sym  # noqa: E402
 from argand.ir.target import amd_gpu, gpu  # noqa: E402
+from argand.lower import lower  # noqa: E402
 from argand.schedule.pipeline import join_kernels, schedule  # noqa: E402
 from argand.schedule.products.kernels import proposals, tiles_for, with_tile  # noqa: E402
 from argand.schedule.products.operands import with_operands  # noqa: E402
@@ -145,6 +148,31 @@ def test_no_spills(name, target, tmp_path, monkeypatch):
     assert source.specs
     for spec in source.specs.values():
         assert spilled(compiled(source, spec, target, tmp_path), tmp_path) == 0
+
+
+@pytest.mark.parametrize(("window", "stride", "target"), [(3, 2, "gfx942"), (5, 1, "sm_90"), (7, 1, "sm_90")])
+def test_depthwise_convolutions(window, stride, target, tmp_path, monkeypatch):
+    """With the channels innermost, results and gradients: no spill, and neighbouring channels are read at once."""
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "cache"))
+    places = ([stride] * 2, [window // 2] * 2, [1, 1], False, [0, 0], 96)
+
+    def function(grad, x, weight):
+        made = torch.ops.aten.convolution_backward(grad, x, weight, None, *places, [True, True, False])
+        return torch.ops.aten.convolution(x, weight, None, *places).relu(), *made[:2]
+
+    extents = ((4, 96, 28 // stride, 28 // stride), (4, 96, 28, 28), (96, 1, window, window))
+    args = [torch.zeros(size, dtype=torch.bfloat16).contiguous(memory_format=torch.channels_last) for size in extents]
+    chosen = gpu(132) if target == "sm_90" else amd_gpu(304)
+    traced = trace_inference(*graph_of(function, tuple(args), {}))
+    made = schedule(lower(traced, targets=lambda _: chosen), targets=lambda _: chosen)
+    assert len(made.kernels()) == len(made.steps)
+    source = generate(made.kernels(), chosen.processors)
+    wide = 0
+    for spec in source.specs.values():
+        kernel = compiled(source, spec, target, tmp_path)
+        assert spilled(kernel, tmp_path) == 0, spec.name
+        wide = max(wide, len(re.findall(r"ld\.global\.v4", kernel.asm.get("ptx", ""))))
+    assert target != "sm_90" or wide >= 2 * window * window
 
 
 def test_wide_accesses(tmp_path, monkeypatch):

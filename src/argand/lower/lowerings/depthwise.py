@@ -39,13 +39,13 @@ def is_depthwise(x: Sequence[Any], weight: Sequence[Any], transposed: bool, grou
     return known and groups == x[1] == weight[0] and weight[1] == 1 and prod(weight) > 0
 
 
-def becomes_loops(target: Target | None, dtype: torch.dtype, weight: Sequence[int], innermost: bool) -> bool:
+def becomes_loops(target: Target | None, dtype: torch.dtype, window: Sequence[int], innermost: bool) -> bool:
     """Whether a depthwise convolution is a loop nest on a target.
 
     Arguments:
         innermost: whether the channels of its result, or of the gradient of its input, are innermost.
     """
-    if target is None or prod(weight[2:]) > target.depthwise_taps:
+    if target is None or prod(window) > target.depthwise_taps:
         return False
     return not target.depthwise_innermost or (innermost and math_dtype(dtype) is dtype)
 
@@ -56,7 +56,9 @@ def _chosen(ctx: Context, x: Tensor, weight: Tensor, result: Any, transposed: bo
     refuse(not is_depthwise(sizes[0], sizes[1], transposed, groups), "a convolution for the library")
     refuse(not is_float(x) or x.dtype is not weight.dtype, "a convolution of two dtypes")
     innermost = channels_innermost(ctx, result)
-    refuse(not becomes_loops(ctx.targets(ctx.device), x.dtype, sizes[1], innermost), "a convolution for the library")
+    refuse(
+        not becomes_loops(ctx.targets(ctx.device), x.dtype, sizes[1][2:], innermost), "a convolution for the library"
+    )
 
 
 @lowers(aten.convolution.default, else_kernel=True)
