@@ -17,7 +17,7 @@ from typing import Final
 import torch
 
 import argand.capture.interp.handlers  # noqa: F401  (fills the tables)
-from argand.capture.objects import native_handlers
+from argand.capture.objects.call_protocol import native_handlers
 from argand.capture.torch_functions import torch_calls
 
 MODULES: Final = (
