@@ -17,6 +17,7 @@ from argand.codegen.cpp.stage_plan import StagePlan
 from argand.codegen.cpp.tile import tile_variable
 from argand.codegen.cpp.types import element
 from argand.graph.sizes.expr import Expr, Simplifier, Var, as_int
+from argand.graph.sizes.intervals import UNBOUNDED, Interval, hull, plus, times
 from argand.ir.loops import Value, with_nested
 from argand.ir.operations import DIVISION, cost
 
@@ -121,39 +122,34 @@ def lanes_for(facts: StageFacts, var: Var, vector_bytes: int, narrow: set[Value]
 def _narrow(facts: StageFacts, sizes: dict[Var, Expr]) -> set[Value]:
     """int64 values made from index expressions and constants whose bounds prove that 32 bits hold them."""
     simplifier = Simplifier(sizes)
-    found: set[Value] = set()
-    limits: dict[Value, tuple[int, int]] = {}
+    narrow: set[Value] = set()
+    limits: dict[Value, Interval] = {}
     for value in with_nested(facts.statements):
         if value.dtype is not torch.int64:
             continue
-        span = _bounds(value, simplifier, limits)
-        if span is not None and span[0] >= -(1 << 31) and span[1] < 1 << 31:
-            limits[value] = span
+        low, high = _bounds(value, simplifier, limits)
+        if low is not None and low >= -(1 << 31) and high is not None and high < 1 << 31:
+            limits[value] = low, high
             if value.op != "constant":
-                found.add(value)
-    return found
+                narrow.add(value)
+    return narrow
 
 
-def _bounds(value: Value, simplifier: Simplifier, limits: dict[Value, tuple[int, int]]) -> tuple[int, int] | None:
+def _bounds(value: Value, simplifier: Simplifier, limits: dict[Value, Interval]) -> Interval:
     if value.op == "constant":
         return int(value.args[0]), int(value.args[0])
     if value.op == "index_expr":
-        low, high = simplifier.bounds(value.args[0])
-        return None if low is None or high is None else (low, high)
+        return simplifier.bounds(value.args[0])
     if value.op not in ("add", "sub", "mul", "maximum", "minimum", "where"):
-        return None
-    args = [limits.get(arg) for arg in value.args[-2:]]
-    if args[0] is None or args[1] is None:
-        return None
-    (a, b), (c, d) = args[0], args[1]
+        return UNBOUNDED
+    left, right = (limits.get(arg, UNBOUNDED) for arg in value.args[-2:])
+    if UNBOUNDED in (left, right):
+        return UNBOUNDED
     if value.op == "add":
-        return a + c, b + d
+        return plus(left, right)
     if value.op == "sub":
-        return a - d, b - c
-    if value.op == "mul":
-        corners = (a * c, a * d, b * c, b * d)
-        return min(corners), max(corners)
-    return min(a, c), max(b, d)
+        return plus(left, times((-1, -1), right))
+    return times(left, right) if value.op == "mul" else hull(left, right)
 
 
 def _cost(facts: StageFacts, plan: StagePlan) -> float:

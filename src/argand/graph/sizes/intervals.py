@@ -46,6 +46,13 @@ def intersection(left: Interval, right: Interval) -> Interval:
     return low, high
 
 
+def hull(left: Interval, right: Interval) -> Interval:
+    """Where numbers that lie in either lie."""
+    low = None if left[0] is None or right[0] is None else min(left[0], right[0])
+    high = None if left[1] is None or right[1] is None else max(left[1], right[1])
+    return low, high
+
+
 def proves(interval: Interval, op: str) -> bool:
     """Whether `number op 0` holds for all numbers of the interval; `op` is the name of a comparison."""
     low, high = interval

@@ -7,6 +7,7 @@ symbols whose values under all assignments (its vector) are those numbers. What 
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from argand.graph.python_operators import ARITHMETIC, INVERT, NEGATIVE
 from argand.graph.sizes import expr as expressions
 from argand.graph.sizes.expr import Expr, Sym, free_symbols
 from argand.graph.sizes.fitting import Fitter
-from argand.graph.sizes.intervals import UNBOUNDED, Interval
+from argand.graph.sizes.intervals import UNBOUNDED, Interval, hull
 from argand.graph.sizes.relations import Bounds, Number, Relation, Value
 
 Assignment: TypeAlias = "Mapping[Sym, Number]"
@@ -170,7 +171,7 @@ class SymbolTable:
         kind: Kind = "float" if isinstance(values[0], float) else "int"
         low = 0 if kind == "int" and op in ("min", "max", "abs") and all(v >= 0 for v in values) else None
         if op in ("min", "max"):
-            low = self._least(args)
+            low = functools.reduce(hull, map(self.bounds, args))[0]
         sym = Sym(f"{'f' if kind == 'float' else 'd'}{len(self.definitions)}", low)
         self.kinds[sym] = kind
         self.definitions[sym] = Definition(op, args)
@@ -180,15 +181,6 @@ class SymbolTable:
         self._defined[key] = sym
         self.fitter.learn(sym)
         return sym
-
-    def _least(self, args: Sequence[Value]) -> int | None:
-        least = None
-        for arg in args:
-            low = arg if isinstance(arg, int) else self.bounds(arg)[0] if isinstance(arg, Expr) else None
-            if low is None:
-                return None
-            least = low if least is None or low < least else least
-        return least
 
     # ---------------------------------------------------------------- values
 
