@@ -70,11 +70,11 @@ def test_each_kind_is_timed_once_and_kept():
     seen = []
     remove = events.bus.subscribe(seen.append, ("autotuning",))
     try:
-        assert chosen(timer) and timer.asked == 3  # the strides, or the sizes, differ
-        assert chosen(timer) and timer.asked == 3
+        assert chosen(timer) and timer.asked == 2  # of three kinds those that take most of the time
+        assert chosen(timer) and timer.asked == 2
     finally:
         remove()
-    assert [event.data["times"]["as it is"] for event in seen] == [300.0, 300.0]
+    assert [event.data["times"]["as it is"] for event in seen] == [200.0, 200.0]
     assert "channels innermost" in seen[0].text()
 
 
@@ -125,7 +125,9 @@ def test_training(monkeypatch, given):
     """Forward and backward together; gradients and results have eager's strides."""
     timer = Timer(100.0, 50.0)
     laid = []
-    monkeypatch.setattr(native, "_lay_out", lambda program: laid.append(layouts.choose_layouts(program, timer)))
+    monkeypatch.setattr(
+        native, "_prepare_convolutions", lambda program: laid.append(layouts.choose_layouts(program, timer))
+    )
     torch.manual_seed(0)
     model, x = Images(), torch.randn(2, 3, 14, 14, requires_grad=True)
     if given == "channels last":
