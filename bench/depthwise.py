@@ -2,8 +2,9 @@
 
     python bench/depthwise.py [MODEL ...] [--train] [--batch 1] [--threads 2] [--seconds 10] [--without-torch]
 
-"library" is argand with the convolutions as they were before depthwise ones were loops and decided the layout. Prints
-for each the least and the lower quartile of its steps, then the first call in seconds.
+"library" is argand with ATen's convolutions in the layout of the program, "innermost" with the channels innermost.
+Prints for each the least and the lower quartile of its steps, then the first call in seconds. With one thread it is
+time of the CPU, whatever else runs on the machine.
 """
 
 from __future__ import annotations
@@ -33,6 +34,13 @@ def library(threads: int) -> Target:
     return replace(cpu(threads), depthwise_taps=0, depthwise_innermost=False)
 
 
+def innermost(threads: int) -> Target:
+    return replace(cpu(threads), depthwise_taps=0)
+
+
+TARGETS = {"library": library, "innermost": innermost}
+
+
 def step_of(model: nn.Module, run: Callable[..., Any], x: torch.Tensor, train: bool) -> Step:
     """One call, or forward and backward."""
     labels = torch.arange(len(x)) % 1000
@@ -50,7 +58,7 @@ def step_of(model: nn.Module, run: Callable[..., Any], x: torch.Tensor, train: b
 
 
 def compiled(model: nn.Module) -> Callable[..., Any]:
-    """A code object of its own, so that the two ways of argand's do not share what was captured."""
+    """A code object of its own, so that the ways of argand's do not share what was captured."""
     function: Callable[..., Any] = eval("lambda x: model(x)", {"model": model})
     return argand.compile(function)
 
@@ -67,22 +75,23 @@ def measure(name: str, options: argparse.Namespace) -> str:
     ways: dict[str, Callable[[nn.Module], Callable[..., Any]]] = {"eager": lambda model: model}
     if not options.without_torch:
         ways["torch.compile"] = torch.compile
-    ways |= {"library": compiled, "argand": compiled}
+    ways |= {"library": compiled, "innermost": compiled, "argand": compiled}
     for way, make in ways.items():
         own = copy.deepcopy(model)
         steps[way] = step_of(own, make(own), x, options.train)
-        with patch.object(targets, "cpu", library if way == "library" else cpu):
+        with patch.object(targets, "cpu", TARGETS.get(way, cpu)):
             begin = time.perf_counter()
             steps[way]()
             first[way] = time.perf_counter() - begin
             steps[way]()
+    clock = time.process_time if options.threads == 1 else time.perf_counter
     times: dict[str, list[float]] = {way: [] for way in steps}
     end = time.perf_counter() + options.seconds
     while time.perf_counter() < end:
         for way, step in steps.items():
-            begin = time.perf_counter()
+            begin = clock()
             step()
-            times[way].append(1e3 * (time.perf_counter() - begin))
+            times[way].append(1e3 * (clock() - begin))
     found = (f"{way} {min(t):.1f} {sorted(t)[len(t) // 4]:.1f} ({first[way]:.1f} s)" for way, t in times.items())
     return f"{name}: " + ", ".join(found)
 
