@@ -69,11 +69,11 @@ def _attribute_name(interp: Interpreter, name: str) -> Any:
     return native_reads.base_value(name)
 
 
-def _by_name(fn: Any, least: int, most: int) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def _by_name(fn: Function, least: int, most: int) -> Callable[[Function], Function]:
     """Enter a function of (object, name of an attribute, ...); with another kind of name, CPython raises."""
 
-    def register(does: Callable[..., Any]) -> Callable[..., Any]:
-        def handler(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    def register(does: Function) -> Function:
+        def handler(interp: Interpreter, fn: Function, args: Args, kwargs: Kwargs) -> object:
             if kwargs or not least <= len(args) <= most or not is_a(args[1], str):
                 return interp.native(fn, *[None if i == 0 else arg for i, arg in enumerate(args)], **kwargs)
             return does(interp, args[0], _attribute_name(interp, args[1]), *args[2:])
@@ -85,7 +85,7 @@ def _by_name(fn: Any, least: int, most: int) -> Callable[[Callable[..., Any]], C
 
 
 @_by_name(getattr, 2, 3)
-def _getattr(interp: Interpreter, obj: Any, name: Any, default: Any = NULL) -> Any:
+def _getattr(interp: Interpreter, obj: object, name: Any, default: object = NULL) -> object:
     if default is NULL:
         return interp.getattr(obj, name)
     value = interp.try_attr(obj, name)
@@ -97,12 +97,12 @@ _by_name(delattr, 2, 2)(attribute_writes.delete_attr)
 
 
 @_by_name(hasattr, 2, 2)
-def _hasattr(interp: Interpreter, obj: Any, name: Any) -> bool:
+def _hasattr(interp: Interpreter, obj: object, name: Any) -> bool:
     return interp.try_attr(obj, name) is not NULL
 
 
 @operation(vars, counts=(0, 1))
-def _vars(interp: Interpreter, *args: Any) -> Any:
+def _vars(interp: Interpreter, *args: object) -> object:
     if not args:
         return _locals(interp)
     namespace = interp.try_attr(args[0], "__dict__")
@@ -112,7 +112,7 @@ def _vars(interp: Interpreter, *args: Any) -> Any:
 
 
 @operation(locals, counts=0)
-def _locals(interp: Interpreter) -> Any:
+def _locals(interp: Interpreter) -> object:
     frame = interp.frames[-1]
     if frame.locals is not None:
         return frame.locals
@@ -128,14 +128,14 @@ def _locals(interp: Interpreter) -> Any:
 
 
 @operation(globals, counts=0)
-def _globals(interp: Interpreter) -> Any:
+def _globals(interp: Interpreter) -> object:
     namespace = interp.frames[-1].globals
     interp.state.refuse_written_names(namespace)
     return interp.state.load_source(ConstSource(namespace), namespace)
 
 
 @operation(dir, counts=(0, 1))
-def _dir(interp: Interpreter, *args: Any) -> Any:
+def _dir(interp: Interpreter, *args: object) -> object:
     return _names_of(interp, args[0]) if args else sorted(_locals(interp))
 
 
@@ -180,8 +180,8 @@ def _names_of_tensor(interp: Interpreter, obj: object) -> object:
 # ---- operators as functions ----------------------------------------------------------------------------------------
 
 
-def _unary(name: str, fn: Any) -> None:
-    def handler(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+def _unary(name: str, fn: Function) -> None:
+    def handler(interp: Interpreter, fn: Function, args: Args, kwargs: Kwargs) -> object:
         if len(args) >= 1 and interp.types.python_level(type(args[0]), name):
             method = descriptors.lookup_special(interp, args[0], name)
             return interp.call(method, args[1:], kwargs)
@@ -223,12 +223,12 @@ def _str(interp: Interpreter, fn: Function, args: Args, kwargs: Kwargs) -> objec
     return pure(interp, fn, args, kwargs)
 
 
-def _ascii(interp: Interpreter, value: Any) -> str:
+def _ascii(interp: Interpreter, value: object) -> str:
     shown: str = text.to_repr(interp, value)
     return shown.encode("ascii", "backslashreplace").decode("ascii")
 
 
-def _format(interp: Interpreter, value: Any, spec: Any = "") -> Any:
+def _format(interp: Interpreter, value: object, spec: object = "") -> object:
     return text.to_format(interp, value, spec)
 
 
@@ -374,7 +374,7 @@ def _import(interp: Interpreter, fn: Function, args: Args, kwargs: Kwargs) -> ob
 
 
 @operation(sys.exc_info, counts=0)
-def _exc_info(interp: Interpreter) -> Any:
+def _exc_info(interp: Interpreter) -> object:
     exc = _handled(interp)
     return (None, None, None) if exc is None else (type(exc), exc, exc.__traceback__)
 
@@ -394,7 +394,7 @@ def _handled(interp: Interpreter) -> BaseException | None:
     return exc
 
 
-def of_the_process(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+def of_the_process(interp: Interpreter, fn: Function, args: Args, kwargs: Kwargs) -> object:
     """A setting of the interpreter, read without arguments: guarded to be what it is."""
     try:
         value = interp.native(fn, *args, **kwargs)
@@ -442,7 +442,7 @@ def _send(interp: Interpreter, fn: Function, args: Args, kwargs: Kwargs) -> obje
 
 
 @operation(_TRACED.__next__)
-def _generator_next(interp: Interpreter, generator: Any) -> Any:
+def _generator_next(interp: Interpreter, generator: Any) -> object:
     return _generator_result(interp, *generators.resume(generator, None))
 
 

@@ -34,7 +34,7 @@ from argand.capture.world import native_reads
 
 
 @operation(iter, counts=(1, 2))
-def _iter(interp: Interpreter, value: Any, *sentinel: Any) -> Any:
+def _iter(interp: Interpreter, value: object, *sentinel: object) -> object:
     if not sentinel:
         return iteration.get_iter(interp, value)
     if interp.is_callable(value):
@@ -43,7 +43,7 @@ def _iter(interp: Interpreter, value: Any, *sentinel: Any) -> Any:
 
 
 @operation(next, counts=(1, 2))
-def _next(interp: Interpreter, iterator: Any, *default: Any) -> Any:
+def _next(interp: Interpreter, iterator: object, *default: object) -> object:
     if interp.types.lookup(type(iterator), "__next__") is NULL:
         raise interp.throw(TypeError(f"'{_C.type_name(type(iterator))}' object is not an iterator"))
     has_next, value = iteration.next_value(interp, iterator)
@@ -55,7 +55,7 @@ def _next(interp: Interpreter, iterator: Any, *default: Any) -> Any:
 
 
 @operation(reversed)
-def _reversed(interp: Interpreter, value: Any) -> Any:
+def _reversed(interp: Interpreter, value: object) -> object:
     cls = type(value)
     if interp.types.python_level(cls, "__reversed__"):
         return descriptors.call_special(interp, value, "__reversed__")
@@ -85,7 +85,7 @@ class SortKey:
         return bool(self.interp.enter(_less, (self.value, other.value), {}))
 
 
-def _less(a: object, b: Any) -> object:
+def _less(a: polyfills.Ordered, b: object) -> object:
     return bool(a < b)
 
 
@@ -108,7 +108,7 @@ def sort_list(interp: Interpreter, items: list[object], key: object, reverse: ob
 
 
 @operation(sorted, options="key reverse")
-def _sorted(interp: Interpreter, values: Any, key: Any = None, reverse: Any = False) -> Any:
+def _sorted(interp: Interpreter, values: object, key: object = None, reverse: object = False) -> object:
     items = list(iteration.to_list(interp, values, hint=True))
     sort_list(interp, items, key, reverse)
     return items
@@ -134,7 +134,7 @@ def _best(interp: Interpreter, fn: Function, args: Args, kwargs: Kwargs) -> obje
 
 
 @operation(sum, counts=(1, 2), options="start")
-def _sum(interp: Interpreter, values: Any, start: Any = 0) -> Any:
+def _sum(interp: Interpreter, values: object, start: object = 0) -> object:
     return fold(interp, sum, polyfills.sum_items, values, start)
 
 
@@ -167,7 +167,7 @@ def fold(interp: Interpreter, fn: Function, polyfill: object, items: object, sta
 
 @operation(any, given=(any, polyfills.any_items))
 @operation(all, given=(all, polyfills.all_items))
-def _any_all(interp: Interpreter, fn: Any, polyfill: Any, values: Any) -> Any:
+def _any_all(interp: Interpreter, fn: Function, polyfill: Function, values: object) -> object:
     if iteration.holds_only(interp, values, _PLAIN):
         return interp.native(fn, iteration.native_iterable(interp, values))
     # Interpreted, so that it stops where it should and a tensor's truth breaks the graph at the right place.
@@ -178,13 +178,13 @@ def _any_all(interp: Interpreter, fn: Any, polyfill: Any, values: Any) -> Any:
 
 
 @operation(tuple)
-def _tuple(interp: Interpreter, values: Any) -> Any:
+def _tuple(interp: Interpreter, values: object) -> object:
     return values if type(values) is tuple else tuple(iteration.to_list(interp, values, hint=True))
 
 
 @operation(set, given=(set,))
 @operation(frozenset, given=(frozenset,))
-def _set(interp: Interpreter, cls: Any, values: Any) -> Any:
+def _set(interp: Interpreter, cls: Any, values: object) -> object:
     if type(values) is frozenset and cls is frozenset:
         return values
     source = iteration.native_elements(interp, values)
@@ -214,7 +214,7 @@ def hashed_items(interp: Interpreter, source: object, take: Callable[[list[Any]]
 
 
 @function(dict)
-def _dict(interp: Interpreter, fn: Function, args: Args, kwargs: Kwargs) -> Any:
+def _dict(interp: Interpreter, fn: Function, args: Args, kwargs: Kwargs) -> object:
     if len(args) > 1:
         return interp.native(fn, *args, **kwargs)
     result: dict[object, object] = {}

@@ -181,12 +181,12 @@ for _module in (math, cmath, struct, binascii, unicodedata):
 
 
 @operation(math.prod, options="start")
-def _prod(interp: Interpreter, values: Any, start: Any = 1) -> Any:
+def _prod(interp: Interpreter, values: object, start: object = 1) -> object:
     return fold(interp, math.prod, polyfills.multiply_items, values, start)
 
 
 @function(*resolved("math.fsum math.dist math.sumprod[python>=3.12]"))
-def _of_iterables(interp: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+def _of_iterables(interp: Interpreter, fn: Function, args: Args, kwargs: Kwargs) -> object:
     return pure(interp, fn, [iteration.to_list(interp, arg) for arg in args], kwargs)
 
 
@@ -210,7 +210,7 @@ enter_rows({
 
 
 @operation(itertools.accumulate, counts=(0, 2), options="iterable func initial")
-def _accumulate(interp: Interpreter, iterable: Any, func: Any = None, **initial: Any) -> Any:
+def _accumulate(interp: Interpreter, iterable: object, func: Function | None = None, **initial: object) -> object:
     step = interp.trampoline(operator.add if func is None else func)
     return interp.unread(itertools.accumulate, iteration.native_iterable(interp, iterable), step, **initial)
 
@@ -241,7 +241,7 @@ known_iterator(type(_groups[0]))
 
 
 @operation(functools.reduce, counts=(2, 3))
-def _reduce(interp: Interpreter, step: Any, values: Any, *initial: Any) -> Any:
+def _reduce(interp: Interpreter, step: object, values: object, *initial: object) -> object:
     try:
         items = iteration.get_iter(interp, values)
     except ObservedException as observed:

@@ -212,7 +212,7 @@ def _object_getstate(interp: Interpreter, owner: object) -> object:
 
 
 @method(object, "__init_subclass__")
-def _init_subclass(interp: Interpreter, cls: type, name: str, owner: object, args: Args, kwargs: Kwargs) -> Any:
+def _init_subclass(interp: Interpreter, cls: type, name: str, owner: object, args: Args, kwargs: Kwargs) -> object:
     return interp.native(object.__init_subclass__, *args, **kwargs)
 
 

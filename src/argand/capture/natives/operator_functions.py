@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import operator
 import types
-from typing import Any
 
 from argand._core import _C
 from argand.capture.facts.frames import NULL
@@ -27,7 +26,7 @@ from argand.capture.record import numpy_functions
 from argand.graph.python_operators import BINARY, COMPARE, INVERT, UNARY
 
 
-def _concat(interp: Interpreter, symbol: str, methods: tuple[str, ...], a: Any, b: Any) -> Any:
+def _concat(interp: Interpreter, symbol: str, methods: tuple[str, ...], a: object, b: object) -> object:
     """What C calls the concatenation of sequences. A builtin one is asked alone, never what stands on the right."""
     lookup, cls = interp.types.lookup, type(a)
     if issubclass(cls, SEQUENCES):

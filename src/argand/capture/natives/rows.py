@@ -88,7 +88,7 @@ def operation(
 ) -> Callable[[Function], Function]:
     """The row of callables whose operation is the function below."""
 
-    def register(does: Function) -> Callable[..., Any]:
+    def register(does: Function) -> Function:
         add_functions(Native(does, given, counts, options).handler(), *fns)
         return does
 
