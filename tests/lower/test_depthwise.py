@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -19,6 +20,8 @@ from argand.lower import lower
 from argand.lower.lowerings.depthwise import becomes_loops, is_depthwise
 
 aten = torch.ops.aten
+# Of larger windows, and of weights, than are faster so.
+EVERY = replace(gpu(132), depthwise_taps=49, depthwise_weights=True)
 SWEEP = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
@@ -78,7 +81,7 @@ def test_results(case: dict[str, Any]) -> None:
     def function(x: torch.Tensor, weight: torch.Tensor, bias: Any) -> Any:
         return F.relu(aten.convolution(x, weight, bias, *case["args"], False, zeros, groups))
 
-    made, calls = lowered(function, x, weight, bias, target=gpu(132))
+    made, calls = lowered(function, x, weight, bias, target=EVERY)
     assert calls == 0
     close(made[0], function(x, weight, bias))
 
@@ -96,7 +99,7 @@ def test_gradients(case: dict[str, Any], mask: tuple[bool, bool, bool]) -> None:
         made = aten.convolution_backward(grad, x, weight, [groups], *case["args"], False, zeros, groups, mask)
         return [one for one, wanted in zip(made, mask) if wanted]
 
-    made, calls = lowered(function, grad, x, weight, target=gpu(132))
+    made, calls = lowered(function, grad, x, weight, target=EVERY)
     assert calls == 0
     wide = [t.double() for t in (grad, x, weight)]
     for got, near, exact in zip(made, function(grad, x, weight), function(*wide)):
@@ -112,10 +115,10 @@ def test_what_lies_outside_contributes_nothing(last: bool) -> None:
     x[0, 1, 2, 3], x[1, 2, 0, 0] = float("nan"), float("inf")
     x = x.contiguous(memory_format=torch.channels_last) if last else x
     weight = torch.randn(4, 1, 3, 3)
-    (made,), _ = lowered(lambda x, w: F.conv2d(x, w, None, 1, 1, 1, 4), x, weight, target=gpu(132))
+    (made,), _ = lowered(lambda x, w: F.conv2d(x, w, None, 1, 1, 1, 4), x, weight, target=EVERY)
     close(made, F.conv2d(x, weight, None, 1, 1, 1, 4))
     weight[3, 0, 0, 1] = float("inf")  # an element that the first row of windows has outside
-    (made,), _ = lowered(lambda x, w: F.conv2d(x, w, None, 1, 1, 1, 4), torch.ones(1, 4, 5, 5), weight, target=gpu(132))
+    (made,), _ = lowered(lambda x, w: F.conv2d(x, w, None, 1, 1, 1, 4), torch.ones(1, 4, 5, 5), weight, target=EVERY)
     assert made[0, 3, 0].isfinite().all() and made[0, 3, 1:].isinf().all() and made[0, :3].isfinite().all()
 
 
@@ -163,6 +166,8 @@ def test_what_is_left_to_the_library() -> None:
     assert not is_depthwise((2, 8, 9, 9), (8, 2, 3, 3), False, 4)
     assert not is_depthwise((2, 1, 9, 9), (1, 1, 3, 3), False, 1)
     assert not is_depthwise((0, 8, 9, 9), (8, 1, 3, 3), False, 8)
-    assert becomes_loops(gpu(132), torch.bfloat16, (7, 7), False)
-    assert not becomes_loops(gpu(132), torch.bfloat16, (9, 9), True)
+    assert becomes_loops(EVERY, torch.bfloat16, (7, 7), False)
+    assert becomes_loops(gpu(132), torch.bfloat16, (5, 5), False)
+    assert not becomes_loops(gpu(132), torch.bfloat16, (7, 7), False)
+    assert not becomes_loops(EVERY, torch.bfloat16, (9, 9), True)
     assert not becomes_loops(None, torch.float32, (3, 3), True)
