@@ -51,7 +51,21 @@ def norms(x, w, p, v, one):
     return F.conv2d(F.group_norm(z + y, 4), one)
 
 
-PROGRAMS = (chain, images, views, strided, small, norms)
+def activations(x, w, p, v, one):
+    """Pointwise operations that torch does not tag as such, and one that it does."""
+    y = F.hardtanh(F.hardswish(F.conv2d(x, w, p, padding=1)), -2, 2)
+    return F.conv2d(y * F.hardsigmoid(F.conv2d(y.mean((2, 3), keepdim=True), one)), one)
+
+
+PROGRAMS = (chain, images, views, strided, small, norms, activations)
+
+
+def test_activations_between_convolutions_keep_the_layout():
+    made = run_passes(traced(activations, X, W, P, V, ONE))
+    assert lay_out(made, convolutions(made)) > 0
+    names = [node.target for node in made.graph.nodes]
+    first, last = names.index(aten.hardswish.default), names.index(aten.mul.Tensor)
+    assert aten.clone.default not in names[first:last]
 
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda fn: fn.__name__)

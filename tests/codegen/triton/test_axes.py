@@ -73,3 +73,26 @@ def test_short_rows_of_chunks_stay_together() -> None:
     b = Builder()
     first, _ = layouts(b, b.reduce("sum", b.input(1 << 16, 24), [0]))
     assert [axis.name for axis in first.grid] == ["x"]
+
+
+@pytest.mark.parametrize("strides, sizes", [((8192, 4, 1, 32), [256, 4]), ((8192, 1024, 256, 1), None)])
+def test_rows_are_walked_as_memory_lies(strides: tuple[int, ...], sizes: list[int] | None) -> None:
+    """Sums over groups of 4 channels and 256 points, and what is computed from them: in one order, so that a row stays
+    in registers."""
+    b = Builder()
+    x = b.buffer((2, 8, 4, 256), torch.float32, "input", stride=strides)
+    total = b.reduce("sum", x, [2, 3], keepdim=True)
+    out = b.buffer((2, 8, 4, 256), stride=strides)
+    (axes,) = layouts(b, b.pointwise(lambda o, v, m: o.sub(v, m), x, total.expand(2, 8, 4, 256), out=out))
+    rows = [stage.row for stage in axes.stages if stage.row is not None]
+    walked = [[as_int(size) for _, size in row.loops] for row in rows]
+    assert len(walked) == 2 and walked[0] == walked[1]
+    assert walked[0] == sizes if sizes else product(size for _, size in rows[0].loops) is not None
+
+
+def test_places_of_extremes_keep_the_order_of_their_row() -> None:
+    b = Builder()
+    x = b.buffer((2, 8, 4, 256), torch.float32, "input", stride=(8192, 4, 1, 32))
+    (axes,) = layouts(b, b.reduce("argmax", x, [2, 3]))
+    row = axes.stages[0].row
+    assert row is not None and [as_int(size) for _, size in row.loops] == [4, 256]
