@@ -6,10 +6,10 @@ import copy
 
 import pytest
 import torch
-from helpers import collected
 from torch import nn
 
 import argand
+from helpers import collected
 
 
 @pytest.mark.parametrize("training", [False, True])
