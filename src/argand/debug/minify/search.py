@@ -210,19 +210,7 @@ def minify(
     limits, listener = limits or Limits(), listener or Listener()
     program = Program(gm, list(inputs))
     outcome = outcome or attempt(check, program, limits)
-    found = fingerprint(outcome)
-    if not outcome.failed:
-        raise NotReproduced(
-            "the program does not fail when it is run by itself in another process",
-            remedy="what it fails on may be outside the graph: state of the backend, memory, other threads",
-        )
-    if wanted is not None and not _same_start(wanted, found):
-        raise NotReproduced(
-            f"run by itself the program fails otherwise: {found}, not {wanted}",
-            remedy="the failure depends on something outside the graph",
-        )
-    if wanted is None or not wanted.matches(found):
-        wanted = found
+    wanted = _failure_to_keep(outcome, wanted)
     search = GraphSearch(
         program,
         {} if tried is None else tried,
@@ -250,6 +238,26 @@ def minify(
         finished and not search.out_of_time,
         before,
     )
+
+
+def _failure_to_keep(outcome: Outcome, wanted: Fingerprint | None) -> Fingerprint:
+    """The failure that all smaller programs must show: the one that was asked for, in the words of the whole program.
+
+    Raises:
+        NotReproduced: the whole program passes, or fails otherwise.
+    """
+    failure = fingerprint(outcome)
+    if not outcome.failed:
+        raise NotReproduced(
+            "the program does not fail when it is run by itself in another process",
+            remedy="what it fails on may be outside the graph: state of the backend, memory, other threads",
+        )
+    if wanted is not None and not _same_start(wanted, failure):
+        raise NotReproduced(
+            f"run by itself the program fails otherwise: {failure}, not {wanted}",
+            remedy="the failure depends on something outside the graph",
+        )
+    return wanted if wanted is not None and wanted.matches(failure) else failure
 
 
 def _same_start(wanted: Fingerprint, found: Fingerprint) -> bool:
