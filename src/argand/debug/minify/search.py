@@ -211,15 +211,8 @@ def minify(
     program = Program(gm, list(inputs))
     outcome = outcome or attempt(check, program, limits)
     wanted = _failure_to_keep(outcome, wanted)
-    search = GraphSearch(
-        program,
-        {} if tried is None else tried,
-        check=check,
-        limits=limits,
-        listener=listener,
-        wanted=wanted,
-        outcome=outcome,
-    )
+    tried = {} if tried is None else tried
+    search = GraphSearch(program, tried, check=check, limits=limits, listener=listener, wanted=wanted, outcome=outcome)
     before = program.nodes
     listener.line(f"Started off with {before} nodes")
     finished = _shrink(search)
