@@ -30,6 +30,14 @@ class Clock:
 
 
 @pytest.fixture(autouse=True)
+def only_own_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tests before may have left some running."""
+    others = frozenset(threading.enumerate()) - {threading.current_thread(), threading.main_thread()}
+    every = threading.enumerate
+    monkeypatch.setattr(threading, "enumerate", lambda: [thread for thread in every() if thread not in others])
+
+
+@pytest.fixture(autouse=True)
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     made = Clock()
     monkeypatch.setattr(trial, "time", made)
@@ -148,7 +156,7 @@ def test_nothing_is_recorded_beside_threads_that_may_wait_for_the_gpu(clock: Clo
 
 
 @pytest.mark.parametrize(
-    "name", ["Thread-3 (_pin_memory_loop)", "QueueFeederThread", "argand-import-triton", "TMonitor"]
+    "name", ["Thread-3 (_pin_memory_loop)", "QueueFeederThread", "argand-import-triton", "TMonitor", "InductorSubproc"]
 )
 def test_threads_that_never_wait_are_no_hindrance(name: str) -> None:
     kind = type("TMonitor", (threading.Thread,), {"__module__": "tqdm._monitor" if name == "TMonitor" else "threading"})
