@@ -22,7 +22,7 @@ SHORTEST = 100e-6  # seconds of the host; a replay with its checks and copies ta
 GAIN = 0.9  # of the time that the GPU takes for a call, the least that the host takes
 LATE = 2.0  # times the host's time that the GPU takes for a call, though it had waited for the host before, and is busy
 MOST_RESULTS = 256 << 20  # bytes of results, which a recording keeps a second time
-# Threads that never wait for a whole GPU: of loaders of data, progress bars and notebooks, torch.compile's, and argand's.
+# Threads that never wait for a whole GPU: of data loaders, progress bars and notebooks, torch.compile's, and argand's.
 _QUIET_NAMES = ("argand-", "QueueFeederThread", "InductorSubproc", "subproc_worker_timer")
 _QUIET_TARGETS = ("(_pin_memory_loop)",)
 _QUIET_PACKAGES = frozenset({"tqdm", "ipykernel", "IPython"})
