@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from multiprocessing import resource_sharer
+from multiprocessing.resource_sharer import DupFd
 from typing import Any
 
 import pytest
@@ -166,6 +169,16 @@ def test_threads_that_never_wait_are_no_hindrance(name: str) -> None:
     assert other_threads() == ""
     stop.set()
     thread.join()
+
+
+def test_files_shared_with_other_processes_are_no_hindrance() -> None:
+    """What `multiprocessing` starts once tensors are sent."""
+    read, write = os.pipe()
+    with open(read), open(write):
+        DupFd(read)
+        assert any(thread.name.endswith("(_serve)") for thread in threading.enumerate())
+        assert other_threads() == ""
+        resource_sharer.stop()
 
 
 def test_memory_for_recordings_that_nobody_asked_for_is_bounded(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,6 +25,7 @@ MOST_RESULTS = 256 << 20  # bytes of results, which a recording keeps a second t
 # Threads that never wait for a whole GPU: of data loaders, progress bars and notebooks, torch.compile's, and argand's.
 _QUIET_NAMES = ("argand-", "QueueFeederThread", "InductorSubproc", "subproc_worker_timer")
 _QUIET_TARGETS = ("(_pin_memory_loop)",)
+_QUIET_MODULES = frozenset({"multiprocessing.resource_sharer"})
 _QUIET_PACKAGES = frozenset({"tqdm", "ipykernel", "IPython"})
 
 T = TypeVar("T")
@@ -129,6 +130,8 @@ def other_threads() -> str:
             continue  # (threads that Python did not start are those that run backwards)
         if thread.name.startswith(_QUIET_NAMES) or thread.name.endswith(_QUIET_TARGETS):
             continue
+        if getattr(getattr(thread, "_target", None), "__module__", "") in _QUIET_MODULES:
+            continue  # hands files to other processes
         if type(thread).__module__.partition(".")[0] in _QUIET_PACKAGES:
             continue
         if thread is threading.main_thread() and isinstance(current, threading._DummyThread):
