@@ -177,7 +177,7 @@ OTHER_READERS = {
     "debug/frame_records/record_reader.py": "a descriptor of files.open_file",
     "debug/trial/isolation.py": "/proc",
     "debug/trial/process.py": "what its own child wrote into its own folder",
-    "debug/trial/tensors.py": "loads the C library",
+    "debug/tensors.py": "loads the C library",
     "debug/repro.py": "a descriptor of files.open_file",
     "debug/runnable.py": "a descriptor of files.open_file",
     "report/html/collect.py": "a trace whose kind was looked at, in parts; its own folder",

@@ -128,7 +128,7 @@ def _compiler(backend: str | Callable[..., Any], mode: str | None, options: dict
 
             function = checked(function)
         if config.repro_after:
-            from argand.debug.minify.watch import watch
+            from argand.debug.repro_after import watch
 
             function = watch(function, backend)
         try:

@@ -9,9 +9,9 @@ from torch import fx
 
 from argand.graph.metadata.builder import Builder
 from argand.graph.metadata.specs import SpecTable
-from argand.graph.nodes.meta import NodeOrigin
 from argand.graph.nodes.program import AtenProgram
 from argand.graph.operators.device_ops import device_ops
+from argand.graph.origin import NodeOrigin
 from argand.passes.scalars import MIN_USES, move_scalars
 
 aten = torch.ops.aten

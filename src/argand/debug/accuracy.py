@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from argand.debug.trial.tensors import parts_of
+from argand.debug.tensors import parts_of
 from argand.errors import ArgandError
 
 log = logging.getLogger("argand.debug.accuracy")

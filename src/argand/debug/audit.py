@@ -22,8 +22,8 @@ from argand.config import config
 from argand.debug import accuracy, gpus
 from argand.debug.accuracy import Mismatch
 from argand.debug.observe import code_of, place_of, stand_in
+from argand.debug.tensors import clone_strided
 from argand.debug.trial.scope import MISSING, contents_of, functions_of, roots_of, written_globals
-from argand.debug.trial.tensors import clone_strided
 
 
 class AuditWarning(UserWarning):

@@ -1,6 +1,6 @@
 """Finds the smallest graph that fails, when `config.repro_after` asks for it, and writes it as a file that runs.
 
-`debug.minify.watch` wraps a backend (api.py calls it); `run_repro`, `minify_main`, `rand_strided` and `load` are what
+`debug.repro_after` wraps a backend (api.py calls it); `run_repro`, `minify_main`, `rand_strided` and `load` are what
 the written files call; `minify_to_directory` is the whole procedure for a graph in hand.
 """
 

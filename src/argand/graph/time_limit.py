@@ -19,7 +19,7 @@ from torch.overrides import TorchFunctionMode
 
 from argand.config import config
 from argand.graph.compat import DispatchMode
-from argand.graph.nodes.meta import NodeOrigin
+from argand.graph.origin import NodeOrigin
 
 PREPARED_IN_ONE: Final = 1000
 """Operations of a graph that `config.prepare_time_limit` is meant for; a larger graph has more time in proportion."""

@@ -12,7 +12,7 @@ import argand
 from argand.backends.aot_eager import aot_eager
 from argand.config import config
 from argand.graph import time_limit
-from argand.graph.nodes.meta import NodeOrigin
+from argand.graph.origin import NodeOrigin
 
 
 def endless(x):

@@ -15,9 +15,10 @@ from argand.autograd.tracing.joint import JointProgram
 from argand.errors import AutogradError
 from argand.graph import compat
 from argand.graph.metadata.strides import is_dense
-from argand.graph.nodes.meta import NodeOrigin, eliminate_dead
+from argand.graph.nodes.meta import eliminate_dead
 from argand.graph.nodes.program import AtenProgram, InputSpec, TensorSpec
 from argand.graph.operators.data_checks import must_stay
+from argand.graph.origin import NodeOrigin
 from argand.graph.sizes.symbolic import is_tensor
 
 aten = torch.ops.aten

@@ -19,8 +19,9 @@ from torch import fx
 from argand.autograd.partitioning.partition import Partition, Slot
 from argand.autograd.tracing.tape import Tape
 from argand.graph import compat
-from argand.graph.nodes.meta import NodeOrigin, eliminate_dead
+from argand.graph.nodes.meta import eliminate_dead
 from argand.graph.nodes.program import AtenProgram
+from argand.graph.origin import NodeOrigin
 from argand.graph.sizes.symbolic import MetaTensor, contiguous_meta, is_tensor, strided_meta
 
 aten = torch.ops.aten

@@ -16,8 +16,8 @@ from argand.errors import AutogradError
 from argand.graph import compat
 from argand.graph.metadata.specs import Spec
 from argand.graph.metadata.strides import is_dense, memory_order
-from argand.graph.nodes.meta import NodeOrigin
 from argand.graph.nodes.program import InputSpec, TensorSpec
+from argand.graph.origin import NodeOrigin
 
 aten = torch.ops.aten
 

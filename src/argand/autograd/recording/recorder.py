@@ -20,7 +20,7 @@ from argand.graph import compat
 from argand.graph.metadata import metas
 from argand.graph.metadata.specs import Spec, SpecTable
 from argand.graph.metadata.strides import dense_strides, is_dense, memory_order, overlaps
-from argand.graph.nodes.meta import NodeOrigin
+from argand.graph.origin import NodeOrigin
 
 aten = torch.ops.aten
 

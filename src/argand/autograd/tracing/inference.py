@@ -18,10 +18,11 @@ from argand.autograd.tracing.outputs import finish
 from argand.autograd.tracing.tracer import Tracer
 from argand.errors import ArgandError, AutogradError, UserLine
 from argand.graph import compat, time_limit
-from argand.graph.nodes.meta import NodeOrigin, attribute, caller_line, user_line, user_stack
+from argand.graph.nodes.meta import attribute, caller_line, user_line, user_stack
 from argand.graph.nodes.program import AtenProgram, TensorSpec
 from argand.graph.operators import flex
 from argand.graph.operators.recurrent import FUNCTIONS as RECURRENT
+from argand.graph.origin import NodeOrigin
 
 Attention = Callable[..., Any]
 """`flex_attention` as one operator: called with its arguments; None where it is to be spelt out."""

@@ -26,9 +26,10 @@ from argand.autograd.tracing.tracer import Tracer
 from argand.errors import AutogradError
 from argand.graph import compat, time_limit
 from argand.graph.metadata.strides import is_dense
-from argand.graph.nodes.meta import NodeOrigin, attribute, eliminate_dead
+from argand.graph.nodes.meta import attribute, eliminate_dead
 from argand.graph.nodes.program import AtenProgram, InputSpec, LeafSpec, MutationSpec, OutputSpec, TensorSpec
 from argand.graph.operators.custom_backward import is_custom
+from argand.graph.origin import NodeOrigin
 from argand.graph.regions import current_region
 
 aten = torch.ops.aten

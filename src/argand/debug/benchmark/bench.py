@@ -27,8 +27,8 @@ from argand.debug.benchmark import bench_profile
 from argand.debug.benchmark.bench_reasons import Measured, reasons
 from argand.debug.benchmark.work import GraphWork, graph_work
 from argand.debug.observe import JOINT, Observer, place_of, stand_in
+from argand.debug.tensors import tensors_in
 from argand.debug.trial.surroundings import Surroundings
-from argand.debug.trial.tensors import tensors_in
 from argand.events import Event, bus
 from argand.graph.nodes.printing import describe
 

@@ -32,10 +32,10 @@ from argand.config import config
 from argand.debug import gpus
 from argand.debug.doctor.records import CallRecord, Kept, Run, read, write
 from argand.debug.observe import JOINT, Observer, place_of, stand_in
+from argand.debug.tensors import clone_strided, named_leaves
 from argand.debug.trial.isolation import RUNNER, mark, run_isolated
 from argand.debug.trial.rounding import nudged, shake
 from argand.debug.trial.scope import modules_of, plain_state
-from argand.debug.trial.tensors import clone_strided, named_leaves
 
 _MAX_CALLS = 400  # calls of compiled functions whose results are kept
 _COUNTED = 14  # calls of one function after which what is alive is counted

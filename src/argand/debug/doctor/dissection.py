@@ -28,11 +28,11 @@ from argand.debug.minify.files import new_directory
 from argand.debug.minify.search import NotReproduced, names_of_calls
 from argand.debug.minify.surgery import Program
 from argand.debug.repro import search_in
+from argand.debug.tensors import clone_inputs
 from argand.debug.trial.fingerprint import fingerprint
 from argand.debug.trial.isolation import Limits
 from argand.debug.trial.outcome import Outcome
 from argand.debug.trial.surroundings import Surroundings
-from argand.debug.trial.tensors import clone_inputs
 from argand.errors import ConfigError
 from argand.graph.nodes.meta import user_line
 

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 
 from argand.debug.accuracy import Mismatch
+from argand.debug.tensors import clone_strided, named_leaves, parts_of
 from argand.debug.trial.outcome import Outcome
-from argand.debug.trial.tensors import clone_strided, named_leaves, parts_of
 
 _PLAIN = (int, float, bool, str, type(None), complex)
 _DEPTH = 13

@@ -14,8 +14,8 @@ from argand.backends.targets import target_of
 from argand.backends.watch import CompileProgram
 from argand.codegen.host.kernels import kernel_source
 from argand.config import config
+from argand.debug.tensors import detached
 from argand.debug.trial.kernels import Launches, host_module
-from argand.debug.trial.tensors import detached
 from argand.graph.nodes.program import AtenProgram
 from argand.graph.sizes.hints import size_hints
 from argand.ir.interpret import flatten, interpret

@@ -14,10 +14,10 @@ from argand.autograd import trace_inference, wrap
 from argand.backends import aot_eager, native
 from argand.backends.registry import lookup_backend
 from argand.config import config
+from argand.debug.tensors import clone_inputs, steady
 from argand.debug.trial.eager import compare_with_eager, run_forward_backward
 from argand.debug.trial.isolation import mark
 from argand.debug.trial.surroundings import Surroundings
-from argand.debug.trial.tensors import clone_inputs, steady
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,9 +13,9 @@ from torch.utils import _pytree as pytree
 
 from argand.debug.minify.strategies import Strategy
 from argand.debug.minify.surgery import Program, rebuilt, values_of
+from argand.debug.tensors import clone_strided, fill
 from argand.debug.trial.eager import copy_graph
 from argand.debug.trial.search import Proposals, Search
-from argand.debug.trial.tensors import clone_strided, fill
 from argand.graph.nodes.meta import attribute
 
 _SMALL = (1, 2, 3, 4, 8, 16, 17, 32, 64, 128, 256)

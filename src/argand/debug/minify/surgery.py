@@ -11,8 +11,8 @@ import torch
 from torch import fx
 
 from argand.debug.minify.symbols import refresh
+from argand.debug.tensors import clone, clone_inputs, steady
 from argand.debug.trial.eager import values_of_nodes
-from argand.debug.trial.tensors import clone, clone_inputs, steady
 from argand.graph.nodes.printing import target_name
 
 _CACHED_NODES = 400  # values of programs up to this size are computed once and kept

@@ -10,7 +10,7 @@ answer whether two outcomes are the same failure.
 * `eager`: a graph run eagerly, and what a compiler made of it compared with that, by `argand.debug.accuracy`;
   `rounding`: eager code rounded otherwise.
 * `kernels`: kernels of a compiled graph replaced.
-* `tensors`, `surroundings`, `scope`: copies of tensors, the state of a process, what a function can see.
+* `surroundings`, `scope`: the state of a process, what a function can see.
 
 Clients: the minifier, whose candidates are graphs, the doctor, whose candidates are scripts, the reproductions that
 both write, and the tools that compare while a program runs (`numerics`, `audit`).

@@ -11,7 +11,7 @@ from torch import fx
 
 from argand.debug import gpus
 from argand.debug.accuracy import AccuracyError, compare
-from argand.debug.trial.tensors import clone_inputs, tensors_in
+from argand.debug.tensors import clone_inputs, tensors_in
 from argand.graph.nodes.meta import attribute
 
 _WIDER = {torch.float32: torch.float64, torch.float16: torch.float64, torch.bfloat16: torch.float64}

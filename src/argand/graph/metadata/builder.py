@@ -11,7 +11,7 @@ from torch import fx
 from argand.graph import compat
 from argand.graph.metadata import metas
 from argand.graph.metadata.specs import Spec, SpecTable
-from argand.graph.nodes.meta import NodeOrigin
+from argand.graph.origin import NodeOrigin
 
 
 class Builder:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -17,23 +16,6 @@ from argand.graph.operators.data_checks import must_stay
 _TORCH = os.path.join(os.path.dirname(os.path.abspath(torch.__file__)), "")
 _FRAME = re.compile(r'\s*File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<func>\S+)')
 _USER_LINE = re.compile(r"^(?P<file>.+?):(?P<line>\d+) in (?P<function>[^:]+?)(?:: (?P<text>.*))?$")
-
-
-@dataclass(frozen=True, slots=True)
-class NodeOrigin:
-    """Where an ATen node came from.
-
-    Arguments:
-        source_node: name of the torch-level node that was running when it was recorded.
-        user_line: "file.py:12 in forward: text", or "".
-        made_by: name of the pass that made the node, or "" when the tracer did.
-        caller: the program's own line that led to `user_line`, when that is one of torch's (a library module's); or "".
-    """
-
-    source_node: str = ""
-    user_line: str = ""
-    made_by: str = ""
-    caller: str = ""
 
 
 def user_line(node: fx.Node) -> str:

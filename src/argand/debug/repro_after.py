@@ -24,10 +24,10 @@ from argand.debug.minify.files import Writer, copy_to_base, new_directory
 from argand.debug.minify.search import NotReproduced
 from argand.debug.minify.surgery import Program
 from argand.debug.repro import limits, rand_strided, search_in
+from argand.debug.tensors import clone_inputs, detached
 from argand.debug.trial.fingerprint import Fingerprint, fingerprint
 from argand.debug.trial.outcome import Outcome, outcome_of
 from argand.debug.trial.surroundings import Surroundings
-from argand.debug.trial.tensors import clone_inputs, detached
 from argand.errors import ArgandError, ConfigError
 from argand.graph.nodes.program import AtenProgram
 

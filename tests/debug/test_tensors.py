@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from argand.debug.trial.tensors import named_leaves, tensors_in
+from argand.debug.tensors import named_leaves, tensors_in
 
 
 def test_tensors_are_found_in_outputs() -> None:
