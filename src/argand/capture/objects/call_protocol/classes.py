@@ -103,7 +103,7 @@ def _run_body(interp: Interpreter, func: types.FunctionType, namespace: object) 
         program,
         [NULL] * program.nslots,
         func.__globals__,
-        func.__builtins__,  # type: ignore[attr-defined]
+        func.__builtins__,
         interp.frames[-1].exc if interp.frames else interp.base_exc,
         func,
     )
