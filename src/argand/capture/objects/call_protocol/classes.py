@@ -99,11 +99,12 @@ def _check_class_cell(interp: Interpreter, cell: types.CellType, cls: type) -> N
 
 def _run_body(interp: Interpreter, func: types.FunctionType, namespace: object) -> object:
     program = interp.session.program(func.__code__)
+    body: Any = func  # (whether types.FunctionType has __builtins__ depends on what else mypy checks)
     frame = Frame(
         program,
         [NULL] * program.nslots,
         func.__globals__,
-        func.__builtins__,
+        body.__builtins__,
         interp.frames[-1].exc if interp.frames else interp.base_exc,
         func,
     )
