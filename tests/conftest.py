@@ -42,14 +42,19 @@ def clean_argand() -> Iterator[None]:
 
 @pytest.fixture(autouse=True, scope="session")
 def session_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Tests never read the user's kernel cache; one fresh directory a worker."""
-    before = os.environ.get("ARGAND_CACHE_DIR")
-    os.environ["ARGAND_CACHE_DIR"] = str(tmp_path_factory.mktemp("argand-cache"))
+    """Tests never read the user's kernel cache; one fresh directory a worker.
+
+    Programs are not stored, but where a test asks for it: tests replace stages, and what these make would stay.
+    """
+    ours = {"ARGAND_CACHE_DIR": str(tmp_path_factory.mktemp("argand-cache")), "ARGAND_PROGRAM_CACHE": "0"}
+    before = {name: os.environ.get(name) for name in ours}
+    os.environ.update(ours)
     import argand
 
     argand.config.reset()
     yield
-    if before is None:
-        del os.environ["ARGAND_CACHE_DIR"]
-    else:
-        os.environ["ARGAND_CACHE_DIR"] = before
+    for name, value in before.items():
+        if value is None:
+            del os.environ[name]
+        else:
+            os.environ[name] = value

@@ -49,11 +49,14 @@ ALLOWED = {
     "most explanations are not shown on a terminal, and rich is heavy": {
         "capture/driver/explain.py: argand.capture.driver.explain_rich",
     },
+    "what an earlier process stored needs no compiler": {
+        "backends/native.py: argand.backends.generation",
+    },
     "most graphs do not need it": {
+        "backends/generation.py: argand.backends.autotune",
+        "backends/generation.py: argand.backends.layouts",
         "autograd/tracing/trace.py: argand.autograd.tracing.flex",
-        "backends/native.py: argand.backends.autotune",
         "backends/native.py: argand.backends.cudagraphs",
-        "backends/native.py: argand.backends.layouts",
         "backends/native.py: argand.runtime.gpu.device.arena",
         "backends/targets.py: argand.runtime.gpu.device.target",
         "backends/targets.py: argand.runtime.gpu.operators.blas",

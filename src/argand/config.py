@@ -233,6 +233,11 @@ _ROOT = {
     ),
     "cache_dir": Setting("", "Where compiled kernels are kept; empty is the user's cache.", ("ARGAND_CACHE_DIR",)),
     "cache": Setting(True, "Keep compiled kernels on disk."),
+    "program_cache": Setting(
+        True,
+        "Keep the code of whole graphs on disk too: later processes neither lower nor schedule them.",
+        ("ARGAND_PROGRAM_CACHE",),
+    ),
     "automatic_dynamic_shapes": Setting(
         True, "Make a size or number symbolic when the next compile sees that it changed (dynamic=None)."
     ),

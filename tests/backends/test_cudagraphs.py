@@ -15,7 +15,7 @@ import argand
 import warm
 from argand import events
 from argand.api import MODES
-from argand.backends import cudagraphs, native
+from argand.backends import cudagraphs, generation, native
 from argand.backends.cudagraphs import why_not, with_cuda_graphs
 from argand.backends.native import wants_cuda_graphs
 from argand.config import config
@@ -34,7 +34,7 @@ def tape(monkeypatch: pytest.MonkeyPatch) -> TapeRecorder:
     recorder = TapeRecorder()
     recorded = functools.partial(with_cuda_graphs, recorder=lambda index: recorder, kind="cpu")
     monkeypatch.setattr(cudagraphs, "with_cuda_graphs", recorded)
-    monkeypatch.setattr(native, "build", native._eager_kernels)
+    monkeypatch.setattr(generation, "build", lambda program, **_: generation.eager_kernels(program))
     return recorder
 
 
@@ -452,7 +452,7 @@ def test_nothing_is_recorded_where_kernels_are_looked_at_one_by_one(setting: str
 
 
 def test_the_default_mode_records_what_gains_by_it(tape: TapeRecorder, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(native, "_in_host_memory", lambda program: False)
+    monkeypatch.setattr(native, "in_host_memory", lambda program: False)
     monkeypatch.setattr(trial, "SHORTEST", 0.0)
     monkeypatch.setattr(trial, "GAIN", 1e9)  # the tape takes longer than the calls
     monkeypatch.setattr(trial._Samples, "times", lambda self: (1.0, 1e-9) if len(self._taken) == 3 else None)

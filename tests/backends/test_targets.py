@@ -14,7 +14,7 @@ from torch import fx
 
 import argand
 import warm
-from argand.backends import native, targets
+from argand.backends import generation, native, targets
 from argand.backends.graph_key import graph_key
 from argand.backends.targets import target_of, without_target
 from argand.errors import GpuError
@@ -87,7 +87,7 @@ def test_kernels_are_printed_for_the_target_without_running_them() -> None:
         raise RuntimeError("not loaded")
 
     with argand.config.patch({"triton.on_cpu": True}), pytest.MonkeyPatch.context() as patch:
-        patch.setattr(native, "load_module", keep)
+        patch.setattr(generation, "load_module", keep)
         with collected("kernel_code") as events, pytest.raises(Exception, match="not loaded"):
             argand.compile(lambda x: torch.softmax(x, -1) @ x)(torch.randn(64, 64))
     (text,) = seen
@@ -109,7 +109,7 @@ def refused(*_: Any, **__: Any) -> Any:
 
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_a_graph_whose_kernels_are_refused_is_the_programs_own(monkeypatch: pytest.MonkeyPatch, dynamic: bool) -> None:
-    monkeypatch.setattr(native, "load_module", refused)
+    monkeypatch.setattr(generation, "load_module", refused)
     x, y = torch.randn(5, 3), torch.randn(5, 3, requires_grad=True)
     compiled = argand.compile(lambda a: (a * 2).sin().sum(), dynamic=dynamic)
     quiet = argand.config.patch({"verify_ir": False})

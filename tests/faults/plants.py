@@ -504,16 +504,16 @@ def cache_wrong_library() -> None:
 @plant
 def cache_raises() -> None:
     """A cache file cannot be read."""
-    from argand.backends import native
+    from argand.backends import memo
 
-    original = native._Memo.get_or_make
+    original = memo.Memo.get_or_make
 
     def get_or_make(self: Any, key: Any, make: Any) -> Any:
         if key is not None and "erf" in key:
             raise OSError("the cache of graphs is corrupt")
         return original(self, key, make)
 
-    native._Memo.get_or_make = get_or_make
+    memo.Memo.get_or_make = get_or_make
 
 
 # ----------------------------------------------------------------------- backends of users

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import operator
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -11,6 +13,7 @@ from argand.backends.targets import devices_in, target_of
 from argand.config import config
 from argand.graph import compat
 from argand.graph.nodes.program import AtenProgram
+from argand.graph.sizes.expr import Expr
 from argand.graph.sizes.symbolic import SymbolicTensor
 
 
@@ -32,7 +35,36 @@ def graph_key(program: AtenProgram) -> str | None:
     parts.append(str([(scalar.sym.name, scalar.sym.minimum, scalar.is_float) for scalar in program.scalars]))
     parts.append(str([(mutation.input, mutation.output) for mutation in program.mutations]))
     parts.append(str(sorted(program.kept)))
+    parts.append(f"{program.kind} bases {[p for p, spec in enumerate(program.inputs) if spec.kind == 'base']}")
     return "\n".join(parts)
+
+
+OWN_OPERATIONS = frozenset({"aten", "argand", "prims"})
+"""Namespaces whose operations are what versions say they are. Others may change without a trace in the graph."""
+_NUMBERS = (bool, int, float, complex, Expr)
+_PLAIN = (*_NUMBERS, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format)
+
+
+def undescribed(program: AtenProgram) -> str:
+    """What `graph_key` tells of in words that only this process understands; "" when another process would too."""
+    for node in program.graph.nodes:
+        if node.op == "call_function" and node.target is not operator.getitem:
+            if not isinstance(node.target, torch._ops.OpOverload) or node.target.namespace not in OWN_OPERATIONS:
+                return f"{node.target} is no operation of torch's or argand's own"
+        for value in _leaves((node.args, node.kwargs)):
+            if not isinstance(value, (fx.Node, *_PLAIN)):
+                return f"an argument of {node.target} is a {type(value).__name__}"
+    return ""
+
+
+def _leaves(value: Any) -> Iterator[Any]:
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, (tuple, list)):
+        for item in value:
+            yield from _leaves(item)
+    else:
+        yield value
 
 
 def _text(value: Any, numbers: dict[fx.Node, int]) -> str:

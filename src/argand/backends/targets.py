@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import torch
 
+from argand import events
 from argand.config import config
 from argand.graph.nodes.program import AtenProgram
 from argand.ir.target import Target, amd_gpu, cpu, gpu
@@ -57,4 +58,28 @@ def devices_in(program: AtenProgram) -> list[torch.device]:
     return list(dict.fromkeys(node.meta["device"] for node in program.graph.nodes if "device" in node.meta))
 
 
-__all__ = ["devices_in", "problem_of", "target_of", "without_target"]
+def targets_in(program: AtenProgram) -> list[Target | None]:
+    """The targets of `devices_in`."""
+    return [target_of(device) for device in devices_in(program)]
+
+
+def in_host_memory(program: AtenProgram) -> bool:
+    """Whether all of a program's tensors are where the CPU computes."""
+    return all(target is None or target.host_memory for target in targets_in(program))
+
+
+def without_gpu_code(why: str) -> None:
+    """Answer who asked for the logs of what only GPU code has."""
+    events.bus.detail("cudagraphs", "backend", f"no CUDA graph is recorded: {why}")
+    events.bus.detail("autotuning", "backend", f"no candidates are timed: {why}")
+
+
+__all__ = [
+    "devices_in",
+    "in_host_memory",
+    "problem_of",
+    "target_of",
+    "targets_in",
+    "without_gpu_code",
+    "without_target",
+]

@@ -17,7 +17,7 @@ import torch
 from torch import fx
 
 from argand._core.calls import capture_off
-from argand.backends import native
+from argand.backends import generation
 from argand.backends.registry import Backend
 from argand.backends.targets import devices_in, without_target
 from argand.backends.watch import CompileProgram, compiled_through
@@ -70,7 +70,7 @@ def _watcher(compile_program: CompileProgram, backend: str, boxed: bool) -> Comp
     def compile_checked(program: AtenProgram) -> Callable[..., Any]:
         if without_target(devices_in(program)):
             return compile_program(program)
-        return CheckedGraph(native.schedule_program(program))
+        return CheckedGraph(generation.schedule_program(program))
 
     return compile_checked
 

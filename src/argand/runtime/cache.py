@@ -1,10 +1,11 @@
-"""The disk cache of compiled kernels: content-addressed, shared by processes, safe to lose at any time.
+"""The disk cache of compiled kernels and programs: content-addressed, shared by processes, safe to lose at any time.
 
 In: a key and a function that builds a shared object, or the image of a GPU kernel. Out: the path of what it built. One
 entry is `<key>.so`, `<key>.cpp` (the source, for reading) and `<key>.json` (key and digest of the .so); a GPU's has
-other suffixes. Entries appear by rename, so that a reader never sees half of one; a lock file keeps two processes from
-building the same thing; an entry that is not what was written is set aside as `.corrupt`. Whatever goes wrong here,
-kernels are built in a directory of this process's.
+other suffixes, and what a process made of a whole program is one file, `<key>.program`. Entries appear by rename, so
+that a reader never sees half of one; a lock file keeps two processes from building the same thing; an entry that is not
+what was written is set aside as `.corrupt`. Whatever goes wrong here, kernels are built in a directory of this
+process's.
 """
 
 from __future__ import annotations
@@ -41,15 +42,15 @@ class Kind:
     """A kind of entry.
 
     Arguments:
-        product, source: suffixes of what was built and of the text that it was built from.
+        product, source: suffixes of what was built and of the text that it was built from; "" where that is not kept.
     """
 
     product: str
     source: str
 
 
-LIBRARY, DEVICE_IMAGE = Kind(".so", ".cpp"), Kind(".kernel", ".py")
-_KINDS = (LIBRARY, DEVICE_IMAGE)
+LIBRARY, DEVICE_IMAGE, PROGRAM = Kind(".so", ".cpp"), Kind(".kernel", ".py"), Kind(".program", "")
+_KINDS = (LIBRARY, DEVICE_IMAGE, PROGRAM)
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,6 +223,30 @@ def get_or_build(
     return path
 
 
+def find(key: str, kind: Kind) -> bytes | None:
+    """What `keep` was given for `key`; None when it is not in the cache, or damaged. Nobody is waited for.
+
+    Arguments:
+        key: digest of everything that the result depends on.
+    """
+    folder = _shared_directory()
+    path = folder / (key + kind.product) if folder is not None else None
+    data = _content(path) if path is not None else None
+    events.emit("cache", "runtime", outcome="miss" if data is None else "hit", key=key, path=str(path))
+    return data
+
+
+def keep(key: str, data: bytes, kind: Kind) -> None:
+    """Put an entry into the cache, if there is one; of two that are written at a time, one stays."""
+    folder = _shared_directory()
+    if folder is not None and len(data) <= _LIBRARY_BYTES:
+        with contextlib.suppress(OSError, CacheError):
+            path = folder / (key + kind.product)
+            _make_room(folder, len(data) + _RECORD_BYTES)
+            _write_record(path, data)
+            files.write_atomically(path, data)
+
+
 def _is_there() -> bool:
     with contextlib.suppress(OSError, CacheError):
         return (places.shared_root() / "kernels").is_dir()
@@ -270,18 +295,27 @@ def _build_entry(path: Path, source: str, build: Callable[[Path], Path], *, boun
     with places.work_directory(path.parent) as work:
         made = build(work)
         data = files.read(made, _LIBRARY_BYTES, own=False)  # in a folder of our own
-        record = {"key": path.stem, "sha256": hashlib.sha256(data).hexdigest()}
         if bounded:
             _make_room(path.parent, len(data) + len(source.encode()) + _RECORD_BYTES)
         files.write_atomically(path.with_suffix(_kind(path).source), source.encode())
-        files.write_atomically(path.with_suffix(".json"), json.dumps(record).encode())
+        _write_record(path, data)
         os.chmod(made, 0o700)
         files.move(made, path)
     return path
 
 
+def _write_record(path: Path, data: bytes) -> None:
+    record = {"key": path.stem, "sha256": hashlib.sha256(data).hexdigest()}
+    files.write_atomically(path.with_suffix(".json"), json.dumps(record).encode())
+
+
 def _valid(path: Path) -> bool:
     """Whether the entry is there and whole; one that is not whole is set aside."""
+    return _content(path) is not None
+
+
+def _content(path: Path) -> bytes | None:
+    """The entry's bytes; None when it is not there, or not whole: then it is set aside."""
     try:
         data = files.read(path, _LIBRARY_BYTES)
         record = files.read_json(path.with_suffix(".json"), _RECORD_BYTES)
@@ -291,16 +325,16 @@ def _valid(path: Path) -> bool:
             problem = "" if same else "its content has changed"
     except FileNotFoundError:
         if not os.path.lexists(path):
-            return False
+            return None
         problem = "its record is missing"
     except OSError as error:
         problem = str(error)
     if problem:
         discard(path, problem)
-        return False
+        return None
     with contextlib.suppress(OSError):
         os.utime(path, follow_symlinks=False)
-    return True
+    return data
 
 
 def discard(path: Path, problem: str) -> None:
@@ -347,7 +381,8 @@ def _kind(path: Path) -> Kind:
 
 def _files(path: Path) -> list[Path]:
     """What belongs to an entry, its lock not counted."""
-    return [path, path.with_suffix(_kind(path).source), path.with_suffix(".json")]
+    source = _kind(path).source
+    return [path, path.with_suffix(".json"), *([path.with_suffix(source)] if source else [])]
 
 
 def _size(path: Path) -> int:

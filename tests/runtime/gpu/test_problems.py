@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import argand
-from argand.backends import native
+from argand.backends import generation, native
 from argand.errors import GpuError
 from argand.runtime.gpu.device import target
 from argand.runtime.gpu.device.target import GpuTarget
@@ -138,7 +138,7 @@ def test_no_memory_while_compiling(gpu: Any, monkeypatch: pytest.MonkeyPatch) ->
 
 def test_the_backward_cannot_be_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
     """When the forward has run already, the backward's graph runs by eager's kernels: no gradient is lost."""
-    made, loads = native.load_module, []
+    made, loads = generation.load_module, []
 
     def second_fails(*args: Any, **kwargs: Any) -> Any:
         loads.append(args)
@@ -147,7 +147,7 @@ def test_the_backward_cannot_be_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
         return made(*args, **kwargs)
 
     native.reset()
-    monkeypatch.setattr(native, "load_module", second_fails)
+    monkeypatch.setattr(generation, "load_module", second_fails)
     x, y = torch.randn(6, 40, requires_grad=True), torch.randn(6, 40)
     other = x.detach().clone().requires_grad_()
     compiled = argand.compile(lambda x, y: torch.softmax(x * 2, -1) * y)

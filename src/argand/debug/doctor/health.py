@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from argand._core.calls import capture_off
-from argand.backends import native
+from argand.backends import generation
 from argand.backends.registry import Backend
 from argand.backends.watch import compiled_through
 from argand.debug import gpus
@@ -89,7 +89,7 @@ def _without_kernels(recorder: Recorder, function: Backend, asked: Any) -> Backe
     """The native backend, in the child, whose kernels do nothing."""
 
     def compiled(program: AtenProgram) -> Callable[..., Any]:
-        call: Callable[..., Any] = host_module(native.schedule_program(program), lambda *_: lambda *args: None).call
+        call: Callable[..., Any] = host_module(generation.schedule_program(program), lambda *_: lambda *args: None).call
         return call
 
     return compiled_through(function, lambda compile_program, name, boxed: compiled)
@@ -131,7 +131,7 @@ class Timed:
         return compiled_through(function, lambda compile_program, name, boxed: self.compiled)
 
     def compiled(self, program: AtenProgram) -> Callable[..., Any]:
-        made = native.schedule_program(program)
+        made = generation.schedule_program(program)
         module = host_module(made, self._timed)
         for plan in made.kernels():
             self.bytes.setdefault(plan.name, _bytes(plan, made))

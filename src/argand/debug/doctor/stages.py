@@ -16,7 +16,7 @@ from typing import Any
 
 from torch import fx
 
-from argand.backends import native
+from argand.backends import generation
 from argand.backends.registry import Backend
 from argand.backends.watch import CompileProgram, compiled_through, watching
 from argand.config import config
@@ -236,9 +236,9 @@ def names_of_kernels(check: BackendCheck, gm: fx.GraphModule, inputs: list[Any])
     names: list[str] = []
 
     def note(program: AtenProgram) -> variants.Boxed:
-        made = native.schedule_program(program)
+        made = generation.schedule_program(program)
         names.extend(plan.name for plan in made.kernels())
-        return native._eager_kernels(program)
+        return generation.eager_kernels(program)
 
     with watching(lambda _compile, _name, _boxed: note), contextlib.suppress(Exception):
         check(gm, inputs)

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from argand.backends import native
+from argand.backends import generation
 from argand.backends.targets import target_of
 from argand.backends.watch import CompileProgram
 from argand.codegen.host.kernels import kernel_source
@@ -51,14 +51,14 @@ def _rewritten(program: AtenProgram, count: int | None = None) -> AtenProgram:
 
 def aten_graph(program: AtenProgram) -> Boxed:
     """No stage at all: eager's kernels."""
-    return native._eager_kernels(program)
+    return generation.eager_kernels(program)
 
 
 def after_passes(count: int) -> CompileProgram:
     """The first passes, then eager's kernels."""
 
     def compile_program(program: AtenProgram) -> Boxed:
-        return native._eager_kernels(_rewritten(program, count))
+        return generation.eager_kernels(_rewritten(program, count))
 
     compile_program.__name__ = f"{after_passes.__name__} {count}"
     return compile_program
@@ -73,12 +73,12 @@ def loop_program(program: AtenProgram) -> Boxed:
 
 def schedule(program: AtenProgram) -> Boxed:
     """Scheduling."""
-    return _boxed(functools.partial(run_schedule, native.schedule_program(program)))
+    return _boxed(functools.partial(run_schedule, generation.schedule_program(program)))
 
 
 def kernel_text(program: AtenProgram) -> Boxed:
     """Generating the text of the kernels, of which the schedule is run all the same."""
-    made = native.schedule_program(program)
+    made = generation.schedule_program(program)
     with size_hints(made.hints):
         kernel_source(made)
     return _boxed(functools.partial(run_schedule, made))
@@ -86,7 +86,7 @@ def kernel_text(program: AtenProgram) -> Boxed:
 
 def host_code(program: AtenProgram) -> Boxed:
     """The host module, with interpreted kernels."""
-    made = native.schedule_program(program)
+    made = generation.schedule_program(program)
     launches = Launches(made)
 
     def kernel(*args: Any) -> None:
@@ -110,13 +110,13 @@ def loop_rules(program: AtenProgram) -> Boxed:
     with config.patch(verify_ir=False):
         loops = lower(_rewritten(program), targets=target_of)
     verify(loops)
-    return native._eager_kernels(program)
+    return generation.eager_kernels(program)
 
 
 def schedule_rules(program: AtenProgram) -> Boxed:
     """The same of schedules."""
-    native.schedule_program(program)
-    return native._eager_kernels(program)
+    generation.schedule_program(program)
+    return generation.eager_kernels(program)
 
 
 def _none_loaded(text: str, kernels: Mapping[str, Any], *_: Any) -> list[Any]:

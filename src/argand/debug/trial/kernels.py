@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
 
-from argand.backends import native
+from argand.backends import generation
 from argand.ir.kernel import KernelPlan, Schedule
 from argand.runtime import host
 
@@ -16,7 +16,7 @@ _GRID = 3  # arguments before the tensors of a launch on a GPU
 
 def host_module(schedule: Schedule, replacement: Callable[[KernelPlan, Kernel], Kernel]) -> ModuleType:
     """The host module of a schedule, each of whose kernels is what `replacement` makes of it."""
-    module = host.load_module(native.host_text(schedule), schedule.constants)
+    module = host.load_module(generation.host_text(schedule), schedule.constants)
     for plan in schedule.kernels():
         module.__dict__[plan.name] = replacement(plan, module.__dict__[plan.name])
     return module

@@ -1,0 +1,222 @@
+"""From an ATen program to a loaded callable: the stages of the backend "native", in their order.
+
+passes → lower → schedule → C++ or Triton → host module → compile and load. A process whose programs are all stored does
+not import this (`backends.stored`).
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+from argand import events
+from argand.backends.aot_eager import run_eagerly
+from argand.backends.memo import memo
+from argand.backends.targets import in_host_memory, target_of, targets_in, without_gpu_code
+from argand.codegen.host import module
+from argand.codegen.host.kernels import kernel_source
+from argand.codegen.host.products import choose_products
+from argand.config import config
+from argand.errors import GpuError, ToolchainError, ToolchainMissing
+from argand.graph import compat
+from argand.graph.nodes.printing import readable
+from argand.graph.nodes.program import AtenProgram
+from argand.graph.sizes.hints import size_hints
+from argand.ir.kernel import Schedule
+from argand.ir.loops import tensor_refs
+from argand.lower import lower
+from argand.passes import joint, run_passes
+from argand.passes.channels_last import convolutions
+from argand.passes.convolution_biases import part_biases
+from argand.runtime.host import HostCall, load_module
+from argand.schedule.dump import post_fusion_text
+from argand.schedule.inplace import write_inputs_in_place
+from argand.schedule.pipeline import join_kernels, schedule
+from argand.schedule.products.rules import choose_by_rule
+from argand.schedule.provenance import code_lines, loop_lines, provenance
+
+Keep = Callable[[str, Mapping[str, torch.Tensor]], None]
+
+
+def prepare(program: AtenProgram) -> AtenProgram:
+    """Graph passes, as they are applied to each trace of a graph for many sizes."""
+    return run_passes(program)
+
+
+def prepare_joint(program: AtenProgram) -> None:
+    """Rewrite a graph of forward and backward, before it is cut in two."""
+    joint.prepare_joint(program)
+    _prepare_convolutions(program)
+
+
+def build(program: AtenProgram, *, tuned: bool = False, keep: Keep | None = None) -> HostCall:
+    """A callable for the program's graph, as `native.compile_program`.
+
+    Arguments:
+        tuned: products may become kernels of argand's, where these are faster.
+        keep: gets the host module's text and the tensors that it names, once it was loaded.
+    """
+    if program.model < 0:
+        program.model = events.bus.number("model")
+    number = events.bus.number("compiled graph")
+    name = f"model__{program.model}_{program.kind}_{number}"
+    with events.span("compile_graph", "backend", graph=name, kind=program.kind, number=program.model):
+        events.bus.detail("fx_graph", "backend", lambda: readable(program.graph), program=program)
+        if in_host_memory(program):
+            without_gpu_code(f"{name} runs on the CPU, by kernels whose loops are chosen by rule")
+        return _build(program, f"graph_{number}", tuned, keep)
+
+
+def _build(program: AtenProgram, graph: str, tuned: bool, keep: Keep | None) -> HostCall:
+    try:
+        if not tuned:
+            return _load(schedule_program(program), graph, keep)
+        from argand.backends.autotune import tuned_schedule  # whoever does not ask for it does not pay for it
+
+        schedule = _scheduled(program, by_rule=False)
+        made, precision = tuned_schedule(schedule)
+        _finish(made)
+        _tell(program, made)
+        call = _load(made, graph)
+        return call if precision is None else _with_precision(call, precision, lambda: _load(_finish(schedule), graph))
+    except ToolchainError as error:
+        memo.warn_once(str(error))
+        reason = "no C++ compiler" if isinstance(error, ToolchainMissing) else error.cause
+        events.emit("fallback", "runtime", str(error), backend="native", scope="graph", reason=reason)
+        return eager_kernels(program)
+    except torch.OutOfMemoryError as error:
+        text = str(error).partition(". ")[0]
+        refused = GpuError(f"a graph could not be compiled: {text}", remedy="free memory, or make the batch smaller")
+        memo.warn_once(str(refused))
+        raise refused from error
+    except GpuError as error:
+        memo.warn_once(str(error))  # and whoever has the program's own graph runs that
+        raise
+
+
+def _load(schedule: Schedule, graph: str, keep: Keep | None = None) -> HostCall:
+    text = host_text(schedule)
+    with events.span("load", "runtime"):
+        call: HostCall = load_module(text, schedule.constants, graph=graph).call
+    if keep is not None:
+        keep(text, schedule.constants)
+    return call
+
+
+def _with_precision(call: HostCall, precision: str, make: Callable[[], HostCall]) -> HostCall:
+    """`call` while the program's setting of float32 products is what its kernels were made for, else ATen's products.
+
+    Arguments:
+        make: a callable whose products are ATen's, which heed the setting themselves.
+    """
+    other = functools.cache(make)
+    setting = compat.float32_products
+
+    def run(args: list[Any]) -> tuple[Any, ...]:
+        return call(args) if setting() == precision else other()(args)
+
+    return run
+
+
+def schedule_program(program: AtenProgram) -> Schedule:
+    """From ATen graph to ordered kernels and extern calls."""
+    made = _finish(_scheduled(program))
+    _tell(program, made)
+    return made
+
+
+def _finish(made: Schedule) -> Schedule:
+    """What is done to a schedule last, in place: who computes products, and one launch for small kernels alike."""
+    with size_hints(made.hints):
+        choose_products(made)
+        if config.fusion:
+            join_kernels(made)
+    return made
+
+
+def _tell(program: AtenProgram, made: Schedule) -> None:
+    events.emit("ir_post_fusion", "schedule", lambda: post_fusion_text(made))
+    events.emit("provenance", "schedule", lambda: provenance(program.graph, made))
+    events.emit("provenance_lines", "schedule", lambda: {"ir_post_fusion": loop_lines(post_fusion_text(made), made)})
+    events.bus.detail("fused_graph", "schedule", None, schedule=made)
+
+
+def _scheduled(program: AtenProgram, *, by_rule: bool = True) -> Schedule:
+    """What comes before `_finish`; `by_rule` takes what is faster than ATen's products, by rule."""
+    if not program.scalars:  # a program for many sizes is generalised from traces that passes have rewritten
+        with events.span("passes", "passes"):
+            program = run_passes(program)
+        if program.kind == "inference":
+            _prepare_convolutions(program)
+    events.emit("post_grad_graphs", "passes", lambda: readable(program.graph))
+    loops = lower(program, targets=target_of)
+    loops.mutations = []  # the runtime wrapper writes back into mutated inputs what kernels do not store there
+    # What is kept of a base must not be its memory, which tensors that do not know of each other's writes share.
+    apart = {p for p, spec in enumerate(program.inputs) if spec.kind == "base" and program.kind == "forward"}
+    plain = [m for m in program.mutations if not m.differentiable and m.input not in apart]
+    written = [(program.inputs[m.input].name, m.output) for m in plain]
+    with events.span("schedule", "schedule"), size_hints(loops.hints):
+        made = schedule(loops, targets=target_of, fusion=bool(config.fusion))
+        write_inputs_in_place(made, written)
+        made.kept = _kept(program, made)
+        if by_rule:
+            choose_by_rule(made)
+    return made
+
+
+def _kept(program: AtenProgram, made: Schedule) -> frozenset[str]:
+    """Buffers that only the backward sees."""
+    seen = [out for position, out in enumerate(made.outputs) if position not in program.kept]
+    rest = [made.outputs[position] for position in program.kept]
+    return frozenset(ref.buffer for ref in tensor_refs(rest)) - {ref.buffer for ref in tensor_refs(seen)}
+
+
+def host_text(schedule: Schedule) -> str:
+    """The host module of a schedule, kernels' source included."""
+    with events.span("codegen", "codegen"), size_hints(schedule.hints):
+        kernels = kernel_source(schedule)
+        text = module.host_module(schedule, kernels)
+    events.emit("kernel_code", "codegen", kernels.all_text if kernels is not None else "")
+    events.emit("output_code", "codegen", text)
+    events.emit("provenance_lines", "codegen", lambda: {"inductor_output_code": code_lines(text, schedule)})
+    if config.output_code:
+        print(text)
+    return text
+
+
+def eager_kernels(program: AtenProgram) -> HostCall:
+    """The program's graph with eager's kernels."""
+    run = run_eagerly(program)
+
+    def call(args: list[Any]) -> tuple[Any, ...]:
+        found: tuple[Any, ...] = run(*args)
+        return found
+
+    return call
+
+
+def _prepare_convolutions(program: AtenProgram) -> None:
+    """Without their biases and laid out anew, where that is faster on the program's devices."""
+    targets = [target for target in targets_in(program) if target is not None]
+    if any(target.parts_biases for target in targets):
+        part_biases(program, _parts_biases)
+    timed = any(target.times_layouts for target in targets)
+    if timed and convolutions(program):
+        joint.open_group_norms(program)
+    if timed or (any(target.depthwise_innermost for target in targets) and _has_groups(program)):
+        from argand.backends.layouts import choose_layouts  # graphs of CPUs do not wait for its imports
+
+        choose_layouts(program)
+
+
+def _parts_biases(device: torch.device) -> bool:
+    target = target_of(device)
+    return target is not None and target.parts_biases
+
+
+def _has_groups(program: AtenProgram) -> bool:
+    convolution = torch.ops.aten.convolution.default
+    return any(node.target is convolution and node.args[8] > 1 for node in program.graph.nodes)
