@@ -1,0 +1,328 @@
+"""Programs over real libraries: eager, argand and torch.compile, each program in a process of its own.
+
+    python bench/libraries.py [NAME ...] [--torch] [--fast] [--breaks] [--backend native] [--json OUT] [--markdown]
+
+Prints one table: whether a few training or inference steps are equal to eager's, graph breaks (and which), recompiles,
+seconds of the first step, and the ratio of step times. `--torch` adds torch.compile's. `--breaks` prints where the
+graph breaks, and what was compiled again and why, for each program, and last how often over all. NAME is a part of a
+program's name. Needs `pip install .[libraries]`; a program whose library is missing is left out.
+Exits with 1 when a program fails or differs from eager.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import importlib
+import importlib.metadata
+import json
+import os
+import pkgutil
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import library_programs
+from library_programs.program import Program
+
+Result = dict[str, Any]
+
+
+def programs(area: str = "") -> dict[str, Program]:
+    """Every program by name, of one area or of all."""
+    found: dict[str, Program] = {}
+    for module in pkgutil.iter_modules(library_programs.__path__):
+        if module.name == "program" or area not in ("", module.name):
+            continue
+        ours: dict[str, Program] = importlib.import_module(f"library_programs.{module.name}").PROGRAMS
+        assert not found.keys() & ours.keys(), f"two programs of one name: {found.keys() & ours.keys()}"
+        found.update(ours)
+    return found
+
+
+def installed(program: Program) -> bool:
+    try:
+        importlib.metadata.version(program.library)
+    except importlib.metadata.PackageNotFoundError:
+        return False
+    return True
+
+
+# -- in the process of one program ------------------------------------------------------------------------------------
+
+
+def difference(want: Any, got: Any) -> float:
+    """The largest difference over the largest value; infinite where structure, kind or size differ."""
+    import torch
+
+    if isinstance(want, torch.Tensor) or isinstance(got, torch.Tensor):
+        if not (isinstance(want, torch.Tensor) and isinstance(got, torch.Tensor)):
+            return float("inf")
+        if want.shape != got.shape or want.dtype != got.dtype:
+            return float("inf")
+        if not want.numel():
+            return 0.0
+        wide = torch.complex128 if want.is_complex() else torch.float64
+        a, b = (torch.nan_to_num(t.detach().to(wide), nan=1e30, posinf=2e30, neginf=-2e30) for t in (want, got))
+        return float((a - b).abs().max()) / (float(a.abs().max()) or 1.0)
+    if isinstance(want, float) and isinstance(got, float):
+        return 0.0 if want == got or (want != want and got != got) else abs(want - got) / (abs(want) or 1.0)
+    if isinstance(want, dict) and isinstance(got, dict):
+        if list(want) != list(got):
+            return float("inf")
+        return max([0.0, *(difference(want[key], got[key]) for key in want)])
+    if isinstance(want, (list, tuple)) and isinstance(got, (list, tuple)):
+        if len(want) != len(got):
+            return float("inf")
+        return max([0.0, *map(difference, want, got)])
+    return 0.0 if type(want) is type(got) and want == got else float("inf")
+
+
+def kept(result: Any) -> Any:
+    """A copy of a step's result, which later steps do not change."""
+    import torch
+    from torch.utils import _pytree as pytree
+
+    return pytree.tree_map(lambda t: t.detach().clone() if isinstance(t, torch.Tensor) else t, result)
+
+
+def run_steps(program: Program, compile: Callable[..., Any]) -> tuple[Callable[[], Any], list[Any], list[float]]:
+    """(the step, the results of the first few, the seconds that each took)."""
+    import torch
+
+    torch.manual_seed(0)
+    step = program.make(compile)
+    results, seconds = [], []
+    for number in range(program.steps):
+        torch.manual_seed(number)
+        start = time.perf_counter()
+        result = step()
+        seconds.append(time.perf_counter() - start)
+        results.append(kept(result))
+    return step, results, seconds
+
+
+@contextlib.contextmanager
+def counting_ours(result: Result) -> Iterator[None]:
+    from argand.capture.driver.explain import Findings
+
+    findings = Findings()
+    with findings.listening():
+        yield
+    result["graphs"] = len(findings.graphs)
+    result["breaks"] = len(findings.breaks)
+    result["break_ids"] = dict(Counter(reason.id for reason in findings.breaks).most_common())
+    result["recompiles"] = len(findings.recompiles)
+    result["where"] = [
+        f"{reason.id} {reason.kind}: {reason.context} | "
+        + " < ".join(
+            f"{Path(line.filename).name}:{line.lineno} {line.function}" for line in reversed(reason.where[-3:])
+        )
+        + (f" | {reason.where[-1].text}" if reason.where else "")
+        for reason in findings.breaks
+    ]
+    result["why_again"] = [str(recompile) for recompile in findings.recompiles]
+
+
+@contextlib.contextmanager
+def counting_theirs(result: Result) -> Iterator[None]:
+    import torch._dynamo.utils as utils
+
+    utils.set_compilation_metrics_limit(100_000)
+    yield
+    result["breaks"] = sum(utils.counters["graph_break"].values())
+    result["graphs"] = utils.counters["stats"]["unique_graphs"]
+    ids = [metrics.compile_id or "" for metrics in utils.get_compilation_metrics()]
+    result["recompiles"] = len({each for each in ids if "/" in each and not each.split("/")[1].startswith("0")})
+    result["where"] = [f"{count} x {why[:300]}" for why, count in utils.counters["graph_break"].items()]
+
+
+def compiler(system: str, backend: str) -> Callable[..., Any]:
+    if system == "argand":
+        import argand
+
+        return lambda fn, **options: argand.compile(fn, **{"backend": backend, **options})
+    import torch
+
+    theirs = "eager" if backend == "eager" else "inductor"
+    return lambda fn, **options: torch.compile(fn, **{"backend": theirs, **options})
+
+
+def step_ratio(eager: Callable[[], Any], compiled: Callable[[], Any], seconds: float) -> Result:
+    """Interleaved medians."""
+    pairs: list[tuple[float, float]] = []
+    end = time.perf_counter() + seconds
+    while len(pairs) < 3 or (time.perf_counter() < end and len(pairs) < 200):
+        taken = []
+        for fn in (eager, compiled):
+            start = time.perf_counter()
+            fn()
+            taken.append(time.perf_counter() - start)
+        pairs.append((taken[0], taken[1]))
+    return {
+        "eager_step_s": statistics.median(a for a, _ in pairs),
+        "step_s": statistics.median(b for _, b in pairs),
+        "ratio": statistics.median(a / b for a, b in pairs),
+    }
+
+
+def measure(name: str, area: str, system: str, backend: str, seconds: float) -> Result:
+    """One program under one system. The compiled one runs first, while the library's own caches are empty."""
+    program = programs(area)[name]
+    result: Result = {"name": name, "system": system}
+    compile = compiler(system, backend)
+    with counting_ours(result) if system == "argand" else counting_theirs(result):
+        compiled, got, taken = run_steps(program, compile)
+    result["first_s"] = taken[0]
+    result["steps_s"] = sum(taken)
+    eager, want, _ = run_steps(program, lambda fn, **options: fn)
+    result["differences"] = [difference(a, b) for a, b in zip(want, got)]
+    result["equal"] = max(result["differences"]) <= program.tolerance
+    if program.timed and seconds:
+        result.update(step_ratio(eager, compiled, seconds))
+    return result
+
+
+# -- over all programs ------------------------------------------------------------------------------------------------
+
+
+def run_one(name: str, area: str, system: str, options: argparse.Namespace) -> Result:
+    """One measurement in a process of its own, with an empty cache."""
+    cache = tempfile.mkdtemp(prefix="argand-libraries-")
+    env = {**os.environ, "ARGAND_CACHE_DIR": cache, "TORCHINDUCTOR_CACHE_DIR": cache, "HF_HUB_OFFLINE": "1"}
+    env.setdefault("PYTHONWARNINGS", "ignore")
+    command = [sys.executable, __file__, name, "--one", area, system, "--backend", options.backend]
+    try:
+        done = subprocess.run(
+            [*command, "--seconds", str(options.seconds)],
+            env=env,
+            cwd=cache,
+            capture_output=True,
+            text=True,
+            timeout=options.timeout,
+        )
+    except subprocess.TimeoutExpired:
+        return {"name": name, "system": system, "error": f"no result within {options.timeout:.0f} s"}
+    finally:
+        shutil.rmtree(cache, ignore_errors=True)
+    for line in done.stdout.splitlines():
+        if line.startswith("RESULT "):
+            result: Result = json.loads(line.removeprefix("RESULT "))
+            return result
+    tail = (done.stderr or done.stdout).strip().splitlines()[-1:]
+    return {"name": name, "system": system, "error": f"exit code {done.returncode}: {''.join(tail)[:300]}"}
+
+
+TITLES = ["program", "equal", "breaks", "recompiles", "first step s", "x eager"]
+TORCH_TITLES = ["torch: equal", "breaks", "recompiles", "first step s", "x eager"]
+
+
+def cells(result: Result | None) -> list[str]:
+    """A system's columns."""
+    if result is None or "error" in result:
+        return ["failed" if result else "-", "", "", "", ""]
+    ratio = f"{result['ratio']:.2f}" if "ratio" in result else "-"
+    equal = "yes" if result["equal"] else f"no ({max(result['differences']):.0e})"
+    return [equal, str(result["breaks"]), str(result["recompiles"]), f"{result['first_s']:.1f}", ratio]
+
+
+def rows(results: dict[str, dict[str, Result]], torch_too: bool) -> list[list[str]]:
+    titles = TITLES + (TORCH_TITLES if torch_too else [])
+    return [titles] + [
+        [name, *cells(row.get("argand")), *(cells(row.get("torch")) if torch_too else [])]
+        for name, row in results.items()
+    ]
+
+
+def print_table(table: list[list[str]], markdown: bool) -> None:
+    if markdown:
+        lines = ["| " + " | ".join(row) + " |" for row in table]
+        print("\n".join([lines[0], "| --- |" + " --- |" * (len(table[0]) - 1), *lines[1:]]))
+        return
+    widths = [max(len(row[column]) for row in table) for column in range(len(table[0]))]
+    for row in table:
+        print("  ".join(text.ljust(width) for text, width in zip(row, widths)).rstrip())
+
+
+def print_breaks(results: dict[str, dict[str, Result]]) -> None:
+    """Each program's breaks and recompiles, then the reasons of all, most frequent first."""
+    reasons: Counter[str] = Counter()
+    for name, row in results.items():
+        for system, result in row.items():
+            for title, key in (("breaks", "where"), ("recompiles", "why_again")):
+                if result.get(key):
+                    print(f"\n== {name}, {system}: {title}")
+                    for text, count in Counter(result[key]).most_common():
+                        print(f"{count:4d} x {text}")
+        reasons.update(text.split(" | ")[0] for text in row.get("argand", {}).get("where", ()))
+    print("\n== causes over all programs")
+    for text, count in reasons.most_common():
+        print(f"{count:4d} x {text}")
+
+
+def chosen(options: argparse.Namespace) -> Iterator[tuple[str, str, Program]]:
+    """(name, area, program) of those to run."""
+    for module in pkgutil.iter_modules(library_programs.__path__):
+        if module.name == "program":
+            continue
+        for name, program in programs(module.name).items():
+            wanted = not options.names or any(part in name for part in options.names)
+            if not wanted or (options.fast and not program.fast):
+                continue
+            if not installed(program):
+                print(f"{name}: left out, {program.library} is not installed", flush=True)
+                continue
+            yield name, module.name, program
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", metavar="NAME")
+    parser.add_argument("--torch", action="store_true", help="torch.compile's counts and times too")
+    parser.add_argument("--fast", action="store_true", help="the half of the programs that takes little time")
+    parser.add_argument("--breaks", action="store_true", help="say where graphs break and why code is compiled again")
+    parser.add_argument("--backend", default="native", help='"eager" counts breaks sooner, for torch.compile too')
+    parser.add_argument("--seconds", type=float, default=1.0, help="for the comparison of step times; 0 for none")
+    parser.add_argument("--timeout", type=float, default=600.0, help="seconds for one program under one system")
+    parser.add_argument("--json", metavar="OUT", help="write all results there")
+    parser.add_argument("--markdown", action="store_true", help="the table as docs/libraries.md has it")
+    parser.add_argument("--one", nargs=2, metavar=("AREA", "SYSTEM"), help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.one:
+        warnings.simplefilter("ignore")
+        try:
+            result = measure(options.names[0], *options.one, options.backend, options.seconds)
+        except Exception as error:
+            traceback.print_exc()
+            text = f"{type(error).__name__}: {error}"[:2000]
+            result = {"name": options.names[0], "system": options.one[1], "error": text}
+        print("RESULT " + json.dumps(result))
+        return 0
+    results: dict[str, dict[str, Result]] = {}
+    for name, area, _ in chosen(options):
+        results[name] = {}
+        for system in ["argand", *(["torch"] if options.torch else [])]:
+            result = results[name][system] = run_one(name, area, system, options)
+            said = result.get("error") or f"{', '.join(cells(result))} {result.get('break_ids', '')}"
+            print(f"{name} ({system}): {said}", flush=True)
+        if options.json:
+            Path(options.json).write_text(json.dumps(results, indent=1))
+    if options.breaks:
+        print_breaks(results)
+    print()
+    print_table(rows(results, options.torch), options.markdown)
+    ours = [row["argand"] for row in results.values()]
+    return 0 if all(result.get("equal") for result in ours) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

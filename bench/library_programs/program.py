@@ -1,0 +1,33 @@
+"""What a program of `bench/libraries.py` is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+Compile = Callable[..., Any]
+Step = Callable[[], Any]
+
+
+@dataclass(frozen=True)
+class Program:
+    """A few steps of a real library, with small random weights; nothing is downloaded.
+
+    Arguments:
+        library: the name of its distribution on the package index; without it the program is left out.
+        make: `make(compile)` builds models and inputs, hands what is to be compiled to `compile` (eager's gives it back
+            unchanged), and returns the step: a function without arguments, whose result (tensors, numbers, containers
+            of them) is compared with eager's. It is called anew for each system, after `torch.manual_seed(0)`.
+        steps: how many steps are compared with eager's; each must be as different (sizes, weights) as in real use.
+        fast: whether it is in the half that `make test-libraries` runs.
+        tolerance: the largest difference to eager's, relative to the largest value of a result.
+        timed: whether steps are timed; not where each one does something else than the one before.
+    """
+
+    library: str
+    make: Callable[[Compile], Step]
+    steps: int = 3
+    fast: bool = True
+    tolerance: float = 1e-3
+    timed: bool = True
