@@ -107,6 +107,7 @@ ALLOWED: Final[dict[str, list[str]]] = {
         "subclass_calls.py _as_subclass: issubclass(wanted, _Tensor)",
     ],
     "stored, not looked at": [
+        "lru_caches.py _weak: weakref.ref(value)",
         "classes.py make_function: types.FunctionType(code, frame.globals, code.co_name, None, closure)",
         "classes.py build_class: tuple(given)",
         "classes.py intrinsic_1: typing.TypeVarTuple(value)",

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import gc
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -147,3 +149,78 @@ def test_what_was_computed_is_the_answer_whatever_has_changed_since(maxsize):
     held[0] = 9
     first.cache_clear()
     assert compiled(x)[1:] == program(x)[1:] == (10, 11)
+
+
+class Recipe:
+    def __init__(self, n: int, scale: float) -> None:
+        self.sizes, self.scale = [n, n], scale
+
+
+def test_an_object_from_the_cache_is_that_object() -> None:
+    calls = []
+
+    @functools.lru_cache
+    def recipe(n: int, *, scale: float = 1.0) -> Recipe:
+        return Recipe(n, scale + SETTINGS.k)
+
+    @functools.lru_cache
+    def cooked(recipe: Recipe, shape: tuple[int, ...]) -> Any:
+        calls.append(1) if shape == (0,) else None
+        return [recipe.scale, *recipe.sizes, *shape]
+
+    def program(x: torch.Tensor) -> Any:
+        made = recipe(3, scale=2.0)
+        return x * made.scale, made, made is recipe(3, scale=2.0), cooked(made, tuple(x.shape))
+
+    compiled = argand.compile(program, backend="eager", fullgraph=True)
+    x = torch.ones(2)
+    first = compiled(x)
+    assert first[1] is recipe(3, scale=2.0) and first[2] and first[3] is cooked(first[1], (2,))
+    assert recipe.cache_info().misses == cooked.cache_info().misses == 1
+    first[1].scale = 7.0
+    assert torch.equal(compiled(x)[0], x * 7) and compiled(x)[3] == program(x)[3] == [4.0, 3, 3, 2]
+    recipe.cache_clear()
+    again = compiled(x)
+    assert again[1] is recipe(3, scale=2.0) and again[1] is not first[1] and torch.equal(again[0], x * 4)
+
+
+def test_what_captured_code_changed_before_is_seen_by_a_cached_function() -> None:
+    held, other = {"k": 1}, {"k": 1}
+
+    def run(compile_it: bool) -> Any:
+        held["k"] = other["k"] = 1
+        asked = functools.lru_cache(lambda n: [n, held["k"]])
+
+        def program(x: torch.Tensor, table: dict[str, int]) -> Any:
+            table["k"] += 1
+            return x + 1, asked(3)
+
+        call = argand.compile(program, backend="eager") if compile_it else program
+        return [call(torch.ones(2), table)[1] for table in (held, other, held)]
+
+    assert run(True) == run(False) == [[3, 2], [3, 2], [3, 2]]
+
+
+def test_effects_elsewhere_do_not_end_the_graph() -> None:
+    table: dict[str, int] = {}
+    made = functools.lru_cache(lambda n: Recipe(n, 1.0))
+
+    def program(x: torch.Tensor) -> Any:
+        table["seen"] = table.get("seen", 0) + 1
+        return x * made(2).scale
+
+    compiled = argand.compile(program, backend="eager", fullgraph=True)
+    for count in range(1, 4):
+        assert torch.equal(compiled(torch.ones(2)), torch.ones(2)) and table == {"seen": count}
+
+
+def test_objects_that_are_keys_are_not_kept_alive() -> None:
+    length = functools.lru_cache(maxsize=1)(lambda obj: 2.0)
+    compiled = argand.compile(lambda x, obj: x * length(obj), backend="eager")
+    thing = Recipe(1, 1.0)
+    compiled(torch.ones(2), thing)
+    dead = weakref.ref(thing)
+    length.cache_clear()
+    del thing
+    gc.collect()
+    assert dead() is None

@@ -318,11 +318,11 @@ class CaptureState(Protocol):
     """Where each outer object was found, by its id."""
     compared: dict[Source, type]
     shadows: dict[int, Shadow]
-    """What stands for outer containers, by their ids."""
+    """What stands for outer containers, by their ids; then by its own ids, and for `__dict__`s by those of objects."""
     shadow_origin: dict[int, Shadow]
-    """The same by the ids of the containers that stand for them."""
-    elements: int
-    """How many, in all `shadows`."""
+    dict_shadows: dict[int, dict[str, object]]
+    overlay: dict[int, Overlay]
+    elements: int  # of the containers in `shadows`
     value_sources: dict[int, tuple[object, list[Source]]]
     effect_order: list[Shadow | Overlay]
     extra_effects: list[tuple[object, list[object], Kwargs]]

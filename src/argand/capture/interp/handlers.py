@@ -10,6 +10,7 @@ from argand.capture.natives import (  # noqa: F401
     object_methods,
     operator_functions,
     ordered_lists,
+    process_state,
     value_classes,
 )
 from argand.capture.torch_functions import (  # noqa: F401

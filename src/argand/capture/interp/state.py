@@ -44,7 +44,7 @@ from argand.capture.record.tensors import GraphBuilder
 from argand.capture.sizes import subclasses, symbolic_policy
 from argand.capture.sizes.symbolic_policy import Policy
 from argand.capture.torch_functions import torch_calls
-from argand.capture.world import identity, shadows
+from argand.capture.world import identity, shadows, views
 from argand.capture.world.pending import whole_globals
 from argand.config import Section
 
@@ -97,7 +97,7 @@ class CaptureState:
         self._loaded: dict[Source, tuple[object, object]] = {}
         self._object_at: dict[Source, object] = {}
         self._outer_objects: dict[int, object] = {}
-        self._dict_shadows: dict[int, dict[str, object]] = {}
+        self.dict_shadows: dict[int, dict[str, object]] = {}
         self._keep: list[object] = []
         self.local_objects: set[int] = set()
         self.extra_effects: list[tuple[object, list[object], Kwargs]] = []
@@ -197,6 +197,8 @@ class CaptureState:
             if traced is not NotImplemented:
                 return traced
         self._load_object(source, value, constant_root)
+        if type(value) in views.MAKERS:
+            return views.load(self, source, value)
         if type(value) is types.MethodType:
             self.load_source(MethodFuncSource(source), value.__func__)
             self.load_source(MethodSelfSource(source), value.__self__)
@@ -381,7 +383,7 @@ class CaptureState:
 
     def _adopt_instance_dict(self, owner: object, shadow: dict[str, object]) -> None:
         """From now on attribute writes to `owner` go to the shadow of its `__dict__`."""
-        self._dict_shadows[id(owner)] = shadow
+        self.dict_shadows[id(owner)] = shadow
         pending = self.overlay.get(id(owner))
         if pending is None:
             return
@@ -422,7 +424,7 @@ class CaptureState:
 
     def read_overlay(self, obj: object, name: str) -> object:
         """The value written to attribute `name` of an outer object during capture, DELETED, or UNSET."""
-        adopted = self._dict_shadows.get(id(obj))
+        adopted = self.dict_shadows.get(id(obj))
         if adopted is not None and name in adopted:
             return adopted[name]
         overlay = self.overlay.get(id(obj))
@@ -434,7 +436,7 @@ class CaptureState:
 
     def write_overlay(self, obj: object, name: str, value: object) -> None:
         """Pending `object.__setattr__(obj, name, value)`."""
-        adopted = self._dict_shadows.get(id(obj))
+        adopted = self.dict_shadows.get(id(obj))
         if adopted is not None and not classify.is_slot(type(obj), name):
             adopted[name] = value
             return
@@ -442,7 +444,7 @@ class CaptureState:
 
     def delete_overlay(self, obj: object, name: str) -> None:
         """Pending `object.__delattr__(obj, name)`; the caller has checked that the attribute exists."""
-        adopted = self._dict_shadows.get(id(obj))
+        adopted = self.dict_shadows.get(id(obj))
         if adopted is not None and name in adopted:
             del adopted[name]
             return

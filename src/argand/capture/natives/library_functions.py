@@ -19,7 +19,6 @@ import re
 import struct
 import types
 import unicodedata
-import warnings
 from typing import Any
 
 from argand.capture.facts.exceptions import ObservedException
@@ -427,12 +426,6 @@ def _import_module(interp: Interpreter, fn: Function, args: Args, kwargs: Kwargs
     with interp.suspended():
         module = interp.native(fn, *args, **kwargs)
     return names.load_called(interp, module, args)
-
-
-@function(warnings.warn, warnings.warn_explicit)
-def _warn(interp: Interpreter, fn: Function, args: Args, kwargs: Kwargs) -> object:
-    interp.replay(fn, args, kwargs)
-    return None
 
 
 add_methods(types.SimpleNamespace, keeping, "__init__")

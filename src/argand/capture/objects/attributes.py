@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import enum
 import sys
+import threading
 import types
 from typing import Any, Final
 
@@ -18,6 +19,7 @@ from argand.capture.facts.interfaces import Interpreter
 from argand.capture.facts.kinds import is_a
 from argand.capture.facts.sources import (
     AttrSource,
+    CallSource,
     ConstSource,
     DictItemSource,
     FreshAttrSource,
@@ -218,12 +220,31 @@ def _module_attr(interp: Interpreter, obj: object, name: str, hook: Any) -> obje
 def _read_natively(interp: Interpreter, obj: object, name: str) -> object:
     """An attribute of an object whose C class finds attributes in its own way (a proxy, an object with a namespace for
     each thread)."""
+    if type(obj) is threading.local and interp.is_outer(obj):
+        return _read_of_thread(interp, obj, name)
     try:
         return interp.native(getattr, obj, name)
     except ObservedException as observed:
         if not is_a(observed.value, AttributeError):
             raise
     return NULL
+
+
+def thread_namespace(obj: object) -> dict[object, object]:
+    """What a `threading.local` holds for the thread that asks (a step of a source): guards ask in the thread that
+    calls, and so does transformed code."""
+    namespace: dict[object, object] = threading.local.__getattribute__(obj, "__dict__")  # type: ignore[arg-type]
+    return namespace
+
+
+def _read_of_thread(interp: Interpreter, obj: object, name: str) -> object:
+    namespace = thread_namespace(obj)
+    loaded = interp.state.load_source(CallSource(interp.source(obj), thread_namespace), namespace)
+    if name == "__dict__":
+        return loaded
+    if interp.types.lookup(type(obj), name) is not NULL:
+        return interp.native(getattr, obj, name)
+    return interp.getitem(loaded, name) if interp.outer_has_key(namespace, name) else NULL
 
 
 def generic_read(interp: Interpreter, obj: object, name: str) -> object:

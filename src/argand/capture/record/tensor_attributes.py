@@ -104,8 +104,11 @@ def refuse_write(state: CaptureState, tensor: torch.Tensor, name: str) -> None:
 
 def any_pending(state: CaptureState) -> bool:
     """Whether the program has done something visible besides computing tensors."""
-    if state.extra_effects or pending(state):
-        return True
+    return bool(state.extra_effects or pending(state)) or any_written(state)
+
+
+def any_written(state: CaptureState) -> bool:
+    """Whether the program has set attributes of tensors that existed before."""
     return any(
         info.source is not None and vars(subclasses.shown(state.graph, info.tensor)) for info in state.tensors.values()
     )

@@ -17,7 +17,7 @@ from argand.capture.facts.overlays import UNSET
 from argand.capture.facts.sources import ConstSource, DictItemSource, InstanceDictSource, Source
 from argand.capture.metadata.special_calls import special
 from argand.capture.objects import instances, names
-from argand.capture.torch_functions.torch_calls import handler
+from argand.capture.torch_functions.torch_calls import CODES, handler
 
 _OWN_HOOKS = ("_backward_hooks", "_backward_pre_hooks", "_forward_hooks", "_forward_pre_hooks")
 _GLOBAL_HOOKS = (
@@ -105,3 +105,17 @@ def _set_data(builder: GraphBuilder, func: Function, args: Args, kwargs: Kwargs)
     if len(args) == 2 and args[0] is args[1]:
         return None
     return NotImplemented
+
+
+@handler(torch.fx.graph_module._WrappedCall)
+def _graph_module_call(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> object:
+    """What `__call__` of a GraphModule's class calls; it adds to errors where in the generated code they were."""
+    interp = state.interpreter
+    own = interp.getattr(fn, "cls_call")
+    if own is not None:
+        return interp.call(own, args, kwargs)
+    above = interp.call(super, (interp.getattr(fn, "cls"), args[0]))
+    return interp.call(interp.getattr(above, "__call__"), args[1:], kwargs)
+
+
+CODES["graph_module.py:GraphModule.recompile.<locals>.call_wrapped"] = lambda state, fn, args, kwargs: NotImplemented

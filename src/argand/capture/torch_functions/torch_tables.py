@@ -72,11 +72,24 @@ def _outside_effects(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -
     )
 
 
+@handler(torch.is_tensor)
+def _is_tensor(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> object:
+    """Any object may be asked for its class."""
+    if kwargs or len(args) != 1:
+        return leaf(state, fn, args, kwargs)
+    return state.interpreter.call(isinstance, (args[0], torch.Tensor))
+
+
+def _transforms_active(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> object:
+    """No transform of torch.func is active where a graph begins; within one that is captured torch is not asked."""
+    return NotImplemented if state.graph.scopes else False
+
+
 handler(directives.mark_step_begin)(_answer(None))
 enter_rows({
     # what does not change in a process, or is guarded as it was at the frame's entry (`modes.guard_functions`)
     """
-    finfo iinfo is_tensor is_storage device Size promote_types result_type can_cast broadcast_shapes typename
+    finfo iinfo is_storage device Size promote_types result_type can_cast broadcast_shapes typename
     overrides.is_tensor_like overrides.is_tensor_method_or_property _utils_internal.justknobs_check
     nn.modules.utils._single nn.modules.utils._pair nn.modules.utils._triple nn.modules.utils._quadruple
     _VF utils._python_dispatch.is_traceable_wrapper_subclass _C._is_tracing
@@ -98,6 +111,7 @@ enter_rows({
     """: guarded_constant,
     "is_autocast_enabled is_autocast_cpu_enabled get_autocast_dtype get_autocast_gpu_dtype get_autocast_cpu_dtype "
     "is_autocast_cache_enabled": _of_autocast,
+    "_C._are_functorch_transforms_active": _transforms_active,
     "_C._log_api_usage_once compiler.cudagraph_mark_step_begin _C._get_tracing_state": _answer(None),
     "compiler.is_exporting jit.is_tracing jit.is_scripting _jit_internal.is_scripting "
     "_C._is_torch_function_mode_enabled": _answer(False),

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
 from argand import errors
 from argand.capture.facts.interfaces import CaptureState
 from argand.capture.facts.overlays import Overlay, Shadow
@@ -32,6 +36,83 @@ def pending(state: CaptureState) -> list[Shadow | Overlay]:
         elif entry.values:
             entries.append(entry)
     return entries
+
+
+def effects(state: CaptureState) -> object:
+    """What is held back at this moment, for `same_effects`."""
+    shown: dict[int, object] = {}
+    for entry in state.effect_order:
+        if isinstance(entry, Shadow):
+            shown[id(entry)] = shadows.contents(entry.shadow)
+        else:
+            shown[id(entry)] = dict(entry.values)
+    return shown, len(state.extra_effects)
+
+
+def same_effects(state: CaptureState, before: Any) -> bool:
+    """Whether nothing else is held back than at an earlier moment."""
+    shown, count = before
+    if len(state.extra_effects) != count:
+        return False
+    for entry in state.effect_order:
+        if isinstance(entry, Shadow):
+            old = shown.get(id(entry), entry.snapshot)
+            if not shadows.same_contents(state, old, shadows.contents(entry.shadow)):
+                return False
+        else:
+            old = shown.get(id(entry), {})
+            if list(old) != list(entry.values) or any(old[name] is not entry.values[name] for name in old):
+                return False
+    return True
+
+
+class _Asked(dict[int, Any]):
+    """A table by id that notes for which objects it was asked."""
+
+    def __init__(self, table: dict[int, Any]) -> None:
+        super().__init__(table)
+        self.ids: set[int] = set()
+
+    def get(self, key: int, default: Any = None) -> Any:
+        self.ids.add(key)
+        return super().get(key, default)
+
+    def __getitem__(self, key: int) -> Any:
+        self.ids.add(key)
+        return super().__getitem__(key)
+
+    def __contains__(self, key: object) -> bool:
+        self.ids.add(key)  # type: ignore[arg-type]
+        return super().__contains__(key)
+
+
+class Untouched:
+    """Whether what ran in `watching` looked at an object whose changes are held back."""
+
+    seen = True
+
+    def __bool__(self) -> bool:
+        return not self.seen
+
+
+@contextlib.contextmanager
+def watching(state: CaptureState) -> Iterator[Untouched]:
+    """While this is open, looks at objects whose changes are held back are noted; true after, if there was none."""
+    answer = Untouched()
+    entries = pending(state)
+    changed = {id(entry.original if isinstance(entry, Shadow) else entry.obj) for entry in entries}
+    namespaces = {id(entry.shadow) for entry in entries if isinstance(entry, Shadow)}
+    changed.update(owner for owner, shadow in state.dict_shadows.items() if id(shadow) in namespaces)
+    tables: tuple[Any, Any, Any] = state.shadows, state.overlay, state.dict_shadows
+    watched = _Asked(tables[0]), _Asked(tables[1]), _Asked(tables[2])
+    state.shadows, state.overlay, state.dict_shadows = watched
+    try:
+        yield answer
+    finally:
+        for table, asked in zip(tables, watched):
+            dict.update(table, asked)
+        state.shadows, state.overlay, state.dict_shadows = tables
+    answer.seen = any(changed & asked.ids for asked in watched)
 
 
 def whole_globals(skip_frame: bool = False) -> errors.GraphBreak:

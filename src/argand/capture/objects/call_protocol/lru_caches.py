@@ -1,8 +1,9 @@
 """Functions under `functools.lru_cache`: what a call gives is what an earlier call, perhaps in another world, gave.
 
-Of plain arguments and results the cache itself answers, while capturing and in a guard, as it does in eager. Captured
-code computes anew what is no plain value where that cannot be told from a cached result: where nothing was read that
-can change.
+Of plain arguments the cache itself answers, while capturing and in a guard, as it does in eager: a plain result is
+compared, any other is an object from before the frame, found by asking the cache. Captured code computes anew what the
+cache does not have yet and the graph computes, where that cannot be told from a cached result: where nothing was read
+that can change.
 """
 
 from __future__ import annotations
@@ -10,30 +11,71 @@ from __future__ import annotations
 import functools
 import gc
 import types
+import weakref
 from typing import Any
 
+from argand._core import _C
 from argand.capture.facts.frames import NULL
 from argand.capture.facts.handlers import Function
 from argand.capture.facts.interfaces import Interpreter
 from argand.capture.facts.kinds import is_a
 from argand.capture.facts.sources import CallSource, ConstSource
+from argand.capture.facts.typefacts import is_heap
 from argand.capture.objects import keys
 from argand.capture.record.guards import Guard
-from argand.capture.record.tensor_attributes import any_pending
+from argand.capture.record.tensor_attributes import any_written as tensors_written
+from argand.capture.world import pending
 from argand.errors import graph_break
 
+_LASTING = types.FunctionType | type
 _STEADY = types.FunctionType | types.BuiltinFunctionType | types.ModuleType | type
+
+
+class _Question:
+    """A call of a cached function. Arguments that are objects, which are guarded, are not kept alive by it."""
+
+    def __init__(self, fn: Function, args: list[object], kwargs: dict[str, object]) -> None:
+        self.fn = fn
+        self.args = [value if is_a(value, _LASTING) else _weak(value) for value in args]
+        self.kwargs = {name: value if is_a(value, _LASTING) else _weak(value) for name, value in kwargs.items()}
+
+    def __call__(self) -> object:
+        args = [value() if type(value) is weakref.ref else value for value in self.args]
+        named = {name: value() if type(value) is weakref.ref else value for name, value in self.kwargs.items()}
+        return self.fn(*args, **named)
+
+
+def _weak(value: object) -> object:
+    return weakref.ref(value) if _is_identity(value) else value
+
+
+def _is_identity(value: object) -> bool:
+    """Whether an object of a Python class is a key by which object it is."""
+    cls = type(value)
+    own = cls.__hash__ is object.__hash__ and cls.__eq__ is object.__eq__ and type(cls) is type
+    return own and is_heap(cls) and cls.__weakrefoffset__ != 0
 
 
 class Answer:
     """A guard: the cache gives what it gave."""
 
     def __init__(self, fn: Function, args: list[object], kwargs: dict[str, object], value: object) -> None:
-        self.fn, self.args, self.kwargs, self.value = fn, args, kwargs, value
+        self.ask, self.value = _Question(fn, args, kwargs), value
 
     def __call__(self, _: object) -> bool:
-        result = self.fn(*self.args, **self.kwargs)
+        result = self.ask()
         return result is self.value or (type(result) is type(self.value) and bool(result == self.value))
+
+
+class Cached:
+    """What a source reads: what the cache gives for these arguments."""
+
+    def __init__(self, fn: Any, args: list[object], kwargs: dict[str, object]) -> None:
+        self.ask = _Question(fn, args, kwargs)
+        self.__name__ = str(fn.__wrapped__.__qualname__)
+
+    def __call__(self, _: object) -> object:
+        return self.ask()
 
 
 def behind(interp: Interpreter, fn: object) -> object:
@@ -68,20 +110,20 @@ def call(interp: Interpreter, fn: Any, args: list[object], kwargs: dict[str, obj
 def _computed(interp: Interpreter, fn: Any, args: list[object], kwargs: dict[str, object]) -> object:
     if id(fn.__wrapped__) in interp.local_functions:
         return interp.call(fn.__wrapped__, args, kwargs)
-    if _is_kept(interp, fn, args, kwargs):
-        kept = _asked(interp, fn, args, kwargs)
-        if interp.is_constant(kept) and not interp.is_outer(kept):
-            return _guarded(interp, fn, args, kwargs, kept)
+    plain = all(_is_plain(interp, value) for value in (*args, *kwargs.values()))
+    if plain and _is_kept(interp, fn, args, kwargs):
+        return _answer(interp, fn, args, kwargs)
     state = interp.state
-    guards, nodes, pending = len(state.guards), state.graph.calls, any_pending(state)
-    value = interp.call(fn.__wrapped__, args, kwargs)
-    given = (*args, *kwargs.values())
-    alone = state.graph.calls == nodes and not pending and not any_pending(state)
+    guards, nodes, before = len(state.guards), state.graph.calls, pending.effects(state)
+    with pending.watching(state) as untouched:
+        value = interp.call(fn.__wrapped__, args, kwargs)
+    alone = state.graph.calls == nodes and pending.same_effects(state, before) and not interp.types.overlay
     # What was read before is not seen to be read again: a function that adds no guard may read it all the same.
-    if alone and all(interp.is_constant(part) and not interp.is_outer(part) for part in (value, *given)):
-        return _guarded(interp, fn, args, kwargs, _asked(interp, fn, args, kwargs))
+    if alone and plain and untouched and not tensors_written(state):
+        return _answer(interp, fn, args, kwargs)
     if all(map(_is_steady, list(state.guards)[guards:])):
         return value
+    _C.skip_code(fn.__wrapped__.__code__, True)  # C code calls it, once for what it remembers: not worth compiling
     raise graph_break(
         kind="cached function that reads what can change",
         context=str(fn.__wrapped__.__qualname__),
@@ -90,31 +132,52 @@ def _computed(interp: Interpreter, fn: Any, args: list[object], kwargs: dict[str
     )
 
 
-def _asked(interp: Interpreter, fn: Function, args: list[object], kwargs: dict[str, object]) -> object:
-    """What the cache itself gives."""
-    with interp.suspended():
-        return interp.unread(fn, *args, **kwargs)
+def _is_plain(interp: Interpreter, value: object) -> bool:
+    """Whether an argument is the same outside: a plain value, or an object from before that is a key as such."""
+    if interp.is_outer(value):
+        return _is_identity(value) and not interp.is_tensor(value)
+    return interp.is_constant(value)
 
 
-def _guarded(interp: Interpreter, fn: Function, args: list[object], kwargs: dict[str, object], value: object) -> object:
-    """The cache's answer, which it must give again."""
+def _answer(interp: Interpreter, fn: Function, args: list[object], kwargs: dict[str, object]) -> object:
+    """What the cache itself gives, and must give again."""
     state = interp.state
-    state.guards.add(CallSource(ConstSource(None), Answer(fn, args, kwargs, value)), "id", True, shown=False)
-    return value
+    with interp.suspended():
+        value = interp.unread(_Question(fn, args, kwargs).__call__)  # which may run the function, on purpose
+    if interp.is_constant(value) and not interp.is_outer(value) and _is_hashable(value):
+        state.guards.add(CallSource(ConstSource(None), Answer(fn, args, kwargs, value)), "id", True, shown=False)
+        return value
+    return state.load_source(CallSource(ConstSource(None), Cached(fn, args, kwargs)), value)
+
+
+def _is_hashable(value: object) -> bool:
+    """Whether a plain value is one that nobody changes."""
+    return all(_is_hashable(part) for part in value) if is_a(value, tuple) else not is_a(value, list | dict | set)
 
 
 def _is_kept(interp: Interpreter, fn: Function, args: list[object], kwargs: dict[str, object]) -> bool:
     """Whether the cache has a value for these plain arguments, which is the answer whatever has changed since.
 
-    C code keeps it in a dict that nothing but the garbage collector shows.
+    C code keeps it in a dict that nothing but the garbage collector shows. Its key is the argument itself where there
+    is one alone, an `int` or `str`; else a tuple, in which a mark comes before the names.
     """
-    if kwargs or not all(interp.is_constant(part) and not interp.is_outer(part) for part in args):
-        return False
-    key = args[0] if len(args) == 1 and type(args[0]) in (int, str) else tuple(args)
-    for table in interp.unread(gc.get_referents, fn):
-        if type(table) is dict and table is not fn.__dict__ and interp.unread(dict.__contains__, table, key):
-            return True
-    return False
+    key: object = args[0] if len(args) == 1 and type(args[0]) in (int, str) else tuple(args)
+    if kwargs:
+        key = (*args, _mark(interp), *(part for pair in kwargs.items() for part in pair))
+    return any(interp.unread(dict.__contains__, table, key) for table in _tables(interp, fn))
+
+
+def _tables(interp: Interpreter, fn: Any) -> list[dict[object, object]]:
+    """The dict of a cached function that holds its results."""
+    return [t for t in interp.unread(gc.get_referents, fn) if type(t) is dict and t is not fn.__dict__]
+
+
+def _mark(interp: Interpreter) -> object:
+    """What stands before the names of keyword arguments in keys: found in a cache of our own."""
+    ours = functools.lru_cache(lambda name: None)
+    ours(name=1)
+    key: Any = next(iter(_tables(interp, ours)[0]))
+    return key[0]
 
 
 def _is_steady(guard: Guard) -> bool:

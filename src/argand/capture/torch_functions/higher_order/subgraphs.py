@@ -20,7 +20,6 @@ from argand import errors
 from argand.capture.facts import compat
 from argand.capture.facts.handlers import Function
 from argand.capture.facts.interfaces import CaptureState, GraphBuilder
-from argand.capture.facts.overlays import Overlay, Shadow
 from argand.capture.facts.values.tensor_info import Scope, TensorInfo
 from argand.capture.facts.words import words
 from argand.capture.metadata import meta_tensors, metadata
@@ -28,7 +27,7 @@ from argand.capture.record.scopes import lift, placeholders_first
 from argand.capture.sizes import subclasses
 from argand.capture.sizes.subclasses import is_default
 from argand.capture.torch_functions import hops
-from argand.capture.world import shadows
+from argand.capture.world import pending
 
 _META = torch.device("meta")
 _VIEWS = frozenset(
@@ -51,7 +50,7 @@ def scope(state: CaptureState, what: str, feeds: Scope | None = None) -> Iterato
     builder = state.graph
     opened = Scope(what, fx.Graph(), feeds=feeds, sequence=state.interpreter.number)
     outer_graph, modes = builder.graph, len(state.open_modes)
-    before = _effects(state)
+    before = pending.effects(state)
     builder.scopes.append(opened)
     builder.graph = opened.graph
     try:
@@ -61,7 +60,7 @@ def scope(state: CaptureState, what: str, feeds: Scope | None = None) -> Iterato
         builder.graph = outer_graph
         builder.finished[id(opened.graph)] = (what, opened.sequence)
         state.keep(opened.graph)
-    if len(state.open_modes) != modes or not _same_effects(state, before):
+    if len(state.open_modes) != modes or not pending.same_effects(state, before):
         raise errors.graph_break(
             kind="side effect in a subgraph",
             context=what,
@@ -82,32 +81,6 @@ def grad_mode(enabled: bool) -> Iterator[None]:
     finally:
         with torch._C.DisableTorchFunction():
             torch._C._set_grad_enabled(before)
-
-
-def _effects(state: CaptureState) -> object:
-    shown: dict[int, object] = {}
-    for entry in state.effect_order:
-        if isinstance(entry, Shadow):
-            shown[id(entry)] = shadows.contents(entry.shadow)
-        elif isinstance(entry, Overlay):
-            shown[id(entry)] = dict(entry.values)
-    return shown, len(state.extra_effects)
-
-
-def _same_effects(state: CaptureState, before: Any) -> bool:
-    shown, count = before
-    if len(state.extra_effects) != count:
-        return False
-    for entry in state.effect_order:
-        if isinstance(entry, Shadow):
-            old = shown.get(id(entry), entry.snapshot)
-            if not shadows.same_contents(state, old, shadows.contents(entry.shadow)):
-                return False
-        elif isinstance(entry, Overlay):
-            old = shown.get(id(entry), {})
-            if list(old) != list(entry.values) or any(old[name] is not entry.values[name] for name in old):
-                return False
-    return True
 
 
 def _refuse_writes(builder: GraphBuilder, opened: Scope) -> None:

@@ -1,0 +1,116 @@
+"""Handlers of native code about the process as a whole: subclasses of a class, pickles, filters of warnings."""
+
+from __future__ import annotations
+
+import _pickle
+import _warnings
+import warnings
+import weakref
+from typing import Any
+
+from argand.capture.facts.handlers import Function, Kwargs
+from argand.capture.facts.interfaces import Interpreter
+from argand.capture.facts.kinds import held_items, is_a
+from argand.capture.facts.overlays import Shadow
+from argand.capture.facts.sources import CallSource, ConstSource
+from argand.capture.objects.call_protocol.native_handlers import Args, function, method
+from argand.capture.world import pending
+from argand.errors import graph_break
+
+_ATOMS = frozenset((type(None), bool, int, float))
+"""What is pickled the same wherever it stands; of equal strings, which of them are one object decides."""
+
+
+class SameSubclasses:
+    """A guard: the same classes derive from a class directly, in this order. It keeps none of them alive."""
+
+    def __init__(self, cls: type, subclasses: list[type]) -> None:
+        self.cls = weakref.ref(cls)
+        self.subclasses = [weakref.ref(subclass) for subclass in subclasses]
+
+    def __call__(self, _: object) -> bool:
+        cls = self.cls()
+        if cls is None:
+            return False
+        now: list[type] = type.__subclasses__(cls)
+        return len(now) == len(self.subclasses) and all(a is b() for a, b in zip(now, self.subclasses))
+
+
+@method(type, "__subclasses__")
+def _subclasses(interp: Interpreter, cls: type, name: str, owner: Any, args: Args, kwargs: Kwargs) -> object:
+    below: list[type] = interp.unread(type.__subclasses__, owner, *args, **kwargs)
+    if any(id(subclass) in interp.local_classes for subclass in below):
+        raise graph_break(
+            kind="call of native code that is not known",
+            context=f"{owner.__name__}.__subclasses__()",
+            explanation="A class that the compiled function defines is among the subclasses of a class: each call "
+            "would add one.",
+            hints=("Define the class outside of the compiled function.",),
+        )
+    if id(owner) not in interp.local_classes:
+        guard = CallSource(ConstSource(None), SameSubclasses(owner, below))
+        interp.state.guards.add(guard, "id", True, shown=False)
+    return below
+
+
+def _is_plain(value: Any, remembered: list[object]) -> bool:
+    """Whether a value is made of atoms, strings and containers alone; appends what pickles refer back to."""
+    cls = type(value)
+    if cls in _ATOMS:
+        return True
+    remembered.append(value)
+    if cls in (str, bytes):
+        return True
+    return cls in (list, tuple, dict) and all(_is_plain(part, remembered) for part in held_items(value))
+
+
+@function(_pickle.dumps)
+def _dumps(interp: Interpreter, fn: Function, args: Args, kwargs: Kwargs) -> object:
+    """Of plain values that are each there once: what is there twice is pickled by which object it is."""
+    given = [interp.plain(arg) for arg in args]
+    remembered: list[object] = []
+    plain = not kwargs and len(given) in (1, 2) and interp.is_constant(given[0]) and _is_plain(given[0], remembered)
+    texts = [value for value in remembered if is_a(value, str | bytes)]
+    if not plain or len(texts) != len(set(texts)) or len(remembered) != len(set(map(id, remembered))):
+        raise graph_break(
+            kind="call of a library that is not captured",
+            context="pickle.dumps()",
+            explanation="Pickling reads its argument as a whole, which is captured of plain values alone.",
+            hints=("Pickle outside of the compiled function.",),
+        )
+    return interp.unread(fn, *given)
+
+
+@function(_warnings._filters_mutated)  # type: ignore[attr-defined]
+def _filters_mutated(interp: Interpreter, fn: Function, args: Args, kwargs: Kwargs) -> None:
+    """What `catch_warnings` and `simplefilter` say after they wrote the filters, which happens where the graph ends."""
+    interp.replay(fn, args, kwargs)
+
+
+def _diverted(interp: Interpreter) -> bool:
+    """Whether the captured code has, for now, other filters of warnings or another way to show them than before."""
+    state = interp.state
+    namespace = vars(warnings)
+    for place in (warnings, namespace):
+        overlay = state.overlay.get(id(place))
+        for name, value in overlay.values.items() if overlay is not None else ():
+            if not interp.same_origin(value, namespace.get(name)):
+                return True
+    return any(
+        entry.original is warnings.filters or entry.original is namespace
+        for entry in pending.pending(state)
+        if is_a(entry, Shadow)
+    )
+
+
+@function(warnings.warn, warnings.warn_explicit)
+def _warn(interp: Interpreter, fn: Function, args: Args, kwargs: Kwargs) -> None:
+    """Warnings are given where the graph ends, with the filters that hold then."""
+    if _diverted(interp):
+        raise graph_break(
+            kind="native code that warns",
+            context=fn.__name__,
+            explanation="A warning is given while its filters, or what shows it, are others for a while.",
+            hints=("Give the warning outside of `with warnings.catch_warnings():`.",),
+        )
+    interp.replay(fn, args, kwargs)

@@ -1,0 +1,184 @@
+"""Native code about the process as a whole: subclasses of a class, pickles, warnings and their filters, threads."""
+
+from __future__ import annotations
+
+import collections
+import gc
+import pickle
+import threading
+import warnings
+from typing import Any
+
+import pytest
+import torch
+
+import argand
+
+X = torch.ones(2)
+
+
+def whole(fn: Any) -> Any:
+    return argand.compile(fn, backend="eager", fullgraph=True)
+
+
+class Base:
+    pass
+
+
+class First(Base):
+    pass
+
+
+def test_subclasses_are_those_of_the_moment() -> None:
+    def program(x: torch.Tensor) -> Any:
+        return x * len(Base.__subclasses__()), [cls.__name__ for cls in Base.__subclasses__()]
+
+    compiled = whole(program)
+    assert compiled(X)[1] == program(X)[1] == ["First"]
+
+    class Second(Base):
+        pass
+
+    assert compiled(X)[1] == program(X)[1] == ["First", "Second"]
+    del Second
+    gc.collect()
+    assert compiled(X)[1] == program(X)[1] == ["First"]
+
+
+@pytest.mark.parametrize("value", [{}, {"upper": False, "n": (1, 2.5, None)}, ("a", "b"), [b"x", {"k": []}]], ids=repr)
+def test_plain_values_are_pickled(value: Any) -> None:
+    def program(x: torch.Tensor, **kwargs: Any) -> Any:
+        return x + 1, pickle.dumps(kwargs), pickle.dumps(value)
+
+    assert whole(program)(X, upper=True)[1:] == program(X, upper=True)[1:]
+    assert whole(program)(X)[1:] == program(X)[1:]
+
+
+def test_what_is_there_twice_is_pickled_by_identity() -> None:
+    def program(x: torch.Tensor, a: list[str]) -> Any:
+        return x + 1, pickle.dumps([a, a]), pickle.dumps([a, list(a)]), pickle.dumps(["b", "".join(a)])
+
+    compiled = argand.compile(program, backend="eager")
+    assert compiled(X, ["b"])[1:] == program(X, ["b"])[1:]
+
+
+def test_filters_of_warnings_are_left_as_they_were() -> None:
+    def program(x: torch.Tensor) -> torch.Tensor:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return x * 2
+
+    with warnings.catch_warnings():
+        before = list(warnings.filters)
+        assert torch.equal(whole(program)(X), X * 2)
+        assert warnings.filters == before
+
+
+@pytest.mark.parametrize("record", [False, True])
+def test_warnings_within_other_filters_go_where_they_go_in_eager(record: bool) -> None:
+    def program(x: torch.Tensor) -> Any:
+        with warnings.catch_warnings(record=record) as caught:
+            warnings.simplefilter("always" if record else "ignore")
+            y = x * 2
+            warnings.warn("inside", stacklevel=1)
+        return y, [str(w.message) for w in caught or ()]
+
+    compiled = argand.compile(program, backend="eager")
+    for _ in range(2):
+        with warnings.catch_warnings(record=True) as outer:
+            warnings.simplefilter("always")
+            got = compiled(X)
+        assert got[1] == program(X)[1]
+        assert "inside" not in [str(w.message) for w in outer]
+
+
+def test_filters_that_stay_changed() -> None:
+    def program(x: torch.Tensor) -> torch.Tensor:
+        warnings.simplefilter("error", category=RuntimeWarning)
+        return x * 2
+
+    for fn in (program, argand.compile(program, backend="eager")):
+        with warnings.catch_warnings():
+            fn(X)
+            with pytest.raises(RuntimeWarning):
+                warnings.warn("now an error", RuntimeWarning, stacklevel=1)
+
+
+def test_what_a_thread_has_is_read_in_that_thread() -> None:
+    local = threading.local()
+    local.factor = 2.0
+
+    def program(x: torch.Tensor) -> Any:
+        return x * getattr(local, "factor", 10.0), local.__dict__.get("name", "none"), hasattr(local, "name")
+
+    compiled = whole(program)
+    assert compiled(X)[1:] == ("none", False)
+    local.factor, local.name = 3.0, "main"
+    assert torch.equal(compiled(X)[0], X * 3) and compiled(X)[1:] == ("main", True)
+    seen = []
+    thread = threading.Thread(target=lambda: seen.append(compiled(X)))
+    thread.start()
+    thread.join()
+    assert torch.equal(seen[0][0], X * 10) and seen[0][1:] == ("none", False)
+    assert torch.equal(compiled(X)[0], X * 3)
+
+
+@pytest.mark.parametrize("kind", [dict, collections.OrderedDict])
+@pytest.mark.parametrize("name", ["keys", "values", "items"])
+def test_views_from_before_show_the_dict_of_the_moment(kind: type, name: str) -> None:
+    def run(compile_it: bool) -> list[Any]:
+        held = kind(a=1.0, b=2.0)
+        view = getattr(held, name)()
+
+        def program(x: torch.Tensor, write: bool) -> Any:
+            before = [len(view), list(view), [part for part in view], ("a" in view), view is view]
+            if write:
+                held["c"] = 5.0
+            return x * len(view), before, list(view), repr(view), list(reversed(view))
+
+        call = whole(program) if compile_it else program
+        seen = []
+        for write in (False, False, True):
+            result = call(X, write)
+            seen.append((result[0].tolist(), *result[1:], dict(held)))
+        held.pop("a")
+        seen.append(call(X, False)[1:])
+        return seen
+
+    assert run(True) == run(False)
+
+
+def test_a_view_from_before_is_given_back_itself() -> None:
+    view = {"a": 1}.keys()
+
+    def program(x: torch.Tensor) -> Any:
+        return x + len(view), view
+
+    assert whole(program)(X)[1] is view
+
+
+def test_any_object_may_be_asked_whether_it_is_a_tensor() -> None:
+    thing, plain = Base(), [1]
+
+    def program(x: torch.Tensor, y: Any) -> Any:
+        return x + 1, [torch.is_tensor(v) for v in (x, y, thing, plain, Base)]
+
+    compiled = whole(program)
+    for y in (X, 2, thing, torch.nn.Parameter(X)):
+        assert compiled(X, y)[1] == program(X, y)[1]
+
+
+def test_a_module_of_fx_is_called() -> None:
+    from torch import fx
+
+    traced = fx.symbolic_trace(torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.ReLU()))
+    compiled = whole(lambda x: traced(x) + 1)
+    assert torch.equal(compiled(X), traced(X) + 1)
+    traced.graph.eliminate_dead_code()
+    for node in traced.graph.nodes:
+        if node.target == "1":
+            node.replace_all_uses_with(node.args[0])
+            traced.graph.erase_node(node)
+            break
+    traced.recompile()
+    assert torch.equal(compiled(X), traced(X) + 1)
