@@ -54,7 +54,7 @@ ALLOWED = {
     },
     "most graphs do not need it": {
         "backends/generation.py: argand.backends.autotune",
-        "backends/generation.py: argand.backends.layouts",
+        "backends/preparation.py: argand.backends.layouts",
         "autograd/tracing/trace.py: argand.autograd.tracing.flex",
         "backends/native.py: argand.backends.cudagraphs",
         "backends/native.py: argand.runtime.gpu.device.arena",

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 import argand
 from argand import events
 from argand.autograd import wrap
-from argand.backends import generation, layouts
+from argand.backends import layouts, preparation
 from argand.backends.aot_eager import run_eagerly
 from argand.config import config
 from argand.ir.target import cpu, gpu
@@ -126,7 +126,7 @@ def test_training(monkeypatch, given):
     timer = Timer(100.0, 50.0)
     laid = []
     monkeypatch.setattr(
-        generation, "_prepare_convolutions", lambda program: laid.append(layouts.choose_layouts(program, timer))
+        preparation, "prepare_convolutions", lambda program: laid.append(layouts.choose_layouts(program, timer))
     )
     torch.manual_seed(0)
     model, x = Images(), torch.randn(2, 3, 14, 14, requires_grad=True)

@@ -15,7 +15,8 @@ import torch
 from argand import events
 from argand.backends.aot_eager import run_eagerly
 from argand.backends.memo import memo
-from argand.backends.targets import in_host_memory, target_of, targets_in, without_gpu_code
+from argand.backends.preparation import prepare_convolutions
+from argand.backends.targets import in_host_memory, target_of, without_gpu_code
 from argand.codegen.host import module
 from argand.codegen.host.kernels import kernel_source
 from argand.codegen.host.products import choose_products
@@ -28,9 +29,7 @@ from argand.graph.sizes.hints import size_hints
 from argand.ir.kernel import Schedule
 from argand.ir.loops import tensor_refs
 from argand.lower import lower
-from argand.passes import joint, run_passes
-from argand.passes.channels_last import convolutions
-from argand.passes.convolution_biases import part_biases
+from argand.passes import run_passes
 from argand.runtime.host import HostCall, load_module
 from argand.schedule.dump import post_fusion_text
 from argand.schedule.inplace import write_inputs_in_place
@@ -39,17 +38,6 @@ from argand.schedule.products.rules import choose_by_rule
 from argand.schedule.provenance import code_lines, loop_lines, provenance
 
 Keep = Callable[[str, Mapping[str, torch.Tensor]], None]
-
-
-def prepare(program: AtenProgram) -> AtenProgram:
-    """Graph passes, as they are applied to each trace of a graph for many sizes."""
-    return run_passes(program)
-
-
-def prepare_joint(program: AtenProgram) -> None:
-    """Rewrite a graph of forward and backward, before it is cut in two."""
-    joint.prepare_joint(program)
-    _prepare_convolutions(program)
 
 
 def build(program: AtenProgram, *, tuned: bool = False, keep: Keep | None = None) -> HostCall:
@@ -150,7 +138,7 @@ def _scheduled(program: AtenProgram, *, by_rule: bool = True) -> Schedule:
         with events.span("passes", "passes"):
             program = run_passes(program)
         if program.kind == "inference":
-            _prepare_convolutions(program)
+            prepare_convolutions(program)
     events.emit("post_grad_graphs", "passes", lambda: readable(program.graph))
     loops = lower(program, targets=target_of)
     loops.mutations = []  # the runtime wrapper writes back into mutated inputs what kernels do not store there
@@ -196,27 +184,3 @@ def eager_kernels(program: AtenProgram) -> HostCall:
         return found
 
     return call
-
-
-def _prepare_convolutions(program: AtenProgram) -> None:
-    """Without their biases and laid out anew, where that is faster on the program's devices."""
-    targets = [target for target in targets_in(program) if target is not None]
-    if any(target.parts_biases for target in targets):
-        part_biases(program, _parts_biases)
-    timed = any(target.times_layouts for target in targets)
-    if timed and convolutions(program):
-        joint.open_group_norms(program)
-    if timed or (any(target.depthwise_innermost for target in targets) and _has_groups(program)):
-        from argand.backends.layouts import choose_layouts  # graphs of CPUs do not wait for its imports
-
-        choose_layouts(program)
-
-
-def _parts_biases(device: torch.device) -> bool:
-    target = target_of(device)
-    return target is not None and target.parts_biases
-
-
-def _has_groups(program: AtenProgram) -> bool:
-    convolution = torch.ops.aten.convolution.default
-    return any(node.target is convolution and node.args[8] > 1 for node in program.graph.nodes)

@@ -19,6 +19,7 @@ from argand.backends import stored
 from argand.backends.common import compile_inference
 from argand.backends.graph_key import graph_key
 from argand.backends.memo import memo
+from argand.backends.preparation import prepare_joint
 from argand.backends.targets import (
     devices_in,
     in_host_memory,
@@ -32,6 +33,7 @@ from argand.graph import compat
 from argand.graph.nodes.devices import devices_of
 from argand.graph.nodes.module_text import module_text
 from argand.graph.nodes.program import AtenProgram
+from argand.passes import run_passes
 from argand.runtime import cache, toolchain
 from argand.runtime.arena import arena_pool
 from argand.runtime.host import HostCall
@@ -67,21 +69,9 @@ def native(gm: fx.GraphModule, example_inputs: Sequence[Any], **options: Any) ->
         functools.partial(compile_program, mode=options.get("mode") or "default"),
         backend="native",
         boxed=True,
-        prepare=_prepare,
-        joint_pass=_prepare_joint,
+        prepare=run_passes,
+        joint_pass=prepare_joint,
     )
-
-
-def _prepare(program: AtenProgram) -> AtenProgram:
-    from argand.backends import generation
-
-    return generation.prepare(program)
-
-
-def _prepare_joint(program: AtenProgram) -> None:
-    from argand.backends import generation
-
-    generation.prepare_joint(program)
 
 
 def compile_program(program: AtenProgram, mode: str = "default") -> HostCall:
