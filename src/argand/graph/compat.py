@@ -103,12 +103,19 @@ def _node_name(target: Callable[..., Any]) -> str:
     return str(name)
 
 
-def new_node(graph: fx.Graph, target: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> fx.Node:
-    """`graph.call_function` without its search of the arguments for symbolic numbers (half its time)."""
+def new_node(
+    graph: fx.Graph, target: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], name: str = ""
+) -> fx.Node:
+    """`graph.call_function` without its search of the arguments for symbolic numbers (half its time).
+
+    Arguments:
+        name: wished for; by default the operation's.
+    """
+    wish = name or _node_name(target)
     if not _fast_nodes():
-        return graph.create_node("call_function", target, args, kwargs, name=_node_name(target))
+        return graph.create_node("call_function", target, args, kwargs, name=wish)
     namespace = graph._graph_namespace
-    name = namespace.create_name(_node_name(target), None)
+    name = namespace.create_name(wish, None)
     node = fx.Node(graph, name, "call_function", target, args, kwargs)
     namespace.associate_name_with_obj(name, node)
     graph._insert(node)

@@ -137,10 +137,11 @@ class _Part:
 
     def __init__(self, moves: Moves, part: BackwardPart) -> None:
         self.gradients = list(part.gradients.items())
-        self.saved = [moves.saved.index(slot) for slot in part.arguments if slot.kind in ("input", "output")]
+        place = {slot: index for index, slot in reversed(list(enumerate(moves.saved)))}
+        self.saved = [place[slot] for slot in part.arguments if slot.kind in ("input", "output")]
         # gradients that are kept values themselves: where each is found among these
         handed = {slot for slot in part.gradients.values() if slot.kind in ("input", "output")}
-        self.handed = {slot: moves.saved.index(slot) for slot in handed}
+        self.handed = {slot: place[slot] for slot in handed}
         indices = [slot.index for slot in part.arguments if slot.kind == "tangent"]
         self.tangents = [(index, moves.specs[index]) for index in indices]
         self.taken = [moves.scalars.index(slot.index) for slot in part.arguments if slot.kind == "number"]

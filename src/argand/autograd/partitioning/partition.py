@@ -96,7 +96,7 @@ class _Split:
         outputs: tuple[Any, ...] = joint.program.output_node.args[0]
         self.results: tuple[fx.Node, ...] = outputs[: joint.results]
         self.grads: tuple[fx.Node, ...] = outputs[joint.results :]
-        placeholders = joint.program.placeholders
+        placeholders = self.placeholders = joint.program.placeholders
         kinds = [spec.kind for spec in joint.program.inputs]
         self.tangents = [node for node, kind in zip(placeholders, kinds) if kind == "tangent"]
         self.primals = [node for node, kind in zip(placeholders, kinds) if kind != "tangent"]
@@ -140,8 +140,7 @@ class _Split:
                 continue
             graph = node.graph
             if copied is None:
-                last = [one for one in self.nodes if one.op == "placeholder"][-1]
-                with graph.inserting_after(last):
+                with graph.inserting_after(self.placeholders[-1]):
                     copied = _duplicate(graph, node)
                 self.copies[copied] = node
             if is_view(user):
@@ -224,6 +223,14 @@ def _copy(graph: fx.Graph, node: fx.Node, env: dict[fx.Node, fx.Node]) -> fx.Nod
     return made
 
 
+def first_places(nodes: Iterable[fx.Node]) -> dict[fx.Node, int]:
+    """Where each node comes first."""
+    places: dict[fx.Node, int] = {}
+    for place, node in enumerate(nodes):
+        places.setdefault(node, place)
+    return places
+
+
 def _finish(graph: fx.Graph, outputs: list[fx.Node]) -> None:
     node = graph.output(tuple(outputs))
     node.meta["val"] = tuple(n.meta["val"] for n in outputs)
@@ -239,25 +246,27 @@ def _forward_program(
     wanted = _ancestors((*split.results, *kept_inside, *effects))
     graph = fx.Graph()
     env: dict[fx.Node, fx.Node] = {}
+    positions = {node: index for index, node in enumerate(split.primals)}
     for node in split.nodes:
         if node in split.copies:
             env[node] = env[split.copies[node]]  # only the backward needs a copy
-        elif node in wanted or node in split.primals:
+        elif node in wanted or node in positions:
             _copy(graph, node, env)
     outputs = [env[node] for node in split.results]
+    places = first_places(outputs)
     slots: dict[fx.Node, Slot] = {}
-    positions = {node: index for index, node in enumerate(split.primals)}
     for node in saved:
         if node.op == "placeholder" and node not in split.written:
             slots[node] = Slot("input", positions[node])
         elif node.op == "get_attr":
             continue  # the backward has it too
-        elif env[node] in outputs and node not in split.copies:
-            slots[node] = Slot("output", outputs.index(env[node]))
+        elif env[node] in places and node not in split.copies:
+            slots[node] = Slot("output", places[env[node]])
         else:
             slots[node] = Slot("output", len(outputs))
             copied = node.op == "placeholder" or node in split.copies
             outputs.append(_duplicate(graph, env[node]) if copied else env[node])
+            places.setdefault(outputs[-1], len(outputs) - 1)
     _finish(graph, outputs)
     program = joint.program
     forward = AtenProgram(
@@ -308,16 +317,15 @@ def _with_backward(
         arguments.append(slot)
     _emit(graph, split, env, read)
     gradients: dict[int, Slot] = {}
-    outputs: list[fx.Node] = []
+    outputs: dict[fx.Node, int] = {}
+    places = first_places(graph.nodes)
     for position, node in zip(joint.gradients, split.grads):
         made = env[node]
         if made.op == "placeholder":
-            gradients[position] = arguments[list(graph.nodes).index(made)]
+            gradients[position] = arguments[places[made]]
         else:
-            if made not in outputs:
-                outputs.append(made)
-            gradients[position] = Slot("value", outputs.index(made))
-    _finish(graph, outputs)
+            gradients[position] = Slot("value", outputs.setdefault(made, len(outputs)))
+    _finish(graph, list(outputs))
     handed = {slot.index for slot in gradients.values() if slot.kind == "output"}
     kept = {slot.index for slot in arguments if slot.kind == "output"} - handed
     forward.kept = frozenset(index for index in kept if index >= joint.results)

@@ -78,7 +78,11 @@ def backward_part(cut: Partition, tape: Tape, given: Sequence[bool]) -> Backward
     graph = fx.Graph()
     env: dict[fx.Node, fx.Node] = {}
     for node in cut.backward.graph.nodes:
-        made = env[node] = graph.node_copy(node, env.__getitem__)
+        if node.op == "call_function":
+            args, kwargs = fx.map_arg((node.args, node.kwargs), env.__getitem__)
+            made = env[node] = compat.new_node(graph, node.target, args, kwargs, node.name)
+        else:
+            made = env[node] = graph.node_copy(node, env.__getitem__)
         made.meta.update(node.meta)
     # passes change what belongs to a program in place
     own = replace(cut.backward, graph=graph, inputs=list(cut.backward.inputs), constants=dict(cut.backward.constants))
@@ -109,7 +113,7 @@ def _remaining(
     output = next(iter(reversed(graph.nodes)))
     values: tuple[fx.Node, ...] = output.args[0]
     found: dict[int, Slot] = {}
-    returned: list[fx.Node] = []
+    returned: dict[fx.Node, int] = {}
     for position, slot in cut.gradients.items():
         if position not in reached:
             continue
@@ -118,9 +122,7 @@ def _remaining(
             if value in zeros:
                 with graph.inserting_before(output):
                     value = _as_tensor(graph, value)
-            if value not in returned:
-                returned.append(value)
-            slot = Slot("value", returned.index(value))
+            slot = Slot("value", returned.setdefault(value, len(returned)))
         found[position] = slot
     output.args = (tuple(returned),)
     output.meta["val"] = tuple([node.meta["val"] for node in returned])
