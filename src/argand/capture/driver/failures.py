@@ -30,10 +30,15 @@ CACHE_LIMIT_HELP = (
 
 @dataclass(slots=True)
 class Known:
-    """What is remembered of a code object."""
+    """What is remembered of a code object.
+
+    Arguments:
+        only_python: the one capture so far recorded nothing of torch's, from the first instruction to the return.
+    """
 
     frame_id: int
     compiles: int = 0
+    only_python: bool = False
     too_deep: int = 0
     reruns: int = 0
     not_raising: dict[int, int | None] = field(default_factory=dict)

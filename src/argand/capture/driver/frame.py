@@ -128,8 +128,7 @@ def capture_frame(info: _C.FrameInfo, *, region: Region) -> _C.Answer:
         events.span("capture_frame", "capture", function=code.co_name),
         collector.paused(),
     ):
-        announce.frame_start(info)
-        failures.report_recompile(info)
+        _announce(info, known)
         try:
             return _Capture(info, region, known).run()
         except errors.GraphBreak as ending:
@@ -151,6 +150,13 @@ def capture_frame(info: _C.FrameInfo, *, region: Region) -> _C.Answer:
                 known.too_deep += 1
                 return failures.gave_up(too_deep(), info, region, known) if known.too_deep >= _TOO_DEEP else None
             return failures.internal_failure(error, info, region, known)
+
+
+def _announce(info: _C.FrameInfo, known: failures.Known) -> None:
+    """Tell of a capture, and why it is one more; where nothing may come of that, only once something did."""
+    announce.frame_start(info)
+    if not known.only_python:
+        failures.report_recompile(info)
 
 
 def _caller_raises(region: Region) -> bool:
@@ -347,6 +353,7 @@ class _Capture:
         empty = _is_empty(state)
         if exit.kind == "return" and empty:
             return self._without_graph(state)
+        self._has_graph()
         endings.check(state)
         aliasing.guard(state)
         if rerun.draws(state):
@@ -388,6 +395,12 @@ class _Capture:
             resumed,
         )
 
+    def _has_graph(self) -> None:
+        """From now on each capture of this code is one that pays; this one was not told yet."""
+        if self.known.only_python:
+            self.known.only_python = False
+            failures.report_recompile(self.info)
+
     def _label(self) -> str:
         """How torch's profiler calls the compiled code."""
         now = events.bus.compile_id
@@ -395,9 +408,18 @@ class _Capture:
         return f"Argand-Compiled Region:{number} ({self.info.code.co_name})"
 
     def _without_graph(self, state: CaptureState) -> _C.Answer:
-        """Nothing of torch's ran: the frame's own code, kept under the guards that led here."""
+        """Nothing of torch's ran: the frame's own code, kept under the guards that led here.
+
+        Where that is so once more under other guards, and the code is a library's, it is left to Python: a version of
+        the same code for each class and each flag would gain nothing.
+        """
         if len(state.guards) <= self.surroundings:
             return _C.SKIP
+        if self.known.only_python and skip.library_of(self.info.code.co_filename):
+            return _C.RUN_ONLY
+        if self.known.only_python:
+            failures.report_recompile(self.info)
+        self.known.only_python = self.info.entries == 0
         announce.captured(state.guards)
         code = self.info.code
         return _C.Entry(transformed_code(code, decode(code)), state.guards.build(), self.region, None)

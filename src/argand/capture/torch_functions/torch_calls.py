@@ -342,8 +342,13 @@ def _marked(state: CaptureState, fn: Function, attributes: dict[str, Any], args:
     if directives.is_allowed_in_graph(fn):
         args = tuple(state.deep_resolve(arg) for arg in args)
         kwargs = {key: state.deep_resolve(value) for key, value in kwargs.items()}
-        with torch._C.DisableTorchFunction():
-            return state.graph.record(fn, args, kwargs)
+        try:
+            with torch._C.DisableTorchFunction():
+                return state.graph.record(fn, args, kwargs)
+        except errors.GraphBreak:
+            if is_a(fn, types.FunctionType):
+                _C.skip_code(fn.__code__, True)  # Python calls it now, and nothing in it is looked at either
+            raise
     if directives.is_constant_result(fn):
         return assumed_constants.call(state, fn, name_of(fn), args, kwargs)
     if original is not None:

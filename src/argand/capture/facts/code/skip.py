@@ -35,6 +35,8 @@ _SITE = (os.path.join(_STDLIB, "site-packages"), os.path.join(_STDLIB, "dist-pac
 _NEVER_PACKAGES = (
     "_pytest", "pytest", "pluggy", "hypothesis", "coverage", "xdist", "execnet", "rich", "tqdm", "typer", "numpy",
 )  # fmt: skip
+_COMPREHENSIONS = frozenset(("<listcomp>", "<setcomp>", "<dictcomp>"))
+"""Before Python 3.12, functions: part of the graph of the code around them, or left to Python."""
 _GENERATOR = 0x20 | 0x80 | 0x100 | 0x200
 
 
@@ -86,6 +88,8 @@ def why_never(code: types.CodeType) -> str | None:
         "__repr__",
     ):
         return "it sets up a module of torch's"
+    if code.co_name in _COMPREHENSIONS:
+        return "it is a comprehension in which the graph broke: Python runs it, and what it calls is captured"
     if code.co_name in ("<module>", "<genexpr>") and not code.co_flags & 1:
         return "it is a module body"
     if not code.co_flags & 1:  # CO_OPTIMIZED: class bodies and executed text keep locals in a dict
