@@ -45,6 +45,7 @@ from argand.debug.times import compile_times
 from argand.errors import ArgandError, BackendCompilerFailed, ConfigError
 from argand.events import bus
 from argand.graph import ambient
+from argand.hosts import Forward, HostedModule
 from argand.report.sinks import counters, metrics
 from argand.runtime import profile
 
@@ -307,12 +308,13 @@ def _refuse_symbolic_trace() -> None:
         )
 
 
-class OptimizedModule(torch.nn.Module):
+class OptimizedModule(HostedModule):
     """A compiled module: calls run compiled, everything else is the original module's.
 
     Attributes, parameters, buffers, `train()` and so on are those of the original (`_orig_mod`); names of parameters
     and keys of `state_dict()` start with `_orig_mod.`, as under torch.compile. Copying or pickling copies the original
-    and compiles the copy on its first call, in the process that loads it.
+    and compiles the copy on its first call, in the process that loads it. `isinstance` takes it for torch's class of
+    this name, which trainers ask for.
     """
 
     _orig_mod: torch.nn.Module
@@ -339,6 +341,7 @@ class OptimizedModule(torch.nn.Module):
             return compiled(*args, **kwargs)  # one frame of argand's in tracebacks, not two
         return self._call_original(module, args, kwargs)
 
+    @Forward
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         if type(args) is not tuple:  # torch.fx.symbolic_trace runs this code with a Proxy in its place
             raise ArgandError(
@@ -354,6 +357,9 @@ class OptimizedModule(torch.nn.Module):
             self.__dict__["_forward"] = self._make_forward(module)
             compiled = self.__dict__["_forward"][0]
         return compiled(*args, **kwargs)
+
+    def _compile_alike(self, fn: Any) -> Any:
+        return _restore(_original(fn), _Request(*self.__dict__["_region"]))
 
     def _with_hooks(self, module: Any) -> Any:
         """A callable that runs the module, its hooks included, under the frame hook."""
@@ -564,7 +570,7 @@ def answer_torch_compile(backend: str = "native", override: bool = False) -> Ite
     package = vars(sys.modules[__package__ or "argand"])
 
     def answer(model: Any = None, *, backend: Any = "inductor", **kwargs: Any) -> Any:
-        chosen = default if override or backend in ("inductor", None) else backend
+        chosen = default if override or backend in ("inductor", "argand", None) else backend
         return original(model, backend=chosen, **{k: v for k, v in kwargs.items() if k in names})
 
     def answer_argand(model: Any = None, *, backend: Any = "native", **kwargs: Any) -> Any:

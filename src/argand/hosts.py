@@ -1,0 +1,80 @@
+"""What trainers and other hosts ask of a compiled module: whether it is torch's, and how to compile more like it."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import sys
+import types
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+_TORCHS_NAMES = {"native": "argand"}  # backends that torch.compile knows by another name
+
+
+class Forward:
+    """The `forward` of a compiled module: bound to one, it has the signature of the forward that was compiled.
+
+    Trainers read there which inputs a model takes. Of the class, it is the function as it was written.
+    """
+
+    def __init__(self, run: Callable[..., Any]) -> None:
+        assert isinstance(run, types.FunctionType)
+        self.run = run
+
+    def __get__(self, module: torch.nn.Module | None, owner: type | None = None) -> Any:
+        if module is None:
+            return self.run
+        bound = types.FunctionType(self.run.__code__, self.run.__globals__, self.run.__name__)
+        original = module._modules["_orig_mod"]
+        if "forward" in vars(original):
+            with contextlib.suppress(ValueError, TypeError):  # native code need not tell
+                taken = inspect.signature(vars(original)["forward"])
+                itself = inspect.Parameter("_compiled", inspect.Parameter.POSITIONAL_ONLY)
+                vars(bound)["__signature__"] = taken.replace(parameters=[itself, *taken.parameters.values()])
+        else:
+            vars(bound)["__wrapped__"] = getattr(type(original), "forward", self.run)  # None of TorchScript's
+        return types.MethodType(bound, module)
+
+
+class HostedModule(torch.nn.Module):
+    """The side of a compiled module that is turned to hosts: it passes for an instance of torch's `OptimizedModule`.
+
+    Libraries ask `isinstance(module, torch._dynamo.OptimizedModule)` before they take a wrapper off, unwrap a model to
+    save it or refuse what they do not know. `isinstance` looks at `type(x)`, then at `x.__class__`: the latter is
+    torch's class from when `torch._dynamo` has been imported, by whoever asks; nothing is imported for it.
+    `type(x)`, copies and pickles know argand's class only.
+    """
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> type[Any]:
+        loaded = sys.modules.get("torch._dynamo.eval_frame")
+        found: type[Any] = getattr(loaded, "OptimizedModule", type(self))  # while it is being imported there is none
+        return found
+
+    @property
+    def dynamo_ctx(self) -> Callable[[Any], Any]:
+        """Compiles a function as this module was compiled (Lightning compiles the steps of a module by it)."""
+        return self._compile_alike
+
+    def _compile_alike(self, fn: Any) -> Any:
+        raise NotImplementedError
+
+    @property
+    def _compile_kwargs(self) -> dict[str, Any]:
+        """How `torch.compile` would be called for a module like this one, by hosts that wrap it and compile again."""
+        kept = self._modules["_orig_mod"].__dict__.get("_compile_kwargs")  # Lightning notes it where it saw the call
+        if kept is not None:
+            noted: dict[str, Any] = kept
+            return noted
+        backend, fullgraph, dynamic, mode, options = self.__dict__["_region"][1].request
+        if isinstance(backend, str):
+            backend = _TORCHS_NAMES.get(backend, backend)
+        asked = {"backend": backend, "fullgraph": fullgraph, "dynamic": dynamic}
+        if mode not in (None, "default"):
+            asked["mode"] = mode
+        if options:
+            asked["options"] = options
+        return asked

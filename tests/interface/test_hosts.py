@@ -1,0 +1,370 @@
+"""Compiled modules in the hands of trainers: they pass for torch's own, and train as eager does."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import importlib.metadata
+import inspect
+import pickle
+import subprocess
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import argand
+from argand.api import OptimizedModule
+
+X, Y = torch.randn(8, 4, generator=torch.Generator().manual_seed(1)), torch.arange(8) % 3
+
+
+class Net(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = torch.nn.Linear(4, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.fc(x).tanh()
+
+
+def fresh() -> Net:
+    torch.manual_seed(0)
+    return Net()
+
+
+@pytest.fixture(autouse=True)
+def quiet() -> Iterator[None]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # libraries warn of much
+        yield
+
+
+def library(name: str) -> Any:
+    """The library, or the test is skipped."""
+    for operator in ("nms", "qnms"):  # a torchvision built for another torch imports if these exist
+        with contextlib.suppress(RuntimeError, importlib.metadata.PackageNotFoundError):
+            importlib.metadata.version("torchvision")
+            if not hasattr(torch.ops.torchvision, operator):
+                torch.library.define(f"torchvision::{operator}", "(Tensor a, Tensor b, float c) -> Tensor")
+    return pytest.importorskip(name)
+
+
+NOTHING_IMPORTED = """
+import sys, torch, argand
+from argand.api import OptimizedModule
+compiled = argand.compile(torch.nn.Linear(2, 2), backend="eager")
+compiled(torch.ones(1, 2))
+assert compiled.__class__ is type(compiled) is OptimizedModule
+assert "torch._dynamo" not in sys.modules
+import torch._dynamo
+assert isinstance(compiled, torch._dynamo.OptimizedModule)
+"""
+
+
+def test_it_passes_for_torchs_class_and_imports_nothing() -> None:
+    subprocess.run([sys.executable, "-c", NOTHING_IMPORTED], check=True, timeout=120)
+
+
+def test_the_class_is_still_argands() -> None:
+    import torch._dynamo
+
+    compiled = argand.compile(fresh(), backend="eager")
+    assert isinstance(compiled, torch._dynamo.OptimizedModule) and isinstance(compiled, torch.nn.Module)
+    assert not isinstance(compiled, Net)
+    for again in (copy.copy(compiled), copy.deepcopy(compiled), pickle.loads(pickle.dumps(compiled))):
+        assert type(again) is OptimizedModule and isinstance(again, torch._dynamo.OptimizedModule)
+        torch.testing.assert_close(again(X), compiled(X))
+    assert list(compiled.state_dict()) == ["_orig_mod.fc.weight", "_orig_mod.fc.bias"]
+
+
+def test_forward_has_the_signature_of_what_was_compiled() -> None:
+    net = fresh()
+    compiled = argand.compile(net, backend="eager")
+    assert list(inspect.signature(compiled.forward).parameters) == ["x"]
+    torch.testing.assert_close(compiled.forward(x=X), net(X))
+    net.forward = lambda a, scale=2: net.fc(a) * scale  # type: ignore[method-assign,assignment]
+    assert list(inspect.signature(compiled.forward).parameters) == ["a", "scale"]
+    torch.testing.assert_close(compiled.forward(X, scale=3), net.fc(X) * 3)
+    compiled.register_forward_hook(lambda module, inputs, output: output + 1)
+    torch.testing.assert_close(compiled(X), net.fc(X) * 2 + 1)
+
+
+def test_captured_code_asks_for_the_class() -> None:
+    import torch._dynamo
+
+    compiled = argand.compile(fresh(), backend="eager")
+
+    def asks(x: torch.Tensor) -> Any:
+        inner = compiled._orig_mod if isinstance(compiled, torch._dynamo.OptimizedModule) else None
+        return inner is compiled._orig_mod, isinstance(compiled, torch.nn.Linear), compiled(x)
+
+    outer = argand.compile(asks, backend="eager", fullgraph=True)
+    for _ in range(2):
+        assert outer(X)[:2] == (True, False)
+        torch.testing.assert_close(outer(X)[2], compiled(X))
+
+
+def test_torch_compile_takes_it() -> None:
+    compiled = argand.compile(fresh(), backend="eager")
+    torch.testing.assert_close(torch.compile(compiled, backend="eager")(X), compiled(X))
+    torch.testing.assert_close(torch.compile(lambda x: compiled(x) + 1, backend="eager")(X), compiled(X) + 1)
+
+
+def test_it_compiles_functions_as_it_was_compiled() -> None:
+    graphs = []
+
+    def backend(gm: torch.fx.GraphModule, inputs: list[torch.Tensor]) -> Callable[..., Any]:
+        graphs.append(gm)
+        return gm.forward
+
+    net = fresh()
+    compiled = argand.compile(net, backend=backend)
+    alike = compiled.dynamo_ctx(net.forward)
+    torch.testing.assert_close(alike(X), net(X))
+    assert len(graphs) == 1
+    assert compiled._compile_kwargs["backend"] is backend
+    assert argand.compile(net)._compile_kwargs["backend"] == "argand"
+
+
+def test_torch_compile_with_argand_as_its_default() -> None:
+    if not hasattr(torch.compiler, "set_default_backend"):
+        pytest.skip("this torch has no default backend")
+    if not importlib.metadata.entry_points(group="torch_dynamo_backends", name="argand"):
+        pytest.skip("argand is on the path, not installed")
+    torch.compiler.set_default_backend("argand")
+    try:
+        net = fresh()
+        torch.testing.assert_close(torch.compile(net)(X), net(X))
+    finally:
+        torch.compiler.set_default_backend(None)
+
+
+def test_a_trace_is_of_what_was_compiled() -> None:
+    net = fresh()
+    compiled = argand.compile(net)
+    compiled(X)
+    traced = torch.jit.trace(compiled, X)
+    torch.testing.assert_close(traced(-X), net(-X))
+
+
+def trained(net: torch.nn.Module, call: Callable[..., Any], steps: int = 2) -> Net:
+    """What hosts' loops should come to."""
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(call(X), Y).backward()
+        optimizer.step()
+    return net
+
+
+def same(ours: torch.nn.Module) -> None:
+    net = fresh()
+    torch.testing.assert_close(dict(ours.named_parameters()), dict(trained(net, net).named_parameters()))
+
+
+def test_accelerate() -> None:
+    accelerate = library("accelerate")
+    from accelerate.utils import extract_model_from_parallel, is_compiled_module
+
+    net = fresh()
+    accelerator = accelerate.Accelerator(cpu=True)
+    model = accelerator.prepare(argand.compile(net, backend="aot_eager"))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(2):
+        optimizer.zero_grad()
+        accelerator.backward(torch.nn.functional.cross_entropy(model(X), Y))
+        optimizer.step()
+    assert is_compiled_module(model)
+    assert accelerator.unwrap_model(model, keep_torch_compile=False) is net
+    assert type(accelerator.unwrap_model(model)) is OptimizedModule
+    assert extract_model_from_parallel(model, keep_torch_compile=False) is net
+    same(net)
+
+
+def _lightning_module(lightning: Any) -> Any:
+    class Module(lightning.LightningModule):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc = torch.nn.Linear(4, 3)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.fc(x).tanh()
+
+        def training_step(self, batch: Any, index: int) -> torch.Tensor:
+            return torch.nn.functional.cross_entropy(self(batch[0]), batch[1])
+
+        def configure_optimizers(self) -> Any:
+            return torch.optim.SGD(self.parameters(), lr=0.1)
+
+    torch.manual_seed(0)
+    return Module()
+
+
+def test_lightning(tmp_path: Path) -> None:
+    lightning = library("lightning")
+    module = _lightning_module(lightning)
+    graphs = []
+
+    def backend(gm: torch.fx.GraphModule, inputs: list[torch.Tensor]) -> Callable[..., Any]:
+        graphs.append(gm)
+        return gm.forward
+
+    trainer = lightning.Trainer(
+        max_epochs=2,
+        accelerator="cpu",
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        default_root_dir=tmp_path,
+    )
+    data = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(X, Y), batch_size=8)
+    trainer.fit(argand.compile(module, backend=backend), data)
+    assert graphs
+    same(module)
+
+
+def test_lightning_fabric() -> None:
+    library("lightning")
+    from lightning.fabric import Fabric
+
+    fabric = Fabric(accelerator="cpu", devices=1)
+    for compile_first in (True, False):
+        net = fresh()
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        if compile_first:
+            model, optimizer = fabric.setup(argand.compile(net), optimizer, _reapply_compile=False)
+        else:
+            model, optimizer = fabric.setup(net, optimizer)
+            model = argand.compile(model, backend="aot_eager")
+        for _ in range(2):
+            optimizer.zero_grad()
+            fabric.backward(torch.nn.functional.cross_entropy(model(X), Y))
+            optimizer.step()
+        same(net)
+
+
+def test_huggingface_trainer(tmp_path: Path) -> None:
+    library("accelerate")
+    transformers = library("transformers")
+    config = transformers.GPT2Config(
+        vocab_size=20, n_embd=8, n_layer=1, n_head=2, n_positions=8, resid_pdrop=0, embd_pdrop=0, attn_pdrop=0
+    )
+    ids = torch.arange(40).reshape(5, 8) % 20
+    rows = [{"input_ids": row, "labels": row} for row in ids]
+
+    def run(compile: Callable[[Any], Any]) -> Any:
+        torch.manual_seed(0)
+        model = transformers.GPT2LMHeadModel(config)
+        arguments = transformers.TrainingArguments(
+            output_dir=str(tmp_path / "out"), max_steps=2, report_to=[], use_cpu=True, save_strategy="no", seed=3
+        )
+        trainer = transformers.Trainer(model=compile(model), args=arguments, train_dataset=rows)
+        trainer.train()
+        unwrapped = trainer.accelerator.unwrap_model(trainer.model, keep_torch_compile=False)
+        assert unwrapped is model
+        unwrapped.save_pretrained(tmp_path / "saved")
+        loaded = transformers.GPT2LMHeadModel.from_pretrained(tmp_path / "saved")
+        torch.testing.assert_close(dict(loaded.named_parameters()), dict(model.named_parameters()))
+        return dict(model.named_parameters())
+
+    eager = run(lambda model: model)
+    torch.testing.assert_close(run(lambda model: argand.compile(model, backend="aot_eager")), eager)
+
+    def compile_forward(model: Any) -> Any:
+        model.forward = argand.compile(model.forward, backend="aot_eager")
+        return model
+
+    torch.testing.assert_close(run(compile_forward), eager)
+
+
+def test_ignite() -> None:
+    library("ignite")
+    from ignite.engine import create_supervised_trainer
+
+    net = fresh()
+    model = argand.compile(net, backend="aot_eager")
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    create_supervised_trainer(model, optimizer, torch.nn.functional.cross_entropy).run([(X, Y)], max_epochs=2)
+    same(net)
+
+
+def test_skorch() -> None:
+    library("skorch")
+    from skorch import NeuralNet
+
+    def train(module: torch.nn.Module) -> Any:
+        net = NeuralNet(
+            module,
+            criterion=torch.nn.CrossEntropyLoss,
+            lr=0.1,
+            max_epochs=2,
+            batch_size=8,
+            train_split=None,
+            verbose=0,
+        )
+        return net.fit(X.numpy(), Y.numpy())
+
+    net = fresh()
+    train(argand.compile(net, backend="aot_eager"))
+    same(net)
+
+
+def test_fastai() -> None:
+    library("fastai")
+    import fastai.callback.progress  # noqa: F401 - what no_bar is a method by
+    from fastai.data.core import DataLoaders
+    from fastai.learner import Learner
+    from fastai.optimizer import SGD
+
+    def run(compile: Callable[[Any], Any]) -> Net:
+        net = fresh()
+        data = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(X, Y), batch_size=8)
+        learner = Learner(
+            DataLoaders(data, data), compile(net), loss_func=torch.nn.functional.cross_entropy, opt_func=SGD, lr=0.1
+        )
+        with learner.no_bar(), learner.no_logging():
+            learner.fit(2)
+        return net
+
+    eager = run(lambda net: net)
+    compiled = run(lambda net: argand.compile(net, backend="aot_eager"))
+    torch.testing.assert_close(dict(compiled.named_parameters()), dict(eager.named_parameters()))
+
+
+def test_stable_baselines() -> None:
+    stable_baselines = library("stable_baselines3")
+
+    def run(compile: Callable[[Any], Any]) -> dict[str, Any]:
+        model = stable_baselines.PPO("MlpPolicy", "CartPole-v1", n_steps=16, batch_size=8, n_epochs=1, seed=0)
+        model.policy = compile(model.policy)
+        model.learn(32)
+        return {name.removeprefix("_orig_mod."): p for name, p in model.policy.state_dict().items()}
+
+    eager = run(lambda policy: policy)
+    torch.testing.assert_close(run(lambda policy: argand.compile(policy, backend="aot_eager")), eager)
+
+
+def test_peft(tmp_path: Path) -> None:
+    peft = library("peft")
+    import torch._dynamo
+
+    def run(compile: Callable[[Any], Any]) -> Any:
+        net = fresh()
+        torch.manual_seed(1)
+        model = peft.get_peft_model(net, peft.LoraConfig(r=2, target_modules=["fc"], lora_dropout=0.0))
+        compiled = compile(model)
+        trained(model, compiled)
+        model.save_pretrained(tmp_path)
+        again = peft.PeftModel.from_pretrained(fresh(), tmp_path)
+        torch.testing.assert_close(again(X), model(X))
+        assert isinstance(compiled, peft.PeftModel) or isinstance(compiled, torch._dynamo.OptimizedModule)
+        return peft.get_peft_model_state_dict(model)
+
+    eager = run(lambda model: model)
+    torch.testing.assert_close(run(lambda model: argand.compile(model, backend="aot_eager")), eager)
