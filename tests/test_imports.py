@@ -55,6 +55,7 @@ ALLOWED = {
     "most graphs do not need it": {
         "backends/generation.py: argand.backends.autotune",
         "backends/preparation.py: argand.backends.layouts",
+        "api.py: argand.backends.ddp",
         "autograd/tracing/trace.py: argand.autograd.tracing.flex",
         "backends/native.py: argand.backends.cudagraphs",
         "backends/native.py: argand.runtime.gpu.device.arena",

@@ -121,6 +121,15 @@ def _compiler(backend: str | Callable[..., Any], mode: str | None, options: dict
         kwargs["options"] = options
 
     def call_backend(gm: torch.fx.GraphModule, example_inputs: list[torch.Tensor]) -> Callable[..., Any]:
+        if config.optimize_ddp and _ddp_module() is not None:
+            from argand.backends.ddp import compile_split
+
+            split = compile_split(gm, example_inputs, _ddp_module(), compile_whole)
+            if split is not None:
+                return split
+        return compile_whole(gm, example_inputs)
+
+    def compile_whole(gm: torch.fx.GraphModule, example_inputs: list[torch.Tensor]) -> Callable[..., Any]:
         function = lookup_backend(backend)
         if JOINT.observer is not None:
             function = JOINT.observer.backend(function, backend)
@@ -143,6 +152,11 @@ def _compiler(backend: str | Callable[..., Any], mode: str | None, options: dict
         return compiled
 
     return call_backend
+
+
+def _ddp_module() -> Any:
+    """The DistributedDataParallel whose forward this process is in; None outside."""
+    return torch.nn.parallel.DistributedDataParallel._get_active_ddp_module()
 
 
 def _region(

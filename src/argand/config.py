@@ -314,6 +314,11 @@ _ROOT = {
     "replay_record_limit": Setting(256, "MiB of tensors that a record of a frame keeps; the rest are random."),
     "fusion": Setting(True, "Fuse loops into common kernels; False gives one kernel per operation (to find faults)."),
     "disabled_passes": Setting("", "Names of ATen passes that are left out, with commas between (to find faults)."),
+    "optimize_ddp": Setting(
+        True,
+        "Cut graphs of a module under DistributedDataParallel where its buckets end, so that gradients are reduced "
+        "while the backward still runs.",
+    ),
     "reuse_graphs": Setting(True, "Share the compiled code of equal graphs in a process."),
     "verify_ir": Setting(False, "Run every IR's verifier after every pass.", ("ARGAND_VERIFY_IR",)),
 }

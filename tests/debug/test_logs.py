@@ -50,7 +50,7 @@ from helpers import assert_same
         ("graph_breaks,recompiles", {}, {"graph_breaks", "recompiles"}),
         (" +dynamo , output_code ", {"argand.capture": logging.DEBUG}, {"output_code"}),
         ("+all,-argand.lower", {"argand": logging.DEBUG, "argand.lower": logging.ERROR}, set()),
-        ("onnx,ddp_graphs", {}, {"ddp_graphs"}),
+        ("onnx,onnx_diagnostics", {}, {"onnx_diagnostics"}),
     ],
 )
 def test_grammar(text: str, levels: dict[str, int], artifacts: set[str]) -> None:

@@ -67,7 +67,7 @@ COMPONENTS: dict[str, Component] = {
     "async_compile": Component(("argand.runtime.toolchain",), "The C++ compiler's runs."),
     "distributed": Component((), _NOT_HERE),
     "c10d": Component((), _NOT_HERE),
-    "ddp": Component((), _NOT_HERE),
+    "ddp": Component(("argand.backends.ddp",), "Graphs under DistributedDataParallel, cut where buckets end."),
     "pp": Component((), _NOT_HERE),
     "fsdp": Component((), _NOT_HERE),
     "dtensor": Component((), _NOT_HERE),
@@ -117,6 +117,11 @@ ARTIFACTS: dict[str, Artifact] = {
         _AUTOGRAD, "Inputs, results and kept values of a forward.", ("aot_forward_graph_fw_metadata",), asked=True
     ),
     "pre_grad_graphs": Artifact("argand.backends", "The graph that the native backend got.", ("pre_grad_graphs",)),
+    "ddp_graphs": Artifact(
+        "argand.backends.ddp",
+        "A graph under DistributedDataParallel as parts, one a bucket of gradients; or why it stays whole.",
+        ("optimize_ddp_split_graph", "optimize_ddp_split_child", "optimize_ddp"),
+    ),
     "graph_code_verbose": Artifact(
         "argand.passes", "The ATen graph after each pass that changed it.", ("aten_graph_after_pass",), asked=True
     ),
@@ -149,7 +154,6 @@ _ONLY_TORCH = (
     "compiled_autograd",
     "compiled_autograd_verbose",
     "cudagraph_static_inputs",
-    "ddp_graphs",
     "graph_region_expansion",
     "hierarchical_compile",
     "incremental",

@@ -200,6 +200,12 @@ def _time(event: Event) -> str:
     return f"{event.data['span']}: {event.data['seconds'] * 1e3:.3f} ms"
 
 
+def _ddp_graph(event: Event) -> str:
+    data = event.data
+    what = f"PART {data['child']}" if "child" in data else f"SPLIT INTO {data['parts']} PARTS, ONE A BUCKET"
+    return f"DDP GRAPH\n ===== {what} =====\n{event.text()}"
+
+
 _TEXTS: Texts = {
     ("graph_breaks", ""): _graph_break,
     ("graph", ""): _graph,
@@ -212,6 +218,8 @@ _TEXTS: Texts = {
     ("aot_joint_graph", ""): _titled("TRACED GRAPH\n ===== Joint graph ====="),
     ("pre_grad_graphs", ""): _titled("TRACED GRAPH\n ===== BEFORE PRE GRAD ====="),
     ("post_grad_graphs", ""): _titled("TRACED GRAPH\n ===== AFTER POST GRAD ====="),
+    ("ddp_graphs", "optimize_ddp_split_graph"): _ddp_graph,
+    ("ddp_graphs", "optimize_ddp_split_child"): _ddp_graph,
     ("graph_code_verbose", ""): _after_pass,
     ("ir_pre_fusion", ""): _titled("BEFORE FUSION"),
     ("ir_post_fusion", ""): _titled("AFTER FUSION"),

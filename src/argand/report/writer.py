@@ -296,6 +296,10 @@ def _after_pass(sink: TraceSink, event: Event, where: tuple[str, int]) -> None:
     sink.artifact(event, f"aten_graph_after_{event.data['after']}", event.text(), where)
 
 
+def _split_child(sink: TraceSink, event: Event, where: tuple[str, int]) -> None:
+    sink.put(event, "optimize_ddp_split_child", {"name": event.data["child"]}, event.text(), where)
+
+
 def _raised(sink: TraceSink, event: Event, where: tuple[str, int]) -> None:
     sink.artifact(event, "frame_raised", event.text(), where)
 
@@ -308,6 +312,8 @@ _RECORDS: dict[str, _Hear] = {
     "aot_backward_graph": _plain("aot_backward_graph"),
     "aot_inference_graph": _plain("aot_inference_graph"),
     "pre_grad_graphs": _named("inductor_pre_grad_graph"),
+    "optimize_ddp_split_graph": _plain("optimize_ddp_split_graph"),
+    "optimize_ddp_split_child": _split_child,
     "aten_graph_after_pass": _after_pass,
     "post_grad_graphs": _named("inductor_post_grad_graph"),
     "provenance": _provenance,

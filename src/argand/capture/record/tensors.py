@@ -299,6 +299,8 @@ class GraphBuilder:
         if writes or target.keep or meta is None:
             self.kept.add(node)
             (self.writing if writes else self.effectful).add(node)
+            if writes:
+                node.meta["writes"] = True
         return self._wrap(meta, node, device)
 
     def _wrap(self, meta: object, node: fx.Node, device: torch.device) -> object:

@@ -120,6 +120,7 @@ def _only_dispatches(fn: types.FunctionType) -> bool:
 _BREAK_MODULES: dict[str, str] = {
     "torch._higher_order_ops": "higher-order operators are not captured",
     "torch.distributed": "distributed communication is not captured",
+    "torch.nn.parallel": "what spreads a module over processes runs eagerly; the module in it is captured",
     "torch.utils.data": "data loading is not captured",
     "torch.multiprocessing": "starting processes is not captured",
     "torch.serialization": "reading and writing files is not captured",

@@ -34,6 +34,7 @@ _TESTS = os.path.join(_STDLIB, "test") + os.sep
 _SITE = (os.path.join(_STDLIB, "site-packages"), os.path.join(_STDLIB, "dist-packages"))
 _NEVER_PACKAGES = (
     "_pytest", "pytest", "pluggy", "hypothesis", "coverage", "xdist", "execnet", "rich", "tqdm", "typer", "numpy",
+    "typing_extensions",
 )  # fmt: skip
 _COMPREHENSIONS = frozenset(("<listcomp>", "<setcomp>", "<dictcomp>"))
 """Before Python 3.12, functions: part of the graph of the code around them, or left to Python."""

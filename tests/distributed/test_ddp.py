@@ -1,0 +1,144 @@
+"""DistributedDataParallel: what is trained is what eager trains, and gradients are reduced while the backward runs."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+
+import argand
+from argand.backends.ddp import bucket_limits, cut_places
+from argand.report.html import build
+from distributed.models import CNN, GPT, Llama, batch
+from distributed.ranks import run_ranks
+
+PROGRAMS = "tests.distributed.ddp_programs"
+TOLERANCE = {"eager": 0.0, "aot_eager": 0.0, "native": 1e-4}
+
+
+def check(names: list[str]) -> None:
+    wrong = []
+    for rank, answers in enumerate(run_ranks(PROGRAMS, names)):
+        for name, found in answers.items():
+            wrong += [
+                f"rank {rank}: {name} {way}: {error}"
+                for way, error in found.items()
+                if not error <= TOLERANCE[way.split()[1]]
+            ]
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.distributed
+def test_models_train_as_in_eager() -> None:
+    check(["gpt", "llama", "cnn"])
+
+
+@pytest.mark.distributed
+def test_options_of_ddp() -> None:
+    check(
+        "default_buckets no_sync static_graph unused bucket_views own_buffers joined hook".split(),
+    )
+
+
+@pytest.mark.distributed
+def test_buckets_are_reduced_while_the_backward_runs(tmp_path) -> None:
+    for answers in run_ranks(PROGRAMS, ["overlap"], ARGAND_TRACE=str(tmp_path), ARGAND_LOGS="ddp_graphs"):
+        found = answers["overlap"]
+        assert found["order"] == ["part", "bucket"] * 3
+        children = [["optimize_ddp_split_child", f"submod_{i}"] for i in range(3)]
+        assert found["told"] == [["optimize_ddp_split_graph", ""], *children]
+    build(tmp_path, tmp_path / "report", False)
+    made = {path.name for path in (tmp_path / "report").rglob("*")}
+    assert any(name.startswith("optimize_ddp_split_graph_") for name in made), made
+    assert any(name.startswith("optimize_ddp_split_child_submod_2_") for name in made)
+
+
+def graph_of(model: torch.nn.Module, call=None) -> tuple[torch.fx.GraphModule, list[object]]:
+    """The graph that is captured of a call of the model, and its inputs."""
+    made = []
+
+    def keep(gm: torch.fx.GraphModule, inputs: list[object]):
+        made.append((gm, inputs))
+        return gm.forward
+
+    argand.compile(call or model, backend=keep)(batch(model, 0, 0))
+    return made[0]
+
+
+def places(model: torch.nn.Module, *limits: int, call=None) -> tuple[torch.fx.GraphModule, list[int]]:
+    gm, inputs = graph_of(model, call)
+    return gm, cut_places(gm, inputs, itertools.chain(limits, itertools.repeat(limits[-1])))
+
+
+def test_buckets_fill_in_the_order_in_which_gradients_arrive() -> None:
+    model = torch.nn.Sequential(*(torch.nn.Linear(8, 8) for _ in range(6)))  # 288 bytes each
+    gm, inputs = graph_of(model, lambda x: model(x[:, :8]))
+    linear = [i for i, node in enumerate(gm.graph.nodes) if "linear" in node.name and node.op == "call_function"]
+    found = cut_places(gm, inputs, iter([288, 600, 600, 600]))
+    assert found == [linear[2], linear[5]]  # the first bucket is one layer, the next three
+
+
+def test_a_parameter_used_twice_is_ready_at_its_first_use() -> None:
+    small, large = places(GPT(), 4 * 96 * 64), places(GPT(), 4 << 20)
+    names = [node.name for node in small[0].graph.nodes]
+    assert small[1] and "embedding" not in names[small[1][-1] :] and not large[1]
+
+
+@pytest.mark.parametrize("model", [GPT, Llama, CNN])
+def test_only_tensors_that_nobody_writes_to_cross_a_cut(model) -> None:
+    gm, cuts = places(model(), 1)
+    nodes = list(gm.graph.nodes)
+    assert len(cuts) > 5
+    for cut in cuts:
+        before, after = set(nodes[:cut]), nodes[cut:]
+        crossing = {
+            used for node in after for used in node.all_input_nodes if used in before and used.op != "placeholder"
+        }
+        memory = {node.meta["example_value"].untyped_storage()._cdata for node in crossing}
+        for node in after:
+            if node.meta.get("writes"):
+                written = node.args[0].meta["example_value"].untyped_storage()._cdata
+                assert written not in memory or node.args[0].op == "placeholder"
+
+
+def test_a_block_of_a_mode_stays_whole() -> None:
+    layers = torch.nn.ModuleList(torch.nn.Linear(12, 12) for _ in range(4))
+
+    def call(x: torch.Tensor) -> torch.Tensor:
+        x = layers[0](x)
+        with torch.autocast("cpu", torch.bfloat16):
+            x = layers[1](x)
+            x = layers[2](x)
+        return layers[3](x.float())
+
+    gm, cuts = places(layers, 1, call=call)
+    names = [node.name for node in gm.graph.nodes]
+    begin, end = names.index("_enter_autocast"), names.index("_exit_autocast")
+    assert cuts and not any(begin < cut <= end for cut in cuts)
+
+
+class _Caps:
+    bucket_bytes_cap = 100
+    bucket_bytes_cap_default = True
+
+
+def test_limits_of_buckets() -> None:
+    usual = lambda ddp: list(itertools.islice(bucket_limits(ddp), 3))  # noqa: E731
+    assert usual(_Caps()) == [1 << 20, 100, 100]
+    given = _Caps()
+    given.bucket_bytes_cap_default = False
+    assert usual(given) == [100, 100, 100]
+    given._bucket_config = type("Config", (), {"per_bucket_bytes_caps": (5, 7)})
+    assert usual(given) == [5, 7, 7]
+
+
+def test_graphs_outside_ddp_stay_whole() -> None:
+    told = []
+    stop = argand.events.bus.subscribe(
+        lambda event: told.append(event.name), ("optimize_ddp", "optimize_ddp_split_graph")
+    )
+    model = GPT()
+    argand.compile(model, backend="eager")(batch(model, 0, 0)).sum().backward()
+    stop()
+    assert told == []
