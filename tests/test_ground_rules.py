@@ -174,7 +174,7 @@ OTHER_READERS = {
     "debug/doctor/records.py": "what its own child wrote into its own folder",
     "debug/minify/files.py": "/proc, and the reproduction that it just wrote",
     "debug/minify/sources.py": "a file that the user named in a setting",
-    "backends/stored.py": "/proc/cpuinfo",
+    "backends/programs/stored.py": "/proc/cpuinfo",
     "debug/frame_records/record_reader.py": "a descriptor of files.open_file",
     "debug/trial/isolation.py": "/proc",
     "debug/trial/process.py": "what its own child wrote into its own folder",

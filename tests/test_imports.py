@@ -50,11 +50,11 @@ ALLOWED = {
         "capture/driver/explain.py: argand.capture.driver.explain_rich",
     },
     "what an earlier process stored needs no compiler": {
-        "backends/native.py: argand.backends.generation",
+        "backends/native.py: argand.backends.programs.generation",
     },
     "most graphs do not need it": {
-        "backends/generation.py: argand.backends.autotune",
-        "backends/preparation.py: argand.backends.layouts",
+        "backends/programs/generation.py: argand.backends.autotune",
+        "backends/programs/preparation.py: argand.backends.layouts",
         "api.py: argand.backends.ddp",
         "autograd/tracing/trace.py: argand.autograd.tracing.flex",
         "backends/native.py: argand.backends.cudagraphs",

@@ -45,7 +45,7 @@ from argand.debug.times import compile_times
 from argand.errors import ArgandError, BackendCompilerFailed, ConfigError
 from argand.events import bus
 from argand.graph import ambient
-from argand.hosts import Forward, HostedModule
+from argand.hosts import Forward, HostedModule, active_ddp
 from argand.report.sinks import counters, metrics
 from argand.runtime import profile
 
@@ -121,10 +121,10 @@ def _compiler(backend: str | Callable[..., Any], mode: str | None, options: dict
         kwargs["options"] = options
 
     def call_backend(gm: torch.fx.GraphModule, example_inputs: list[torch.Tensor]) -> Callable[..., Any]:
-        if config.optimize_ddp and _ddp_module() is not None:
+        if config.optimize_ddp and active_ddp() is not None:
             from argand.backends.ddp import compile_split
 
-            split = compile_split(gm, example_inputs, _ddp_module(), compile_whole)
+            split = compile_split(gm, example_inputs, active_ddp(), compile_whole)
             if split is not None:
                 return split
         return compile_whole(gm, example_inputs)
@@ -152,11 +152,6 @@ def _compiler(backend: str | Callable[..., Any], mode: str | None, options: dict
         return compiled
 
     return call_backend
-
-
-def _ddp_module() -> Any:
-    """The DistributedDataParallel whose forward this process is in; None outside."""
-    return torch.nn.parallel.DistributedDataParallel._get_active_ddp_module()
 
 
 def _region(

@@ -78,3 +78,8 @@ class HostedModule(torch.nn.Module):
         if options:
             asked["options"] = options
         return asked
+
+
+def active_ddp() -> Any:
+    """The DistributedDataParallel whose forward this process is in; None outside."""
+    return torch.nn.parallel.DistributedDataParallel._get_active_ddp_module()

@@ -213,7 +213,7 @@ def test_a_refused_kernel_is_left_out(fake, monkeypatch):
 
 
 def test_float32_products_are_bound_to_the_setting(fake):
-    from argand.backends.generation import _with_precision
+    from argand.backends.programs.generation import _with_precision
 
     _, precision = autotune.tuned_schedule(made(activation, torch.float32), Timer(100.0, 50.0))
     assert precision == "ieee"

@@ -15,9 +15,10 @@ import argand
 import warm
 from argand import events
 from argand.api import MODES
-from argand.backends import cudagraphs, generation, native
+from argand.backends import cudagraphs, native
 from argand.backends.cudagraphs import why_not, with_cuda_graphs
 from argand.backends.native import wants_cuda_graphs
+from argand.backends.programs import generation
 from argand.config import config
 from argand.graph.nodes.program import AtenProgram, InputSpec, OutputSpec, TensorSpec
 from argand.graph.operators.random_ops import random_ops

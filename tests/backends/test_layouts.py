@@ -14,8 +14,9 @@ import torch.nn.functional as F
 import argand
 from argand import events
 from argand.autograd import wrap
-from argand.backends import layouts, preparation
+from argand.backends import layouts
 from argand.backends.aot_eager import run_eagerly
+from argand.backends.programs import preparation
 from argand.config import config
 from argand.ir.target import cpu, gpu
 from argand.passes import run_passes

@@ -14,8 +14,9 @@ from torch import fx
 
 import argand
 import warm
-from argand.backends import generation, native, targets
-from argand.backends.graph_key import graph_key
+from argand.backends import native, targets
+from argand.backends.programs import generation
+from argand.backends.programs.graph_key import graph_key
 from argand.backends.targets import target_of, without_target
 from argand.errors import GpuError
 from argand.graph.nodes.program import AtenProgram

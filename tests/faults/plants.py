@@ -504,7 +504,7 @@ def cache_wrong_library() -> None:
 @plant
 def cache_raises() -> None:
     """A cache file cannot be read."""
-    from argand.backends import memo
+    from argand.backends.programs import memo
 
     original = memo.Memo.get_or_make
 

@@ -15,11 +15,11 @@ import torch
 from torch import fx
 
 from argand import events
-from argand.backends import stored
 from argand.backends.common import compile_inference
-from argand.backends.graph_key import graph_key
-from argand.backends.memo import memo
-from argand.backends.preparation import prepare_joint
+from argand.backends.programs import stored
+from argand.backends.programs.graph_key import graph_key
+from argand.backends.programs.memo import memo
+from argand.backends.programs.preparation import prepare_joint
 from argand.backends.targets import (
     devices_in,
     in_host_memory,
@@ -116,7 +116,7 @@ def _stored_or_built(program: AtenProgram, key: str | None, tuned: bool) -> Host
     entry = stored.entry_for(program, None if tuned else key)
     call = entry.load(program)
     if call is None:
-        from argand.backends import generation
+        from argand.backends.programs import generation
 
         with entry.recording():
             call = generation.build(program, tuned=tuned, keep=entry.keep)
@@ -124,7 +124,7 @@ def _stored_or_built(program: AtenProgram, key: str | None, tuned: bool) -> Host
 
 
 def _eager_kernels(program: AtenProgram) -> HostCall:
-    from argand.backends import generation
+    from argand.backends.programs import generation
 
     return generation.eager_kernels(program)
 

@@ -17,7 +17,7 @@ import torch
 from torch import fx
 
 from argand._core.calls import capture_off
-from argand.backends import generation
+from argand.backends.programs import generation
 from argand.backends.registry import Backend
 from argand.backends.targets import devices_in, without_target
 from argand.backends.watch import CompileProgram, compiled_through

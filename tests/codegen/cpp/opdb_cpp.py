@@ -26,7 +26,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "lower"))
 from lowering_helpers import compare, graph_of
 
 from argand.autograd import trace_inference
-from argand.backends.generation import host_text, schedule_program
+from argand.backends.programs.generation import host_text, schedule_program
 from argand.config import config
 from argand.errors import AutogradError, LoweringError
 from argand.runtime.host import load_module

@@ -11,7 +11,8 @@ import pytest
 import torch
 
 import argand
-from argand.backends import generation, native
+from argand.backends import native
+from argand.backends.programs import generation
 from argand.errors import GpuError
 from argand.runtime.gpu.device import target
 from argand.runtime.gpu.device.target import GpuTarget

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from argand._core.calls import capture_off
-from argand.backends import generation
+from argand.backends.programs import generation
 from argand.backends.registry import Backend
 from argand.backends.watch import compiled_through
 from argand.debug import gpus

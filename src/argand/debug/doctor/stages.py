@@ -16,7 +16,7 @@ from typing import Any
 
 from torch import fx
 
-from argand.backends import generation
+from argand.backends.programs import generation
 from argand.backends.registry import Backend
 from argand.backends.watch import CompileProgram, compiled_through, watching
 from argand.config import config

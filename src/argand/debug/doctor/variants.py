@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from argand.backends import generation
+from argand.backends.programs import generation
 from argand.backends.targets import target_of
 from argand.backends.watch import CompileProgram
 from argand.codegen.host.kernels import kernel_source

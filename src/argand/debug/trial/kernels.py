@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
 
-from argand.backends import generation
+from argand.backends.programs import generation
 from argand.ir.kernel import KernelPlan, Schedule
 from argand.runtime import host
 

@@ -19,7 +19,7 @@ from torch import nn
 
 import argand
 from argand import events
-from argand.backends import generation, stored
+from argand.backends.programs import generation, stored
 from argand.codegen.cpp import overrides
 from argand.runtime import cache, toolchain
 from helpers import assert_same

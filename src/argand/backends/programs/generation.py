@@ -14,8 +14,8 @@ import torch
 
 from argand import events
 from argand.backends.aot_eager import run_eagerly
-from argand.backends.memo import memo
-from argand.backends.preparation import prepare_convolutions
+from argand.backends.programs.memo import memo
+from argand.backends.programs.preparation import prepare_convolutions
 from argand.backends.targets import in_host_memory, target_of, without_gpu_code
 from argand.codegen.host import module
 from argand.codegen.host.kernels import kernel_source

@@ -26,7 +26,7 @@ from typing import Any
 import torch
 
 from argand import events
-from argand.backends.graph_key import undescribed
+from argand.backends.programs.graph_key import undescribed
 from argand.backends.targets import devices_in
 from argand.config import config
 from argand.errors import ToolchainError
@@ -199,7 +199,7 @@ def _setting(name: str) -> object:
 @functools.cache
 def _installation() -> str:
     """Versions, argand's own files, and the processor."""
-    root = Path(__file__).parent.parent
+    root = Path(events.__file__).parent
     files = sorted(path for path in root.rglob("*") if path.suffix in (".py", ".so", ".h", ".cpp") and path.is_file())
     stamps = [(str(path.relative_to(root)), path.stat().st_size, path.stat().st_mtime_ns) for path in files]
     own = hashlib.sha256(repr(stamps).encode()).hexdigest()
