@@ -11,6 +11,7 @@ import torch
 from argand import events
 from argand._core import _C
 from argand._core.calls import uncaptured
+from argand.autograd.differentiable import Differentiable, Inputs, NotAgain
 from argand.autograd.partitioning.moves import Left, Moves
 from argand.autograd.partitioning.partition import Partition, Slot
 from argand.autograd.partitioning.parts import BackwardPart, backward_part
@@ -88,27 +89,39 @@ class LazyBackward:
 _MOST_PARTS = 8  # compiled backwards of one graph; programs that differentiate more combinations run eager's kernels
 
 
-def _gradients(moves: Moves, given: Any, saved: Any, anchor: torch.Tensor | None, grads: Any, numbers: Any) -> Any:
+def _gradients(
+    moves: Moves, again: Differentiable, given: Any, saved: Any, anchor: torch.Tensor | None, grads: Any, ctx: Any
+) -> Any:
     if not torch.is_grad_enabled():
-        return moves.gradients(given, saved, grads, numbers)
+        return moves.gradients(given, saved, grads, ctx.numbers)
+    try:
+        return again.gradients(ctx.inputs, grads)
+    except NotAgain as refused:
+        reason = str(refused)
     if anchor is None:
-        raise RuntimeError(_TWICE)
+        raise RuntimeError(_TWICE.format(reason=reason))
     with torch.no_grad():
-        found = moves.gradients(given, saved, grads, numbers)
-    return _once(found, (anchor, *grads))
+        found = moves.gradients(given, saved, grads, ctx.numbers)
+    return _once(found, (anchor, *grads), reason)
 
 
 def training_function(
-    joint: JointProgram, cut: Partition, forward: Boxed, backward: LazyBackward
+    joint: JointProgram,
+    cut: Partition,
+    forward: Boxed,
+    backward: LazyBackward,
+    graph: Callable[..., Any] | None = None,
 ) -> Callable[..., Any]:
     """A callable that takes the forward's inputs positionally and returns the forward's results, on autograd's tape.
 
     Arguments:
         forward: the compiled forward; takes a list (which it empties), returns results and kept values.
         backward: makes the compiled backward; the same calling convention.
+        graph: the captured graph as a function of its arguments, for gradients that are to be differentiated again.
     """
     plan = _Plan(joint, cut)
     moves = Moves(joint, cut, backward)
+    again = Differentiable(graph, joint, cut)
 
     class CompiledFunction(torch.autograd.Function):
         """One call of the compiled graph. Its last result is empty: it stands for all that gradients depend on."""
@@ -120,6 +133,7 @@ def training_function(
                 _write_back(plan.written, plan.raised, inputs, out)
             for position, result in plan.leaves:  # before anything is saved: what is saved of a leaf is the leaf itself
                 inputs[position].data = out[result]
+            ctx.inputs = Inputs(inputs)
             ctx.numbers = tuple([inputs[i] for i in plan.numbers])
             ctx.left = None
             if compat.saved_tensor_hooks_active():
@@ -147,7 +161,7 @@ def training_function(
                 ctx.maybe_clear_saved_tensors()
             left = None
             # The user's `backward()` may be called by a frame that is watched.
-            return uncaptured(_gradients, moves, given, saved, anchor, grads, ctx.numbers)
+            return uncaptured(_gradients, moves, again, given, saved, anchor, grads, ctx)
 
     apply: Callable[..., Any] = CompiledFunction.apply
     return apply
@@ -187,29 +201,30 @@ class _Once(torch.autograd.Function):
     """Gradients that cannot be differentiated again; whoever tries is told so."""
 
     @staticmethod
-    def forward(ctx: Any, count: int, *tensors: torch.Tensor) -> Any:
+    def forward(ctx: Any, reason: str, count: int, *tensors: torch.Tensor) -> Any:
+        ctx.reason = reason
         return tensors[:count]
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
-        raise RuntimeError(_TWICE)
+        raise RuntimeError(_TWICE.format(reason=ctx.reason))
 
 
-def _once(found: tuple[Any, ...], sources: tuple[Any, ...]) -> tuple[Any, ...]:
+def _once(found: tuple[Any, ...], sources: tuple[Any, ...], reason: str) -> tuple[Any, ...]:
     """Gradients computed under `create_graph=True`. They depend on what the graph read, as nobody recorded, and on the
     gradients that came in: `sources` lead autograd to all of these, which would else be taken for constants."""
     given = [grad for grad in found if grad is not None]
     if not given:
         return found
     leading = [source for source in sources if source is not None and source.requires_grad]
-    marked = iter(_Once.apply(len(given), *given, *leading))
+    marked = iter(_Once.apply(reason, len(given), *given, *leading))
     return tuple([None if grad is None else next(marked) for grad in found])
 
 
 _TWICE = (
-    "argand: a gradient of a gradient was asked for (create_graph=True) through a compiled graph, whose backward "
-    "cannot be differentiated again. Keep the part that needs second derivatives out of the compiled function, or run "
-    'it with backend="eager".'
+    "argand: a gradient of a gradient was asked for (create_graph=True) through a compiled graph that cannot run once "
+    "more for it: {reason}. Keep the part that needs second derivatives out of the compiled function, or run it with "
+    'backend="eager".'
 )
 
 

@@ -50,7 +50,9 @@ def compile_dynamic(
         if gradients:
             with events.span("trace_joint", "autograd", backend=backend):
                 joint = trace_joint_dynamic(gm, example_inputs, prepare)
-            return compile_joint(joint, compile_program, backend=backend, boxed=boxed, otherwise=exact)
+            return compile_joint(
+                joint, compile_program, backend=backend, boxed=boxed, otherwise=exact, graph=gm.forward
+            )
         with events.span("trace_dynamic", "autograd", backend=backend):
             program = trace_dynamic(gm, example_inputs, prepare)
         program.model = events.bus.number("model")

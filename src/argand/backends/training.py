@@ -52,7 +52,7 @@ def compile_training(
         joint = trace_joint(gm, example_inputs, bases=True)
     if joint.gradients and joint_pass is not None:
         joint_pass(joint.program)
-    return compile_joint(joint, compile_program, backend=backend, boxed=boxed, otherwise=gm.forward)
+    return compile_joint(joint, compile_program, backend=backend, boxed=boxed, otherwise=gm.forward, graph=gm.forward)
 
 
 def compile_joint(
@@ -62,12 +62,14 @@ def compile_joint(
     backend: str,
     boxed: bool,
     otherwise: Callable[..., Any] | None = None,
+    graph: Callable[..., Any] | None = None,
 ) -> Callable[..., Any]:
     """Cut a joint program in two, compile both parts, and put them on autograd's tape.
 
     Arguments:
         compile_program, boxed: as for `compile_training`.
         otherwise: called with the user's arguments when their sizes do not meet the program's conditions.
+        graph: the captured graph, run once more where gradients are differentiated again.
     """
     number = joint.program.model = events.bus.number("model")
     if not joint.gradients:
@@ -95,7 +97,7 @@ def compile_joint(
     backward = LazyBackward(cut, joint.tape, compile_backward)
     if not config.lazy_backward:
         backward.prepare()
-    run = training_function(joint, cut, forward, backward)
+    run = training_function(joint, cut, forward, backward, graph)
     recorded = wrap(recorded_program(cut.forward), run, otherwise=otherwise)
     if joint.enables_grad:
         return _under_grad(recorded)

@@ -1,0 +1,274 @@
+"""Gradients of gradients through compiled graphs, against eager's; and what is refused."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.testing._internal.common_methods_invocations import op_db
+from torch.utils import _pytree as pytree
+
+import argand
+from sweeps import WHOLE
+
+Wrap = Callable[[Any], Any]
+SHARE = 1 if WHOLE else 24
+
+
+@pytest.fixture(params=["aot_eager", "native"])
+def wrap(request: pytest.FixtureRequest) -> Wrap:
+    return lambda function: argand.compile(function, backend=request.param)
+
+
+def close(want: list[Any], got: list[Any]) -> None:
+    assert len(want) == len(got)
+    for a, b in zip(want, got):
+        assert (a is None) == (b is None)
+        if a is not None:
+            torch.testing.assert_close(b, a, rtol=1e-4, atol=1e-5, equal_nan=True)
+
+
+def penalty(model: nn.Module, wrap: Wrap) -> list[Any]:
+    """The gradient penalty of WGAN-GP."""
+    model = copy.deepcopy(model)
+    x = torch.linspace(-1, 1, 24).view(3, 8).requires_grad_()
+    for _ in range(2):
+        (grad,) = torch.autograd.grad(wrap(model)(x).sum(), x, create_graph=True)
+        ((grad.norm(dim=1) - 1) ** 2).mean().backward()
+    return [x.grad, *[p.grad for p in model.parameters()], *model.buffers()]
+
+
+MODELS: dict[str, Callable[[], nn.Module]] = {
+    "layer norm": lambda: nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.LayerNorm(16), nn.Linear(16, 1)),
+    "batch norm": lambda: nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.Tanh(), nn.Linear(16, 1)),
+    "frozen batch norm": lambda: nn.Sequential(
+        nn.Linear(8, 16), nn.BatchNorm1d(16), nn.SiLU(), nn.Linear(16, 1)
+    ).eval(),
+    "convolution": lambda: nn.Sequential(
+        nn.Unflatten(1, (2, 4)), nn.Conv1d(2, 4, 3), nn.Softplus(), nn.Flatten(), nn.Linear(8, 1)
+    ),
+    "one weight twice": lambda: Tied(),
+}
+
+
+class Tied(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.inner(self.inner(x).tanh()).square().sum(-1)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_gradient_penalty(name: str, wrap: Wrap) -> None:
+    torch.manual_seed(0)
+    model = MODELS[name]()
+    close(penalty(model, lambda f: f), penalty(model, wrap))
+
+
+def derivatives(function: Any, x: torch.Tensor, order: int) -> list[torch.Tensor]:
+    out, found = function(x).sum(), []
+    for _ in range(order):
+        (out,) = torch.autograd.grad(out.sum(), x, create_graph=True)
+        found.append(out.detach())
+    return found
+
+
+def detached(x: torch.Tensor) -> torch.Tensor:
+    """A straight-through estimator: what is detached is constant in all derivatives."""
+    with torch.no_grad():
+        scale = x.exp()
+    return x * x.detach() + (x + (x.round() - x).detach()) ** 3 * scale
+
+
+class Cube(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(x)
+        return x**3
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> torch.Tensor:
+        (x,) = ctx.saved_tensors
+        return grad * 3.5 * x**2  # not what autograd would find
+
+
+FUNCTIONS: dict[str, Any] = {
+    "smooth": lambda x: x.sin() * x.exp(),
+    "detached": detached,
+    "a function's own backward": lambda x: Cube.apply(x) * x,
+    "attention": lambda x: F.softmax(x @ x.T, -1) @ x,
+    "break": lambda x: (argand.graph_break(), (x * 2).sin() * x)[1],
+    "in place on what it made": lambda x: (x * 2).sin_().mul_(x),
+}
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_higher_orders(name: str, dynamic: bool) -> None:
+    function = FUNCTIONS[name]
+    for rows in (3, 4):
+        x = torch.randn(rows, 4, generator=torch.Generator().manual_seed(rows), requires_grad=True)
+        compiled = argand.compile(function, dynamic=dynamic)
+        close(derivatives(function, x, 3), derivatives(compiled, x, 3))
+
+
+def test_gradients_that_the_graph_turns_on() -> None:
+    """What comes before is constant then, as it was when the graph ran."""
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        scale = x.exp()
+        with torch.enable_grad():
+            return (scale * x * x).sin()
+
+    def called(run: Any) -> Any:
+        def call(x: torch.Tensor) -> torch.Tensor:
+            with torch.no_grad():
+                return run(x)
+
+        return call
+
+    x = torch.randn(4, requires_grad=True)
+    close(derivatives(called(function), x, 3), derivatives(called(argand.compile(function)), x, 3))
+
+
+def test_the_same_tensor_twice(wrap: Wrap) -> None:
+    def function(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return (a * a * b).sum()
+
+    results = []
+    for run in (function, wrap(function)):
+        x = torch.tensor([2.0, 3.0], requires_grad=True)
+        (g,) = torch.autograd.grad(run(x, x), x, create_graph=True)
+        (gg,) = torch.autograd.grad(g.sum(), x)
+        results.append([g.detach(), gg])
+    close(*results)
+
+
+def test_functionals(wrap: Wrap) -> None:
+    def function(x: torch.Tensor) -> torch.Tensor:
+        return (x.sin() * x).sum()
+
+    x, v = torch.randn(3), torch.randn(3)
+    compiled = wrap(function)
+    for name, args in (("hvp", (v,)), ("vhp", (v,)), ("hessian", ()), ("jvp", (v,))):
+        want = getattr(torch.autograd.functional, name)(function, x, *args)
+        close(
+            pytree.tree_leaves(want), pytree.tree_leaves(getattr(torch.autograd.functional, name)(compiled, x, *args))
+        )
+
+
+def test_learning_to_learn(wrap: Wrap) -> None:
+    """Steps of an inner optimizer that the outer loss is differentiated through (MAML)."""
+
+    def loss(w: torch.Tensor, b: torch.Tensor, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return F.mse_loss(torch.tanh(x @ w + b), y)
+
+    results = []
+    x, y = torch.randn(8, 3, generator=torch.Generator().manual_seed(1)), torch.zeros(8, 2)
+    for run in (loss, wrap(loss)):
+        start = [torch.full((3, 2), 0.3, requires_grad=True), torch.zeros(2, requires_grad=True)]
+        weights = list(start)
+        for _ in range(3):
+            steps = torch.autograd.grad(run(*weights, x, y), weights, create_graph=True)
+            weights = [w - 0.1 * g for w, g in zip(weights, steps)]
+        run(*weights, x, y).backward()
+        results.append([w.grad for w in start])
+    close(*results)
+
+
+def test_random_numbers_are_refused_where_they_are_differentiated_twice(wrap: Wrap) -> None:
+    model = nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.5), nn.Tanh())
+    x = torch.randn(3, 4, requires_grad=True)
+    (grad,) = torch.autograd.grad(wrap(model)(x).sum(), x, create_graph=True)
+    with pytest.raises(RuntimeError, match="gradient of a gradient .* it draws random numbers"):
+        grad.sum().backward()
+
+
+def test_inputs_that_were_written_to(wrap: Wrap) -> None:
+    w, bias = torch.ones(3, requires_grad=True), torch.zeros(3)
+    x = torch.randn(3, requires_grad=True)
+    y = wrap(lambda x, w, bias: ((x + bias) * w).sin().sum())(x, w, bias)
+    bias.add_(1)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        torch.autograd.grad(y, x, create_graph=True)
+
+
+def test_inputs_that_are_gone(wrap: Wrap) -> None:
+    """What the backward does not need is not kept alive for a second one."""
+    x = torch.randn(3, requires_grad=True)
+    other = torch.randn(3)
+    y = wrap(lambda x, other: (x.sin() + other).exp())(x, other)
+    del other
+    gc.collect()
+    (grad,) = torch.autograd.grad(y.sum(), x, create_graph=True)
+    try:
+        (second,) = torch.autograd.grad(grad.sum(), x)
+    except RuntimeError as error:
+        assert "is gone" in str(error)
+    else:
+        assert second.isfinite().all()
+
+
+def test_what_the_graph_writes(wrap: Wrap) -> None:
+    def function(x: torch.Tensor, count: torch.Tensor) -> torch.Tensor:
+        count.add_(1)
+        return (x * x).sin()
+
+    x, count = torch.randn(3, requires_grad=True), torch.zeros(())
+    close(
+        derivatives(lambda x: function(x, torch.zeros(())), x, 2), derivatives(lambda x: wrap(function)(x, count), x, 2)
+    )
+    assert count == 1
+
+
+SAMPLED = [op for op in op_db if op.supports_gradgrad and torch.float64 in op.dtypes]
+CHOSEN = SAMPLED if SHARE == 1 else random.Random(7).sample(SAMPLED, len(SAMPLED) // SHARE)
+
+
+@pytest.mark.parametrize("op", CHOSEN, ids=lambda op: f"{op.name}.{op.variant_test_name}".rstrip("."))
+def test_operators(op: Any) -> None:
+    """The first sample of each operator of torch's test database; all of them with `SWEEPS=whole`."""
+    sample = next(iter(op.sample_inputs("cpu", torch.float64, requires_grad=True)), None)
+    if sample is None:
+        pytest.skip("it has no sample")
+
+    def function(*args: Any) -> Any:
+        given, kwargs = pytree.tree_unflatten(args, spec)
+        out = op(*given, **kwargs)
+        return sample.output_process_fn_grad(out)
+
+    leaves, spec = pytree.tree_flatten(((sample.input, *sample.args), sample.kwargs))
+    torch.manual_seed(0)
+    try:
+        want = _second(function, leaves)
+    except RuntimeError as error:
+        pytest.skip(f"eager raises {error}")
+    torch.manual_seed(0)
+    argand.reset()
+    try:
+        got = _second(argand.compile(function), leaves)
+    except RuntimeError as error:
+        assert "gradient of a gradient" in str(error) or want is None
+        return
+    if want is not None:
+        close(want, got or [])
+
+
+def _second(function: Any, leaves: list[Any]) -> list[Any] | None:
+    inputs = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor) and leaf.requires_grad]
+    results = [r for r in pytree.tree_leaves(function(*leaves)) if isinstance(r, torch.Tensor) and r.requires_grad]
+    if not results:
+        return None
+    grads = torch.autograd.grad([r.abs().square().sum() for r in results], inputs, create_graph=True, allow_unused=True)
+    again = [g.abs().square().sum() for g in grads if g is not None and g.requires_grad]
+    second = torch.autograd.grad(again, inputs, allow_unused=True) if again else ()
+    return [None if g is None else g.detach() for g in (*grads, *second)]
