@@ -108,6 +108,7 @@ ALLOWED: Final[dict[str, list[str]]] = {
     ],
     "stored, not looked at": [
         "lru_caches.py _weak: weakref.ref(value)",
+        "object_methods.py _signature: types.MethodType(called, function)",
         "classes.py make_function: types.FunctionType(code, frame.globals, code.co_name, None, closure)",
         "classes.py build_class: tuple(given)",
         "classes.py intrinsic_1: typing.TypeVarTuple(value)",

@@ -44,7 +44,7 @@ from argand.capture.natives.rows import (
     tested,
 )
 from argand.capture.objects import iteration, keys, names, polyfills
-from argand.capture.objects.call_protocol import classes, native_handlers
+from argand.capture.objects.call_protocol import calls, classes, native_handlers
 from argand.capture.objects.call_protocol.native_handlers import (
     BREAK_MODULES,
     PURE_MODULES,
@@ -259,6 +259,14 @@ def _partial(interp: Interpreter, fn: Function, args: Args, kwargs: Kwargs) -> o
 
 SAFE_NEW.add(functools.partial)
 STORING_NEW.add(functools.partial)
+
+
+@method(functools.partial, "__call__")
+def _call_partial(interp: Interpreter, cls: type, name: str, owner: Any, args: Args, kwargs: Kwargs) -> object:
+    """As its base does it, from a class that derives from it."""
+    if not calls.is_partial(interp, type(owner)):
+        return interp.native(functools.partial.__call__, owner, *args, **kwargs)
+    return calls.call_partial(interp, owner, args, kwargs)
 
 
 _key_type = type(functools.cmp_to_key(len))  # type: ignore[arg-type]

@@ -9,6 +9,8 @@ import typing
 import weakref
 from typing import Any
 
+import torch
+
 from argand._core import _C
 from argand.capture.facts.frames import NULL
 from argand.capture.facts.handlers import Function, Kwargs
@@ -314,6 +316,8 @@ def _property_methods(interp: Interpreter, cls: type, name: str, owner: Any, arg
         return interp.call(function, args)
     if name == "__call__":
         return interp.call(c_part(staticmethod, owner, "__func__"), args, kwargs)
+    if name == "__init__" and not interp.is_outer(owner) and all(type(f) is types.FunctionType for f in args[:1]):
+        return interp.unread(getattr(cls, name), owner, *args, **kwargs)  # stored, but for a function's own text
     return interp.native(getattr(cls, name), owner, *args, **kwargs)
 
 
@@ -395,6 +399,10 @@ def _signature(interp: Interpreter, fn: Function, args: Args, kwargs: Kwargs) ->
     function = args[0].__func__ if args and type(args[0]) is types.MethodType else args[0] if args else None
     if is_a(function, type) and id(function) not in interp.local_classes:
         return NotImplemented  # interpreted: it reads what the class and its metaclass have
+    if len(args) == 1 and not kwargs and is_a(function, torch.nn.Module):
+        called = interp.types.lookup(type(function), "__call__")
+        if type(called) is types.FunctionType and interp.try_attr(function, "__signature__") is NULL:
+            return _signature(interp, fn, [types.MethodType(called, function)], {})
     if len(args) != 1 or kwargs or type(function) is not types.FunctionType or function.__dict__:
         return pure(interp, fn, args, kwargs)
     interp.load_function(function)

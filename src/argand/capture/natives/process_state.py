@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import _hashlib
 import _pickle
 import _warnings
+import contextvars
+import hashlib
 import warnings
 import weakref
 from typing import Any
@@ -13,9 +16,52 @@ from argand.capture.facts.interfaces import Interpreter
 from argand.capture.facts.kinds import held_items, is_a
 from argand.capture.facts.overlays import Shadow
 from argand.capture.facts.sources import CallSource, ConstSource
-from argand.capture.objects.call_protocol.native_handlers import Args, function, method
+from argand.capture.natives.builtin_methods import read_only
+from argand.capture.objects.call_protocol.native_handlers import (
+    Args,
+    add_functions,
+    add_methods,
+    function,
+    method,
+    pure,
+)
 from argand.capture.world import pending
 from argand.errors import graph_break
+
+_UNSET = object()
+
+
+def held_in_context(variable: contextvars.ContextVar[object]) -> object:
+    """What a variable holds in the context of the thread that asks, or `_UNSET` (a step of a source)."""
+    return contextvars.ContextVar.get(variable, _UNSET)
+
+
+@method(contextvars.ContextVar, "get")
+def _get_variable(interp: Interpreter, cls: type, name: str, owner: Any, args: Args, kwargs: Kwargs) -> object:
+    """Read in the context of the call, like a global; what sets it ends the graph."""
+    if not interp.is_outer(owner) or kwargs or len(args) > 1:
+        return interp.native(contextvars.ContextVar.get, owner, *args, **kwargs)
+    value = interp.unread(contextvars.ContextVar.get, owner, _UNSET)
+    loaded = interp.state.load_source(CallSource(interp.source(owner), held_in_context), value)
+    if value is not _UNSET:
+        return loaded
+    if args:
+        return args[0]
+    default = interp.unread(contextvars.ContextVar.get, owner)  # which it was made with, or LookupError
+    return interp.state.load_source(CallSource(interp.source(owner), contextvars.ContextVar.get), default)
+
+
+for _constructor in ("new", *(f"openssl_{name}" for name in ("md5", "sha1", "sha224", "sha256", "sha384", "sha512"))):
+    if hasattr(_hashlib, _constructor):
+        add_functions(pure, getattr(_hashlib, _constructor))
+_Digest: Any = type(hashlib.sha256())
+add_methods(_Digest, read_only, "digest hexdigest copy")
+
+
+@method(_Digest, "update")
+def _update_digest(interp: Interpreter, cls: type, name: str, owner: Any, args: Args, kwargs: Kwargs) -> object:
+    return interp.native(getattr(cls, name), owner, *[interp.plain(arg) for arg in args], **kwargs)
+
 
 _ATOMS = frozenset((type(None), bool, int, float))
 """What is pickled the same wherever it stands; of equal strings, which of them are one object decides."""

@@ -6,6 +6,8 @@ import types
 from types import ModuleType
 from typing import Any
 
+import torch
+
 from argand.capture.facts.exceptions import ObservedException
 from argand.capture.facts.frames import NULL
 from argand.capture.facts.handlers import Function
@@ -91,9 +93,17 @@ _ACCEPTED: dict[str, object] = {
 }  # fmt: skip
 
 
+_OF_FUNCTIONS: dict[str, object] = {
+    "to_save": tuple, "non_differentiable": tuple, "dirty_tensors": tuple, "materialize_grads": bool,
+}  # fmt: skip
+"""What the context of a `torch.autograd.Function` keeps for autograd, which looks at it once the function returned."""
+
+
 def _refuse_native(meta: object, obj: object, name: str, *values: object) -> None:
     """End the graph where C code of a class checks or converts what is written, or does something else with it."""
     if type(meta) is types.MemberDescriptorType and is_heap(meta.__objclass__):
+        return
+    if values and name in _OF_FUNCTIONS and is_a(obj, torch._C._FunctionBase) and is_a(values[0], _OF_FUNCTIONS[name]):
         return
     if values and name in _ACCEPTED and is_a(values[0], _ACCEPTED[name]) and type(meta) in descriptors.MEMBERS:
         return

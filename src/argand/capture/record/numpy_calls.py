@@ -60,6 +60,8 @@ def call(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> Any:
     Raises:
         GraphBreak: an argument is not constant, or the function draws random numbers, reads files, calls back.
     """
+    if _asks_sizes(state, fn, args, kwargs):
+        return state.interpreter.getattr(args[0], _SIZES[fn.__name__])
     traced = traced_call(state, fn, args, kwargs)
     if traced is not NotImplemented:
         return traced
@@ -70,8 +72,7 @@ def call(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> Any:
             state.extra_effects.append((fn, list(args), dict(kwargs)))
             return None
         raise _break(name, "random numbers of numpy are drawn")
-    if name in _EFFECTS:
-        raise _break(name, "it reads or changes something outside, or calls Python code")
+    refuse_effects(name)
     given = [_value(state, arg, name) for arg in args]
     named = {key: _value(state, value, name) for key, value in kwargs.items()}
     numpy = sys.modules["numpy"]
@@ -84,6 +85,16 @@ def call(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> Any:
     return result
 
 
+_SIZES = {"shape": "shape", "ndim": "ndim"}
+
+
+def _asks_sizes(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> bool:
+    """`numpy.shape(t)` and `numpy.ndim(t)`, which ask the tensor for the attribute of their name."""
+    name = callables.text_of(fn, "__name__")
+    known = name in _SIZES and fn is getattr(sys.modules["numpy"], name)
+    return known and len(args) == 1 and not kwargs and state.interpreter.is_tensor(args[0])
+
+
 def traced_call(state: CaptureState, fn: Function, args: Sequence[object], kwargs: Kwargs) -> object:
     """A numpy function on arrays that the graph computes; NotImplemented where there are none."""
     given = tuple([state.deep_resolve(arg) for arg in args])
@@ -93,6 +104,12 @@ def traced_call(state: CaptureState, fn: Function, args: Sequence[object], kwarg
     if state.graph.dynamics is not None:
         given, named = symbolic_ops.plain(given), symbolic_ops.plain(named)
     return state.arrays.call(fn, given, named)
+
+
+def refuse_effects(name: str) -> None:
+    """End the graph before a function of numpy's that reads or writes files, or calls Python code."""
+    if name in _EFFECTS:
+        raise _break(name, "it reads or changes something outside, or calls Python code")
 
 
 def _random(fn: Function, owner: object) -> bool:

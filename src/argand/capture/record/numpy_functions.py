@@ -21,10 +21,10 @@ _IMPURE = ("numpy.random", "numpy.testing", "numpy.lib.npyio", "numpy.ctypeslib"
 def is_numpy(fn: Function) -> bool:
     """Whether a callable belongs to numpy."""
     owner = callables.fact(fn, "__self__")
-    candidates = [fn, type(fn), owner if is_a(owner, type) else type(owner)]
+    candidates = [fn, type(fn), owner if is_a(owner, type) else type(owner), callables.fact(fn, "__objclass__")]
     numpys = False
     for candidate in candidates:
-        module = callables.text_of(candidate, "__module__")
+        module = module_of(candidate) if is_a(candidate, type) else callables.text_of(candidate, "__module__")
         if module == "numpy" or module.startswith("numpy."):
             if module.startswith(_IMPURE):
                 return False
@@ -56,6 +56,7 @@ def call(interp: Interpreter, fn: Any, args: list[Any], kwargs: Kwargs) -> objec
         return traced
     owner = callables.fact(fn, "__self__")
     values = [*args, *kwargs.values(), *([owner] if is_array(owner) else [])]
+    numpy_calls.refuse_effects(callables.text_of(fn, "__name__"))
     for value in values:
         if not is_value(interp, value):
             raise not_constant(fn, value)

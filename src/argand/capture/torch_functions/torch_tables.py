@@ -17,6 +17,7 @@ from argand.capture.record import numpy_calls
 from argand.capture.sizes import unbacked_ops
 from argand.capture.torch_functions import modes, modules, optimizers, overriding
 from argand.capture.torch_functions.torch_calls import (
+    CODES,
     Handler,
     all_of,
     enter_late,
@@ -85,6 +86,35 @@ def _transforms_active(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs)
     return NotImplemented if state.graph.scopes else False
 
 
+@handler(torch._shape_as_tensor)
+def _shape_as_tensor(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> object:
+    """The sizes as a tensor of integers on the CPU."""
+    if kwargs or len(args) != 1 or not state.interpreter.is_tensor(args[0]):
+        return leaf(state, fn, args, kwargs)
+    sizes = [*state.interpreter.getattr(args[0], "shape")]
+    return leaf(state, torch.tensor, (sizes,), {"dtype": torch.int64, "device": torch.device("cpu")})
+
+
+@handler(*all_of("_C._nn._parse_to"))
+def _parse_to(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> object:
+    """What `Module.to` asks: of a tensor it takes device and dtype."""
+    given = (args[0] if args else None, *(kwargs.get(name) for name in ("tensor", "other")))
+    tensor = next((value for value in given if state.interpreter.is_tensor(value)), None)
+    if tensor is not None:
+        device = state.interpreter.getattr(tensor, "device")
+        dtype = state.interpreter.getattr(tensor, "dtype")
+        args = (device, dtype, *args[1:])
+        kwargs = {name: value for name, value in kwargs.items() if name not in ("tensor", "other")}
+    with torch._C.DisableTorchFunction():
+        return state.interpreter.native(fn, *args, **kwargs)
+
+
+def _kept_from_torchs_compiler(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> object:
+    """A function of torch's (`Optimizer.zero_grad`) around which torch's own compiler is switched off."""
+    return state.interpreter.call(state.interpreter.getattr(fn, "__wrapped__"), args, kwargs)
+
+
+CODES["_compile.py:_disable_dynamo.<locals>.inner"] = _kept_from_torchs_compiler
 handler(directives.mark_step_begin)(_answer(None))
 enter_rows({
     # what does not change in a process, or is guarded as it was at the frame's entry (`modes.guard_functions`)

@@ -24,6 +24,7 @@ _DESCRIPTORS: Final = frozenset(
     {types.MethodDescriptorType, types.WrapperDescriptorType, types.ClassMethodDescriptorType}
 )
 _STORING: Final = frozenset({"append", "insert", "__setitem__", "setdefault"})
+_PARTIAL: Final = vars(functools.partial)
 _LRU: Final = type(functools.lru_cache(maxsize=None)(len))
 
 
@@ -193,7 +194,7 @@ def _defining_class(fn: Function, cls: type, name: str) -> type:
 def _call_instance(interp: Interpreter, fn: Any, args: list[object], kwargs: dict[str, object]) -> object:
     cls = type(fn)
     if cls is functools.partial:
-        return _call_partial(interp, fn, args, kwargs)
+        return call_partial(interp, fn, args, kwargs)
     if cls is staticmethod:
         return call(interp, fn.__func__, args, kwargs)
     if cls is _LRU:
@@ -211,6 +212,8 @@ def _call_instance(interp: Interpreter, fn: Any, args: list[object], kwargs: dic
         interp.note_class(cls)
         return call_function(interp, method, [fn, *args], kwargs)
     if type(method) is types.WrapperDescriptorType:
+        if method is _PARTIAL["__call__"] and is_partial(interp, cls):
+            return call_partial(interp, fn, args, kwargs)
         handler = native_handlers.CALLABLE_OBJECTS.get(cls)
         if handler is not None:
             return by_handler(fn, handler, interp, fn, args, kwargs)
@@ -218,9 +221,17 @@ def _call_instance(interp: Interpreter, fn: Any, args: list[object], kwargs: dic
     return call(interp, descriptors.bind(interp, method, fn, cls), args, kwargs)
 
 
-def _call_partial(
+def is_partial(interp: Interpreter, cls: type) -> bool:
+    """Whether objects of a class show as attributes what `functools.partial` keeps in them."""
+    interp.note_class(cls)
+    own = any(interp.types.lookup(cls, name) is not _PARTIAL[name] for name in ("func", "args", "keywords"))
+    return issubclass(cls, functools.partial) and not own and not interp.types.python_level(cls, "__getattribute__")
+
+
+def call_partial(
     interp: Interpreter, fn: functools.partial[object], args: list[object], kwargs: dict[str, object]
 ) -> object:
+    """A call of a `functools.partial`, or of an object of a class that derives from it and calls as it does."""
     if not interp.is_outer(fn):
         return call(interp, fn.func, [*fn.args, *args], {**fn.keywords, **kwargs})
     source = interp.source(fn)

@@ -12,12 +12,16 @@ import functools
 import gc
 import types
 import weakref
+from collections.abc import Iterator
 from typing import Any
+
+import torch
+from torch import fx
 
 from argand._core import _C
 from argand.capture.facts.frames import NULL
 from argand.capture.facts.handlers import Function
-from argand.capture.facts.interfaces import Interpreter
+from argand.capture.facts.interfaces import CaptureState, Interpreter
 from argand.capture.facts.kinds import is_a
 from argand.capture.facts.sources import CallSource, ConstSource
 from argand.capture.facts.typefacts import is_heap
@@ -114,14 +118,14 @@ def _computed(interp: Interpreter, fn: Any, args: list[object], kwargs: dict[str
     if plain and _is_kept(interp, fn, args, kwargs):
         return _answer(interp, fn, args, kwargs)
     state = interp.state
-    guards, nodes, before = len(state.guards), state.graph.calls, pending.effects(state)
+    guards, before, last = len(state.guards), pending.effects(state), _last_node(state)
     with pending.watching(state) as untouched:
         value = interp.call(fn.__wrapped__, args, kwargs)
-    alone = state.graph.calls == nodes and pending.same_effects(state, before) and not interp.types.overlay
+    alone = pending.same_effects(state, before) and not interp.types.overlay and _is_made_of_constants(state, last)
     # What was read before is not seen to be read again: a function that adds no guard may read it all the same.
     if alone and plain and untouched and not tensors_written(state):
         return _answer(interp, fn, args, kwargs)
-    if all(map(_is_steady, list(state.guards)[guards:])):
+    if all(map(_is_steady, list(state.guards)[guards:])) and not _draws(state, last):
         return value
     _C.skip_code(fn.__wrapped__.__code__, True)  # C code calls it, once for what it remembers: not worth compiling
     raise graph_break(
@@ -130,6 +134,35 @@ def _computed(interp: Interpreter, fn: Any, args: list[object], kwargs: dict[str
         explanation="A function under functools.lru_cache gives what it computed once, whatever has changed since.",
         hints=("Pass what the function reads as an argument, or call it outside the compiled function.",),
     )
+
+
+def _last_node(state: CaptureState) -> fx.Node:
+    return next(iter(reversed(state.graph.graph.nodes)), state.graph.graph._root)
+
+
+def _behind(state: CaptureState, last: fx.Node) -> Iterator[fx.Node]:
+    node = last.next
+    while node is not state.graph.graph._root:
+        yield node
+        node = node.next
+
+
+def _draws(state: CaptureState, last: fx.Node) -> bool:
+    """Whether operations recorded behind a node draw random numbers or write: not to be done at each call."""
+    return any(node in state.graph.effectful or node in state.graph.writing for node in _behind(state, last))
+
+
+def _is_made_of_constants(state: CaptureState, last: fx.Node) -> bool:
+    """Whether operations recorded behind a node need no tensor from before it, draw no random numbers, and write to
+    none: the function can run by itself, and what was recorded of it is not needed."""
+    builder = state.graph
+    own: set[fx.Node] = set()
+    for node in _behind(state, last):
+        own.add(node)
+        if node.op != "call_function" or not own.issuperset(node.all_input_nodes):
+            return False
+    apart = not (builder.scopes or builder.entered or torch._C._len_torch_function_stack() > 1)
+    return not own or (apart and not _draws(state, last))
 
 
 def _is_plain(interp: Interpreter, value: object) -> bool:

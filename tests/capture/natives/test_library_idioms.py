@@ -1,0 +1,172 @@
+"""What libraries do around their tensors: partials with classes of their own, digests, contexts, signatures, numpy tables."""
+
+from __future__ import annotations
+
+import contextvars
+import functools
+import hashlib
+import inspect
+import typing
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import argand
+
+X = torch.ones(2, 2)
+P = typing.ParamSpec("P")
+VARIABLE: contextvars.ContextVar[float] = contextvars.ContextVar("VARIABLE")
+WITH_DEFAULT: contextvars.ContextVar[float] = contextvars.ContextVar("WITH_DEFAULT", default=3.0)
+
+
+def whole(fn: Any) -> Any:
+    return argand.compile(fn, backend="eager", fullgraph=True)
+
+
+class Plain(functools.partial):  # type: ignore[type-arg]
+    pass
+
+
+class Doubling(functools.partial):  # type: ignore[type-arg]
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return super().__call__(*args, **kwargs) * 2
+
+
+class Hiding(functools.partial):  # type: ignore[type-arg]
+    @property
+    def func(self) -> Any:  # type: ignore[override]
+        return torch.sub
+
+
+@pytest.mark.parametrize("cls", [Plain, Doubling])
+def test_partials_of_a_class_of_ones_own(cls: Any) -> None:
+    outer = cls(torch.mul, other=torch.tensor(3.0))
+
+    def program(x: torch.Tensor) -> Any:
+        made = cls(torch.add, other=2.0)
+        return outer(x), made(x), made.keywords
+
+    compiled = whole(program)
+    assert torch.equal(compiled(X)[0], program(X)[0]) and torch.equal(compiled(X)[1], program(X)[1])
+    outer.keywords["other"] = torch.tensor(5.0)
+    assert torch.equal(compiled(X)[0], program(X)[0])
+
+
+def test_a_partial_that_hides_what_it_calls() -> None:
+    hiding = Hiding(torch.mul, other=3.0)
+    assert torch.equal(argand.compile(lambda x: hiding(x) + 1, backend="eager")(X), X * 3 + 1)
+
+
+def test_parameters_of_signatures_in_annotations() -> None:
+    def program(x: torch.Tensor) -> torch.Tensor:
+        def inner(*args: P.args, **kwargs: P.kwargs) -> Any:
+            return args[0] * kwargs["k"]
+
+        return inner(x, k=2.0)
+
+    assert torch.equal(whole(program)(X), X * 2)
+
+
+def test_the_signature_of_a_module() -> None:
+    class Own(torch.nn.Linear):
+        def __call__(self, x: torch.Tensor, scale: float = 2.0) -> torch.Tensor:
+            return super().__call__(x) * scale
+
+    for module in (torch.nn.Linear(2, 2), Own(2, 2)):
+        program = lambda x, module=module: (
+            x * len(inspect.signature(module).parameters),
+            str(inspect.signature(module)),
+        )
+        assert whole(program)(X)[1] == program(X)[1]
+
+
+def test_variables_of_contexts_are_read_at_each_call() -> None:
+    def program(x: torch.Tensor) -> Any:
+        return x * VARIABLE.get(2.0), WITH_DEFAULT.get()
+
+    compiled = whole(program)
+    assert torch.equal(compiled(X)[0], X * 2) and compiled(X)[1] == 3.0
+    token = VARIABLE.set(4.0)
+    assert torch.equal(compiled(X)[0], X * 4)
+    VARIABLE.reset(token)
+    assert torch.equal(compiled(X)[0], X * 2)
+
+    def elsewhere() -> Any:
+        WITH_DEFAULT.set(7.0)
+        return compiled(X)[1]
+
+    assert contextvars.copy_context().run(elsewhere) == 7.0 and compiled(X)[1] == 3.0
+
+
+def test_a_variable_without_a_value() -> None:
+    def program(x: torch.Tensor) -> Any:
+        try:
+            return x * VARIABLE.get()
+        except LookupError:
+            return x - 1
+
+    assert torch.equal(argand.compile(program, backend="eager")(X), X - 1)
+
+
+@pytest.mark.parametrize("name", ["md5", "sha1", "sha256", "sha512"])
+def test_digests(name: str) -> None:
+    def program(x: torch.Tensor, text: str) -> Any:
+        digest = getattr(hashlib, name)(text.encode())
+        digest.update(b"more")
+        return x * 2, digest.hexdigest(), digest.copy().digest()
+
+    compiled = argand.compile(program, backend="eager")
+    for text in ("a", "b", "a"):
+        assert compiled(X, text)[1:] == program(X, text)[1:]
+
+
+def test_a_digest_from_outside_is_not_captured() -> None:
+    digest = hashlib.sha256(b"start")
+
+    def program(x: torch.Tensor) -> Any:
+        digest.update(b"more")
+        return x * 2, digest.hexdigest()
+
+    compiled = argand.compile(program, backend="eager")
+    first, second = compiled(X)[1], compiled(X)[1]
+    fresh = hashlib.sha256(b"startmore")
+    assert first == fresh.hexdigest() != second
+
+
+def test_tables_of_numpy_as_numbers() -> None:
+    def program(x: torch.Tensor) -> Any:
+        points, weights = np.polynomial.legendre.leggauss(3)
+        return x * float((np.arange(3) / 3).sum()), points.tolist(), weights[0].item(), np.shape(x), np.ndim(x)
+
+    assert whole(program)(X)[1:] == program(X)[1:]
+
+
+def test_constants_that_a_cached_function_makes() -> None:
+    calls = []
+
+    @functools.lru_cache(maxsize=None)
+    def constants(values: tuple[float, ...], dtype: torch.dtype) -> tuple[torch.Tensor, ...]:
+        return tuple(torch.tensor(value, dtype=dtype) * 2 for value in values)
+
+    @functools.lru_cache(maxsize=None)
+    def noise(n: int) -> torch.Tensor:
+        calls.append(n) if n > 5 else None
+        return torch.rand(n)
+
+    def program(x: torch.Tensor) -> Any:
+        return x * constants((1.0, 2.0), x.dtype)[1], constants((1.0, 2.0), x.dtype)[0]
+
+    compiled = whole(program)
+    assert torch.equal(compiled(X)[0], X * 4) and compiled(X)[1] is constants((1.0, 2.0), torch.float32)[0]
+    constants((1.0, 2.0), torch.float32)[1].fill_(9.0)
+    assert torch.equal(compiled(X)[0], X * 9)
+    constants.cache_clear()
+    assert torch.equal(compiled(X)[0], X * 4)
+    seen = []
+    for call in (lambda x: x * noise(2), argand.compile(lambda x: x * noise(2), backend="eager")):
+        noise.cache_clear()
+        torch.manual_seed(0)
+        seen.append((call(X), call(X), torch.rand(1)))
+    assert all(torch.equal(a, b) for a, b in zip(*seen))

@@ -1,0 +1,75 @@
+"""Functions of torch that libraries call around their models: `Module.to`, `zero_grad`, sizes as tensors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+import argand
+
+
+def whole(fn: Any) -> Any:
+    return argand.compile(fn, backend="eager", fullgraph=True)
+
+
+def test_a_module_where_its_input_is() -> None:
+    module = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.BatchNorm1d(2)).eval()
+    x = torch.randn(3, 2)
+    compiled = argand.compile(lambda x: module.to(x)(x), backend="eager")
+    assert torch.equal(compiled(x), module(x))
+    wide = compiled(x.double())
+    assert wide.dtype == torch.float64 and module[0].weight.dtype == torch.float64
+    assert torch.equal(wide, module(x.double()))
+
+
+def test_gradients_are_cleared() -> None:
+    module = torch.nn.Linear(2, 2)
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+    x = torch.randn(3, 2)
+
+    @argand.compile(backend="eager")
+    def step() -> torch.Tensor:
+        optimizer.zero_grad()
+        return module(x).sum()
+
+    for _ in range(2):
+        step().backward()
+        assert torch.equal(module.bias.grad, torch.full((2,), 3.0))
+    optimizer.zero_grad(set_to_none=False)
+    assert torch.equal(module.bias.grad, torch.zeros(2))
+
+
+def test_sizes_as_a_tensor() -> None:
+    compiled = whole(lambda x: (torch._shape_as_tensor(x), x * 2))
+    for shape in ((2, 3), (4, 5), (1,), ()):
+        sizes = compiled(torch.ones(shape))[0]
+        assert sizes.dtype == torch.int64 and sizes.tolist() == list(shape)
+
+
+def test_what_a_function_keeps_for_its_backward_behind_a_graph_break() -> None:
+    class Scaled(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: torch.Tensor, y: torch.Tensor) -> Any:
+            argand.graph_break()
+            ctx.save_for_backward(x, y)
+            ctx.mark_non_differentiable(marked := y * 1)
+            ctx.set_materialize_grads(False)
+            return x * y, marked
+
+        @staticmethod
+        def backward(ctx: Any, grad: torch.Tensor, other: Any) -> Any:
+            x, y = ctx.saved_tensors
+            return grad * y * (2 if other is None else 3), grad * x
+
+    def run(call: Any) -> list[torch.Tensor]:
+        x, y = torch.ones(2, requires_grad=True), torch.full((2,), 3.0, requires_grad=True)
+        out, marked = call(x, y)
+        assert not marked.requires_grad
+        out.sum().backward()
+        return [out, x.grad, y.grad]
+
+    want = run(Scaled.apply)
+    compiled = argand.compile(lambda x, y: Scaled.apply(x, y), backend="eager")
+    for _ in range(2):
+        assert all(torch.equal(a, b) for a, b in zip(want, run(compiled)))
