@@ -40,6 +40,13 @@ class Hiding(functools.partial):  # type: ignore[type-arg]
         return torch.sub
 
 
+class Bound(functools.partial):  # type: ignore[type-arg]
+    __slots__ = ("func",)
+
+    def __init__(self, func: Any) -> None:
+        self.func = func
+
+
 @pytest.mark.parametrize("cls", [Plain, Doubling])
 def test_partials_of_a_class_of_ones_own(cls: Any) -> None:
     outer = cls(torch.mul, other=torch.tensor(3.0))
@@ -55,8 +62,13 @@ def test_partials_of_a_class_of_ones_own(cls: Any) -> None:
 
 
 def test_a_partial_that_hides_what_it_calls() -> None:
-    hiding = Hiding(torch.mul, other=3.0)
-    assert torch.equal(argand.compile(lambda x: hiding(x) + 1, backend="eager")(X), X * 3 + 1)
+    hiding, bound = Hiding(torch.mul, other=3.0), Bound(torch.mul)
+    program = lambda x: (hiding(x) + 1, bound(x, 2.0), bound.func, hiding.func is torch.sub)
+    compiled = whole(program)
+    assert torch.equal(compiled(X)[0], X * 3 + 1) and torch.equal(compiled(X)[1], X * 2)
+    assert compiled(X)[2:] == program(X)[2:] == (torch.mul, True)
+    bound.func = torch.add
+    assert compiled(X)[2] is torch.add and torch.equal(compiled(X)[1], X * 2)
 
 
 def test_parameters_of_signatures_in_annotations() -> None:

@@ -264,8 +264,6 @@ STORING_NEW.add(functools.partial)
 @method(functools.partial, "__call__")
 def _call_partial(interp: Interpreter, cls: type, name: str, owner: Any, args: Args, kwargs: Kwargs) -> object:
     """As its base does it, from a class that derives from it."""
-    if not calls.is_partial(interp, type(owner)):
-        return interp.native(functools.partial.__call__, owner, *args, **kwargs)
     return calls.call_partial(interp, owner, args, kwargs)
 
 

@@ -13,8 +13,8 @@ from argand.capture.facts.code import effort_limits
 from argand.capture.facts.frames import GENERATOR, NULL, Frame
 from argand.capture.facts.handlers import Function
 from argand.capture.facts.interfaces import Interpreter
-from argand.capture.facts.kinds import is_a, mro_of
-from argand.capture.facts.sources import AttrSource
+from argand.capture.facts.kinds import c_part, is_a, mro_of
+from argand.capture.facts.sources import AttrSource, CallSource
 from argand.capture.facts.typefacts import BUILTIN_METHODS
 from argand.capture.objects import attributes, descriptors, generators, iteration, stand_ins, text
 from argand.capture.objects.call_protocol import binding, classes, native_handlers
@@ -24,7 +24,9 @@ _DESCRIPTORS: Final = frozenset(
     {types.MethodDescriptorType, types.WrapperDescriptorType, types.ClassMethodDescriptorType}
 )
 _STORING: Final = frozenset({"append", "insert", "__setitem__", "setdefault"})
-_PARTIAL: Final = vars(functools.partial)
+_PARTS: Final[dict[str, Function]] = {
+    name: vars(functools.partial)[name].__get__ for name in ("func", "args", "keywords")
+}
 _LRU: Final = type(functools.lru_cache(maxsize=None)(len))
 
 
@@ -212,7 +214,8 @@ def _call_instance(interp: Interpreter, fn: Any, args: list[object], kwargs: dic
         interp.note_class(cls)
         return call_function(interp, method, [fn, *args], kwargs)
     if type(method) is types.WrapperDescriptorType:
-        if method is _PARTIAL["__call__"] and is_partial(interp, cls):
+        if method is vars(functools.partial)["__call__"]:
+            interp.note_class(cls)
             return call_partial(interp, fn, args, kwargs)
         handler = native_handlers.CALLABLE_OBJECTS.get(cls)
         if handler is not None:
@@ -221,24 +224,19 @@ def _call_instance(interp: Interpreter, fn: Any, args: list[object], kwargs: dic
     return call(interp, descriptors.bind(interp, method, fn, cls), args, kwargs)
 
 
-def is_partial(interp: Interpreter, cls: type) -> bool:
-    """Whether objects of a class show as attributes what `functools.partial` keeps in them."""
-    interp.note_class(cls)
-    own = any(interp.types.lookup(cls, name) is not _PARTIAL[name] for name in ("func", "args", "keywords"))
-    return issubclass(cls, functools.partial) and not own and not interp.types.python_level(cls, "__getattribute__")
-
-
 def call_partial(
     interp: Interpreter, fn: functools.partial[object], args: list[object], kwargs: dict[str, object]
 ) -> object:
-    """A call of a `functools.partial`, or of an object of a class that derives from it and calls as it does."""
-    if not interp.is_outer(fn):
-        return call(interp, fn.func, [*fn.args, *args], {**fn.keywords, **kwargs})
-    source = interp.source(fn)
-    load = interp.state.load_source
-    func = load(AttrSource(source, "func"), fn.func)
-    first = interp.shadow(load(AttrSource(source, "args"), fn.args))
-    named = interp.shadow(load(AttrSource(source, "keywords"), fn.keywords))
+    """A call of a `functools.partial`, or of an object of a class that derives from it, whatever that one's attributes
+    are: C code has the parts."""
+    parts: list[Any] = [c_part(functools.partial, fn, name) for name in _PARTS]
+    func, first, named = parts
+    if interp.is_outer(fn):
+        source, load = interp.source(fn), interp.state.load_source
+        plain = type(fn) is functools.partial
+        sources = [AttrSource(source, name) if plain else CallSource(source, read) for name, read in _PARTS.items()]
+        func = load(sources[0], func)
+        first, named = interp.shadow(load(sources[1], first)), interp.shadow(load(sources[2], named))
     return call(interp, func, [*first, *args], {**named, **kwargs})
 
 
