@@ -376,49 +376,42 @@ PAGES: tuple[Page, ...] = (
     ),
     Page(
         kind="cached function that reads what can change",
-        what="A function under `functools.lru_cache` reads something besides its arguments, such as a global, or "
-        "computes with tensors.",
+        what="A function under `functools.lru_cache`, which has no result for its arguments yet, reads what the compiled "
+        "function changed before the call, has effects, or gets tensors.",
         why="Eager keeps what the function gave the first time, whatever has changed since; code compiled now "
         "would give what it gives now.",
         remedy="Pass what it reads as an argument, or call it outside the compiled function.",
         before="""
         import functools
 
-
-        class Config:
-            sizes = [1, 2, 3]
+        table = {"calls": 0, "factor": 2.0}
 
 
         @functools.lru_cache
-        def total(config):
-            return [sum(config.sizes)]
-
-
-        config = Config()
+        def total(n):
+            return [n * table["factor"]]
 
 
         @argand.compile
         def f(x):
-            return x * total(config)[0]
+            table["calls"] += 1
+            return x * total(3)[0]
 
 
         print(f(torch.ones(3)))
         """,
         after="""
-        class Config:
-            sizes = [1, 2, 3]
+        table = {"calls": 0, "factor": 2.0}
 
 
-        def total(config):
-            return [sum(config.sizes)]
-
-
-        config = Config()
+        def total(n, factor):
+            return [n * factor]
 
 
         @argand.compile
         def f(x):
-            return x * total(config)[0]
+            table["calls"] += 1
+            return x * total(3, table["factor"])[0]
 
 
         print(f(torch.ones(3)))

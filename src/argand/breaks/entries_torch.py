@@ -286,34 +286,6 @@ PAGES: tuple[Page, ...] = (
         also=("modes left out of order",),
     ),
     Page(
-        kind="autocast object from outside",
-        what="A `torch.autocast` object that was made outside is entered.",
-        why="Entering changes the object.",
-        remedy="Write `with torch.autocast(...):` in the compiled function.",
-        before="""
-        context = torch.autocast("cpu", dtype=torch.bfloat16)
-
-
-        @argand.compile
-        def f(x):
-            with context:
-                return x @ x
-
-
-        print(f(torch.eye(3)))
-        """,
-        after="""
-        @argand.compile
-        def f(x):
-            with torch.autocast("cpu", dtype=torch.bfloat16):
-                return x @ x
-
-
-        print(f(torch.eye(3)))
-        """,
-        also=("modes left out of order",),
-    ),
-    Page(
         kind="mode entered before",
         what="After a graph break in a `with torch.inference_mode():` block, the block is left.",
         why="The mode was entered for real before the second graph, and only real code can leave it.",

@@ -138,7 +138,6 @@ IDS: Final[Mapping[str, str]] = {
     "argument of a function that is called while capturing": "AG0111",
     "recurrent layer of unusual arguments": "AG0112",
     "composed function under autocast": "AG0113",
-    "autocast object from outside": "AG0114",
     "mode entered before": "AG0115",
     "mode left that was entered before": "AG0116",
     "modes left out of order": "AG0117",
@@ -173,4 +172,4 @@ IDS: Final[Mapping[str, str]] = {
     "error inside argand": "AG0144",
 }
 # fmt: on
-RETIRED: Final[frozenset[str]] = frozenset()
+RETIRED: Final[frozenset[str]] = frozenset({"AG0114"})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 import torch
 
 import argand
@@ -73,3 +74,38 @@ def test_what_a_function_keeps_for_its_backward_behind_a_graph_break() -> None:
     compiled = argand.compile(lambda x, y: Scaled.apply(x, y), backend="eager")
     for _ in range(2):
         assert all(torch.equal(a, b) for a, b in zip(want, run(compiled)))
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+@pytest.mark.parametrize("broken", [False, True])
+def test_autocast_objects_from_before(enabled: bool, broken: bool) -> None:
+    module, x = torch.nn.Linear(2, 2), torch.ones(3, 2)
+    context, off = torch.autocast("cpu", dtype=torch.bfloat16, enabled=enabled), torch.autocast("cpu", enabled=False)
+
+    @torch.autocast("cpu", dtype=torch.bfloat16)
+    def decorated(x: torch.Tensor) -> torch.Tensor:
+        return module(x)
+
+    def program(x: torch.Tensor) -> Any:
+        with context:
+            first = module(x)
+            if broken:
+                argand.graph_break()
+            with off:
+                second = module(x)
+            third = module(x)
+        try:
+            with context:
+                raise ValueError
+        except ValueError:
+            pass
+        return first, second, third, module(x), decorated(x), torch.is_autocast_enabled("cpu")
+
+    want = program(x)
+    seen = vars(context).copy()
+    compiled = argand.compile(program, backend="eager", fullgraph=not broken)
+    for _ in range(2):
+        assert all(a.dtype == b.dtype and torch.equal(a, b) for a, b in zip(want[:-1], compiled(x)[:-1]))
+        assert not torch.is_autocast_enabled("cpu") and vars(context) == seen
+    context.fast_dtype = torch.float16 if enabled else torch.bfloat16
+    assert [t.dtype for t in compiled(x)[:-1]] == [t.dtype for t in program(x)[:-1]]

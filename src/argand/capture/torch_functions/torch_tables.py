@@ -275,41 +275,34 @@ def _autocast_class(state: CaptureState, fn: Function, args: Args, kwargs: Kwarg
 
 
 _AUTOCAST_KINDS = all_of("amp.autocast_mode.autocast cuda.amp.autocast cpu.amp.autocast")
+_OF_AUTOCAST = ("device", "fast_dtype", "_enabled", "_cache_enabled")
 handler(*_AUTOCAST_KINDS)(_autocast_class)
 
 
 @handler(*(kind.__enter__ for kind in _AUTOCAST_KINDS))
 def _enter_autocast(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> Any:
     """What autocast.__enter__ does, with its attributes, so that a real __exit__ can follow a graph break."""
-    context = args[0]
-    if state.is_outer(context):
-        raise errors.graph_break(
-            kind="autocast object from outside",
-            context="autocast",
-            explanation="Entering an autocast object that was made outside changes it.",
-            hints=("Write `with torch.autocast(...):` in the compiled function.",),
-        )
-    kind = context.device
-    context.prev_cache_enabled = torch.is_autocast_cache_enabled()
-    context.prev = torch.is_autocast_enabled(kind)
-    context.prev_fastdtype = torch.get_autocast_dtype(kind)
-    torch.set_autocast_enabled(kind, context._enabled)
-    torch.set_autocast_dtype(kind, context.fast_dtype)
+    context, interp = args[0], state.interpreter
+    kind, dtype, enabled, cached = (interp.getattr(context, name) for name in _OF_AUTOCAST)
+    for name, value in (
+        ("prev_cache_enabled", torch.is_autocast_cache_enabled()),
+        ("prev", torch.is_autocast_enabled(kind)),
+        ("prev_fastdtype", torch.get_autocast_dtype(kind)),
+    ):
+        interp.setattr(context, name, value)
+    torch.set_autocast_enabled(kind, enabled)
+    torch.set_autocast_dtype(kind, dtype)
     torch.autocast_increment_nesting()
-    torch.set_autocast_cache_enabled(context._cache_enabled)
-    node = _record_effect(
-        state,
-        torch.amp.autocast_mode._enter_autocast,
-        (kind, context.fast_dtype, context._enabled, context._cache_enabled),
-    )
+    torch.set_autocast_cache_enabled(cached)
+    node = _record_effect(state, torch.amp.autocast_mode._enter_autocast, (kind, dtype, enabled, cached))
     state.open_modes.append((id(context), None, node))
-    state.interpreter.born[id(context)] = (context, state.interpreter.number)
+    interp.born[id(context)] = (context, interp.number)
     return context
 
 
 @handler(*(kind.__exit__ for kind in _AUTOCAST_KINDS))
 def _exit_autocast(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> bool:
-    context = args[0]
+    context, interp = args[0], state.interpreter
     if not state.open_modes or state.open_modes[-1][0] != id(context):
         raise errors.graph_break(
             kind="modes left out of order",
@@ -319,9 +312,10 @@ def _exit_autocast(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> 
     _, _, node = state.open_modes.pop()
     if torch.autocast_decrement_nesting() == 0:
         torch.clear_autocast_cache()
-    torch.set_autocast_enabled(context.device, context.prev)
-    torch.set_autocast_dtype(context.device, context.prev_fastdtype)
-    torch.set_autocast_cache_enabled(context.prev_cache_enabled)
+    kind = interp.getattr(context, "device")
+    torch.set_autocast_enabled(kind, interp.getattr(context, "prev"))
+    torch.set_autocast_dtype(kind, interp.getattr(context, "prev_fastdtype"))
+    torch.set_autocast_cache_enabled(interp.getattr(context, "prev_cache_enabled"))
     _record_effect(state, torch.amp.autocast_mode._exit_autocast, (node,))
     return False
 
