@@ -376,8 +376,8 @@ PAGES: tuple[Page, ...] = (
     ),
     Page(
         kind="cached function that reads what can change",
-        what="A function under `functools.lru_cache`, which has no result for its arguments yet, reads what the compiled "
-        "function changed before the call, has effects, or gets tensors.",
+        what="A function under `functools.lru_cache`, which has no result for its arguments yet, reads what the "
+        "compiled function changed before the call, has effects, or gets tensors.",
         why="Eager keeps what the function gave the first time, whatever has changed since; code compiled now "
         "would give what it gives now.",
         remedy="Pass what it reads as an argument, or call it outside the compiled function.",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from typing import Any
 
 from argand import errors
@@ -86,19 +87,23 @@ class _Asked(dict[int, Any]):
         return super().__contains__(key)
 
 
-class Untouched:
-    """Whether what ran in `watching` looked at an object whose changes are held back."""
+@dataclass(slots=True)
+class Watched:
+    """What ran in `watching` looked at.
 
-    seen = True
+    Arguments:
+        ids: of objects that existed before, whether anything of them is held back or not.
+        changed: whether something of one of them is.
+    """
 
-    def __bool__(self) -> bool:
-        return not self.seen
+    ids: set[int] = field(default_factory=set)
+    changed: bool = True
 
 
 @contextlib.contextmanager
-def watching(state: CaptureState) -> Iterator[Untouched]:
-    """While this is open, looks at objects whose changes are held back are noted; true after, if there was none."""
-    answer = Untouched()
+def watching(state: CaptureState) -> Iterator[Watched]:
+    """While this is open, looks at objects from before the frame are noted."""
+    answer = Watched()
     entries = pending(state)
     changed = {id(entry.original if isinstance(entry, Shadow) else entry.obj) for entry in entries}
     namespaces = {id(entry.shadow) for entry in entries if isinstance(entry, Shadow)}
@@ -112,7 +117,8 @@ def watching(state: CaptureState) -> Iterator[Untouched]:
         for table, asked in zip(tables, watched):
             dict.update(table, asked)
         state.shadows, state.overlay, state.dict_shadows = tables
-    answer.seen = any(changed & asked.ids for asked in watched)
+    answer.ids = set().union(*(asked.ids for asked in watched)) & state.outer.keys()
+    answer.changed = any(changed & asked.ids for asked in watched)
 
 
 def whole_globals(skip_frame: bool = False) -> errors.GraphBreak:

@@ -119,13 +119,14 @@ def _computed(interp: Interpreter, fn: Any, args: list[object], kwargs: dict[str
         return _answer(interp, fn, args, kwargs)
     state = interp.state
     guards, before, last = len(state.guards), pending.effects(state), _last_node(state)
-    with pending.watching(state) as untouched:
+    with pending.watching(state) as watched:
         value = interp.call(fn.__wrapped__, args, kwargs)
     alone = pending.same_effects(state, before) and not interp.types.overlay and _is_made_of_constants(state, last)
     # What was read before is not seen to be read again: a function that adds no guard may read it all the same.
-    if alone and plain and untouched and not tensors_written(state):
+    if alone and plain and not watched.changed and not tensors_written(state):
         return _answer(interp, fn, args, kwargs)
-    if all(map(_is_steady, list(state.guards)[guards:])) and not _draws(state, last):
+    steady = all(map(_is_steady, list(state.guards)[guards:])) and not any(_may_change(state, i) for i in watched.ids)
+    if steady and not watched.changed and not _draws(state, last):
         return value
     _C.skip_code(fn.__wrapped__.__code__, True)  # C code calls it, once for what it remembers: not worth compiling
     raise graph_break(
@@ -211,6 +212,12 @@ def _mark(interp: Interpreter) -> object:
     ours(name=1)
     key: Any = next(iter(_tables(interp, ours)[0]))
     return key[0]
+
+
+def _may_change(state: CaptureState, number: int) -> bool:
+    """Whether an object that was looked at, by its id, holds what programs change: no module, function or class."""
+    obj = state.object_by_id(number)
+    return not (is_a(obj, _STEADY) or (type(obj) is dict and "__name__" in obj and "__builtins__" in obj))
 
 
 def _is_steady(guard: Guard) -> bool:
