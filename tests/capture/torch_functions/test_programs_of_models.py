@@ -144,6 +144,33 @@ def test_a_size_in_a_tensor_as_a_bound() -> None:
     assert len(backend.graphs) == 3
 
 
+def test_numbers_where_tensors_are_expected() -> None:
+    """longformer: `torch.div` of two sizes makes a tensor, which is a size."""
+
+    def fn(x: torch.Tensor) -> Any:
+        count = torch.div(x.size(1), 4, rounding_mode="trunc") - 1
+        parts = x.new_zeros((x.size(0), count, 4)), x.narrow(1, 0, count), x[:, : 4 * count].view(-1, count, 4)
+        more = torch.div(torch.tensor(x.size(1)), 4, rounding_mode="floor")
+        return *parts, torch.zeros(more), torch.floor_divide(x.size(0), 2)
+
+    backend = CountingBackend()
+    compiled = argand.compile(fn, backend=backend, fullgraph=True)
+    for columns in (12, 16, 18, 21):
+        x = torch.randn(3, columns)
+        assert_same(fn(x), compiled(x))
+    assert len(backend.graphs) == 2
+
+    def results(x: torch.Tensor) -> Any:
+        n = x.size(0)
+        numbers = torch.div(n, 0.5), torch.add(True, True), torch.mul(2, 1j), torch.add(n, 3, alpha=4)
+        negative = torch.div(-n, 2, rounding_mode="trunc"), torch.div(-n, 2, rounding_mode="floor")
+        return *numbers, *negative, torch.sub(1.5, n), torch.true_divide(n, 2), torch.zeros(5)[: negative[1]]
+
+    whole(results, torch.randn(3, 4))
+    with torch.device("meta"):
+        whole(results, torch.randn(3, 4))
+
+
 def test_a_size_in_a_tensor_that_is_written_to() -> None:
     def fn(x: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
         span = torch.tensor(x.size(0))

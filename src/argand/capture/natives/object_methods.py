@@ -118,21 +118,24 @@ def _object_plain(interp: Interpreter, cls: type, name: str, owner: object, args
 @method(object, "__reduce_ex__", "__reduce__")
 def _object_reduce(interp: Interpreter, cls: type, name: str, owner: object, args: Args, kwargs: Kwargs) -> object:
     facts = interp.types
+    asked = is_a(facts.lookup(type(owner), "__getattribute__"), types.FunctionType)
+    old = name == "__reduce__" or not args or type(args[0]) is not int or args[0] < 2
     if name == "__reduce_ex__":
         custom = facts.lookup(type(owner), "__reduce__")
-        if is_a(custom, types.FunctionType):
-            return interp.call(custom, [owner])
-        if custom is not NULL and custom is not object.__reduce__:
-            return interp.call(custom, [owner])  # a C class's own: an exception's, an iterator's
-    if is_a(facts.lookup(type(owner), "__getattribute__"), types.FunctionType):
+        bound = interp.try_attr(owner, "__reduce__") if asked else NULL  # as C code looks it up, also if it is object's
+        if custom is not NULL and custom is not object.__reduce__:  # also of a C class: an exception's, an iterator's
+            return interp.call(custom, [owner]) if bound is NULL else interp.call(bound, [])
+    if asked and old:
         raise native_handlers.unknown_native(getattr(object, name))  # it would run natively
+    if asked:
+        return _reduce_with_hooks(interp, owner)
     for hook in ("__getstate__", "__getnewargs_ex__", "__getnewargs__"):
         if is_a(facts.lookup(type(owner), hook), types.FunctionType):
             return _reduce_with_hooks(interp, owner)
     if interp.is_outer(owner) and not (is_heap(type(owner)) or is_a(owner, CONTAINERS)):
         return interp.native(getattr(object, name), owner, *args, **kwargs)
     if interp.is_outer(owner) and not is_a(owner, CONTAINERS):
-        if name == "__reduce__" or not args or type(args[0]) is not int or args[0] < 2:
+        if old:
             raise native_handlers.unknown_native(getattr(object, name))  # another way to copy, with other errors
         return _reduce_with_hooks(interp, owner)
     return interp.native(getattr(object, name), interp.shadow(owner), *args, **kwargs)
@@ -153,10 +156,11 @@ def _reduce_with_hooks(interp: Interpreter, owner: object) -> Any:
     elif hook is not NULL:  # of a class derived from str, bytes, a number...
         args += interp.native(hook, owner)
     hook = interp.types.lookup(cls, "__getstate__")
-    if is_a(hook, types.FunctionType):
-        state = interp.call(hook, [owner])
+    getstate = interp.getattr(owner, "__getstate__")
+    if not (hook is object.__getstate__ and is_a(getstate, types.BuiltinMethodType) and getstate.__self__ is owner):
+        state = interp.call(getstate, [])
     else:
-        namespace = interp.try_attr(owner, "__dict__")
+        namespace = _own_namespace(interp, owner)
         state = None if namespace is NULL else dict(interp.shadow(namespace)) or None
         slots = _slot_state(interp, owner)
         if hook is object.__getstate__ and len(args) == 1 and _holds_more(cls, len(_slot_names(interp, cls))):
@@ -164,6 +168,13 @@ def _reduce_with_hooks(interp: Interpreter, owner: object) -> Any:
         if slots:
             state = (state, slots)
     return (copyreg.__newobj__, args, state, None, None)  # type: ignore[attr-defined]
+
+
+def _own_namespace(interp: Interpreter, owner: object) -> Any:
+    """An instance's `__dict__`, which copying takes past a `__getattribute__` of the class; NULL without one."""
+    if is_a(interp.types.lookup(type(owner), "__getattribute__"), types.FunctionType):
+        return attributes.generic_read(interp, owner, "__dict__")
+    return interp.try_attr(owner, "__dict__")
 
 
 def _slot_state(interp: Interpreter, owner: object) -> dict[str, object]:

@@ -7,11 +7,12 @@ from typing import Any
 import torch
 from torch import fx
 
-from argand.capture.facts.handlers import Args, Kwargs
+from argand.capture.facts.handlers import Args, Function, Kwargs
 from argand.capture.facts.interfaces import GraphBuilder
 from argand.capture.facts.kinds import is_a
 from argand.capture.facts.values.symbolic import SYMBOLIC
 from argand.capture.facts.values.tensor_info import TensorInfo
+from argand.capture.facts.words import words
 from argand.capture.record import constants
 from argand.graph.python_operators import ARITHMETIC, NEGATIVE
 
@@ -20,6 +21,10 @@ _ARITHMETIC: dict[object, Any] = {
     for op in (*map(ARITHMETIC.__getitem__, ("add", "sub", "mul", "floordiv")), NEGATIVE)
     for spelling in (op.native, getattr(torch, op.name, op.native), op.name)
 }
+_DIVISIONS = (torch.div, torch.divide, torch.Tensor.div, torch.Tensor.divide, "div", "divide")
+_FACTORIES = tuple(
+    getattr(torch, name) for name in words("zeros ones empty full rand randn randint randperm arange linspace eye")
+)
 _DEEPEST = 16
 
 
@@ -53,13 +58,22 @@ def _of_node(builder: GraphBuilder, node: object, written: set[fx.Node], depth: 
         return None
     if node.target is torch.tensor and not set(node.kwargs) - {"dtype", "device"}:
         return _of_node(builder, node.args[0], written, depth - 1)
-    compute = _ARITHMETIC.get(node.target)
     parts = [_of_node(builder, arg, written, depth - 1) for arg in node.args]
+    if node.target in _DIVISIONS and set(node.kwargs) == {"rounding_mode"} and len(parts) == 2:
+        return _divided(parts[0], parts[1], node.kwargs["rounding_mode"])
+    compute = _ARITHMETIC.get(node.target)
     return None if compute is None or node.kwargs or any(part is None for part in parts) else compute(*parts)
 
 
+def _divided(over: Any, under: Any, rounding: object) -> object:
+    """The quotient where rounding down and rounding to zero are the same; None elsewhere."""
+    if over is None or under is None or rounding not in ("floor", "trunc") or not (over >= 0 and under > 0):
+        return None
+    return over // under
+
+
 def numbers(
-    builder: GraphBuilder, infos: list[TensorInfo], args: Args, kwargs: Kwargs
+    builder: GraphBuilder, func: Function, infos: list[TensorInfo], args: Args, kwargs: Kwargs
 ) -> tuple[tuple[object, ...], dict[str, object]] | None:
     """The arguments with tensors as numbers and lists, where these are known or can be symbols; None if none is."""
     changed = False
@@ -81,8 +95,9 @@ def numbers(
         changed = True
         return plain
 
+    kept = 0 if any(func is each for each in _FACTORIES) else 1  # else the first is the tensor that is asked
     arguments = (
-        (*args[:1], *(as_number(arg) for arg in args[1:])),
+        (*args[:kept], *(as_number(arg) for arg in args[kept:])),
         {key: as_number(value) for key, value in kwargs.items()},
     )
     return arguments if changed else None

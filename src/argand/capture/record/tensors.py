@@ -203,7 +203,7 @@ class GraphBuilder:
             else:
                 meta = self.compute(func, args, kwargs, infos, device, meta_args, meta_kwargs)
         except errors.GraphBreak:
-            as_numbers = size_tensors.numbers(self, infos, args, kwargs)
+            as_numbers = size_tensors.numbers(self, func, infos, args, kwargs)
             if as_numbers is None:
                 raise
             return self.record(func, *as_numbers, device=device)

@@ -13,6 +13,8 @@ from argand.capture.facts.handlers import Args, Function, Kwargs
 from argand.capture.facts.interfaces import GraphBuilder
 from argand.capture.facts.kinds import module_of
 from argand.capture.facts.values.array_value import Traced
+from argand.capture.facts.values.symbolic import SYMBOLIC
+from argand.capture.facts.words import words
 from argand.capture.metadata import metadata, numpy_scalars
 from argand.capture.metadata.special_calls import named, special
 from argand.capture.record import numpy_calls
@@ -156,6 +158,15 @@ def _copy_of_tensor(builder: GraphBuilder, func: Function, data: object, kwargs:
         )
     tensor = builder.call(_T.clone, (builder.call(_T.detach, (data,), {}),), {})
     return builder.call(_T.to, (tensor,), target) if target else tensor
+
+
+@special(*named(torch, *words("add sub subtract mul multiply div divide true_divide floor_divide")))
+def _of_two_numbers(builder: GraphBuilder, func: Function, args: Args, kwargs: Kwargs) -> object:
+    """`torch.div(n, 2)`: torch takes both numbers for tensors on the CPU, whatever the default device is."""
+    if len(args) != 2 or not all(type(arg) in _NUMBERS or type(arg) in SYMBOLIC for arg in args) or "out" in kwargs:
+        return NotImplemented
+    first = builder.call(torch.tensor, args[:1], {"device": "cpu"})
+    return builder.call(func, (first, args[1]), kwargs)
 
 
 @special(*named(_T, "new_tensor"))
