@@ -66,7 +66,8 @@ class LazyBackward:
             if len(self._runs) >= _MOST_PARTS:
                 return self.run_eagerly(given, f"{_MOST_PARTS} combinations of results were differentiated before")
             program = backward_part(self.cut, self.tape, given).program  # compiling changes it
-            run = self._runs[given] = self._make(program)
+            with compat.without_default_device():
+                run = self._runs[given] = self._make(program)
         return run
 
     def run_eagerly(self, given: tuple[bool, ...], reason: str) -> Boxed:
@@ -138,7 +139,7 @@ def training_function(
             ctx.left = None
             if compat.saved_tensor_hooks_active():
                 out = [*out[: plan.results], *map(_alone, out[plan.results :])]
-            anchor = torch.empty(0)
+            anchor = torch.empty(0, device="cpu")
             ctx.save_for_backward(*plan.kept(inputs, out), anchor)
             ctx.set_materialize_grads(False)
             results = plan.result_tensors(out)

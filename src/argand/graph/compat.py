@@ -16,6 +16,28 @@ from torch.utils._python_dispatch import TorchDispatchMode
 aten = torch.ops.aten
 
 
+def default_device() -> torch.device | None:
+    """That of `torch.set_default_device` or of an entered `torch.device`, where no mode of the program's is active."""
+    if torch._C._len_torch_function_stack() != 1:
+        return None
+    kind = getattr(sys.modules.get("torch.utils._device"), "DeviceContext", None)
+    mode: Any = torch._C._get_function_stack_at(0)
+    return mode.device if type(mode) is kind else None
+
+
+@contextlib.contextmanager
+def without_default_device() -> Iterator[None]:
+    """Inside, tensors are made where the call that makes them says."""
+    if default_device() is None:
+        yield
+        return
+    mode = torch._C._pop_torch_function_stack()
+    try:
+        yield
+    finally:
+        torch._C._push_on_torch_function_stack(mode)
+
+
 class DispatchMode(TorchDispatchMode):
     """A dispatch mode that keeps torch's own compiler out of the process: every mode of argand's is one."""
 

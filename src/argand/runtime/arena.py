@@ -39,15 +39,15 @@ class Arena:
 
     def __init__(self, nbytes: int) -> None:
         self.nbytes = nbytes
-        self.storage = torch.empty(nbytes, dtype=torch.uint8)
-        self.error = torch.zeros(1, dtype=torch.int32)
+        self.storage = torch.empty(nbytes, dtype=torch.uint8, device="cpu")
+        self.error = torch.zeros(1, dtype=torch.int32, device="cpu")
         # Reading the flag through ctypes costs a tenth of Tensor.item().
         self.flag = ctypes.c_int32.from_address(self.error.data_ptr())
         self.views: dict[Any, Views] = {}  # by `layout`, or by (layout, *sizes)
 
     def tensor(self, offset: int, size: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
         """A tensor of the given layout whose first element is `offset` bytes into the block."""
-        typed = torch.empty(0, dtype=dtype)
+        typed = torch.empty(0, dtype=dtype, device="cpu")
         return typed.set_(self.storage.untyped_storage(), offset // dtype.itemsize, size, stride)
 
     def check(self) -> None:

@@ -148,11 +148,11 @@ def rand_strided(
     """A random tensor of the given layout, for running a host module by itself."""
     count = 1 + sum((n - 1) * s for n, s in zip(size, stride)) if all(size) else 0
     if dtype.is_floating_point or dtype.is_complex:
-        flat = torch.randn(count, dtype=torch.float32).to(dtype)
+        flat = torch.randn(count, dtype=torch.float32, device="cpu").to(dtype)
     elif dtype is torch.bool:
-        flat = torch.rand(count) < 0.5
+        flat = torch.rand(count, device="cpu") < 0.5
     else:
-        flat = torch.zeros(count, dtype=dtype)  # an integer may be an index: zero is always in range
+        flat = torch.zeros(count, dtype=dtype, device="cpu")  # an integer may be an index: zero is always in range
     return torch.as_strided(flat.to(device), size, stride)
 
 

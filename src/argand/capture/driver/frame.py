@@ -44,7 +44,7 @@ from argand.capture.torch_functions import modes, torch_contexts
 from argand.capture.torch_functions.overriding import TraceMode
 from argand.capture.world import aliasing, narration
 from argand.config import config
-from argand.graph.compat import keep_torch_compiler_out
+from argand.graph.compat import default_device, keep_torch_compiler_out, without_default_device
 from argand.graph.nodes.module_text import module_text
 
 BreakAt = dict[int, int | None]
@@ -185,6 +185,7 @@ class _Capture:
 
     def __init__(self, info: _C.FrameInfo, region: Region, known: failures.Known) -> None:
         self.info = info
+        self.device = default_device()
         self.region = region
         self.known = known
         self.reason: errors.BreakReason | None = None
@@ -267,6 +268,7 @@ class _Capture:
         info = self.info
         self._take_back()
         state = CaptureState(info.code, info.globals, info.builtins, info.closure, info.args, config, GraphBuilder())
+        torch_contexts.enter_default_device(state, self.device)
         interpreter = Interpreter(state, _process.session())
         interpreter.handled_outside = self.handled
         interpreter.patience.endless = self.region.fullgraph
@@ -289,7 +291,8 @@ class _Capture:
             "trace_frame", "capture", function=name, filename=code.co_filename, line=code.co_firstlineno
         ) as told:
             try:
-                exit = self._interpret(state, break_at)
+                with without_default_device():
+                    exit = self._interpret(state, break_at)
             except (errors.GraphBreak, Restart) as ending:
                 told["outcome"] = (
                     "graph break" if isinstance(ending, errors.GraphBreak) else "restarts for symbolic sizes"
@@ -314,7 +317,7 @@ class _Capture:
                     if guard is not None:
                         guard.__exit__(None, None, None)
         if state.graph.entered and exit.kind != "raise":
-            raise torch_contexts.still_open(state.graph.entered)
+            torch_contexts.check_end(state)
         if state.graph.undressing and exit.kind != "raise":
             raise subclasses.still_off(state.graph.undressing)
         return exit
@@ -425,7 +428,7 @@ class _Capture:
         return _C.Entry(transformed_code(code, decode(code)), state.guards.build(), self.region, None)
 
     def _backend(self, graph: fx.GraphModule, inputs: list[torch.Tensor]) -> object:
-        with events.span("backend", "capture", backend=self.region.backend_name):
+        with events.span("backend", "capture", backend=self.region.backend_name), without_default_device():
             changes = modes.changed_by(graph.graph)
             places = subclasses.places(inputs)
             compiled = self.region.backend(graph, subclasses.bare_at(places, inputs))

@@ -8,6 +8,7 @@ import types
 from dataclasses import dataclass
 
 import torch
+from torch.utils import _device
 
 from argand.capture.facts import compat
 from argand.capture.facts.words import words
@@ -38,6 +39,19 @@ class Target:
     keep: bool = False
     attribute: str = ""
     name: str = ""
+
+
+@functools.cache
+def device_constructors() -> frozenset[object]:
+    """The functions that a default device is for."""
+    return frozenset(_device._device_constructors())
+
+
+def placed(func: object, kwargs: dict[str, object], device: torch.device | None) -> dict[str, object]:
+    """The arguments of a call that capture itself makes under a default device, which has no say in it."""
+    if kwargs.get("device") is not None or func not in device_constructors():
+        return kwargs
+    return {**kwargs, "device": device or "cpu"}
 
 
 RANDOM = frozenset(

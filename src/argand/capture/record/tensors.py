@@ -25,7 +25,13 @@ from argand.capture.facts.sources import Source
 from argand.capture.facts.values.symbolic import SYMBOLIC, SymbolicBool
 from argand.capture.facts.values.tensor_info import Dressed, Scope, TensorInfo
 from argand.capture.metadata import data_errors, memory, metadata, numpy_scalars
-from argand.capture.metadata.call_targets import METHODS_OF_OPERATORS, OPERATOR_OPCODES, Target, target_of
+from argand.capture.metadata.call_targets import (
+    METHODS_OF_OPERATORS,
+    OPERATOR_OPCODES,
+    Target,
+    placed,
+    target_of,
+)
 from argand.capture.metadata.special_calls import CONSTANTS, SPECIAL
 from argand.capture.record import constants, scopes, size_tensors
 from argand.capture.sizes import symbolic_bends, symbolic_index, symbolic_tensors, unbacked_calls, unbacked_ops
@@ -168,6 +174,7 @@ class GraphBuilder:
         """
         try:
             time_limit.check()
+            kwargs = placed(func, kwargs, device) if self.entered else kwargs
             return self._record(func, args, kwargs, device, meta_args, meta_kwargs)
         except time_limit.OutOfTime:
             raise effort_limits.out_of_time(getattr(func, "__name__", str(func))) from None

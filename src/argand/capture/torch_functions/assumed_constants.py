@@ -19,6 +19,14 @@ def call(state: CaptureState, fn: Function, name: str, args: Args, kwargs: Kwarg
     Raises:
         GraphBreak: the value of an argument is not known before the graph runs.
     """
+    if state.graph.entered:
+        raise graph_break(
+            kind="argument of a function that is called while capturing",
+            context=name,
+            explanation=f"{name}, marked with assume_constant_result, is called where a device is the default one, or "
+            "within a torch-function mode, which it would not see.",
+            hints=("Call it outside of the `with` block, or before torch.set_default_device.",),
+        )
     values = _Values(state, name)
     with torch._C.DisableTorchFunction():
         real_args = [values.real(arg) for arg in args]

@@ -142,19 +142,26 @@ def put_back_on_error(run: Function, changes: str) -> Callable[..., object]:
     return with_all
 
 
-def guard_functions() -> tuple[tuple[Callable[[], object], object], ...]:
-    """(function, value now) pairs: compiled code is valid only while these hold."""
+def guard_functions(device: torch.device | None = None) -> tuple[tuple[Callable[[], object], object], ...]:
+    """(function, value now) pairs: compiled code is valid only while these hold.
+
+    Arguments:
+        device: the default device at the frame's entry, whose mode is off while the frame is captured.
+    """
     checks: list[Callable[[], object]] = [
         torch.is_grad_enabled,
         torch.is_inference_mode_enabled,
         torch._C._is_any_autocast_enabled,
         torch.get_default_dtype,
         torch._C._get_deterministic_algorithms,
-        torch._C._len_torch_function_stack,
         torch._C._len_torch_dispatch_stack,
         torch._C._get_tracing_state,
     ]
     answers: list[tuple[Callable[[], object], object]] = [(check, check()) for check in checks]
+    if device is None:
+        answers.append((torch._C._len_torch_function_stack, torch._C._len_torch_function_stack()))
+    else:
+        answers.append((compat.default_device, device))
     if torch.are_deterministic_algorithms_enabled():
         fills = torch._C._get_deterministic_fill_uninitialized_memory
         answers.append((fills, fills()))
@@ -166,7 +173,8 @@ def guard_functions() -> tuple[tuple[Callable[[], object], object], ...]:
 def guard_surroundings(state: CaptureState) -> None:
     """Guard what the meaning of the whole frame depends on."""
     state.autocast = autocast_state()
-    state.guards.add(None, "global_state", guard_functions())
+    outside = [entry.mode for entry in state.graph.entered]
+    state.guards.add(None, "global_state", guard_functions(outside[0] if outside else None))
     # Tensors have tangents only while a level is open, and nothing else about them tells.
     level = DictItemSource(ConstSource(vars(forward_ad)), "_current_level")
     state.guards.add(level, "equals", forward_ad._current_level, label="GLOBAL_STATE", shown=False)
@@ -195,7 +203,7 @@ def cannot_capture() -> bool:
     forward-mode gradients, tracing, subclass contexts): frames run eagerly."""
     return (
         forward_ad._current_level >= 0
-        or torch._C._len_torch_function_stack() > 0
+        or (torch._C._len_torch_function_stack() > 0 and compat.default_device() is None)
         or torch._C._len_torch_dispatch_stack() > 0
         or torch._C._functorch.peek_interpreter_stack() is not None
         or torch._C._get_tracing_state() is not None

@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterable
 from typing import Any
 
 import torch
 from torch.overrides import TorchFunctionMode
-from torch.utils import _device
 
 from argand import errors
 from argand.capture.facts.frames import NULL
 from argand.capture.facts.handlers import Args, Function, Kwargs
 from argand.capture.facts.interfaces import CaptureState, GraphBuilder
+from argand.capture.metadata.call_targets import device_constructors
 from argand.capture.objects import instances
 from argand.capture.sizes import subclasses
 from argand.capture.sizes.subclasses import PLAIN
-
-
-@functools.cache
-def _device_constructors() -> frozenset[object]:
-    return frozenset(_device._device_constructors())
 
 
 def concerns(builder: GraphBuilder, types: Iterable[type]) -> bool:
@@ -35,7 +29,7 @@ def dispatch(mode: TraceMode, func: Function, types: Iterable[type], args: Args,
     entered = builder.entered
     if entered and not isinstance(entered[-1].mode, torch.device):
         return _ask_mode(mode, func, types, args, kwargs)
-    if entered and kwargs.get("device") is None and func in _device_constructors():
+    if entered and kwargs.get("device") is None and func in device_constructors():
         kwargs = {**kwargs, "device": entered[-1].mode}
     owners = [] if builder.undressing else _overloaded(types, args, kwargs)
     if not owners:

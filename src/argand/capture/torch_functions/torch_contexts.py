@@ -16,7 +16,7 @@ from argand.capture.facts.values import symbolic
 from argand.capture.objects import iteration
 from argand.capture.objects.call_protocol import native_handlers
 from argand.capture.torch_functions import modes, torch_polyfills
-from argand.capture.torch_functions.torch_calls import all_of, enter_late, handler
+from argand.capture.torch_functions.torch_calls import all_of, enter_late, guarded_constant, handler
 from argand.graph.compat import FLAGS, set_deterministic
 
 # ---------------------------------------------------------------------- flags
@@ -108,7 +108,7 @@ class Entered:
 
     Arguments:
         mode: the user's mode object, or a torch.device.
-        sequence: number of the root instruction that entered it.
+        sequence: number of the root instruction that entered it; -1 for a device that was entered before the frame.
     """
 
     __slots__ = ("mode", "sequence")
@@ -116,6 +116,35 @@ class Entered:
     def __init__(self, mode: object, sequence: int) -> None:
         self.mode = mode
         self.sequence = sequence
+
+
+def enter_default_device(state: CaptureState, device: torch.device | None) -> None:
+    """The frame begins where a device is the default one."""
+    if device is not None:
+        state.graph.entered.append(Entered(device, _BEFORE))
+
+
+_BEFORE = -1
+
+
+def check_end(state: CaptureState) -> None:
+    """The graph ends while modes are entered.
+
+    Raises:
+        GraphBreak: captured code has entered one; or numpy's functions, which know no default device, are computed by
+            torch's, which do.
+    """
+    entered: list[Entered] = state.graph.entered
+    if opened := [entry for entry in entered if entry.sequence != _BEFORE]:
+        raise still_open(opened)
+    if state.arrays is not None and entered[0].mode != torch.device("cpu"):
+        raise errors.graph_break(
+            kind="call of numpy",
+            context="default device",
+            explanation=f"numpy is not captured where {entered[0].mode} is the default device.",
+            hints=("Compute with torch's functions.",),
+            skip_frame=True,
+        )
 
 
 def still_open(entered: list[Entered]) -> errors.GraphBreak:
@@ -160,7 +189,8 @@ def _exit_device(
 ) -> object:
     state = interp.state
     count = _devices(state)
-    if not count or state.graph.entered[count - 1].mode != owner:
+    before = not count or state.graph.entered[count - 1].sequence == _BEFORE
+    if before or state.graph.entered[count - 1].mode != owner:
         raise errors.graph_break(
             kind="modes left out of order",
             context=f"torch.device({str(owner)!r})",
@@ -169,6 +199,22 @@ def _exit_device(
         )
     del state.graph.entered[count - 1]
     return None
+
+
+@handler(*all_of("get_default_device"))
+def _get_default_device(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> object:
+    count = _devices(state)
+    if not count:
+        return guarded_constant(state, fn, args, kwargs)
+    device: Any = state.graph.entered[count - 1].mode
+    if device.index is None and device.type not in ("cpu", "meta"):
+        raise errors.graph_break(
+            kind="torch function with outside effects",
+            context="torch.get_default_device",
+            explanation=f"Which device {device.type!r} stands for depends on torch's state.",
+            hints=("Give the device its number.",),
+        )
+    return device
 
 
 def _devices(state: CaptureState) -> int:

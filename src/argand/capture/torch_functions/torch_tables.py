@@ -134,7 +134,7 @@ enter_rows({
     cuda.current_device cuda.get_device_name cuda.is_initialized mps.is_available xpu.is_available mtia.is_available
     backends.mps.is_available backends.mps.is_built
     get_num_threads get_num_interop_threads is_warn_always_enabled distributed.is_available distributed.is_initialized
-    accelerator.is_available accelerator.current_accelerator get_default_device
+    accelerator.is_available accelerator.current_accelerator
     is_anomaly_enabled is_anomaly_check_nan_enabled
     _C._get_privateuse1_backend_name __future__.get_swap_module_params_on_conversion
     __future__.get_overwrite_module_params_on_conversion
@@ -182,12 +182,14 @@ _LEGACY: dict[Any, torch.dtype | None] = {
 @handler(*_LEGACY)
 def _legacy_class(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> object:
     """`torch.Tensor([1, 2])` and `torch.FloatTensor(2, 3)`: torch.tensor of numbers, torch.empty of sizes."""
-    dtype = _LEGACY[fn] or torch.get_default_dtype()
+    options: dict[str, object] = {"dtype": _LEGACY[fn] or torch.get_default_dtype()}
+    if state.graph.entered:
+        options["device"] = "cpu"  # whatever the default device is
     if not kwargs and args and all(type(arg) is int for arg in args):
-        return leaf(state, torch.empty, args, {"dtype": dtype})
+        return leaf(state, torch.empty, args, options)
     data = state.deep_resolve(args[0]) if len(args) == 1 and not kwargs else None
     if type(data) in (list, tuple) and data and _numbers(data):
-        return leaf(state, torch.tensor, (data,), {"dtype": dtype})
+        return leaf(state, torch.tensor, (data,), options)
     return _tensor_class(state, fn, args, kwargs)
 
 

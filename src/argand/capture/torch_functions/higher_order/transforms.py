@@ -523,7 +523,14 @@ def _index_by_tensors(state: CaptureState, fn: Function, args: Args, kwargs: Kwa
     return operation(state, torch.ops.aten.index.Tensor, (tensor, list(state.deep_resolve(indices))), {})
 
 
+def _region_of_its_own(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> object:
+    """A function that torch is to compile once (torch.compiler.nested_compile_region) is part of the graph."""
+    return state.interpreter.call(args[0], args[1:], kwargs)
+
+
+CODES["invoke_subgraph.py:mark_compile_region.<locals>.wrap.<locals>.inner"] = _interpreted
 enter_late({
+    "_higher_order_ops.invoke_subgraph.invoke_subgraph_placeholder": _region_of_its_own,
     "_functorch.vmap.vmap_impl": _vmap_impl,
     "_functorch.eager_transforms.grad_impl _functorch.eager_transforms.grad_and_value_impl": _grad_impl,
     "_dynamo._trace_wrapped_higher_order_op.apply": _index_by_tensors,
