@@ -15,6 +15,7 @@ from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 import argand
+from argand.backends.registry import lookup_backend
 from distributed.models import CNN, GPT, Llama, batch
 
 
@@ -127,3 +128,34 @@ def collectives(rank: int) -> dict[str, float]:
                 x = torch.randn(4, 6, generator=torch.Generator().manual_seed(10 * step + rank))
                 found[f"{program.__name__}{step} {backend}"] = difference([compiled(x)], [program(x)])
     return found
+
+
+def _operators(x: torch.Tensor) -> torch.Tensor:
+    group, ops = dist.group.WORLD.group_name, torch.ops._c10d_functional
+    y = x * 2
+    first, same = ops.all_reduce(y, "sum", group), ops.all_reduce(y, "sum", group)
+    ops.wait_tensor(ops.all_reduce(y + 1, "sum", group))  # nobody reads it; the other ranks wait for it
+    gathered = ops.all_gather_into_tensor(x.sin().cos(), 2, group)
+    meanwhile = (x.exp() + 1).cos().sin()
+    return ops.wait_tensor(first) + ops.wait_tensor(same) + meanwhile + ops.wait_tensor(gathered)[:4]
+
+
+def operators(rank: int) -> dict[str, Any]:
+    """How often each operator is called, by eager and by compiled code; and the differences."""
+    x = torch.randn(4, 6, generator=torch.Generator().manual_seed(rank))
+    whole = torch.fx.symbolic_trace(_operators)  # as another capture would hand it to a backend
+    found: dict[str, Any] = {"eager": _calls(_operators, x)}
+    for backend in ("aot_eager", "native"):
+        argand.reset()
+        compiled = argand.compile(_operators, backend=backend)
+        compiled(x)
+        found[backend] = _calls(compiled, x)
+        found[f"{backend} graph"] = _calls(lookup_backend(backend)(whole, [x]), x)
+        found[f"{backend} difference"] = difference([compiled(x)], [_operators(x)])
+    return found
+
+
+def _calls(run: Callable[..., Any], x: torch.Tensor) -> list[str]:
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as made:
+        run(x)
+    return [event.name for event in made.events() if event.name.startswith("_c10d_functional")]

@@ -189,6 +189,16 @@ def has_effect(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> boo
     return schema.name.startswith("aten::linalg_") and bool(bound_arguments(func, args, kwargs).get("check_errors"))
 
 
+COMMUNICATION = frozenset(("_c10d_functional", "_c10d_functional_autograd", "_dtensor", "c10d", "symm_mem"))
+"""Namespaces of operators that talk to other processes. Their schemas tell nothing of it: calls that look alike would
+be merged, those whose results nobody reads left out, memory that is still read or written used again."""
+
+
+def communicates(func: Any) -> bool:
+    """The op overload talks to other processes."""
+    return isinstance(func, torch._ops.OpOverload) and func.namespace in COMMUNICATION
+
+
 @functools.cache
 def is_composite(func: Any) -> bool:
     """The op is defined by other ops alone; it reaches a dispatch mode only under inference mode."""

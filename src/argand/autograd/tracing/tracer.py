@@ -68,6 +68,8 @@ def handler_of(func: Any) -> Handler | None:
         return named
     if not isinstance(func, torch._ops.OpOverload):
         return special.refuse_operator
+    if compat.communicates(func):
+        return special.refuse_communication
     named = foreach.handler_of(func)
     if named is not None:
         return named

@@ -29,6 +29,7 @@ from argand.capture.record import numpy_calls
 from argand.capture.sizes import symbolic_ops
 from argand.capture.torch_functions import assumed_constants
 from argand.capture.world import native_reads
+from argand.graph.compat import COMMUNICATION
 
 Handler: TypeAlias = "Callable[[CaptureState, Any, Args, Kwargs], Any]"
 
@@ -120,6 +121,10 @@ def _only_dispatches(fn: types.FunctionType) -> bool:
 _BREAK_MODULES: dict[str, str] = {
     "torch._higher_order_ops": "higher-order operators are not captured",
     "torch.distributed": "distributed communication is not captured",
+    **dict.fromkeys(
+        (f"torch._ops.{name}" for name in sorted(COMMUNICATION)),
+        "communication goes on after it is asked for, and ranks must do the same in the same order",
+    ),
     "torch.nn.parallel": "what spreads a module over processes runs eagerly; the module in it is captured",
     "torch.utils.data": "data loading is not captured",
     "torch.multiprocessing": "starting processes is not captured",
@@ -247,12 +252,7 @@ def torch_call(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) ->
         result = named(state, fn, args, kwargs)
         if result is not NotImplemented:
             return result
-    reason = _break_module(module)
-    if reason is not None:
-        raise errors.graph_break(
-            kind="part of torch that is not captured", context=name_of(fn), explanation=f"{name_of(fn)}: {reason}.",
-            hints=("call it outside the compiled function",),
-        )  # fmt: skip
+    _refuse_part(fn, module)
     if isinstance(fn, types.BuiltinFunctionType) and module.startswith("torch"):
         return _query(state, fn, args, kwargs)
     if is_torch_object(fn) and not isinstance(fn, type | torch.nn.Module):
@@ -263,9 +263,21 @@ def torch_call(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) ->
 _BODY_MAY_DO = frozenset(("argument that a graph cannot hold", "result of unknown size"))
 
 
+def _refuse_part(fn: Function, module: str) -> None:
+    """Break the graph where a part of torch is called that is not captured."""
+    reason = _break_module(module)
+    if reason is not None:
+        raise errors.graph_break(
+            kind="part of torch that is not captured", context=name_of(fn), explanation=f"{name_of(fn)}: {reason}.",
+            hints=("call it outside the compiled function",),
+        )  # fmt: skip
+
+
 def _leaf_or_body(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> object:
     """One operation; where a Python function cannot be one (an options object, a value it looks at), its body."""
     if not isinstance(fn, types.FunctionType):
+        if is_a(fn, torch._ops.OpOverload | torch._ops.OpOverloadPacket):
+            _refuse_part(fn, _module_of(fn))
         return _observed(state, fn, args, kwargs)
     try:
         return leaf(state, fn, args, kwargs)
