@@ -42,6 +42,7 @@ ALLOWED = {
         "debug/directory.py: argand.debug.runnable",
         "debug/sinks.py: argand.debug.directory",
         "debug/sinks.py: argand.debug.frame_records.record",
+        "debug/sinks.py: argand.debug.ranks",
         "debug/sinks.py: argand.debug.suppression",
         "report/sinks.py: argand.report.chromium",
         "report/sinks.py: argand.report.writer",

@@ -319,6 +319,11 @@ _ROOT = {
         "Cut graphs of a module under DistributedDataParallel where its buckets end, so that gradients are reduced "
         "while the backward still runs.",
     ),
+    "check_ranks": Setting(
+        False,
+        "Compare what the ranks of a torch.distributed job compile; warn where they differ, with the reasons of both.",
+        ("ARGAND_CHECK_RANKS",),
+    ),
     "reuse_graphs": Setting(True, "Share the compiled code of equal graphs in a process."),
     "verify_ir": Setting(False, "Run every IR's verifier after every pass.", ("ARGAND_VERIFY_IR",)),
 }

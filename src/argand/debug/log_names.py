@@ -117,6 +117,11 @@ ARTIFACTS: dict[str, Artifact] = {
         _AUTOGRAD, "Inputs, results and kept values of a forward.", ("aot_forward_graph_fw_metadata",), asked=True
     ),
     "pre_grad_graphs": Artifact("argand.backends", "The graph that the native backend got.", ("pre_grad_graphs",)),
+    "ranks": Artifact(
+        "argand.debug.ranks",
+        "What ranks compile differently (config.check_ranks).",
+        ("rank_difference", "rank_check"),
+    ),
     "ddp_graphs": Artifact(
         "argand.backends.ddp",
         "A graph under DistributedDataParallel as parts, one a bucket of gradients; or why it stays whole.",

@@ -30,6 +30,10 @@ def _refresh() -> None:
         from argand.debug.frame_records.record import RECORDS
 
         RECORDS.install()
+    if config.check_ranks:
+        from argand.debug.ranks import RANKS
+
+        RANKS.install()
     if config.trace.enabled or "argand.debug.directory" in sys.modules:
         from argand.debug.directory import INSTALLED
 

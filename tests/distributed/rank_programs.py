@@ -1,0 +1,101 @@
+"""Ranks that compile differently, and ranks that die."""
+
+from __future__ import annotations
+
+import os
+import signal
+import warnings
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+import argand
+from distributed.models import GPT, batch
+
+
+def _warned(run: Any) -> list[str]:
+    argand.reset()
+    argand.config.check_ranks = True
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        run()
+    dist.barrier()
+    return [str(one.message) for one in caught if "compile differently" in str(one.message)]
+
+
+def breaks(rank: int) -> list[str]:
+    """One rank prints."""
+
+    def breaking(x: torch.Tensor) -> torch.Tensor:
+        x = x * 2
+        if rank == 1:
+            print("rank 1 looks at it")
+        return x + 1
+
+    return _warned(lambda: argand.compile(breaking, backend="eager")(torch.ones(4)))
+
+
+def sizes(rank: int) -> list[str]:
+    def sized(x: torch.Tensor) -> torch.Tensor:
+        return x.sin() + x.shape[0]
+
+    return _warned(lambda: argand.compile(sized, backend="eager")(torch.ones(4 + rank)))
+
+
+def order(rank: int) -> list[str]:
+    def left(x: torch.Tensor) -> torch.Tensor:
+        return x.sin()
+
+    def right(x: torch.Tensor) -> torch.Tensor:
+        return x.cos()
+
+    chosen = (left, right) if rank == 0 else (right, left)
+    return _warned(lambda: [argand.compile(f, backend="eager")(torch.ones(4)) for f in chosen])
+
+
+def recompiles(rank: int) -> list[str]:
+    """One rank compiles again, for another dtype; then all go on alike. Nobody waits, and nothing is told."""
+
+    def again(x: torch.Tensor) -> torch.Tensor:
+        return x * 2
+
+    def after(x: torch.Tensor) -> torch.Tensor:
+        return x * 3
+
+    def run() -> None:
+        compiled = argand.compile(again, backend="eager", dynamic=False)
+        compiled(torch.ones(4))
+        if rank == 1:
+            compiled(torch.ones(4, dtype=torch.float64))
+        total = argand.compile(after, backend="eager")(torch.ones(4))
+        dist.all_reduce(total)
+        assert total[0] == 6
+
+    return _warned(run)
+
+
+def alike(rank: int) -> list[str]:
+    def run() -> None:
+        model = argand.compile(DDP(GPT(layers=1), bucket_cap_mb=0.05), backend="aot_eager")
+        for step in range(2):
+            model(batch(model.module, rank, step)).sum().backward()
+
+    return _warned(run)
+
+
+def dies(rank: int) -> None:
+    """Rank 1 is killed while it compiles kernels, and holds the cache's lock; the other needs the same kernels."""
+    from argand.runtime import cache
+
+    if rank == 1:
+        build = cache._build_entry
+
+        def killed(*args: Any, **kwargs: Any) -> Any:
+            os.kill(os.getpid(), signal.SIGKILL)
+            return build(*args, **kwargs)
+
+        cache._build_entry = killed
+    model = argand.compile(DDP(GPT(layers=1)))
+    model(batch(model.module, rank, 0)).sum().backward()

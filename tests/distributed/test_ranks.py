@@ -1,0 +1,59 @@
+"""Ranks that compile differently are told of, without waiting; a rank that dies ends the others."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from argand.debug.ranks import Made, difference
+from distributed.ranks import run_ranks, start_ranks
+
+PROGRAMS = "tests.distributed.rank_programs"
+
+
+@pytest.mark.distributed
+def test_differences_are_told_with_the_reasons_of_both_ranks() -> None:
+    answers = run_ranks(PROGRAMS, ["breaks", "sizes", "order", "recompiles", "alike"])
+    told = {name: [text for answer in answers for text in answer[name]] for name in answers[0]}
+    assert any("broke: [AG" in text and "print" in text and "rank 0 [0/0] breaking" in text for text in told["breaks"])
+    assert len(told["sizes"]) == 1 and "graphs part at: rank 0" in told["sizes"][0]
+    assert "f32[4]" in told["sizes"][0] and "f32[5]" in told["sizes"][0]
+    assert any("left" in text and "right" in text for text in told["order"])
+    assert told["recompiles"] == [] and told["alike"] == []
+
+
+@pytest.mark.distributed
+def test_a_rank_killed_while_it_compiles_ends_the_others_with_an_error(tmp_path: Path) -> None:
+    begun = time.monotonic()
+    first, second = start_ranks(
+        PROGRAMS, ["dies"], 2, str(tmp_path), ARGAND_CACHE_DIR=str(tmp_path / "cache"), RANKS_TIMEOUT="20"
+    )
+    try:
+        text = first.communicate(timeout=60)[0]
+        second.communicate(timeout=60)
+    finally:
+        for process in (first, second):
+            process.kill()
+    assert second.returncode == -9 and first.returncode == 1
+    assert "RuntimeError" in text and (
+        "Connection closed by peer" in text or "Timed out" in text or "reset by peer" in text
+    ), text[-3000:]
+    assert time.monotonic() - begun < 50
+
+
+def test_what_is_told_of_a_difference() -> None:
+    one = Made(0, "f (a.py:3)", "[0/0]", "a", ["head", "x = y + 1", "return x"])
+    same = Made(3, "f (a.py:3)", "[1/0]", "a")
+    other = Made(
+        2, "f (a.py:3)", "[0/0]", "b", ["head", "x = y + 2", "return x"], ["[AG0001] because"], ["L['x'] changed"]
+    )
+    assert difference(one, same) == ""
+    text = difference(other, one)
+    assert (
+        text.startswith("ranks 0 and 2 compile differently")
+        and "rank 0: x = y + 1" in text
+        and "rank 2: x = y + 2" in text
+    )
+    assert "broke: [AG0001] because" in text and "compiled again: L['x'] changed" in text
