@@ -195,6 +195,7 @@ OTHER_READERS = {
     "runtime/library.py": "/proc; loads what was looked at",
     "runtime/places.py": "opens locks, which are looked at",
     "runtime/products.py": "/proc, and argand's own text",
+    "runtime/remote.py": "/proc/cpuinfo",
     "runtime/toolchain.py": "/proc",
 }
 READERS = {"read_text", "read_bytes", "CDLL"}

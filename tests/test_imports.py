@@ -17,6 +17,7 @@ PACKAGES = {
     "torch": "parts that torch itself loads late, or torch where a module is also used without",
     "triton": "optional",
     "numpy": "optional",
+    "redis": "optional",
     "rich": "heavy: tables and bars of the command line",
     "orjson": "heavy: only who writes or reads traces pays for it",
     "platformdirs": "heavy: only who asks for the default folder pays for it",
@@ -68,6 +69,7 @@ ALLOWED = {
     },
     "a command of `argand` loads what it runs, and `argand --help` does not load torch": {
         "cli.py: argand.api",
+        "cli.py: argand.runtime.archive",
         "cli.py: argand.breaks.render",
         "cli.py: argand.capture.driver.explain",
         "cli.py: argand.debug.benchmark.bench",

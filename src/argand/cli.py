@@ -9,20 +9,23 @@ import os
 import platform
 import runpy
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import typer
 
 import argand
 from argand import files
-from argand.config import config, default_cache_dir
+from argand.config import SECRETS, config, default_cache_dir
 from argand.debug.commands.doctor import doctor
 from argand.debug.commands.late_options import note_late_options
 from argand.debug.commands.minify import minify
 from argand.debug.frame_records.replay import replay
 from argand.errors import ArgandError
 from argand.report import command as _report
+
+T = TypeVar("T")
 
 app = typer.Typer(
     add_completion=False,
@@ -244,7 +247,7 @@ def _setting(dotted: str) -> Any:
     value: Any = config
     for part in dotted.split("."):
         value = getattr(value, part)
-    return value
+    return "(set)" if dotted in SECRETS and value else value
 
 
 @cache_app.command("stats")
@@ -262,6 +265,34 @@ def cache_clear() -> None:
     from argand.runtime import cache
 
     typer.echo(f"removed {cache.clear()} kernels")
+
+
+@cache_app.command("export")
+def cache_export(archive: Path) -> None:
+    """Write the cache's entries, signed with ARGAND_REMOTE_CACHE_KEY, to an archive."""
+    from argand.runtime import archive as archives
+
+    typer.echo(f"wrote {_or_exit(archives.write, archive)} entries to {archive}")
+
+
+@cache_app.command("import")
+def cache_import(archive: Path) -> None:
+    """Put the entries of an archive into the cache; those without a valid signature are left out."""
+    from argand.runtime import archive as archives
+
+    taken, refused = _or_exit(archives.read, archive)
+    typer.echo(f"took {taken} entries" + (f", left out {refused} without a valid signature" if refused else ""))
+    if refused:
+        raise typer.Exit(1)
+
+
+def _or_exit(do: Callable[[Path], T], path: Path) -> T:
+    """`do(path)`; what cannot be done ends the command with a sentence."""
+    try:
+        return do(path)
+    except (ArgandError, OSError) as error:
+        typer.echo(f"argand: {error}", err=True)
+        raise typer.Exit(1) from None
 
 
 app.command(context_settings=SCRIPT)(minify)

@@ -44,6 +44,10 @@ class Setting:
         return text
 
 
+SECRETS = frozenset(("remote_cache", "remote_cache_key"))
+"""Settings that nobody shows or writes down: a secret, and an address that may hold a password. The variables that set
+them begin with ARGAND_REMOTE_CACHE."""
+
 ALIASES = {"recompile_limit": "cache_size_limit"}
 """Names that users of torch know for a setting that has another one here."""
 
@@ -237,6 +241,16 @@ _ROOT = {
         True,
         "Keep the code of whole graphs on disk too: later processes neither lower nor schedule them.",
         ("ARGAND_PROGRAM_CACHE",),
+    ),
+    "remote_cache": Setting(
+        "",
+        "A Redis server (redis://host:port/0) with a fleet's compiled kernels; empty is none.",
+        ("ARGAND_REMOTE_CACHE",),
+    ),
+    "remote_cache_key": Setting(
+        "",
+        "The secret with which a fleet signs entries of its remote cache and its archives; without it neither is used.",
+        ("ARGAND_REMOTE_CACHE_KEY",),
     ),
     "automatic_dynamic_shapes": Setting(
         True, "Make a size or number symbolic when the next compile sees that it changed (dynamic=None)."

@@ -145,7 +145,9 @@ ARTIFACTS: dict[str, Artifact] = {
         "argand.schedule", "Counts of a compiled graph: loops, kernels, calls.", ("schedule", "fusion"), asked=True
     ),
     "benchmarking": Artifact("argand.runtime", "The time of every stage.", ("span_end",), asked=True),
-    "caching": Artifact("argand.runtime.cache", "Kernels and graphs found, or made.", ("cache",), asked=True),
+    "caching": Artifact(
+        "argand.runtime.cache", "Kernels and graphs found, or made.", ("cache", "remote_cache"), asked=True
+    ),
     "cudagraphs": Artifact(
         "argand.backends", "Whether a CUDA graph was recorded, and why not.", ("cudagraphs",), asked=True
     ),

@@ -262,7 +262,7 @@ _HEARD: dict[str, Callable[[CompilationMetrics, Event], None]] = {
 }
 
 
-HEARD = ("span_begin", "span_end", *_HEARD, "cache_size_limit", "cudagraphs")
+HEARD = ("span_begin", "span_end", *_HEARD, "cache_size_limit", "cudagraphs", "remote_cache")
 """The events that metrics and counters are made of."""
 
 
@@ -271,7 +271,7 @@ class Counters:
 
     Groups: frames (compiled, failed, raised, restarted), graphs (captured, ops), graph_breaks (by kind), recompiles (by
     function), fallbacks (by operator or scope), cache (hit, miss, ...), kernels (generated), cuda_graphs (recorded,
-    skipped).
+    skipped), remote_cache (hit, miss, waited, stored, rejected, error, skipped).
     """
 
     def __init__(self) -> None:
@@ -324,6 +324,7 @@ def _counted(event: Event) -> list[tuple[str, str, int]]:
 
 
 _SIMPLE = {
+    "remote_cache": ("remote_cache", "=outcome"),
     "frame_raised": ("frames", "raised"),
     "restart": ("frames", "restarted"),
     "cache_size_limit": ("frames", "over cache_size_limit"),

@@ -18,7 +18,7 @@ import re
 import shutil
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -28,6 +28,7 @@ from argand import events, files
 from argand.config import config
 from argand.errors import CacheError, ToolchainError
 from argand.runtime import places
+from argand.runtime.remote import REMOTE
 
 VERSION = 2
 _TRIM_SECONDS = 300
@@ -120,6 +121,7 @@ _warned = _Warned()
 def reset() -> None:
     """Forget which warnings were given."""
     _warned.kinds.clear()
+    REMOTE.reset()
 
 
 def _unusable(error: Exception) -> str:
@@ -232,6 +234,10 @@ def find(key: str, kind: Kind) -> bytes | None:
     folder = _shared_directory()
     path = folder / (key + kind.product) if folder is not None else None
     data = _content(path) if path is not None else None
+    if data is None and path is not None and config.remote_cache and (fetched := REMOTE.fetch(path.name)):
+        data = fetched[1]
+        with contextlib.suppress(OSError, CacheError):
+            put(path.name, *fetched)
     events.emit("cache", "runtime", outcome="miss" if data is None else "hit", key=key, path=str(path))
     return data
 
@@ -241,10 +247,39 @@ def keep(key: str, data: bytes, kind: Kind) -> None:
     folder = _shared_directory()
     if folder is not None and len(data) <= _LIBRARY_BYTES:
         with contextlib.suppress(OSError, CacheError):
-            path = folder / (key + kind.product)
-            _make_room(folder, len(data) + _RECORD_BYTES)
-            _write_record(path, data)
-            files.write_atomically(path, data)
+            put(key + kind.product, b"", data)
+            REMOTE.offer(key + kind.product, b"", data)
+
+
+def put(name: str, source: bytes, data: bytes) -> Path:
+    """Write an entry whose content is known.
+
+    Arguments:
+        name: of the product's file; source: the text that it was built from, where that is kept.
+
+    Raises:
+        CacheError, OSError: it cannot be written.
+    """
+    path = directory() / name
+    _make_room(path.parent, len(data) + len(source) + _RECORD_BYTES)
+    if suffix := _kind(path).source:
+        files.write_atomically(path.with_suffix(suffix), source)
+    _write_record(path, data)
+    files.write_atomically(path, data)
+    return path
+
+
+def whole_entries() -> Iterator[tuple[str, bytes, bytes]]:
+    """Name, source and product of each entry that is whole, oldest first.
+
+    Raises:
+        CacheError: this user has no directory for caches.
+    """
+    for _, _, path in _entries(places.shared_root() / "kernels"):
+        data, suffix = _content(path), _kind(path).source
+        if data is not None:
+            with contextlib.suppress(OSError):
+                yield path.name, files.read(path.with_suffix(suffix), _LIBRARY_BYTES) if suffix else b"", data
 
 
 def _is_there() -> bool:
@@ -269,8 +304,20 @@ def _from_shared(folder: Path, name: str, source: str, build: Callable[[Path], P
                 f"a process that holds {key}.lock does not get on",
                 remedy="end that process (a stopped one, perhaps), or run `argand cache clear`",
             )
+        if config.remote_cache and _fetched(path):
+            events.emit("cache", "runtime", outcome="hit", key=key, path=str(path))
+            return path
         events.emit("cache", "runtime", outcome="miss", key=key, path=str(path))
         return _build_entry(path, source, build, bounded=True)
+
+
+def _fetched(path: Path) -> bool:
+    """Whether the fleet's cache had the entry, and it is on disk now."""
+    found = REMOTE.fetch(path.name) or REMOTE.lead(path.name)
+    if found is None:
+        return False
+    put(path.name, *found)
+    return True
 
 
 def _from_private(name: str, source: str, build: Callable[[Path], Path]) -> Path:
@@ -292,6 +339,7 @@ def _from_private(name: str, source: str, build: Callable[[Path], Path]) -> Path
 
 
 def _build_entry(path: Path, source: str, build: Callable[[Path], Path], *, bounded: bool) -> Path:
+    begun = time.monotonic()
     with places.work_directory(path.parent) as work:
         made = build(work)
         data = files.read(made, _LIBRARY_BYTES, own=False)  # in a folder of our own
@@ -301,6 +349,8 @@ def _build_entry(path: Path, source: str, build: Callable[[Path], Path], *, boun
         _write_record(path, data)
         os.chmod(made, 0o700)
         files.move(made, path)
+    if bounded and config.remote_cache:
+        REMOTE.offer(path.name, source.encode(), data, time.monotonic() - begun)
     return path
 
 

@@ -169,7 +169,7 @@ def environment(devices: Iterable[torch.device] = ()) -> str:
         ToolchainError: there is no C++ compiler that works.
     """
     mkldnn = torch.backends.mkldnn
-    settings = [f"{name}={_setting(name)!r}" for name, _, _ in config.describe()]
+    settings = [f"{name}={_setting(name)!r}" for name, _, _ in config.describe() if name not in _NO_MATTER]
     return "\n".join(
         [
             _installation(),
@@ -180,6 +180,10 @@ def environment(devices: Iterable[torch.device] = ()) -> str:
             *settings,
         ]
     )
+
+
+_NO_MATTER = frozenset(("cache_dir", "remote_cache", "remote_cache_key", "check_ranks"))
+"""Settings that say where code is kept, which is the same for all who look there."""
 
 
 @functools.cache

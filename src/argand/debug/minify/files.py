@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from argand import files
-from argand.config import config
+from argand.config import SECRETS, config
 from argand.debug.minify.checks import BackendCheck
 from argand.debug.minify.code import NotCode, graph_of, literal, module_code
 from argand.debug.minify.sources import Definitions, setup_lines
@@ -33,6 +33,7 @@ from argand.runtime.gpu.device.target import triton_version
 from argand.version import __version__
 
 _VARIABLES = ("ARGAND_", "TORCH", "OMP_", "MKL_", "KMP_", "GOMP_", "CUDA_", "PYTORCH_", "CXX", "LD_PRELOAD")
+_SECRET_VARIABLES = "ARGAND_REMOTE_CACHE"
 
 
 def new_directory() -> Path:
@@ -86,9 +87,10 @@ class Writer:
         lines = [*hardware_lines(), "", "settings (argand.config):"]
         for name, default, _help in config.describe():
             value = attribute(config, name)
-            lines.append(f"  {name} = {value!r}" + ("" if value == default else "  (changed)"))
+            shown = "(set)" if name in SECRETS and value else repr(value)
+            lines.append(f"  {name} = {shown}" + ("" if value == default else "  (changed)"))
         lines += ["", "environment variables:"]
-        lines += [f"  {key}={value}" for key, value in sorted(os.environ.items()) if key.startswith(_VARIABLES)]
+        lines += [f"  {key}={value}" for key, value in sorted(os.environ.items()) if _is_shown(key)]
         lines += ["", f"command: {' '.join(sys.argv)}", f"directory: {Path.cwd()}"]
         path.write_text("\n".join(lines) + "\n", encoding="utf8")
         return path
@@ -274,3 +276,8 @@ def copy_to_base(repro: Path) -> None:
         text = repro.read_text(encoding="utf8")
         target.write_text(text.replace("load(__file__, ", f"load({str(repro)!r}, "), encoding="utf8")
         shutil.copymode(repro, target)
+
+
+def _is_shown(variable: str) -> bool:
+    """Whether `environment.txt` tells of an environment variable."""
+    return variable.startswith(_VARIABLES) and not variable.startswith(_SECRET_VARIABLES)

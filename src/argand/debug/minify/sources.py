@@ -16,7 +16,7 @@ from typing import Any
 
 from argand.codegen.cpp import overrides as of_cpp
 from argand.codegen.triton import overrides as of_triton
-from argand.config import config
+from argand.config import SECRETS, config
 from argand.debug.minify.code import NotCode, literal, path_of
 from argand.debug.trial.scope import names_in
 from argand.graph.nodes.meta import attribute
@@ -203,7 +203,7 @@ def changed_settings() -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, default, _help in config.describe():
         value = attribute(config, name)
-        if value != default and not name.startswith(_OWN_SETTINGS):
+        if value != default and name not in SECRETS and not name.startswith(_OWN_SETTINGS):
             found[name] = value
     return found
 

@@ -1,0 +1,301 @@
+"""A fleet's cache: the entries of the disk cache in a Redis server, for machines that compile the same.
+
+An entry is signed (HMAC-SHA-256, with a key that the fleet shares, over its name and content): what has no valid
+signature is never unpacked, let alone loaded. The server is asked by a thread of its own, so that one that is slow,
+dead or hostile costs `TIMEOUT` once, and is then left alone for a while. Whatever goes wrong here, what is missing is
+compiled.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import hashlib
+import hmac
+import os
+import platform
+import queue
+import re
+import secrets
+import threading
+import time
+import warnings
+import zlib
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
+from argand import events, files
+from argand.config import config
+from argand.locks import fork_safe_lock
+
+TIMEOUT = 0.05  # seconds that a question may take
+_WRITE_TIMEOUT = 2.0  # of the thread; nobody waits for it
+_REST, _LONGEST_REST = 30.0, 600.0  # seconds for which a server that did not answer is left alone
+MAX_PACKED, _MAX_CONTENT = 32 << 20, 256 << 20
+_DAYS = 30  # after which an entry goes that nobody wrote again
+_MAGIC = b"argand1\n"
+_NAME = re.compile(r"[0-9a-f]{16,64}\.(so|kernel|program)")
+_QUEUE = 64  # entries that wait to be written
+
+
+class Unsigned(ValueError):
+    """An entry that this fleet did not sign, or that is damaged."""
+
+
+# ----------------------------------------------------------------------- entries
+
+
+def fleet_key() -> bytes:
+    """The key that the fleet shares; empty where there is none."""
+    return str(config.remote_cache_key).encode()
+
+
+def pack(name: str, source: bytes, data: bytes, key: bytes) -> bytes:
+    """An entry as it lies in the server and in archives.
+
+    Arguments:
+        name: file name of the product in the disk cache; source: the text that it was built from.
+        key: the fleet's.
+    """
+    content = zlib.compress(len(source).to_bytes(8, "big") + source + data, 3)
+    return _MAGIC + _signature(name, content, key) + content
+
+
+def unpack(name: str, packed: bytes, key: bytes) -> tuple[bytes, bytes]:
+    """Source and product of an entry.
+
+    Raises:
+        Unsigned: it is not what this fleet signed under this name.
+    """
+    start = len(_MAGIC) + hashlib.sha256().digest_size
+    content = packed[start:]
+    if not key or not _NAME.fullmatch(name):
+        raise Unsigned("no key, or no name of an entry")
+    signature = packed[len(_MAGIC) : start]
+    if packed[: len(_MAGIC)] != _MAGIC or not hmac.compare_digest(signature, _signature(name, content, key)):
+        raise Unsigned("its signature is not the fleet's")
+    reader = zlib.decompressobj()
+    try:
+        whole = reader.decompress(content, _MAX_CONTENT)
+    except zlib.error as error:
+        raise Unsigned(f"it is damaged: {error}") from error
+    size = int.from_bytes(whole[:8], "big")
+    if reader.unconsumed_tail or not reader.eof or size > len(whole) - 8:
+        raise Unsigned("its sizes are wrong")
+    return whole[8 : 8 + size], whole[8 + size :]
+
+
+def _signature(name: str, content: bytes, key: bytes) -> bytes:
+    return hmac.digest(key, _machine().encode() + b"\0" + name.encode() + b"\0" + content, "sha256")
+
+
+@lru_cache(maxsize=1)
+def _machine() -> str:
+    """What machines have in common that run each other's code: code for another kind has another name and signature."""
+    facts = [platform.machine(), *platform.libc_ver(), platform.python_version()]
+    with contextlib.suppress(OSError), open("/proc/cpuinfo", encoding="utf-8", errors="replace") as stream:
+        facts.append(next((line for line in stream if line.startswith(("flags", "Features"))), ""))
+    return hashlib.sha256("\0".join(facts).encode()).hexdigest()[:24]
+
+
+# ----------------------------------------------------------------------- the server
+
+
+class _Worker:
+    """The thread that talks to the server at one address.
+
+    Arguments:
+        url: the server's.
+    """
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.asked: queue.SimpleQueue[tuple[Callable[[Any], Any], queue.SimpleQueue[Any]] | None] = queue.SimpleQueue()
+        self.client: Any = None
+        threading.Thread(target=self._run, name="argand remote cache", daemon=True).start()
+
+    def _run(self) -> None:
+        while (job := self.asked.get()) is not None:
+            do, answer = job
+            try:
+                if self.client is None:
+                    self.client = _connect(self.url)
+                answer.put((do(self.client), None))
+            except Exception as error:  # of the network, the server, the client
+                answer.put((None, error))
+
+
+def _connect(url: str) -> Any:
+    import redis
+    from redis.backoff import NoBackoff
+    from redis.retry import Retry
+
+    return redis.Redis.from_url(
+        url, socket_timeout=_WRITE_TIMEOUT, socket_connect_timeout=_WRITE_TIMEOUT, retry=Retry(NoBackoff(), 0)
+    )
+
+
+class RemoteCache:
+    """The fleet's cache, as one process sees it."""
+
+    def __init__(self) -> None:
+        self.lock = fork_safe_lock()
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget troubles, and what was told of them."""
+        self._process = os.getpid()
+        self._worker: _Worker | None = None
+        self._resting_until, self._rest = 0.0, _REST
+        self._warned: set[str] = set()
+        self._waiting = 0
+        self._builds: list[float] = []
+        self._token = secrets.token_hex(8)
+
+    def usable(self) -> bool:
+        """Whether there is a server to ask now."""
+        if not config.remote_cache or not config.cache:
+            return False
+        if not fleet_key():
+            self._tell("key", "config.remote_cache is not used: config.remote_cache_key is empty")
+            return False
+        if self._process != os.getpid():  # a forked child has no thread
+            self.reset()
+        return time.monotonic() >= self._resting_until
+
+    def fetch(self, name: str) -> tuple[bytes, bytes] | None:
+        """Source and product of an entry; None when the server has none, or none that this fleet signed."""
+        if not self.usable():
+            if config.remote_cache:
+                self._note("skipped", name)
+            return None
+        begun = time.monotonic()
+        packed = self._ask(name, lambda client: client.getrange(_address(name), 0, MAX_PACKED))
+        if packed is None:
+            return None
+        if not packed:
+            self._note("miss", name, begun)
+            return None
+        try:
+            found = unpack(name, packed, fleet_key())
+        except Unsigned as error:
+            self._note("rejected", name, begun, str(error))
+            self._tell("rejected", f"an entry of the remote cache is not used: {error}")
+            return None
+        self._note("hit", name, begun)
+        return found
+
+    def lead(self, name: str) -> tuple[bytes, bytes] | None:
+        """As `fetch`, for what is not there: another process may be compiling it, and is waited for, as long as
+        compiling takes here. None: compile it."""
+        if not self.usable():
+            return None
+        patience = sorted(self._builds)[len(self._builds) // 2] if self._builds else 1.0
+        lease, until = _address(name) + ":turn", time.monotonic() + min(patience, 10.0)
+        held = int(1000 * (patience + 5.0))
+        begun = time.monotonic()
+        mine = self._ask(name, lambda client: bool(client.set(lease, self._token, nx=True, px=held)))
+        while mine is False and time.monotonic() < until:
+            time.sleep(0.02)
+            packed = self._ask(name, lambda client: client.getrange(_address(name), 0, MAX_PACKED))
+            if packed is None:
+                return None
+            if packed:
+                try:
+                    found = unpack(name, packed, fleet_key())
+                except Unsigned:
+                    return None
+                self._note("waited", name, begun)
+                return found
+            mine = self._ask(name, lambda client: bool(client.set(lease, self._token, nx=True, px=held)))
+        return None
+
+    def offer(self, name: str, source: bytes, data: bytes, seconds: float = 0.0) -> None:
+        """Give the server an entry. Nobody waits for that.
+
+        Arguments:
+            seconds: that it took to make it.
+        """
+        if seconds:
+            self._builds = [*self._builds[-15:], seconds]
+        if not self.usable() or len(data) + len(source) > _MAX_CONTENT or self._waiting >= _QUEUE:
+            return
+        packed = pack(name, source, data, fleet_key())
+        if len(packed) > MAX_PACKED:
+            self._note("too large", name)
+            return
+        lease, token = _address(name) + ":turn", self._token.encode()
+
+        def put(client: Any) -> None:
+            self._waiting -= 1
+            client.set(_address(name), packed, ex=_DAYS * 86400)
+            if client.get(lease) == token:
+                client.delete(lease)
+
+        self._waiting += 1
+        self._note("stored", name)
+        self._of_server().asked.put((put, queue.SimpleQueue()))
+
+    def flush(self, seconds: float) -> None:
+        """Wait until what was offered is written, not longer than this."""
+        worker = self._worker
+        if worker is None or self._process != os.getpid() or not self._waiting:
+            return
+        answer: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        worker.asked.put((lambda client: None, answer))
+        try:
+            answer.get(timeout=seconds)
+        except queue.Empty:
+            return
+
+    def _of_server(self) -> _Worker:
+        with self.lock:
+            if self._worker is None or self._worker.url != config.remote_cache:
+                self._worker = _Worker(str(config.remote_cache))
+            return self._worker
+
+    def _ask(self, name: str, do: Callable[[Any], Any]) -> Any:
+        """The server's answer; None when there is none in time: then it is left alone for a while."""
+        try:
+            import redis  # noqa: F401  # its import is not the server's time
+        except ImportError:
+            self._tell("redis", "config.remote_cache is not used: redis is not installed (pip install argand[redis])")
+            self._resting_until = float("inf")
+            return None
+        begun = time.monotonic()
+        answer: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._of_server().asked.put((do, answer))
+        try:
+            found, error = answer.get(timeout=TIMEOUT)
+        except queue.Empty:
+            found, error = None, TimeoutError(f"no answer within {TIMEOUT * 1e3:.0f} ms")
+        if error is None:
+            self._rest = _REST
+            return found
+        worker, self._worker, self._waiting = self._worker, None, 0
+        if worker is not None:
+            worker.asked.put(None)  # its thread ends after the socket's own timeout
+        self._resting_until = time.monotonic() + self._rest
+        self._rest = min(2 * self._rest, _LONGEST_REST)
+        self._note("error", name, begun, f"{type(error).__name__}: {error}")
+        self._tell("server", f"the remote cache does not answer, and is left alone for a while: {error}")
+        return None
+
+    def _note(self, outcome: str, name: str, begun: float = 0.0, text: str = "") -> None:
+        seconds = round(time.monotonic() - begun, 4) if begun else 0.0
+        told = f"{name}: {outcome}" + (f" ({text})" if text else "")
+        events.emit("remote_cache", "runtime", told, outcome=outcome, key=name, seconds=seconds)
+
+    def _tell(self, kind: str, text: str) -> None:
+        if kind not in self._warned:
+            self._warned.add(kind)
+            warnings.warn(f"argand: {files.printable(text)}", stacklevel=3)
+
+
+def _address(name: str) -> str:
+    return f"argand:{_machine()}:{name}"
+
+
+REMOTE = RemoteCache()
+atexit.register(REMOTE.flush, 1.0)

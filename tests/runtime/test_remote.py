@@ -1,0 +1,229 @@
+"""The fleet's cache: entries come from a Redis server, signed; a server that does not answer costs next to nothing."""
+
+from __future__ import annotations
+
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from redis_server import needs_redis, redis_server, silent_server
+
+import argand
+from argand import events
+from argand.config import config
+from argand.errors import CacheError
+from argand.runtime import archive, cache, remote
+from argand.runtime.remote import REMOTE, RemoteCache, Unsigned, pack, unpack
+
+KEY = "ab" * 20
+SECRET = b"the fleet's secret"
+
+
+@pytest.fixture(autouse=True)
+def fleet(tmp_path: Path) -> Iterator[None]:
+    """A disk cache of the test's own, a key, a remote cache without troubles."""
+    with config.patch(cache_dir=str(tmp_path / "disk"), remote_cache_key=SECRET.decode()):
+        cache.reset()
+        yield
+    cache.reset()
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[str]:
+    with redis_server(tmp_path) as (url, _), config.patch(remote_cache=url):
+        yield url
+
+
+@pytest.fixture
+def outcomes() -> Iterator[list[str]]:
+    told: list[str] = []
+    stop = events.bus.subscribe(lambda event: told.append(event.data["outcome"]), ("remote_cache",))
+    yield told
+    stop()
+
+
+def builder(made: list[int], data: bytes = b"library") -> Callable[[Path], Path]:
+    def build(folder: Path) -> Path:
+        made.append(1)
+        path = folder / "made.so"
+        path.write_bytes(data)
+        return path
+
+    return build
+
+
+def elsewhere(tmp_path: Path, name: str) -> None:
+    """Go on as another machine of the fleet: with an empty disk cache."""
+    REMOTE.flush(2)
+    config.cache_dir = str(tmp_path / name)
+    cache.reset()
+
+
+def test_an_entry_that_one_machine_made_is_on_the_disk_of_the_next(tmp_path: Path, server: str, outcomes) -> None:
+    made: list[int] = []
+    first = cache.get_or_build(KEY, "source", builder(made))
+    cache.keep("ef" * 20, b"program", cache.PROGRAM)
+    elsewhere(tmp_path, "second")
+    second = cache.get_or_build(KEY, "source", builder(made))
+    assert made == [1] and second != first and second.read_bytes() == b"library"
+    assert second.with_suffix(".cpp").read_text() == "source"
+    assert cache.find("ef" * 20, cache.PROGRAM) == b"program"
+    assert outcomes == ["miss", "stored", "stored", "hit", "hit"]
+    elsewhere(tmp_path, "second")
+    config.remote_cache = ""
+    assert cache.get_or_build(KEY, "source", builder(made)) == second and made == [1]
+
+
+def test_compiled_models_come_from_the_server(tmp_path: Path, server: str) -> None:
+    import torch
+
+    def program(x: torch.Tensor) -> torch.Tensor:
+        return (x * 3).sin().sum(1) + 0.125
+
+    x = torch.randn(8, 40)
+    argand.compile(program)(x)
+    elsewhere(tmp_path, "second")
+    argand.reset()
+    config.remote_cache, argand_counters = server, argand.counters().get("remote_cache", {}).get("hit", 0)
+    found = argand.compile(program)(x)
+    assert torch.allclose(found, program(x), atol=1e-5)
+    assert argand.counters()["remote_cache"]["hit"] > argand_counters
+
+
+@pytest.mark.parametrize("damage", ["bit", "cut", "other key", "other name", "empty", "bomb", "unsigned"])
+def test_what_the_fleet_did_not_sign_is_never_loaded(tmp_path: Path, server: str, outcomes, damage: str) -> None:
+    import redis
+
+    made: list[int] = []
+    cache.get_or_build(KEY, "source", builder(made))
+    elsewhere(tmp_path, "second")
+    client = redis.Redis.from_url(server)
+    address = remote._address(f"{KEY}.so")
+    good = client.get(address)
+    bad = {
+        "bit": good[:-1] + bytes([good[-1] ^ 1]),
+        "cut": good[: len(good) // 2],
+        "other key": pack(f"{KEY}.so", b"", b"evil", b"another"),
+        "other name": pack(f"{'cd' * 20}.so", b"", b"evil", SECRET),
+        "empty": b"x",
+        "bomb": good[:40] + b"\0" * 4096,
+        "unsigned": b"evil",
+    }[damage]
+    client.set(address, bad)
+    with pytest.warns(UserWarning, match="signature"):
+        path = cache.get_or_build(KEY, "source", builder(made))
+    assert path.read_bytes() == b"library" and made == [1, 1] and "rejected" in outcomes
+
+
+def test_unpacking_checks_everything() -> None:
+    name = f"{KEY}.so"
+    assert unpack(name, pack(name, b"text", b"data", SECRET), SECRET) == (b"text", b"data")
+    for wrong in (b"", b"argand1\n", pack(name, b"text", b"data", b"")):
+        with pytest.raises(Unsigned):
+            unpack(name, wrong, SECRET)
+    with pytest.raises(Unsigned):
+        unpack(name, pack(name, b"", b"", b""), b"")
+    for path in ("../../evil.so", f"{KEY}.py", "/etc/passwd", f"{KEY}.so\n"):
+        with pytest.raises(Unsigned):
+            unpack(path, pack(path, b"", b"", SECRET), SECRET)
+
+
+def test_without_a_key_the_server_is_not_asked(server: str) -> None:
+    made: list[int] = []
+    with config.patch(remote_cache_key=""), pytest.warns(UserWarning, match="remote_cache_key is empty"):
+        cache.get_or_build(KEY, "source", builder(made))
+    import redis
+
+    assert redis.Redis.from_url(server).dbsize() == 0 and made == [1]
+
+
+def dead() -> str:
+    return "redis://127.0.0.1:1/0"
+
+
+@pytest.mark.parametrize("kind", ["silent", "dead"])
+def test_a_server_that_does_not_answer_costs_little_and_once(outcomes, kind: str) -> None:
+    needs_redis()
+    import redis  # noqa: F401  # not timed
+
+    with silent_server() as silent, config.patch(remote_cache=silent if kind == "silent" else dead()):
+        made: list[int] = []
+        begun = time.monotonic()
+        with pytest.warns(UserWarning, match="does not answer"):
+            cache.get_or_build(KEY, "source", builder(made))
+        first = time.monotonic() - begun
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            for number in range(20):
+                cache.get_or_build(f"{number:040x}", "source", builder(made))
+        assert len(made) == 21 and outcomes[0] == "error" and set(outcomes[1:]) == {"skipped"}
+        assert first < 0.5  # 50 ms of waiting, on a busy machine
+
+
+def test_a_server_that_is_killed_and_one_that_is_full(tmp_path: Path) -> None:
+    made: list[int] = []
+    with redis_server(tmp_path, "--maxmemory", "1mb") as (url, process), config.patch(remote_cache=url):
+        cache.get_or_build(KEY, "source", builder(made))
+        REMOTE.flush(2)
+        process.kill()
+        process.wait()
+        with pytest.warns(UserWarning, match="does not answer"):
+            cache.get_or_build("cd" * 20, "source", builder(made))
+        assert len(made) == 2
+
+
+def test_one_compiles_and_the_others_wait_for_its_entry(server: str) -> None:
+    first, second = RemoteCache(), RemoteCache()
+    name = f"{KEY}.so"
+    second._builds = [5.0]
+    assert first.lead(name) is None  # its turn
+    found: list[object] = []
+    waiting = threading.Thread(target=lambda: found.append(second.lead(name)))
+    waiting.start()
+    time.sleep(0.1)
+    assert not found
+    first.offer(name, b"source", b"library", 0.1)
+    waiting.join(5)
+    assert found == [(b"source", b"library")]
+
+
+def test_who_waits_does_not_wait_longer_than_compiling_takes(server: str) -> None:
+    first, second = RemoteCache(), RemoteCache()
+    second._builds = [0.2]
+    assert first.lead(f"{KEY}.so") is None
+    begun = time.monotonic()
+    assert second.lead(f"{KEY}.so") is None
+    assert 0.15 < time.monotonic() - begun < 1.5
+
+
+def test_archives_carry_the_signed_entries(tmp_path: Path) -> None:
+    made: list[int] = []
+    cache.get_or_build(KEY, "source", builder(made))
+    cache.keep("cd" * 20, b"program", cache.PROGRAM)
+    assert archive.write(tmp_path / "a.tar") == 2
+    elsewhere(tmp_path, "second")
+    assert archive.read(tmp_path / "a.tar") == (2, 0)
+    assert cache.get_or_build(KEY, "source", builder(made)).read_bytes() == b"library" and made == [1]
+    elsewhere(tmp_path, "third")
+    with config.patch(remote_cache_key="another"):
+        assert archive.read(tmp_path / "a.tar") == (0, 2)
+    with config.patch(remote_cache_key=""), pytest.raises(CacheError, match="no key"):
+        archive.read(tmp_path / "a.tar")
+    (tmp_path / "b.tar").write_bytes(b"no archive at all" * 100)
+    with pytest.raises(CacheError, match="no archive"):
+        archive.read(tmp_path / "b.tar")
+
+
+def test_secrets_are_not_shown(monkeypatch, tmp_path: Path) -> None:
+    from typer.testing import CliRunner
+
+    from argand.cli import app
+    from argand.debug.minify.sources import changed_settings
+
+    with config.patch(remote_cache="redis://:hunter2@host/0"):
+        shown = CliRunner().invoke(app, ["env", "--json"]).output
+        assert "remote_cache_key" in shown and "hunter2" not in shown and SECRET.decode() not in shown
+        assert not {"remote_cache", "remote_cache_key"} & changed_settings().keys()
