@@ -113,7 +113,7 @@ class _Worker:
         self.url = url
         self.asked: queue.SimpleQueue[tuple[Callable[[Any], Any], queue.SimpleQueue[Any]] | None] = queue.SimpleQueue()
         self.client: Any = None
-        threading.Thread(target=self._run, name="argand remote cache", daemon=True).start()
+        threading.Thread(target=self._run, name="argand-remote-cache", daemon=True).start()
 
     def _run(self) -> None:
         while (job := self.asked.get()) is not None:
