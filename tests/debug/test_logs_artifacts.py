@@ -78,11 +78,15 @@ def test_artifact(name: str, program, parts: list[str], capsys: pytest.CaptureFi
     assert f"[__{name}]" not in capsys.readouterr().err
 
 
+OF_SEVERAL_PROCESSES = {"ddp_graphs", "ranks"}
+"""Artifacts that tests/distributed shows."""
+
+
 def test_every_artifact_that_logs_has_a_test_here() -> None:
     untested = {name for name, artifact in ARTIFACTS.items() if artifact.events} - {
         name for name, _, _ in ARTIFACT_TEXTS
     }
-    assert not untested
+    assert untested == OF_SEVERAL_PROCESSES
 
 
 def test_dynamic_component_tells_of_symbols(capsys: pytest.CaptureFixture[str]) -> None:

@@ -415,7 +415,7 @@ PAGES: tuple[Page, ...] = (
 
         print(f(torch.ones(3)))
         """,
-        also=(),
+        also=("graph break on request", "modes left out of order"),
     ),
     Page(
         kind="graph ends where torch functions are disabled",

@@ -26,6 +26,7 @@ _MARK = "ARGAND_COMMANDS"  # in the environment of commands: tells them from oth
 _PROC_LIMIT = 1 << 22  # bytes of a file in /proc
 OUTPUT_LIMIT = 1 << 18  # bytes of output that are kept; the rest is read and dropped
 _TICK = 0.2
+_LONGEST_START = 1.0  # seconds in which a process that was started shows its environment
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,12 +164,24 @@ def run_all(
 def _end_lost(mark: str) -> None:
     """Kill commands whose numbers nobody has: an interrupt came between the start of one and the end of `Popen`."""
     sign = f"{_MARK}={mark}".encode()
-    for environment in Path("/proc").glob("[0-9]*/environ"):
-        with contextlib.suppress(OSError):
-            if sign in files.read(environment, _PROC_LIMIT):
-                pid = int(environment.parent.name)
-                os.killpg(os.getpgid(pid), signal.SIGKILL)
-                os.waitpid(pid, 0)
+    until = time.monotonic() + _LONGEST_START
+    starting = True
+    while starting and time.monotonic() < until:
+        starting = False
+        for name in filter(str.isdigit, os.listdir("/proc") if os.path.isdir("/proc") else ()):
+            with contextlib.suppress(OSError):
+                environment = files.read(f"/proc/{name}/environ", _PROC_LIMIT)
+                if sign in environment:
+                    os.killpg(os.getpgid(int(name)), signal.SIGKILL)
+                    os.waitpid(int(name), 0)
+                elif not environment:
+                    starting = starting or _is_starting(name)
+
+
+def _is_starting(pid: str) -> bool:
+    """Whether a process without an environment is a child of this one that the system is just loading."""
+    state, parent = files.read(f"/proc/{pid}/stat", _PROC_LIMIT).rpartition(b")")[2].split()[:2]
+    return int(parent) == os.getpid() and state not in (b"Z", b"X")
 
 
 def _attend(running: list[_Running], deadline: float) -> list[_Running]:

@@ -81,7 +81,7 @@ CHANGES: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
     "another argand or processor": lambda patch: patch.setattr(stored, "_installation", lambda: "other"),
     "a setting": lambda patch: setattr(argand.config, "fusion", False),
     "a setting of a section": lambda patch: setattr(argand.config.cpp, "min_parallel_work", 17),
-    "oneDNN": lambda patch: patch.setattr(torch.backends.mkldnn, "enabled", False),
+    "oneDNN": lambda patch: patch.setattr(torch.backends.mkldnn, "is_available", lambda: False),
     "products": lambda patch: torch.set_float32_matmul_precision("medium"),
 }
 

@@ -174,6 +174,7 @@ def test_threads_that_never_wait_are_no_hindrance(name: str) -> None:
 def test_files_shared_with_other_processes_are_no_hindrance() -> None:
     """What `multiprocessing` starts once tensors are sent."""
     read, write = os.pipe()
+    resource_sharer.stop()  # of tests before
     with open(read), open(write):
         DupFd(read)
         assert any(thread.name.endswith("(_serve)") for thread in threading.enumerate())
