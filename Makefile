@@ -7,7 +7,7 @@ STAMP := $(VENV)/.installed
 # Rebuilt when the C sources or the packaging change.
 CORE := $(wildcard src/argand/_core/*.[ch] src/argand/_core/*/*.[ch]) setup.py pyproject.toml
 
-.PHONY: demo test test-gpu lint bench clean format
+.PHONY: demo test test-gpu test-libraries lint bench clean format
 
 $(STAMP): $(CORE)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -31,6 +31,12 @@ test: $(STAMP)
 GPU_PYTHON ?= $(PYTHON)
 test-gpu:
 	$(GPU_PYTHON) tests/gpu/run.py $(if $(ZOO),--zoo $(ZOO)) $(GPUARGS)
+
+# Programs over real libraries (docs/libraries.md), the half that takes little time; LIBRARIES="--torch" compares, LIBRARIES="" runs all.
+LIBRARIES ?= --fast --seconds 0
+test-libraries: $(STAMP)
+	$(BIN)/python -m pip install -q --disable-pip-version-check --no-build-isolation -e ".[libraries]"
+	$(BIN)/python bench/libraries.py $(LIBRARIES)
 
 # Imports one way, sizes of files and functions, names in the tables of natives, the budget of natives without a row.
 RULES := tests/test_imports.py tests/test_ground_rules.py tests/capture/natives/test_names_in_tables.py tests/capture/natives/test_native_surface.py
