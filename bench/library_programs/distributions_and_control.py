@@ -124,7 +124,7 @@ def torchrl_ppo_loss(compile: Compile) -> Step:
         {
             "observation": torch.randn(6, 3),
             "action": torch.rand(6, 2) - 0.5,
-            "action_log_prob": torch.randn(6),
+            loss_of.tensor_keys.sample_log_prob: torch.randn(6),
             "advantage": torch.randn(6, 1),
             "value_target": torch.randn(6, 1),
         },

@@ -422,6 +422,8 @@ def _read_function(interp: Interpreter, func: Any, name: str) -> Any:
         return instances.instance_dict(interp, func) if interp.is_outer(func) else func.__dict__
     if interp.is_outer(func):
         value = instances.own_value(interp, func, name) if name not in _FUNCTION_FIELDS else NULL
+        if value is NULL and name in _FUNCTION_FIELDS:
+            value = interp.read_overlay(func, name)  # a deletion broke the graph
         if value is not NULL:
             return value
         source = interp.source(func)
