@@ -327,14 +327,10 @@ def _property_methods(interp: Interpreter, cls: type, name: str, owner: Any, arg
         return interp.call(function, args)
     if name == "__call__":
         return interp.call(c_part(staticmethod, owner, "__func__"), args, kwargs)
-    if name == "__init__" and cls is property and not kwargs and 0 < len(args) < 4 and not interp.is_outer(owner):
-        functions = all(arg is None or is_a(arg, types.FunctionType) for arg in args)
-        # The first one's text is all that is read. It may have been written in captured code.
-        if functions and (args[0] is None or _is_as_it_was(interp, args[0])):
-            return interp.unread(property.__init__, owner, *args)
-    plain = cls is not property and all(type(f) is types.FunctionType for f in args[:1])
-    if name == "__init__" and plain and not interp.is_outer(owner):
-        return interp.unread(getattr(cls, name), owner, *args, **kwargs)  # stored, but for a function's own text
+    if name == "__init__" and not interp.is_outer(owner) and all(type(f) is types.FunctionType for f in args[:1]):
+        # Stored, but for a function's own text, which captured code may have written.
+        if cls is not property or not args or _is_as_it_was(interp, args[0]):
+            return interp.unread(getattr(cls, name), owner, *args, **kwargs)
     return interp.native(getattr(cls, name), owner, *args, **kwargs)
 
 
