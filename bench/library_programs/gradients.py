@@ -91,6 +91,7 @@ PROGRAMS = {
     "opacus GradSampleModule": Program("opacus", opacus_per_sample),
     "captum IntegratedGradients": Program("captum", captum_integrated_gradients),
     "captum Saliency": Program("captum", captum_saliency),
-    "higher inner loop": Program("higher", higher_inner_loop),
+    # not fast: it differentiates a backward, which "native" refuses
+    "higher inner loop": Program("higher", higher_inner_loop, fast=False),
     "torch.func per-sample gradients": Program("torch", functional_per_sample),
 }
