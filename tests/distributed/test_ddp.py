@@ -8,7 +8,8 @@ import pytest
 import torch
 
 import argand
-from argand.backends.ddp import bucket_limits, cut_places
+from argand.backends.ddp import bucket_limits, compile_split, cut_places
+from argand.errors import BackendCompilerFailed
 from argand.report.html import build
 from distributed.models import CNN, GPT, Llama, batch
 from distributed.ranks import run_ranks
@@ -142,3 +143,26 @@ def test_graphs_outside_ddp_stay_whole() -> None:
     argand.compile(model, backend="eager")(batch(model, 0, 0)).sum().backward()
     stop()
     assert told == []
+
+
+def test_a_part_that_cannot_be_compiled() -> None:
+    model = torch.nn.Sequential(*(torch.nn.Linear(8, 8) for _ in range(4)))
+    gm, inputs = graph_of(model, lambda x: model(x[:, :8]))
+    compiled = []
+
+    def compile_graph(part: torch.fx.GraphModule, args: list[object]):
+        compiled.append(part)
+        if len(compiled) % 2 == 0:
+            raise BackendCompilerFailed("mine", RuntimeError("no"))
+        return part.forward
+
+    caps = _Caps()
+    caps.bucket_bytes_cap_default = False
+    with pytest.raises(BackendCompilerFailed):
+        compile_split(gm, inputs, caps, compile_graph)(*inputs)
+    compiled.clear()
+    run = compile_split(gm, inputs, caps, compile_graph)
+    with argand.config.patch(suppress_errors=True):
+        assert torch.equal(run(*inputs)[0], gm(*inputs)[0]) and len(compiled) == 4
+        run(*inputs)
+        assert len(compiled) == 4

@@ -22,6 +22,8 @@ from argand._core import _C
 from argand._core.calls import uncaptured
 from argand.autograd import needs_autograd
 from argand.autograd.tracing.dynamic import is_dynamic
+from argand.config import config
+from argand.errors import BackendCompilerFailed
 from argand.graph.nodes.module_text import module_text
 from argand.locks import fork_safe_lock
 
@@ -282,9 +284,21 @@ class _Part(torch.nn.Module):
             found = self.gm[0].forward
             if len(self.versions) < _VERSIONS:
                 with events.bus.compiling(self.compile_id), events.span("compile_part", "backend"):
-                    found = self.compile_graph(self.gm[0], list(args))
+                    found = self._compiled(list(args))
             self.versions[key] = found
         return found
+
+    def _compiled(self, args: list[Any]) -> Callable[..., Any]:
+        """The part for these arguments. The parts before it have run; there is no way back to capture, which would run
+        the frame eagerly under `config.suppress_errors`: that is done here."""
+        try:
+            return self.compile_graph(self.gm[0], args)
+        except BackendCompilerFailed as error:
+            if not config.suppress_errors:
+                raise
+            events.emit("fallback", "backend", str(error), scope="graph", reason=str(error), backend="ddp")
+            forward: Callable[..., Any] = self.gm[0].forward
+            return forward
 
 
 def _layout(value: Any) -> Any:
