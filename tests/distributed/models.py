@@ -8,9 +8,9 @@ from torch.nn import functional as F
 
 
 class Attention(nn.Module):
-    def __init__(self, width: int, heads: int = 4) -> None:
+    def __init__(self, width: int) -> None:
         super().__init__()
-        self.heads = heads
+        self.heads = width // 16
         self.qkv = nn.Linear(width, 3 * width)
         self.out = nn.Linear(width, width)
 

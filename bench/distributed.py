@@ -1,0 +1,121 @@
+"""Step times of training on several processes: eager, torch.compile and argand under DistributedDataParallel.
+
+    python bench/distributed.py [--ranks 2] [--steps 30] [--no-torch] [--models gpt,cnn] [--bucket-mb 1]
+
+Processes on this machine, gloo, one thread each. The systems take turns in one run, step by step; shown is the median
+time of a step (forward, backward with its reductions, optimizer), the slowest rank's, and the time of the first step.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import os
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
+
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from rich.console import Console
+from rich.table import Table
+from torch.nn.parallel import DistributedDataParallel
+
+from distributed.models import CNN, GPT, Llama, batch
+
+MODELS = {
+    "gpt": lambda: GPT(width=256, layers=4, words=2048),
+    "llama": lambda: Llama(width=256, layers=4, words=2048),
+    "cnn": CNN,
+}
+
+
+def systems(options: Any) -> dict[str, Any]:
+    import argand
+
+    found: dict[str, Any] = {"eager": lambda ddp: ddp}
+    if not options.no_torch:
+        found["torch.compile"] = torch.compile
+    found["argand"] = argand.compile
+
+    def whole(ddp: Any) -> Any:
+        return argand.compile(ddp, dynamic=False)  # a region of its own: its graphs are not cut
+
+    found["argand, not cut"] = whole
+    return found
+
+
+def measure(rank: int, options: Any, folder: str) -> None:
+    import argand
+
+    torch.set_num_threads(1)
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    dist.init_process_group(
+        "gloo", init_method=f"file://{folder}/store", rank=rank, world_size=options.ranks,
+        timeout=datetime.timedelta(minutes=5),
+    )  # fmt: skip
+    for name in options.models.split(","):
+        steps, times, first = {}, {}, {}
+        for system, make in systems(options).items():
+            torch.manual_seed(0)
+            model = MODELS[name]()
+            call = make(DistributedDataParallel(model, bucket_cap_mb=options.bucket_mb))
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+            steps[system] = (model, call, optimizer)
+            argand.config.optimize_ddp = system != "argand, not cut"
+            first[system] = one_step(*steps[system], rank, 0)
+            times[system] = []
+        for number in range(options.steps + 3):
+            for system, parts in steps.items():
+                spent = one_step(*parts, rank, number)
+                if number >= 3:
+                    times[system].append(spent)
+        for system in steps:
+            slowest = torch.tensor([statistics.median(times[system]), first[system]])
+            dist.all_reduce(slowest, dist.ReduceOp.MAX)
+            if rank == 0:
+                print(f"{name}\t{system}\t{float(slowest[0])}\t{float(slowest[1])}", flush=True)
+                with open(f"{folder}/results", "a") as stream:
+                    stream.write(f"{name}\t{system}\t{float(slowest[0])}\t{float(slowest[1])}\n")
+    dist.destroy_process_group()
+
+
+def one_step(model: Any, call: Any, optimizer: Any, rank: int, number: int) -> float:
+    x = batch(model, rank, number)
+    dist.barrier()
+    begun = time.perf_counter()
+    optimizer.zero_grad()
+    call(x).square().mean().backward()
+    optimizer.step()
+    return time.perf_counter() - begun
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("--steps", type=int, default=30)
+    parser.add_argument("--no-torch", action="store_true")
+    parser.add_argument("--models", default="gpt,llama,cnn")
+    parser.add_argument("--bucket-mb", type=float, default=1.0)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        mp.spawn(measure, args=(options, folder), nprocs=options.ranks)
+        rows = [line.split("\t") for line in Path(folder, "results").read_text().splitlines()]
+    table = Table(title=f"DDP, {options.ranks} processes of one thread, gloo: milliseconds of a step")
+    for title in ("model", "system", "step", "over eager", "first step, s"):
+        table.add_column(title, justify="left" if title in ("model", "system") else "right")
+    eager = {row[0]: float(row[2]) for row in rows if row[1] == "eager"}
+    for model, system, step, first in rows:
+        ratio = eager[model] / float(step)
+        table.add_row(model, system, f"{1e3 * float(step):.1f}", f"{ratio:.2f}x", f"{float(first):.2f}")
+    Console().print(table)
+
+
+if __name__ == "__main__":
+    main()
