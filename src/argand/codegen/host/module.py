@@ -108,6 +108,7 @@ class _Writer:
     header: dict[str, str] = field(default_factory=dict)  # module-level names -> expression
     constant_views: dict[str, str] = field(default_factory=dict)
     ref_names: dict[TensorRef, str] = field(default_factory=dict)
+    view_count: int = 0
     local_views: dict[str, list[TensorRef]] = field(default_factory=dict)  # by buffer: views that have names in `call`
     large: bool = False
     used: Mapping[TensorRef, int] = field(default_factory=dict)
@@ -330,8 +331,15 @@ class _Writer:
 
     def _view(self, arena: ArenaText, name: str, expression: str) -> None:
         """A tensor that is made once per arena."""
+        if name in self.views:
+            raise InternalError(f"two tensors of an arena are called {name}")
         arena.views[name] = expression
         self.views[name] = arena
+
+    def _view_name(self, name: str) -> str:
+        """A name that no other view ever had: those that are freed leave theirs to nobody."""
+        self.view_count += 1
+        return f"{name}_view{self.view_count - 1}"
 
     def _comment(self, origins: Iterable[Origin]) -> None:
         """What the call below computes: the FX nodes, each with the user's line."""
@@ -435,19 +443,19 @@ class _Writer:
                 expression = f"view_of({name}, {size}, {stride}, {index_text(ref.offset)})"
         static = all(as_int(e) is not None for e in (*ref.size, *ref.stride, ref.offset))
         if name in self.views:
-            view = f"{name}_view{len(self.ref_names)}"
+            view = self._view_name(name)
             self._view(self.views[name], view, expression)
             self.ref_names[ref] = view
             return view
         if static and ref.buffer in self.schedule.constants:
-            view = f"{name}_view{len(self.ref_names)}"
+            view = self._view_name(name)
             self.constant_views[view] = expression
             self.ref_names[ref] = view
             return view
         if inside and self.used[ref] > 1:
-            view = f"{name}_view{len(self.local_views.setdefault(name, []))}"
+            view = self._view_name(name)
             self.body.append(f"{view} = {expression}")
-            self.local_views[name].append(ref)
+            self.local_views.setdefault(name, []).append(ref)
             self.ref_names[ref] = view
             return view
         return expression
