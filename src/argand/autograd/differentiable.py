@@ -11,6 +11,7 @@ gradients depend on, inputs that are gone or that were written to since.
 
 from __future__ import annotations
 
+import operator
 import re
 import weakref
 from collections.abc import Callable, Sequence
@@ -27,6 +28,7 @@ from argand.graph import compat
 from argand.graph.nodes.program import AtenProgram
 
 _ARGUMENT = re.compile(r"args\[(\d+)\]")
+_VERSION = operator.attrgetter("_version")
 
 
 class NotAgain(ArgandError):
@@ -43,8 +45,12 @@ class Inputs:
     __slots__ = ("_held", "_versions")
 
     def __init__(self, values: Sequence[Any]) -> None:
-        self._held = [weakref.ref(value) if isinstance(value, torch.Tensor) else value for value in values]
-        self._versions = [version(value) if isinstance(value, torch.Tensor) else 0 for value in values]
+        try:  # in C: models have a thousand parameters, and this is part of each call
+            self._held: list[Any] = list(map(weakref.ref, values))
+            self._versions = list(map(_VERSION, values))
+        except (TypeError, AttributeError, RuntimeError):  # numbers, tensors of inference mode
+            self._held = [weakref.ref(value) if isinstance(value, torch.Tensor) else value for value in values]
+            self._versions = [version(value) if isinstance(value, torch.Tensor) else 0 for value in values]
 
     def values(self, needed: frozenset[int]) -> list[Any]:
         """The inputs again.
