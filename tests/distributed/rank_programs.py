@@ -89,13 +89,21 @@ def dies(rank: int) -> None:
     """Rank 1 is killed while it compiles kernels, and holds the cache's lock; the other needs the same kernels."""
     from argand.runtime import cache
 
+    store = torch.distributed.distributed_c10d._get_default_store()
+    build, ask = cache._build_entry, cache.get_or_build
+
+    def killed(*args: Any, **kwargs: Any) -> Any:
+        store.set("holds the lock", "yes")
+        os.kill(os.getpid(), signal.SIGKILL)
+        return build(*args, **kwargs)
+
+    def later(*args: Any, **kwargs: Any) -> Any:
+        store.wait(["holds the lock"])  # else this rank may build all that the other needs
+        return ask(*args, **kwargs)
+
     if rank == 1:
-        build = cache._build_entry
-
-        def killed(*args: Any, **kwargs: Any) -> Any:
-            os.kill(os.getpid(), signal.SIGKILL)
-            return build(*args, **kwargs)
-
         cache._build_entry = killed
+    else:
+        cache.get_or_build = later
     model = argand.compile(DDP(GPT(layers=1)))
     model(batch(model.module, rank, 0)).sum().backward()
