@@ -38,6 +38,10 @@ def clean_argand() -> Iterator[None]:
 
         argand.reset()
         argand.config.reset()
+    if "argand.runtime.cache" in sys.modules:  # may be there without what compiles, which resets it
+        from argand.runtime import cache
+
+        cache.reset()
 
 
 @pytest.fixture(autouse=True, scope="session")
