@@ -64,10 +64,13 @@ def step_times(eager: Any, compiled: Any, seconds: float) -> dict[str, float]:
             fn()
             taken.append(time.perf_counter() - start)
         pairs.append((taken[0], taken[1]) if order[0] is eager else (taken[1], taken[0]))
+    ratios = sorted(a / b for a, b in pairs)
+    middle = ratios[(3 * len(ratios)) // 4] - ratios[len(ratios) // 4]
     return {
         "eager_step_s": statistics.median(a for a, _ in pairs),
         "step_s": statistics.median(b for _, b in pairs),
-        "speedup": statistics.median(a / b for a, b in pairs),
+        "speedup": statistics.median(ratios),
+        "noise": 1.86 * middle / len(ratios) ** 0.5,  # two standard errors of a median
         "pairs": len(pairs),
     }
 
