@@ -465,9 +465,56 @@ template <class V> INLINE V floordiv(V a, V b) {
     return where((m != zero) & ((b < zero) != (m < zero)) & (b != zero), V(q - splat<V>(1)), q);
   }
 }
+//@ log2_normal
+// log2(x) of a normal positive double: 2 atanh(f / (2 + f)) / log(2), the relative error below 2^-39.
+template <class V> INLINE V log2_normal(V x) {
+  typedef ints<V> I;
+  const I i = bits<I>(x), k = (i - splat<I>(0x3fe6a09e667f3bcdLL)) >> 52;
+  const V f = bits<V>(i - (k << 52)) - splat<V>(1), s = f / (splat<V>(2) + f);
+  const V p = horner(s * s, 0.22195308321368667, 0.2623081892525388, 0.3205988979753252, 0.4121985831111324,
+    0.5770780163555853, 0.9617966939259756, 2.8853900817779268);
+  return fma(s, p, convert<V>(k));
+}
+//@ power_of_2
+// 2^t, the relative error below 2^-31; zero below the range of float, infinite above it.
+template <class V> INLINE V power_of_2(V t) {
+  const V c = clamp_keep_nan(t, -200.0, 200.0), shift = splat<V>(0x1.8p52), n = (c + shift) - shift, r = c - n;
+  const V p = horner(r, 1.3215486790144305e-06, 1.5252733804059838e-05, 0.00015403530393381606, 0.0013333558146428441,
+    0.009618129107628477, 0.055504108664821576, 0.2402265069591007, 0.6931471805599453);
+  return scale2(fma(p, r, splat<V>(1)), n);
+}
+//@ pow_double
+// x^y of floats in doubles, whose error is far below a float's last place. `common`: x is positive, x and y are finite.
+template <class V> INLINE V pow_double(V x, V y, bool common) {
+  if (__builtin_expect(common, 1)) return power_of_2(y * log2_normal(x));
+  const V zero = splat<V>(0), one = splat<V>(1), inf = splat<V>(__builtin_inf()), size = abs(x);
+  const V l = where(size == zero, -inf, where(size < inf, log2_normal(size), size));
+  const auto odd = (trunc(y) == y) & (floor(y * splat<V>(0.5)) != y * splat<V>(0.5));
+  V r = power_of_2(where((size == one) & (abs(y) == inf), zero, V(y * l)));
+  r = where(odd, copysign(r, x), r);
+  r = where((x < zero) & (size < inf) & (trunc(y) != y), splat<V>(__builtin_nan("")), r);
+  return where((x == one) | (y == zero), one, r);
+}
 //@ pow
+// float: at most 0.51 ulp. double: the C library's, per lane.
 template <class V> INLINE V pow(V x, V y) {
-  if constexpr (same<elem<V>, f32>::value) return per_lane2([](f32 a, f32 b) { return __builtin_powf(a, b); }, x, y);
+  if constexpr (same<elem<V>, f32>::value) {
+    const V inf = splat<V>(__builtin_inff());
+    const auto rare = (x <= splat<V>(0)) | (x != x) | (x == inf) | (y != y) | (abs(y) == inf);
+    const bool common = !any_lane(rare);
+    if constexpr (traits<V>::vector) {
+      constexpr int lanes = traits<V>::lanes / 2;  // as many doubles fit into a vector of this size
+      V r;
+      for (int half = 0; half < 2; ++half) {
+        vec<f32, lanes> a, b;
+        __builtin_memcpy(&a, (const f32*)&x + half * lanes, sizeof a);
+        __builtin_memcpy(&b, (const f32*)&y + half * lanes, sizeof b);
+        a = convert<vec<f32, lanes>>(pow_double(convert<vec<f64, lanes>>(a), convert<vec<f64, lanes>>(b), common));
+        __builtin_memcpy((f32*)&r + half * lanes, &a, sizeof a);
+      }
+      return r;
+    } else return (f32)pow_double<f64>(x, y, common);
+  }
   else if constexpr (same<elem<V>, f64>::value) return per_lane2([](f64 a, f64 b) { return __builtin_pow(a, b); }, x, y);
   else return per_lane2([](elem<V> a, elem<V> b) {
     if (b < 0) return elem<V>(a == 1 ? 1 : a == elem<V>(-1) ? (b % 2 ? -1 : 1) : 0);
