@@ -1,6 +1,6 @@
 """The text that every generated file starts with.
 
-In: the generated kernels' text. Out: the sections of `core.h`, `convert.h` and `math.h` that it uses (a section
+In: the generated kernels' text. Out: the sections of `core.h`, `convert.h`, `math.h` and `single.h` that it uses (a section
 starts at a line `//@ name`), each after those that it needs. The files are freestanding: they include nothing.
 """
 
@@ -10,6 +10,7 @@ import re
 from functools import lru_cache
 from pathlib import Path
 
+_FILES = ("core.h", "convert.h", "math.h", "single.h")
 _NAME = re.compile(r"[A-Za-z_]\w*")
 _VECTOR = re.compile(r"\b([iuf](?:8|16|32|64))x(\d+)\b")
 _TYPEDEF = "typedef vec<{0}, {1}> {0}x{1};"
@@ -19,19 +20,12 @@ _TYPEDEF = "typedef vec<{0}, {1}> {0}x{1};"
 def _sections() -> tuple[dict[str, str], dict[str, frozenset[str]]]:
     """Section texts in file order, and the other sections that each one mentions."""
     texts: dict[str, str] = {}
-    for name in ("core.h", "convert.h", "math.h"):
+    for name in _FILES:
         parts = re.split(r"^//@ (\w+)\n", (Path(__file__).parent / name).read_text(), flags=re.MULTILINE)
         texts.update(zip(parts[1::2], parts[2::2]))
     needs = {}
     for name, text in texts.items():
         needs[name] = frozenset(_NAME.findall(_without_comments(text))) & texts.keys() - {name}
-    for name, text in texts.items():
-        if "LIBM1(" in text and name != "libm1":
-            needs[name] |= {"libm1"}
-        if "LIBM2(" in text and name != "libm2":
-            needs[name] |= {"libm2"}
-    needs["libm1"] |= {"per_lane"}
-    needs["libm2"] |= {"per_lane2"}
     return texts, needs
 
 

@@ -41,9 +41,9 @@ template <class V, class F> INLINE V per_lane2(F f, V x, V y) {
 //@ any_lane
 template <class M> INLINE bool any_lane(M m) {
 #if defined(__AVX512DQ__) && defined(__AVX512VL__)
-  if constexpr (sizeof(M) == 64 && sizeof(elem<M>) == 4) return __builtin_ia32_cvtd2mask512(m) != 0;
-  else if constexpr (sizeof(M) == 32 && sizeof(elem<M>) == 4) return __builtin_ia32_cvtd2mask256(m) != 0;
-  else if constexpr (sizeof(M) == 64 && sizeof(elem<M>) == 8) return __builtin_ia32_cvtq2mask512(m) != 0;
+  if constexpr (sizeof(M) == 64 && sizeof(elem<M>) == 4) return __builtin_ia32_cvtd2mask512((vec<i32, 16>)m) != 0;
+  else if constexpr (sizeof(M) == 32 && sizeof(elem<M>) == 4) return __builtin_ia32_cvtd2mask256((vec<i32, 8>)m) != 0;
+  else if constexpr (sizeof(M) == 64 && sizeof(elem<M>) == 8) return __builtin_ia32_cvtq2mask512((vec<i64, 8>)m) != 0;
   else
 #endif
   if constexpr (traits<M>::vector) return fold_any(m);
@@ -397,44 +397,26 @@ template <int QUARTER, class V> INLINE V sin_cos(V x) {
 template <class V> INLINE V sin(V x) { return sin_cos<0>(x); }
 //@ cos
 template <class V> INLINE V cos(V x) { return sin_cos<1>(x); }
-//@ libm1
-// A function of the C library, per lane.
-#define LIBM1(name) template <class V> INLINE V name(V x) { \
-  if constexpr (same<elem<V>, f32>::value) return per_lane([](f32 e) { return __builtin_##name##f(e); }, x); \
-  else return per_lane([](f64 e) { return __builtin_##name(e); }, x); }
-//@ libm2
-#define LIBM2(name) template <class V> INLINE V name(V x, V y) { \
-  if constexpr (same<elem<V>, f32>::value) return per_lane2([](f32 a, f32 b) { return __builtin_##name##f(a, b); }, x, y); \
-  else return per_lane2([](f64 a, f64 b) { return __builtin_##name(a, b); }, x, y); }
-//@ tan
-LIBM1(tan)
-//@ asin
-LIBM1(asin)
-//@ acos
-LIBM1(acos)
-//@ atan
-LIBM1(atan)
-//@ sinh
-LIBM1(sinh)
-//@ cosh
-LIBM1(cosh)
-//@ asinh
-LIBM1(asinh)
-//@ acosh
-LIBM1(acosh)
-//@ atanh
-LIBM1(atanh)
-//@ erfc
-LIBM1(erfc)
-//@ atan2
-LIBM2(atan2)
 //@ fmod
-// Integers: the sign of the dividend; a zero divisor gives 0 (eager raises before it gets here).
+// Floats: exact. Integers: the sign of the dividend; a zero divisor gives 0 (eager raises before it gets here).
 template <class V> INLINE V fmod(V x, V y) {
-  if constexpr (same<elem<V>, f32>::value) return per_lane2([](f32 a, f32 b) { return __builtin_fmodf(a, b); }, x, y);
-  else if constexpr (same<elem<V>, f64>::value) return per_lane2([](f64 a, f64 b) { return __builtin_fmod(a, b); }, x, y);
+  if constexpr (is_float<V>) {
+#if defined(__FMA__)  // while the quotient is a whole number of the type, off by one at most, what is left is exact
+    const V a = abs(x), b = abs(y), q = trunc(a / b);
+    const auto far = !(q < splat<V>(sizeof(elem<V>) == 4 ? 0x1p23f : 0x1p52)) | !(b < splat<V>((elem<V>)__builtin_inff()));
+    V r = fma(-q, b, a);
+    r = copysign(where(r < splat<V>(0), r + b, r), x);
+    if (__builtin_expect(!any_lane(far), 1)) return r;
+    return where(far, per_lane2([](elem<V> a, elem<V> b) { return libm_fmod(a, b); }, x, y), r);
+#else
+    return per_lane2([](elem<V> a, elem<V> b) { return libm_fmod(a, b); }, x, y);
+#endif
+  }
   else return per_lane2([](elem<V> a, elem<V> b) { return elem<V>(b == 0 || b == elem<V>(-1) && elem<V>(-1) < 0 ? 0 : a % b); }, x, y);
 }
+//@ libm_fmod
+INLINE f32 libm_fmod(f32 a, f32 b) { return __builtin_fmodf(a, b); }
+INLINE f64 libm_fmod(f64 a, f64 b) { return __builtin_fmod(a, b); }
 //@ remainder
 // The sign of the divisor, as Python's %.
 template <class V> INLINE V remainder(V a, V b) {
@@ -464,64 +446,6 @@ template <class V> INLINE V floordiv(V a, V b) {
     const V q = truncdiv(a, b), m = V(a - V(q * b));
     return where((m != zero) & ((b < zero) != (m < zero)) & (b != zero), V(q - splat<V>(1)), q);
   }
-}
-//@ log2_normal
-// log2(x) of a normal positive double: 2 atanh(f / (2 + f)) / log(2), the relative error below 2^-39.
-template <class V> INLINE V log2_normal(V x) {
-  typedef ints<V> I;
-  const I i = bits<I>(x), k = (i - splat<I>(0x3fe6a09e667f3bcdLL)) >> 52;
-  const V f = bits<V>(i - (k << 52)) - splat<V>(1), s = f / (splat<V>(2) + f);
-  const V p = horner(s * s, 0.22195308321368667, 0.2623081892525388, 0.3205988979753252, 0.4121985831111324,
-    0.5770780163555853, 0.9617966939259756, 2.8853900817779268);
-  return fma(s, p, convert<V>(k));
-}
-//@ power_of_2
-// 2^t, the relative error below 2^-31; zero below the range of float, infinite above it.
-template <class V> INLINE V power_of_2(V t) {
-  const V c = clamp_keep_nan(t, -200.0, 200.0), shift = splat<V>(0x1.8p52), n = (c + shift) - shift, r = c - n;
-  const V p = horner(r, 1.3215486790144305e-06, 1.5252733804059838e-05, 0.00015403530393381606, 0.0013333558146428441,
-    0.009618129107628477, 0.055504108664821576, 0.2402265069591007, 0.6931471805599453);
-  return scale2(fma(p, r, splat<V>(1)), n);
-}
-//@ pow_double
-// x^y of floats in doubles, whose error is far below a float's last place. `common`: x is positive, x and y are finite.
-template <class V> INLINE V pow_double(V x, V y, bool common) {
-  if (__builtin_expect(common, 1)) return power_of_2(y * log2_normal(x));
-  const V zero = splat<V>(0), one = splat<V>(1), inf = splat<V>(__builtin_inf()), size = abs(x);
-  const V l = where(size == zero, -inf, where(size < inf, log2_normal(size), size));
-  const auto odd = (trunc(y) == y) & (floor(y * splat<V>(0.5)) != y * splat<V>(0.5));
-  V r = power_of_2(where((size == one) & (abs(y) == inf), zero, V(y * l)));
-  r = where(odd, copysign(r, x), r);
-  r = where((x < zero) & (size < inf) & (trunc(y) != y), splat<V>(__builtin_nan("")), r);
-  return where((x == one) | (y == zero), one, r);
-}
-//@ pow
-// float: at most 0.51 ulp. double: the C library's, per lane.
-template <class V> INLINE V pow(V x, V y) {
-  if constexpr (same<elem<V>, f32>::value) {
-    const V inf = splat<V>(__builtin_inff());
-    const auto rare = (x <= splat<V>(0)) | (x != x) | (x == inf) | (y != y) | (abs(y) == inf);
-    const bool common = !any_lane(rare);
-    if constexpr (traits<V>::vector) {
-      constexpr int lanes = traits<V>::lanes / 2;  // as many doubles fit into a vector of this size
-      V r;
-      for (int half = 0; half < 2; ++half) {
-        vec<f32, lanes> a, b;
-        __builtin_memcpy(&a, (const f32*)&x + half * lanes, sizeof a);
-        __builtin_memcpy(&b, (const f32*)&y + half * lanes, sizeof b);
-        a = convert<vec<f32, lanes>>(pow_double(convert<vec<f64, lanes>>(a), convert<vec<f64, lanes>>(b), common));
-        __builtin_memcpy((f32*)&r + half * lanes, &a, sizeof a);
-      }
-      return r;
-    } else return (f32)pow_double<f64>(x, y, common);
-  }
-  else if constexpr (same<elem<V>, f64>::value) return per_lane2([](f64 a, f64 b) { return __builtin_pow(a, b); }, x, y);
-  else return per_lane2([](elem<V> a, elem<V> b) {
-    if (b < 0) return elem<V>(a == 1 ? 1 : a == elem<V>(-1) ? (b % 2 ? -1 : 1) : 0);
-    u64 r = 1, base = (u64)a;
-    for (u64 k = (u64)b; k; k >>= 1, base *= base) if (k & 1) r *= base;
-    return elem<V>(r);
-  }, x, y);
 }
 //@ sign
 template <class V> INLINE V sign(V x) {
