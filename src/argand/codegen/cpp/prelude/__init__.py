@@ -1,6 +1,6 @@
 """The text that every generated file starts with.
 
-In: the generated kernels' text. Out: the sections of `core.h`, `convert.h`, `math.h` and `single.h` that it uses (a section
+In: the generated kernels' text. Out: the sections of the files `*.h` beside this one that it uses (a section
 starts at a line `//@ name`), each after those that it needs. The files are freestanding: they include nothing.
 """
 
