@@ -10,7 +10,7 @@ from argand.config import config
 from argand.graph import time_limit
 from argand.graph.nodes.printing import readable
 from argand.graph.nodes.program import AtenProgram
-from argand.passes import cse, dead, decompose, fold, randomness, scalars, simplify
+from argand.passes import cse, dead, decompose, fold, padded_sums, randomness, scalars, simplify
 from argand.passes.verify import verify
 
 
@@ -29,6 +29,7 @@ INFERENCE: tuple[Pass, ...] = (
     Pass("fold_constants", fold.fold_constants),
     Pass("move_scalars", scalars.move_scalars),
     Pass("simplify", simplify.simplify),
+    Pass("join_padded_sums", padded_sums.join_padded_sums),
     Pass("common_subexpressions", cse.eliminate_common_subexpressions),
     Pass("eliminate_dead_code_again", dead.eliminate_dead_code),
 )

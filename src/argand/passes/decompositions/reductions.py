@@ -8,7 +8,9 @@ import torch
 from torch import fx
 
 from argand.graph.metadata.builder import Builder
-from argand.passes.decompositions.rules import aten, cast, decomposes, is_float, val, widen
+from argand.passes.decompositions.rules import aten, cast, decomposes, device, is_float, val, widen
+
+SMALL_MATRIX = 1 << 16  # elements; a matrix that is read once, by a library whose call costs as much as reading it
 
 
 @decomposes(aten.std.correction)
@@ -58,3 +60,23 @@ def _addr(b: Builder, x: fx.Node, u: fx.Node, v: fx.Node, *, beta: Any = 1, alph
         return NotImplemented
     outer = b(aten.mul.Tensor, b(aten.unsqueeze.default, u, 1), b(aten.unsqueeze.default, v, 0))
     return b(aten.add.Tensor, x, outer)
+
+
+@decomposes(aten.bmm.default)
+def _bmm(b: Builder, x: fx.Node, y: fx.Node) -> Any:
+    """Of a column and a row, their products; of small matrices and vectors, sums of products, fused with the rest."""
+    if (
+        device(x).type != "cpu"
+        or val(x).dtype not in (torch.float32, torch.float64)
+        or 0 in (*val(x).shape, *val(y).shape)
+    ):
+        return NotImplemented
+    _, rows, inner = val(x).shape
+    columns = val(y).shape[2]
+    if inner == 1:
+        return b(aten.mul.Tensor, x, y)
+    if columns == 1 and rows * inner <= SMALL_MATRIX:
+        return b(aten.sum.dim_IntList, b(aten.mul.Tensor, x, b(aten.permute.default, y, [0, 2, 1])), [2], True)
+    if rows == 1 and columns * inner <= SMALL_MATRIX:
+        return b(aten.sum.dim_IntList, b(aten.mul.Tensor, b(aten.permute.default, x, [0, 2, 1]), y), [1], True)
+    return NotImplemented
