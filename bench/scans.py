@@ -1,6 +1,7 @@
 """Loops over time steps written in Python: milliseconds of eager, argand and torch.compile, interleaved.
 
-    python bench/scans.py [PROGRAM ...] [--train] [--steps 64] [--threads 2] [--seconds 5] [--without-torch] [--json OUT]
+    python bench/scans.py [PROGRAM ...] [--train] [--steps 64] [--threads 2] [--seconds 5] [--without-torch]
+                           [--json OUT]
 
 Prints for each program the least step of each system, the ratios to eager's, and the first call in seconds. With
 --train a step is forward, mean square, and backward; the largest difference of a gradient from eager's is printed.
