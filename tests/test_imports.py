@@ -74,6 +74,7 @@ ALLOWED = {
         "cli.py: argand.capture.driver.explain",
         "cli.py: argand.debug.benchmark.bench",
         "cli.py: argand.debug.benchmark.bench_text",
+        "cli.py: argand.debug.benchmark.fallbacks",
         "cli.py: argand.runtime.cache",
         "cli.py: argand.runtime.gpu.device.target",
         "cli.py: argand.runtime.toolchain",

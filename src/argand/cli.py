@@ -168,6 +168,44 @@ def bench(
     raise typer.Exit(_exit_code(outcome))
 
 
+@app.command(context_settings=SCRIPT)
+def fallbacks(
+    context: typer.Context,
+    script: Annotated[
+        str | None, typer.Argument(help="a Python script that uses torch.compile or argand.compile")
+    ] = None,
+    zoo: Annotated[bool, typer.Option("--zoo", help="the models of bench/models.py instead; names may follow")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="print JSON instead of text")] = False,
+    output: Annotated[Path | None, typer.Option(help="write the list to this file")] = None,
+    above: Annotated[float, typer.Option(help="only operations with this share of a step, in percent")] = 0.0,
+    seconds: Annotated[float, typer.Option(help="how long to measure each function")] = 1.0,
+    functions: Annotated[int, typer.Option(help="measure this many functions, the most called ones")] = 64,
+    is_module: IsModule = False,
+) -> None:
+    """Run SCRIPT, and list the operations of its compiled functions that run as eager's kernels, with their share."""
+    from argand.api import answer_torch_compile
+    from argand.debug.benchmark.fallbacks import FallbackWatch, write_fallbacks
+    from argand.debug.benchmark.fallbacks import zoo as zoo_programs
+
+    if script is None and not zoo:
+        raise typer.BadParameter("a script, or --zoo", param_hint="SCRIPT")
+    watch = FallbackWatch()
+    steps, outcome = [], "finished"
+    with answer_torch_compile(), watch.observing():
+        if zoo:
+            for program in zoo_programs([*([script] if script else []), *context.args], argand.compile):
+                program()
+        elif script is not None:
+            note_late_options(context)
+            outcome = _run_as_main(script, context.args, is_module)
+        if outcome == "finished":
+            steps = watch.steps(functions, seconds)
+    with contextlib.ExitStack() as files:
+        file = files.enter_context(output.open("w")) if output is not None else sys.stdout
+        write_fallbacks(steps, watch, outcome, file, as_json=as_json, above=above)
+    raise typer.Exit(_exit_code(outcome))
+
+
 def environment() -> dict[str, Any]:
     """Versions, compiler, CPU and settings that decide what argand does on this machine."""
     import torch

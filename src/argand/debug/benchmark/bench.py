@@ -31,6 +31,7 @@ from argand.debug.tensors import tensors_in
 from argand.debug.trial.surroundings import Surroundings
 from argand.events import Event, bus
 from argand.graph.nodes.printing import describe
+from argand.ir.kernel import Schedule
 
 _WARM_UP = 3
 _MAX_ROUNDS = 200
@@ -125,7 +126,11 @@ class Recorder(Observer):
             return
         graph = self._current.get(thread)
         if graph is not None:
-            self.graphs[graph] = graph_work(graph, event.data["schedule"])
+            self.take_schedule(graph, event.data["schedule"])
+
+    def take_schedule(self, graph: str, schedule: Schedule) -> None:
+        """What a compiled graph consists of; its kernels' names in profiles begin with `graph`."""
+        self.graphs[graph] = graph_work(graph, schedule)
 
     def functions(self) -> list[Recorded]:
         """Those that were called, the most called first."""
