@@ -101,7 +101,7 @@ def _visit(facts: StageFacts, statements: Iterable[Value], mask: Deps, point: De
             deps = set(everything)
         elif after:
             deps = set(point) | (deps - everything)
-        elif value.op == "store" and value.args[3] == "add":
+        elif value.op == "store" and value.args[3] is not None:
             deps = set(everything if deps - point else point)
         facts.deps[value] = frozenset(deps)
         if after:

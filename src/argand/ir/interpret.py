@@ -238,6 +238,8 @@ class _Nest:
         self._check(position, memory, f"store to {buffer}[{index}]")
         if mode == "add":
             memory.index_put_((position,), each, accumulate=True)
+        elif mode is not None:
+            memory.scatter_reduce_(0, position, each, {"mul": "prod", "max": "amax", "min": "amin"}[mode])
         elif position.numel():
             memory[position] = each
         return value

@@ -32,7 +32,7 @@ Rules that code generation may rely on:
 * All buffers of a kernel are on one device, and the device's `ir.target.Target` can run the kernel: without its
   `barriers`, several stages have shared loops; without its `nested_reductions`, each of several stages has either own
   loops or reduction loops beside the shared ones.
-* `mode="add"` stores may hit one element from several points: they need atomics (or no parallelism).
+* Stores with a mode may hit one element from several points: they need atomics (or no parallelism).
 * A kernel with `segments` does all of the above once for each of them, in any order or in parallel: no segment touches
   elements that another writes. Its stages name the first segment's buffers; symbols that differ are in each segment's
   `numbers`.

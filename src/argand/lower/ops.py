@@ -30,6 +30,7 @@ Number = int | float | bool
 
 REDUCTIONS = ("sum", "prod", "max", "min", "any", "argmax", "argmin")
 SCANS = ("sum", "prod")
+STORE_MODES = ("add", "mul", "max", "min")
 
 
 def _unary(op: str, doc: str) -> Callable[[Ops, Value], Value]:
@@ -76,7 +77,11 @@ class Ops:
         return self.emit("load", (buffer, index), dtype)
 
     def store(self, buffer: str, index: Expr, value: Value, mode: str | None = None) -> Value:
-        """Write `value` to `buffer[index]`, or add it there (mode "add"); args (buffer, index, value, mode)."""
+        """Write `value` to `buffer[index]`, or combine it with what is there; args (buffer, index, value, mode).
+
+        Modes: None, and those of `STORE_MODES`: add, mul, max, min (both propagate NaN). Of several values written to
+        one place, without a mode, the last in the order of the loops stays.
+        """
         return self.emit("store", (buffer, index, value, mode), value.dtype)
 
     def constant(self, value: Number, dtype: torch.dtype) -> Value:
@@ -220,4 +225,4 @@ class Ops:
     expm1 = _unary("expm1", "exp(a) - 1, exact near 0 (floats)")
 
 
-__all__ = ["REDUCTIONS", "SCANS", "LoopBlock", "Number", "Ops"]
+__all__ = ["REDUCTIONS", "SCANS", "STORE_MODES", "LoopBlock", "Number", "Ops"]

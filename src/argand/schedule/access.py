@@ -44,8 +44,11 @@ def hint_numel(buffer: Buffer) -> int:
 
 
 def hint_bytes(buffer: Buffer) -> int:
-    """Typical size in bytes."""
-    return hint_numel(buffer) * itemsize(buffer.dtype)
+    """Typical size in bytes; along what is expanded there is one element."""
+    total = itemsize(buffer.dtype)
+    for size, stride in zip(buffer.size, buffer.stride):
+        total *= 1 if stride == 0 else hint(size)
+    return total
 
 
 def itemsize(dtype: torch.dtype) -> int:

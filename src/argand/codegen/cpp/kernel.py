@@ -411,7 +411,7 @@ def _may_collide(facts: StageFacts) -> bool:
 def _scattered(facts: StageFacts) -> list[Value]:
     """Stores at positions that are looked up, and accumulating ones."""
     stores = [value for value in facts.statements if value.op == "store"]
-    return [v for v in stores if v.args[3] == "add" or any(name in facts.indirect for name in v.args[1].free)]
+    return [v for v in stores if v.args[3] is not None or any(name in facts.indirect for name in v.args[1].free)]
 
 
 def _whole_lines(store: Value, made: StagePlan) -> bool:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import torch
 
-from argand.codegen.analysis import StageFacts, hint, lane_stride
+from argand.codegen.analysis import StageFacts, apart, hint, lane_stride
 from argand.codegen.cpp import overrides
 from argand.codegen.cpp.stage_plan import StagePlan
 from argand.codegen.cpp.tile import tile_variable
@@ -71,14 +71,25 @@ def uses_replaced(facts: StageFacts) -> bool:
 def _order_matters(facts: StageFacts) -> bool:
     """Whether points may write to one place: then their order is kept."""
     for value in facts.statements:
-        if value.op == "store" and (value.args[3] == "add" or any(v in facts.indirect for v in value.args[1].free)):
+        if value.op == "store" and (value.args[3] is not None or any(v in facts.indirect for v in value.args[1].free)):
             return True
     return False
 
 
+def _last_wins(facts: StageFacts, var: Var, sizes: dict[Var, Expr]) -> bool:
+    """Whether points that differ in `var` may write to one place, where what the last of them writes stays."""
+    return any(
+        value.op == "store"
+        and value.args[3] is None
+        and any(v in facts.indirect for v in value.args[1].free)
+        and not apart(facts, value.args[1], var, sizes)
+        for value in facts.statements
+    )
+
+
 def _candidate(facts: StageFacts, scalar: StagePlan, var: Var, vector_bytes: int) -> StagePlan | None:
     lanes = lanes_for(facts, var, vector_bytes, scalar.narrow, scalar.sizes[var])
-    if lanes < 2:
+    if lanes < 2 or (var not in scalar.point[-1:] and _last_wins(facts, var, scalar.sizes)):
         return None
     point = tuple(v for v in scalar.point if v is not var) + ((var,) if var in scalar.point else ())
     reduce = tuple(v for v in scalar.reduce if v is not var) + ((var,) if var in scalar.reduce else ())

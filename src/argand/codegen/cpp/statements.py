@@ -30,6 +30,7 @@ _BOOL_COMPARISONS = {
 }
 _COMPARISONS = frozenset(_BOOL_COMPARISONS)
 _LANE = Var("l")
+_MODES = {"add": "{0} + {1}", "mul": "{0} * {1}", "max": "maximum({0}, {1})", "min": "minimum({0}, {1})"}  # of stores
 
 
 class Writer:
@@ -305,31 +306,30 @@ class Printer:
             self._store_vector(memory, index, text, mode)
         else:
             place = f"{memory.name}[{to_c(index)}]"
-            if mode == "add":
-                added = self._sum(place, text, memory.dtype)
-                self.out.line(f"{place} = {added};")
-            else:
-                self.out.line(f"{place} = {text};")
+            self.out.line(f"{place} = {self._combined(mode, place, text, memory.dtype)};")
 
-    def _sum(self, a: str, b: str, dtype: torch.dtype) -> str:
-        """a + b for scalars in memory of `dtype`."""
+    def _combined(self, mode: str | None, a: str, b: str, dtype: torch.dtype) -> str:
+        """What a store of scalar `b` leaves where `a` is, in memory of `dtype`."""
+        if mode is None:
+            return b
         if is_half(dtype):
             wide = [self.conversion(x, dtype, torch.float32, False) for x in (a, b)]
-            return self.conversion(f"{wide[0]} + {wide[1]}", torch.float32, dtype, False)
-        return f"{element(dtype).name}({a} + {b})"
+            return self.conversion(_MODES[mode].format(*wide), torch.float32, dtype, False)
+        kind = element(dtype).name
+        return f"{kind}({_MODES[mode].format(f'{kind}({a})', f'{kind}({b})')})"
 
     def _store_vector(self, memory: Memory, index: Expr, text: str, mode: str | None) -> None:
         lanes = self.lanes
         assert lanes.var is not None
         stride = lane_stride(self.facts, index, lanes.var, lanes.count)
         boolean = memory.dtype == torch.bool
-        if stride == 1 and not (mode == "add" and (boolean or is_half(memory.dtype))):
+        if stride == 1 and not (mode is not None and (boolean or is_half(memory.dtype))):
             pointer = self.address(memory, index)
             name = "store_bool" if boolean else "store"
-            if mode == "add":
+            if mode is not None:
                 vector = vector_type(memory.dtype, lanes.count)
                 old = f"load_tail<{vector}>({pointer}, {lanes.tail})" if lanes.tail else f"load<{vector}>({pointer})"
-                text = f"{old} + {text}"
+                text = _MODES[mode].format(old, text)
             tail = f", {lanes.tail}" if lanes.tail else ""
             self.out.line(f"{name}{'_tail' if tail else ''}({pointer}, {text}{tail});")
             return
@@ -337,7 +337,7 @@ class Printer:
         lane = "value[l]" + (" != 0" if boolean else "")
         with self.out.block(""):
             self.out.line(f"const auto value = {text};")
-            lane = self._sum(place, "value[l]", memory.dtype) if mode == "add" else lane
+            lane = self._combined(mode, place, lane, memory.dtype)
             count = lanes.tail or str(lanes.count)
             self.out.line(f"for (int l = 0; l < {count}; ++l) {place} = {lane};")
 

@@ -1,6 +1,7 @@
-"""Sums at positions that tensors hold: the gradients of reads at such positions, and the ops of that kind.
+"""Writes at positions that tensors hold: sums (the gradients of reads at such positions), extrema, plain writes.
 
-On a CPU values are added one after the other in the order of the source, as eager's kernels do; elsewhere in any order.
+On a CPU values are written one after the other in the order of the source, as eager's kernels do; elsewhere they are
+added in any order.
 """
 
 from __future__ import annotations
@@ -12,12 +13,14 @@ import torch
 
 from argand.graph import compat
 from argand.graph.sizes.expr import ZERO, Expr, as_int, product, sum_of
-from argand.ir.loops import Value
-from argand.lower.context import Context
-from argand.lower.elementwise import broadcaster
-from argand.lower.lowerings.indexing import INDEX_DTYPES, broadcast_sizes, position_of
+from argand.ir.loops import Value, identity
+from argand.ir.operations import DIVISION
+from argand.lower.context import LOOP_DTYPES, Context, math_dtype
+from argand.lower.elementwise import broadcaster, number_in, pointwise
+from argand.lower.lowerings.indexing import INDEX_DTYPES, INLINE_COST, broadcast_sizes, position_of
 from argand.lower.lowerings.pointwise import converted, refuse
 from argand.lower.lowerings.views import wrap
+from argand.lower.ops import Number
 from argand.lower.recorder import Recorder
 from argand.lower.registry import lowers
 from argand.lower.tensor import Index, Tensor
@@ -25,6 +28,8 @@ from argand.lower.tensor import Index, Tensor
 aten = torch.ops.aten
 
 ACCUMULATED = (torch.float32, torch.float64, torch.int64, torch.int32)
+_MODES = {"sum": "add", "mean": "add", "prod": "mul", "amax": "max", "amin": "min"}  # of stores
+_KINDS = {"sum": "sum", "mean": "sum", "prod": "prod", "amax": "max", "amin": "min"}  # of reductions
 WIDE_ELEMENTS = 1 << 25  # of a sum in float32 that stands in for one in 16 bits
 PARTS = 8  # of a row that threads add to side by side
 LEAST_PART = 32  # elements of such a part
@@ -57,23 +62,38 @@ def added(
     dtype = dtype or ctx.val.dtype
     refuse(dtype not in ACCUMULATED, "sums at positions in that dtype")
     refuse_unordered(ctx)
-    strides = ctx.sizes(ctx.val.stride())
-    buffer = ctx.new_buffer(start.size, strides, dtype, ctx.device)
-    ref = ctx.ref_of(buffer)
-    ctx.store(start, ref, creates=True)
+    whole = _copied(ctx, start, dtype)
     length = as_int(size[-1]) if rows else None
     parts = PARTS if length is not None and length % PARTS == 0 and length >= PARTS * LEAST_PART else 1
     loops = (start.size[0] * 0 + parts, *size[:-1], size[-1] // parts) if parts > 1 else size
-    ranges, dims, index = ctx.loop(loops, range(len(loops)))
+
+    def place(ops: Recorder, index: Index) -> tuple[Index, Value]:
+        if parts > 1:
+            index = (*index[1:-1], index[0] * loops[-1] + index[-1])
+        return entry(ops, index)
+
+    _write(ctx, whole, loops, place, "add")
+    return whole
+
+
+def _copied(ctx: Context, start: Tensor, dtype: torch.dtype) -> Tensor:
+    """`start` in a buffer of its own, in the node's layout."""
+    buffer = ctx.new_buffer(start.size, ctx.sizes(ctx.val.stride()), dtype, ctx.device)
+    ref = ctx.ref_of(buffer)
+    ctx.store(start, ref, creates=True)
+    return ctx.from_ref(ref, dtype, ctx.device)
+
+
+def _write(ctx: Context, whole: Tensor, size: tuple[Expr, ...], entry: Entry, mode: str | None) -> None:
+    """Write to elements of `whole`, a buffer, in loops over `size`; `entry` records where, and what."""
+    ref = ctx.realise(whole)
+    ranges, dims, index = ctx.loop(size, range(len(size)))
     ops = Recorder(ranges)
     ops.origin = ctx.origin
-    if parts > 1:
-        index = (*index[1:-1], index[0] * loops[-1] + index[-1])
     place, value = entry(ops, index)
-    at = sum_of([position * step for position, step in zip(place, buffer.stride)])
-    ops.store(buffer.name, at, ops.to_dtype(value, dtype), "add")
-    ctx.add_loop(ops, dims, loops, (), (), [], [buffer.name])
-    return ctx.from_ref(ref, dtype, ctx.device)
+    at = sum_of([position * step for position, step in zip(place, ref.stride)])
+    ops.store(ref.buffer, at, ops.to_dtype(value, whole.dtype), mode)
+    ctx.add_loop(ops, dims, size, (), (), [], [ref.buffer])
 
 
 def _wide(ctx: Context) -> torch.dtype:
@@ -91,12 +111,16 @@ def _zeros(ctx: Context, dtype: torch.dtype) -> Tensor:
     return ctx.lazy(lambda ops, index: ops.constant(0.0 if dtype.is_floating_point else 0, dtype), [], val=val)
 
 
-def _check(ctx: Context, value: Tensor, *indices: Tensor) -> None:
+def _check(ctx: Context, value: Tensor | None, *indices: Tensor) -> None:
     refuse(any(each.dtype not in INDEX_DTYPES for each in indices), "positions of that dtype")
-    refuse(value.dtype is not ctx.val.dtype, "values of another dtype")
-    refuse(any(as_int(extent) == 0 for each in (value, *indices) for extent in each.size), "nothing to add")
-    for each in (value, *indices):
+    refuse(ctx.val.dtype not in LOOP_DTYPES, "values of that dtype")
+    refuse(value is not None and value.dtype is not ctx.val.dtype, "values of another dtype")
+    given = (*indices,) if value is None else (value, *indices)
+    refuse(any(as_int(extent) == 0 for each in given for extent in each.size), "nothing to add")
+    for each in indices:
         ctx.realise(each)
+    if value is not None and value.cost >= INLINE_COST:  # loops that look places up may not be vectors
+        ctx.realise(value)
 
 
 @lowers(aten.embedding_dense_backward.default)
@@ -120,19 +144,83 @@ def embedding_dense_backward(
     return total if wide is ctx.val.dtype else converted(ctx, total)
 
 
-@lowers(aten.scatter_add.default)
-def scatter_add(ctx: Context, x: Tensor, dim: int, index: Tensor, source: Tensor) -> Tensor:
-    refuse(x.ndim == 0 or index.ndim != x.ndim or source.ndim != x.ndim, "scatter_add of 0-d tensors")
-    dim = wrap(dim, x.ndim)
+def _along(ctx: Context, x: Tensor, dim: int, index: Tensor, source: Tensor | None) -> Entry:
+    """Where the elements of an index as large as its source (of numbers: None) write along `dim`, and what."""
+    refuse(x.ndim == 0 or index.ndim != x.ndim, "positions in 0-d tensors")
     _check(ctx, source, index)
-    refuse(any(_longer(a, b) for a, b in zip(index.size, source.size)), "an index larger than its source")
+    if source is not None:
+        refuse(source.ndim != x.ndim, "positions in 0-d tensors")
+        refuse(any(_longer(a, b) for a, b in zip(index.size, source.size)), "an index larger than its source")
     refuse(any(_longer(a, b) for d, (a, b) in enumerate(zip(index.size, x.size)) if d != dim), "an index too large")
 
     def entry(ops: Recorder, at: Index) -> tuple[Index, Value]:
         place = position_of(ops, index, at, x.size[dim], False)
-        return (*at[:dim], place, *at[dim + 1 :]), source.load(ops, at)
+        value = source.load(ops, at) if source is not None else ops.constant(0, torch.int64)
+        return (*at[:dim], place, *at[dim + 1 :]), value
 
-    return added(ctx, x, index.size, entry)
+    return entry
+
+
+@lowers(aten.scatter_add.default)
+def scatter_add(ctx: Context, x: Tensor, dim: int, index: Tensor, source: Tensor) -> Tensor:
+    refuse(x.ndim == 0, "positions in 0-d tensors")
+    return added(ctx, x, index.size, _along(ctx, x, wrap(dim, x.ndim), index, source))
+
+
+@lowers(aten.scatter.src, aten.scatter.value)
+def scatter(ctx: Context, x: Tensor, dim: int, index: Tensor, source: Tensor | Number) -> Tensor:
+    refuse(x.ndim == 0, "positions in 0-d tensors")
+    given = source if isinstance(source, Tensor) else None
+    entry = _along(ctx, x, wrap(dim, x.ndim), index, given)
+    return written(ctx, x, index.size, entry if given is not None else _constant(entry, source, x.dtype))
+
+
+def written(ctx: Context, start: Tensor, size: tuple[Expr, ...], entry: Entry) -> Tensor:
+    """`start` with some elements written; of several written to one, the last in the order of the loops stays."""
+    refuse(ctx.device.type != "cpu", "writes at positions, of which one may win")
+    whole = _copied(ctx, start, ctx.val.dtype)
+    _write(ctx, whole, size, entry, None)
+    return whole
+
+
+def _constant(entry: Entry, number: Any, dtype: torch.dtype) -> Entry:
+    """The same places, and a number."""
+    refuse(not isinstance(number, (int, float, bool)), "a number that varies")
+    value = number_in(number, dtype)
+    return lambda ops, at: (entry(ops, at)[0], ops.to_dtype(ops.constant(value, math_dtype(dtype)), dtype))
+
+
+@lowers(aten.scatter_reduce.two)
+def scatter_reduce(
+    ctx: Context, x: Tensor, dim: int, index: Tensor, source: Tensor, reduce: str, *, include_self: bool = True
+) -> Tensor:
+    refuse(x.ndim == 0, "positions in 0-d tensors")
+    entry = _along(ctx, x, wrap(dim, x.ndim), index, source)
+    return _reduced(ctx, x, index.size, entry, reduce, include_self)
+
+
+def _reduced(ctx: Context, x: Tensor, size: tuple[Expr, ...], entry: Entry, reduce: str, include_self: bool) -> Tensor:
+    """`x` with values combined with some of its elements, or in their place."""
+    dtype: torch.dtype = ctx.val.dtype
+    exact = reduce in ("amax", "amin")
+    refuse(ctx.device.type != "cpu" or reduce not in _MODES, "values combined at positions")
+    refuse(dtype is torch.bool or not (exact or dtype in ACCUMULATED), "values combined at positions in that dtype")
+    refuse(reduce == "mean" and not dtype.is_floating_point, "means of integers")
+    whole = _copied(ctx, x, dtype)
+    if not include_self:
+        _write(ctx, whole, size, _constant(entry, identity(_KINDS[reduce], dtype), dtype), None)
+    _write(ctx, whole, size, entry, _MODES[reduce])
+    if reduce != "mean":
+        return whole
+    one, zero = 1.0 if include_self else 0.0, 0.0
+    count = _copied(ctx, ctx.lazy(lambda ops, at: ops.constant(one, dtype), []), dtype)
+    _write(ctx, count, size, _constant(entry, 1, dtype), "add")
+
+    def divided(ops: Recorder, total: Value, number: Value) -> Value:
+        none = ops.eq(number, ops.constant(zero, dtype))
+        return ops.truediv(total, ops.where(none, ops.constant(1.0, dtype), number))
+
+    return pointwise(ctx, divided, [whole, count], cost=DIVISION)
 
 
 def _longer(a: Expr, b: Expr) -> bool:
@@ -143,27 +231,65 @@ def _longer(a: Expr, b: Expr) -> bool:
     return one is None or two is None or one > two
 
 
-@lowers(aten.index_add.default)
-def index_add(ctx: Context, x: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: Any = 1) -> Tensor:
-    refuse(x.ndim == 0 or index.ndim != 1 or source.ndim != x.ndim, "index_add of 0-d tensors")
-    refuse(alpha != 1, "a scaled index_add")
-    dim = wrap(dim, x.ndim)
+def _slices(
+    ctx: Context, x: Tensor, dim: int, index: Tensor, source: Tensor | None, wraps: bool = False
+) -> tuple[Index, Entry]:
+    """The loops over slices of `x` at positions along `dim` and what is to be written there (None: a number)."""
+    refuse(x.ndim == 0 or index.ndim != 1, "slices of 0-d tensors")
     _check(ctx, source, index)
-    same = all(a is b for d, (a, b) in enumerate(zip(source.size, x.size)) if d != dim)
-    refuse(not same or source.size[dim] is not index.size[0], "index_add of other sizes")
+    size = (*x.size[:dim], index.size[0], *x.size[dim + 1 :])
+    refuse(any(as_int(extent) == 0 for extent in size), "nothing to write")
+    refuse(source is not None and source.size != size, "slices of other sizes")
 
     def entry(ops: Recorder, at: Index) -> tuple[Index, Value]:
-        place = position_of(ops, index, at[dim : dim + 1], x.size[dim], False)
-        return (*at[:dim], place, *at[dim + 1 :]), source.load(ops, at)
+        place = position_of(ops, index, at[dim : dim + 1], x.size[dim], wraps)
+        value = source.load(ops, at) if source is not None else ops.constant(0, torch.int64)
+        return (*at[:dim], place, *at[dim + 1 :]), value
 
-    return added(ctx, x, source.size, entry, rows=dim < x.ndim - 1)
+    return size, entry
+
+
+@lowers(aten.index_add.default)
+def index_add(ctx: Context, x: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: Any = 1) -> Tensor:
+    refuse(x.ndim == 0, "slices of 0-d tensors")
+    refuse(alpha != 1, "a scaled index_add")
+    dim = wrap(dim, x.ndim)
+    size, entry = _slices(ctx, x, dim, index, source)
+    return added(ctx, x, size, entry, rows=dim < x.ndim - 1)
+
+
+@lowers(aten.index_copy.default)
+def index_copy(ctx: Context, x: Tensor, dim: int, index: Tensor, source: Tensor) -> Tensor:
+    refuse(x.ndim == 0, "slices of 0-d tensors")
+    return written(ctx, x, *_slices(ctx, x, wrap(dim, x.ndim), index, source))
+
+
+@lowers(aten.index_fill.int_Scalar, aten.index_fill.int_Tensor)
+def index_fill(ctx: Context, x: Tensor, dim: int, index: Tensor, value: Tensor | Number) -> Tensor:
+    refuse(x.ndim == 0, "slices of 0-d tensors")
+    size, entry = _slices(ctx, x, wrap(dim, x.ndim), index, None, wraps=True)
+    if not isinstance(value, Tensor):
+        return written(ctx, x, size, _constant(entry, value, x.dtype))
+    refuse(value.ndim > 0 or value.dtype is not x.dtype, "values of another dtype")
+    ctx.realise(value)
+    filled = value
+    return written(ctx, x, size, lambda ops, at: (entry(ops, at)[0], filled.load(ops, ())))
+
+
+@lowers(aten.index_reduce.default)
+def index_reduce(
+    ctx: Context, x: Tensor, dim: int, index: Tensor, source: Tensor, reduce: str, *, include_self: bool = True
+) -> Tensor:
+    refuse(x.ndim == 0 or reduce == "mean", "slices of 0-d tensors, means")
+    size, entry = _slices(ctx, x, wrap(dim, x.ndim), index, source)
+    return _reduced(ctx, x, size, entry, reduce, include_self)
 
 
 @lowers(aten.index_put.default, aten._unsafe_index_put.default)
 def index_put(
     ctx: Context, x: Tensor, indices: Sequence[Tensor | None], values: Tensor, accumulate: bool = False
 ) -> Tensor:
-    refuse(not accumulate, "writes at positions, of which one may win")
+    refuse(not accumulate and ctx.device.type != "cpu", "writes at positions, of which one may win")
     given = [(dim, each) for dim, each in enumerate(indices) if each is not None]
     refuse(not given or x.ndim == 0, "index_put without positions")
     dims = [dim for dim, _ in given]
@@ -183,4 +309,6 @@ def index_put(
             found[dim] = position_of(ops, each, place(inner), x.size[dim], True)
         return tuple(found), values.load(ops, source(at))
 
+    if not accumulate:
+        return written(ctx, x, size, entry)
     return added(ctx, x, size, entry, rows=behind < x.ndim)

@@ -1,0 +1,124 @@
+"""Writes at positions that tensors hold: plain ones (the last stays), and those that combine values."""
+
+import pytest
+import torch
+from lowering_helpers import check
+
+import argand
+
+NAN, INF = float("nan"), float("inf")
+positions = torch.randint(0, 5, (6, 7, 3))
+rows = torch.tensor([3, 0, 3, 4, 0, 3, 1])
+
+
+def compiled(function, *args, dynamic=False):
+    """What argand's kernels make of it."""
+    argand.reset()
+    return argand.compile(function, fullgraph=True, dynamic=dynamic)(*args)
+
+
+def same(function, *args, **options):
+    want, made = function(*args), compiled(function, *args, **options)
+    assert made.dtype is want.dtype and made.stride() == want.stride()
+    torch.testing.assert_close(made, want, equal_nan=True)
+
+
+@pytest.mark.parametrize("dim", [0, 1, 2, -1])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int8, torch.int64, torch.bool])
+def test_the_last_value_written_to_a_place_stays(dim, dtype):
+    x, source = (torch.randint(-9, 9, size).to(dtype) for size in ((8, 9, 5), (6, 7, 3)))
+    index = torch.randint(0, x.shape[dim], (6, 7, 3)) % 4
+    for function in (
+        lambda x, index, source: x.scatter(dim, index, source),
+        lambda x, index, source: x.scatter(dim, index.int().long(), 1),
+    ):
+        check(function, x, index, source, loops_only=True, exact=True)
+        assert torch.equal(compiled(function, x, index, source), function(x, index, source))
+
+
+@pytest.mark.parametrize("mode", ["sum", "prod", "mean", "amax", "amin"])
+@pytest.mark.parametrize("itself", [True, False])
+@pytest.mark.parametrize("dim", [0, 1])
+def test_values_that_are_combined(mode, itself, dim):
+    x, source = torch.randn(8, 9), torch.randn(6, 7)
+    source[0, :3] = torch.tensor([NAN, INF, -INF])
+    x[1, 2] = NAN
+
+    def function(x, index, source):
+        return torch.scatter_reduce(x * 2, dim, index, source + 1, mode, include_self=itself) + 1
+
+    check(function, x, positions[:, :, 0], source, loops_only=True)
+    same(function, x, positions[:, :, 0], source)
+    same(function, x.t().contiguous().t(), positions[:, :, 1], source, dynamic=True)
+    same(function, x, rows[:6].view(-1, 1).expand(6, 7), source)
+
+
+@pytest.mark.parametrize("mode", ["amax", "amin", "prod"])
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64, torch.float64])
+def test_slices_that_are_combined(mode, dtype):
+    x, source = (torch.randint(-9, 9, size).to(dtype) for size in ((5, 4), (7, 4)))
+    for itself in (True, False):
+        same(lambda x, source, itself=itself: x.index_reduce(0, rows, source, mode, include_self=itself), x, source)
+        same(lambda x, i, source: torch.scatter_reduce(x, 0, i, source, mode), x, positions[:, :4, 0], source[:6])
+
+
+def test_extrema_of_halves_and_small_integers():
+    for dtype in (torch.bfloat16, torch.float16, torch.uint8, torch.int8):
+        x, source = (torch.randint(0, 99, size).to(dtype) for size in ((8, 9), (6, 7)))
+        same(lambda x, source: torch.scatter_reduce(x, 0, positions[:, :, 0], source, "amax"), x, source)
+        same(lambda x, source: torch.scatter_reduce(x, 1, positions[:, :, 0], source, "amin"), x, source)
+
+
+@pytest.mark.parametrize("name", ["copy", "fill", "fill by a tensor", "put", "put in the middle"])
+def test_slices_that_are_written(name):
+    x, source = torch.randn(5, 6, 5), torch.randn(7, 6, 5)
+    function = {
+        "copy": lambda x, i, source: (x * 2).index_copy(0, i, source + 1),
+        "fill": lambda x, i, source: x.index_fill(-1, i - 5, 3),
+        "fill by a tensor": lambda x, i, source: x.index_fill(0, i, source[0, 0, 0]),
+        "put": lambda x, i, source: torch.index_put(x, (i, i - 5), source[0, :5].sum()),
+        "put in the middle": lambda x, i, source: torch.index_put(x, (torch.arange(5)[:, None], i), source[:, 0]),
+    }[name]
+    check(function, x, rows, source, loops_only=name != "put in the middle" or None)
+    same(function, x, rows, source)
+    same(function, x, rows, source, dynamic=True)
+
+
+@pytest.mark.parametrize("position", [5, -1])
+def test_positions_out_of_bounds_raise_as_in_eager(position):
+    x, source = torch.randn(5, 4), torch.randn(2, 4)
+    for function in (
+        lambda x, i, source: x.scatter(0, i.view(-1, 1).expand(2, 4), source),
+        lambda x, i, source: torch.scatter_reduce(x, 0, i.view(-1, 1).expand(2, 4), source, "amax"),
+        lambda x, i, source: x.index_copy(0, i, source),
+    ):
+        index = torch.tensor([1, position])
+        with pytest.raises((RuntimeError, IndexError)) as want:
+            function(x, index, source)
+        with pytest.raises(want.type, match="out of (bounds|range)"):
+            compiled(function, x, index, source)
+
+
+@pytest.mark.parametrize("mode", ["sum", "prod", "mean", "amax", "amin"])
+def test_gradients(mode):
+    def loss(x, source):
+        return (torch.scatter_reduce(x, 0, positions[:, :, 0], source, mode, include_self=False) ** 2).sum()
+
+    args = [torch.randn(size, requires_grad=True) for size in ((8, 9), (6, 7))]
+    want = torch.autograd.grad(loss(*args), args)
+    for made, expected in zip(torch.autograd.grad(compiled(loss, *args), args), want):
+        torch.testing.assert_close(made, expected)
+
+
+def test_on_several_threads():
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        x, source = torch.zeros(512, 64), torch.randn(4096, 64)
+        index = torch.randint(0, 512, (4096,))
+        for mode in ("sum", "amax"):
+            for wide in (index.view(-1, 1).expand(-1, 64), torch.randint(0, 512, (4096, 64))):
+                same(lambda x, source, wide=wide, mode=mode: x.scatter_reduce(0, wide, source, mode), x, source)
+                same(lambda x, source, wide=wide: x.scatter(0, wide, source), x, source)
+    finally:
+        torch.set_num_threads(before)
