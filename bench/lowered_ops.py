@@ -70,6 +70,7 @@ PROGRAMS: dict[str, Program] = {
     "cumsum of positions": (lambda x: x[:8] * torch.cumsum(whole[:8] > 3, 1), rows),
     "avg_pool2d": (lambda x: F.avg_pool2d(x, 2), image),
     "avg_pool2d 3 s1 p1": (lambda x: F.avg_pool2d(x, 3, 1, 1, count_include_pad=False), image),
+    "avg_pool2d 3 s2 p1": (lambda x: F.avg_pool2d(x, 3, 2, 1), image),
     "avg_pool2d 3 s2 ceil": (lambda x: F.avg_pool2d(x, 3, 2, ceil_mode=True), image),
     "avg_pool1d": (lambda x: F.avg_pool1d(x, 4, 2), signal),
     "avg_pool3d": (lambda x: F.avg_pool3d(x, 2), volume),

@@ -222,6 +222,8 @@ class Printer:
         args: list[Value] = [arg for arg in value.args if isinstance(arg, Value)]
         dtypes = {self.dtype(arg) for arg in args}
         common = torch.int64 if len(dtypes) > 1 else next(iter(dtypes))
+        if value in self.narrow:  # then so are its operands, numbers among them
+            common = torch.int32
         half = is_half(common)
         operands = [self.operand(arg, vector, torch.float32 if half else common) for arg in args]
         if vector and common == torch.bool and op in _BOOL_COMPARISONS:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import product
+from math import prod
 from typing import Any
 
 import torch
 
-from argand.graph.sizes.expr import Expr, as_int, sum_of
+from argand.graph.sizes.expr import ZERO, Expr, as_int, sum_of
+from argand.graph.sizes.expr import product as product_of
 from argand.ir.loops import Value
 from argand.lower.context import Context, math_dtype
 from argand.lower.layout import stride_order
@@ -21,7 +24,8 @@ from argand.lower.tensor import Index, Tensor
 
 aten = torch.ops.aten
 
-MAX_TAPS = 25  # elements of a window that a loop body reads one by one
+FEW = 4  # elements that one element is handed to, where each of them finds it by a division
+MAX_TAPS = 27  # elements of a window that a loop body reads one by one
 
 Place = tuple[Expr, "Value | None"]  # a position in a dimension, and where it is inside (None: everywhere)
 
@@ -82,40 +86,55 @@ def tap(ops: Recorder, x: Tensor, place: Index, inside: Value | None, outside: f
     return ops.masked(inside, lambda: ops.to_dtype(x.load(ops, place), math), outside)
 
 
-def _pooled(size: Any, stride: Any, padding: Any, dilation: Any, x: Tensor) -> Windows:
-    """Those of a pooling of images."""
-    windows = Windows(size, stride, padding, dilation, x.size[-2:])
-    refuse(windows.size[0] * windows.size[1] > MAX_TAPS, "pooling over large windows")
+def _pooled(size: Any, stride: Any, padding: Any, dilation: Any, extent: Sequence[Expr]) -> Windows:
+    """Those of a pooling over `extent`."""
+    windows = Windows(size, stride, padding, dilation, extent)
+    refuse(prod(windows.size) > MAX_TAPS, "pooling over large windows")
     return windows
 
 
-@lowers(aten.max_pool2d_with_indices.default)
-def max_pool2d_with_indices(
+def taps_of(ops: Recorder, along: Sequence[Sequence[Place]]) -> Iterator[tuple[Index, Value | None]]:
+    """The elements of a window, row-major: the position of each, and where it is inside."""
+    for places in product(*along):
+        inside: Value | None = None
+        for _, one in places:
+            inside = both(ops, inside, one)
+        yield tuple([at for at, _ in places]), inside
+
+
+def _flat(position: Index, extent: Sequence[Expr]) -> Expr:
+    """The row-major number of a position."""
+    number: Expr = ZERO
+    for at, size in zip(position, extent):
+        number = number * size + at
+    return number
+
+
+def _max_pool(
     ctx: Context, x: Tensor, size: Any, stride: Any = (), padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False
 ) -> tuple[Tensor, Tensor]:
     refuse(not is_float(x) or any(extent == 0 for extent in x.size), "max pooling of integers or nothing")
-    windows = _pooled(size, stride, padding, dilation, x)
+    extent = x.size[-_rank_of(ctx) :]
+    windows = _pooled(size, stride, padding, dilation, extent)
     ctx.realise(x)
     math = math_dtype(x.dtype)
+    rank = len(extent)
 
     def scan(ops: Recorder, index: Index, positions: bool) -> Value:
-        rows, columns = (windows.along(ops, axis, index[axis - 2]) for axis in (0, 1))
+        along = [windows.along(ops, axis, index[axis - rank]) for axis in range(rank)]
         best: Value = ops.constant(-float("inf"), math)
-        width = x.size[-1]
-        at = _first(ops, rows, columns, width) if positions else best
-        for row, row_inside in rows:
-            for column, column_inside in columns:
-                inside = both(ops, row_inside, column_inside)
-                value = tap(ops, x, (*index[:-2], row, column), inside, -float("inf"))
-                if not positions:
-                    best = ops.maximum(value, best)
-                    continue
-                better = ops.logical_or(ops.gt(value, best), ops.compare("ne", value, value))
-                best = ops.where(better, value, best)
-                at = ops.where(better, ops.index_expr(row * width + column, torch.int64), at)
+        at = _first(ops, along, extent) if positions else best
+        for place, inside in taps_of(ops, along):
+            value = tap(ops, x, (*index[:-rank], *place), inside, -float("inf"))
+            if not positions:
+                best = ops.maximum(value, best)
+                continue
+            better = ops.logical_or(ops.gt(value, best), ops.compare("ne", value, value))
+            best = ops.where(better, value, best)
+            at = ops.where(better, ops.index_expr(_flat(place, extent), torch.int64), at)
         return at if positions else ops.to_dtype(best, x.dtype)
 
-    taps = windows.size[0] * windows.size[1]
+    taps = prod(windows.size)
     value_meta, place_meta = ctx.val
     values = ctx.lazy(lambda ops, index: scan(ops, index, False), [x], cost=8 * taps, count=6 * taps, val=value_meta)
     places = ctx.lazy(lambda ops, index: scan(ops, index, True), [x], cost=8 * taps, count=8 * taps, val=place_meta)
@@ -126,21 +145,27 @@ def max_pool2d_with_indices(
     return values, places
 
 
-def _first(ops: Recorder, rows: list[Place], columns: list[Place], width: Expr) -> Value:
+def _rank_of(ctx: Context) -> int:
+    """Of the pooling that the node is: its name ends in 2d or 3d, before what it returns."""
+    return 3 if ctx.node is not None and "3d" in str(ctx.node.target) else 2
+
+
+def _first(ops: Recorder, along: Sequence[Sequence[Place]], extent: Sequence[Expr]) -> Value:
     """The first element of a window that is inside: the position of its maximum when all of it is -inf."""
-    firsts = []
-    for places in (rows, columns):
+    number: Value | None = None
+    for places, size in zip(along, extent):
         known = next((n for n, (at, _) in enumerate(places) if (ops.simplifier.bounds(at)[0] or 0) >= 0), -1)
         found = ops.index_expr(places[known][0], torch.int64)
         for at, _ in reversed(places[:known]):
             value = ops.index_expr(at, torch.int64)
             found = ops.where(ops.ge(value, ops.constant(0, torch.int64)), value, found)
-        firsts.append(found)
-    return ops.add(ops.mul(firsts[0], ops.index_expr(width, torch.int64)), firsts[1])
+        wide = ops.index_expr(size, torch.int64)
+        number = found if number is None else ops.add(ops.mul(number, wide), found)
+    assert number is not None
+    return number
 
 
-@lowers(aten.max_pool2d_with_indices_backward.default)
-def max_pool2d_with_indices_backward(
+def _max_pool_backward(
     ctx: Context,
     grad: Tensor,
     x: Tensor,
@@ -155,8 +180,9 @@ def max_pool2d_with_indices_backward(
     dtype = ctx.val.dtype
     refuse(dtype not in (torch.float32, torch.float64) or grad.dtype is not dtype, "gradients in reduced precision")
     refuse(places.dtype not in INDEX_DTYPES or any(extent == 0 for extent in grad.size), "max pooling of nothing")
-    shape, strides = ctx.sizes(ctx.val.shape), ctx.sizes(ctx.val.stride())
-    refuse(strides[-2] != shape[-1] * strides[-1], "gradients whose rows are apart")
+    shape, strides, rank = ctx.sizes(ctx.val.shape), ctx.sizes(ctx.val.stride()), _rank_of(ctx)
+    apart = any(strides[dim] != shape[dim + 1] * strides[dim + 1] for dim in range(-rank, -1))
+    refuse(apart, "gradients whose rows are apart")
     refuse_unordered(ctx)
     buffer = ctx.new_buffer(shape, strides, dtype, ctx.device)
     ref = ctx.ref_of(buffer)
@@ -166,15 +192,60 @@ def max_pool2d_with_indices_backward(
     ops = Recorder(ranges)
     ops.origin = ctx.origin
     value = grad.load(ops, index)
-    at = ops.indirect_var(ops.to_dtype(places.load(ops, index), torch.int64), shape[-2] * shape[-1], False)
-    lead = [position * step for position, step in zip(index[:-2], strides[:-2])]
+    points = ops.to_dtype(places.load(ops, index), torch.int64)
+    at = ops.indirect_var(points, product_of(shape[-rank:]), False)
+    lead = [position * step for position, step in zip(index[:-rank], strides[:-rank])]
     ops.store(buffer.name, sum_of([*lead, at * strides[-1]]), value, "add")
     ctx.add_loop(ops, dims, grad.size, (), (), [], [buffer.name])
     return ctx.from_ref(ref, dtype, ctx.device)
 
 
-@lowers(aten.avg_pool2d.default)
-def avg_pool2d(
+for _name in ("max_pool2d", "max_pool3d"):
+    lowers(getattr(aten, f"{_name}_with_indices").default)(_max_pool)
+    lowers(getattr(aten, f"{_name}_with_indices_backward").default)(_max_pool_backward)
+
+
+class _Averages:
+    """The windows of an average pooling, and over how many elements each is.
+
+    Arguments:
+        ceil_mode, count_include_pad, divisor: as the op has them.
+    """
+
+    def __init__(
+        self, windows: Windows, ceil_mode: bool, count_include_pad: bool, divisor: int | None, math: torch.dtype
+    ) -> None:
+        refuse(divisor == 0, "averages over nothing")
+        self.windows = windows
+        self.padded = count_include_pad
+        self.divisor = divisor
+        self.math = math
+        self.varies = [ceil_mode or (pad > 0 and not count_include_pad) for pad in windows.padding]
+
+    def count(self, ops: Recorder, index: Index) -> Value:
+        """Over how many elements window `index` is, as eager counts them."""
+        windows = self.windows
+        if self.divisor is not None:
+            return ops.constant(float(self.divisor), self.math)
+        fixed = prod([size for size, varies in zip(windows.size, self.varies) if not varies])
+        count: Value | None = None
+        for axis, out in enumerate(index):
+            if not self.varies[axis]:
+                continue
+            start = out * windows.stride[axis] - windows.padding[axis]
+            end = windows.extent[axis] + (windows.padding[axis] if self.padded else 0)
+            first, last = ops.index_expr(start, torch.int64), ops.index_expr(start + windows.size[axis], torch.int64)
+            last = ops.minimum(last, ops.index_expr(end, torch.int64))
+            if not self.padded:
+                first = ops.maximum(first, ops.constant(0, torch.int64))
+            length = ops.sub(last, first)
+            count = length if count is None else ops.mul(count, length)
+        if count is None:
+            return ops.constant(float(fixed), self.math)
+        return ops.to_dtype(ops.mul(count, ops.constant(fixed, torch.int64)), self.math)
+
+
+def _avg_pool(
     ctx: Context,
     x: Tensor,
     size: Any,
@@ -185,21 +256,178 @@ def avg_pool2d(
     divisor: int | None = None,
 ) -> Tensor:
     refuse(not is_float(x) or any(extent == 0 for extent in x.size), "average pooling of integers or nothing")
-    windows = _pooled(size, stride, padding, 1, x)
-    math = math_dtype(x.dtype)
-    padded = windows.padding != (0, 0)
-    refuse(((padded and not count_include_pad) or ceil_mode) and divisor is None, "averages over a varying count")
-    taps = windows.size[0] * windows.size[1]
-    refuse(divisor == 0, "averages over nothing")
+    rank = _rank_of(ctx)
+    windows, math = _pooled(size, stride, padding, 1, x.size[-rank:]), math_dtype(x.dtype)
+    averages = _Averages(windows, ceil_mode, count_include_pad, divisor, math)
     ctx.realise(x)
 
     def load(ops: Recorder, index: Index) -> Value:
-        rows, columns = (windows.along(ops, axis, index[axis - 2]) for axis in (0, 1))
+        along = [windows.along(ops, axis, index[axis - rank]) for axis in range(rank)]
         total: Value = ops.constant(0.0, math)
-        for row, row_inside in rows:
-            for column, column_inside in columns:
-                inside = both(ops, row_inside, column_inside)
-                total = ops.add(total, tap(ops, x, (*index[:-2], row, column), inside, 0.0))
-        return ops.to_dtype(ops.truediv(total, ops.constant(float(divisor or taps), math)), x.dtype)
+        for place, inside in taps_of(ops, along):
+            total = ops.add(total, tap(ops, x, (*index[:-rank], *place), inside, 0.0))
+        return ops.to_dtype(ops.truediv(total, averages.count(ops, index[-rank:])), x.dtype)
 
+    taps = prod(windows.size)
     return ctx.lazy(load, [x], cost=4 * taps, count=5 * taps)
+
+
+def _avg_pool_backward(
+    ctx: Context,
+    grad: Tensor,
+    x: Tensor,
+    size: Any,
+    stride: Any,
+    padding: Any,
+    ceil_mode: bool,
+    count_include_pad: bool,
+    divisor: int | None,
+) -> Tensor:
+    """Each element takes its part of the gradients of the windows that it is in."""
+    refuse(not is_float(grad) or any(extent == 0 for extent in grad.size), "average pooling of integers or nothing")
+    rank, dtype = _rank_of(ctx), ctx.val.dtype
+    windows, math = Windows(size, stride, padding, 1, ctx.sizes(ctx.val.shape)[-rank:]), math_dtype(dtype)
+    averages = _Averages(windows, ceil_mode, count_include_pad, divisor, math)
+    taps = prod(-(-k // s) for k, s in zip(windows.size, windows.stride))
+    refuse(taps > MAX_TAPS, "elements in many windows")
+    if windows.stride[-1] > 1 and not _channels_innermost(ctx):
+        many = taps > 2 or windows.size[-1] > FEW or any(averages.varies)
+        refuse(many, "rows whose elements are in many windows")
+    ctx.realise(grad)
+
+    def load(ops: Recorder, index: Index) -> Value:
+        along = [_windows_at(ops, windows, axis, index[axis - rank], grad.size[axis - rank]) for axis in range(rank)]
+        total: Value | None = None
+        for place, inside in taps_of(ops, along):
+            part = _part(ops, grad, (*index[:-rank], *place), inside, averages)
+            total = part if total is None else ops.add(total, part)
+        return ops.to_dtype(total if total is not None else ops.constant(0.0, math), dtype)
+
+    return ctx.lazy(load, [grad], cost=6 * taps, count=8 * taps)
+
+
+def _channels_innermost(ctx: Context) -> bool:
+    """Whether loops along memory run over channels, so that positions in an image are computed once for many."""
+    stride = ctx.sizes(ctx.val.stride())
+    return as_int(stride[1]) == 1 and as_int(stride[-1]) != 1
+
+
+def _part(ops: Recorder, grad: Tensor, place: Index, inside: Value | None, averages: _Averages) -> Value:
+    """What an element of a window gets of that window's gradient."""
+    rank = len(averages.windows.size)
+    value = tap(ops, grad, place, inside, 0.0)
+    if averages.divisor is None and any(averages.varies):  # no window outside is counted, which might be over nothing
+        count = averages.count(ops, place[-rank:])
+        if inside is not None:
+            count = ops.where(inside, count, ops.constant(1.0, averages.math))
+        return ops.truediv(value, count)
+    return ops.truediv(value, averages.count(ops, place[-rank:]))
+
+
+def _windows_at(ops: Recorder, windows: Windows, axis: int, at: Expr, count: Expr) -> list[Place]:
+    """The windows that hold position `at` of a dimension, of `count` that there are."""
+    size, step, shifted = windows.size[axis], windows.stride[axis], at + windows.padding[axis]
+    last, found = shifted // step, []
+    for number in range(-(-size // step)):
+        window = last - number
+        place, inside = Windows.place(ops, window, count)
+        if (number + 1) * step > size:  # it may end before the position
+            reach = ops.index_expr(window * step + size, torch.int64)
+            inside = both(ops, inside, ops.gt(reach, ops.index_expr(shifted, torch.int64)))
+        found.append((place, inside))
+    return found
+
+
+for _name in ("avg_pool2d", "avg_pool3d"):
+    lowers(getattr(aten, _name).default)(_avg_pool)
+    lowers(getattr(aten, f"{_name}_backward").default)(_avg_pool_backward)
+
+
+def _windows_of(ops: Recorder, out: Expr, size: Expr, count: Expr) -> tuple[Value, Value]:
+    """First element of window `out` of an adaptive pooling of `size` to `count`, and how many it has."""
+    first = ops.index_expr((out * size) // count, torch.int64)
+    end = ops.index_expr(((out + 1) * size + count - 1) // count, torch.int64)
+    return first, ops.sub(end, first)
+
+
+def _longest(size: int, count: int) -> int:
+    """Elements of the largest window of an adaptive pooling."""
+    return max(-(-(out + 1) * size // count) - out * size // count for out in range(count))
+
+
+def _adaptive_places(ops: Recorder, out: Expr, size: Expr, count: Expr, longest: int) -> list[Place]:
+    """The elements of window `out`, and which of them it has."""
+    start = (out * size) // count
+    _, length = _windows_of(ops, out, size, count)
+    return [
+        (start + number, ops.lt(ops.constant(number, torch.int64), length) if number else None)
+        for number in range(longest)
+    ]
+
+
+def _adaptive_extents(ctx: Context, inner: Index, outer: Index) -> list[tuple[int, int]]:
+    """Sizes before and after pooling, which are known."""
+    found = [(as_int(a), as_int(b)) for a, b in zip(inner, outer)]
+    refuse(any(a is None or b is None or a == 0 or b == 0 for a, b in found), "adaptive pooling of unknown sizes")
+    return [(a or 0, b or 0) for a, b in found]
+
+
+def _adaptive_avg_pool(ctx: Context, x: Tensor, size: Any) -> Tensor:
+    refuse(not is_float(x) or any(extent == 0 for extent in x.size), "average pooling of integers or nothing")
+    rank, math = _rank_of(ctx), math_dtype(x.dtype)
+    outer = ctx.sizes(ctx.val.shape)[-rank:]
+    extents = _adaptive_extents(ctx, x.size[-rank:], outer)
+    longest = [_longest(*extent) for extent in extents]
+    refuse(prod(longest) > MAX_TAPS, "pooling over large windows")
+    ctx.realise(x)
+
+    def load(ops: Recorder, index: Index) -> Value:
+        given = list(zip(index[-rank:], x.size[-rank:], outer))
+        along = [_adaptive_places(ops, *one, most) for one, most in zip(given, longest)]
+        total: Value = ops.constant(0.0, math)
+        for place, inside in taps_of(ops, along):
+            total = ops.add(total, tap(ops, x, (*index[:-rank], *place), inside, 0.0))
+        for one in given:
+            total = ops.truediv(total, ops.to_dtype(_windows_of(ops, *one)[1], math))
+        return ops.to_dtype(total, x.dtype)
+
+    return ctx.lazy(load, [x], cost=5 * prod(longest), count=6 * prod(longest))
+
+
+def _adaptive_avg_pool_backward(ctx: Context, grad: Tensor, x: Tensor) -> Tensor:
+    refuse(not is_float(grad) or any(extent == 0 for extent in grad.size), "average pooling of integers or nothing")
+    rank, math = _rank_of(ctx), math_dtype(grad.dtype)
+    inner, outer = ctx.sizes(ctx.val.shape)[-rank:], grad.size[-rank:]
+    extents = _adaptive_extents(ctx, inner, outer)
+    most = [_longest(count, size) for size, count in extents]
+    refuse(prod(most) > MAX_TAPS, "elements in many windows")
+    scattered = max(most) > 1 or _longest(*extents[-1]) > FEW
+    refuse(scattered and not _channels_innermost(ctx), "rows whose elements are in many windows")
+    ctx.realise(grad)
+
+    def windows(ops: Recorder, at: Expr, size: Expr, count: Expr, number: int) -> list[Place]:
+        found: list[Place] = []
+        for step in range(number):
+            window, inside = Windows.place(ops, (at * count) // size + step, count)
+            if step:
+                begins = ops.le(_windows_of(ops, window, size, count)[0], ops.index_expr(at, torch.int64))
+                inside = both(ops, inside, begins)
+            found.append((window, inside))
+        return found
+
+    def load(ops: Recorder, index: Index) -> Value:
+        given = list(zip(index[-rank:], inner, outer, most))
+        total: Value | None = None
+        for place, inside in taps_of(ops, [windows(ops, *one) for one in given]):
+            part = tap(ops, grad, (*index[:-rank], *place), inside, 0.0)
+            for window, (_, size, count, _) in zip(place, given):
+                part = ops.truediv(part, ops.to_dtype(_windows_of(ops, window, size, count)[1], math))
+            total = part if total is None else ops.add(total, part)
+        return ops.to_dtype(total if total is not None else ops.constant(0.0, math), grad.dtype)
+
+    return ctx.lazy(load, [grad], cost=8 * prod(most), count=10 * prod(most))
+
+
+for _name in ("_adaptive_avg_pool2d", "_adaptive_avg_pool3d"):
+    lowers(getattr(aten, _name).default)(_adaptive_avg_pool)
+    lowers(getattr(aten, f"{_name}_backward").default)(_adaptive_avg_pool_backward)

@@ -1,0 +1,81 @@
+"""Pools of one, two and three dimensions, adaptive ones, and their gradients."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from lowering_helpers import check
+
+import argand
+
+NAN, INF = float("nan"), float("inf")
+image, signal, volume = torch.randn(2, 4, 9, 11), torch.randn(2, 4, 13), torch.randn(2, 3, 6, 7, 8)
+
+POOLS = {
+    "average": (lambda x: F.avg_pool2d(x, 2), image),
+    "average, padded": (lambda x: F.avg_pool2d(x, 3, 1, 1), image),
+    "average, padding not counted": (lambda x: F.avg_pool2d(x, (3, 2), 2, 1, count_include_pad=False), image),
+    "average, over the end": (lambda x: F.avg_pool2d(x, 3, 2, 1, ceil_mode=True), image),
+    "average, both": (lambda x: F.avg_pool2d(x, 3, 2, 1, ceil_mode=True, count_include_pad=False), image),
+    "average, divided by": (lambda x: F.avg_pool2d(x, 3, 2, 1, ceil_mode=True, divisor_override=5), image),
+    "average of rows": (lambda x: F.avg_pool1d(x, 4, 2, 1), signal),
+    "average of volumes": (lambda x: F.avg_pool3d(x, 2, 2, 1, count_include_pad=False), volume),
+    "average, gaps between windows": (lambda x: F.avg_pool2d(x, 2, 3), image),
+    "maximum of rows": (lambda x: F.max_pool1d(x, 3, 2, 1), signal),
+    "maximum of volumes": (lambda x: F.max_pool3d(x, 3, 2, 1, return_indices=True)[0], volume),
+    "maximum of volumes, far apart": (lambda x: F.max_pool3d(x, 2, 2, 0, dilation=2, ceil_mode=True), volume),
+    "adaptive": (lambda x: F.adaptive_avg_pool2d(x, (4, 5)), image),
+    "adaptive, to more": (lambda x: F.adaptive_avg_pool2d(x, (12, 20)), image),
+    "adaptive, even": (lambda x: F.adaptive_avg_pool2d(x[..., :8, :10], (4, 5)), image),
+    "adaptive of rows": (lambda x: F.adaptive_avg_pool1d(x, 5), signal),
+    "adaptive of volumes": (lambda x: F.adaptive_avg_pool3d(x, (4, 3, 5)), volume),
+}
+
+
+def gradient(function, x):
+    x = x.detach().requires_grad_()
+    y = function(x)
+    return y, *torch.autograd.grad((y * torch.linspace(0, 1, y.numel()).view(y.shape)).sum(), x)
+
+
+@pytest.mark.parametrize("name", POOLS)
+def test_values_and_gradients(name):
+    function, x = POOLS[name]
+    channels_last = {4: torch.channels_last, 5: torch.channels_last_3d}
+    layouts = [x, *([x.contiguous(memory_format=channels_last[x.dim()])] if x.dim() in channels_last else [])]
+    check(function, x, loops_only=True)
+    for one in layouts:
+        argand.reset()
+        compiled = argand.compile(function, fullgraph=True)
+        for made, want in zip(gradient(compiled, one), gradient(function, one)):
+            assert made.stride() == want.stride()
+            torch.testing.assert_close(made, want)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
+def test_other_dtypes_and_numbers_that_are_none(dtype):
+    for name in ("average, both", "maximum of volumes", "adaptive"):
+        function, x = POOLS[name]
+        x = x.to(dtype)
+        x.view(-1)[::17] = torch.tensor(NAN, dtype=dtype)
+        x.view(-1)[::13] = torch.tensor(-INF, dtype=dtype)
+        torch.testing.assert_close(argand.compile(function)(x), function(x), equal_nan=True)
+
+
+def test_sizes_that_vary():
+    for name in ("average, both", "average of volumes", "maximum of rows"):
+        function, x = POOLS[name]
+        argand.reset()
+        compiled = argand.compile(function, dynamic=True)
+        for size in (x.shape[-1], 14, 21):
+            y = torch.randn(*x.shape[:-1], size)
+            for made, want in zip(gradient(compiled, y), gradient(function, y)):
+                torch.testing.assert_close(made, want)
+
+
+def test_a_volume_of_infinities_has_its_maximum_where_eager_finds_it():
+    x = torch.full((1, 1, 4, 4, 4), -INF)
+
+    def function(x):
+        return F.max_pool3d(x, 3, 2, 1, return_indices=True)
+
+    assert torch.equal(argand.compile(function)(x)[1], function(x)[1])
