@@ -13,6 +13,7 @@ from argand.lower.lowerings import (  # noqa: F401 (each registers its rules)
     indexing,
     kernels,
     norms,
+    pads,
     pointwise,
     pools,
     random,
