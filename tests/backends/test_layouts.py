@@ -100,7 +100,7 @@ def depthwise(x, w, v):
 
 @pytest.mark.parametrize("target, asked", [(gpu(132), 2), (cpu(2), 0)])
 def test_what_becomes_loops_is_not_timed(monkeypatch, target, asked):
-    """On a CPU nothing is timed: where a depthwise convolution is, all have the channels innermost."""
+    """On a CPU nothing is timed where a depthwise convolution is: all have the channels innermost."""
     monkeypatch.setattr(layouts, "target_of", lambda device: target)
     args = (torch.randn(2, 6, 12, 12), torch.randn(8, 6, 3, 3), torch.randn(8, 1, 3, 3))
     timer = Timer(100.0, 50.0)
@@ -108,6 +108,35 @@ def test_what_becomes_loops_is_not_timed(monkeypatch, target, asked):
     assert layouts.choose_layouts(made, timer) > 0 and timer.asked == asked
     torch.testing.assert_close(wrap(made, run_eagerly(made))(*args), depthwise(*args), rtol=1e-3, atol=1e-3)
     assert target == gpu(132) or layouts.choose_layouts(run_passes(traced(program, *ARGS)), timer) == 0
+
+
+WIDE = (torch.randn(1, 32, 32, 32), torch.randn(32, 32, 3, 3), torch.randn(32, 32, 3, 3))
+
+
+def gradients(x, w, v):
+    y = program(x, w, v)
+    return torch.ops.aten.convolution_backward(
+        y, x, w, [0], [1, 1], [2, 2], [1, 1], False, [0, 0], 1, [True, True, False]
+    )[0]
+
+
+@pytest.mark.parametrize("case", ["wide", "small", "training", "deterministic"])
+def test_a_cpu_times_long_convolutions_of_inference(monkeypatch, case):
+    monkeypatch.setattr(layouts, "target_of", lambda device: cpu(2))
+    timer = Timer(100.0, 50.0)
+    function = gradients if case == "training" else program
+    try:
+        torch.use_deterministic_algorithms(case == "deterministic")
+        changed = layouts.choose_layouts(run_passes(traced(function, *(ARGS if case == "small" else WIDE))), timer)
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert (timer.asked > 0, changed > 0) == (case == "wide", case == "wide")
+
+
+def test_a_cpu_stops_timing_after_a_while(monkeypatch):
+    monkeypatch.setattr(layouts, "target_of", lambda device: replace(cpu(2), layout_seconds=0.0))
+    timer = Timer(100.0, 50.0)
+    assert layouts.choose_layouts(run_passes(traced(program, *WIDE)), timer) > 0 and timer.asked == 1
 
 
 class Images(torch.nn.Module):

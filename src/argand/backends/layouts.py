@@ -1,10 +1,12 @@
 """Whether a graph's convolutions have the channels of their operands innermost: found by timing them on the device.
 
-What is found is kept in the disk cache, by what was timed. On a CPU nothing is timed: depthwise ones want it so.
+What is found is kept in the disk cache, by what was timed. Where a CPU has depthwise ones among them, nothing is timed:
+these want it so.
 """
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -15,9 +17,10 @@ from torch import fx
 from argand import events
 from argand.backends.targets import target_of
 from argand.graph.nodes.program import AtenProgram
+from argand.ir.target import Target
 from argand.lower.lowerings.depthwise import becomes_loops, is_depthwise
 from argand.passes.channels_last import convolutions, lay_out
-from argand.runtime import cache
+from argand.runtime import cache, processor
 from argand.runtime.gpu.device.timing import can_time, random_tensor, time_calls
 
 Timer = Callable[[Sequence[Callable[[], object]], torch.device], list[float]]
@@ -31,8 +34,8 @@ _LEAST = 20.0  # microseconds to be gained: as much as a few kernels more cost
 def choose_layouts(program: AtenProgram, timer: Timer = time_calls) -> int:
     """Lay a program's convolutions out with the channels innermost, in place, if they are faster so.
 
-    Those that become kernels of argand's are not timed: this is their layout. On targets where nothing is timed, all
-    are laid out if a depthwise one is among them: there the library, too, is up to four times as fast so.
+    Those that become kernels of argand's are not timed: this is their layout. On a CPU all are laid out if a depthwise
+    one is among them: there the library, too, is up to four times as fast so.
 
     Arguments:
         timer: gives the microseconds of each of some calls.
@@ -41,10 +44,13 @@ def choose_layouts(program: AtenProgram, timer: Timer = time_calls) -> int:
         how many nodes have another layout then.
     """
     found = [node for node in convolutions(program) if _has_choice(node.meta["device"])]
-    if found and not _is_timed(found[0].meta["device"]):
-        return lay_out(program, found) if any(map(_is_wide_depthwise, found)) else 0
+    target = target_of(found[0].meta["device"]) if found else None
+    if target is None:
+        return 0
+    if target.depthwise_innermost and any(map(_is_wide_depthwise, found)):
+        return lay_out(program, found)
     timed = [node for node in found if not _is_loops(node)]
-    if not timed or not can_time():
+    if not _can_time(target, timed):
         return 0
     kinds = Counter(_kind(node) for node in timed)
     note = f"layout-{cache.digest(str((sorted(kinds.items()), *_versions(timed[0].meta['device']))))}"
@@ -52,7 +58,8 @@ def choose_layouts(program: AtenProgram, timer: Timer = time_calls) -> int:
     if times is None:
         try:
             with events.span("time_layouts", "backend", convolutions=len(kinds)):
-                times = _times(_longest({_kind(node): node for node in timed}, kinds), kinds, timer)
+                longest = _longest({_kind(node): node for node in timed}, kinds)
+                times = _times(longest, kinds, timer, target.layout_seconds)
         except torch.cuda.OutOfMemoryError:
             torch.cuda.empty_cache()
             return 0
@@ -73,9 +80,20 @@ def _has_choice(device: torch.device) -> bool:
     return target is not None and (target.times_layouts or target.depthwise_innermost)
 
 
-def _is_timed(device: torch.device) -> bool:
-    target = target_of(device)
-    return target is not None and target.times_layouts
+def _can_time(target: Target, nodes: Sequence[fx.Node]) -> bool:
+    """Whether timing is possible, allowed (the host's threads run one at a time) and worth it.
+
+    With deterministic algorithms a process is to compute what another one does. On a CPU training is not timed: there what
+    lies between convolutions, sums over all images first of all, weighs as much as they do.
+    """
+    if not nodes or not target.times_layouts or not can_time():
+        return False
+    if target.host_memory and (torch.are_deterministic_algorithms_enabled() or not all(map(_is_forward, nodes))):
+        return False
+    tensors = [arg.meta["val"] for node in nodes for arg in node.args[:3] if isinstance(arg, fx.Node)]
+    if any(not isinstance(n, int) for tensor in tensors for n in (*tensor.shape, *tensor.stride())):
+        return False
+    return sum(map(_products, nodes)) >= target.layout_products
 
 
 def _is_loops(node: fx.Node) -> bool:
@@ -101,7 +119,10 @@ def _depthwise(node: fx.Node) -> torch.Tensor | None:
 
 
 def _versions(device: torch.device) -> tuple[str, ...]:
-    name = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
+    """What times depend on besides the convolutions."""
+    if device.type != "cuda":
+        return device.type, processor.model(), torch.__version__, str(torch.get_num_threads())
+    name = torch.cuda.get_device_name(device)
     return name, torch.__version__, str(torch.backends.cudnn.version()), str(torch.backends.cudnn.benchmark)
 
 
@@ -133,22 +154,42 @@ def _longest(nodes: Mapping[str, fx.Node], counts: Mapping[str, int]) -> dict[st
 
 def _estimate(node: fx.Node) -> float:
     """How long a convolution or its gradients take, in the time of a byte: reading and writing, or multiplying."""
-    forward = node.target is torch.ops.aten.convolution.default
-    x, weight = (arg.meta["val"] for arg in node.args[:2] if isinstance(arg, fx.Node))
-    made = node.meta["val"]
-    if not forward:  # the gradient, the argument, the weight
-        made, x, weight = x, weight, node.args[2].meta["val"]
-    moved = sum(float(each.numel() * each.element_size()) for each in (x, weight, made))
-    products = 2.0 * made.numel() * weight.numel() / max(weight.shape[0], 1)
-    return (1.0 if forward else 2.0) * max(moved, products * _BYTES_PER_FLOP)
+    moved = sum(float(each.numel() * each.element_size()) for each in _operands(node))
+    return max((1.0 if _is_forward(node) else 2.0) * moved, 2.0 * _products(node) * _BYTES_PER_FLOP)
 
 
-def _times(nodes: Mapping[str, fx.Node], counts: Mapping[str, int], timer: Timer) -> dict[str, float]:
-    """Microseconds of these convolutions together, as often as there are such, in both layouts."""
+def _products(node: fx.Node) -> float:
+    """How many multiplications a convolution takes; its gradients take twice as many."""
+    made, _, weight = _operands(node)
+    return (1.0 if _is_forward(node) else 2.0) * made.numel() * weight.numel() / max(weight.shape[0], 1)
+
+
+def _is_forward(node: fx.Node) -> bool:
+    return node.target is torch.ops.aten.convolution.default
+
+
+def _operands(node: fx.Node) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """The result, the argument, the weight; of a backward, those of its forward."""
+    first, second, third = (arg.meta["val"] if isinstance(arg, fx.Node) else None for arg in node.args[:3])
+    made, x, weight = (node.meta["val"], first, second) if _is_forward(node) else (first, second, third)
+    return made, x, weight
+
+
+def _times(
+    nodes: Mapping[str, fx.Node], counts: Mapping[str, int], timer: Timer, seconds: float
+) -> dict[str, float]:
+    """Microseconds of these convolutions together, as often as there are such, in both layouts.
+
+    Arguments:
+        seconds: none is begun that would follow after so long.
+    """
     total = [0.0, 0.0]
+    end = time.monotonic() + seconds
     for kind, node in nodes.items():
-        for place, time in enumerate(timer(_ways(node), node.meta["device"])):
-            total[place] += counts[kind] * time
+        for place, taken in enumerate(timer(_ways(node), node.meta["device"])):
+            total[place] += counts[kind] * taken
+        if time.monotonic() >= end:
+            break
     return {"as it is": total[0], "channels innermost": total[1]}
 
 

@@ -55,6 +55,8 @@ class Target:
         program_memory: bytes of fast memory that a program may have for the operands of a product.
         activated_products: its library adds a bias and computes relu, or gelu by tanh, in the kernel of a product.
         times_layouts: its library's convolutions may be faster with the channels innermost; found by timing.
+        layout_seconds: how long that may take: those convolutions are timed that take most of the time, until then.
+        layout_products: a program with fewer multiplications in its convolutions is not worth it.
         parts_biases: its library adds the bias of a convolution in a kernel of its own, and sums its gradient in one.
         depthwise_taps: elements of the largest windows whose depthwise convolutions are loops; 0: none are.
         depthwise_innermost: only where the channels are innermost, and of no 16-bit floats: its library is as fast
@@ -92,6 +94,8 @@ class Target:
     program_memory: int
     activated_products: bool
     times_layouts: bool
+    layout_seconds: float
+    layout_products: float
     parts_biases: bool
     depthwise_taps: int
     depthwise_innermost: bool
@@ -134,7 +138,9 @@ def cpu(threads: int) -> Target:
         product_kernels=False,
         program_memory=0,
         activated_products=False,
-        times_layouts=False,
+        times_layouts=True,
+        layout_seconds=0.25,
+        layout_products=2e7,
         parts_biases=False,
         depthwise_taps=9,  # larger windows want several results at once, which share what they read
         depthwise_innermost=True,
@@ -175,6 +181,8 @@ def gpu(processors: int, program_memory: int = 227 << 10, *, direct_products: bo
         program_memory=program_memory,
         activated_products=True,
         times_layouts=True,
+        layout_seconds=float("inf"),
+        layout_products=0.0,
         parts_biases=True,
         depthwise_taps=25,  # beyond, its library is faster (7 x 7: by a fifth on an H200)
         depthwise_innermost=False,

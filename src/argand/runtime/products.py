@@ -18,7 +18,7 @@ import torch
 
 from argand import events
 from argand.errors import ArgandError
-from argand.runtime import toolchain
+from argand.runtime import processor, toolchain
 from argand.runtime.launch import make_kernel
 from argand.runtime.profile import Kernel, label
 
@@ -26,19 +26,9 @@ from argand.runtime.profile import Kernel, label
 _FUNCTIONS = {"product": (3, 8), "product_and_bias": (4, 8), "weight_gradient": (4, 15)}
 
 
-@functools.cache
-def _processor() -> str:
-    """The CPU's maker, as Linux names it."""
-    try:
-        with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as stream:
-            return next((line.partition(":")[2].strip() for line in stream if line.startswith("vendor_id")), "")
-    except OSError:
-        return ""
-
-
 def is_amd() -> bool:
     """Whether AMD made the processor."""
-    return _processor() == "AuthenticAMD"
+    return processor.facts().get("vendor_id") == "AuthenticAMD"
 
 
 @functools.cache

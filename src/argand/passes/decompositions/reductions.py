@@ -9,6 +9,7 @@ from torch import fx
 
 from argand.graph.metadata.builder import Builder
 from argand.passes.decompositions.rules import aten, cast, decomposes, device, is_float, val, widen
+from argand.passes.layout import reshape
 
 SMALL_MATRIX = 1 << 16  # elements; a matrix that is read once, by a library whose call costs as much as reading it
 
@@ -64,7 +65,14 @@ def _addr(b: Builder, x: fx.Node, u: fx.Node, v: fx.Node, *, beta: Any = 1, alph
 
 @decomposes(aten.bmm.default)
 def _bmm(b: Builder, x: fx.Node, y: fx.Node) -> Any:
-    """Of a column and a row, their products; of small matrices and vectors, sums of products, fused with the rest."""
+    """Of a column and a row, their products; of small matrices and vectors, sums of products, fused with the rest.
+
+    Of many matrices and one that all share, a product of two matrices.
+    """
+    if _is_shared(y) and 0 not in val(x).shape:
+        count, rows, inner = val(x).shape
+        product = b(aten.mm.default, reshape(b, x, [count * rows, inner]), b(aten.select.int, y, 0, 0))
+        return b(aten.view.default, product, [count, rows, val(y).shape[2]])
     if (
         device(x).type != "cpu"
         or val(x).dtype not in (torch.float32, torch.float64)
@@ -80,3 +88,8 @@ def _bmm(b: Builder, x: fx.Node, y: fx.Node) -> Any:
     if rows == 1 and columns * inner <= SMALL_MATRIX:
         return b(aten.sum.dim_IntList, b(aten.mul.Tensor, b(aten.permute.default, x, [0, 2, 1]), y), [1], True)
     return NotImplemented
+
+
+def _is_shared(y: fx.Node) -> bool:
+    """Whether all matrices of a batch are one: what `matmul` makes of a matrix that needs no gradient."""
+    return val(y).stride(0) == 0 and isinstance(val(y).shape[0], int) and val(y).shape[0] > 1

@@ -1,0 +1,25 @@
+"""What the system says of the processor."""
+
+from __future__ import annotations
+
+import functools
+
+
+@functools.cache
+def facts() -> dict[str, str]:
+    """The first value of each line of Linux's description, by name; empty where there is none."""
+    found: dict[str, str] = {}
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as stream:
+            for line in stream:
+                name, _, value = line.partition(":")
+                found.setdefault(name.strip(), value.strip())
+    except OSError:
+        pass
+    return found
+
+
+def model() -> str:
+    """Maker and model: what the speed of a library depends on."""
+    names = ("vendor_id", "cpu family", "model", "model name", "stepping")
+    return ", ".join(facts()[name] for name in names if name in facts())
