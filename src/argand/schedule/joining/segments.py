@@ -81,8 +81,8 @@ def _alike(steps: Sequence[Step], targets: Mapping[torch.device, Target]) -> tup
 
 
 def _may_join(plan: KernelPlan, target: Target) -> bool:
-    """Small, of sizes that are known, and such that a flat layout of its points suits all of its memory."""
-    if not target.segments or plan.scratch or plan.segments:
+    """Small, of known sizes, no product, and such that a flat layout of its points suits all of its memory."""
+    if not target.segments or plan.scratch or plan.segments or plan.product is not None:
         return False
     for stage in plan.stages:
         points = as_int(product((*stage.body.sizes, *stage.body.reduction_sizes)))
