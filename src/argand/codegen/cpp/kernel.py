@@ -374,10 +374,12 @@ class KernelPrinter:
     def _scatter_parallel(self, facts: StageFacts, made: StagePlan, scalar: Sequence[Var], each: float) -> Parallel:
         """Threads share the outermost loops along which nothing is written twice."""
         collapse, stores = 0, _scattered(facts)
-        if made.transposed or len({store.args[0] for store in stores}) < len(stores):
+        if made.transposed:
             return Parallel()
-        for var in scalar:
-            if not all(apart(facts, store.args[1], var, made.sizes) for store in stores):
+        for var in scalar:  # what a buffer's stores write lies in one block for each value of `var`
+            steps = {(store.args[0], coefficient(store.args[1], var)) for store in stores}
+            one_step = len(steps) == len({name for name, _ in steps})
+            if not one_step or not all(apart(facts, store.args[1], var, made.sizes) for store in stores):
                 break
             collapse += 1
         sizes = [made.sizes[var] for var in made.point]

@@ -18,6 +18,7 @@ from argand.lower.lowerings import (  # noqa: F401 (each registers its rules)
     pools,
     random,
     reductions,
+    resize,
     scans,
     scatters,
     shape,

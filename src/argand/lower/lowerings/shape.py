@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from argand.graph.sizes.expr import ZERO, Expr, as_int, exact_divide
+from argand.graph.sizes.expr import ZERO, Expr, as_int
 from argand.ir.loops import TensorRef, Value
 from argand.lower.context import LOOP_DTYPES, Context, math_dtype
 from argand.lower.elementwise import broadcaster, number_in
@@ -184,35 +184,6 @@ def roll(ctx: Context, x: Tensor, shifts: Any, dims: Any = ()) -> Tensor:
         return tuple([(p + back[d]) % x.size[d] if back[d] != 0 else p for d, p in enumerate(index)])
 
     return moved(ctx, x, place, cost=2)
-
-
-def _nearest(rank: int) -> Callable[..., Tensor]:
-    """Nearest-neighbour enlargement by whole factors: there, no rounding can choose another neighbour."""
-
-    def rule(ctx: Context, x: Tensor, size: Any, *scales: Any) -> Tensor:
-        whole = ctx.sizes(ctx.val.shape)
-        factors = []
-        for dim in range(x.ndim - rank, x.ndim):
-            factor = exact_divide(whole[dim], x.size[dim])
-            if factor is None or whole[dim] == 0:
-                raise NoLowering("an enlargement by a fraction")
-            given = scales[dim - x.ndim + rank] if scales and not isinstance(scales[0], (list, tuple)) else None
-            if given is not None and as_int(factor) != given:
-                raise NoLowering("an enlargement whose factor is not the ratio of the sizes")
-            factors.append(factor)
-
-        def place(ops: Recorder, index: Index) -> Index:
-            inner = [position // factor for position, factor in zip(index[-rank:], factors)]
-            return (*index[:-rank], *(ops.simplifier.simplify(position) for position in inner))
-
-        ctx.before_broadcast(x, 4)
-        return moved(ctx, x, place)
-
-    return rule
-
-
-for _rank in (1, 2, 3):
-    lowers(getattr(aten, f"upsample_nearest{_rank}d").default)(_nearest(_rank))
 
 
 @lowers(aten.rot90.default)

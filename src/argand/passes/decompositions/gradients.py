@@ -9,7 +9,7 @@ from torch import fx
 
 from argand.graph.metadata.builder import Builder
 from argand.graph.metadata.strides import contiguous_strides
-from argand.passes.decompositions.rules import aten, cast, decomposes, device, full, val
+from argand.passes.decompositions.rules import aten, cast, decomposes, device, full, is_float, val, widen
 from argand.passes.layout import reshape
 
 
@@ -72,3 +72,27 @@ def _as_strided_scatter(b: Builder, x: fx.Node, src: fx.Node, size: Any, stride:
     flat = b(aten.view.default, x, [total])
     values = reshape(b, cast(b, src, have.dtype), [count])
     return b(aten.view.default, b(aten.scatter.src, flat, 0, index, values), shape)
+
+
+def _nearest_backward(rank: int) -> Any:
+    def rule(b: Builder, grad: fx.Node, size: list[int], whole: list[int], *scales: Any) -> Any:
+        """Of an enlargement by whole factors: sums over what each element became."""
+        factors = [after // before if before else 0 for after, before in zip(size, whole[-rank:])]
+        given = [scales[place] if place < len(scales) else None for place in range(rank)]
+        exact = all(f * n == after for f, n, after in zip(factors, whole[-rank:], size))
+        if not exact or 0 in factors or any(s is not None and s != f for s, f in zip(given, factors)):
+            return NotImplemented
+        if not is_float(grad) or 0 in whole:
+            return NotImplemented
+        parts = [number for pair in zip(whole[-rank:], factors) for number in pair]
+        lead = len(whole) - rank
+        split = b(aten.view.default, widen(b, grad), [*whole[:-rank], *parts])
+        dims = [lead + 2 * place + 1 for place in range(rank)]
+        return cast(b, b(aten.sum.dim_IntList, split, dims), val(grad).dtype)
+
+    return rule
+
+
+for _rank in (1, 2, 3):
+    decomposes(getattr(aten, f"upsample_nearest{_rank}d_backward").default)(_nearest_backward(_rank))
+    decomposes(getattr(aten, f"_upsample_nearest_exact{_rank}d_backward").default)(_nearest_backward(_rank))

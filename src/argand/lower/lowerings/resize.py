@@ -1,0 +1,311 @@
+"""Images and signals in other sizes: nearest neighbours, linear and cubic interpolation, and their gradients.
+
+Positions and weights are computed as eager computes them, with its roundings: a neighbour on the other side of a
+rounding would be another value.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import product
+from math import floor
+from typing import Any
+
+import torch
+
+from argand.graph.sizes.expr import Const, Expr, as_int, exact_divide, sum_of
+from argand.ir.loops import Value
+from argand.lower.context import Context, math_dtype
+from argand.lower.lowerings.pointwise import is_float, refuse
+from argand.lower.lowerings.scatters import ACCUMULATED, refuse_unordered
+from argand.lower.lowerings.shape import moved
+from argand.lower.recorder import Recorder
+from argand.lower.registry import NoLowering, Rule, lowers
+from argand.lower.tensor import Index, Tensor
+
+aten = torch.ops.aten
+
+Tap = tuple[Expr, "Value | None"]  # a position in a dimension, and its weight (None: 1)
+
+
+def _rounded(number: float, math: torch.dtype) -> float:
+    """`number` in the dtype of positions."""
+    return number if math is torch.float64 else float(struct.unpack("f", struct.pack("f", number))[0])
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """One dimension that is resized.
+
+    Arguments:
+        size: before.
+        count: after.
+        corners: the first and the last elements are at the same places before and after.
+        scale: distance of two elements after, in elements before.
+        math: dtype of positions and weights.
+    """
+
+    size: int
+    count: int
+    corners: bool
+    scale: float
+    math: torch.dtype
+
+    def _number(self, ops: Recorder, value: float) -> Value:
+        return ops.constant(value, self.math)
+
+    def _source(self, ops: Recorder, out: Expr) -> Value:
+        """Where element `out` is, in elements before."""
+        at = ops.index_expr(out, self.math)
+        scale = self._number(ops, self.scale)
+        if self.corners:
+            return ops.mul(at, scale)
+        return ops.fma(ops.add(at, self._number(ops, 0.5)), scale, self._number(ops, -0.5))
+
+    def _at(self, ops: Recorder, position: Value) -> Expr:
+        """A whole position, moved into the dimension."""
+        last = ops.constant(self.size - 1, torch.int64)
+        inside = ops.minimum(ops.maximum(position, ops.constant(0, torch.int64)), last)
+        return ops.indirect_var(inside, Const(self.size), False)
+
+    def nearest(self, ops: Recorder, out: Expr) -> list[Tap]:
+        """The element that eager takes for `out`."""
+        if self.size == self.count:
+            return [(out, None)]
+        source = ops.mul(ops.index_expr(out, self.math), self._number(ops, self.scale))
+        return [(self._at(ops, ops.to_dtype(ops.floor(source), torch.int64)), None)]
+
+    def nearest_exact(self, ops: Recorder, out: Expr) -> list[Tap]:
+        """The element whose middle is nearest."""
+        if self.size == self.count:
+            return [(out, None)]
+        middle = ops.add(ops.index_expr(out, self.math), self._number(ops, 0.5))
+        source = ops.mul(middle, self._number(ops, self.scale))
+        return [(self._at(ops, ops.to_dtype(ops.floor(source), torch.int64)), None)]
+
+    def linear(self, ops: Recorder, out: Expr) -> list[Tap]:
+        """The two neighbours and their weights."""
+        if self.size == self.count:
+            return [(out, None)]
+        source = ops.maximum(self._source(ops, out), self._number(ops, 0.0))
+        low = ops.minimum(ops.to_dtype(source, torch.int64), ops.constant(self.size - 1, torch.int64))
+        part = ops.sub(source, ops.to_dtype(low, self.math))
+        part = ops.minimum(ops.maximum(part, self._number(ops, 0.0)), self._number(ops, 1.0))
+        high = ops.add(low, ops.constant(1, torch.int64))
+        return [(self._at(ops, low), ops.sub(self._number(ops, 1.0), part)), (self._at(ops, high), part)]
+
+    def cubic(self, ops: Recorder, out: Expr) -> list[Tap]:
+        """Four neighbours and their weights (Keys' kernel, A = -0.75)."""
+        source = self._source(ops, out)
+        whole = ops.floor(source)
+        first, part = ops.to_dtype(whole, torch.int64), ops.sub(source, whole)
+        one, two = self._number(ops, 1.0), self._number(ops, 2.0)
+        beside = ops.sub(one, part)
+        weights = [
+            self._far(ops, ops.add(part, one)),
+            self._near(ops, part),
+            self._near(ops, beside),
+            self._far(ops, ops.sub(two, part)),
+        ]
+        steps = [self._at(ops, ops.add(first, ops.constant(step, torch.int64))) for step in (-1, 0, 1, 2)]
+        return list(zip(steps, weights))
+
+    def _near(self, ops: Recorder, x: Value) -> Value:
+        """((A + 2) x - (A + 3)) x x + 1, up to a distance of 1"""
+        inner = ops.sub(ops.mul(self._number(ops, 1.25), x), self._number(ops, 2.25))
+        return ops.add(ops.mul(ops.mul(inner, x), x), self._number(ops, 1.0))
+
+    def _far(self, ops: Recorder, x: Value) -> Value:
+        """((A x - 5 A) x + 8 A) x - 4 A, up to a distance of 2"""
+        inner = ops.add(ops.mul(self._number(ops, -0.75), x), self._number(ops, 3.75))
+        return ops.add(ops.mul(ops.sub(ops.mul(inner, x), self._number(ops, 6.0)), x), self._number(ops, 3.0))
+
+
+Taps = Callable[[Axis, Recorder, Expr], list[Tap]]
+
+
+@dataclass(frozen=True, slots=True)
+class Mode:
+    """A way to resize.
+
+    Arguments:
+        taps: the elements that an element is made of, along one dimension.
+        has_corners: the op's arguments say where the corners are.
+        nearest: 0 for interpolations; else what is added to a position before it is rounded down, doubled, and 1.
+    """
+
+    taps: Taps
+    has_corners: bool
+    nearest: int = 0
+
+
+def _axes(
+    ctx: Context, inner: Sequence[Expr], outer: Sequence[Expr], mode: Mode, options: Sequence[Any], dtype: torch.dtype
+) -> list[Axis]:
+    """The dimensions that are resized, with what eager makes of the op's arguments."""
+    math = torch.float64 if dtype is torch.float64 else torch.float32
+    corners = bool(options[0]) if mode.has_corners and options else False
+    scales = options[1:] if mode.has_corners else options
+    found = []
+    for number, (before, after) in enumerate(zip(inner, outer)):
+        size, count = as_int(before), as_int(after)
+        if size is None or count is None or size == 0 or count == 0:
+            raise NoLowering("resizing of unknown sizes")
+        given = scales[number] if number < len(scales) else None
+        refuse(given is not None and not isinstance(given, (int, float)), "a factor that varies")
+        if corners:
+            scale = _rounded((size - 1) / (count - 1), math) if count > 1 else 0.0
+        else:
+            scale = _rounded(1.0 / given if given is not None and given > 0 else size / count, math)
+        axis = Axis(size, count, corners, scale, math)
+        refuse(bool(mode.nearest) and not _agrees(axis, mode.nearest), "neighbours that eager's kernels disagree on")
+        found.append(axis)
+    return found
+
+
+def _agrees(axis: Axis, kind: int) -> bool:
+    """Whether the formulas that eager's kernels have for different layouts choose the same neighbours."""
+    half = 0.5 * (kind - 1)
+
+    def first(out: int) -> int:
+        return floor(_rounded(_rounded(out + half, axis.math) * axis.scale, axis.math))
+
+    def second(out: int) -> int:
+        if kind == 1:
+            return out >> 1 if axis.count == 2 * axis.size else first(out)
+        place = max(_rounded(_rounded(out + half, axis.math) * axis.scale, axis.math) - 0.5, 0.0)
+        return floor(_rounded(_rounded(place, axis.math) + 0.5, axis.math))
+
+    last = axis.size - 1
+    return all(min(first(out), last) == min(second(out), last) for out in range(axis.count))
+
+
+def _points(ops: Recorder, axes: Sequence[Axis], taps: Taps, index: Index) -> Iterator[tuple[Index, Value | None]]:
+    """The elements that element `index` is made of, and their weights."""
+    along = [taps(axis, ops, position) for axis, position in zip(axes, index)]
+    for chosen in product(*along):
+        weight: Value | None = None
+        for _, one in chosen:
+            weight = one if weight is None else weight if one is None else ops.mul(weight, one)
+        yield tuple([at for at, _ in chosen]), weight
+
+
+def _summed(ops: Recorder, x: Tensor, lead: Index, index: Index, axes: Sequence[Axis], taps: Taps) -> Value:
+    """Interpolation along the dimensions, the innermost first, as eager's kernels for rows do."""
+    math = math_dtype(x.dtype)
+
+    def along(number: int, place: Index) -> Value:
+        if number == len(axes):
+            return ops.to_dtype(x.load(ops, (*lead, *place)), math)
+        total: Value | None = None
+        for at, weight in taps(axes[number], ops, index[number]):
+            value = along(number + 1, (*place, at))
+            value = value if weight is None else ops.mul(value, weight)
+            total = value if total is None else ops.add(total, value)
+        assert total is not None
+        return total
+
+    return along(0, ())
+
+
+def _resized(rank: int, mode: Mode) -> Rule:
+    def rule(ctx: Context, x: Tensor, size: Any, *options: Any) -> Tensor:
+        outer = ctx.sizes(ctx.val.shape)
+        if mode.nearest == 1:
+            enlarged = _by_whole_factors(ctx, x, outer, rank, options)
+            if enlarged is not None:
+                return enlarged
+        refuse(not mode.nearest and not is_float(x), "interpolation of integers")
+        axes = _axes(ctx, x.size[-rank:], outer[-rank:], mode, options, x.dtype)
+        simple = bool(mode.nearest) or (rank == 2 and mode.taps is Axis.linear)
+        refuse(simple and axes[-1].count > axes[-1].size and _looks_up_rows(ctx), _ROWS)
+        ctx.realise(x)
+
+        def load(ops: Recorder, index: Index) -> Value:
+            lead, inner = index[:-rank], index[-rank:]
+            if mode.nearest:
+                place = [mode.taps(axis, ops, at)[0][0] for axis, at in zip(axes, inner)]
+                return x.load(ops, (*lead, *place))
+            return ops.to_dtype(_summed(ops, x, lead, inner, axes, mode.taps), x.dtype)
+
+        taps = 1 if mode.nearest else (4 if mode.taps is Axis.cubic else 2) ** rank
+        return ctx.lazy(load, [x], cost=8 * rank + 3 * taps, count=10 * rank + 4 * taps)
+
+    return rule
+
+
+_ROWS = "rows whose elements are looked up one by one"
+
+
+def _looks_up_rows(ctx: Context) -> bool:
+    """Whether memory runs along a dimension that is resized, where eager's kernels are as fast."""
+    return as_int(ctx.sizes(ctx.val.stride())[-1]) == 1
+
+
+def _by_whole_factors(
+    ctx: Context, x: Tensor, outer: tuple[Expr, ...], rank: int, scales: Sequence[Any]
+) -> Tensor | None:
+    """Nearest neighbours in an enlargement by whole factors: no rounding can choose another one there."""
+    factors = []
+    for number, dim in enumerate(range(x.ndim - rank, x.ndim)):
+        factor = exact_divide(outer[dim], x.size[dim])
+        if factor is None or outer[dim] == 0:
+            return None
+        given = scales[number] if number < len(scales) else None
+        if given is not None and as_int(factor) != given:
+            return None
+        factors.append(factor)
+
+    def place(ops: Recorder, index: Index) -> Index:
+        inner = [position // factor for position, factor in zip(index[-rank:], factors)]
+        return (*index[:-rank], *(ops.simplifier.simplify(position) for position in inner))
+
+    ctx.before_broadcast(x, 4)
+    return moved(ctx, x, place)
+
+
+def _gradient(rank: int, mode: Mode) -> Rule:
+    """Each element of grad is added to those that it was made of, in proportion."""
+
+    def rule(ctx: Context, grad: Tensor, size: Any, whole: Any, *options: Any) -> Tensor:
+        dtype: torch.dtype = ctx.val.dtype
+        refuse(dtype not in ACCUMULATED or not dtype.is_floating_point, "gradients in reduced precision")
+        refuse_unordered(ctx)
+        refuse(ctx.device.type != "cpu", "sums in any order")
+        shape = ctx.sizes(ctx.val.shape)
+        axes = _axes(ctx, shape[-rank:], grad.size[-rank:], mode, options, dtype)
+        refuse(any(extent == 0 for extent in grad.size), "a gradient of nothing")
+        refuse(mode.taps is not Axis.cubic and _looks_up_rows(ctx), _ROWS)
+        buffer = ctx.new_buffer(shape, ctx.sizes(ctx.val.stride()), dtype, ctx.device)
+        ref = ctx.ref_of(buffer)
+        ctx.store(ctx.lazy(lambda ops, index: ops.constant(0.0, dtype), []), ref, creates=True)
+        ctx.realise(grad)
+        ranges, dims, index = ctx.loop(grad.size, range(grad.ndim))
+        ops = Recorder(ranges)
+        ops.origin = ctx.origin
+        value = grad.load(ops, index)
+        for place, weight in _points(ops, axes, mode.taps, index[-rank:]):
+            part = value if weight is None else ops.mul(value, weight)
+            terms = [at * step for at, step in zip((*index[:-rank], *place), buffer.stride)]
+            ops.store(buffer.name, sum_of(terms), part, "add")
+        ctx.add_loop(ops, dims, grad.size, (), (), [], [buffer.name])
+        return ctx.from_ref(ref, dtype, ctx.device)
+
+    return rule
+
+
+_MODES = {
+    "upsample_nearest{}d": ((1, 2, 3), Mode(Axis.nearest, False, nearest=1)),
+    "_upsample_nearest_exact{}d": ((1, 2, 3), Mode(Axis.nearest_exact, False, nearest=2)),
+    "upsample_linear{}d": ((1,), Mode(Axis.linear, True)),
+    "upsample_bilinear{}d": ((2,), Mode(Axis.linear, True)),
+    "upsample_trilinear{}d": ((3,), Mode(Axis.linear, True)),
+    "upsample_bicubic{}d": ((2,), Mode(Axis.cubic, True)),
+}
+
+for _name, (_ranks, _mode) in _MODES.items():
+    for _rank in _ranks:
+        lowers(getattr(aten, _name.format(_rank)).default)(_resized(_rank, _mode))
+        lowers(getattr(aten, f"{_name.format(_rank)}_backward").default)(_gradient(_rank, _mode))
