@@ -40,7 +40,7 @@ class StageFacts:
         variable.
         after: values that depend on a reduction's result; they run once per point.
         indirect: variable of an `indirect` statement -> that statement.
-        reductions: the reduction statements, in order.
+        reductions, scans: these statements, in order.
         statements: of the body, in order.
         registers: buffers that hold one value per point of the kernel's outer loops.
         outer: variables of those loops.
@@ -52,6 +52,7 @@ class StageFacts:
     indirect: dict[Var, Value] = field(default_factory=dict)
     reductions: list[Value] = field(default_factory=list)
     statements: list[Value] = field(default_factory=list)
+    scans: list[Value] = field(default_factory=list)
     registers: frozenset[str] = frozenset()
     outer: Deps = frozenset()
 
@@ -98,6 +99,7 @@ def _visit(facts: StageFacts, statements: Iterable[Value], mask: Deps, point: De
             facts.reductions.append(value)
             deps, after = set(point), True
         elif value.op == "scan":
+            facts.scans.append(value)
             deps = set(everything)
         elif after:
             deps = set(point) | (deps - everything)

@@ -297,5 +297,8 @@ class _Nest:
         return result.reshape(*self.own, *[1] * (len(self.space) - len(self.own)))
 
     def op_scan(self, statement: Value, kind: str, value: torch.Tensor) -> torch.Tensor:
-        sums: torch.Tensor = getattr(torch, f"cum{kind}")(self._rows(value), -1, dtype=value.dtype)
+        rows = self._rows(value)
+        if kind == "logaddexp":
+            return torch.logcumsumexp(rows, -1).reshape(self.space)
+        sums: torch.Tensor = getattr(torch, f"cum{kind}")(rows, -1, dtype=value.dtype)
         return sums.reshape(self.space)

@@ -41,7 +41,8 @@ class Target:
             0 splits none.
         arena_alignment: bytes; its temporaries share an arena, in which they begin at multiples of this. 0: each is
             allocated.
-        scan_length: elements of the longest rows that kernels compute cumulative sums of; 0: they do not.
+        scan_length: elements of the longest rows that kernels compute cumulative sums of, one by one where rows may have
+            any length; 0: they do not.
         segments: independent small kernels that do the same to different buffers, of whatever sizes, become one of at
             most so many segments; 0 joins none.
         segment_points: loop points of a kernel that is worth joining.
@@ -102,6 +103,8 @@ class Target:
     depthwise_weights: bool
 
 
+ANY_LENGTH = 1 << 62
+
 Targets = Callable[["torch.device"], Target | None]
 """The target of a device; None where no code is generated for it."""
 
@@ -128,7 +131,7 @@ def cpu(threads: int) -> Target:
         columns=1,
         split_reduction=0,
         arena_alignment=64,
-        scan_length=0,
+        scan_length=ANY_LENGTH,
         segments=0,  # a call costs as much as looking up a segment's pointers
         segment_points=0,
         segment_bytes=0,

@@ -348,7 +348,7 @@ class KernelPrinter:
             return self._scatter_parallel(facts, made, scalar, each)
         if not made.point:
             pragma = self._pragma((1.0, [made.sizes[v] for v in made.reduce]), 1) if made.reduce else ""
-            if pragma and facts.reductions and not _stores_inside(facts):
+            if pragma and facts.reductions and not facts.scans and not _stores_inside(facts):
                 return Parallel(pragma, pieces=PARTS)
             return Parallel()
         sizes = [made.sizes[var] for var in made.point]

@@ -210,6 +210,8 @@ class StageLoops:
         plan = self.plan
         if var not in plan.point or not plan.reduce or not self.facts.reductions or not self._light():
             return 1
+        if self.facts.scans:
+            return 1
         span = self._span(var)
         known = span.count if span.count is not None else hint(plan.sizes[var])
         return 4 if known >= 4 * plan.lanes else 2 if known >= 2 * plan.lanes else 1
@@ -270,6 +272,8 @@ class StageLoops:
         """Accumulators, reduction loops, results."""
         if not self.plan.reduce:
             return
+        for scan in self.facts.scans:
+            self.printer.declare_state(scan)
         accumulators = self._accumulators()
         if self.parallel.pieces:
             self._reduce_in_pieces(accumulators)
@@ -405,7 +409,7 @@ class StageLoops:
     def _unroll(self, accumulators: list[Accumulator]) -> int:
         """Independent accumulators: addition takes several cycles, and light bodies would wait for it."""
         plan = self.plan
-        if not plan.horizontal or not accumulators or not self._light():
+        if not plan.horizontal or not accumulators or self.facts.scans or not self._light():
             return 1
         assert plan.vector is not None
         count = self._span(plan.vector).count

@@ -91,6 +91,8 @@ def _candidate(facts: StageFacts, scalar: StagePlan, var: Var, vector_bytes: int
     lanes = lanes_for(facts, var, vector_bytes, scalar.narrow, scalar.sizes[var])
     if lanes < 2 or (var not in scalar.point[-1:] and _last_wins(facts, var, scalar.sizes)):
         return None
+    if facts.scans and var in scalar.reduce[:-1]:  # they take the points in order
+        return None
     point = tuple(v for v in scalar.point if v is not var) + ((var,) if var in scalar.point else ())
     reduce = tuple(v for v in scalar.reduce if v is not var) + ((var,) if var in scalar.reduce else ())
     plan = StagePlan(point, reduce, scalar.sizes, var, lanes, scalar.narrow, work=scalar.work)
@@ -205,6 +207,9 @@ def _unit(facts: StageFacts, value: Value, plan: StagePlan) -> float:
         return wide if value.op == "load" or stride == 1 else 2 * wide
     if value.op == "indirect":
         return 2.0 * lanes
+    if value.op == "scan":
+        each = 40.0 if value.args[0] == "logaddexp" else 4.0  # one waits for the other
+        return each * (lanes if plan.horizontal else 1.0)
     if value.op in _PER_LANE:
         return 12.0 * lanes
     return 6.0 if cost(value.op) >= DIVISION else 0.5

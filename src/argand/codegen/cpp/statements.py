@@ -30,6 +30,7 @@ _BOOL_COMPARISONS = {
 }
 _COMPARISONS = frozenset(_BOOL_COMPARISONS)
 _LANE = Var("l")
+_SCANS = {"sum": "{0} + {1}", "prod": "{0} * {1}", "logaddexp": "log_add_exp({0}, {1})"}
 _MODES = {"add": "{0} + {1}", "mul": "{0} * {1}", "max": "maximum({0}, {1})", "min": "minimum({0}, {1})"}  # of stores
 
 
@@ -169,6 +170,8 @@ class Printer:
             self._masked(value, vector)
         elif value.op == "indirect":
             self._indirect(value, vector)
+        elif value.op == "scan":
+            self._scan(value, vector)
         else:
             self.out.line(f"auto tmp{value.id} = {self._expression(value, vector)};")
 
@@ -374,6 +377,27 @@ class Printer:
         else:
             tail = f", {self.lanes.tail}" if self.lanes.tail else ""
             self.out.line(f"const auto i{value.id} = check_indices<{flag}>({text}, {limit}, error{tail});")
+
+    # --- scans
+
+    def declare_state(self, value: Value) -> None:
+        """Before the reduction loops: what a scan has added up so far."""
+        start = {"sum": 0, "prod": 1, "logaddexp": float("-inf")}[value.args[0]]
+        kind = self.type_of(value.dtype, self.lanes.var is not None)
+        text = number(start, value.dtype)
+        self.out.line(f"{kind} state{value.id} = " + (f"splat<{kind}>({text});" if self.lanes.var else f"{text};"))
+
+    def _scan(self, value: Value, vector: bool) -> None:
+        kind, source = value.args
+        text, state = self.operand(source, vector, value.dtype), f"state{value.id}"
+        if vector and self.lanes.var in self.facts.body.reduction_vars:
+            step = _SCANS[kind].format("a", "b")
+            tail = f", {self.lanes.tail}" if self.lanes.tail else ""
+            text = f"scan_lanes({text}, {state}, [](auto a, auto b) {{ return {step}; }}{tail})"
+            self.out.line(f"const auto tmp{value.id} = {text};")
+            return
+        self.out.line(f"{state} = {_SCANS[kind].format(state, text)};")
+        self.out.line(f"const auto tmp{value.id} = {state};")
 
     # --- masked blocks
 

@@ -1,10 +1,11 @@
-"""Cumulative sums and products, where a kernel can hold a row: on the others ATen's kernels are as fast."""
+"""Cumulative sums, products and sums of exponentials: on a CPU one by one, on a GPU where a program holds a row."""
 
 from __future__ import annotations
 
 import torch
 
 from argand.graph.sizes.expr import as_int
+from argand.ir.target import ANY_LENGTH
 from argand.lower.context import REDUCED_FLOATS, Context, math_dtype
 from argand.lower.lowerings.pointwise import refuse
 from argand.lower.lowerings.views import wrap
@@ -25,6 +26,11 @@ def _scan(kind: str) -> Rule:
         refuse(not x.size or x.size[wrap(dim, len(x.size))] == 1, "a scan of single elements")
         wide = ctx.val.dtype
         refuse(wide not in _DTYPES, f"a scan of {wide}")
+        if target.scan_length == ANY_LENGTH:
+            return ctx.scan(
+                x, wrap(dim, len(x.size)), kind, torch.float64 if wide is torch.float32 else math_dtype(wide)
+            )
+        refuse(kind == "logaddexp", "no lowering")
         length = as_int(x.size[wrap(dim, len(x.size))])
         refuse(length is None or length > target.scan_length, "rows that are too long, or of any length")
         return ctx.scan(x, wrap(dim, len(x.size)), kind, math_dtype(wide))
@@ -34,3 +40,4 @@ def _scan(kind: str) -> Rule:
 
 lowers(aten.cumsum.default)(_scan("sum"))
 lowers(aten.cumprod.default)(_scan("prod"))
+lowers(aten.logcumsumexp.default)(_scan("logaddexp"))

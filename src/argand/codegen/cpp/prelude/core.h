@@ -183,6 +183,13 @@ template <class V, class M, class F> INLINE V gather_masked(M m, F at) {
   for (int l = 0; l < traits<V>::lanes; ++l) if (m[l]) v[l] = at(l);
   return v;
 }
+//@ scan_lanes
+// Each of n lanes combined with those before it and with the carry, which becomes that of the last one.
+template <class V, class T, class F> INLINE V scan_lanes(V v, T& carry, F f, i64 n = traits<V>::lanes) {
+#pragma GCC unroll 64
+  for (int l = 0; l < n; ++l) v[l] = carry = T(f(carry, T(v[l])));
+  return v;
+}
 //@ transpose
 template <int... I> struct sequence {};
 #if defined(__clang__)

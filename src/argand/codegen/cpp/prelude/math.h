@@ -323,6 +323,12 @@ template <class V> INLINE V log1p(V x) {
   const V r = log_special(u, fma(e, splat<V>(single ? 0x1.62e4p-1f : 0x1.62e42fefa38p-1), f + low));
   return where((abs(x) < splat<V>(single ? 0x1p-24f : 0x1p-53)) | (x != x), x, r);
 }
+//@ log_add_exp
+// log(exp(total) + exp(x)), of equal infinities x.
+template <class V> INLINE V log_add_exp(V total, V x) {
+  const V low = minimum(x, total), high = maximum(x, total);
+  return where(logical_or(low != high, isfinite(low)), log1p(exp(low - high)) + high, x);
+}
 //@ tanh
 // At most 2 ulp.
 template <class V> INLINE V tanh(V x) {
