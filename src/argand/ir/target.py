@@ -41,8 +41,8 @@ class Target:
             0 splits none.
         arena_alignment: bytes; its temporaries share an arena, in which they begin at multiples of this. 0: each is
             allocated.
-        scan_length: elements of the longest rows that kernels compute cumulative sums of, one by one where rows may have
-            any length; 0: they do not.
+        scan_length: elements of the longest rows that kernels compute cumulative sums of; 0: they do not. ANY_LENGTH:
+            they add up one by one.
         segments: independent small kernels that do the same to different buffers, of whatever sizes, become one of at
             most so many segments; 0 joins none.
         segment_points: loop points of a kernel that is worth joining.
