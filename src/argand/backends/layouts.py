@@ -83,8 +83,8 @@ def _has_choice(device: torch.device) -> bool:
 def _can_time(target: Target, nodes: Sequence[fx.Node]) -> bool:
     """Whether timing is possible, allowed (the host's threads run one at a time) and worth it.
 
-    With deterministic algorithms a process is to compute what another one does. On a CPU training is not timed: there what
-    lies between convolutions, sums over all images first of all, weighs as much as they do.
+    With deterministic algorithms a process is to compute what another one does. On a CPU training is not timed:
+    there what lies between convolutions, sums over all images first of all, weighs as much as they do.
     """
     if not nodes or not target.times_layouts or not can_time():
         return False
@@ -175,9 +175,7 @@ def _operands(node: fx.Node) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     return made, x, weight
 
 
-def _times(
-    nodes: Mapping[str, fx.Node], counts: Mapping[str, int], timer: Timer, seconds: float
-) -> dict[str, float]:
+def _times(nodes: Mapping[str, fx.Node], counts: Mapping[str, int], timer: Timer, seconds: float) -> dict[str, float]:
     """Microseconds of these convolutions together, as often as there are such, in both layouts.
 
     Arguments:

@@ -14,6 +14,8 @@ _EXPONENTIAL = ("exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "tanh",
 _CIRCULAR = ("sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "asinh", "acosh", "atanh")
 
 FLOAT_FUNCTIONS = (*_ROOTS, *_EXPONENTIAL, *_CIRCULAR)
+LANE_BY_LANE = frozenset(("erf", "erfc", "sin", "cos", "tan", "asin", "acos", "atan", "asinh", "acosh", "atan2", "pow"))
+"""What the C++ prelude has in vectors of floats only: of doubles, one lane at a time is the C library's."""
 UNARY = ("neg", "abs", "sign", "floor", "ceil", "round", "trunc", "bitwise_not", "logical_not", *FLOAT_FUNCTIONS)
 BINARY = (
     *("add", "sub", "mul", *_DIVISIONS, "fmod", "pow", "atan2", "maximum", "minimum", "copysign", "lshift", "rshift"),

@@ -11,7 +11,7 @@ from argand.ir.loops import Value
 from argand.ir.operations import cost
 from argand.lower.context import Context
 from argand.lower.elementwise import Operation, pointwise
-from argand.lower.lowerings.pointwise import is_float, is_float_result, refuse
+from argand.lower.lowerings.pointwise import is_float, is_float_result, refuse, refuse_lane_by_lane
 from argand.lower.ops import Number
 from argand.lower.recorder import Recorder
 from argand.lower.registry import lowers
@@ -34,6 +34,9 @@ def relu(ctx: Context, x: Tensor) -> Tensor:
 
 @lowers(aten.gelu.default)
 def gelu(ctx: Context, x: Tensor, *, approximate: str = "none") -> Tensor:
+    if approximate == "none":
+        refuse_lane_by_lane(ctx, "erf")
+
     def exact(ops: Recorder, a: Value) -> Value:
         inner = ops.add(ops.erf(ops.mul(a, _const(ops, a, math.sqrt(0.5)))), _const(ops, a, 1.0))
         return ops.mul(ops.mul(a, _const(ops, a, 0.5)), inner)
@@ -173,6 +176,9 @@ def silu_backward(ops: Recorder, grad: Value, x: Value) -> Value:
 
 @lowers(aten.gelu_backward.default)
 def gelu_backward(ctx: Context, grad: Tensor, x: Tensor, *, approximate: str = "none") -> Tensor:
+    if approximate == "none":
+        refuse_lane_by_lane(ctx, "erf")
+
     def exact(ops: Recorder, g: Value, a: Value) -> Value:
         half, one = _const(ops, a, 0.5), _const(ops, a, 1.0)
         cdf = ops.mul(half, ops.add(one, ops.erf(ops.mul(a, _const(ops, a, math.sqrt(0.5))))))

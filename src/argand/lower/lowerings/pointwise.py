@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from argand.ir.loops import Value
-from argand.ir.operations import COMPARISONS, FLOAT_FUNCTIONS, cost
+from argand.ir.operations import COMPARISONS, FLOAT_FUNCTIONS, LANE_BY_LANE, cost
 from argand.lower.context import LOOP_DTYPES, Context, math_dtype
 from argand.lower.elementwise import Operand, binary_op, pointwise, result_type, unary_op
 from argand.lower.ops import Number
@@ -28,6 +28,19 @@ def refuse(condition: bool, reason: str) -> None:
         raise NoLowering(reason)
 
 
+FEW = 256
+"""Elements; of so few doubles, a call of ATen costs more than computing them one by one."""
+
+
+def refuse_lane_by_lane(ctx: Context, name: str) -> None:
+    """Leave a function of many doubles to ATen, which has it in vectors, where argand's kernels have not."""
+    if name in LANE_BY_LANE and ctx.val.dtype is torch.float64:
+        target = ctx.targets(ctx.device)
+        count = ctx.val.numel()
+        few = isinstance(count, int) and count <= FEW
+        refuse(target is not None and target.host_memory and not few, f"{name} of doubles is faster in the library")
+
+
 # --- tables: ATen op -> loop op
 ROUNDING = ("floor", "ceil", "trunc")
 
@@ -35,6 +48,7 @@ ROUNDING = ("floor", "ceil", "trunc")
 def _unary(name: str) -> Rule:
     def rule(ctx: Context, x: Tensor) -> Tensor:
         refuse(ctx.val.dtype is torch.bool, f"{name} of bools")
+        refuse_lane_by_lane(ctx, name)
         return pointwise(ctx, unary_op(name), [x], cost=cost(name))
 
     return rule
@@ -229,6 +243,8 @@ def pow_scalar(ctx: Context, x: Tensor, exponent: Number) -> Tensor:
         refuse(ctx.val.dtype is torch.bool, "a power of bools")
         return pointwise(ctx, lambda ops, a: _power_by_products(ops, a, int(exponent)), [x], cost=4)
     refuse(not is_float(x), "a float power of integers")
+    if _pow_cost(exponent) == cost("pow"):
+        refuse_lane_by_lane(ctx, "pow")
     return pointwise(ctx, lambda ops, a: float_power(ops, a, float(exponent), x.dtype), [x], cost=_pow_cost(exponent))
 
 
@@ -271,6 +287,7 @@ def float_power(ops: Recorder, a: Value, exponent: float, storage: torch.dtype) 
 @lowers(aten.pow.Tensor_Tensor, aten.pow.Scalar)
 def pow_tensor(ctx: Context, x: Operand, y: Operand) -> Tensor:
     refuse(not is_float_result(ctx), "an integer power by a tensor")
+    refuse_lane_by_lane(ctx, "pow")
     return pointwise(ctx, binary_op("pow"), [x, y], cost=cost("pow"))
 
 
@@ -308,6 +325,7 @@ lowers(aten.fmin.default)(_ignoring_nan("minimum"))
 
 @lowers(aten.atan2.default)
 def atan2(ctx: Context, x: Tensor, y: Tensor) -> Tensor:
+    refuse_lane_by_lane(ctx, "atan2")
     return pointwise(ctx, binary_op("atan2"), [x, y], cost=cost("atan2"))
 
 
