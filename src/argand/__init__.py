@@ -34,8 +34,8 @@ if TYPE_CHECKING:
         same,
         set_logs,
         set_stance,
-        substitute_in_graph,
     )
+    from argand.capture.driver.substitutes import substitute_in_graph
 
 __all__ = [
     "CompileProfiler",
@@ -80,10 +80,14 @@ def _install_sinks() -> None:
 events.bus.prepare = _install_sinks
 
 
+_LATE = {"substitute_in_graph": "argand.capture.driver.substitutes"}
+"""Names whose module imports what captures: the others are had without."""
+
+
 def __getattr__(name: str) -> Any:
     if name in __all__:
         importlib.import_module("argand._core.imports").wait_at_forks()
-        return getattr(importlib.import_module("argand.api"), name)
+        return getattr(importlib.import_module(_LATE.get(name, "argand.api")), name)
     raise AttributeError(f"module 'argand' has no attribute {name!r}")
 
 

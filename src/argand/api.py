@@ -17,13 +17,12 @@ from torch.nn.modules import module as _modules
 
 from argand._core import _C
 from argand.backends.registry import list_backends, lookup_backend, register_backend
-from argand.capture.driver import frame, stance, strict
+from argand.capture.driver import stance, strict
+from argand.capture.driver.entrance import answer_frame
 from argand.capture.driver.explain import Explanation, Findings
-from argand.capture.driver.frame import capture_frame
 from argand.capture.driver.region import CompilerFn, Region
 from argand.capture.driver.stance import set_stance
 from argand.capture.driver.strict import error_on_graph_break
-from argand.capture.driver.substitutes import substitute_in_graph
 from argand.capture.facts.code import directives
 from argand.capture.facts.code.directives import (
     allow_in_graph,
@@ -46,8 +45,10 @@ from argand.errors import ArgandError, BackendCompilerFailed, ConfigError
 from argand.events import bus
 from argand.graph import ambient
 from argand.hosts import Forward, HostedModule, active_ddp
+from argand.outcomes.store import STORE
 from argand.report.sinks import counters, metrics
 from argand.runtime import profile
+from argand.warm import stored_as
 
 __all__ = [
     "CompileProfiler",
@@ -74,7 +75,6 @@ __all__ = [
     "same",
     "set_logs",
     "set_stance",
-    "substitute_in_graph",
 ]
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -177,9 +177,10 @@ def _region(
         # The closure of call_backend keeps a callable backend alive, so its id stays its own.
         observe = getattr(backend, "observe_only", False) is True
         request = (backend, fullgraph, dynamic, mode, options)
-        made = Region(_compiler(backend, mode, options), _backend_name(backend), fullgraph, dynamic, observe, request)
+        call, kept = _compiler(backend, mode, options), functools.partial(stored_as, request)
+        made = Region(call, _backend_name(backend), fullgraph, dynamic, observe, request, kept)
         region = _process.regions.setdefault(key, made)
-    return region, _process.callbacks.setdefault(region, functools.partial(capture_frame, region=region))
+    return region, _process.callbacks.setdefault(region, functools.partial(answer_frame, region=region))
 
 
 def _check_request(backend: Any, fullgraph: Any, dynamic: Any, mode: Any, options: Any, disable: Any) -> None:
@@ -527,13 +528,13 @@ def reset() -> None:
     _process.regions.clear()
     _process.callbacks.clear()
     _C.reset_all()
-    frame.reset()
+    STORE.clear()
     strict.reset()
     stance.reset()
     bus.times.clear()
-    native = sys.modules.get("argand.backends.native")
-    if native is not None:
-        native.reset()
+    for name in ("argand.capture.driver.frame", "argand.backends.native"):
+        if (module := sys.modules.get(name)) is not None:
+            module.reset()
 
 
 def explain(fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:

@@ -242,6 +242,11 @@ _ROOT = {
         "Keep the code of whole graphs on disk too: later processes neither lower nor schedule them.",
         ("ARGAND_PROGRAM_CACHE",),
     ),
+    "outcome_cache": Setting(
+        True,
+        "Keep what capture made of functions on disk too (with program_cache): later processes do not capture them.",
+        ("ARGAND_OUTCOME_CACHE",),
+    ),
     "remote_cache": Setting(
         "",
         "A Redis server (redis://host:port/0) with a fleet's compiled kernels; empty is none.",

@@ -17,6 +17,7 @@ from argand.errors import InternalError
 from argand.graph import compat
 from argand.graph.nodes.program import AtenProgram, OutputSpec
 from argand.graph.sizes.expr import Expr
+from argand.runtime.recipes import compile_wrapper
 
 GraphCallable = Callable[..., Any]
 
@@ -39,13 +40,6 @@ def wrap(
         with_grad: called with the user's arguments where gradients are recorded.
     """
     return compile_wrapper(*wrapper_source(program, run, boxed=boxed, otherwise=otherwise, with_grad=with_grad))
-
-
-def compile_wrapper(source: str, names: dict[str, Any]) -> Callable[..., Any]:
-    """The function `call` that `source` defines."""
-    namespace = dict(names)
-    exec(compile(source, "<argand runtime wrapper>", "exec"), namespace)
-    return namespace["call"]
 
 
 def wrapper_source(

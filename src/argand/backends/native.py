@@ -119,7 +119,7 @@ def _stored_or_built(program: AtenProgram, key: str | None, tuned: bool) -> Host
         from argand.backends.programs import generation
 
         with entry.recording():
-            call = generation.build(program, tuned=tuned, keep=entry.keep)
+            call = entry.marked(generation.build(program, tuned=tuned, keep=entry.keep), program.kind)
     return call
 
 

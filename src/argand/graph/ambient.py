@@ -18,10 +18,11 @@ from types import FrameType
 from typing import Any
 
 import torch
+from torch.autograd import forward_ad
 from torch.utils import _python_dispatch
 
 from argand.errors import ArgandError
-from argand.graph import builtin_names
+from argand.graph import builtin_names, compat
 from argand.graph.compat import FLAGS, Setting, settings_of
 
 _DEVICES = ("cpu", "cuda")
@@ -291,3 +292,17 @@ def _left_frames(error: BaseException) -> Iterator[FrameType]:
             if step.tb_frame.f_code.co_filename.startswith(_OWN):
                 yield step.tb_frame
             step = step.tb_next
+
+
+def cannot_capture() -> bool:
+    """A mode is active under which torch calls mean something else (user's torch-function or dispatch modes, functorch,
+    forward-mode gradients, tracing, subclass contexts): frames run eagerly."""
+    return (
+        forward_ad._current_level >= 0
+        or (torch._C._len_torch_function_stack() > 0 and compat.default_device() is None)
+        or torch._C._len_torch_dispatch_stack() > 0
+        or torch._C._functorch.peek_interpreter_stack() is not None
+        or torch._C._get_tracing_state() is not None
+        or not torch._C._is_torch_function_enabled()
+        or _python_dispatch._get_current_dispatch_mode() is not None
+    )

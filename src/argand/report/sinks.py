@@ -26,6 +26,9 @@ from argand.report.tracefile import process_rank, to_json
 class ProcessMetrics:
     """The metrics of every compile of this process (the last KEPT), and its counters."""
 
+    counts_only = True
+    """It needs nothing of what is loaded instead of captured."""
+
     def __init__(self) -> None:
         self.finished: deque[CompilationMetrics] = deque(maxlen=KEPT)
         self.counters = Counters()

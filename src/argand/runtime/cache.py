@@ -51,7 +51,8 @@ class Kind:
 
 
 LIBRARY, DEVICE_IMAGE, PROGRAM = Kind(".so", ".cpp"), Kind(".kernel", ".py"), Kind(".program", "")
-_KINDS = (LIBRARY, DEVICE_IMAGE, PROGRAM)
+OUTCOME = Kind(".outcome", "")
+_KINDS = (LIBRARY, DEVICE_IMAGE, PROGRAM, OUTCOME)
 
 
 @dataclass(frozen=True, slots=True)

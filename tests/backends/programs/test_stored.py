@@ -19,12 +19,12 @@ from torch import nn
 
 import argand
 from argand import events
-from argand.backends.programs import generation, stored
+from argand.backends.programs import generation
 from argand.codegen.cpp import overrides
-from argand.runtime import cache, toolchain
+from argand.runtime import cache, environment, toolchain
 from helpers import assert_same
 
-STORED = {"program_cache": True, "verify_ir": False}
+STORED = {"program_cache": True, "outcome_cache": False, "verify_ir": False}
 
 
 @pytest.fixture(autouse=True)
@@ -78,7 +78,7 @@ CHANGES: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
     "another processor": lambda patch: patch.setattr(
         toolchain, "cpu_isa", lambda isa=toolchain.cpu_isa(): replace(isa, vector_bytes=16, flags=())
     ),
-    "another argand or processor": lambda patch: patch.setattr(stored, "_installation", lambda: "other"),
+    "another argand or processor": lambda patch: patch.setattr(environment, "_installation", lambda: "other"),
     "a setting": lambda patch: setattr(argand.config, "fusion", False),
     "a setting of a section": lambda patch: setattr(argand.config.cpp, "min_parallel_work", 17),
     "oneDNN": lambda patch: patch.setattr(torch.backends.mkldnn, "is_available", lambda: False),
@@ -95,12 +95,12 @@ def test_what_changed_is_compiled_anew(monkeypatch: pytest.MonkeyPatch, change: 
         with argand.config.patch(fusion=True), argand.config.patch({"cpp.min_parallel_work": 32768}):
             CHANGES[change](monkeypatch)
             if change == "another torch":
-                stored._installation.cache_clear()
+                environment._installation.cache_clear()
             assert outcomes(lambda: close(compiled(x), softmax(x))) == ["miss"]
     finally:
         torch.set_float32_matmul_precision(precision)
         monkeypatch.undo()
-        stored._installation.cache_clear()
+        environment._installation.cache_clear()
     assert outcomes(lambda: compiled(x)) == ["hit"]
 
 
@@ -246,7 +246,12 @@ print("compiler", "imported" if any(name in sys.modules for name in upper) else 
 
 
 def test_a_second_process_leaves_the_compiler_out(own_cache: Path) -> None:
-    environment = {**os.environ, "ARGAND_CACHE_DIR": str(own_cache.parent), "ARGAND_PROGRAM_CACHE": "1"}
+    environment = {
+        **os.environ,
+        "ARGAND_CACHE_DIR": str(own_cache.parent),
+        "ARGAND_PROGRAM_CACHE": "1",
+        "ARGAND_OUTCOME_CACHE": "0",
+    }
     for said in ("imported", "left out"):
         done = subprocess.run([sys.executable, "-c", PROGRAM], env=environment, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr[-2000:]

@@ -12,15 +12,11 @@ nothing is loaded then.
 from __future__ import annotations
 
 import contextlib
-import functools
 import hashlib
-import importlib.metadata
 import json
-import sys
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -30,10 +26,10 @@ from argand.backends.programs.graph_key import undescribed
 from argand.backends.targets import devices_in
 from argand.config import config
 from argand.errors import ToolchainError
-from argand.graph import compat
 from argand.graph.nodes.program import AtenProgram
-from argand.runtime import cache, toolchain
-from argand.runtime.host import HostCall, load_module
+from argand.runtime import cache, programs
+from argand.runtime.environment import environment, replaced
+from argand.runtime.host import HostCall
 
 STAGES = frozenset(
     [
@@ -67,29 +63,14 @@ class Entry:
 
     key: str
     events: list[dict[str, Any]] = field(default_factory=list)
+    kept: bool = False
 
     def load(self, program: AtenProgram) -> HostCall | None:
         """The callable that was stored; None when there is none, or it cannot be loaded."""
-        data = cache.find(self.key, cache.PROGRAM) if self.key else None
-        if data is None:
+        found = programs.load(self.key, program.kind, program.model) if self.key else None
+        if found is None:
             return None
-        if program.model < 0:
-            program.model = events.bus.number("model")
-        number = events.bus.number("compiled graph")
-        name = f"model__{program.model}_{program.kind}_{number}"
-        try:
-            stored = json.loads(data)
-            text, told = stored["text"], stored["events"]
-            with events.span(
-                "compile_graph", "backend", graph=name, kind=program.kind, number=program.model, stored=True
-            ):
-                with events.span("load", "runtime"):
-                    call: HostCall = load_module(text, {}, graph=f"graph_{number}").call
-                for event in told:
-                    events.emit(event["name"], event["stage"], event["text"], **event["data"])
-        except Exception as error:  # whatever is wrong with the entry, the program can be compiled
-            events.emit("cache", "backend", f"{self.key}: {error}; compiled anew", outcome="corrupt", key=self.key)
-            return None
+        call, program.model = found
         return call
 
     @contextlib.contextmanager
@@ -116,6 +97,11 @@ class Entry:
         if self.key and not constants:
             with contextlib.suppress(TypeError, ValueError):  # a listener's data that is no JSON
                 cache.keep(self.key, json.dumps({"text": text, "events": self.events}).encode(), cache.PROGRAM)
+                self.kept = True
+
+    def marked(self, call: HostCall, kind: str) -> HostCall:
+        """`call`, of which is known where it is stored, if it is."""
+        return programs.marked(call, self.key, kind) if self.kept else call
 
 
 def entry_for(program: AtenProgram, key: str | None) -> Entry:
@@ -144,75 +130,9 @@ def _reason_against(program: AtenProgram, key: str | None) -> str:
         return "what stages make is listened to"
     if config.verify_ir or config.repro_after or config.output_code:
         return "a setting asks for what stages make"
-    if _replaced():
+    if replaced():
         return "a lowering rule or an expression of kernels is replaced"
     return undescribed(program)
-
-
-def _replaced() -> bool:
-    """Whether the program, not argand, says how some operation is compiled: in a table that it imported, then."""
-    for name in ("argand.codegen.cpp.overrides", "argand.codegen.triton.overrides"):
-        table: Any = sys.modules.get(name)
-        if table is not None and any(map(table.replaced, table.DEFAULTS)):
-            return True
-    registry: Any = sys.modules.get("argand.lower.registry")
-    if registry is None:
-        return False
-    rules = (entry.rule for entry in registry.REGISTRY.entries.values())
-    return any(not str(getattr(rule, "__module__", "")).startswith("argand.") for rule in rules)
-
-
-def environment(devices: Iterable[torch.device] = ()) -> str:
-    """What a compiled program depends on beside itself: versions, the processor, compiler, settings, GPUs.
-
-    Raises:
-        ToolchainError: there is no C++ compiler that works.
-    """
-    mkldnn = torch.backends.mkldnn
-    settings = [f"{name}={_setting(name)!r}" for name, _, _ in config.describe() if name not in _NO_MATTER]
-    return "\n".join(
-        [
-            _installation(),
-            repr(toolchain.isa_for(config.cpp.simdlen)),
-            toolchain.find_toolchain().version,
-            f"oneDNN {mkldnn.is_available()} {mkldnn.enabled}, products {compat.float32_products()}",
-            *[_gpu(device) for device in devices if device.type != "cpu"],
-            *settings,
-        ]
-    )
-
-
-_NO_MATTER = frozenset(("cache_dir", "remote_cache", "remote_cache_key", "check_ranks"))
-"""Settings that say where code is kept, which is the same for all who look there."""
-
-
-@functools.cache
-def _gpu(device: torch.device) -> str:
-    """A GPU, and what compiles its kernels."""
-    kind = f"{torch.cuda.get_device_name(device)} {torch.cuda.get_device_capability(device)}"
-    return f"{device} {kind} {torch.version.cuda} {torch.version.hip} triton {importlib.metadata.version('triton')}"
-
-
-def _setting(name: str) -> object:
-    value: Any = config
-    for part in name.split("."):
-        value = getattr(value, part)
-    return value
-
-
-@functools.cache
-def _installation() -> str:
-    """Versions, argand's own files, and the processor."""
-    root = Path(events.__file__).parent
-    files = sorted(path for path in root.rglob("*") if path.suffix in (".py", ".so", ".h", ".cpp") and path.is_file())
-    stamps = [(str(path.relative_to(root)), path.stat().st_size, path.stat().st_mtime_ns) for path in files]
-    own = hashlib.sha256(repr(stamps).encode()).hexdigest()
-    processor = ""
-    with contextlib.suppress(OSError), open("/proc/cpuinfo", encoding="utf-8", errors="replace") as stream:
-        names = ("vendor_id", "model name", "flags", "Features")
-        lines = (line for line in stream if line.partition(":")[0].strip() in names)
-        processor = hashlib.sha256("".join(dict.fromkeys(lines)).encode()).hexdigest()
-    return f"{sys.version} {torch.__version__} {torch.version.git_version} argand {own} processor {processor}"
 
 
 __all__ = ["Entry", "entry_for", "environment"]

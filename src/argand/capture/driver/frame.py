@@ -19,7 +19,18 @@ from argand._core import _C
 from argand.bytecode.decode import decode
 from argand.bytecode.format import dis_text
 from argand.bytecode.resume import resume_label, transformed_code
-from argand.capture.driver import announce, consequences, failures, process_limits, recompiles, release, stance, strict
+from argand.capture.driver import (
+    announce,
+    consequences,
+    failures,
+    keeping,
+    process_limits,
+    recompiles,
+    release,
+    stance,
+    strict,
+)
+from argand.capture.driver import substitutes as _  # noqa: F401 - what it registers
 from argand.capture.driver.region import Region
 from argand.capture.facts.code import effort_limits, skip, stack_text
 from argand.capture.facts.code.stack_text import line_of_code
@@ -33,7 +44,7 @@ from argand.capture.interp.state import CaptureState
 from argand.capture.metadata import call_targets, data_errors
 from argand.capture.natives import native_warnings
 from argand.capture.objects import generators
-from argand.capture.output import before_error, endings, installed_names, rerun
+from argand.capture.output import before_error, endings, rerun
 from argand.capture.output.resumes import Resumes
 from argand.capture.output.transform import Transformed, Transformer
 from argand.capture.record.tensors import GraphBuilder
@@ -44,8 +55,10 @@ from argand.capture.torch_functions import modes, torch_contexts
 from argand.capture.torch_functions.overriding import TraceMode
 from argand.capture.world import aliasing, narration
 from argand.config import config
+from argand.graph import ambient
 from argand.graph.compat import default_device, keep_torch_compiler_out, without_default_device
 from argand.graph.nodes.module_text import module_text
+from argand.outcomes import installed_names
 
 BreakAt = dict[int, int | None]
 """As `Interpreter.run_root` takes it: number of an executed root instruction -> its offset, or None."""
@@ -107,10 +120,11 @@ def capture_frame(info: _C.FrameInfo, *, region: Region) -> _C.Answer:
         return None
     if skip.why_never(code) is not None:
         return _C.SKIP_RECURSIVE if skip.with_callees(code) else _C.SKIP
-    if modes.cannot_capture():
+    if ambient.cannot_capture():
         return None
     events.bus.prepare()
     known = _process.of(code)
+    keeping.take_histories(code, known)
     if info.entries >= (1 if region.observe else config.cache_size_limit):
         if region.observe:
             failures.report_recompile(info)
@@ -365,7 +379,8 @@ class _Capture:
         prefix = transformer.build_prefix() if empty else None
         transformed = prefix or transformer.build(self._backend)
         once = _this_call_only(state)
-        guards = state.guards.build(transformed.collected)
+        keeper = keeping.keeper(self.info, self.region, state) if once is None else None
+        guards = state.guards.build(transformed.collected, keeper.log if keeper is not None else None)
         positions = state.guards.positions.items()
         needed = recompiles.Needed({label: (weakref.ref(code), number) for label, (code, number) in positions})
         info = self.info
@@ -387,6 +402,8 @@ class _Capture:
             _process.session().original_offsets.set(resume.code, resume.original_offsets)
         self._emit_events(state, transformed)
         resumed = resume_label(info.code) is not None
+        if keeper is not None:
+            keeper.keep(transformed, self.known)
         return _C.Entry(
             transformed.code,
             guards,

@@ -21,6 +21,7 @@ class Region:
         dynamic: None lets sizes become symbolic after they changed, True from the start, False never.
         observe: one version of each code object is compiled; each further miss is reported and runs eagerly.
         request: backend, fullgraph, dynamic, mode and options as they were given.
+        stored_as: what tells outcomes of this region from those of others, as text; "" where none are stored now.
     """
 
     backend: CompilerFn
@@ -29,3 +30,4 @@ class Region:
     dynamic: bool | None = None
     observe: bool = False
     request: tuple[object, ...] = ()
+    stored_as: Callable[[], str] = str

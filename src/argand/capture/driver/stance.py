@@ -7,7 +7,6 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from argand._core import _C
-from argand.capture.objects.call_protocol import native_handlers
 from argand.errors import ConfigError
 
 F = TypeVar("F", bound=Callable[..., object])
@@ -18,15 +17,6 @@ STANCES = {
     "eager_on_recompile": "compiled code is used where it fits; everything else runs eagerly, nothing is compiled",
     "fail_on_recompile": "compiled code is used where it fits; everything else is an error",
 }
-
-
-native_handlers.function(_C.set_regions_enabled)(
-    native_handlers.breaking(
-        "change of the stance",
-        "argand.set_stance changes what every compiled function does, which must happen at each call.",
-        "Set the stance around the call of the compiled function.",
-    )
-)
 
 
 class _Current:

@@ -6,12 +6,14 @@ import inspect
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from argand._core import _C
 from argand.capture.driver import strict
 from argand.capture.facts.handlers import Args, Function, Kwargs
 from argand.capture.facts.interfaces import CaptureState
 from argand.capture.objects.call_protocol import native_handlers
 from argand.capture.torch_functions import torch_calls
 from argand.errors import ConfigError
+from argand.outcomes import store
 
 F = TypeVar("F", bound=Callable[..., object])
 
@@ -22,6 +24,15 @@ def _error_on_graph_break(state: CaptureState, fn: Function, args: Args, kwargs:
 
 
 torch_calls.enter_late({"_dynamo.decorators.error_on_graph_break": _error_on_graph_break})
+
+
+native_handlers.function(_C.set_regions_enabled)(
+    native_handlers.breaking(
+        "change of the stance",
+        "argand.set_stance changes what every compiled function does, which must happen at each call.",
+        "Set the stance around the call of the compiled function.",
+    )
+)
 
 
 def substitute_in_graph(original: Function, *, skip_signature_check: bool = False) -> Callable[[F], F]:
@@ -64,6 +75,7 @@ def substitute_in_graph(original: Function, *, skip_signature_check: bool = Fals
             return interp.call(replacement, args, kwargs)
 
         native_handlers.replace_function(original, call)
+        store.STORE.substituted = True
         return replacement
 
     return register

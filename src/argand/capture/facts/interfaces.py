@@ -3,8 +3,7 @@
 Imports point down, and calls go up through these: a lower room is handed an interpreter, a state or a builder, and
 knows of it what stands here. Each class is the interface of one class of the same name: `Interpreter` and `Access` of
 `interp.interpreter` and `interp.access`, `CaptureState` of `interp.state`, `GuardSet` of `record.guards`,
-`GraphBuilder` of `record.tensors`, `Dynamics` of `sizes.symbolic_state`, `Unbacked` of `sizes.unbacked`. mypy compares
-the two wherever the real one is handed down. What a lower room asks for the first time is added here.
+`GraphBuilder` of `record.tensors`, `Dynamics` of `sizes.symbolic_state`, `Unbacked` of `sizes.unbacked`; mypy compares.
 """
 
 from __future__ import annotations
@@ -292,6 +291,7 @@ class GuardSet(Protocol):
     """What must hold for a compiled version to be used."""
 
     dynamics: Dynamics | None
+    of_process: str
 
     def add(
         self,

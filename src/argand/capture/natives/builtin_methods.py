@@ -90,6 +90,8 @@ def copying(interp: Interpreter, cls: type, name: str, owner: object, args: Args
 
 def keeping(interp: Interpreter, cls: type, name: str, owner: object, args: Args, kwargs: Kwargs) -> object:
     """Changes the object, storing the arguments as they are."""
+    if name == "pop":
+        iteration.note_order(interp, owner)
     return interp.unread(getattr(cls, name), interp.shadow(owner), *args, **kwargs)
 
 

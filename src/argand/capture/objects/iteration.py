@@ -14,6 +14,7 @@ from argand.capture.facts.interfaces import Interpreter
 from argand.capture.facts.kinds import is_a
 from argand.capture.facts.typefacts import CONTAINERS, Slot
 from argand.capture.objects import descriptors, generators, keys, polyfills, text
+from argand.outcomes.fingerprints import ordered_by_process
 
 # ---- iteration -----------------------------------------------------------------------------------------------------
 
@@ -102,6 +103,12 @@ def has_iterator(interp: Interpreter, value: Any) -> bool:
     return True
 
 
+def note_order(interp: Interpreter, value: Any) -> None:
+    """The order of a set that the program made is the process's: that of hashes of texts, and of addresses."""
+    if type(value) in (set, frozenset) and ordered_by_process(value):
+        interp.state.guards.of_process = "the order of a set"
+
+
 def get_iter(interp: Interpreter, value: Any) -> Any:
     """`iter(value)`."""
     cls = type(value)
@@ -125,6 +132,7 @@ def get_iter(interp: Interpreter, value: Any) -> Any:
         if items is Slot.PYTHON:
             return interp.call(polyfills.iterate_by_index, (value,))
     if slot is Slot.CONTAINER:
+        note_order(interp, value)
         return interp.unread(iter, interp.shadow(value))
     interp.check_known(value)
     return interp.native(iter, value)
@@ -204,6 +212,7 @@ def native_iterable(interp: Interpreter, value: object, hint: bool = False) -> A
         interp.check_known(value)
         return value
     if is_a(value, CONTAINERS) and not interp.types.python_level(cls, "__iter__"):
+        note_order(interp, value)
         return interp.shadow(value)
     iterator = get_iter(interp, value)
     if type(iterator) is generators.TracedGenerator or not interp.types.python_level(type(iterator), "__next__"):

@@ -358,6 +358,8 @@ def to_hash(interp: Interpreter, value: object) -> int:
             raise interp.throw(TypeError("__hash__ method should return an integer"))
         return keys.to_hash_value(result)
     keys.check_hash(interp, value)
+    if cls is not int and cls is not float and cls is not bool:
+        interp.state.guards.of_process = "a hash"
     return int(interp.reading("hash", hash, interp.plain(value)))
 
 

@@ -14,6 +14,7 @@ from argand.capture.facts.typefacts import CONTAINERS
 from argand.capture.facts.values.tainted import TaintedText
 from argand.capture.objects import descriptors
 from argand.capture.world import native_reads
+from argand.outcomes.fingerprints import alike_everywhere
 
 _MODULE_TEXT: Final = importlib._bootstrap._module_repr  # type: ignore[attr-defined]
 """What a module's `__repr__`, which is C code, calls: it reads attributes of the module and of its spec."""
@@ -55,6 +56,8 @@ def to_repr(interp: Interpreter, value: object) -> Any:
             interp.try_attr(value, name)
     if not is_a(value, CONTAINERS):
         interp.pin(value)  # its address may be in the text
+    if not alike_everywhere(value):
+        interp.state.guards.of_process = "the text of an object"
     return str(
         interp.reading("text", repr, interp.textual_items(value) if is_a(value, CONTAINERS) else interp.plain(value))
     )

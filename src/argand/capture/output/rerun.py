@@ -203,6 +203,18 @@ def plan(state: CaptureState, gives_away: bool, entry: Entry | None) -> Rerun | 
     )
 
 
+def stored(
+    code: weakref.ref[CodeType],
+    known: Known,
+    again: tuple[type[Exception], ...],
+    noticed: bool,
+    may_split: bool,
+    devices: tuple[torch.device, ...],
+) -> Rerun:
+    """The plan of transformed code that an earlier process made."""
+    return Rerun(code, known, again, noticed, may_split, devices, None, Label())
+
+
 def _lacks_memory(error: Exception) -> bool:
     """Whether there is no memory for a tensor: of main memory torch says so with a RuntimeError like any other."""
     return type(error) is RuntimeError and any(text in str(error) for text in _NO_MEMORY)

@@ -17,6 +17,7 @@ from argand.capture.facts.sources import ConstSource, DictItemSource, GlobalSour
 from argand.capture.facts.typefacts import TypeFacts
 from argand.capture.sizes import symbolic_emit
 from argand.graph import time_limit
+from argand.outcomes.guard_log import Log
 
 # Kind of check in the C tree -> the name that people read.
 LABELS: dict[str, str] = {
@@ -93,6 +94,8 @@ class GuardSet:
     def __init__(self) -> None:
         self._guards: dict[object, Guard] = {}
         self.dynamics: Dynamics | None = None
+        self.of_process = ""
+        """What the capture relies on that is another in each process, if anything: hashes of texts, addresses."""
         self.locate: Callable[[], tuple[CodeType, int] | None] | None = None
         self.positions: dict[str, tuple[CodeType, int]] = {}  # by label, filled by build()
 
@@ -160,9 +163,14 @@ class GuardSet:
         order = {"local": 0, "closure": 1, "global": 2, "builtin": 3, "constant": 4}
         return sorted(self, key=lambda g: 5 if g.source is None else order[g.source.kind])
 
-    def build(self, collected: Sequence[Source] = ()) -> _C.GuardTree:
-        """The C guard tree, which hands the values of `collected` over. Node paths are computed once per source."""
-        tree = _C.GuardTree()
+    def build(self, collected: Sequence[Source] = (), log: Log | None = None) -> _C.GuardTree:
+        """The C guard tree, which hands the values of `collected` over. Node paths are computed once per source.
+
+        Arguments:
+            log: notes how the tree is built.
+        """
+        guard_tree = _C.GuardTree() if log is None else log.tree
+        tree: Any = guard_tree if log is None else log
         nodes: dict[Source, int] = {}
         for guard in self:
             node = 0 if guard.source is None else guard.source.guard_node(tree, nodes)
@@ -184,7 +192,7 @@ class GuardSet:
             symbolic_emit.build(self.dynamics, tree, lambda source: source.guard_node(tree, nodes), self.positions)
         if collected:
             tree.collect([source.guard_node(tree, nodes) for source in collected])
-        return tree
+        return guard_tree
 
 
 def _resolve(arg: object, tree: _C.GuardTree, nodes: dict[Source, int]) -> object:

@@ -32,6 +32,7 @@ def call(state: CaptureState, fn: Function, name: str, args: Args, kwargs: Kwarg
         real_args = [values.real(arg) for arg in args]
         real_kwargs = {key: values.real(value) for key, value in kwargs.items()}
         result = state.interpreter.native(fn, *real_args, **real_kwargs)
+        state.guards.of_process = f"what {name} returned"
         return _held(state.graph, result)
 
 

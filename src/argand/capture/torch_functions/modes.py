@@ -198,20 +198,6 @@ def guard_autocast(state: CaptureState) -> None:
     state.guards.add(None, "global_state", ((autocast_state, state.autocast),), label="GLOBAL_STATE")
 
 
-def cannot_capture() -> bool:
-    """A mode is active under which torch calls mean something else (user's torch-function or dispatch modes, functorch,
-    forward-mode gradients, tracing, subclass contexts): frames run eagerly."""
-    return (
-        forward_ad._current_level >= 0
-        or (torch._C._len_torch_function_stack() > 0 and compat.default_device() is None)
-        or torch._C._len_torch_dispatch_stack() > 0
-        or torch._C._functorch.peek_interpreter_stack() is not None
-        or torch._C._get_tracing_state() is not None
-        or not torch._C._is_torch_function_enabled()
-        or torch.utils._python_dispatch._get_current_dispatch_mode() is not None
-    )
-
-
 # ---------------------------------------------------------------------- called by interpreted helpers
 
 

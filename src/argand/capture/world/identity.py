@@ -92,6 +92,7 @@ class LocalId(int):
 def id_of(interp: Interpreter, obj: Any) -> int:
     """`id(obj)`."""
     state = interp.state
+    state.guards.of_process = "an address"
     if type(obj) in SYMBOLIC:
         obj = obj.number()
     info = state.tensors.get(id(obj))

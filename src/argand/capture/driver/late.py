@@ -1,0 +1,63 @@
+"""What stored code refers to, of parts of capture that a process without captures does not import until they run."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from types import CodeType
+from typing import Any
+
+import torch
+
+
+class _Known:
+    """What is remembered of a frame's code that was not captured in this process."""
+
+    def __init__(self) -> None:
+        self.reruns = 0
+        self.warned: set[str] = set()
+
+
+class StoredRerun:
+    """How transformed code of an earlier process falls back on the frame's own (`output.rerun.Rerun`).
+
+    Arguments:
+        code: of the frame.
+        again, noticed, may_split, devices: of the `Rerun`.
+    """
+
+    def __init__(
+        self,
+        code: CodeType,
+        again: tuple[type[Exception], ...],
+        noticed: bool,
+        may_split: bool,
+        devices: tuple[torch.device, ...],
+    ) -> None:
+        self.code = weakref.ref(code)
+        self.parts = again, noticed, may_split, devices
+        self.plan: Any = None
+
+    def real(self) -> Any:
+        """What `output.rerun` works with."""
+        if self.plan is None:
+            from argand.capture.output import rerun
+
+            self.plan = rerun.stored(self.code, _Known(), *self.parts)
+        return self.plan
+
+
+def raised(
+    error: BaseException, plan: StoredRerun, states: list[tuple[torch.device, torch.Tensor]] | tuple[()] = ()
+) -> Callable[[bool], None] | bool | None:
+    """As `output.rerun.raised`."""
+    from argand.capture.output import rerun
+
+    return rerun.raised(error, plan.real(), states)
+
+
+def random_states(devices: tuple[torch.device, ...]) -> list[tuple[torch.device, torch.Tensor]]:
+    """As `output.rerun.random_states`."""
+    from argand.capture.output import rerun
+
+    return rerun.random_states(devices)

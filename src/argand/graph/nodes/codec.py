@@ -1,0 +1,90 @@
+"""Graphs as plain data, and back: what a process that captured nothing runs where compiled code does not fit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+
+from argand.errors import ArgandError
+
+Encoded = tuple[tuple[Any, ...], ...]
+
+
+class NoText(ArgandError):
+    """A graph that holds modules or tensors."""
+
+
+def encode(module: fx.GraphModule, row: Callable[[Any], int]) -> Encoded:
+    """The nodes of a graph of functions and methods.
+
+    Arguments:
+        row: describes an object that a node names, as a number.
+
+    Raises:
+        NoText: the graph holds modules or tensors.
+    """
+    numbers = {node: number for number, node in enumerate(module.graph.nodes)}
+    made = []
+    for node in module.graph.nodes:
+        if node.op not in ("placeholder", "call_function", "call_method", "output"):
+            raise NoText(f"the graph holds {node.target}", remedy="it is captured by each process")
+        target = row(node.target) if node.op == "call_function" else node.target
+        if node.op == "placeholder" and node.args:
+            raise NoText("an argument of the graph has a default", remedy="it is captured by each process")
+        made.append((node.op, target, _packed(node.args, numbers, row), _packed(node.kwargs, numbers, row)))
+    return tuple(made)
+
+
+def _packed(value: Any, numbers: dict[fx.Node, int], row: Callable[[Any], int]) -> tuple[Any, ...]:
+    if isinstance(value, fx.Node):
+        return ("node", numbers[value])
+    if isinstance(value, slice):
+        return ("slice", tuple([_packed(part, numbers, row) for part in (value.start, value.stop, value.step)]))
+    if isinstance(value, (tuple, list)) and not isinstance(value, torch.Size):
+        kind = "list" if isinstance(value, list) else "tuple"
+        return (kind, tuple([_packed(item, numbers, row) for item in value]))
+    if isinstance(value, dict):
+        return ("dict", tuple([(key, _packed(item, numbers, row)) for key, item in value.items()]))
+    return ("plain", value) if type(value) in _PLAIN else ("row", row(value))
+
+
+_PLAIN = frozenset((type(None), bool, int, float, complex, str, bytes, type(...)))
+
+
+def decode(encoded: Encoded, objects: Callable[[int], Any]) -> fx.GraphModule:
+    """The graph again.
+
+    Arguments:
+        objects: the object of a number.
+    """
+    graph = fx.Graph()
+    nodes: list[fx.Node] = []
+    for op, target, args, kwargs in encoded:
+        given, named = _unpacked(args, nodes, objects), _unpacked(kwargs, nodes, objects)
+        if op == "output":
+            nodes.append(graph.output(*given))
+        elif op == "placeholder":
+            nodes.append(graph.placeholder(target))
+        else:
+            nodes.append(graph.create_node(op, objects(target) if op == "call_function" else target, given, named))
+    return fx.GraphModule(torch.nn.Module(), graph)
+
+
+def _unpacked(packed: tuple[Any, ...], nodes: Sequence[fx.Node], objects: Callable[[int], Any]) -> Any:
+    kind, held = packed
+    if kind == "node":
+        return nodes[held]
+    if kind == "plain":
+        return held
+    if kind == "row":
+        return objects(held)
+    if kind == "dict":
+        return {key: _unpacked(item, nodes, objects) for key, item in held}
+    items = [_unpacked(item, nodes, objects) for item in held]
+    return slice(*items) if kind == "slice" else items if kind == "list" else tuple(items)
+
+
+__all__ = ["Encoded", "NoText", "decode", "encode"]

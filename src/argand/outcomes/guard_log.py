@@ -1,0 +1,128 @@
+"""A guard tree as the list of the calls that made it, and the tree that this list makes again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from argand._core import _C
+from argand.outcomes.references import Describer, plain
+from argand.outcomes.resolving import Child, Mismatch, Resolver
+
+Call = tuple[str, tuple[Any, ...], tuple[int, ...], str | None]
+"""A method of the tree, its arguments, which of these are rows of the table, and the label of a check."""
+_INTERESTING: Final = frozenset(("id", "type", "tensor", "type_version"))
+_VERSIONED: Final = "type_version"
+
+
+class Log:
+    """Stands for a guard tree while it is built, and notes what is asked of it."""
+
+    def __init__(self) -> None:
+        self.tree = _C.GuardTree()
+        self.calls: list[tuple[str, tuple[Any, ...], str | None]] = []
+        self.numbers: list[int] = []
+
+    def _noted(self, method: str, args: tuple[Any, ...], label: str | None, answer: Any) -> Any:
+        self.calls.append((method, args, label))
+        self.numbers.append(answer if type(answer) is int else -1)
+        return answer
+
+    def child(self, *args: Any) -> int:
+        made: int = self._noted("child", args, None, self.tree.child(*args))
+        return made
+
+    def check(self, *args: Any, label: str = "") -> None:
+        self._noted("check", args, label, self.tree.check(*args, label=label))
+
+    def check_expr(self, *args: Any, label: str = "") -> int:
+        made: int = self._noted("check_expr", args, label, self.tree.check_expr(*args, label=label))
+        return made
+
+    def collect(self, *args: Any) -> None:
+        self.tree.collect(*args)
+        self._noted("collect", args, None, None)
+
+    def __getattr__(self, name: str) -> Any:
+        """Slots of numbers."""
+        if not name.startswith("slot_"):
+            raise AttributeError(name)
+
+        def slot(*args: Any, **named: Any) -> Any:
+            return self._noted(name, (*args, tuple(named.items())), None, getattr(self.tree, name)(*args, **named))
+
+        return slot
+
+    def places(self) -> dict[int, tuple[int, str]]:
+        """id of an object that a check asks for -> the node where it is found, and whether it is the class there."""
+        found: dict[int, tuple[int, str]] = {}
+        for method, args, _ in self.calls:
+            if method == "check" and args[1] in _INTERESTING and args[0]:
+                if args[1] == "id":
+                    found.setdefault(id(args[2]), (args[0], "value"))
+                elif args[1] != _VERSIONED:
+                    found.setdefault(id(args[2]), (args[0], "class"))
+        return found
+
+    def described(self, describer: Describer) -> list[Call]:
+        """The calls in words that another process understands.
+
+        Raises:
+            Unstorable: one names something that only this process knows.
+        """
+        return [_described(describer, *call) for call in self.calls]
+
+
+def _described(describer: Describer, method: str, args: tuple[Any, ...], label: str | None) -> Call:
+    if method == "collect":
+        return method, (tuple(args[0]),), (), None
+    if method == "check" and args[1] == _VERSIONED:
+        names = args[3] if len(args) > 3 else None
+        describer.check_class(args[2], names)
+        wanted = None if names is None else tuple(sorted(names))
+        return method, (args[0], _VERSIONED, describer.row(args[2]), wanted), (2,), label
+    if plain(args):
+        return method, args, (), label
+    made: list[Any] = []
+    rows = []
+    for place, arg in enumerate(args):
+        value, is_row = describer.argument(arg)
+        made.append(value)
+        if is_row:
+            rows.append(place)
+    return method, tuple(made), tuple(rows), label
+
+
+def nodes(calls: Sequence[Call], numbers: Sequence[int]) -> dict[int, Child]:
+    """The nodes that calls make."""
+    return {
+        number: (args[0], args[1], args[2:], tuple([place - 2 for place in rows]))
+        for (method, args, rows, _), number in zip(calls, numbers)
+        if method == "child"
+    }
+
+
+def build(calls: Sequence[Call], numbers: Sequence[int], resolver: Resolver) -> _C.GuardTree:
+    """The tree again.
+
+    Raises:
+        Mismatch: something that it names is not here.
+    """
+    tree = _C.GuardTree()
+    child, check = tree.child, tree.check
+    for (method, args, rows, label), number in zip(calls, numbers):
+        given = resolver.arguments(args, rows) if rows else args
+        if method == "check":
+            if args[1] == _VERSIONED and args[3] is not None:
+                given = (*given[:3], frozenset(args[3]))
+            check(*given, label=label or "")
+        elif method == "child":
+            if child(*given) != number:
+                raise Mismatch("the nodes of the guards have other numbers")
+        elif method == "collect":
+            tree.collect(list(args[0]))
+        elif method == "check_expr":
+            tree.check_expr(*given, label=label or "")
+        else:
+            getattr(tree, method)(*given[:-1], **dict(given[-1]))
+    return tree

@@ -1,0 +1,128 @@
+"""One outcome as plain data: made from a finished capture, checked and installed in another process."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from types import CodeType
+from typing import Any, Final
+
+from argand._core import _C
+from argand.outcomes import code_objects, fingerprints, guard_log
+from argand.outcomes.installed_names import install
+from argand.outcomes.references import Checks, Describer, Unstorable
+from argand.outcomes.resolving import Mismatch, Resolver
+
+Record = dict[str, Any]
+NUMBERS: Final = itertools.count()
+"""Numbers of `__stored_fn_<n>`, unique in the process."""
+
+
+@dataclass(frozen=True, slots=True)
+class Captured:
+    """What a capture made.
+
+    Arguments:
+        code: the transformed code.
+        names: what it reads from the frame's globals.
+        log: the guards.
+        graph: it calls a graph.
+        history: what sizes and numbers the capture saw, for captures after it.
+        special, aliases: of `references.Describer`.
+    """
+
+    code: CodeType
+    names: Mapping[str, object]
+    log: guard_log.Log
+    graph: bool
+    history: Mapping[str, Any] = field(default_factory=dict)
+    special: Mapping[type, Callable[[Any], tuple[str, tuple[object, ...]]]] = field(default_factory=dict)
+    aliases: Mapping[int, object] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Needed:
+    """As `recompiles.Needed`: which lines needed the guards of a stored entry is not known."""
+
+    at: Mapping[str, Any] = field(default_factory=dict)
+
+
+def described(info: _C.FrameInfo, captured: Captured) -> Record:
+    """The record of a capture.
+
+    Raises:
+        Unstorable: a part of it is known to this process alone.
+    """
+    log = captured.log
+    describer = Describer(info.code, info.globals, log.places(), captured.special, captured.aliases)
+    calls = log.described(describer)
+    code = code_objects.described(captured.code, describer)
+    names = [(name, describer.row(value)) for name, value in captured.names.items()]
+    checks = describer.checks
+    checks.modules.add(str(info.globals.get("__name__")))
+    record = {
+        "rows": tuple(describer.rows),
+        "calls": tuple(calls),
+        "numbers": tuple(log.numbers),
+        "functions": tuple(checks.functions),
+        "codes": tuple(checks.codes),
+        "classes": tuple(checks.classes),
+        "files": tuple(fingerprints.stamps(checks.modules)),
+        "code": code,
+        "names": tuple(names),
+        "graph": captured.graph,
+        "history": dict(captured.history),
+    }
+    _check_again(info, record, describer)
+    return record
+
+
+def _check_again(info: _C.FrameInfo, record: Record, describer: Describer) -> None:
+    """What was described leads to the same objects here, where it is known what they are."""
+    resolver = _resolver(record, info)
+    try:
+        for number, obj in describer.identities():
+            if resolver.object(number) is not obj:
+                raise Unstorable(f"{type(obj).__name__} {record['rows'][number][:3]} is found as another object")
+        resolver.check(_checks(record))
+    except Mismatch as error:
+        raise Unstorable(str(error)) from error
+
+
+def _resolver(record: Record, info: Any) -> Resolver:
+    return Resolver(record["rows"], guard_log.nodes(record["calls"], record["numbers"]), info)
+
+
+def _checks(record: Record) -> Checks:
+    return Checks(list(record["functions"]), list(record["codes"]), list(record["classes"]))
+
+
+def installed(record: Record, info: _C.FrameInfo, key: object, label: str) -> _C.Entry:
+    """The entry of a record, for the frame at hand; its names are in the frame's globals.
+
+    Arguments:
+        key: of the entry.
+        label: of its runs in torch's profiler.
+
+    Raises:
+        Mismatch: the record is of another state of the program, or of other arguments.
+    """
+    edited = fingerprints.edited(record["files"])
+    if edited:
+        raise Mismatch(f"the file of module {edited} was edited")
+    resolver = _resolver(record, info)
+    resolver.check(_checks(record))
+    tree = guard_log.build(record["calls"], record["numbers"], resolver)
+    outcome = tree.evaluate(info.args, info.globals, info.builtins, info.closure)
+    if outcome is not True:
+        raise Mismatch(f"guard {outcome}")
+    numbered = {name: f"__stored_fn_{next(NUMBERS)}" for name, _ in record["names"]}
+    values = {numbered[name]: resolver.object(row) for name, row in record["names"]}
+    code = code_objects.made(record["code"], resolver, numbered)
+    entry = _C.Entry(code, tree, key, Needed(), label, info.globals, record["graph"], False)
+    install(values, code, info.globals)
+    return entry
+
+
+__all__ = ["Captured", "Mismatch", "Needed", "Record", "Unstorable", "described", "installed"]

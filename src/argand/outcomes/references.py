@@ -1,0 +1,360 @@
+"""Objects in words that a later process understands: by value, or by where they live.
+
+An object becomes a row of a table, which other rows refer to by number. Objects whose identity matters (functions,
+classes, modules, namespaces) are described by a path from a module, or by the place among the frame's values where the
+guards find them; `Checks` say what they must be like there. Nothing that only this process knows is described.
+"""
+
+from __future__ import annotations
+
+import builtins
+import functools
+import operator
+import sys
+import types
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, Final
+
+import torch
+from torch import fx
+
+from argand._core import _C
+from argand.graph.nodes import codec
+from argand.outcomes import fingerprints
+from argand.runtime.recipes import Recipe, recipe_of
+
+Row = tuple[Any, ...]
+_CONTAINERS: Final = {tuple: "tuple", list: "list", set: "set", frozenset: "frozenset", torch.Size: "size"}
+_NAMES: Final = {torch.dtype: "dtype", torch.layout: "layout", torch.memory_format: "memory_format"}
+_DESCRIPTORS: Final = (
+    types.MethodDescriptorType,
+    types.WrapperDescriptorType,
+    types.GetSetDescriptorType,
+    types.MemberDescriptorType,
+    types.ClassMethodDescriptorType,
+)
+_HOMES: Final = (
+    "torch", "torch._C", "torch._C._nn", "torch.nn.functional", "torch._C._functorch", "operator", "math", "builtins",
+    "torch._C._linalg", "torch._C._fft", "torch._C._special", "torch.special", "torch.linalg", "torch.fft",
+    "torch._C._autograd",
+)  # fmt: skip
+"""Modules that have functions of C which do not say where they live."""
+_DEPTH: Final = 4
+_FOUND: Final = frozenset(
+    ("torch", "modules", "globals", "frame globals", "module", "member", "operator", "path", "raw", "place")
+)
+
+
+class Unstorable(Exception):
+    """Something that no other process would understand."""
+
+
+@dataclass(slots=True)
+class Checks:
+    """What has to hold of objects that are found by their place.
+
+    Fields:
+        functions: (row, digest of the function, row of its globals).
+        codes: (row, digest of the code object).
+        classes: (row, names that matter or None, digest of the class).
+        modules: names of those that they come from.
+    """
+
+    functions: list[tuple[int, str, int]] = field(default_factory=list)
+    codes: list[tuple[int, str]] = field(default_factory=list)
+    classes: list[tuple[int, tuple[str, ...] | None, str]] = field(default_factory=list)
+    modules: set[str] = field(default_factory=set)
+
+
+class Describer:
+    """The table of one outcome.
+
+    Arguments:
+        code: the frame's.
+        namespace: the frame's globals.
+        places: id of an object that the guards find -> (node, whether it is the value there or its class).
+        special: how further types are described: type -> (function of argand's that makes one, its arguments).
+        aliases: id of an object -> the one that takes its place in other processes.
+    """
+
+    def __init__(
+        self,
+        code: types.CodeType,
+        namespace: dict[str, Any],
+        places: Mapping[int, tuple[int, str]],
+        special: Mapping[type, Callable[[Any], tuple[str, tuple[object, ...]]]] | None = None,
+        aliases: Mapping[int, object] | None = None,
+    ) -> None:
+        self.code = code
+        self.namespace = namespace
+        self.places = places
+        self.special = special or {}
+        self.aliases = aliases or {}
+        self.rows: list[Row] = []
+        self.checks = Checks()
+        self._numbers: dict[int, int] = {}
+        self._kept: list[object] = []
+        self._open: set[int] = set()
+        self._classes: dict[tuple[str, ...] | None, fingerprints.Classes] = {}
+
+    def argument(self, value: Any) -> tuple[Any, bool]:
+        """An argument of a call: (the value, False) if it is plain, else (its row, True)."""
+        return (value, False) if plain(value) else (self.row(value), True)
+
+    def row(self, obj: Any) -> int:
+        """The number of the object's row.
+
+        Raises:
+            Unstorable: no other process would understand it.
+        """
+        obj = self.aliases.get(id(obj), obj)
+        number = self._numbers.get(id(obj))
+        if number is None:
+            if id(obj) in self._open:
+                raise Unstorable(f"a {fingerprints.name_of(type(obj))} that holds itself")
+            self._open.add(id(obj))
+            described = self._describe(obj)
+            self._open.discard(id(obj))
+            number = self._numbers[id(obj)] = len(self.rows)
+            self._kept.append(obj)
+            self.rows.append(described)
+            if type(obj) is types.FunctionType:
+                self._check_function(obj, number)
+            elif type(obj) is types.CodeType and described[0] == "place":
+                self.checks.codes.append((number, fingerprints.of_code(obj)))
+            elif issubclass(type(obj), type):
+                self._note_module(obj)
+        return number
+
+    def identities(self) -> list[tuple[int, object]]:
+        """(row, object) where a row stands for an object that exists already."""
+        return [(self._numbers[id(obj)], obj) for obj in self._kept if self.rows[self._numbers[id(obj)]][0] in _FOUND]
+
+    def check_class(self, cls: type, names: Iterable[str] | None) -> None:
+        """The class must have the same under these names."""
+        wanted = None if names is None else tuple(sorted(names))
+        classes = self._classes.setdefault(wanted, fingerprints.Classes(names if names is None else set(names)))
+        found = classes.digest(cls)
+        if found is None:
+            raise Unstorable(f"what class {cls.__qualname__} holds cannot be told from other values")
+        self.checks.classes.append((self.row(cls), wanted, found))
+        for klass in cls.__mro__:
+            self._note_module(klass)
+
+    def _check_function(self, function: types.FunctionType, number: int) -> None:
+        if recipe_of(function) is None:
+            namespace = self.row(function.__globals__)
+            self.checks.functions.append((number, fingerprints.of_function(function), namespace))
+            self._note_module(function)
+
+    def _note_module(self, held: types.FunctionType | type) -> None:
+        if type(held.__module__) is str and not held.__module__.startswith("argand."):  # `environment` knows these
+            self.checks.modules.add(held.__module__)
+
+    def _describe(self, obj: Any) -> Row:
+        cls = type(obj)
+        if plain(obj):
+            return ("value", obj)
+        if cls in self.special:
+            maker, arguments = self.special[cls](obj)
+            return ("made", maker, tuple([self.row(part) for part in arguments]))
+        if cls in _CONTAINERS:
+            return (_CONTAINERS[cls], tuple([self.row(item) for item in obj]))
+        if cls in _NAMES:
+            return ("torch", str(obj).removeprefix("torch."))
+        if cls is torch.device:
+            return ("device", obj.type, obj.index)
+        if cls is slice:
+            return ("slice", tuple([self.row(part) for part in (obj.start, obj.stop, obj.step)]))
+        if cls is dict:
+            return self._namespace(obj)
+        if obj is self.code:
+            return ("frame code",)
+        if cls is types.CodeType:
+            if id(obj) in self.places:
+                return ("place", *self.places[id(obj)])
+            if _odd_constants(obj):
+                raise Unstorable("a code object with constants of its own")
+            return ("code", obj)
+        return self._by_place(obj)
+
+    def _namespace(self, obj: dict[Any, Any]) -> Row:
+        """A dict by where it is the namespace; its contents are guarded."""
+        if obj is sys.modules:
+            return ("modules",)
+        name = obj.get("__name__")
+        module = sys.modules.get(name) if type(name) is str else None
+        if module is not None and vars(module) is obj:
+            return ("globals", name)
+        if obj is self.namespace:
+            return ("frame globals",)
+        if obj is vars(builtins):
+            return ("globals", "builtins")
+        for known in list(sys.modules.values()):
+            if isinstance(known, types.ModuleType) and vars(known) is obj:
+                return ("globals", _module_name(known))
+        raise Unstorable("a dict that is no module's")
+
+    def _by_place(self, obj: Any) -> Row:
+        cls = type(obj)
+        if issubclass(cls, types.ModuleType):
+            return ("module", _module_name(obj))
+        if issubclass(cls, Enum):
+            name = vars(obj).get("_name_")
+            if type(name) is str and cls._member_map_.get(name) is obj:
+                return ("member", self.row(cls), name)
+        if cls is torch._ops.OpOverload:
+            return ("operator", obj.namespace, obj._schema.name.partition("::")[2], obj._overloadname)
+        if cls is functools.partial:
+            return ("partial", self.row(obj.func), tuple(map(self.row, obj.args)), self._pairs(obj.keywords))
+        if cls is types.MethodType and isinstance(obj.__self__, fx.GraphModule):
+            return self._graph(obj.__self__)
+        recipe = recipe_of(obj)
+        if recipe is not None:
+            return self._recipe(recipe)
+        if cls is _C.Region and obj.callback is None:
+            return ("region", self.row(obj.fn))
+        path = self._path(obj)
+        if path is not None:
+            return path
+        if id(obj) in self.places and _replaceable(obj):
+            return ("place", *self.places[id(obj)])
+        raise Unstorable(f"a {fingerprints.name_of(cls)} that is found in no module")
+
+    def _graph(self, module: fx.GraphModule) -> Row:
+        used: set[int] = set()
+
+        def row(obj: object) -> int:
+            number = self.row(obj)
+            used.add(number)
+            return number
+
+        try:
+            return ("recipe", "graph", (("graph", (codec.encode(module, row), tuple(used))),))
+        except codec.NoText as error:
+            raise Unstorable(str(error)) from error
+
+    def _recipe(self, recipe: Recipe) -> Row:
+        return ("recipe", recipe.kind, tuple([self._part(part) for part in recipe.parts()]))
+
+    def _part(self, part: Any) -> Any:
+        if type(part) is dict:
+            return ("names", self._pairs(part))
+        return ("row", self.row(part))
+
+    def _pairs(self, named: Mapping[str, Any]) -> tuple[tuple[str, int], ...]:
+        return tuple([(name, self.row(value)) for name, value in named.items()])
+
+    def _path(self, obj: Any) -> Row | None:
+        """The way to a function, class or object from a module."""
+        cls = type(obj)
+        if cls in _DESCRIPTORS:
+            return ("raw", self.row(obj.__objclass__), obj.__name__)
+        if cls is types.FunctionType or issubclass(cls, type):
+            home, name = obj.__module__, obj.__qualname__
+            found = reached(home, name) if type(home) is str and type(name) is str else None
+            if found is obj:
+                return ("path", home, name, ())
+            steps = _within(found, obj) if found is not None and cls is types.FunctionType else None
+            return ("path", home, name, steps) if steps else None
+        if cls is types.BuiltinFunctionType:
+            homes = [obj.__module__, *_HOMES] if type(obj.__module__) is str else _HOMES
+            place = next((home for home in homes if reached(home, obj.__name__) is obj), None)
+            return ("path", place, obj.__name__, ()) if place is not None else None
+        return _held_by_module(obj) if fingerprints.of_plain_objects(cls) else None
+
+
+def _replaceable(obj: object) -> bool:
+    """Whether another object at the same place, of which the same is checked, means the same."""
+    cls = type(obj)
+    return cls is types.FunctionType or issubclass(cls, type) or fingerprints.of_plain_objects(cls)
+
+
+def plain(value: Any) -> bool:
+    """Whether marshal writes a value as it is: atoms, and tuples of them."""
+    cls = type(value)
+    return fingerprints.is_atom(value) and value is not NotImplemented if cls is not tuple else all(map(plain, value))
+
+
+def _odd_constants(code: types.CodeType) -> bool:
+    return not all(
+        plain(const) or (type(const) is types.CodeType and not _odd_constants(const)) or type(const) is frozenset
+        for const in code.co_consts
+    )
+
+
+def _module_name(module: types.ModuleType) -> str:
+    name = module.__name__
+    if sys.modules.get(name) is module:
+        return name
+    for key, value in list(sys.modules.items()):
+        if value is module:
+            return key
+    raise Unstorable(f"module {name} is not among the imported ones")
+
+
+def reached(home: str, name: str) -> Any:
+    """What a module has under a qualified name, of classes without their descriptors' answers; None if nothing."""
+    found: Any = sys.modules.get(home)
+    for part in name.split("."):
+        if found is None:
+            return None
+        namespace = getattr(found, "__dict__", {})
+        if part in namespace:
+            found = namespace[part]
+        elif isinstance(found, type):
+            found = next((vars(base)[part] for base in found.__mro__ if part in vars(base)), None)
+        else:
+            found = None
+        if isinstance(found, staticmethod | classmethod):
+            found = found.__func__
+    return found
+
+
+STEPS: Final[Mapping[str, Callable[[Any], Any]]] = {
+    "wrapped": lambda fn: vars(fn).get("__wrapped__"),
+    "func": operator.attrgetter("__func__"),
+    "fget": operator.attrgetter("fget"),
+    "fset": operator.attrgetter("fset"),
+}
+
+
+def step(obj: Any, way: tuple[Any, ...]) -> Any:
+    """One step from a function to another that it holds; None where there is none."""
+    try:
+        return obj.__closure__[way[1]].cell_contents if way[0] == "cell" else STEPS[way[0]](obj)
+    except (AttributeError, IndexError, TypeError, ValueError):
+        return None
+
+
+def _within(found: Any, wanted: object) -> tuple[tuple[Any, ...], ...] | None:
+    """The steps from what a name leads to, a decorator's function, to the function that it holds."""
+    pending: list[tuple[Any, tuple[tuple[Any, ...], ...]]] = [(found, ())]
+    seen: set[int] = set()
+    while pending:
+        holder, steps = pending.pop(0)
+        if holder is wanted:
+            return steps
+        if id(holder) in seen or len(steps) >= _DEPTH:
+            continue
+        seen.add(id(holder))
+        if isinstance(holder, types.FunctionType):
+            ways: list[tuple[Any, ...]] = [("wrapped",)]
+            ways += [("cell", i) for i in range(len(holder.__closure__ or ()))]
+        elif isinstance(holder, property):
+            ways = [("fget",), ("fset",)]
+        else:
+            ways = [("func",)] if isinstance(holder, types.MethodType) else []
+        pending += [(inner, (*steps, way)) for way in ways if (inner := step(holder, way)) is not None]
+    return None
+
+
+def _held_by_module(obj: object) -> Row | None:
+    """An object that the module of its class holds under a name."""
+    home = type(obj).__module__
+    for name, value in vars(sys.modules.get(home, types)).items():
+        if value is obj:
+            return ("path", home, name, ())
+    return None

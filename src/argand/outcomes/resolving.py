@@ -1,0 +1,289 @@
+"""What rows of a table stand for in this process, for one frame."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import sys
+import types
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, Protocol
+
+import torch
+
+from argand._core import _C
+from argand.graph.nodes import codec
+from argand.outcomes import fingerprints
+from argand.outcomes.references import Checks, Row, reached, step
+from argand.runtime.recipes import compile_wrapper, with_recipe
+
+OWN: Final = "argand."
+"""Only functions of argand's make objects for rows of the kind "made"."""
+
+
+class Mismatch(Exception):
+    """Something is not what it was where the outcome was made."""
+
+
+class Frame(Protocol):
+    """What of a `_C.FrameInfo` is asked."""
+
+    @property
+    def code(self) -> types.CodeType: ...
+    @property
+    def args(self) -> tuple[Any, ...]: ...
+    @property
+    def globals(self) -> dict[str, Any]: ...
+    @property
+    def builtins(self) -> dict[str, Any]: ...
+    @property
+    def closure(self) -> tuple[types.CellType, ...] | None: ...
+
+
+Child = tuple[int, str, Sequence[Any], Sequence[int]]
+"""A node of the guard tree: its parent, its accessor, the accessor's arguments, and which of these are rows."""
+
+
+class Resolver:
+    """The objects of a table.
+
+    Arguments:
+        rows: of `references.Describer`.
+        children: the nodes of the guard tree, by number.
+        frame: where places are looked up.
+    """
+
+    def __init__(self, rows: Sequence[Row], children: Mapping[int, Child], frame: Frame) -> None:
+        self.rows = rows
+        self.children = children
+        self.frame = frame
+        self._objects: dict[int, Any] = {}
+        self._values: dict[int, Any] = {0: None}
+        self._open: set[int] = set()
+
+    def object(self, number: int) -> Any:
+        """What a row stands for.
+
+        Raises:
+            Mismatch: there is no such thing here.
+        """
+        if number in self._objects:
+            return self._objects[number]
+        if number in self._open:
+            raise Mismatch("a place that leads to itself")
+        self._open.add(number)
+        kind, *parts = self.rows[number]
+        try:
+            found = _KINDS[kind](self, *parts)
+        except Mismatch:
+            raise
+        except Exception as error:
+            raise Mismatch(f"{kind} {parts}: {error!r}") from error
+        self._open.discard(number)
+        self._objects[number] = found
+        return found
+
+    def objects(self, numbers: Sequence[int]) -> list[Any]:
+        """What several rows stand for."""
+        return [self.object(number) for number in numbers]
+
+    def arguments(self, args: Sequence[Any], rows: Sequence[int]) -> Sequence[Any]:
+        """Arguments of a call, of which those at the places `rows` are numbers of rows."""
+        if not rows:
+            return args
+        made = list(args)
+        for place in rows:
+            made[place] = self.object(made[place])
+        return made
+
+    def check(self, checks: Checks) -> None:
+        """Compare functions and classes with what they were.
+
+        Raises:
+            Mismatch: one is another.
+        """
+        for number, known, namespace in checks.functions:
+            function = self.object(number)
+            if type(function) is not types.FunctionType or fingerprints.of_function(function) != known:
+                raise Mismatch(f"function {getattr(function, '__qualname__', function)} was edited")
+            if function.__globals__ is not self.object(namespace):
+                raise Mismatch(f"function {function.__qualname__} has other globals")
+        for number, known in checks.codes:
+            code = self.object(number)
+            if type(code) is not types.CodeType or fingerprints.of_code(code) != known:
+                raise Mismatch("the code of a function was edited")
+        classes: dict[Any, fingerprints.Classes] = {}
+        for number, names, known in checks.classes:
+            cls = self.object(number)
+            asked = classes.setdefault(names, fingerprints.Classes(None if names is None else set(names)))
+            if not isinstance(cls, type) or asked.digest(cls) != known:
+                raise Mismatch(f"class {getattr(cls, '__qualname__', cls)} is another than it was")
+
+    # ---------------------------------------------------------------- places
+
+    def value(self, node: int) -> Any:
+        """What the guards find at a node."""
+        if node not in self._values:
+            parent, accessor, args, rows = self.children[node]
+            base = self.value(parent)
+            arguments = self.arguments(args, rows)
+            try:
+                self._values[node] = _ACCESSORS[accessor](self.frame, base, *arguments)
+            except Exception as error:
+                raise Mismatch(f"nothing is found at {accessor} {args}") from error
+        return self._values[node]
+
+
+def _path(_: Resolver, home: str, name: str, steps: Sequence[tuple[Any, ...]]) -> Any:
+    if home.startswith(OWN):
+        importlib.import_module(home)
+    found = reached(home, name)
+    for way in steps:
+        found = step(found, way)
+    if found is None:
+        raise Mismatch(f"there is no {home}.{name}")
+    return found
+
+
+def _module(_: Resolver, name: str) -> Any:
+    if name.startswith(OWN):
+        importlib.import_module(name)
+    return sys.modules[name]
+
+
+def _raw(resolver: Resolver, owner: int, name: str) -> Any:
+    return vars(resolver.object(owner))[name]
+
+
+def _operator(_: Resolver, namespace: str, name: str, overload: str) -> Any:
+    return getattr(getattr(getattr(torch.ops, namespace), name), overload)
+
+
+def _place(resolver: Resolver, node: int, what: str) -> Any:
+    value = resolver.value(node)
+    return type(value) if what == "class" else value
+
+
+def _partial(resolver: Resolver, fn: int, args: Sequence[int], keywords: Sequence[tuple[str, int]]) -> Any:
+    named = {name: resolver.object(number) for name, number in keywords}
+    return functools.partial(resolver.object(fn), *resolver.objects(args), **named)
+
+
+def _made(resolver: Resolver, maker: str, args: Sequence[int]) -> Any:
+    home, _, name = maker.partition(":")
+    if not home.startswith(OWN):
+        raise Mismatch(f"{maker} is not argand's")
+    return getattr(importlib.import_module(home), name)(*resolver.objects(args))
+
+
+def _recipe(resolver: Resolver, kind: str, parts: Sequence[tuple[str, Any]]) -> Any:
+    given: list[Any] = []
+    for what, held in parts:
+        if what == "names":
+            given.append({name: resolver.object(number) for name, number in held})
+        elif what == "graph":
+            encoded, used = held
+            given.append(_Late(encoded, {number: resolver.object(number) for number in used}))
+        else:
+            given.append(resolver.object(held))
+    maker = MAKERS[kind]
+    return (_made_by(maker) if isinstance(maker, str) else maker)(*given)
+
+
+def _made_by(place: str) -> Callable[..., Any]:
+    home, _, name = place.partition(":")
+    made: Callable[..., Any] = getattr(importlib.import_module(home), name)
+    return made
+
+
+class _Late:
+    """A graph that is decoded when it is first run."""
+
+    def __init__(self, encoded: codec.Encoded, objects: Mapping[int, Any]) -> None:
+        self.encoded, self.objects = encoded, objects
+        self.made: Callable[..., Any] | None = None
+
+    def run(self, *args: Any) -> Any:
+        if self.made is None:
+            self.made = codec.decode(self.encoded, self.objects.__getitem__).forward
+        return self.made(*args)
+
+
+def run_graph(late: _Late) -> Callable[..., Any]:
+    """A captured graph as a function of its arguments."""
+
+    def run(*args: Any) -> Any:
+        return late.run(*args)
+
+    return with_recipe(run, "graph again", lambda: (late,))
+
+
+MAKERS: Final[Mapping[str, str | Callable[..., Any]]] = {
+    "wrapper": compile_wrapper,
+    "graph": run_graph,
+    "program": "argand.runtime.programs:stored_call",
+}
+"""What makes callables of a recipe: functions, or where they are."""
+
+_KINDS: Final[Mapping[str, Callable[..., Any]]] = {
+    "value": lambda _, value: value,
+    "code": lambda _, code: code,
+    "frame code": lambda to: to.frame.code,
+    "tuple": lambda to, items: tuple(to.objects(items)),
+    "list": lambda to, items: to.objects(items),
+    "set": lambda to, items: set(to.objects(items)),
+    "frozenset": lambda to, items: frozenset(to.objects(items)),
+    "size": lambda to, items: torch.Size(to.objects(items)),
+    "slice": lambda to, parts: slice(*to.objects(parts)),
+    "torch": lambda _, name: getattr(torch, name),
+    "device": lambda _, kind, index: torch.device(kind) if index is None else torch.device(kind, index),
+    "modules": lambda _: sys.modules,
+    "globals": lambda to, name: vars(_module(to, name)),
+    "frame globals": lambda to: to.frame.globals,
+    "module": _module,
+    "member": lambda to, cls, name: to.object(cls)._member_map_[name],
+    "operator": _operator,
+    "path": _path,
+    "raw": _raw,
+    "place": _place,
+    "partial": _partial,
+    "made": _made,
+    "recipe": _recipe,
+    "region": lambda to, fn: _C.Region(None, None, to.object(fn)),
+}
+
+
+def _own_dict(_: Frame, value: Any) -> Any:
+    return vars(value) if isinstance(value, type | types.ModuleType) else object.__getattribute__(value, "__dict__")
+
+
+def _type_attribute(_: Frame, cls: Any, name: str) -> Any:
+    return next(vars(base)[name] for base in cls.__mro__ if name in vars(base))
+
+
+def _item(_: Frame, value: Any, index: int) -> Any:
+    return (tuple if isinstance(value, tuple) else list).__getitem__(value, index)
+
+
+_ACCESSORS: Final[Mapping[str, Callable[..., Any]]] = {
+    "local": lambda frame, _, index: frame.args[index],
+    "global": lambda frame, _, name: frame.globals[name],
+    "builtin": lambda frame, _, name: frame.builtins[name],
+    "closure": lambda frame, _, index: (frame.closure or ())[index].cell_contents,
+    "const": lambda frame, _, obj: obj,
+    "attr": lambda frame, value, name: getattr(value, name),
+    "type": lambda frame, value: type(value),
+    "type_attr": _type_attribute,
+    "instance_dict": _own_dict,
+    "module_dict": _own_dict,
+    "dict_item": lambda frame, value, key: dict.__getitem__(value, key),
+    "sequence_item": _item,
+    "func_closure": lambda frame, value, index: value.__closure__[index].cell_contents,
+    "cell_contents": lambda frame, value: value.cell_contents,
+    "func_code": lambda frame, value: value.__code__,
+    "func_defaults": lambda frame, value: value.__defaults__,
+    "func_kwdefaults": lambda frame, value: value.__kwdefaults__,
+    "method_self": lambda frame, value: value.__self__,
+    "method_func": lambda frame, value: value.__func__,
+}
+"""The accessors of guard trees that places are found by."""

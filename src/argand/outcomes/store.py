@@ -1,0 +1,168 @@
+"""Records of outcomes in the disk cache: found by the frame's code, tried in the frame at hand, kept after a capture.
+
+One entry of the cache holds the records of one code object under equal settings, the newest first, for its guards say
+which of them is for a call. It is read once in a process; what did not fit is tried again when nothing else fits.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import marshal
+import weakref
+from collections.abc import Callable
+from types import CellType, CodeType, FunctionType
+from typing import Any, Final
+
+import torch
+
+from argand import events
+from argand._core import _C
+from argand.config import config
+from argand.errors import ArgandError, ToolchainError
+from argand.graph import compat
+from argand.outcomes import fingerprints, records
+from argand.outcomes.references import Unstorable
+from argand.runtime import cache
+from argand.runtime.environment import environment, replaced
+
+FORMAT: Final = 1
+_MOST: Final = 16
+"""Records of one code object; the oldest go."""
+_LARGEST: Final = 32 << 20
+
+
+class Store:
+    """The records of this process's code objects."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, tuple[weakref.ref[CodeType], dict[str, list[records.Record]]]] = {}
+        self.histories: dict[int, list[Any]] = {}
+        self.substituted = False
+        """Capture was told to inline other functions than those that the program calls."""
+
+    def clear(self) -> None:
+        """Forget what was read (argand.reset)."""
+        self._known.clear()
+        self.histories.clear()
+
+    def _of(self, code: CodeType) -> dict[str, list[records.Record]]:
+        """The records of a code object, by key; code objects are compared by identity here."""
+        number = id(code)
+        entry = self._known.get(number)
+        if entry is None or entry[0]() is not code:
+            entry = self._known[number] = (weakref.ref(code, lambda _: self._known.pop(number, None)), {})
+        return entry[1]
+
+    def find(self, info: _C.FrameInfo, region: object, request: str, label: Callable[[], str]) -> _C.Entry | None:
+        """An entry that an earlier process captured, for the frame at hand; None where there is none.
+
+        Arguments:
+            region: the entry's key.
+            request: what `argand.compile` was asked for, as text.
+            label: the name of the entry's runs.
+        """
+        of_code, key = self._of(info.code), _key(info, request)
+        waiting = of_code.get(key)
+        if waiting is None:
+            waiting = of_code[key] = _read(key)
+        for record in list(waiting):
+            try:
+                with events.span("load_outcome", "capture", function=info.code.co_name):
+                    entry = records.installed(record, info, region, label())
+            except (records.Mismatch, ArgandError) as error:
+                text = str(error)
+                events.emit("cache", "capture", text, outcome="mismatch", level="outcome", reason=text)
+                continue
+            waiting.remove(record)
+            self._remember(info.code, region, record["history"])
+            events.emit("cache", "capture", None, outcome="hit", level="outcome", function=info.code.co_name)
+            return entry
+        return None
+
+    def _remember(self, code: CodeType, region: object, history: dict[str, Any]) -> None:
+        if history:
+            self.histories.setdefault(id(code), []).append((weakref.ref(code), region, history))
+
+    def keep(self, info: _C.FrameInfo, request: str, captured: records.Captured) -> None:
+        """Store what a capture made, where that can be told to another process."""
+        try:
+            record = records.described(info, captured)
+            others = [other for other in _read(_key(info, request)) if not _same(other, record)]
+            packed = marshal.dumps((FORMAT, [record, *others][:_MOST]))
+        except (Unstorable, ValueError, ToolchainError) as error:
+            reason = str(error)
+            events.emit("cache", "capture", reason, outcome="bypass", level="outcome", reason=reason)
+            return
+        if len(packed) <= _LARGEST and (key := _key(info, request)):
+            cache.keep(key, packed, cache.OUTCOME)
+            events.emit("cache", "capture", None, outcome="stored", level="outcome", function=info.code.co_name)
+
+
+def _same(one: records.Record, other: records.Record) -> bool:
+    parts = ("rows", "calls", "files", "functions", "codes", "classes")
+    return all(one[part] == other[part] for part in parts)
+
+
+def _key(info: _C.FrameInfo, request: str) -> str:
+    """Of the disk cache; "" where there is no compiler that works."""
+    try:
+        around = environment()
+    except ToolchainError:
+        return ""
+    parts = [
+        f"format {FORMAT}, threads {torch.get_num_threads()}, deterministic {compat.deterministic()}",
+        around,
+        request,
+        f"{info.globals.get('__name__')}.{info.code.co_qualname}",
+        fingerprints.of_code(info.code),
+        *[fingerprints.name_of(type(arg)) for arg in info.args],
+        *[_held(cell) for cell in info.closure or ()],
+    ]
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:40]
+
+
+def _held(cell: CellType) -> str:
+    """A function that a decorator's holds: one code object stands in front of many."""
+    try:
+        held = cell.cell_contents
+    except ValueError:
+        return ""
+    return fingerprints.of_code(held.__code__) if type(held) is FunctionType else ""
+
+
+def _read(key: str) -> list[records.Record]:
+    data = cache.find(key, cache.OUTCOME) if key else None
+    if data is None:
+        return []
+    try:
+        version, found = marshal.loads(data)
+        return list(found) if version == FORMAT else []
+    except (ValueError, EOFError, TypeError):  # written by another version of argand, or damaged before it was sealed
+        return []
+
+
+def wanted() -> bool:
+    """Whether outcomes are loaded and stored: the settings say so, and nobody listens to what capture makes."""
+    if not (config.cache and config.program_cache and config.outcome_cache):
+        return False
+    if config.verify_ir or config.repro_after or config.output_code or config.check_numerics or config.audit_rate > 0:
+        return False
+    return not (STORE.substituted or replaced() or events.bus.sinks or _listened_to())
+
+
+_HARMLESS: Final = frozenset(
+    (
+        "graph_breaks", "span_begin", "span_end", "restart", "frame_raised", "fallback", "cache", "schedule",
+        "recompiles", "cache_size_limit", "cudagraphs", "remote_cache", "graph_raised",
+    )
+)  # fmt: skip
+"""Events that a capture and a compile tell of what happens, not of what is made."""
+
+
+def _listened_to() -> bool:
+    named = events.bus.named
+    names = named.keys() - _HARMLESS
+    return any(not getattr(sink, "counts_only", False) for name in names for sink in named[name])
+
+
+STORE: Final = Store()

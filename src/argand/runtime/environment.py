@@ -1,0 +1,88 @@
+"""What code depends on besides the program: versions, the processor, the compiler, settings, GPUs."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import importlib.metadata
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from argand import events
+from argand.config import config
+from argand.graph import compat
+from argand.runtime import toolchain
+
+
+def environment(devices: Iterable[torch.device] = ()) -> str:
+    """What a compiled program depends on beside itself: versions, the processor, compiler, settings, GPUs.
+
+    Raises:
+        ToolchainError: there is no C++ compiler that works.
+    """
+    mkldnn = torch.backends.mkldnn
+    settings = [f"{name}={_setting(name)!r}" for name, _, _ in config.describe() if name not in _NO_MATTER]
+    return "\n".join(
+        [
+            _installation(),
+            repr(toolchain.isa_for(config.cpp.simdlen)),
+            toolchain.find_toolchain().version,
+            f"oneDNN {mkldnn.is_available()} {mkldnn.enabled}, products {compat.float32_products()}",
+            *[_gpu(device) for device in devices if device.type != "cpu"],
+            *settings,
+        ]
+    )
+
+
+_NO_MATTER = frozenset(("cache_dir", "remote_cache", "remote_cache_key", "check_ranks"))
+"""Settings that say where code is kept, which is the same for all who look there."""
+
+
+@functools.cache
+def _gpu(device: torch.device) -> str:
+    """A GPU, and what compiles its kernels."""
+    kind = f"{torch.cuda.get_device_name(device)} {torch.cuda.get_device_capability(device)}"
+    return f"{device} {kind} {torch.version.cuda} {torch.version.hip} triton {importlib.metadata.version('triton')}"
+
+
+def _setting(name: str) -> object:
+    value: Any = config
+    for part in name.split("."):
+        value = getattr(value, part)
+    return value
+
+
+@functools.cache
+def _installation() -> str:
+    """Versions, argand's own files, and the processor."""
+    root = Path(events.__file__).parent
+    files = sorted(path for path in root.rglob("*") if path.suffix in (".py", ".so", ".h", ".cpp") and path.is_file())
+    stamps = [(str(path.relative_to(root)), path.stat().st_size, path.stat().st_mtime_ns) for path in files]
+    own = hashlib.sha256(repr(stamps).encode()).hexdigest()
+    processor = ""
+    with contextlib.suppress(OSError), open("/proc/cpuinfo", encoding="utf-8", errors="replace") as stream:
+        names = ("vendor_id", "model name", "flags", "Features")
+        lines = (line for line in stream if line.partition(":")[0].strip() in names)
+        processor = hashlib.sha256("".join(dict.fromkeys(lines)).encode()).hexdigest()
+    return f"{sys.version} {torch.__version__} {torch.version.git_version} argand {own} processor {processor}"
+
+
+def replaced() -> bool:
+    """Whether the program, not argand, says how some operation is compiled: in a table that it imported, then."""
+    for name in ("argand.codegen.cpp.overrides", "argand.codegen.triton.overrides"):
+        table: Any = sys.modules.get(name)
+        if table is not None and any(map(table.replaced, table.DEFAULTS)):
+            return True
+    registry: Any = sys.modules.get("argand.lower.registry")
+    if registry is None:
+        return False
+    rules = (entry.rule for entry in registry.REGISTRY.entries.values())
+    return any(not str(getattr(rule, "__module__", "")).startswith("argand.") for rule in rules)
+
+
+__all__ = ["environment", "replaced"]

@@ -1,0 +1,62 @@
+"""Host modules that an earlier process stored, loaded by their key."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+
+from argand import events
+from argand.errors import CacheError
+from argand.runtime import cache
+from argand.runtime.host import HostCall, load_module
+from argand.runtime.recipes import with_recipe
+
+
+def load(key: str, kind: str, model: int = -1) -> tuple[HostCall, int] | None:
+    """The callable that is stored under a key, and the number of its model; None when there is none that works.
+
+    Arguments:
+        kind: "forward", "backward" or "inference".
+        model: number of the captured graph that it belongs to; -1: the next.
+    """
+    data = cache.find(key, cache.PROGRAM)
+    if data is None:
+        return None
+    if model < 0:
+        model = events.bus.number("model")
+    number = events.bus.number("compiled graph")
+    name = f"model__{model}_{kind}_{number}"
+    try:
+        stored = json.loads(data)
+        text, told = stored["text"], stored["events"]
+        with events.span("compile_graph", "backend", graph=name, kind=kind, number=model, stored=True):
+            with events.span("load", "runtime"):
+                call: HostCall = load_module(text, {}, graph=f"graph_{number}").call
+            for event in told:
+                events.emit(event["name"], event["stage"], event["text"], **event["data"])
+    except Exception as error:  # whatever is wrong with the entry, the program can be compiled
+        events.emit("cache", "backend", f"{key}: {error}; compiled anew", outcome="corrupt", key=key)
+        return None
+    return marked(call, key, kind), model
+
+
+def marked(call: HostCall, key: str, kind: str) -> HostCall:
+    """`call`, which a later process can load by its key."""
+    with contextlib.suppress(AttributeError, TypeError):  # one that takes no attributes cannot be told of
+        with_recipe(call, "program", lambda: (key, kind))
+    return call
+
+
+def stored_call(key: str, kind: str) -> HostCall:
+    """The callable that is stored under a key.
+
+    Raises:
+        CacheError: it is not there any more.
+    """
+    found = load(key, kind)
+    if found is None:
+        raise CacheError(f"the program {key} is not in the cache", remedy="it is compiled again")
+    return found[0]
+
+
+__all__: list[str] = ["load", "marked", "stored_call"]

@@ -1,0 +1,47 @@
+"""How callables that a compiler made are made again: a text and the objects that it names, a key of the disk cache.
+
+A function that `with_recipe` was given carries its recipe; what a later process needs of it is described from that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import FunctionType
+from typing import Any, TypeVar
+
+F = TypeVar("F", bound=Callable[..., Any])
+_NAME = "_argand_recipe"
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """How to make a callable.
+
+    Arguments:
+        kind: which function makes it (`resolving.MAKERS`).
+        parts: gives that function's arguments: plain values, objects, and dicts of names.
+    """
+
+    kind: str
+    parts: Callable[[], tuple[Any, ...]]
+
+
+def with_recipe(fn: F, kind: str, parts: Callable[[], tuple[Any, ...]]) -> F:
+    """`fn`, which takes attributes, with a recipe."""
+    fn.__dict__[_NAME] = Recipe(kind, parts)
+    return fn
+
+
+def recipe_of(fn: object) -> Recipe | None:
+    """The recipe of a callable; None where it has none."""
+    found = vars(fn).get(_NAME) if type(fn) is FunctionType else None
+    return found if type(found) is Recipe else None
+
+
+def compile_wrapper(source: str, names: dict[str, Any]) -> Callable[..., Any]:
+    """The function `call` that `source` defines, in a namespace of these names."""
+    namespace = dict(names)
+    exec(compile(source, "<argand runtime wrapper>", "exec"), namespace)
+    made: Callable[..., Any] = namespace["call"]
+    return with_recipe(made, "wrapper", lambda: (source, names))
