@@ -52,6 +52,7 @@ ALLOWED = {
         "capture/driver/explain.py: argand.capture.driver.explain_rich",
     },
     "what an earlier process stored needs no compiler": {
+        "ahead.py: argand.capture.driver.frame",
         "capture/driver/entrance.py: argand.capture.driver.frame",
         "capture/driver/late.py: argand.capture.output.rerun",
         "backends/native.py: argand.backends.programs.generation",

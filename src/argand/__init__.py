@@ -12,6 +12,7 @@ from argand import config, events
 from argand.version import __version__ as __version__
 
 if TYPE_CHECKING:
+    from argand.ahead import load, save
     from argand.api import (
         CompileProfiler,
         allow_in_graph,
@@ -51,6 +52,7 @@ __all__ = [
     "graph_break",
     "is_compiling",
     "list_backends",
+    "load",
     "mark_dynamic",
     "mark_static",
     "mark_step_begin",
@@ -58,6 +60,7 @@ __all__ = [
     "register_backend",
     "reset",
     "same",
+    "save",
     "set_logs",
     "set_stance",
     "substitute_in_graph",
@@ -80,8 +83,8 @@ def _install_sinks() -> None:
 events.bus.prepare = _install_sinks
 
 
-_LATE = {"substitute_in_graph": "argand.capture.driver.substitutes"}
-"""Names whose module imports what captures: the others are had without."""
+_LATE = {"load": "argand.ahead", "save": "argand.ahead", "substitute_in_graph": "argand.capture.driver.substitutes"}
+"""Names whose module imports what captures, or what few programs need."""
 
 
 def __getattr__(name: str) -> Any:

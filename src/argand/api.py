@@ -44,7 +44,7 @@ from argand.debug.times import compile_times
 from argand.errors import ArgandError, BackendCompilerFailed, ConfigError
 from argand.events import bus
 from argand.graph import ambient
-from argand.hosts import Forward, HostedModule, active_ddp
+from argand.hosts import Forward, HostedModule, active_ddp, refuse_symbolic_trace
 from argand.outcomes.store import STORE
 from argand.report.sinks import counters, metrics
 from argand.runtime import profile
@@ -154,6 +154,19 @@ def _compiler(backend: str | Callable[..., Any], mode: str | None, options: dict
     return call_backend
 
 
+def connect() -> None:
+    """Tell the core what it needs of torch."""
+    if not _process.exchange_api_set:  # twice, from two threads, does no harm
+        _C.set_exchange_api(torch.Tensor.__dlpack_c_exchange_api__)
+        _C.set_exception_filter(tidy)
+        _C.set_ambient(ambient.snapshot, ambient.restore)
+        _C.set_code_reader(refuse_symbolic_trace)
+        _C.set_other_compiler(torch._C._dynamo.eval_frame.set_eval_frame)
+        profile.connect()
+        copyreg.pickle(_C.Region, _reduce_function)
+        _process.exchange_api_set = True
+
+
 def _region(
     backend: str | Callable[..., Any],
     fullgraph: bool,
@@ -163,15 +176,7 @@ def _region(
 ) -> tuple[Region, Callable[[_C.FrameInfo], _C.Answer]]:
     """The region of these settings and its frame-hook callback; the same objects for the same settings."""
     key = (backend if isinstance(backend, str) else id(backend), fullgraph, dynamic, mode, _frozen(options))
-    if not _process.exchange_api_set:  # twice, from two threads, does no harm
-        _C.set_exchange_api(torch.Tensor.__dlpack_c_exchange_api__)
-        _C.set_exception_filter(tidy)
-        _C.set_ambient(ambient.snapshot, ambient.restore)
-        _C.set_code_reader(_refuse_symbolic_trace)
-        _C.set_other_compiler(torch._C._dynamo.eval_frame.set_eval_frame)
-        profile.connect()
-        copyreg.pickle(_C.Region, _reduce_function)
-        _process.exchange_api_set = True
+    connect()
     region = _process.regions.get(key)
     if region is None:
         # The closure of call_backend keeps a callable backend alive, so its id stays its own.
@@ -278,7 +283,7 @@ def compile(
         if model.callback is None:
             return model  # argand.disable wins
         model = model.fn
-    return _compiled_function(model, callback, region)
+    return compiled_function(model, callback, region)
 
 
 def _original(model: Any) -> Any:
@@ -291,7 +296,7 @@ def _original(model: Any) -> Any:
     return model
 
 
-def _compiled_function(fn: Callable[..., Any], callback: Any, region: Region) -> Any:
+def compiled_function(fn: Callable[..., Any], callback: Any, region: Region) -> Any:
     """`fn` in a region: a C callable that looks like `fn`."""
     compiled = _C.Region(callback, region, with_frame(fn))
     functools.update_wrapper(compiled, fn)
@@ -308,14 +313,6 @@ def _audited(compiled: Any, fn: Any) -> Any:
     from argand.debug.audit import audited
 
     return audited(compiled, fn)
-
-
-def _refuse_symbolic_trace() -> None:
-    """torch.fx's tracer asks what it is given for its code: a compiled function has none of its own."""
-    if sys._getframe(1).f_globals is vars(sys.modules["torch.fx._symbolic_trace"]):
-        raise ArgandError(
-            "torch.fx.symbolic_trace does not trace a compiled function", remedy="trace its __wrapped__, then compile"
-        )
 
 
 class OptimizedModule(HostedModule):
@@ -347,7 +344,7 @@ class OptimizedModule(HostedModule):
             return super().__call__(*args, **kwargs)
         compiled, own, on_class = self.__dict__["_forward"]
         unchanged = module.__dict__.get("forward") is own and getattr(type(module), "forward", None) is on_class
-        if unchanged and not _has_hooks(module):
+        if unchanged and not has_hooks(module):
             return compiled(*args, **kwargs)  # one frame of argand's in tracebacks, not two
         return self._call_original(module, args, kwargs)
 
@@ -360,7 +357,7 @@ class OptimizedModule(HostedModule):
         return self._call_original(self._modules["_orig_mod"], args, kwargs)
 
     def _call_original(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if _has_hooks(module):
+        if has_hooks(module):
             return self._with_hooks(module)(*args, **kwargs)
         compiled, own, on_class = self.__dict__["_forward"]
         if module.__dict__.get("forward") is not own or getattr(type(module), "forward", None) is not on_class:
@@ -466,7 +463,7 @@ def _restore(model: Any, request: _Request) -> Any:
     callback, region = request.asked
     if region is None:
         return disable(model)
-    make: Any = OptimizedModule if isinstance(model, torch.nn.Module) else _compiled_function
+    make: Any = OptimizedModule if isinstance(model, torch.nn.Module) else compiled_function
     return make(model, callback, region)
 
 
@@ -477,7 +474,7 @@ def _has_own_hooks(module: torch.nn.Module) -> bool:
     )
 
 
-def _has_hooks(module: torch.nn.Module) -> bool:
+def has_hooks(module: torch.nn.Module) -> bool:
     """Whether calling the module does more than calling its forward."""
     return bool(
         _has_own_hooks(module)

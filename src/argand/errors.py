@@ -189,6 +189,12 @@ class GpuError(ArgandError, RuntimeError):
         self.code = code
 
 
+class SavedModelError(ArgandError):
+    """`argand.save` cannot write a compiled model, or what `argand.load` reads does not fit this process or model."""
+
+    stage = "archive"
+
+
 class CacheError(ArgandError):
     """A cache file could not be used (corrupt or not owned by the user)."""
 

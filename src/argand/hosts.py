@@ -11,6 +11,8 @@ from typing import Any
 
 import torch
 
+from argand.errors import ArgandError
+
 _TORCHS_NAMES = {"native": "argand"}  # backends that torch.compile knows by another name
 
 
@@ -83,3 +85,11 @@ class HostedModule(torch.nn.Module):
 def active_ddp() -> Any:
     """The DistributedDataParallel whose forward this process is in; None outside."""
     return torch.nn.parallel.DistributedDataParallel._get_active_ddp_module()
+
+
+def refuse_symbolic_trace() -> None:
+    """torch.fx's tracer asks what it is given for its code: a compiled function has none of its own."""
+    if sys._getframe(1).f_globals is vars(sys.modules["torch.fx._symbolic_trace"]):
+        raise ArgandError(
+            "torch.fx.symbolic_trace does not trace a compiled function", remedy="trace its __wrapped__, then compile"
+        )

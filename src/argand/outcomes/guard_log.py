@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, Final
 
 from argand._core import _C
@@ -102,27 +102,56 @@ def nodes(calls: Sequence[Call], numbers: Sequence[int]) -> dict[int, Child]:
     }
 
 
-def build(calls: Sequence[Call], numbers: Sequence[int], resolver: Resolver) -> _C.GuardTree:
+def build(
+    calls: Sequence[Call], numbers: Sequence[int], resolver: Resolver, given: Collection[int] | None = None
+) -> _C.GuardTree:
     """The tree again.
+
+    Arguments:
+        given: makes only what can be told of the arguments at these places, and of what is no argument.
 
     Raises:
         Mismatch: something that it names is not here.
     """
+    if given is not None:
+        return _partial(calls, numbers, resolver, given)
     tree = _C.GuardTree()
     child, check = tree.child, tree.check
     for (method, args, rows, label), number in zip(calls, numbers):
-        given = resolver.arguments(args, rows) if rows else args
+        arguments: Sequence[Any] = resolver.arguments(args, rows) if rows else args
         if method == "check":
             if args[1] == _VERSIONED and args[3] is not None:
-                given = (*given[:3], frozenset(args[3]))
-            check(*given, label=label or "")
+                arguments = (*arguments[:3], frozenset(args[3]))
+            check(*arguments, label=label or "")
         elif method == "child":
-            if child(*given) != number:
+            if child(*arguments) != number:
                 raise Mismatch("the nodes of the guards have other numbers")
         elif method == "collect":
             tree.collect(list(args[0]))
         elif method == "check_expr":
-            tree.check_expr(*given, label=label or "")
+            tree.check_expr(*arguments, label=label or "")
         else:
-            getattr(tree, method)(*given[:-1], **dict(given[-1]))
+            getattr(tree, method)(*arguments[:-1], **dict(arguments[-1]))
     return tree
+
+
+def _partial(calls: Sequence[Call], numbers: Sequence[int], resolver: Resolver, given: Collection[int]) -> _C.GuardTree:
+    """A tree of the guards below some arguments, and below what is no argument."""
+    tree = _C.GuardTree()
+    here = {0: 0}  # numbers of nodes in the whole tree -> in this one
+    for (method, args, rows, label), number in zip(calls, numbers):
+        if method == "child" and args[0] in here and not (args[1] == "local" and args[2] not in given):
+            made = resolver.arguments(args, rows)
+            here[number] = tree.child(here[args[0]], *made[1:])
+        elif method == "check" and args[0] in here and args[1] in _OF_ONE:
+            made = resolver.arguments(args, rows)
+            names = (frozenset(args[3]),) if args[1] == _VERSIONED and args[3] is not None else made[3:]
+            tree.check(here[args[0]], *made[1:3], *names, label=label or "")
+    return tree
+
+
+_OF_ONE: Final = frozenset(
+    ("type", "id", "not_id", "equals", "is_none", "not_none", "len", "dict_keys", "has_key", "not_has_key", "has_attr",
+     "not_has_attr", "type_version", "isinstance", "int_range", "tensor")
+)  # fmt: skip
+"""Kinds of checks that look at one value, and at nothing of the process that a call may set otherwise."""

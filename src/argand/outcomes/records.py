@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from types import CodeType
 from typing import Any, Final
@@ -98,6 +98,46 @@ def _checks(record: Record) -> Checks:
     return Checks(list(record["functions"]), list(record["codes"]), list(record["classes"]))
 
 
+def fits(record: Record, info: Any, given: Collection[int]) -> str:
+    """What of a record does not hold, as far as that shows without a call; "" when nothing is found.
+
+    Arguments:
+        info: the frame of a call, of which only the arguments `given` are known.
+    """
+    edited = fingerprints.edited(record["files"])
+    if edited:
+        return f"the file of module {edited} was edited"
+    resolver = _resolver(record, info)
+    try:
+        tree = guard_log.build(record["calls"], record["numbers"], resolver, given)
+    except Mismatch as error:
+        return str(error)
+    outcome = tree.evaluate(info.args, info.globals, info.builtins, info.closure)
+    return "" if outcome is True else failed(outcome)
+
+
+def failed(outcome: object) -> str:
+    """What a guard that does not hold says."""
+    return ": ".join(map(str, outcome[1:])) if isinstance(outcome, tuple) else str(outcome)
+
+
+def with_programs(record: Record, text_of: Callable[[str], str]) -> Record:
+    """A record that holds the texts of its programs, not their keys."""
+    rows = []
+    for row in record["rows"]:
+        if row[:2] == ("recipe", "program"):
+            key, kind = (record["rows"][number][1] for _, number in row[2])
+            row = ("recipe", "text", (("plain", text_of(key)), ("plain", kind)))
+        rows.append(row)
+    return {**record, "rows": tuple(rows)}
+
+
+def texts(record: Record) -> list[tuple[str, str]]:
+    """The texts and kinds of a record's programs."""
+    found = [row[2] for row in record["rows"] if row[:2] == ("recipe", "text")]
+    return [(text, kind) for (_, text), (_, kind) in found]
+
+
 def installed(record: Record, info: _C.FrameInfo, key: object, label: str) -> _C.Entry:
     """The entry of a record, for the frame at hand; its names are in the frame's globals.
 
@@ -116,7 +156,7 @@ def installed(record: Record, info: _C.FrameInfo, key: object, label: str) -> _C
     tree = guard_log.build(record["calls"], record["numbers"], resolver)
     outcome = tree.evaluate(info.args, info.globals, info.builtins, info.closure)
     if outcome is not True:
-        raise Mismatch(f"guard {outcome}")
+        raise Mismatch(failed(outcome))
     numbered = {name: f"__stored_fn_{next(NUMBERS)}" for name, _ in record["names"]}
     values = {numbered[name]: resolver.object(row) for name, row in record["names"]}
     code = code_objects.made(record["code"], resolver, numbered)

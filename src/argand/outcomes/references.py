@@ -165,6 +165,8 @@ class Describer:
         if cls in _NAMES:
             return ("torch", str(obj).removeprefix("torch."))
         if cls is torch.device:
+            if obj.type not in ("cpu", "meta"):
+                raise Unstorable(f"tensors on {obj}")
             return ("device", obj.type, obj.index)
         if cls is slice:
             return ("slice", tuple([self.row(part) for part in (obj.start, obj.stop, obj.step)]))

@@ -181,6 +181,8 @@ def _recipe(resolver: Resolver, kind: str, parts: Sequence[tuple[str, Any]]) -> 
     for what, held in parts:
         if what == "names":
             given.append({name: resolver.object(number) for name, number in held})
+        elif what == "plain":
+            given.append(held)
         elif what == "graph":
             encoded, used = held
             given.append(_Late(encoded, {number: resolver.object(number) for number in used}))
@@ -222,6 +224,7 @@ MAKERS: Final[Mapping[str, str | Callable[..., Any]]] = {
     "wrapper": compile_wrapper,
     "graph": run_graph,
     "program": "argand.runtime.programs:stored_call",
+    "text": "argand.runtime.programs:call_of_text",
 }
 """What makes callables of a recipe: functions, or where they are."""
 

@@ -37,6 +37,8 @@ class Store:
     def __init__(self) -> None:
         self._known: dict[int, tuple[weakref.ref[CodeType], dict[str, list[records.Record]]]] = {}
         self.histories: dict[int, list[Any]] = {}
+        self.collected: list[records.Record | str] | None = None
+        """Where not None, gets the records instead of the cache, and why there is none."""
         self.substituted = False
         """Capture was told to inline other functions than those that the program calls."""
 
@@ -85,6 +87,12 @@ class Store:
 
     def keep(self, info: _C.FrameInfo, request: str, captured: records.Captured) -> None:
         """Store what a capture made, where that can be told to another process."""
+        if self.collected is not None:
+            try:
+                self.collected.append(records.described(info, captured))
+            except Unstorable as error:
+                self.collected.append(str(error))
+            return
         try:
             record = records.described(info, captured)
             others = [other for other in _read(_key(info, request)) if not _same(other, record)]

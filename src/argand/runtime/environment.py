@@ -17,6 +17,7 @@ from argand import events
 from argand.config import config
 from argand.graph import compat
 from argand.runtime import toolchain
+from argand.version import __version__
 
 
 def environment(devices: Iterable[torch.device] = ()) -> str:
@@ -41,6 +42,21 @@ def environment(devices: Iterable[torch.device] = ()) -> str:
 
 _NO_MATTER = frozenset(("cache_dir", "remote_cache", "remote_cache_key", "check_ranks"))
 """Settings that say where code is kept, which is the same for all who look there."""
+
+
+@functools.cache
+def versions() -> dict[str, str]:
+    """What saved models are made for and other processes must be, too, by name."""
+    root = Path(events.__file__).parent
+    files = sorted(path for path in root.rglob("*") if path.suffix in (".py", ".h", ".cpp") and path.is_file())
+    whole = hashlib.sha256()
+    for path in files:
+        whole.update(f"{path.relative_to(root)}\0".encode() + path.read_bytes())
+    return {
+        "Python": f"{sys.implementation.cache_tag} {sys.version.split()[0]}",
+        "torch": f"{torch.__version__} {torch.version.git_version}",
+        "argand": f"{__version__} {whole.hexdigest()[:12]}",
+    }
 
 
 @functools.cache
@@ -85,4 +101,4 @@ def replaced() -> bool:
     return any(not str(getattr(rule, "__module__", "")).startswith("argand.") for rule in rules)
 
 
-__all__ = ["environment", "replaced"]
+__all__ = ["environment", "replaced", "versions"]

@@ -47,6 +47,28 @@ def marked(call: HostCall, key: str, kind: str) -> HostCall:
     return call
 
 
+def text_of(key: str) -> str:
+    """The text of the host module that is stored under a key.
+
+    Raises:
+        CacheError: it is not there any more.
+    """
+    data = cache.find(key, cache.PROGRAM)
+    if data is None:
+        raise CacheError(f"the program {key} is not in the cache", remedy="compile again")
+    text: str = json.loads(data)["text"]
+    return text
+
+
+def call_of_text(text: str, kind: str) -> HostCall:
+    """The callable of a host module."""
+    number = events.bus.number("compiled graph")
+    name = f"model__{events.bus.number('model')}_{kind}_{number}"
+    with events.span("compile_graph", "backend", graph=name, kind=kind, stored=True), events.span("load", "runtime"):
+        call: HostCall = load_module(text, {}, graph=f"graph_{number}").call
+    return call
+
+
 def stored_call(key: str, kind: str) -> HostCall:
     """The callable that is stored under a key.
 
@@ -59,4 +81,4 @@ def stored_call(key: str, kind: str) -> HostCall:
     return found[0]
 
 
-__all__: list[str] = ["load", "marked", "stored_call"]
+__all__: list[str] = ["call_of_text", "load", "marked", "stored_call", "text_of"]

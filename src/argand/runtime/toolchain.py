@@ -338,6 +338,37 @@ def _compile_with(tools: Toolchain, text: str, isa: IsaInfo, name: str, parts: S
     return cache.get_or_build(key, text, build) if shared else cache.get_or_build(key, text, build, shared=False)
 
 
+class Archived:
+    """Libraries that came with a saved model, by the text that they were built from; no compiler is asked for these.
+
+    Fields:
+        noted: where not None, gets the path of each library that is loaded, by its text's digest.
+    """
+
+    def __init__(self) -> None:
+        self._paths: dict[str, Path] = {}
+        self.noted: dict[str, Path] | None = None
+
+    def add(self, key: str, path: Path) -> None:
+        """A library of an archive."""
+        self._paths[key] = path
+
+    def find(self, text: str, parts: Sequence[str]) -> Path | None:
+        """The library of a text."""
+        return self._paths.get(self._key(text, parts)) if self._paths else None
+
+    def note(self, text: str, parts: Sequence[str], path: Path) -> None:
+        """A library was loaded."""
+        if self.noted is not None:
+            self.noted[self._key(text, parts)] = path
+
+    def _key(self, text: str, parts: Sequence[str]) -> str:
+        return cache.digest("\0".join([text, *parts]))
+
+
+ARCHIVED = Archived()
+
+
 def load_text(text: str, isa: IsaInfo | None = None, *, name: str = "kernels", parts: Sequence[str] = ()) -> Library:
     """Compile (or find) and load a freestanding C++ file.
 
@@ -348,12 +379,16 @@ def load_text(text: str, isa: IsaInfo | None = None, *, name: str = "kernels", p
         CppCompileError: the compiler refused the text.
         ToolchainError: there is no compiler, it does not work, or what it writes cannot be loaded.
     """
+    if (archived := ARCHIVED.find(text, parts)) is not None:
+        return load(archived)
     trouble = InternalError("")
     try:
         for shared in (True, True, False):
             path = compile_text(text, isa, name=name, parts=parts, shared=shared)
             try:
-                return load(path)
+                library = load(path)
+                ARCHIVED.note(text, parts, path)
+                return library
             except InternalError as error:
                 trouble = error
                 cache.discard(path, error.cause)
