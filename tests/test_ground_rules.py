@@ -176,6 +176,7 @@ OTHER_READERS = {
     "debug/minify/sources.py": "a file that the user named in a setting",
     "outcomes/fingerprints.py": "sources of the program, which Python has read",
     "runtime/environment.py": "/proc/cpuinfo",
+    "runtime/processor.py": "/proc/cpuinfo",
     "debug/frame_records/record_reader.py": "a descriptor of files.open_file",
     "debug/trial/isolation.py": "/proc",
     "debug/trial/process.py": "what its own child wrote into its own folder",
