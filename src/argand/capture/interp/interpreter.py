@@ -36,7 +36,7 @@ from argand.capture.interp.state import CaptureState
 from argand.capture.objects import attribute_writes, attributes, generators, operators, stand_ins
 from argand.capture.objects.call_protocol import calls
 from argand.capture.sizes import symbolic_ops
-from argand.capture.world import narration, native_reads, native_watch
+from argand.capture.world import narration, native_reads, native_watch, set_order
 from argand.errors import BreakReason, GraphBreak, UserLine, graph_break
 from argand.graph.python_operators import COMPARE
 
@@ -359,6 +359,8 @@ class Interpreter(Access):
     def untouched(self, fn: Callable[..., object], args: tuple[object, ...], kwargs: dict[str, object]) -> object:
         """`fn(*args, **kwargs)` in which no code of the program runs: where it would, the graph breaks before it."""
         settled = self.settled
+        if not self.state.guards.of_process and set_order.may_tell(fn, args, kwargs):
+            self.state.guards.of_process = "the order of a set"
         if type(fn) is FunctionType:
             return fn(*args, **kwargs)
         if type(fn) not in BOUND_METHODS or type(fn.__self__) in settled:  # type: ignore[attr-defined]

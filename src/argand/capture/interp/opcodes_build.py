@@ -125,6 +125,12 @@ def list_extend(interp: Interpreter, frame: Frame, arg: int) -> None:
 def set_update(interp: Interpreter, frame: Frame, arg: int) -> None:
     values = frame.stack.pop()
     target = interp.shadow(frame.stack[-arg])
+    if type(values) in (set, frozenset, dict):  # a table's layout, so the order, comes with it
+        values = interp.shadow(values)
+        for value in values:
+            keys.check_hash(interp, value, target)
+        interp.unread(target.update, values)
+        return
     for value in iteration.each(interp, values):
         keys.check_hash(interp, value, target)
         interp.unread(target.add, value)

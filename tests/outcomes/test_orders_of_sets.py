@@ -1,0 +1,49 @@
+"""Sets of texts have another order in each process: what depends on it is no later process's, and is eager's in its own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PROGRAM = """
+import collections, functools, itertools
+import torch, argand
+from argand import events
+
+W = "{'alpha', 'betas', 'gamma', 'delta', 'e', 'zeta'}"
+EXPRESSIONS = [
+    f"[(x.sum() * 0 + i, n) for i, n in enumerate({W})]", f"list({W})", f"tuple({W})", f"[*{W}]", f"next(iter({W}))",
+    f"str({W})", f"'{{}}'.format({W})", f"max({W}, key=len)", f"sorted({W}, key=len)",
+    f"{W}.pop()", f"dict.fromkeys({W})", f"list(zip({W}, range(9)))", f"list(map(len, {W}))", f"(lambda *a: a)(*{W})",
+    f"list(itertools.chain({W}, {W}))", f"functools.reduce(lambda a, b: a, {W})", f"list(collections.Counter({W}))",
+    f"list(collections.deque({W}))", f"list({W} - {{'e'}})", f"list({W} | {{'q'}})", f"str([{W}])",
+    f"'-'.join({W})", f"[q for q in {W}]", f"hash('alpha') % 1000", f"hash(('alpha', 2)) % 1000",
+    f"'e' in {W}", f"len({W})", f"sorted({W})",
+]
+x = torch.arange(3.0)
+stored = []
+events.bus.subscribe(lambda event: stored.append(event.data["outcome"]), ("cache",))
+for text in EXPRESSIONS:
+    space = dict(globals())
+    exec(f"def function(x): return x + 1, {text}", space)
+    one, two = space["function"](x), argand.compile(space["function"])(x)
+    assert repr(one) == repr(two), (text, one, two)
+print("hit" in stored)
+"""
+
+
+@pytest.mark.slow
+def test_each_process_has_its_own(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(PROGRAM)
+    environment = {**os.environ, "ARGAND_CACHE_DIR": str(tmp_path / "cache"), "ARGAND_PROGRAM_CACHE": "1"}
+    for seed in ("1", "2", "3"):
+        done = subprocess.run(
+            [sys.executable, "program.py"], cwd=tmp_path, env={**environment, "PYTHONHASHSEED": seed},
+            capture_output=True, text=True, timeout=300,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr[-2000:]
+    assert done.stdout.strip() == "True"
