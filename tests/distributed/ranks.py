@@ -8,6 +8,7 @@ answers with JSON. What is given back is a list of what each rank answered, by n
 
 from __future__ import annotations
 
+import atexit
 import datetime
 import importlib
 import json
@@ -83,3 +84,6 @@ if __name__ == "__main__":
         traceback.print_exc()
         sys.stdout.flush()
         os._exit(1)  # a rank that failed must not wait for the others
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    os._exit(0)  # threads of libraries that still run must not turn what was answered into a failure

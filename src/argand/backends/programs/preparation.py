@@ -22,11 +22,11 @@ def prepare_convolutions(program: AtenProgram) -> None:
     targets = [target for target in targets_in(program) if target is not None]
     if any(target.parts_biases for target in targets):
         part_biases(program, _parts_biases)
-    timed = any(target.times_layouts for target in targets)
-    if timed and convolutions(program):
+    timed = any(target.times_layouts for target in targets) and bool(convolutions(program))
+    if timed:
         joint.open_group_norms(program)
     if timed or (any(target.depthwise_innermost for target in targets) and _has_groups(program)):
-        from argand.backends.layouts import choose_layouts  # graphs of CPUs do not wait for its imports
+        from argand.backends.layouts import choose_layouts  # graphs without convolutions do not wait for its imports
 
         choose_layouts(program)
 
