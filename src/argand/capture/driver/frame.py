@@ -30,7 +30,7 @@ from argand.capture.driver import (
     stance,
     strict,
 )
-from argand.capture.driver import substitutes as _  # noqa: F401 - what it registers
+from argand.capture.driver import own_functions as _  # noqa: F401 - what it registers
 from argand.capture.driver.region import Region
 from argand.capture.facts.code import effort_limits, skip, stack_text
 from argand.capture.facts.code.stack_text import line_of_code

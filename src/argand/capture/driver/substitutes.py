@@ -6,33 +6,13 @@ import inspect
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from argand._core import _C
-from argand.capture.driver import strict
-from argand.capture.facts.handlers import Args, Function, Kwargs
-from argand.capture.facts.interfaces import CaptureState
+from argand.capture.driver import frame as _  # noqa: F401 - enters the handlers, of which one is replaced
+from argand.capture.facts.handlers import Function, Kwargs
 from argand.capture.objects.call_protocol import native_handlers
-from argand.capture.torch_functions import torch_calls
 from argand.errors import ConfigError
 from argand.outcomes import store
 
 F = TypeVar("F", bound=Callable[..., object])
-
-
-def _error_on_graph_break(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> object:
-    """torch's context manager of this name, in captured code: argand's, which means the same."""
-    return state.interpreter.call(strict.error_on_graph_break, args, kwargs)
-
-
-torch_calls.enter_late({"_dynamo.decorators.error_on_graph_break": _error_on_graph_break})
-
-
-native_handlers.function(_C.set_regions_enabled)(
-    native_handlers.breaking(
-        "change of the stance",
-        "argand.set_stance changes what every compiled function does, which must happen at each call.",
-        "Set the stance around the call of the compiled function.",
-    )
-)
 
 
 def substitute_in_graph(original: Function, *, skip_signature_check: bool = False) -> Callable[[F], F]:
