@@ -214,14 +214,26 @@ def test_killed_process_leaves_nothing_for_long(folder: Path, fake: Callable[[st
     assert leftovers(folder) == []
 
 
+SLOW_START = """
+import subprocess
+class Popen(subprocess.Popen):
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        time.sleep(0.3)  # the command runs, and this process does not know its number
+subprocess.Popen = Popen
+"""
+
+
+@pytest.mark.parametrize("start", ["", SLOW_START], ids=["started", "being started"])
 def test_daemon_thread_that_compiles_ends_with_the_process(
-    folder: Path, fake: Callable[[str], str], tmp_path: Path
+    folder: Path, fake: Callable[[str], str], tmp_path: Path, start: str
 ) -> None:
     compiler = fake(f"echo $$ > {tmp_path}/pid; mv {tmp_path}/pid {tmp_path}/pid_; sleep 1000")
     script = f"""
 import os, threading, time
 from argand.config import config
 from argand.runtime import toolchain
+{start}
 config.cpp.cxx = {compiler!r}
 threading.Thread(target=toolchain.load_text, args=("int x;",), daemon=True).start()
 while not os.path.exists({str(tmp_path / "pid_")!r}): time.sleep(0.01)

@@ -103,19 +103,44 @@ class _Running:
             self.process.stdout.close()
 
 
+@dataclass(slots=True)
+class _Children:
+    """A daemon thread that runs commands does not outlive this process, so neither may they.
+
+    Arguments:
+        running: processes that run now.
+        starting: the marks of those that are just being started, whose numbers nobody has yet.
+    """
+
+    running: set[subprocess.Popen[bytes]] = field(default_factory=set)
+    starting: set[str] = field(default_factory=set)
+
+    def clear(self) -> None:
+        """A fork has no children."""
+        self.running.clear()
+        self.starting.clear()
+
+    def end_all(self) -> None:
+        """Kill them: those that are being started when they have a number, or by their mark."""
+        until = time.monotonic() + _LONGEST_START
+        while True:
+            for process in list(self.running):
+                _Running(process).kill()
+            if not self.starting or time.monotonic() > until:
+                break
+            time.sleep(0.001)
+        for mark in list(self.starting):
+            _end_lost(mark)
+
+
 @functools.cache
-def _children() -> set[subprocess.Popen[bytes]]:
-    """Processes that run now: a daemon thread that runs one does not outlive this process, so neither may they."""
-    running: set[subprocess.Popen[bytes]] = set()
-
-    def end_all() -> None:
-        for process in list(running):
-            _Running(process).kill()
-
-    atexit.register(end_all)
+def _children() -> _Children:
+    """This process's."""
+    children = _Children()
+    atexit.register(children.end_all)
     if hasattr(os, "register_at_fork"):
-        os.register_at_fork(after_in_child=running.clear)
-    return running
+        os.register_at_fork(after_in_child=children.clear)
+    return children
 
 
 def run_all(
@@ -137,14 +162,17 @@ def run_all(
     environment[_MARK] = mark = secrets.token_hex(8)
     deadline = time.monotonic() + limit
     running: list[_Running] = []
+    children = _children()
+    children.starting.add(mark)
     try:
         for command in commands:
             process = subprocess.Popen(
                 list(command), cwd=folder, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT if errors else subprocess.DEVNULL, start_new_session=True, bufsize=0,
             )  # fmt: skip
-            _children().add(process)
+            children.running.add(process)
             running.append(_Running(process))
+        children.starting.discard(mark)
         late = _attend(running, deadline)
         for item in running:
             item.end()
@@ -156,9 +184,10 @@ def run_all(
         _end_lost(mark)
         raise
     finally:
+        children.starting.discard(mark)
         for item in running:
             item.end()
-            _children().discard(item.process)
+            children.running.discard(item.process)
 
 
 def _end_lost(mark: str) -> None:
