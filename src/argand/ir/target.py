@@ -41,6 +41,8 @@ class Target:
             0 splits none.
         arena_alignment: bytes; its temporaries share an arena, in which they begin at multiples of this. 0: each is
             allocated.
+        arena_largest: bytes; a larger temporary is allocated by itself, so that other tensors get its memory as soon
+            as it is not needed any more.
         scan_length: elements of the longest rows that kernels compute cumulative sums of; 0: they do not. ANY_LENGTH:
             they add up one by one.
         segments: independent small kernels that do the same to different buffers, of whatever sizes, become one of at
@@ -84,6 +86,7 @@ class Target:
     columns: int
     split_reduction: int
     arena_alignment: int
+    arena_largest: int
     scan_length: int
     segments: int
     segment_points: int
@@ -103,7 +106,7 @@ class Target:
     depthwise_weights: bool
 
 
-ANY_LENGTH = 1 << 62
+ANY_LENGTH = UNLIMITED = 1 << 62
 
 Targets = Callable[["torch.device"], Target | None]
 """The target of a device; None where no code is generated for it."""
@@ -131,6 +134,7 @@ def cpu(threads: int) -> Target:
         columns=1,
         split_reduction=0,
         arena_alignment=64,
+        arena_largest=UNLIMITED,  # the system maps what is that large anew each time, and clears it
         scan_length=ANY_LENGTH,
         segments=0,  # a call costs as much as looking up a segment's pointers
         segment_points=0,
@@ -173,6 +177,7 @@ def gpu(processors: int, program_memory: int = 227 << 10, *, direct_products: bo
         columns=64,
         split_reduction=1 << 15,
         arena_alignment=512,
+        arena_largest=4 << 20,  # writing it takes as long as torch's allocator does
         scan_length=1 << 13,  # what a program holds in registers
         segments=64,
         segment_points=1 << 24,  # beyond, a launch is nothing beside the work

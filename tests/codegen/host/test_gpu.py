@@ -145,6 +145,23 @@ def text_of(made: Any) -> str:
     return host_module(made, kernel_source(made))
 
 
+def test_large_temporaries_are_given_back_at_once() -> None:
+    """In an arena their memory would be nobody else's between their last use and the call's next."""
+    b = Builder()
+    w = b.input(2048, 2048)
+    first = b.extern(MM, w, w, size=(2048, 2048), out_variant="torch.mm")  # 16 MiB
+    second = b.extern(MM, first, w, size=(2048, 2048), out_variant="torch.mm")
+    small = b.extern(MM, b.input(64, 64), b.input(64, 64), size=(64, 64), out_variant="torch.mm")
+    made = on_gpu(b, b.extern(MM, second, second, size=(2048, 2048), out_variant="torch.mm"), b.pointwise(relu, small))
+    plan = plan_memory(made)
+    assert set(plan.offsets) == {small.buffer} and plan.spaces[FIRST].nbytes == 64 * 64 * 4
+    assert {first.buffer, second.buffer} <= set(plan.allocated)
+    lines = [line.strip() for line in text_of(made).splitlines()]
+    gone = lines.index(f"del {first.buffer}, arg0")
+    assert lines[gone - 1] == f"{second.buffer} = torch_mm_out({first.buffer}, arg0)"
+    assert f"del {second.buffer}" in lines[gone:]
+
+
 def test_each_device_has_an_arena_for_temporaries() -> None:
     b = Builder()
     x, y = b.input(64, 64), b.input(64, 64)

@@ -2,7 +2,8 @@
 
 Temporaries of a device share one arena: a buffer takes bytes that no buffer alive at the same time uses. Where sizes
 depend on symbols, the arena has slots, whose places are computed when sizes are known. What the caller gets is
-allocated anew in each call, and so is what an ATen kernel without `out=` returns.
+allocated anew in each call, and so are what an ATen kernel without `out=` returns, and temporaries that are too large
+for an arena that is kept between calls (`Target.arena_largest`).
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from argand.graph.sizes.expr import Expr, Sym, as_int, evaluate, product
 from argand.graph.sizes.relations import at_least
 from argand.ir.kernel import CPU, KernelPlan, Schedule, Step, memory_of
 from argand.ir.loops import Buffer, ExternNode, aliases_arguments, tensor_refs
+from argand.ir.target import Target
 
 BLOCK_BYTES = 16 << 20  # of what a forward keeps
 BLOCK_ALIGNMENT = 64
@@ -126,13 +128,17 @@ def results(step: Step) -> Iterable[str]:
 
 def nbytes(buffer: Buffer) -> int | None:
     """Bytes of a buffer's memory; None when they depend on a size symbol."""
-    size = as_int(extent(buffer))
-    return None if size is None else size * int(buffer.dtype.itemsize)
+    return as_int(_bytes(buffer))
 
 
 def extent(buffer: Buffer) -> Expr:
     """Elements from the first to the last of a dense buffer."""
     return product(buffer.size)
+
+
+def _bytes(buffer: Buffer) -> Expr:
+    """Bytes of a buffer's memory."""
+    return extent(buffer) * int(buffer.dtype.itemsize)
 
 
 def plan_memory(schedule: Schedule, *, arena: bool = True) -> MemoryPlan:
@@ -158,8 +164,8 @@ def plan_memory(schedule: Schedule, *, arena: bool = True) -> MemoryPlan:
             continue
         device = schedule.buffers[name].device
         target = schedule.targets.get(device)
-        fits_arena = arena and name not in kept_roots and target is not None and target.arena_alignment
-        if target is not None and fits_arena and (target.host_memory or name not in outside):
+        wanted = arena and name not in kept_roots and (target is None or target.host_memory or name not in outside)
+        if wanted and target is not None and _fits_arena(schedule.buffers[name], target, schedule.hints):
             plan.spaces.setdefault(device, Space(target.arena_alignment))
             temporaries.setdefault(device, []).append(name)
         else:
@@ -177,6 +183,11 @@ def plan_memory(schedule: Schedule, *, arena: bool = True) -> MemoryPlan:
         if name in plan.live and name not in kept_roots and name not in written_back:
             plan.frees.setdefault(plan.live[name].last, []).append(name)
     return plan
+
+
+def _fits_arena(buffer: Buffer, target: Target, hints: Mapping[str, int]) -> bool:
+    """Whether the target has arenas, and this is no buffer that is too large for them."""
+    return target.arena_alignment > 0 and _likely(_bytes(buffer), hints) <= target.arena_largest
 
 
 def _seen(schedule: Schedule, names: set[str]) -> set[str]:
@@ -279,7 +290,7 @@ def _pack(plan: MemoryPlan, space: Space, names: list[str], buffers: dict[str, B
 
 def _assign_slots(plan: MemoryPlan, space: Space, names: list[str], schedule: Schedule) -> None:
     """Give slots to buffers of symbolic size, large ones first: free during its life, and never too small."""
-    sizes = {name: extent(schedule.buffers[name]) * int(schedule.buffers[name].dtype.itemsize) for name in names}
+    sizes = {name: _bytes(schedule.buffers[name]) for name in names}
     likely = {name: _likely(size, schedule.hints) for name, size in sizes.items()}
     holders: list[list[Live]] = []
     for name in sorted(names, key=lambda n: (-likely[n], plan.live[n].first)):
