@@ -2,6 +2,7 @@
 
     python bench/breadth.py [PROGRAM ...] [--mode inference|training|both] [--systems argand,torch] [--seconds S]
                             [--together N] [--threads 2] [--quick] [--warm] [--json OUT] [--plot OUT.png]
+                            [--verdicts OUT]
 
 Steps of eager and of the compiled program are interleaved; the figure is the median over pairs of eager's time over
 the compiled one's. --together N runs N processes at once, each pinned to `--threads` cores of its own (only on a
@@ -24,15 +25,15 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
+import verdicts
+
 TOLERANCE = 2e-4
-BARS = {"inference": 1.35, "training": 1.25}
 QUICK = (
     "GPT by hand", "rotary decoder", "mobile (v3 small)", "densely connected", "LSTM tagger", "selective scan", "waves",
     "recommendation",
@@ -145,10 +146,6 @@ def measure_all(args: argparse.Namespace, names: list[str], modes: list[str], sy
 # ----------------------------------------------------------------------- tables and verdicts
 
 
-def geometric_mean(values: list[float]) -> float:
-    return math.exp(sum(map(math.log, values)) / len(values)) if values else math.nan
-
-
 def print_table(results: Results, mode: str, names: list[str], systems: list[str]) -> None:
     """One row a program."""
     from rich.console import Console
@@ -174,42 +171,6 @@ def print_table(results: Results, mode: str, names: list[str], systems: list[str
             cells.append(f"{row['peak_mb']:.0f}")
         table.add_row(name, *cells)
     Console(width=None if sys.stdout.isatty() else 150).print(table)
-
-
-def wrong(row: dict[str, Any]) -> str:
-    return f"differs from eager by {row['difference']:.1e}"
-
-
-def verdicts(results: Results, mode: str, names: list[str], systems: list[str]) -> Iterator[tuple[str, bool]]:
-    """Sentences on targets, and whether each holds (a miss within noise holds)."""
-    for name in names:
-        row = results[mode, name, "argand"]
-        if "error" in row or row["difference"] > TOLERANCE:
-            yield f"{mode}, {name}: {row.get('error') or wrong(row)}", False
-    rows = {name: results[mode, name, "argand"] for name in names if "speedup" in results[mode, name, "argand"]}
-    for name, row in rows.items():
-        if row["speedup"] < 1:
-            fine = row["speedup"] + row["noise"] >= 1
-            yield f"{mode}, {name}: {row['speedup']:.2f} of eager's speed{' (noise)' if fine else ''}", fine
-    ours = geometric_mean([row["speedup"] for row in rows.values()])
-    yield f"{mode}: {ours:.2f} times eager's speed in geometric mean of {len(rows)}", ours >= 1
-    both = {name: results[mode, name, "torch"] for name in rows if "speedup" in results.get((mode, name, "torch"), {})}
-    if not both:
-        return
-    for name, row in both.items():
-        ratio = rows[name]["speedup"] / row["speedup"]
-        if ratio < 0.95:
-            fine = ratio + math.hypot(rows[name]["noise"], row["noise"]) >= 0.95
-            yield f"{mode}, {name}: {ratio:.2f} of torch.compile's speed{' (noise)' if fine else ''}", fine
-    mean = geometric_mean([rows[name]["speedup"] / row["speedup"] for name, row in both.items()])
-    bar = BARS[mode]
-    yield f"{mode}: {mean:.2f} times torch.compile's speed in geometric mean of {len(both)} (target {bar})", mean >= bar
-    first = geometric_mean([row["first_call_s"] / rows[name]["first_call_s"] for name, row in both.items()])
-    yield f"{mode}: first calls 1/{first:.1f} of torch.compile's in geometric mean (target 1/25)", first >= 25
-    warm = [row["warm_s"] / rows[name]["warm_s"] for name, row in both.items() if "warm_s" in row]
-    if warm:
-        last = geometric_mean(warm)
-        yield f"{mode}: warm first calls 1/{last:.1f} of torch.compile's (target 1/20)", last >= 20
 
 
 def plot(results: Results, modes: list[str], names: list[str], systems: list[str], path: str) -> None:
@@ -245,6 +206,7 @@ def main() -> int:
     ap.add_argument("--warm", action="store_true")
     ap.add_argument("--json")
     ap.add_argument("--plot")
+    ap.add_argument("--verdicts", help="append the verdicts here, as JSON")
     ap.add_argument("--worker", nargs=3, metavar=("SYSTEM", "PROGRAM", "MODE"), help=argparse.SUPPRESS)
     args = ap.parse_args()
     if args.worker:
@@ -263,13 +225,13 @@ def main() -> int:
     results = measure_all(args, names, modes, systems)
     if args.json:
         Path(args.json).write_text(json.dumps([[*key, found] for key, found in results.items()], indent=1))
-    good = True
+    found: list[verdicts.Verdict] = []
     for mode in modes:
         print_table(results, mode, names, systems)
-    for mode in modes if "argand" in systems else []:
-        for text, holds in verdicts(results, mode, names, systems):
-            print(("holds   " if holds else "MISSED  ") + text)
-            good = good and holds
+        if "argand" in systems:
+            rows = {name: {system: results[mode, name, system] for system in systems} for name in names}
+            found += verdicts.of_programs("breadth", mode, rows, TOLERANCE)
+    good = verdicts.finish(found, args.verdicts)
     if args.plot:
         plot(results, modes, names, systems, args.plot)
     return 0 if good else 1

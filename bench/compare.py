@@ -1,10 +1,12 @@
 """Compare eager, argand and torch.compile on the demo's models: one subprocess each, a fresh cache directory each.
 
     python bench/compare.py [MODEL ...] [--short] [--no-torch] [--train] [--warm] [--seconds S] [--json OUT]
+                            [--verdicts OUT]
 
 Prints one table. --train measures training steps (forward, loss, backward) of the models that DESIGN.md names. With
 --warm each system runs a second process on the cache that the first one left. Exits with 1 when an output
-differs from eager's by more than 1e-4 of its largest value, or a model fails.
+differs from eager's by more than 1e-4 of its largest value, or a model fails; with --verdicts also when a target is
+missed.
 """
 
 from __future__ import annotations
@@ -13,7 +15,6 @@ import argparse
 import json
 import os
 import shutil
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -23,6 +24,8 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
+
+import verdicts
 
 HERE = Path(__file__).resolve().parent
 TOLERANCE = 1e-4
@@ -49,7 +52,7 @@ def run_worker(system: str, model: str, cache: str, flags: list[str], seconds: f
 def measure_all(
     names: list[str], systems: list[str], *, flags: list[str], warm: bool, seconds: float, console: Console
 ) -> dict[str, dict[str, dict[str, Any]]]:
-    """`{model: {system: result}}`; with `warm`, `result["warm_first_call_s"]` too."""
+    """`{model: {system: result}}`; with `warm`, `result["warm_s"]` too."""
     columns = (
         SpinnerColumn(),
         TextColumn("{task.description}"),
@@ -69,7 +72,7 @@ def measure_all(
                     result = run_worker(system, name, cache, flags, seconds, 600)
                     if warm and "error" not in result:
                         again = run_worker(system, name, cache, flags, 0.1, 600)
-                        result["warm_first_call_s"] = again.get("first_call_s")
+                        result["warm_s"] = again.get("first_call_s")
                 finally:
                     shutil.rmtree(cache, ignore_errors=True)
                 results[name][system] = result
@@ -87,14 +90,10 @@ def _cell(result: dict[str, Any] | None, key: str, scale: float, digits: int) ->
     return "-" if value is None else f"{value * scale:.{digits}f}"
 
 
-def geometric_mean(values: list[float]) -> float:
-    return statistics.geometric_mean(values) if values else float("nan")
-
-
 def print_table(results: dict[str, dict[str, dict[str, Any]]], systems: list[str], what: str, console: Console) -> bool:
     """The table; True when every argand run is correct."""
     with_torch = "torch" in systems
-    warm = any("warm_first_call_s" in r for row in results.values() for r in row.values())
+    warm = any("warm_s" in r for row in results.values() for r in row.values())
     table = Table(title=f"eager / argand / torch.compile, {what}, CPU")
     table.add_column("model")
     for title in ("difference\nto eager", "eager\nms/step", "argand\nms/step", "argand\nx eager"):
@@ -124,9 +123,9 @@ def print_table(results: dict[str, dict[str, dict[str, Any]]], systems: list[str
         if with_torch:
             cells.append(_cell(theirs, "first_call_s", 1, 2))
         if warm:
-            cells.append(_cell(ours, "warm_first_call_s", 1, 2))
+            cells.append(_cell(ours, "warm_s", 1, 2))
             if with_torch:
-                cells.append(_cell(theirs, "warm_first_call_s", 1, 2))
+                cells.append(_cell(theirs, "warm_s", 1, 2))
         table.add_row(*cells)
     console.print(table)
     for name, row in results.items():
@@ -139,12 +138,12 @@ def print_table(results: dict[str, dict[str, dict[str, Any]]], systems: list[str
 
 def summarise(results: dict[str, dict[str, dict[str, Any]]], with_torch: bool, console: Console) -> None:
     ours = [row["argand"]["speedup"] for row in results.values() if "speedup" in row.get("argand", {})]
-    console.print(f"geometric mean of argand's speed over eager: {geometric_mean(ours):.2f}")
+    console.print(f"geometric mean of argand's speed over eager: {verdicts.geometric_mean(ours):.2f}")
     if not with_torch:
         return
     both = [row for row in results.values() if all("speedup" in row.get(s, {}) for s in ("argand", "torch"))]
-    theirs = geometric_mean([row["torch"]["speedup"] for row in both])
-    waits = geometric_mean([row["torch"]["first_call_s"] / row["argand"]["first_call_s"] for row in both])
+    theirs = verdicts.geometric_mean([row["torch"]["speedup"] for row in both])
+    waits = verdicts.geometric_mean([row["torch"]["first_call_s"] / row["argand"]["first_call_s"] for row in both])
     console.print(f"geometric mean of torch.compile's speed over eager: {theirs:.2f}")
     console.print(f"first call: torch.compile takes {waits:.1f} times as long as argand (geometric mean)")
 
@@ -158,6 +157,7 @@ def main() -> int:
     ap.add_argument("--warm", action="store_true", help="measure a second process on a warm cache too")
     ap.add_argument("--seconds", type=float, default=4.0, help="timing budget a model and system")
     ap.add_argument("--json", help="write the raw results here")
+    ap.add_argument("--verdicts", help="judge by the targets of speed and first calls, and append that here, as JSON")
     args = ap.parse_args()
     names = args.models or (TRAINED if args.train else NAMES)
     if unknown := [n for n in names if n not in NAMES]:
@@ -166,7 +166,10 @@ def main() -> int:
     systems = ["argand"] if args.no_torch else ["argand", "torch"]
     flags = [f"--{name}" for name in ("short", "train") if getattr(args, name)]
     results = measure_all(names, systems, flags=flags, warm=args.warm, seconds=args.seconds, console=console)
-    good = print_table(results, systems, "training" if args.train else "inference", console)
+    mode = "training" if args.train else "inference"
+    good = print_table(results, systems, mode, console)
+    if args.verdicts:
+        good &= verdicts.finish(verdicts.of_programs("demo", mode, results, TOLERANCE), args.verdicts)
     if args.json:
         Path(args.json).write_text(json.dumps(results, indent=1) + "\n")
     return 0 if good else 1

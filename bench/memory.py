@@ -1,6 +1,6 @@
 """Peak memory of a training step: eager, argand, torch.compile, each in its own process (Linux).
 
-    python bench/memory.py [MODEL] [--short] [--no-torch] [--budget B]
+    python bench/memory.py [MODEL] [--short] [--no-torch] [--budget B] [--verdicts OUT]
 
 A step is forward, mean square of the first output, backward. "step" is the highest resident set during a step over the
 resident set before it, when gradients are dropped, argand's kept temporaries freed and the allocator has given
@@ -13,12 +13,15 @@ import argparse
 import ctypes
 import gc
 import json
+import math
 import os
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 from typing import Any
+
+from verdicts import Verdict, finish
 
 HERE = Path(__file__).resolve().parent
 SYSTEMS = {"eager": "eager", "argand": "argand", "torch": "torch.compile"}
@@ -96,6 +99,7 @@ def main() -> int:
     ap.add_argument("--short", action="store_true", help="a small variant of the model")
     ap.add_argument("--no-torch", action="store_true", help="leave torch.compile out")
     ap.add_argument("--budget", type=float, default=1.0, help="argand.config.activation_memory_budget")
+    ap.add_argument("--verdicts", help="append the verdicts here, as JSON")
     ap.add_argument("--system", choices=list(SYSTEMS), help=argparse.SUPPRESS)
     args = ap.parse_args()
     if args.system:
@@ -108,8 +112,20 @@ def main() -> int:
             print(f"  {SYSTEMS[system]:14} failed: {found['error']}")
         else:
             print(f"  {SYSTEMS[system]:14} step {found['step_mb']:8.1f}   process {found['process_mb']:8.1f}")
-    steps = {system: found["step_mb"] for system, found in results.items() if "step_mb" in found}
-    return 0 if "argand" in steps and all(steps["argand"] <= other * 1.02 for other in steps.values()) else 1
+    steps = {system: found.get("step_mb", math.nan) for system, found in results.items()}
+    found = [
+        Verdict(
+            f"memory, {args.model}",
+            f"of {SYSTEMS[system]}'s peak in a training step",
+            steps["argand"] / step,
+            1.0,
+            True,
+            0.02,
+        )
+        for system, step in steps.items()
+        if system != "argand"
+    ]
+    return 0 if finish(found, args.verdicts) else 1
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
 """What a call of a compiled function costs: guards and dispatch, beside eager and torch.compile, interleaved.
 
-    python bench/overhead.py [--no-torch] [--rounds 200]
+    python bench/overhead.py [--no-torch] [--rounds 200] [--verdicts OUT]
 
-Three measurements: a 3-op function on 8 floats (bar: argand below eager); MobileBERT with a backend that returns
-constants, so that only guards, input loading and dispatch are left (bar: argand at most 1/20 of torch.compile); and the
+Three measurements: a 3-op function on 8 floats (target: half of eager); MobileBERT with a backend that returns
+constants, so that only guards, input loading and dispatch are left (targets: 20 us, 1/20 of torch.compile); and the
 guards of that MobileBERT alone. The systems take turns in short batches; the least batch of each counts.
 """
 
@@ -27,6 +27,7 @@ from rich.console import Console
 from rich.table import Table
 
 import models
+from verdicts import Verdict, finish
 
 WARM_UP = 20
 BATCH_S = 0.002
@@ -68,8 +69,8 @@ def interleaved(calls: dict[str, Callable[[], Any]], rounds: int) -> dict[str, f
     return {name: seconds * 1e6 for name, seconds in best.items()}
 
 
-def show(console: Console, title: str, times: dict[str, float], reference: str, bar: float | None) -> None:
-    """One table; `bar`: what argand's share of the reference may be."""
+def show(console: Console, title: str, times: dict[str, float], reference: str) -> None:
+    """One table."""
     table = Table(title=title)
     for name, justify in (("system", "left"), ("us/call", "right"), (f"of {reference}", "right")):
         table.add_column(name, justify=justify)  # type: ignore[arg-type]
@@ -77,12 +78,9 @@ def show(console: Console, title: str, times: dict[str, float], reference: str, 
     for name, us in times.items():
         table.add_row(name, f"{us:.2f}", "" if base is None else f"{us / base:.3f}")
     console.print(table)
-    if base is not None and bar is not None:
-        share = times["argand"] / base
-        console.print(f"argand / {reference}: {share:.3f} (bar: {bar:.3f}) {'met' if share <= bar else 'MISSED'}\n")
 
 
-def small(console: Console, with_torch: bool, rounds: int) -> None:
+def small(console: Console, with_torch: bool, rounds: int) -> list[Verdict]:
     import argand
 
     x, y = torch.randn(8), torch.randn(8)
@@ -91,7 +89,8 @@ def small(console: Console, with_torch: bool, rounds: int) -> None:
         if with_torch:
             systems["torch.compile"] = torch.compile(three_ops)
         times = interleaved({name: lambda fn=fn: fn(x, y) for name, fn in systems.items()}, rounds)  # type: ignore[misc]
-    show(console, "3-op function, 8 floats", times, "eager", 1.0)
+    show(console, "3-op function, 8 floats", times, "eager")
+    return [Verdict("calls, 3-op function", "of eager's time", times["argand"] / times["eager"], 0.5, at_most=True)]
 
 
 def guards_of(model: torch.nn.Module, inputs: dict[str, Any]) -> Callable[[], Any]:
@@ -108,7 +107,7 @@ def guards_of(model: torch.nn.Module, inputs: dict[str, Any]) -> Callable[[], An
     return lambda: guards.matches(*frame)
 
 
-def mobilebert(console: Console, with_torch: bool, rounds: int) -> None:
+def mobilebert(console: Console, with_torch: bool, rounds: int) -> list[Verdict]:
     import argand
 
     model, inputs = models.MODELS["MobileBERT"]()
@@ -120,20 +119,27 @@ def mobilebert(console: Console, with_torch: bool, rounds: int) -> None:
         for name, fn in systems.items():
             calls[name] = lambda fn=fn: fn(**inputs)  # type: ignore[misc]
         times = interleaved(calls, rounds)
-        show(console, "MobileBERT, backend returning constants", times, "torch.compile", 1 / 20)
+        show(console, "MobileBERT, backend returning constants", times, "torch.compile")
         guards = interleaved({"argand": guards_of(model, inputs)}, rounds)
-    show(console, "MobileBERT, guards alone", guards, "torch.compile", None)
+    show(console, "MobileBERT, guards alone", guards, "torch.compile")
+    place = "calls, MobileBERT without kernels"
+    found = [Verdict(place, "us", times["argand"], 20.0, at_most=True)]
+    if with_torch:
+        share = times["argand"] / times["torch.compile"]
+        found.append(Verdict(place, "of torch.compile's time", share, 1 / 20, at_most=True))
+    return found
 
 
-def main() -> None:
+def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--no-torch", action="store_true", help="leave torch.compile out")
     parser.add_argument("--rounds", type=int, default=200)
+    parser.add_argument("--verdicts", help="append the verdicts here, as JSON")
     args = parser.parse_args()
     console = Console(width=None if sys.stdout.isatty() else 120)
-    small(console, not args.no_torch, args.rounds)
-    mobilebert(console, not args.no_torch, args.rounds)
+    found = [measure(console, not args.no_torch, args.rounds) for measure in (small, mobilebert)]
+    return 0 if finish([verdict for part in found for verdict in part], args.verdicts) else 1
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())
