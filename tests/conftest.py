@@ -42,6 +42,11 @@ def clean_argand() -> Iterator[None]:
         from argand.runtime import cache
 
         cache.reset()
+    if "argand.outcomes.store" in sys.modules:
+        from argand.outcomes import store
+
+        with argand.config.patch({"cache": True, "program_cache": True, "outcome_cache": True}):
+            assert store.wanted(), "the test leaves a sink, a replaced rule or a substituted function to the tests after it"
 
 
 @pytest.fixture(autouse=True, scope="session")
