@@ -9,6 +9,9 @@ from pathlib import Path
 
 import pytest
 
+import argand
+from outcomes.processes import STORED, Program
+
 PROGRAM = """
 import collections, functools, itertools
 import torch, argand
@@ -47,3 +50,22 @@ def test_each_process_has_its_own(tmp_path: Path) -> None:
         )  # fmt: skip
         assert done.returncode == 0, done.stderr[-2000:]
     assert done.stdout.strip() == "True"
+
+
+BESIDE = """
+import torch
+WORDS = {"alpha", "betas", "gamma"}
+TABLE = {"words": WORDS, "scale": 3}
+def main(x):
+    import math
+    return x * TABLE.get("scale") + math.pi * len(TABLE.copy())
+def check(compile):
+    with torch.no_grad():
+        torch.testing.assert_close(compile(main)(torch.ones(3)), main(torch.ones(3)))
+"""
+
+
+def test_native_code_that_does_not_look_into_a_set_tells_nothing(tmp_path: Path) -> None:
+    with argand.config.patch({**STORED, "cache_dir": str(tmp_path / "cache")}):
+        program = Program(tmp_path, BESIDE)
+        assert [program.run(), program.run()] == [["stored"], ["hit"]]

@@ -20,13 +20,15 @@ _CHANGES = """add discard remove clear copy difference difference_update interse
     issubset issuperset symmetric_difference symmetric_difference_update union update"""
 _BLIND_METHODS: Final = frozenset([f"__{name}__" for name in _ALGEBRA.split()] + _CHANGES.split())
 _KEEPING_METHODS: Final = frozenset(("append", "insert", "setdefault", "__setitem__", "__contains__", "__setattr__"))
+_READING_METHODS: Final = frozenset(("get", "__getitem__", "__len__", "keys", "values", "items", "copy"))
+"""Of dicts, lists and tuples: they hand on what is held, and do not look into it."""
 _BLIND: Final = frozenset(
     map(id, (
         builtins.len, builtins.bool, builtins.isinstance, builtins.issubclass, builtins.type, builtins.callable,
         builtins.set, builtins.frozenset, builtins.any, builtins.all, operator.contains, operator.and_, operator.or_,
         operator.sub, operator.xor, operator.eq, operator.ne, operator.lt, operator.le, operator.gt, operator.ge,
         operator.iand, operator.ior, operator.isub, operator.ixor, operator.truth, operator.not_, operator.is_,
-        operator.is_not,
+        operator.is_not, builtins.getattr, builtins.hasattr, builtins.setattr, builtins.__import__,
     ))
 )  # fmt: skip
 _BY_VALUE: Final = frozenset(map(id, (builtins.sorted, builtins.min, builtins.max)))
@@ -46,6 +48,8 @@ def may_tell(fn: Any, args: tuple[object, ...], kwargs: Mapping[str, object]) ->
         return bool(kwargs) or len(args) != 1 or not _is_of_texts(args[0])
     name = getattr(fn, "__name__", "")
     home = getattr(fn, "__objclass__", None) or type(getattr(fn, "__self__", None))
+    if home in (dict, list, tuple) and name in _READING_METHODS:
+        return False
     return name not in (_BLIND_METHODS if home in _SETS else _KEEPING_METHODS)
 
 
