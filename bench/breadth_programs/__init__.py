@@ -10,7 +10,7 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
-from . import attention, convolutions, sequences, structures
+from . import attention, blocks, convolutions, sequences, structures
 
 Made = tuple[nn.Module, tuple[torch.Tensor, ...]]
 
@@ -19,4 +19,5 @@ PROGRAMS: dict[str, Callable[[], Made]] = {
     **convolutions.PROGRAMS,
     **sequences.PROGRAMS,
     **structures.PROGRAMS,
+    **blocks.PROGRAMS,
 }

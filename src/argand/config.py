@@ -187,7 +187,7 @@ _CPP = {
     "min_parallel_work": Setting(32768, "Scalar operations below which a kernel runs on one thread."),
     "own_products": Setting(
         None,
-        "Products of float32 matrices go to argand's kernel (needs AVX-512 and GCC); None: on AMD processors.",
+        "Products of float32 matrices go to argand's kernel (needs AVX-512 and GCC); None: where timing says so.",
         types=(bool, type(None)),
     ),
     "onednn_products": Setting(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
@@ -133,6 +134,41 @@ def test_compiled_weight_gradient(input_too: bool, bias: bool, code: list[str]) 
     torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-3)
     assert "weight_gradient_into" in code[-1]
     assert ("aten_convolution_backward_default(" in code[-1]) == (input_too or bias)
+
+
+@pytest.mark.parametrize("faster", [False, True])
+def test_the_faster_kernel_computes(
+    faster: bool, code: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """While nobody knows which is faster both are timed; a graph that is compiled later is made for the faster."""
+
+    def model() -> torch.nn.Module:
+        return torch.nn.Sequential(torch.nn.Conv2d(32, 32, 3), torch.nn.Flatten(), torch.nn.Linear(32 * 49, 64))
+
+    def gradients(call: object, net: torch.nn.Module) -> list[torch.Tensor]:
+        return list(torch.autograd.grad(call(x).square().sum(), list(net.parameters())))  # type: ignore[operator]
+
+    x = torch.randn(64, 32, 9, 9)
+    both = (products.PRODUCTS, products.WEIGHT_GRADIENTS)
+    for each in both:
+        each.forget()
+        monkeypatch.setattr(each, "_gain", 1e9 if faster else 0.0)
+    with argand.config.patch({"cpp.own_products": None, "cache_dir": str(tmp_path)}):
+        net = model()
+        compiled = argand.compile(net)
+        for _ in range(12):
+            torch.testing.assert_close(gradients(compiled, net), gradients(net, net), rtol=1e-3, atol=1e-2)
+        assert [each.known() for each in both] == [faster, faster]
+        assert any("measured_product" in text for text in code)
+        assert any("measured_weight_gradient" in text for text in code)
+        code.clear()
+        argand.reset()
+        net = model()
+        torch.testing.assert_close(gradients(argand.compile(net), net), gradients(net, net), rtol=1e-3, atol=1e-2)
+        assert any("measured_product" in text for text in code) == faster
+        assert any("measured_weight_gradient" in text for text in code) == faster
+    for each in both:
+        each.forget()
 
 
 def test_few_rows_against_a_large_matrix(code: list[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,8 +1,9 @@
-"""Products of float32 matrices on AMD processors with AVX-512: argand's own kernel.
+"""Products of float32 matrices on processors with AVX-512: argand's own kernel.
 
-MKL, which ATen calls, runs code for 256-bit vectors there. `products.h` is compiled while the first graph with such a
-product is. A weight gradient of a convolution is the product of the result's gradient and a matrix of what each window
-holds, which is never made: the kernel collects the panels that it reads.
+MKL, which ATen calls, runs code for 256-bit vectors on AMD's. Whether the kernel is faster is found by timing the first
+products (`measured_product`), unless a setting says which is to be taken. `products.h` is compiled while the first
+graph with such a product is. A weight gradient of a convolution is the product of the result's gradient and a matrix of
+what each window holds, which is never made: the kernel collects the panels that it reads.
 """
 
 from __future__ import annotations
@@ -17,10 +18,12 @@ from typing import Any
 import torch
 
 from argand import events
+from argand.config import config
 from argand.errors import ArgandError
 from argand.runtime import processor, toolchain
 from argand.runtime.launch import make_kernel
 from argand.runtime.profile import Kernel, label
+from argand.runtime.rivals import Rivals
 
 # C functions, and how many tensors and numbers they take.
 _FUNCTIONS = {"product": (3, 8), "product_and_bias": (4, 8), "weight_gradient": (4, 15)}
@@ -72,6 +75,22 @@ def prepare() -> None:
     _compiled()
 
 
+PRODUCTS = Rivals("products", is_amd, 0.98)
+WEIGHT_GRADIENTS = Rivals("weight gradients", is_amd, 0.9)  # the library computes several gradients at once faster
+
+
+def own_wanted(rivals: Rivals) -> bool:
+    """Whether argand's own kernel may be taken: it is faster, or nobody knows yet."""
+    choice = config.cpp.own_products
+    return (rivals.known() is not False if choice is None else bool(choice)) and available()
+
+
+def key() -> str:
+    """What programs with products depend on."""
+    own = own_wanted(PRODUCTS), own_wanted(WEIGHT_GRADIENTS)
+    return f"products {config.cpp.own_products} {own} {config.cpp.onednn_products}"
+
+
 def matrix_product(*operands: torch.Tensor, out: torch.Tensor) -> None:
     """`left @ right`, or `bias + left @ right` where three operands are given, in `out`.
 
@@ -83,20 +102,40 @@ def matrix_product(*operands: torch.Tensor, out: torch.Tensor) -> None:
     *bias, left, right = operands
     kernel = _compiled().result().get("product_and_bias" if bias else "product")
     if kernel is None:
-        torch.addmm(*operands, out=out) if bias else torch.mm(*operands, out=out)
-        return
+        return _library_product(operands, out)
     m, k = left.shape
     kernel(*operands, out, m, right.shape[1], k, *left.stride(), *right.stride(), out.stride(0))
+    return None
+
+
+def measured_product(*operands: torch.Tensor, out: torch.Tensor) -> None:
+    """As `matrix_product`, by the library where that is faster."""
+    if PRODUCTS.known():
+        return matrix_product(*operands, out=out)
+    return PRODUCTS.run(lambda: matrix_product(*operands, out=out), lambda: _library_product(operands, out))
+
+
+def _library_product(operands: tuple[torch.Tensor, ...], out: torch.Tensor) -> None:
+    torch.addmm(*operands, out=out) if len(operands) == 3 else torch.mm(*operands, out=out)
 
 
 def weight_gradient_into(y: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, *rest: Any, out: torch.Tensor) -> None:
     """The second result of `aten.convolution_backward(y, x, weight, *rest)`, no groups, in `out`; all contiguous."""
     kernel = _compiled().result().get("weight_gradient")
     if kernel is None:
-        out.copy_(torch.ops.aten.convolution_backward.default(y, x, weight, *rest)[1])
-        return
+        return _library_gradient((y, x, weight, *rest), out)
     _, stride, padding, dilation, *_ = rest
     batch, channels, high, wide = x.shape
     padded = batch * channels * (high + 2 * padding[0]) * (wide + 2 * padding[1])
     room = x.new_empty(padded + y.numel() + y.numel() // y.shape[1] + out[0].numel())
     kernel(y, x, out, room, *x.shape, *y.shape[1:], *out.shape[2:], *stride, *padding, *dilation)
+    return None
+
+
+def measured_weight_gradient(*args: Any, out: torch.Tensor) -> None:
+    """As `weight_gradient_into`, by the library where that is faster."""
+    WEIGHT_GRADIENTS.run(lambda: weight_gradient_into(*args, out=out), lambda: _library_gradient(args, out))
+
+
+def _library_gradient(args: tuple[Any, ...], out: torch.Tensor) -> None:
+    out.copy_(torch.ops.aten.convolution_backward.default(*args)[1])

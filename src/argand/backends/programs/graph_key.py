@@ -10,17 +10,17 @@ import torch
 from torch import fx
 
 from argand.backends.targets import devices_in, target_of
-from argand.config import config
 from argand.graph import compat
 from argand.graph.nodes.program import AtenProgram
 from argand.graph.sizes.expr import Expr
 from argand.graph.sizes.symbolic import SymbolicTensor
+from argand.runtime import products
 
 
 def graph_key(program: AtenProgram) -> str | None:
     """Structure and metadata of a program; None when it holds constants, which are compared by nothing cheap."""
     numbers: dict[fx.Node, int] = {}
-    parts = [f"threads {torch.get_num_threads()}, products {config.cpp.own_products} {config.cpp.onednn_products}"]
+    parts = [f"threads {torch.get_num_threads()}, {products.key()}"]
     parts += [f"{device}: {target_of(device)}" for device in devices_in(program)]
     parts.append(f"deterministic {compat.deterministic()[0]}")
     for number, node in enumerate(program.graph.nodes):

@@ -18,29 +18,31 @@ from argand.graph.sizes.expr import Expr, as_int
 from argand.ir.kernel import Schedule, Step
 from argand.ir.loops import Buffer, ExternNode, TensorRef
 
-OWN_GRADIENT = "weight_gradient_into"  # the function of `runtime.products`
+OWN_GRADIENT, MEASURED_GRADIENT = "weight_gradient_into", "measured_weight_gradient"  # functions of `runtime.products`
 MOST_POINTS = 196  # of a result
 LEAST_TERMS = 1 << 22
 
 
-def choose_weight_gradients(schedule: Schedule, buffers: dict[str, Buffer]) -> int:
+def choose_weight_gradients(schedule: Schedule, buffers: dict[str, Buffer], *, measured: bool) -> int:
     """Part the weight gradients that are products from the other gradients; returns how many.
 
     Arguments:
         buffers: those of the schedule that argand's CPU kernels may be called with.
+        measured: the library's may turn out to be faster.
     """
     steps: list[Step] = []
     changes = 0
     for step in schedule.steps:
-        parts = _parts(step, buffers) if isinstance(step, ExternNode) else ()
+        name = MEASURED_GRADIENT if measured else OWN_GRADIENT
+        parts = _parts(step, buffers, name) if isinstance(step, ExternNode) else ()
         steps += parts or (step,)
         changes += bool(parts)
     schedule.steps[:] = steps
     return changes
 
 
-def _parts(node: ExternNode, buffers: dict[str, Buffer]) -> tuple[ExternNode, ...]:
-    """What replaces a step; empty where it stays."""
+def _parts(node: ExternNode, buffers: dict[str, Buffer], function: str) -> tuple[ExternNode, ...]:
+    """What replaces a step, its weight gradient by a function of `runtime.products`; empty where it stays."""
     if str(node.target) != "aten.convolution_backward.default" or node.kwargs or node.out_variant is not None:
         return ()
     *_, transposed, _, groups, mask = node.args
@@ -48,7 +50,7 @@ def _parts(node: ExternNode, buffers: dict[str, Buffer]) -> tuple[ExternNode, ..
         return ()
     rest = [mask[0], False, mask[2]]
     result = node.outputs[1]
-    own = replace(node, name=f"{node.name}_weight", outputs=(result,), out_variant=OWN_GRADIENT)
+    own = replace(node, name=f"{node.name}_weight", outputs=(result,), out_variant=function)
     own = replace(own, args=(*node.args[:-1], [False, True, False]))
     if not any(rest):
         return (own,)

@@ -2,9 +2,9 @@
 
 ATen's CPU products go to MKL, which does not use all of an AMD processor. With AVX-512, argand's own kernel
 does (`runtime.products`: on an EPYC 9004, one thread, float32, it takes 0.82 to 0.97 of MKL's time, and its errors are
-smaller). oneDNN, which torch has built in too, can be faster for products of more than 2**27 terms, but for some whose
-left side is transposed; its largest error is two to four times MKL's where more than 200 products are added up, so that
-it is used where the user asks for it only.
+smaller): it is taken where it was found faster, and timed where nobody knows. oneDNN, which torch has built in too, can
+be faster for products of more than 2**27 terms, but for some whose left side is transposed; its largest error is two to
+four times MKL's where more than 200 products are added up, so that it is used where the user asks for it only.
 """
 
 from __future__ import annotations
@@ -26,17 +26,11 @@ from argand.runtime import products
 LEAST_TERMS = 1 << 27
 OWN_LEAST_TERMS = 1 << 22
 FEW_ROWS = 128  # of a left side, up to which MKL is faster than argand's kernel where the right side is transposed
-OWN = "matrix_product"  # the function of `runtime.products`
+OWN, MEASURED = "matrix_product", "measured_product"  # functions of `runtime.products`
 PADDED = "padded_product"  # the function of `runtime.gpu.operators.products`
 PADDED_LEAST_TERMS = 1 << 30  # below, appending zeros costs as much as it saves
 INTO = "product_into"  # the function of `runtime.host` that stores a product of oneDNN's
 WIDE = 1024  # columns of a result from which a transposed left side pays as well
-
-
-def own_wanted() -> bool:
-    """Whether products may go to argand's own kernel."""
-    choice = config.cpp.own_products
-    return (products.is_amd() if choice is None else bool(choice)) and products.available()
 
 
 def onednn_wanted() -> bool:
@@ -52,7 +46,7 @@ def choose_products(schedule: Schedule) -> int:
     changes = _choose_padded(schedule, buffers) + choose_direct(schedule)
     if not buffers:
         return changes
-    changes += _choose_own(schedule, buffers) if own_wanted() else 0
+    changes += _choose_own(schedule, buffers)
     if not onednn_wanted():
         return changes
     taken = {*schedule.aliases}
@@ -96,11 +90,13 @@ def wants_zeros(node: ExternNode, buffers: Mapping[str, Buffer]) -> bool:
 
 def _choose_own(schedule: Schedule, buffers: dict[str, Buffer]) -> int:
     changes = 0
-    for number, step in enumerate(schedule.steps):
+    measured = config.cpp.own_products is None
+    for number, step in enumerate(schedule.steps) if products.own_wanted(products.PRODUCTS) else ():
         if isinstance(step, ExternNode) and _is_own(step, buffers):
-            schedule.steps[number] = replace(step, out_variant=OWN)
+            schedule.steps[number] = replace(step, out_variant=MEASURED if measured else OWN)
             changes += 1
-    changes += choose_weight_gradients(schedule, buffers)
+    if products.own_wanted(products.WEIGHT_GRADIENTS):
+        changes += choose_weight_gradients(schedule, buffers, measured=measured)
     if changes:
         products.prepare()
     return changes
@@ -150,7 +146,7 @@ def _is_own(node: ExternNode, buffers: dict[str, Buffer]) -> bool:
 
 def _as_onednn(node: ExternNode, buffers: dict[str, Buffer]) -> ExternNode | None:
     """The call of oneDNN that does the same; None where ATen's is to stay."""
-    found = _product(node, buffers) if node.out_variant != OWN else None
+    found = _product(node, buffers) if node.out_variant not in (OWN, MEASURED) else None
     if found is None or found.terms < LEAST_TERMS:
         return None
     ways = [_direction(ref) for ref in (found.left, found.right)]

@@ -1,0 +1,91 @@
+"""Two ways to compute the same: timed in passing, the faster one is taken, and remembered in the cache."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+import argand
+from argand.runtime import rivals
+from argand.runtime.rivals import Rivals
+
+
+@pytest.fixture(autouse=True)
+def cache_directory(tmp_path: Path) -> Iterator[None]:
+    with argand.config.patch({"cache_dir": str(tmp_path)}):
+        yield
+
+
+class Clock:
+    """Stands in for the clock: time passes while something is computed."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 0.0
+        self.calls: list[str] = []
+        monkeypatch.setattr(rivals.time, "perf_counter", lambda: self.now)
+
+    def way(self, name: str, seconds: float) -> None:
+        self.calls.append(name)
+        self.now += seconds
+
+
+@pytest.mark.parametrize("presumed", [False, True])
+@pytest.mark.parametrize(("own", "faster"), [(1.0, True), (3.0, False)])
+def test_the_faster_is_taken(presumed: bool, own: float, faster: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, found = Clock(monkeypatch), Rivals("products", lambda: presumed, 0.98)
+    for count in range(rivals._WARMING + rivals._PAIRS):
+        assert found.known() is None
+        found.run(lambda: clock.way("own", own), lambda: clock.way("library", 2.0))
+        assert clock.calls[-1] == ("own" if presumed else "library") and len(clock.calls) == 2 * count + 2
+    assert found.known() is faster
+    clock.calls.clear()
+    found.run(lambda: clock.way("own", own), lambda: clock.way("library", 2.0))
+    assert clock.calls == ["own" if faster else "library"]
+    assert Rivals("products", lambda: not faster, 0.98).known() is faster  # another process
+    assert Rivals("others", lambda: presumed, 0.98).known() is None
+
+
+def test_one_interruption_does_not_decide(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, found = Clock(monkeypatch), Rivals("products", lambda: True, 0.98)
+    for count in range(rivals._WARMING + rivals._PAIRS):
+        own = 900.0 if count in (0, 4) else 1.0
+        found.run(lambda own=own: clock.way("own", own), lambda: clock.way("library", 2.0))  # type: ignore[misc]
+    assert found.known() is True
+
+
+def test_other_threads_are_another_matter(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, found = Clock(monkeypatch), Rivals("products", lambda: True, 0.98)
+    for _ in range(rivals._WARMING + rivals._PAIRS):
+        found.run(lambda: clock.way("own", 1.0), lambda: clock.way("library", 2.0))
+    before = torch.get_num_threads()
+    torch.set_num_threads(before + 1)
+    try:
+        assert found.known() is None
+    finally:
+        torch.set_num_threads(before)
+    assert found.known() is True
+
+
+def test_deterministic_algorithms(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every process computes what is presumed."""
+    clock, found = Clock(monkeypatch), Rivals("products", lambda: False, 0.98)
+    torch.use_deterministic_algorithms(True)
+    try:
+        for _ in range(rivals._WARMING + rivals._PAIRS):
+            found.run(lambda: clock.way("own", 1.0), lambda: clock.way("library", 2.0))
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert set(clock.calls) == {"library"}
+    assert found.known() is None
+
+
+def test_a_note_that_was_damaged(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    clock, found = Clock(monkeypatch), Rivals("products", lambda: True, 0.98)
+    for _ in range(rivals._WARMING + rivals._PAIRS):
+        found.run(lambda: clock.way("own", 1.0), lambda: clock.way("library", 2.0))
+    (note,) = tmp_path.rglob("rivals-*.note")
+    note.write_text(note.read_text().replace("own", "library"))
+    assert Rivals("products", lambda: True, 0.98).known() is None
