@@ -5,6 +5,7 @@ The written lines are in the cache already then, and the memory is not needed tw
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -38,12 +39,13 @@ def reuse_in_place(made: Schedule) -> None:
         if name is not None
     }
     pinned = {*made.inputs, *made.constants, *returned}
+    writers = Counter(output for step in made.steps for output in step.outputs)  # a long cat is stored by several
     for number, step in enumerate(made.steps):
         if not isinstance(step, KernelPlan):
             continue
         taken: set[str] = set()
         for output in step.outputs:
-            for name in step.inputs:
+            for name in step.inputs if writers[output] == 1 else ():
                 if name in pinned or name in taken or last[name] != number or name not in made.buffers:
                     continue
                 same = _same_layout(step.buffers[name], step.buffers[output])
