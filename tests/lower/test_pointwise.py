@@ -138,6 +138,10 @@ def test_powers(dtype):
     x = sample(dtype, 30).abs() + 0.25
     for exponent in (0, 1, 2, 3, -1, -2, 0.5, -0.5, 2.5, 4):
         check(lambda a: a**exponent, x, loops_only=True)
+    inf, nan, tiny = math.inf, math.nan, torch.finfo(dtype).smallest_normal
+    ends = torch.tensor([0.0, -0.0, inf, -inf, nan, -1.0, 1.0, tiny, 1 / tiny, tiny**0.5, tiny**-0.25], dtype=dtype)
+    for exponent in (-2.5, -1.5, 1.5, 2.5, 4):
+        check(lambda a: a**exponent, torch.cat((x, ends)), loops_only=True)
     check(torch.pow, x, sample(dtype, 30), loops_only=True)
     check(lambda a: 2.0**a, x, loops_only=True)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -249,7 +250,8 @@ def pow_scalar(ctx: Context, x: Tensor, exponent: Number) -> Tensor:
 
 
 def _pow_cost(exponent: Number) -> int:
-    return {2.0: 1, 3.0: 2, 1.0: 1, 0.0: 1}.get(float(exponent), 4 if abs(exponent) in (0.5, 1, 2) else cost("pow"))
+    few = {2.0: 1, 3.0: 2, 4.0: 2, 1.0: 1, 0.0: 1, 1.5: 6, 2.5: 6, -1.5: 8, -2.5: 8}
+    return few.get(float(exponent), 4 if abs(exponent) in (0.5, 1, 2) else cost("pow"))
 
 
 def _power_by_products(ops: Recorder, a: Value, exponent: int) -> Value:
@@ -281,7 +283,23 @@ def float_power(ops: Recorder, a: Value, exponent: float, storage: torch.dtype) 
         return ops.reciprocal(a)
     if exponent == -2:
         return ops.reciprocal(rounded(ops.mul(a, a)))
+    if exponent == 4:
+        square = ops.mul(a, a)
+        return ops.mul(square, square)
+    if abs(exponent) in (1.5, 2.5):
+        return _half_power(ops, a, exponent)
     return ops.pow(a, ops.constant(exponent, a.dtype))
+
+
+def _half_power(ops: Recorder, a: Value, exponent: float) -> Value:
+    """By a square root and products or quotients, none of which leaves the range before the result does: 2 ulp."""
+    found = ops.sqrt(a)
+    if exponent < 0:
+        found = ops.reciprocal(found)
+    for _ in range(int(abs(exponent))):
+        found = ops.mul(found, a) if exponent > 0 else ops.truediv(found, a)
+    ends = ops.constant(0.0 if exponent < 0 else math.inf, a.dtype)
+    return ops.where(ops.eq(a, ops.constant(-math.inf, a.dtype)), ends, ops.abs(found))  # of -0.0 it is no negative
 
 
 @lowers(aten.pow.Tensor_Tensor, aten.pow.Scalar)
