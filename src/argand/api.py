@@ -254,7 +254,8 @@ def compile(
         mode: "default": graphs of a GPU that gain time by it are recorded as CUDA graphs (docs/gpu.md);
             "reduce-overhead", "max-autotune": all; "max-autotune-no-cudagraphs": none. In the last two, products of
             matrices on a GPU are kernels of argand's where these are timed to be faster. Handed to backends as `mode=`.
-        options: handed to the backend as `options=`; argand's own backends accept and ignore them in this version.
+        options: handed to the backend as `options=`. Of "native": `{"never_slower": True}` compares each graph with
+            eager in its third call, and runs the faster (docs/never-slower.md). Others are accepted and ignored.
         disable: return `model` unchanged.
 
     Raises:

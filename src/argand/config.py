@@ -298,6 +298,10 @@ _ROOT = {
     "activation_memory_budget": Setting(
         1.0, "Between 0 and 1: the share of the kept bytes that the backward may use; the rest is computed again."
     ),
+    "tell_slower": Setting(
+        True,
+        "Say once when a compiled graph of the CPU takes longer than eager's kernels: one of its first calls is timed.",
+    ),
     "lazy_backward": Setting(True, "Compile a backward when the first gradient is asked for, not with its forward."),
     "repro_after": Setting(
         "",

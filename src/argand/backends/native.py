@@ -16,6 +16,7 @@ from torch import fx
 
 from argand import events
 from argand.backends.common import compile_inference
+from argand.backends.contest import contested
 from argand.backends.programs import stored
 from argand.backends.programs.graph_key import graph_key
 from argand.backends.programs.memo import memo
@@ -49,7 +50,8 @@ def native(gm: fx.GraphModule, example_inputs: Sequence[Any], **options: Any) ->
     Arguments:
         gm: graph of torch functions and methods.
         example_inputs: one value per placeholder.
-        options: `mode`; others are accepted for compatibility with other backends.
+        options: `mode`; `options`, of which `never_slower` has a graph that is found to be slower than eager run with
+            eager's kernels. Others are accepted for compatibility with other backends.
 
     A graph with tensors on a device that no code is generated for runs as it is, at eager's speed. So does one that
     cannot be traced, one whose kernels the GPU does not take, and every graph where no C++ compiler is found (the last
@@ -63,7 +65,7 @@ def native(gm: fx.GraphModule, example_inputs: Sequence[Any], **options: Any) ->
     if others:
         _report_devices(others, f"graph of {len(gm.graph.nodes)} nodes")
         return gm.forward
-    return compile_inference(
+    compiled = compile_inference(
         gm,
         example_inputs,
         functools.partial(compile_program, mode=options.get("mode") or "default"),
@@ -72,6 +74,8 @@ def native(gm: fx.GraphModule, example_inputs: Sequence[Any], **options: Any) ->
         prepare=run_passes,
         joint_pass=prepare_joint,
     )
+    choose = bool((options.get("options") or {}).get("never_slower"))
+    return contested(compiled, gm, example_inputs, choose=choose) if choose or config.tell_slower else compiled
 
 
 def compile_program(program: AtenProgram, mode: str = "default") -> HostCall:

@@ -140,7 +140,9 @@ ARTIFACTS: dict[str, Artifact] = {
     ),
     "output_code": Artifact("argand.codegen", "The whole generated program.", ("output_code",)),
     "kernel_code": Artifact("argand.codegen", "The generated C++ of all kernels.", ("kernel_code",)),
-    "perf_hints": Artifact("argand.backends", "What runs slower than it could, and why.", ("fallback",), asked=True),
+    "perf_hints": Artifact(
+        "argand.backends", "What runs slower than it could, and why.", ("fallback", "slower"), asked=True
+    ),
     "inductor_metrics": Artifact(
         "argand.schedule", "Counts of a compiled graph: loops, kernels, calls.", ("schedule", "fusion"), asked=True
     ),

@@ -85,6 +85,11 @@ def set_wrapper_metadata(tensor: torch.Tensor, size: tuple[int, ...], stride: tu
 disabled_torch_function = torch._C._disabled_torch_function_impl
 
 
+def watched_by_modes() -> bool:
+    """Whether a mode sees operations on plain tensors: of functions or of dispatch."""
+    return bool(torch._C._len_torch_dispatch_stack() or torch._C._len_torch_function_stack())
+
+
 def profiler_flag() -> tuple[dict[str, Any], str]:
     """A module's variables and the name of the one that is true while torch's profiler runs."""
     from torch.autograd import profiler
@@ -102,6 +107,25 @@ def profiler_range(name: str, values: tuple[Any, ...] = ()) -> contextlib.Abstra
         torch.profiler.record_function(name) if fast is None else fast(name, values)
     )
     return made
+
+
+def operation_times(call: Callable[[], object]) -> dict[str, float]:
+    """Microseconds that each operation, and each range in the profile, takes in `call`, what is within it left out.
+
+    By torch's old profiler: the first profile of the other one takes seconds, to look for GPUs.
+    """
+    from torch.autograd import profiler, profiler_legacy
+
+    found: dict[str, float] = {}
+    with profiler_legacy.profile() as profile:
+        profiler._is_profiler_enabled = True
+        try:
+            call()
+        finally:
+            profiler._is_profiler_enabled = False
+    for event in profile.function_events:
+        found[event.name] = found.get(event.name, 0.0) + float(event.self_cpu_time_total)
+    return found
 
 
 def allocations(profile: torch.profiler.profile) -> list[int]:

@@ -39,6 +39,14 @@ def recipe_of(fn: object) -> Recipe | None:
     return found if type(found) is Recipe else None
 
 
+def same_recipe(fn: F, as_of: object) -> F:
+    """`fn`, which does what another callable does, with that one's recipe, if it has any."""
+    recipe = recipe_of(as_of)
+    if recipe is not None:
+        fn.__dict__[_NAME] = recipe
+    return fn
+
+
 def compile_wrapper(source: str, names: dict[str, Any]) -> Callable[..., Any]:
     """The function `call` that `source` defines, in a namespace of these names."""
     namespace = dict(names)

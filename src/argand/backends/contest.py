@@ -1,0 +1,196 @@
+"""Compiled graphs beside the graph itself, which eager's kernels run: one of the first calls finds which is faster.
+
+Both are run a few times apart from that call: on copies of its arguments, with gradients taken where the call records
+them (and added up nowhere), and with the random generator put back. So no effect is seen, and none is repeated: graphs
+of which that is not sure are never run twice. A graph that turns out slower is
+said to be so, once, with the kernel that loses most time; with `options={"never_slower": True}` it is then run by
+eager's kernels.
+"""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+
+from argand import events
+from argand._core.calls import uncaptured
+from argand.backends import blame
+from argand.graph import compat
+from argand.graph.metadata.strides import is_dense
+from argand.graph.nodes.devices import devices_of
+from argand.runtime.recipes import same_recipe
+
+Call = Callable[..., Any]
+
+_CHOOSE_AT, _TELL_AT = 3, 16  # calls: whoever only wants to be told pays less
+_LEAST_ELEMENTS = 1 << 18  # of the arguments of a graph that is watched without being asked to
+_MOST_ELEMENTS = 1 << 26  # they are copied
+_LEAST_SECONDS = 5e-3  # of a call of such a graph
+_ROUNDS = 5
+_ENOUGH = 1.0  # seconds that all rounds may take, from the second on
+_CLEARLY = 1.15  # of eager's time, from which a graph is said to be slower
+_SLOWER = 1.03  # from which it is run by eager's kernels
+_TORCHS = ("torch", "_operator", "operator", "math", "builtins")
+
+
+def contested(compiled: Call, gm: fx.GraphModule, example_inputs: Sequence[Any], *, choose: bool) -> Call:
+    """`compiled`, until it was found to be slower than the graph `gm`.
+
+    Arguments:
+        choose: the faster one runs from then on; else it is only said, of those that take long and record no gradients.
+    """
+    if compiled == gm.forward or not _comparable(gm, example_inputs):
+        return compiled
+    if not choose and not _LEAST_ELEMENTS <= _elements(example_inputs) <= _MOST_ELEMENTS:
+        return compiled
+    contest = _Contest(compiled, gm, choose)
+
+    def call(*args: Any) -> Any:
+        return contest.current(*args)
+
+    return call if choose else same_recipe(call, compiled)
+
+
+@dataclass(slots=True)
+class _Times:
+    """Seconds of a call, by eager's kernels and compiled: the least of several."""
+
+    eager: float
+    compiled: float
+
+
+class _Contest:
+    def __init__(self, compiled: Call, gm: fx.GraphModule, choose: bool) -> None:
+        self.compiled, self.forward, self.choose = compiled, gm.forward, choose
+        self.calls = 0
+        self.current: Call = self._early
+
+    def _early(self, *args: Any) -> Any:
+        self.calls += 1
+        if self.calls < (_CHOOSE_AT if self.choose else _TELL_AT):
+            return self.compiled(*args)
+        self.current = self.compiled
+        if not self._may_run(args):
+            return self.compiled(*args)
+        if not self.choose:
+            begin = time.perf_counter()
+            result = self.compiled(*args)
+            if time.perf_counter() - begin >= _LEAST_SECONDS:
+                uncaptured(self._decide, args)
+            return result
+        uncaptured(self._decide, args)
+        return self.current(*args)
+
+    def _may_run(self, args: Sequence[Any]) -> bool:
+        """Whether a copy of the call would do what the call does, and nobody looks on."""
+        space, flag = compat.profiler_flag()
+        if space.get(flag) or compat.watched_by_modes():
+            return False
+        tensors = [arg for arg in args if isinstance(arg, torch.Tensor)]
+        if any(not isinstance(arg, (torch.Tensor, int, float, bool, type(None))) for arg in args):
+            return False
+        if not self.choose and torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
+            return False
+        if any(type(tensor) not in (torch.Tensor, torch.nn.Parameter) or tensor.is_inference() for tensor in tensors):
+            return False
+        if any(tensor.layout is not torch.strided or not _is_dense(tensor) for tensor in tensors):
+            return False
+        places = [tensor.untyped_storage().data_ptr() for tensor in tensors if tensor.numel()]
+        return len(set(places)) == len(places)
+
+    def _decide(self, args: Sequence[Any]) -> None:
+        try:
+            state = torch.get_rng_state()
+            try:
+                times = self._times(args)
+                if times.compiled > times.eager * (_SLOWER if self.choose else _CLEARLY):
+                    self._lost(times, args)
+            finally:
+                torch.set_rng_state(state)
+        except Exception as error:  # the call itself will say what is wrong
+            events.emit("fallback", "backend", str(error), scope="contest", reason=f"not compared: {error}")
+
+    def _lost(self, times: _Times, args: Sequence[Any]) -> None:
+        if self.choose:
+            self.current = self.forward
+        kernel = blame.slowest(lambda: self._run(self.compiled, args), lambda: self._run(self.forward, args))
+        text = (
+            f"a compiled graph takes {times.compiled * 1e3:.3g} ms a call, eager's kernels take "
+            f"{times.eager * 1e3:.3g} ms: {kernel}"
+        )
+        after = "it runs with eager's kernels from now on"
+        if not self.choose:
+            after = 'options={"never_slower": True} would run eager\'s'
+        data = {"eager_s": times.eager, "compiled_s": times.compiled, "kernel": kernel, "chosen": self.choose}
+        events.emit("slower", "backend", text, **data)
+        warnings.warn(f"argand: {text}; {after}.", stacklevel=2)
+
+    def _times(self, args: Sequence[Any]) -> _Times:
+        best = [float("inf"), float("inf")]
+        begin = time.perf_counter()
+        for number in range(_ROUNDS):
+            for place, call in enumerate((self.forward, self.compiled)):
+                taken = self._run(call, args)
+                best[place] = min(best[place], taken) if number else best[place]  # the first warms caches up
+            if number and time.perf_counter() - begin > _ENOUGH:
+                break
+        return _Times(*best)
+
+    def _run(self, call: Call, args: Sequence[Any]) -> float:
+        """Seconds that a call takes, with the gradients of its results where they are recorded."""
+        records = torch.is_grad_enabled()
+        taken = [_apart(arg) if isinstance(arg, torch.Tensor) else arg for arg in args]
+        begin = time.perf_counter()
+        results = call(*taken)
+        if records:
+            ends = [each for each in _tensors(results) if each.requires_grad]
+            leaves = [each for each in taken if isinstance(each, torch.Tensor) and each.requires_grad]
+            if ends and leaves:
+                torch.autograd.grad(ends, leaves, [torch.ones_like(each) for each in ends], allow_unused=True)
+        return time.perf_counter() - begin
+
+
+def _apart(tensor: torch.Tensor) -> torch.Tensor:
+    """A copy, laid out alike, that autograd does not connect with the program's."""
+    return tensor.detach().clone().requires_grad_(tensor.requires_grad)
+
+
+def _is_dense(tensor: torch.Tensor) -> bool:
+    return is_dense(tuple(tensor.shape), tensor.stride())
+
+
+def _tensors(results: Any) -> list[torch.Tensor]:
+    if isinstance(results, torch.Tensor):
+        return [results]
+    if isinstance(results, dict):
+        results = list(results.values())
+    return [each for result in results for each in _tensors(result)] if isinstance(results, (tuple, list)) else []
+
+
+def _elements(inputs: Sequence[Any]) -> int:
+    return sum(each.numel() for each in inputs if isinstance(each, torch.Tensor))
+
+
+def _comparable(gm: fx.GraphModule, inputs: Sequence[Any]) -> bool:
+    """Whether a graph is one of torch's own functions, on the CPU, which may be run once more."""
+    if devices_of(gm, inputs) != {"cpu"}:
+        return False
+    return all(node.op != "call_module" and _is_torchs(node) for node in gm.graph.nodes)
+
+
+def _is_torchs(node: fx.Node) -> bool:
+    target: Any = node.target
+    if node.kwargs.get("generator") is not None:
+        return False
+    if node.op != "call_function":
+        return True
+    if isinstance(target, torch._ops.OpOverload):
+        return target.namespace in ("aten", "prims")
+    home = str(getattr(target, "__module__", None) or type(target).__module__)
+    return home.split(".")[0] in _TORCHS and not home.startswith("torch.distributed")

@@ -1,0 +1,208 @@
+"""Graphs that turn out slower than eager: found in an early call, without an effect that the program could see."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import fx
+
+import argand
+from argand import events
+from argand.backends import contest
+from argand.backends.blame import to_blame
+from argand.backends.contest import contested
+
+
+@pytest.fixture
+def slower() -> Iterator[list[events.Event]]:
+    """What is said of graphs that are slower."""
+    found: list[events.Event] = []
+    stop = events.bus.subscribe(found.append, ("slower",))
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "argand: a compiled graph takes")
+        yield found
+    stop()
+
+
+def graph(function: Callable[..., Any], *examples: torch.Tensor, slow: bool = True, choose: bool = True) -> Any:
+    """The graph of a function, and `contested` of a stand-in for its compiled form, which counts its calls."""
+    gm = fx.symbolic_trace(function)
+    calls: list[int] = []
+
+    def compiled(*args: Any) -> Any:
+        calls.append(1)
+        if slow:
+            time.sleep(0.03)
+        return gm.forward(*args)
+
+    if not slow:
+        original = gm.forward
+
+        def forward(*args: Any) -> Any:
+            time.sleep(0.03)
+            return original(*args)
+
+        gm.forward = forward  # type: ignore[method-assign]
+        return contested(lambda *args: (calls.append(1), original(*args))[1], gm, examples, choose=choose), calls
+    return contested(compiled, gm, examples, choose=choose), calls
+
+
+def test_the_faster_runs(slower: list[events.Event]) -> None:
+    x = torch.randn(8, 8)
+    call, calls = graph(lambda x: torch.relu(x) @ x, x)
+    for _ in range(8):
+        assert torch.equal(call(x), torch.relu(x) @ x)
+    compared = len(calls)
+    call(x)
+    assert len(calls) == compared
+    assert len(slower) == 1 and slower[0].data["chosen"] and slower[0].data["compiled_s"] > slower[0].data["eager_s"]
+
+    call, calls = graph(lambda x: torch.relu(x) @ x, x, slow=False)
+    for _ in range(8):
+        call(x)
+    compared = len(calls)
+    call(x)
+    assert len(calls) == compared + 1 and len(slower) == 1
+
+
+def test_it_warns_once() -> None:
+    x = torch.randn(8, 8)
+    call, _ = graph(lambda x: torch.relu(x), x)
+    with pytest.warns(UserWarning, match="takes .* ms a call, eager's kernels take .* ms") as caught:
+        for _ in range(8):
+            call(x)
+    assert len(caught) == 1
+
+
+def test_writes_are_not_repeated(slower: list[events.Event]) -> None:
+    """Nor are they seen: by what holds the tensor, nor by autograd."""
+    x = torch.zeros(8, 8)
+
+    def add(x: torch.Tensor) -> torch.Tensor:
+        x.add_(1)
+        x[0].fill_(5)
+        return x * 2
+
+    call, _ = graph(add, x)
+    for count in range(1, 9):
+        version = x._version
+        call(x)
+        assert bool((x[1:] == count).all()) and x._version == version + 2
+    assert slower
+
+
+def test_random_numbers_are_eagers(slower: list[events.Event]) -> None:
+    x = torch.ones(64, 64)
+    call, _ = graph(lambda x: torch.nn.functional.dropout(x, 0.5, True), x)
+    torch.manual_seed(3)
+    got = [call(x) for _ in range(6)]
+    torch.manual_seed(3)
+    want = [torch.nn.functional.dropout(x, 0.5, True) for _ in range(6)]
+    assert all(map(torch.equal, got, want)) and slower
+
+
+def test_gradients_are_added_up_once(slower: list[events.Event]) -> None:
+    x, weight = torch.randn(8, 8), torch.randn(8, 8, requires_grad=True)
+    hooked: list[int] = []
+    weight.register_hook(lambda grad: hooked.append(1))
+    call, _ = graph(lambda x, w: (x @ w).sin(), x, weight)
+    for count in range(1, 7):
+        call(x, weight).sum().backward()
+        assert len(hooked) == count
+    want = 6 * torch.autograd.grad((x @ weight).sin().sum(), weight)[0]
+    torch.testing.assert_close(weight.grad, want)
+    assert slower
+
+
+@pytest.mark.parametrize(
+    "refused", ["a function of the program", "a generator", "shared memory", "a subclass", "views"]
+)
+def test_what_is_not_run_twice(refused: str, slower: list[events.Event]) -> None:
+    x: Any = torch.zeros(8, 8)
+    y: Any = x
+    seen: list[int] = []
+
+    def own(x: torch.Tensor) -> torch.Tensor:
+        seen.append(1)
+        return x + 1
+
+    functions: dict[str, Callable[..., Any]] = {
+        "a generator": lambda x, y: torch.bernoulli(x, generator=y),
+        "shared memory": lambda x, y: x.add_(y) * 1,
+    }
+    gm = fx.symbolic_trace(functions.get(refused, lambda x, y: x + y))
+    if refused == "a function of the program":
+        (node,) = (node for node in gm.graph.nodes if node.op == "call_function")
+        node.target, node.args = own, node.args[:1]
+        gm.recompile()
+    if refused == "a subclass":
+        y = torch.zeros(8, 8).as_subclass(type("Mine", (torch.Tensor,), {}))
+    elif refused == "views":
+        y = torch.zeros(8).expand(8, 8)
+    elif refused == "a generator":
+        y = torch.Generator()
+    elif refused != "shared memory":
+        y = torch.zeros(8, 8)
+    calls: list[int] = []
+    compiled = lambda *args: (calls.append(1), time.sleep(0.01), gm.forward(*args))[2]  # noqa: E731
+    call = contested(compiled, gm, (x, y), choose=True)
+    for _ in range(6):
+        call(x, y)
+    assert len(calls) == 6 and not slower and len(seen) in (0, 6)
+
+
+def test_nothing_is_timed_while_a_profiler_looks_on(slower: list[events.Event]) -> None:
+    x = torch.randn(8, 8)
+    call, calls = graph(lambda x: torch.relu(x), x)
+    with torch.profiler.profile():
+        for _ in range(6):
+            call(x)
+    assert len(calls) == 6 and not slower
+
+
+def test_without_the_option_it_is_only_said(slower: list[events.Event], monkeypatch: pytest.MonkeyPatch) -> None:
+    x = torch.randn(1 << 10, 1 << 8)
+    call, calls = graph(lambda x: torch.relu(x), x, choose=False)
+    for _ in range(contest._TELL_AT + 3):
+        assert torch.equal(call(x), torch.relu(x))
+    compared = len(calls)
+    call(x)
+    assert len(calls) == compared + 1 and len(slower) == 1 and not slower[0].data["chosen"]
+    small = torch.randn(8)
+    call, calls = graph(lambda x: torch.relu(x), small, choose=False)
+    for _ in range(contest._TELL_AT + 3):
+        call(small)
+    assert len(calls) == contest._TELL_AT + 3
+
+
+def test_compiled_training_steps_are_eagers(slower: list[events.Event], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Statistics of batch norms, gradients, results; whichever is faster, and after the change."""
+    monkeypatch.setattr(contest, "_SLOWER", 0.0)  # every compiled graph counts as slower
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(16, 16), torch.nn.BatchNorm1d(16), torch.nn.ReLU(inplace=True))
+    twin = torch.nn.Sequential(torch.nn.Linear(16, 16), torch.nn.BatchNorm1d(16), torch.nn.ReLU(inplace=True))
+    twin.load_state_dict(model.state_dict())
+    compiled = argand.compile(model, options={"never_slower": True})
+    for _ in range(6):
+        x = torch.randn(32, 16)
+        got, want = compiled(x), twin(x)
+        torch.testing.assert_close(got, want)
+        got.square().mean().backward()
+        want.square().mean().backward()
+    assert len(slower) == 1 and slower[0].data["chosen"]
+    for one, two in zip([*model.parameters(), *model.buffers()], [*twin.parameters(), *twin.buffers()]):
+        torch.testing.assert_close(one, two)
+    for one, two in zip(model.parameters(), twin.parameters()):
+        torch.testing.assert_close(one.grad, two.grad)
+
+
+def test_the_kernel_to_blame() -> None:
+    compiled = {"graph_0_cpp_fused_sin_add_0": 900.0, "graph_0_cpp_fused_pow_1": 500.0, "aten::mm": 5000.0}
+    eager = {"aten::sin": 700.0, "aten::add": 150.0, "aten::pow": 100.0, "aten::mm": 4900.0}
+    assert to_blame(compiled, eager).startswith("graph_0_cpp_fused_pow_1 loses most (0.5 ms; in eager 0.1 ms)")
+    assert to_blame({}, eager) == "the time is not in its kernels"
