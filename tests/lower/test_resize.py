@@ -33,7 +33,7 @@ def same(function, x):
     compiled = argand.compile(function, fullgraph=True, dynamic=False)
     made, want = gradient(compiled, x), gradient(function, x)
     assert same_layout(want[0], made[0].stride())
-    torch.testing.assert_close(made, want, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(made, want, rtol=1e-5, atol=1e-5, equal_nan=True)
 
 
 @pytest.mark.parametrize(("mode", "x", "size"), CASES)
@@ -96,3 +96,18 @@ def test_gradients_on_several_threads():
                 same(lambda x, mode=mode: F.interpolate(x, scale_factor=3, mode=mode), one)
     finally:
         torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("mode", ["bilinear", "bicubic"])
+def test_infinities_beside_a_dimension_that_stays(mode):
+    x = torch.zeros(1, 2, 6, 6)
+    x[0, 0, 4, 2], x[0, 1, 1, 3] = float("inf"), float("nan")
+    for layout in (torch.contiguous_format, torch.channels_last):
+        for size in ((6, 4), (3, 6), (9, 6), (6, 6)):
+            same(lambda x, size=size: F.interpolate(x, size, mode=mode), x.to(memory_format=layout))
+
+
+def test_many_positions_that_are_looked_up():
+    """Statement 64 looks up, and is no type of the generated source."""
+    x = torch.randn(2, 8, 1, 4, 5, dtype=torch.float64)
+    same(lambda x: F.interpolate(x, 16, mode="trilinear"), x)

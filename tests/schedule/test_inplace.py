@@ -6,6 +6,7 @@ import torch
 from loop_programs import Builder
 from test_fusion import kernels, relu
 
+import argand
 from argand.ir.interpret import interpret
 from argand.ir.target import cpu
 from argand.schedule.inplace import write_inputs_in_place
@@ -46,4 +47,34 @@ def test_a_result_that_several_kernels_store_takes_no_memory_of_an_input():
     assert total.buffer not in made.aliases
     inputs = b.example()
     for one, two in zip(interpret(program, inputs), run_schedule(made, inputs), strict=True):
+        torch.testing.assert_close(two, one)
+
+
+def test_a_result_that_is_written_in_parts_takes_over_no_memory_that_is_still_read():
+    """The first part is written while another kernel has yet to read the buffer that dies with the second one."""
+    b = Builder()
+    x = b.input(16)
+    dying = b.extern(torch.ops.aten.sin.default, x, size=[16])
+    total = b.buffer([16])
+    b.pointwise(relu, x.narrow(0, 0, 8), out=total.narrow(0, 0, 8))
+    read = b.extern(torch.ops.aten.add.Tensor, total.narrow(0, 0, 8), dying.narrow(0, 0, 8), size=[8])
+    b.pointwise(lambda o, u, v: o.add(u, v), dying.narrow(0, 8, 8), read, out=total.narrow(0, 8, 8))
+    program = b.program(b.extern(torch.ops.aten.neg.default, total, size=[16]))
+    inputs = b.example()
+    for one, two in zip(interpret(program, inputs), run_schedule(schedule(program), inputs), strict=True):
+        torch.testing.assert_close(two, one)
+
+
+def test_parts_of_a_gradient_that_two_kernels_write():
+    x = torch.linspace(-1, 1, 8).view(2, 2, 2).mT.contiguous().mT
+    tau, y = torch.linspace(0.1, 0.4, 4).view(2, 2), torch.linspace(1, 2, 8).view(2, 2, 2)
+
+    def function(x, tau, y):
+        return torch.ormqr(x, tau, y, left=True, transpose=True)
+
+    def gradients(made):
+        given = [one.clone().requires_grad_() for one in (x, tau, y)]
+        return torch.autograd.grad(made(*given).sin().sum(), given)
+
+    for one, two in zip(gradients(function), gradients(argand.compile(function)), strict=True):
         torch.testing.assert_close(two, one)

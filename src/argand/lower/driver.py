@@ -23,6 +23,7 @@ from argand.ir.loops import Buffer, ExternNode, Origin, Program, TensorRef, Valu
 from argand.ir.target import Targets
 from argand.lower.context import SHARED_COST, SHARED_TRAFFIC, Context
 from argand.lower.dump import dump
+from argand.lower.layout import is_dense
 from argand.lower.lowerings import REGISTRY
 from argand.lower.recorder import Recorder
 from argand.lower.registry import NoLowering
@@ -313,6 +314,8 @@ class _Lowering:
             own = position in handed_over
             if ref.buffer in mutated or (own and (kind != "temp" or ref.buffer in taken)):
                 ref = self._copy(output, value)
+            elif own and self._has_gaps(output, ref):
+                ref = self._copied_by_kernel(output, value, "a result with gaps between its elements")
             if own:
                 taken.add(ref.buffer)
             refs.append(ref)
@@ -345,8 +348,20 @@ class _Lowering:
         try:
             return ctx.realise(ctx.lazy(x.load, [x], cost=0))
         except NoLowering:
-            copy: Tensor = ctx.extern(torch.ops.aten.clone.default, (x,), {}, reason="a copy of an aliased output")
-            return ctx.realise(copy)
+            return self._copied_by_kernel(node, x, "a copy of an aliased output")
+
+    def _has_gaps(self, node: fx.Node, ref: TensorRef) -> bool:
+        """Whether eager leaves gaps between a result's elements, where the buffer has none."""
+        val, ctx = node.meta["val"], self.ctx
+        size, stride = ctx.sizes(val.shape), ctx.sizes(val.stride())
+        apart = all(step != 0 for step, extent in zip(stride, size) if extent != 1)
+        return apart and ref.stride != stride and not is_dense(size, stride, ctx.hints)
+
+    def _copied_by_kernel(self, node: fx.Node, x: Tensor, reason: str) -> TensorRef:
+        """A copy in the layout of the node's result."""
+        ctx = self.ctx
+        ctx.node, ctx.val, ctx.device = node, node.meta["val"], x.device
+        return ctx.realise(ctx.extern(torch.ops.aten.clone.default, (x,), {}, reason=reason))
 
 
 def ctx_hint(ctx: Context, size: tuple[Any, ...]) -> int:

@@ -36,7 +36,7 @@ def run_schedule(
         if isinstance(step, KernelPlan):
             for name in step.outputs:
                 taken = schedule.aliases.get(name)
-                if taken is not None:
+                if taken is not None and name not in whole.memory:
                     whole.memory[name] = whole.memory.pop(taken)
                 whole.allocate(name)
             run(step, whole.env, whole.memory)

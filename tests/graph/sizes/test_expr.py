@@ -87,6 +87,16 @@ def test_symbolic_sizes():
     assert simplify(j % unknown, ranges) is j % unknown
 
 
+def test_variables_that_are_called_as_types_are():
+    assert [to_c(2 * Var(name)) for name in ("i7", "i8", "i16", "i32", "i64")] == [
+        "2*i7",
+        "2*i8_",
+        "2*i16_",
+        "2*i32_",
+        "2*i64_",
+    ]
+
+
 def test_coefficient_and_free():
     assert coefficient(8 * i + j + 3, i) == 8
     assert coefficient(8 * i + j, k) == 0

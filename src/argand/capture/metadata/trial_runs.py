@@ -93,6 +93,8 @@ def may_run(func: Function) -> bool:
 def is_view(func: Function) -> bool:
     """Whether a function computes nothing."""
     name = getattr(func, "__name__", "")
+    if getattr(func, "__module__", None) == "torch.nn.functional":  # its `unfold` copies, the method does not
+        return False
     return name in ("__get__", "__set__", "__delete__") or name in _VIEWS
 
 

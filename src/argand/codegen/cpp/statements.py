@@ -254,7 +254,7 @@ class Printer:
             if var is self.lanes.var:
                 mapping[var] = var + _LANE
             elif source is not None and self.is_vector(source):
-                mapping[var] = Var(f"{var.name}[l]")
+                mapping[var] = Var(f"{to_c(var)}[l]")
         return to_c(substitute(index, mapping))
 
     def _load(self, value: Value) -> str:
@@ -367,16 +367,16 @@ class Printer:
         source, size, wrap = value.args
         text = self.operand(source, vector)
         flag = "true" if wrap else "false"
-        limit = to_c(size)
+        name, limit = to_c(Var(f"i{value.id}")), to_c(size)
         if not vector:
-            self.out.line(f"const i64 i{value.id} = check_index<{flag}>({text}, {limit}, error);")
+            self.out.line(f"const i64 {name} = check_index<{flag}>({text}, {limit}, error);")
         elif self.lanes.mask:
             self.out.line(
-                f"const auto i{value.id} = check_indices_masked<{flag}>({text}, {limit}, error, {self.lanes.mask});"
+                f"const auto {name} = check_indices_masked<{flag}>({text}, {limit}, error, {self.lanes.mask});"
             )
         else:
             tail = f", {self.lanes.tail}" if self.lanes.tail else ""
-            self.out.line(f"const auto i{value.id} = check_indices<{flag}>({text}, {limit}, error{tail});")
+            self.out.line(f"const auto {name} = check_indices<{flag}>({text}, {limit}, error{tail});")
 
     # --- scans
 

@@ -110,6 +110,7 @@ class _Writer:
     constant_views: dict[str, str] = field(default_factory=dict)
     ref_names: dict[TensorRef, str] = field(default_factory=dict)
     view_count: int = 0
+    adopted: set[str] = field(default_factory=set)  # buffers that took over another one's memory
     local_views: dict[str, list[TensorRef]] = field(default_factory=dict)  # by buffer: views that have names in `call`
     large: bool = False
     used: Mapping[TensorRef, int] = field(default_factory=dict)
@@ -304,10 +305,11 @@ class _Writer:
         self.body.append(f"{plan.name}({', '.join([*args, *ints])})")
 
     def _adopt(self, name: str) -> None:
-        """`name` takes over the memory of a buffer that is not needed any more."""
+        """`name`, when it is first written, takes over the memory of a buffer that is not needed any more."""
         taken = self.plan.same_as.get(name)
-        if taken is None:
+        if taken is None or name in self.adopted:
             return
+        self.adopted.add(name)
         new, old = self.schedule.buffers[name], self.schedule.buffers[taken]
         root = memory_of(self.plan.same_as, taken)
         if self.plan.in_arena(root):

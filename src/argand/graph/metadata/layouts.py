@@ -244,6 +244,11 @@ def _contiguous(made: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
     return in_format(made, torch.contiguous_format)
 
 
+def _resized(made: torch.Tensor, x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+    """In the memory format of the argument."""
+    return in_format(made, suggested_format(x))
+
+
 def _all_contiguous(made: Any, *args: Any, **kwargs: Any) -> Any:
     return tuple(in_format(one, torch.contiguous_format) for one in made)
 
@@ -367,6 +372,8 @@ RULES: dict[Any, Rule] = {
             aten.fill.Tensor,
             aten.flip.default,
             aten.frexp.Tensor,
+            aten.index_fill.int_Scalar,
+            aten.index_fill.int_Tensor,
             aten.index_put.default,
             aten._unsafe_index_put.default,
             aten._unsafe_masked_index_put_accumulate.default,
@@ -386,11 +393,16 @@ RULES: dict[Any, Rule] = {
             aten.prod.dim_int,
             aten.amax.default,
             aten.amin.default,
+            aten.im2col.default,
+            aten.isin.Scalar_Tensor,
+            aten.isin.Tensor_Scalar,
+            aten.isin.Tensor_Tensor,
             aten.linalg_vector_norm.default,
             aten.var.correction,
         ),
         _contiguous,
     ),
+    **dict.fromkeys((aten.upsample_bilinear2d.default, aten.upsample_bicubic2d.default), _resized),
     aten.aminmax.default: _all_contiguous,
     aten.var_mean.correction: _all_contiguous,
     aten.binary_cross_entropy.default: _loss,

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from math import gcd
-from typing import Any
+from typing import Any, Final
 
 from argand.graph.sizes.expr_nodes import (
     ONE,
@@ -163,6 +163,9 @@ def exact_divide(value: Expr, by: Expr) -> Expr | None:
     return quotient if quotient * by is value else None
 
 
+_C_TYPES: Final = ("i8", "i16", "i32", "i64")  # of the generated source; variables may be called so, too
+
+
 def to_c(expr: ExprLike) -> str:
     """C source of `expr`, for operands of `//` and `%` that are not negative, unless symbols occur in them."""
     if isinstance(expr, int):
@@ -178,7 +181,7 @@ def to_c(expr: ExprLike) -> str:
         return "*".join(_c_factor(arg) for arg in expr.args)
     if isinstance(expr, Add):
         return " + ".join(to_c(arg) for arg in expr.args).replace("+ -", "- ")
-    return str(expr)
+    return f"{expr}_" if isinstance(expr, Var) and expr.name in _C_TYPES else str(expr)
 
 
 def is_natural(expr: Expr) -> bool:

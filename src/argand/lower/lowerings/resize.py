@@ -86,9 +86,9 @@ class Axis:
         return [(self._at(ops, ops.to_dtype(ops.floor(source), torch.int64)), None)]
 
     def linear(self, ops: Recorder, out: Expr) -> list[Tap]:
-        """The two neighbours and their weights."""
+        """The two neighbours and their weights; where a dimension stays, one twice: infinity times 0 is NaN."""
         if self.size == self.count:
-            return [(out, None)]
+            return [(out, None), (out, self._number(ops, 0.0))]
         source = ops.maximum(self._source(ops, out), self._number(ops, 0.0))
         low = ops.minimum(ops.to_dtype(source, torch.int64), ops.constant(self.size - 1, torch.int64))
         part = ops.sub(source, ops.to_dtype(low, self.math))

@@ -1,0 +1,47 @@
+"""Strides of results, as they are and as a program reads them, of arguments in all kinds of layouts."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import argand
+
+whole = torch.randn(9, 9, 9, 9)
+gaps = whole[1:7:2, 1:8:3, 2:6, ::3]
+first = torch.tensor([0])
+LAYOUTS = {
+    "permuted": torch.randn(2, 3, 4, 5).permute(3, 0, 2, 1),
+    "gaps": gaps,
+    "gaps, permuted": gaps.permute(3, 1, 0, 2),
+    "channels last": torch.randn(2, 3, 4, 5).contiguous(memory_format=torch.channels_last),
+    "expanded": torch.randn(2, 1, 4, 1).expand(2, 3, 4, 5).permute(2, 3, 0, 1),
+    "sizes of one": torch.randn(1, 3, 1, 5).permute(3, 0, 1, 2),
+}
+FUNCTIONS = {
+    "isin": lambda x: torch.isin(x, x[0]),
+    "isin of a number": lambda x: torch.isin(x, 1.0),
+    "unfold": lambda x: F.unfold(x, 1),
+    "index_fill": lambda x: x.index_fill(1, first, 1.0),
+    "index_fill by a tensor": lambda x: x.index_fill(1, first, torch.tensor(1.0)),
+    "index_copy": lambda x: x.index_copy(1, first, x.narrow(1, 0, 1)),
+    "slice_scatter": lambda x: torch.slice_scatter(x, x.narrow(1, 0, 1) * 2, 1, 0, 1),
+    "select_scatter": lambda x: torch.select_scatter(x, x.select(1, 0) * 2, 1, 0),
+    "diagonal_scatter": lambda x: torch.diagonal_scatter(x, x.diagonal() * 2),
+    "bilinear": lambda x: F.interpolate(x, (4, 4), mode="bilinear"),
+    "bicubic": lambda x: F.interpolate(x, (4, 4), mode="bicubic"),
+    "nearest": lambda x: F.interpolate(x, (4, 4)),
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("backend", ["native", "eager"])
+def test_as_in_eager(layout, backend):
+    def function(x):
+        made = [each(x) for each in FUNCTIONS.values()]
+        return [(each, each.stride(), each * 2) for each in made]
+
+    x = LAYOUTS[layout]
+    got = argand.compile(function, backend=backend)(x)
+    for name, want, made in zip(FUNCTIONS, function(x), got, strict=True):
+        assert (want[0].stride(), want[1], want[2].stride()) == (made[0].stride(), made[1], made[2].stride()), name
+        torch.testing.assert_close(made[0], want[0], equal_nan=True)
