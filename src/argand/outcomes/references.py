@@ -28,7 +28,7 @@ from argand.runtime.recipes import Recipe, recipe_of
 Row = tuple[Any, ...]
 _CONTAINERS: Final = {tuple: "tuple", list: "list", set: "set", frozenset: "frozenset", torch.Size: "size"}
 _NAMES: Final = {torch.dtype: "dtype", torch.layout: "layout", torch.memory_format: "memory_format"}
-_DESCRIPTORS: Final = (
+DESCRIPTORS: Final = (
     types.MethodDescriptorType,
     types.WrapperDescriptorType,
     types.GetSetDescriptorType,
@@ -220,7 +220,7 @@ class Describer:
             return ("region", self.row(obj.fn))
         path = self._path(obj)
         if path is not None:
-            return path
+            return (*path, fingerprints.name_of(cls)) if path[0] == "path" else path
         if id(obj) in self.places and _replaceable(obj):
             return ("place", *self.places[id(obj)])
         raise Unstorable(f"a {fingerprints.name_of(cls)} that is found in no module")
@@ -252,7 +252,7 @@ class Describer:
     def _path(self, obj: Any) -> Row | None:
         """The way to a function, class or object from a module."""
         cls = type(obj)
-        if cls in _DESCRIPTORS:
+        if cls in DESCRIPTORS:
             return ("raw", self.row(obj.__objclass__), obj.__name__)
         if cls is types.FunctionType or issubclass(cls, type):
             home, name = obj.__module__, obj.__qualname__

@@ -14,7 +14,7 @@ import torch
 from argand._core import _C
 from argand.graph.nodes import codec
 from argand.outcomes import fingerprints
-from argand.outcomes.references import Checks, Row, reached, step
+from argand.outcomes.references import DESCRIPTORS, Checks, Row, reached, step
 from argand.runtime.recipes import compile_wrapper, with_recipe
 
 OWN: Final = "argand."
@@ -134,7 +134,7 @@ class Resolver:
         return self._values[node]
 
 
-def _path(_: Resolver, home: str, name: str, steps: Sequence[tuple[Any, ...]]) -> Any:
+def _path(_: Resolver, home: str, name: str, steps: Sequence[tuple[Any, ...]], kind: str) -> Any:
     if home.startswith(OWN):
         importlib.import_module(home)
     found = reached(home, name)
@@ -142,6 +142,9 @@ def _path(_: Resolver, home: str, name: str, steps: Sequence[tuple[Any, ...]]) -
         found = step(found, way)
     if found is None:
         raise Mismatch(f"there is no {home}.{name}")
+    cls = type(found)
+    if fingerprints.name_of(cls) != kind or (cls is types.BuiltinFunctionType and found.__name__ != name):
+        raise Mismatch(f"{home}.{name} is another than it was")
     return found
 
 
@@ -152,7 +155,11 @@ def _module(_: Resolver, name: str) -> Any:
 
 
 def _raw(resolver: Resolver, owner: int, name: str) -> Any:
-    return vars(resolver.object(owner))[name]
+    cls = resolver.object(owner)
+    found = vars(cls)[name]
+    if type(found) not in DESCRIPTORS or found.__objclass__ is not cls or found.__name__ != name:
+        raise Mismatch(f"{cls.__qualname__}.{name} is another than it was")
+    return found
 
 
 def _operator(_: Resolver, namespace: str, name: str, overload: str) -> Any:

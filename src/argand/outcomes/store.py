@@ -25,7 +25,7 @@ from argand.outcomes.references import Unstorable
 from argand.runtime import cache
 from argand.runtime.environment import environment, replaced
 
-FORMAT: Final = 1
+FORMAT: Final = 2
 _MOST: Final = 16
 """Records of one code object; the oldest go."""
 _LARGEST: Final = 32 << 20
@@ -71,7 +71,7 @@ class Store:
             try:
                 with events.span("load_outcome", "capture", function=info.code.co_name):
                     entry = records.installed(record, info, region, label())
-            except (records.Mismatch, ArgandError) as error:
+            except (records.Mismatch, ArgandError, ValueError, RecursionError) as error:
                 text = str(error)
                 events.emit("cache", "capture", text, outcome="mismatch", level="outcome", reason=text)
                 continue
@@ -90,14 +90,14 @@ class Store:
         if self.collected is not None:
             try:
                 self.collected.append(records.described(info, captured))
-            except Unstorable as error:
+            except (Unstorable, ValueError, RecursionError) as error:
                 self.collected.append(str(error))
             return
         try:
             record = records.described(info, captured)
             others = [other for other in _read(_key(info, request)) if not _same(other, record)]
             packed = marshal.dumps((FORMAT, [record, *others][:_MOST]))
-        except (Unstorable, ValueError, ToolchainError) as error:
+        except (Unstorable, ValueError, RecursionError, ToolchainError) as error:
             reason = str(error)
             events.emit("cache", "capture", reason, outcome="bypass", level="outcome", reason=reason)
             return
@@ -112,20 +112,20 @@ def _same(one: records.Record, other: records.Record) -> bool:
 
 
 def _key(info: _C.FrameInfo, request: str) -> str:
-    """Of the disk cache; "" where there is no compiler that works."""
+    """Of the disk cache; "" where there is no compiler that works, or the code has constants that are no code's."""
     try:
         around = environment()
-    except ToolchainError:
+        parts = [
+            f"format {FORMAT}, threads {torch.get_num_threads()}, deterministic {compat.deterministic()}",
+            around,
+            request,
+            f"{info.globals.get('__name__')}.{info.code.co_qualname}",
+            fingerprints.of_code(info.code),
+            *[fingerprints.name_of(type(arg)) for arg in info.args],
+            *[_held(cell) for cell in info.closure or ()],
+        ]
+    except (ToolchainError, ValueError):  # marshal writes plain constants only: code after a graph break may have others
         return ""
-    parts = [
-        f"format {FORMAT}, threads {torch.get_num_threads()}, deterministic {compat.deterministic()}",
-        around,
-        request,
-        f"{info.globals.get('__name__')}.{info.code.co_qualname}",
-        fingerprints.of_code(info.code),
-        *[fingerprints.name_of(type(arg)) for arg in info.args],
-        *[_held(cell) for cell in info.closure or ()],
-    ]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:40]
 
 

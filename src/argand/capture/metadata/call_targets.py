@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 import operator
+import os
+import sys
 import types
 from dataclasses import dataclass
 
@@ -92,6 +94,55 @@ METHODS_OF_OPERATORS: dict[object, Target] = {
 }
 """Torch hands `a + b` over as Tensor.add: where the program wrote an operator, the graph shows it."""
 OPERATOR_OPCODES = frozenset(("BINARY_OP", "COMPARE_OP", *(op.opcode for op in UNARY)))
+
+
+_DESCRIPTORS = (types.MethodDescriptorType, types.WrapperDescriptorType)
+_PLACES = (*_Tensor.__mro__, torch.nn.functional, torch.functional, torch)
+_OWN_FILES = os.path.dirname(str(torch.__file__)) + os.sep
+
+
+_SPECIAL_METHODS: dict[object, list[tuple[str, object]]] = {
+    operator.abs: [("__abs__", _Tensor.__abs__)],
+    operator.getitem: [("__getitem__", _Tensor.__getitem__)],
+    operator.setitem: [("__setitem__", _Tensor.__setitem__)],
+}
+"""What an operator of a graph asks its operands for."""
+_SPECIAL_METHODS |= {
+    op.native: [
+        (name, getattr(_Tensor, name))
+        for name in (op.method, getattr(op, "reflected", ""), getattr(op, "inplace", ""))
+        if name and hasattr(_Tensor, name)
+    ]
+    for op in (*BINARY.values(), *COMPARE.values(), *UNARY)
+}
+
+
+def is_replaced(func: object, target: Target) -> bool:
+    """Whether the program put another function where a graph looks for `func`: it finds what it calls by name.
+
+    Torch looks its functions up by name too when it asks what overrides them, and then hands over the other function.
+    """
+    for special, method in _SPECIAL_METHODS.get(target.target, ()):
+        if getattr(_Tensor, special, None) is not method:
+            return True
+    cls, name = type(func), getattr(func, "__name__", "")
+    if cls is types.BuiltinFunctionType:
+        home: object = sys.modules.get(getattr(func, "__module__", None) or "")
+    elif cls in _DESCRIPTORS or getattr(func, "__qualname__", "") == f"Tensor.{name}":
+        home = _Tensor
+    elif cls is types.FunctionType:
+        home = sys.modules.get(getattr(func, "__module__", None) or "")
+    else:
+        return False
+    if cls is types.FunctionType and not _is_own(func):
+        return any(func is held for place in _PLACES for held in vars(place).values())
+    found = getattr(home, name, func)
+    return found is not func and not _is_own(found)
+
+
+def _is_own(function: object) -> bool:
+    """Whether a function is Python code of torch's."""
+    return type(function) is types.FunctionType and function.__code__.co_filename.startswith(_OWN_FILES)
 
 
 @functools.lru_cache(maxsize=8192)

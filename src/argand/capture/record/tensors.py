@@ -29,6 +29,7 @@ from argand.capture.metadata.call_targets import (
     METHODS_OF_OPERATORS,
     OPERATOR_OPCODES,
     Target,
+    is_replaced,
     placed,
     target_of,
 )
@@ -43,6 +44,16 @@ from argand.graph import time_limit
 _Tensor = torch.Tensor
 _Parameter = torch.nn.Parameter
 _SEQUENCES: frozenset[type] = frozenset((list, tuple, str, torch.Size))
+
+
+def _replaced(func: Function) -> errors.GraphBreak:
+    name = getattr(func, "__name__", str(func))
+    return errors.graph_break(
+        kind="torch function that is not known",
+        context=name,
+        explanation=f"The program put another function in place of torch's {name}, and a graph would call that one.",
+        hints=("Call it outside the compiled function.",),
+    )
 
 
 class GraphBuilder:
@@ -196,6 +207,8 @@ class GraphBuilder:
         if device is None:
             device = metadata.logical_device(func, infos, kwargs)
         target = self._operator(func, kwargs) or target_of(func)
+        if is_replaced(func, target):
+            raise _replaced(func)
         writes = target.mutates or "out" in kwargs
         if writes:
             metadata.refuse_overlapping(func, args)

@@ -50,10 +50,23 @@ def handler(*functions: Any) -> Callable[[Handler], Handler]:
 
     def register(fn: Handler) -> Handler:
         for function in functions:
-            enter(HANDLERS, _key(function), fn)
+            if not _is_programs(_key(function)):
+                enter(HANDLERS, _key(function), fn)
         return fn
 
     return register
+
+
+_OWN_FOLDERS = tuple(os.path.dirname(str(module.__file__)) + os.sep for module in (torch, errors))
+_WRAPPERS = ("typing_extensions.py", "warnings.py", "contextlib.py", "functools.py")
+
+
+def _is_programs(function: object) -> bool:
+    """Whether a program put a function of its own in place of torch's before capture was imported."""
+    if type(function) is not types.FunctionType:
+        return False
+    path = function.__code__.co_filename
+    return not path.startswith(_OWN_FOLDERS) and os.path.basename(path) not in _WRAPPERS
 
 
 def enter_rows(table: Mapping[str, Handler]) -> None:
@@ -193,7 +206,8 @@ def _code_handler(fn: Function) -> Handler | None:
 def _hashable_handler(fn: Function) -> Handler | None:
     try:
         handler = HANDLERS.get(_key(fn))
-        if handler is None and isinstance(fn, types.FunctionType) and str(fn.__module__).startswith("torch"):
+        own = isinstance(fn, types.FunctionType) and os.sep + "torch" + os.sep in fn.__code__.co_filename
+        if handler is None and own:
             # torch replaces some of its functions by wrappers when its own compiler is first used
             inner = vars(fn).get("__wrapped__")
             handler = None if inner is None else HANDLERS.get(_key(inner))

@@ -1,0 +1,95 @@
+"""Code and functions that no text tells of: their outcomes are not stored, and what they compute is eager's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import argand
+from outcomes.processes import STORED, Program
+
+RESUMED = """
+import argand
+import torch
+
+class Managed:
+    def __enter__(self):
+        return self
+    def __exit__(self, *exc):
+        return False
+
+def main(x):
+    try:
+        with Managed():
+            x = x * 2
+            argand.graph_break()
+            x = x + 1
+            raise IndexError(str(x.shape))
+    except IndexError as error:
+        x = x * len(str(error))
+    return x + 3
+"""
+CONSTANTS = """
+import types
+
+class Thing:
+    def __bool__(self):
+        return True
+
+def _plain(x):
+    return x * 2 if "thing" else x
+
+_code = _plain.__code__
+main = types.FunctionType(
+    _code.replace(co_consts=tuple(Thing() if c == "thing" else c for c in _code.co_consts)), globals(), "main"
+)
+"""
+DEFAULTS = """
+holds_itself = [2]
+holds_itself.append(holds_itself)
+
+def helper(x, numbers=holds_itself):
+    return x * numbers[0]
+
+def main(x):
+    return helper(x) + 1
+"""
+CALLED = """
+import types
+
+def _plain(x):
+    return x * 2 if x.dim() == "thing" else x + 1
+
+_code = _plain.__code__
+helper = types.FunctionType(
+    _code.replace(co_consts=tuple(object() if c == "thing" else c for c in _code.co_consts)), globals(), "helper"
+)
+
+def main(x):
+    return helper(x) * 3
+"""
+CHECK = """
+import torch
+
+def check(compile):
+    with torch.no_grad():
+        x = torch.randn(5)
+        compiled = compile(main)
+        for _ in range(2):
+            torch.testing.assert_close(compiled(x), main(x))
+"""
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Path) -> Iterator[None]:
+    with argand.config.patch({**STORED, "cache_dir": str(tmp_path / "cache")}):
+        yield
+
+
+@pytest.mark.parametrize("text", [RESUMED, CONSTANTS, DEFAULTS, CALLED])
+def test_it_runs_in_each_process(tmp_path: Path, text: str) -> None:
+    program = Program(tmp_path, text + CHECK)
+    for _ in range(3):
+        program.run()
