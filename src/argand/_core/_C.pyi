@@ -46,6 +46,9 @@ class FrameInfo:
     def entries(self) -> int:
         """How many live entries this code holds for the current key."""
     @property
+    def wasted(self) -> int:
+        """How many entries were dropped now, because an object of theirs is gone, that no call ever matched."""
+    @property
     def failures(self) -> tuple[tuple[int, str, str], ...]:
         """One (entry index, guard label, detail) for each entry of this key that was tried, in the order tried."""
 

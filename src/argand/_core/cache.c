@@ -273,11 +273,11 @@ list_entries(const CodeCache *cache, PyObject *key)
 }
 
 PyObject *
-cache_explain(CodeCache *cache, PyObject *key, const FrameView *view, Py_ssize_t *live)
+cache_explain(CodeCache *cache, PyObject *key, const FrameView *view, Py_ssize_t *live, Py_ssize_t *wasted)
 {
     PyObject *entries = list_entries(cache, key);
     PyObject *failures = entries == NULL ? NULL : PyTuple_New(PyList_GET_SIZE(entries));
-    *live = 0;
+    *live = *wasted = 0;
     for (Py_ssize_t i = 0; failures != NULL && i < PyList_GET_SIZE(entries); i++) {
         Entry *entry = (Entry *)PyList_GET_ITEM(entries, i);
         PyObject *why = fits_globals(entry, view)
@@ -300,6 +300,7 @@ cache_explain(CodeCache *cache, PyObject *key, const FrameView *view, Py_ssize_t
         PyTuple_SET_ITEM(failures, i, failure);
         Py_XSETREF(entry->last_failure, why);
         if (guard_tree_dead(entry->guards)) {
+            *wasted += entry->hits == 0;
             cache_remove(cache, entry);
         }
         else {

@@ -6,7 +6,7 @@
 typedef struct {
     PyObject_HEAD
     PyObject *code, *func, *globals, *builtins, *closure, *args, *failures;
-    Py_ssize_t entries;
+    Py_ssize_t entries, wasted;
 } FrameInfo;
 
 static PyMemberDef frame_info_members[] = {
@@ -18,6 +18,7 @@ static PyMemberDef frame_info_members[] = {
     {"args", T_OBJECT, offsetof(FrameInfo, args), READONLY, NULL},
     {"failures", T_OBJECT, offsetof(FrameInfo, failures), READONLY, NULL},
     {"entries", T_PYSSIZET, offsetof(FrameInfo, entries), READONLY, NULL},
+    {"wasted", T_PYSSIZET, offsetof(FrameInfo, wasted), READONLY, NULL},
     {NULL},
 };
 
@@ -70,14 +71,14 @@ PyObject *
 frame_info_new(PyObject *code, PyObject *func, const FrameView *view, CodeCache *cache, PyObject *key)
 {
     PyObject *args = PyTuple_New(view->nargs), *failures = NULL;
-    Py_ssize_t live = 0;
+    Py_ssize_t live = 0, wasted = 0;
     if (args == NULL) {
         return NULL;
     }
     for (Py_ssize_t i = 0; i < view->nargs; i++) {
         PyTuple_SET_ITEM(args, i, Py_XNewRef(view->args[i]));
     }
-    failures = cache == NULL ? PyTuple_New(0) : cache_explain(cache, key, view, &live);
+    failures = cache == NULL ? PyTuple_New(0) : cache_explain(cache, key, view, &live, &wasted);
     FrameInfo *info = failures == NULL ? NULL : PyObject_GC_New(FrameInfo, &FrameInfo_Type);
     if (info == NULL) {
         Py_DECREF(args);
@@ -92,6 +93,7 @@ frame_info_new(PyObject *code, PyObject *func, const FrameView *view, CodeCache 
     info->args = args;
     info->failures = failures;
     info->entries = live;
+    info->wasted = wasted;
     PyObject_GC_Track(info);
     return (PyObject *)info;
 }

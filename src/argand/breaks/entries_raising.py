@@ -8,7 +8,8 @@ PAGES: tuple[Page, ...] = (
     Page(
         kind="operation that may raise inside a try block",
         what="An operation that some values make raise (an index out of range, a singular matrix) stands in a "
-        "`try` or `with` block, and the program did something before it that cannot be undone.",
+        "`try` or `with` block, and the program did something before it that cannot be undone: a write to a large "
+        "input whose values it had read.",
         why="The graph runs as one piece after the Python code around it, so the block would not see the error in "
         "time.",
         remedy="Move the operation out of the block, or check the values before it.",
@@ -19,7 +20,7 @@ PAGES: tuple[Page, ...] = (
             return x[i.clamp(0, len(x) - 1)]
 
 
-        print(f(torch.ones(3), torch.tensor([1])))
+        print(f(torch.ones(300), torch.tensor([1])))
         """,
         before="""
         @argand.compile
@@ -31,7 +32,7 @@ PAGES: tuple[Page, ...] = (
                 return x
 
 
-        print(f(torch.ones(3), torch.tensor([1])))
+        print(f(torch.ones(300), torch.tensor([1])))
         """,
     ),
     Page(
@@ -57,7 +58,7 @@ PAGES: tuple[Page, ...] = (
             return x[i]
 
 
-        print(f(torch.ones(3), torch.tensor([1])), log.first, log.second)
+        print(f(torch.ones(300), torch.tensor([1])), log.first.sum(), log.second)
         """,
         after="""
         @argand.compile
@@ -68,7 +69,7 @@ PAGES: tuple[Page, ...] = (
             return x[i], first, second
 
 
-        print(f(torch.ones(3), torch.tensor([1])))
+        print(f(torch.ones(300), torch.tensor([1])))
         """,
     ),
     Page(
@@ -88,7 +89,7 @@ PAGES: tuple[Page, ...] = (
                 return x
 
 
-        print(f(torch.ones(3), torch.tensor([1])))
+        print(f(torch.ones(300), torch.tensor([1])))
         """,
         after="""
         @argand.compile
@@ -98,7 +99,7 @@ PAGES: tuple[Page, ...] = (
             return y
 
 
-        print(f(torch.ones(3), torch.tensor([1])))
+        print(f(torch.ones(300), torch.tensor([1])))
         """,
     ),
     Page(

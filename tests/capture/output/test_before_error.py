@@ -320,7 +320,7 @@ def test_fullgraph_never_skips_a_finally(program: Any) -> None:
     """The graph can neither raise there and run twice nor be split: it is refused, before anything has been done."""
     compiled = argand.compile(program, backend="eager", fullgraph=True)
     for i in (_GOOD, _BAD):
-        x, log = torch.zeros(2, 3), []
+        x, log = torch.zeros(2, 300), []  # too large to be copied before each call
         with pytest.raises(argand.errors.Unsupported):
             compiled(x, i, log, None)
         assert log == [] and not x.any()

@@ -34,6 +34,7 @@ class Known:
 
     Arguments:
         only_python: the one capture so far recorded nothing of torch's, from the first instruction to the return.
+        wasted: how many captures made versions that no call ever used before an object that they are for was gone.
     """
 
     frame_id: int
@@ -45,10 +46,18 @@ class Known:
     warned: set[str] = field(default_factory=set)
     raised_in: weakref.WeakSet[Region] = field(default_factory=weakref.WeakSet)
     histories: dict[Region, History] = field(default_factory=dict)
+    wasted: weakref.WeakKeyDictionary[Region, int] = field(default_factory=weakref.WeakKeyDictionary)
 
     def history(self, region: Region) -> History:
         """What the captures of this code under one region have seen of its inputs."""
         return self.histories.setdefault(region, History())
+
+
+def past_limit(info: _C.FrameInfo, region: Region, known: Known) -> bool:
+    """Whether one version more is not worth while: there are many, or each was for an object of one call."""
+    if info.wasted:
+        known.wasted[region] = known.wasted.get(region, 0) + info.wasted
+    return max(info.entries, known.wasted.get(region, 0)) >= config.cache_size_limit
 
 
 # ---------------------------------------------------------------------- graph breaks

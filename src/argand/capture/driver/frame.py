@@ -125,10 +125,10 @@ def capture_frame(info: _C.FrameInfo, *, region: Region) -> _C.Answer:
     events.bus.prepare()
     known = _process.of(code)
     keeping.take_histories(code, known)
-    if info.entries >= (1 if region.observe else config.cache_size_limit):
-        if region.observe:
-            failures.report_recompile(info)
-            return None
+    if region.observe and info.entries:
+        failures.report_recompile(info)
+        return None
+    if failures.past_limit(info, region, known):
         failures.warn_cache_limit(info, known)
         return _C.RUN_ONLY
     if stance.CURRENT.name != "default":

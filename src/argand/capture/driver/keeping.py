@@ -49,7 +49,7 @@ def keeper(info: _C.FrameInfo, region: Region, state: CaptureState) -> Keeper | 
 
 def _rerun_parts(plan: rerun.Rerun) -> tuple[str, tuple[object, ...]]:
     code = plan.code()
-    if plan.points is not None or plan.entry is not None or code is None:
+    if plan.points is not None or plan.written or plan.entry is not None or code is None:
         raise Unstorable("code that runs where the graph raises")
     parts = (code, plan.again, plan.noticed, plan.may_split, plan.devices)
     return "argand.capture.driver.late:StoredRerun", parts

@@ -8,6 +8,8 @@ from typing import Protocol
 
 from torch import fx
 
+from argand.capture.facts.values.tensor_info import TensorInfo
+
 RERUNS = 3
 """So many times the frame's own code runs because of an error that the program handles; then the graph is split."""
 
@@ -50,6 +52,8 @@ class OnData:
         noticed: there is one inside a `try` or `with` that would be told.
         outside: the graph does what running the frame again would do twice.
         behind: (the node after which such an operation was recorded, whether it is a noticed one).
+        saved: small inputs to which the graph writes: they are copied before it runs.
+        overwriting, overwrites: what the write at hand, and those so far, fill before anything has read it.
         points: such operations, and what the program did before each; None outside of captures.
     """
 
@@ -60,6 +64,9 @@ class OnData:
     noticed: bool = False
     outside: bool = False
     behind: list[tuple[fx.Node, bool]] = field(default_factory=list)
+    saved: list[TensorInfo] = field(default_factory=list)
+    overwriting: fx.Node | None = None
+    overwrites: set[fx.Node] = field(default_factory=set)
     points: Points | None = None
 
     @property

@@ -18,11 +18,12 @@ from torch import fx
 from argand import errors
 from argand.bytecode.instruction import ExceptionHandler, Instruction
 from argand.capture.facts.frames import Frame
-from argand.capture.facts.handlers import Args, Function
+from argand.capture.facts.handlers import Args, Function, Kwargs
 from argand.capture.facts.interfaces import GraphBuilder
 from argand.capture.facts.kinds import is_a, module_of
 from argand.capture.facts.values.tensor_info import TensorInfo
 from argand.capture.facts.words import words
+from argand.capture.metadata import repeatable_writes
 
 RAISED: tuple[type[Exception], ...] = (IndexError, RuntimeError, AssertionError)
 """What torch's operations raise because of values."""
@@ -60,6 +61,8 @@ _INTEGERS = frozenset(
     """
     )
 )
+_STATISTICS = frozenset(words("batch_norm instance_norm native_batch_norm"))
+"""In training they write to the statistics, which are arguments behind the first."""
 _INDEXING = frozenset(("__getitem__", "__setitem__"))
 
 
@@ -114,7 +117,7 @@ def _out_of_range(key: object, info: TensorInfo | None, listed: bool = False) ->
     return not -shortest <= key < shortest
 
 
-def check(builder: GraphBuilder, func: Function, args: Args, infos: list[TensorInfo]) -> None:
+def check(builder: GraphBuilder, func: Function, args: Args, kwargs: Kwargs, infos: list[TensorInfo]) -> None:
     """Note a call that may raise because of values, or end the graph before it.
 
     Raises:
@@ -125,6 +128,10 @@ def check(builder: GraphBuilder, func: Function, args: Args, infos: list[TensorI
         builder.on_data.foreign = True
         if not _only_returns(func):
             changes_outside(builder, _name(func))
+    if _name(func) in _STATISTICS and (args[5] if len(args) > 5 else kwargs.get("training", True)) is not False:
+        for info in infos[1:]:
+            if info.real is None or not info.real.requires_grad:
+                written(builder, info)
     if may_raise(func, args, infos):
         raises(builder, _name(func))
 
@@ -197,9 +204,11 @@ def rerun_on_error(builder: GraphBuilder) -> bool:
     return True
 
 
-def written(builder: GraphBuilder, info: TensorInfo) -> None:
-    """The graph writes to a tensor. Raises GraphBreak as `changes_outside` does."""
-    if not builder.on_data.outside and _exists_outside(builder, info):
+def written(builder: GraphBuilder, info: TensorInfo, func: Function | None = None, args: Args = ()) -> None:
+    """The graph writes to a tensor, by this call. Raises GraphBreak as `changes_outside` does."""
+    if builder.on_data.outside or not _exists_outside(builder, info):
+        return
+    if not repeatable_writes.repeatable(builder, info, func, args):
         changes_outside(builder, "an input that is written to")
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from types import CodeType
 from typing import Protocol
@@ -31,6 +31,7 @@ from argand.bytecode.resume import StackSlot, frame_arg_names
 from argand.capture.facts.frames import Frame
 from argand.capture.facts.on_data import RERUNS, Known, OnData, Points
 from argand.capture.facts.per_code import warn_once
+from argand.capture.facts.sources import Source
 from argand.capture.facts.words import place_of, words
 from argand.capture.interp.state import CaptureState
 from argand.capture.metadata.call_targets import RANDOM
@@ -73,6 +74,8 @@ class Entry:
     of_torch: bool
 
 
+Copies = Sequence[tuple[weakref.ref[torch.Tensor], torch.Tensor]]
+
 _NO_MEMORY = ("DefaultCPUAllocator", "std::bad_alloc")
 
 
@@ -90,6 +93,8 @@ class Rerun:
         entry: None where no block is open when the frame begins.
         catch, saved: the handler, and the temporary with the states of the generators.
         points: what to do before the error goes on, where the frame does not start again; None: nothing.
+        written: inputs that the graph writes to, and that are put back before the frame starts again.
+        copies: the temporary with copies of them.
     """
 
     code: weakref.ref[CodeType]
@@ -102,6 +107,8 @@ class Rerun:
     catch: Label
     saved: str = ""
     points: Points | None = None
+    written: tuple[Source, ...] = ()
+    copies: str = ""
 
     @contextlib.contextmanager
     def covering(self, emitter: Emitter) -> Iterator[None]:
@@ -111,6 +118,11 @@ class Rerun:
             emitter.asm.load_const(self.devices)
             emitter.asm.call(1)
             self.saved = emitter.store_temp("g")
+        if self.written:
+            for source in self.written:
+                emitter.load_source(source)
+            emitter.call_on(copies_of, len(self.written))
+            self.copies = emitter.store_temp("w")
         with emitter.asm.covered_by(self.catch, 0):
             yield
 
@@ -126,7 +138,11 @@ class Rerun:
         asm.load_const(self)
         if self.saved:
             asm.load_fast(self.saved)
-        asm.call(3 if self.saved else 2)
+        elif self.copies:
+            asm.load_const(())
+        if self.copies:
+            asm.load_fast(self.copies)
+        asm.call(2 + bool(self.saved or self.copies) + bool(self.copies))
         answer = emitter.store_temp("a")
         leave, at_entry = Label(), Label()
         asm.load_fast(answer)
@@ -191,16 +207,17 @@ def plan(state: CaptureState, gives_away: bool, entry: Entry | None) -> Rerun | 
     needed = on_data.noticed or (on_data.possible and any_pending(state))
     # Some of the blocks that the frame begins in may be left before the operation: only its own code knows which.
     needed = needed or (on_data.possible and entry is not None and not entry.of_torch)
-    again = not on_data.outside and (needed or not (gives_away or random))
-    points = on_data.points if on_data.outside and on_data.points is not None and on_data.points.any else None
+    outside = on_data.outside or (bool(on_data.saved) and not needed)
+    again = not outside and (needed or not (gives_away or random))
+    points = on_data.points if outside and on_data.points is not None and on_data.points.any else None
     if not again and entry is None and points is None:
         return None
     devices = tuple(dict.fromkeys(info.device for info in builder.tensors.values())) if random and again else ()
     code = weakref.ref(state.code)
     answered = _answered(on_data) if again else ()
-    return Rerun(
-        code, on_data.known, answered, on_data.noticed, on_data.may_split, devices, entry, Label(), points=points
-    )
+    written = tuple([info.source for info in on_data.saved if info.source is not None]) if again else ()
+    noticed, may_split = on_data.noticed, on_data.may_split
+    return Rerun(code, on_data.known, answered, noticed, may_split, devices, entry, Label(), "", points, written)
 
 
 def stored(
@@ -294,6 +311,20 @@ def random_states(devices: tuple[torch.device, ...]) -> list[tuple[torch.device,
     return [(device, _generator(device).get_state()) for device in devices if device.type in ("cpu", "cuda")]
 
 
+def copies_of(*inputs: torch.Tensor) -> Copies:
+    """Inputs that the graph is about to write to, and what they hold now."""
+    with torch._C.DisableTorchFunction():
+        return [(weakref.ref(tensor), tensor.detach().clone()) for tensor in inputs]
+
+
+def _put_back(copies: Copies) -> None:
+    with torch._C.DisableTorchFunction(), torch.no_grad():
+        for held, copy in copies:
+            tensor = held()
+            if tensor is not None:
+                tensor.data.copy_(copy)  # to autograd nothing was written
+
+
 def _generator(device: torch.device) -> torch.Generator:
     if device.type == "cpu":
         return torch.default_generator
@@ -302,7 +333,10 @@ def _generator(device: torch.device) -> torch.Generator:
 
 
 def raised(
-    error: BaseException, plan: Rerun, states: list[tuple[torch.device, torch.Tensor]] | tuple[()] = ()
+    error: BaseException,
+    plan: Rerun,
+    states: list[tuple[torch.device, torch.Tensor]] | tuple[()] = (),
+    copies: Copies = (),
 ) -> Callable[[bool], None] | bool | None:
     """The graph raised: put back what it changed on the way.
 
@@ -314,6 +348,7 @@ def raised(
     ours = isinstance(error, plan.again) or (bool(plan.again) and _lacks_memory(error))
     if not ours or isinstance(error, errors.ArgandError):
         return False if plan.entry is not None and plan.entry.of_torch else None
+    _put_back(copies)
     for device, state in states:
         _generator(device).set_state(state)
     text = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"

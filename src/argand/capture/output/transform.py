@@ -152,7 +152,7 @@ class Transformer:
         counting = Plan()
         counting.uses = uses
         self.collected = self._collectable(sources)
-        for source in [] if self.collected else sources:
+        for source in [*([] if self.collected else sources), *(self.rerun.written if self.rerun is not None else ())]:
             counting.count(source)
         emitter = Emitter(self.state.code, uses)
         self._emit(emitter, Reconstructor(self.state, emitter, plan), sources)

@@ -24,7 +24,7 @@ from argand.capture.facts.on_data import OnData
 from argand.capture.facts.sources import Source
 from argand.capture.facts.values.symbolic import SYMBOLIC, SymbolicBool
 from argand.capture.facts.values.tensor_info import Dressed, Scope, TensorInfo
-from argand.capture.metadata import data_errors, memory, metadata, numpy_scalars
+from argand.capture.metadata import data_errors, memory, metadata, numpy_scalars, repeatable_writes
 from argand.capture.metadata.call_targets import (
     METHODS_OF_OPERATORS,
     OPERATOR_OPCODES,
@@ -203,7 +203,7 @@ class GraphBuilder:
         self.arguments = (*args, *kwargs.values())
         node_args = tuple([self.to_node(arg, infos) for arg in args])
         node_kwargs = {key: self.to_node(value, infos) for key, value in kwargs.items()} if kwargs else {}
-        data_errors.check(self, func, args, infos)
+        data_errors.check(self, func, args, kwargs, infos)
         if device is None:
             device = metadata.logical_device(func, infos, kwargs)
         target = self._operator(func, kwargs) or target_of(func)
@@ -212,7 +212,7 @@ class GraphBuilder:
         writes = target.mutates or "out" in kwargs
         if writes:
             metadata.refuse_overlapping(func, args)
-            self.note_mutation(args, kwargs)
+            self.note_mutation(args, kwargs, func)
         first = infos[0].tensor if infos else None
         before, shapes = metadata.version(first), metadata.out_shapes(kwargs)
         siblings: list[object] | None = None
@@ -321,6 +321,7 @@ class GraphBuilder:
             (self.writing if writes else self.effectful).add(node)
             if writes:
                 node.meta["writes"] = True
+                repeatable_writes.noted(self, node)
         return self._wrap(meta, node, device)
 
     def _wrap(self, meta: object, node: fx.Node, device: torch.device) -> object:
@@ -354,13 +355,13 @@ class GraphBuilder:
             node.meta["stack_trace"], node.meta["user_line"] = stack_trace(frames)
             narration.operation(node, frames)
 
-    def note_mutation(self, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
+    def note_mutation(self, args: tuple[object, ...], kwargs: dict[str, object], func: Function | None = None) -> None:
         written = kwargs.get("out", args[0] if args else None)
         for item in written if isinstance(written, tuple | list) else (written,):
             info = self.tensors.get(id(item))
             if info is not None:
                 self.mutated[id(item)] = info
-                data_errors.written(self, info)
+                data_errors.written(self, info, func, args)
                 if info.constant is not None:
                     constants.forget(self, info)
 

@@ -104,6 +104,9 @@ def _fill_defaults(
             fast[i] = keyword_default_value(interp, func, name, keyword_defaults[name])
 
 
+_WITHIN = ".<locals>."  # in the name of a function that each call of another makes anew
+
+
 _ATOMS = frozenset({type(None), bool, int, float, complex, str, bytes})
 
 
@@ -195,5 +198,5 @@ def guarded_by_code(source: Source | None, function: types.FunctionType) -> bool
         source is not None
         and source.kind in ("local", "closure")
         and not is_a(source, ConstSource)
-        and (bool(function.__closure__) or source.base is None)
+        and (bool(function.__closure__) or source.base is None or _WITHIN in function.__code__.co_qualname)
     )

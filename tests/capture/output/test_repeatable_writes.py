@@ -1,0 +1,155 @@
+"""Writes to inputs around operations that may raise inside of blocks: one graph, and what eager leaves behind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+import argand
+from helpers import CountingBackend, assert_same
+
+_GOOD, _BAD = torch.tensor([1, 0]), torch.tensor([1, 9])
+_LOG: list[str] = []
+
+
+class Cache:
+    def __init__(self, width: int) -> None:
+        self.keys, self.seen, self.open = torch.zeros(4, width), torch.zeros((), dtype=torch.int64), 0
+
+
+def fill(cache: Cache, at: torch.Tensor) -> torch.Tensor:
+    """As a static cache is filled: a counter, and values over elements that nobody has read."""
+    cache.open += 1
+    try:
+        cache.seen.add_(len(at))
+        cache.keys.index_copy_(0, at, torch.ones(2, cache.keys.shape[1]) * cache.seen)
+        return cache.keys.sum() + cache.seen
+    finally:
+        cache.open -= 1
+        _LOG.append("left")
+
+
+def fill_rows(cache: Cache, at: torch.Tensor) -> torch.Tensor:
+    try:
+        rows = cache.keys[1:]
+        rows.copy_(torch.full((3, 100), 2.0))
+        cache.keys[at] = 3.0
+        return cache.keys.sum()
+    finally:
+        _LOG.append("left")
+
+
+def count_twice(cache: Cache, at: torch.Tensor) -> torch.Tensor:
+    try:
+        cache.seen.add_(1)
+        total = torch.arange(4)[at].sum()
+        cache.seen.mul_(total + 2)
+        return torch.arange(4)[at + cache.seen * 0]
+    finally:
+        _LOG.append("left")
+
+
+def read_before(cache: Cache, at: torch.Tensor) -> torch.Tensor:
+    """What is written depends on what was there: a second time it would be something else."""
+    try:
+        more = cache.keys + 1
+        cache.keys.copy_(more)
+        return more[at]
+    finally:
+        _LOG.append("left")
+
+
+def read_between(cache: Cache, at: torch.Tensor) -> torch.Tensor:
+    try:
+        cache.keys[0].fill_(2.0)
+        total = cache.keys.sum(0)
+        cache.keys[1].copy_(total)
+        return cache.keys[at]
+    finally:
+        _LOG.append("left")
+
+
+def outcome(program: Callable[..., Any], width: int, at: torch.Tensor, times: int = 2) -> list[Any]:
+    cache = Cache(width)
+    _LOG.clear()
+    told: list[Any] = []
+    for _ in range(times):
+        try:
+            told.append(program(cache, at))
+        except IndexError as error:
+            told.append(type(error).__name__)
+    return [*told, cache.keys, cache.seen, cache.open, list(_LOG)]
+
+
+@pytest.mark.parametrize("backend", ["eager", "native"])
+@pytest.mark.parametrize("program", [fill, fill_rows, count_twice])
+def test_one_graph_that_can_start_again(program: Callable[..., Any], backend: str) -> None:
+    compiled = argand.compile(program, backend=backend, fullgraph=True)
+    for at in (_GOOD, _BAD, _GOOD):
+        assert_same(outcome(program, 100, at), outcome(compiled, 100, at))
+
+
+@pytest.mark.parametrize("program", [read_before, read_between])
+def test_what_was_read_before_is_not_written_twice(program: Callable[..., Any]) -> None:
+    with pytest.raises(argand.errors.Unsupported):
+        argand.compile(program, backend="eager", fullgraph=True)(Cache(100), _GOOD)
+    for width in (2, 100):
+        compiled = argand.compile(program, backend="eager")
+        for at in (_GOOD, _BAD):
+            assert_same(outcome(program, width, at), outcome(compiled, width, at))
+
+
+def test_two_inputs_in_one_memory() -> None:
+    def program(a: torch.Tensor, b: torch.Tensor, at: torch.Tensor) -> Any:
+        try:
+            total = b.sum()
+            a.copy_(total.expand_as(a))
+            return b[at]
+        finally:
+            _LOG.append("left")
+
+    for at in (_GOOD, _BAD):
+        results = []
+        for run in (program, argand.compile(program, backend="eager")):
+            x = torch.ones(200)
+            try:
+                told = run(x[:100], x[50:53], at)
+            except IndexError:
+                told = None
+            results.append((told, x))
+        assert_same(*results)
+
+
+@pytest.mark.parametrize("channels", [3, 100])
+def test_statistics_of_a_batch_are_counted_once(channels: int) -> None:
+    def program(norm: torch.nn.Module, x: torch.Tensor, at: torch.Tensor) -> Any:
+        try:
+            return norm(x)[at]
+        except IndexError:
+            return None
+
+    for at in (_GOOD, _BAD):
+        results = []
+        for run in (program, argand.compile(program, backend="eager")):
+            torch.manual_seed(0)
+            norm = torch.nn.BatchNorm1d(channels)
+            told = run(norm, torch.randn(4, channels), at)
+            results.append((told, norm.running_mean, norm.running_var, norm.num_batches_tracked))
+        assert_same(*results)
+
+
+def test_nothing_is_copied_where_nothing_may_raise() -> None:
+    def program(counter: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        counter.add_(1)
+        return x * counter
+
+    backend = CountingBackend()
+    compiled = argand.compile(program, backend=backend)
+    counter = torch.zeros(())
+    compiled(counter, torch.ones(3))
+    (entry,) = argand._core._C.code_entries(program.__code__)
+    assert not any("copies_of" in str(const) for const in entry.code.co_consts)
+    assert len(backend.graphs) == 1
