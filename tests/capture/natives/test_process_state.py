@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import contextvars
 import gc
 import pickle
 import threading
@@ -13,6 +14,8 @@ import pytest
 import torch
 
 import argand
+from argand.capture.driver.explain import Findings
+from helpers import assert_same
 
 X = torch.ones(2)
 
@@ -182,3 +185,34 @@ def test_a_module_of_fx_is_called() -> None:
             break
     traced.recompile()
     assert torch.equal(compiled(X), traced(X) + 1)
+
+
+_collector: contextvars.ContextVar[Any] = contextvars.ContextVar("collector", default=None)
+
+
+def test_variables_of_contexts_are_put_back_behind_a_graph_break() -> None:
+    """As transformers' collector of outputs: set before the forward, reset in a `finally` behind it."""
+
+    def forward(x: torch.Tensor) -> torch.Tensor:
+        y = x + 1
+        argand.graph_break()
+        _collector.get().append(len(y))
+        return y * 2
+
+    def program(x: torch.Tensor) -> Any:
+        seen: list[int] = []
+        token = _collector.set(seen)
+        try:
+            y = forward(x)
+        finally:
+            _collector.reset(token)
+        return y - 1, seen, _collector.get()
+
+    findings = Findings()
+    with findings.listening():
+        compiled = argand.compile(program, backend="eager")
+        for _ in range(3):
+            assert_same(program(torch.ones(3)), compiled(torch.ones(3)))
+            assert _collector.get() is None
+    assert not any("reset" in reason.context for reason in findings.breaks)
+    assert not findings.recompiles

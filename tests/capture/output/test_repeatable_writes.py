@@ -153,3 +153,35 @@ def test_nothing_is_copied_where_nothing_may_raise() -> None:
     (entry,) = argand._core._C.code_entries(program.__code__)
     assert not any("copies_of" in str(const) for const in entry.code.co_consts)
     assert len(backend.graphs) == 1
+
+
+class Memo:
+    last: Any = None
+
+
+@argand.allow_in_graph
+def opaque(x: torch.Tensor) -> torch.Tensor:
+    return torch.where(x > 0, x, 0.0)
+
+
+def test_effects_before_an_opaque_function_do_not_end_the_graph() -> None:
+    """einx's functions, each one node: what the program stored before them is a tensor that the graph computes."""
+
+    def program(memo: Memo, x: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
+        memo.last = x * 2
+        y = opaque(memo.last)
+        return y[at]
+
+    backend = CountingBackend()
+    compiled = argand.compile(program, backend=backend)
+    for at in (_GOOD, _BAD):
+        results = []
+        for run in (program, compiled):
+            memo = Memo()
+            try:
+                told = run(memo, torch.arange(4.0), at)
+            except IndexError:
+                told = None
+            results.append((told, memo.last))
+        assert_same(*results)
+    assert len(backend.graphs) == 1

@@ -52,6 +52,7 @@ class OnData:
         noticed: there is one inside a `try` or `with` that would be told.
         outside: the graph does what running the frame again would do twice.
         behind: (the node after which such an operation was recorded, whether it is a noticed one).
+        opaque: there is a function of the program's, marked to be one node: what else it does is not known.
         saved: small inputs to which the graph writes: they are copied before it runs.
         overwriting, overwrites: what the write at hand, and those so far, fill before anything has read it.
         points: such operations, and what the program did before each; None outside of captures.
@@ -63,6 +64,7 @@ class OnData:
     foreign: bool = False
     noticed: bool = False
     outside: bool = False
+    opaque: bool = False
     behind: list[tuple[fx.Node, bool]] = field(default_factory=list)
     saved: list[TensorInfo] = field(default_factory=list)
     overwriting: fx.Node | None = None

@@ -127,7 +127,9 @@ def check(builder: GraphBuilder, func: Function, args: Args, kwargs: Kwargs, inf
     if kind(func) == "foreign":
         builder.on_data.foreign = True
         if not _only_returns(func):
-            changes_outside(builder, _name(func))
+            if isinstance(func, torch._ops.OpOverload | torch._ops.OpOverloadPacket) or builder.on_data.noticed:
+                changes_outside(builder, _name(func))
+            builder.on_data.opaque = True
     if _name(func) in _STATISTICS and (args[5] if len(args) > 5 else kwargs.get("training", True)) is not False:
         for info in infos[1:]:
             if info.real is None or not info.real.requires_grad:
@@ -149,7 +151,7 @@ def raises(builder: GraphBuilder, name: str) -> None:
     on_data.possible = True
     noticed = any(map(_noticed, builder.state.interpreter.frames))
     if noticed:
-        if on_data.split or on_data.outside:
+        if on_data.split or on_data.outside or on_data.opaque:
             raise _inside_try(name)
         on_data.noticed = True
     last = next(iter(reversed(builder.root.nodes)), builder.root._root)
@@ -198,7 +200,7 @@ def _result(builder: GraphBuilder, node: fx.Node) -> list[torch.Tensor]:
 def rerun_on_error(builder: GraphBuilder) -> bool:
     """The graph is to raise where the program may: whether the frame's own code then runs instead."""
     on_data = builder.on_data
-    if on_data.known is None or on_data.outside or on_data.split:
+    if on_data.known is None or on_data.outside or on_data.opaque or on_data.split:
         return False
     on_data.possible = on_data.noticed = True
     return True

@@ -26,7 +26,7 @@ from argand.capture.objects.call_protocol.native_handlers import (
     pure,
 )
 from argand.capture.world import pending
-from argand.errors import graph_break
+from argand.errors import GraphBreak, graph_break
 
 _UNSET = object()
 
@@ -36,9 +36,20 @@ def held_in_context(variable: contextvars.ContextVar[object]) -> object:
     return contextvars.ContextVar.get(variable, _UNSET)
 
 
+def _not_in_context(name: str) -> GraphBreak:
+    return graph_break(
+        kind="call of a library that is not captured",
+        context=f"ContextVar.{name}()",
+        explanation="Variables of contexts are not captured.",
+        hints=("Move the call out of the compiled function.",),
+    )
+
+
 @method(contextvars.ContextVar, "get")
 def _get_variable(interp: Interpreter, cls: type, name: str, owner: Any, args: Args, kwargs: Kwargs) -> object:
     """Read in the context of the call, like a global; what sets it ends the graph."""
+    if any(fn is contextvars.ContextVar.reset and given[0] is owner for fn, given, _ in interp.state.extra_effects):
+        raise _not_in_context("get")
     if not interp.is_outer(owner) or kwargs or len(args) > 1:
         return interp.native(contextvars.ContextVar.get, owner, *args, **kwargs)
     value = interp.unread(contextvars.ContextVar.get, owner, _UNSET)
@@ -49,6 +60,18 @@ def _get_variable(interp: Interpreter, cls: type, name: str, owner: Any, args: A
         return args[0]
     default = interp.unread(contextvars.ContextVar.get, owner)  # which it was made with, or LookupError
     return interp.state.load_source(CallSource(interp.source(owner), contextvars.ContextVar.get), default)
+
+
+@method(contextvars.ContextVar, "reset")
+def _reset_variable(interp: Interpreter, cls: type, name: str, owner: Any, args: Args, kwargs: Kwargs) -> object:
+    """What was set before the frame, or before a graph break, is put back where the graph ends."""
+    token = args[0] if len(args) == 1 and not kwargs else None
+    if type(token) is not contextvars.Token or not (interp.is_outer(owner) and interp.is_outer(token)):
+        raise _not_in_context("reset")
+    if token.var is not owner or " used " in interp.unread(repr, token):
+        raise _not_in_context("reset")
+    interp.state.extra_effects.append((contextvars.ContextVar.reset, [owner, token], {}))
+    return None
 
 
 for _constructor in ("new", *(f"openssl_{name}" for name in ("md5", "sha1", "sha224", "sha256", "sha384", "sha512"))):

@@ -208,6 +208,8 @@ def plan(state: CaptureState, gives_away: bool, entry: Entry | None) -> Rerun | 
     # Some of the blocks that the frame begins in may be left before the operation: only its own code knows which.
     needed = needed or (on_data.possible and entry is not None and not entry.of_torch)
     outside = on_data.outside or (bool(on_data.saved) and not needed)
+    lost = on_data.points is not None and on_data.points.lost
+    outside = outside or (on_data.opaque and not lost)  # such a function runs twice rather than that an effect is lost
     again = not outside and (needed or not (gives_away or random))
     points = on_data.points if outside and on_data.points is not None and on_data.points.any else None
     if not again and entry is None and points is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import gc
+import logging
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -224,3 +225,31 @@ def test_objects_that_are_keys_are_not_kept_alive() -> None:
     del thing
     gc.collect()
     assert dead() is None
+
+
+_log = logging.getLogger("argand.tests.said_once")
+
+
+@functools.lru_cache(None)
+def say_once(logger: logging.Logger, text: str, *values: object) -> None:
+    logger.warning(text, *values)
+
+
+def test_what_a_cached_function_says_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
+    """transformers' `warning_once`: the function itself runs where the graph ends, and its cache remembers."""
+
+    def careful(x: torch.Tensor) -> torch.Tensor:
+        say_once(_log, "careful with %s", "sizes")
+        return x + 1
+
+    def program(x: torch.Tensor) -> torch.Tensor:
+        return careful(careful(x) * 2)
+
+    compiled = argand.compile(program, backend="eager", fullgraph=True)
+    for _ in range(2):
+        say_once.cache_clear()
+        caplog.clear()
+        for _ in range(3):
+            assert torch.equal(compiled(torch.ones(2)), torch.full((2,), 5.0))
+        assert [record.getMessage() for record in caplog.records] == ["careful with sizes"]
+        assert say_once.cache_info().currsize == 1

@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import functools
 import gc
+import logging
 import types
+import warnings
 import weakref
 from collections.abc import Iterator
 from typing import Any
@@ -25,12 +27,16 @@ from argand.capture.facts.interfaces import CaptureState, Interpreter
 from argand.capture.facts.kinds import is_a
 from argand.capture.facts.sources import CallSource, ConstSource
 from argand.capture.facts.typefacts import is_heap
+from argand.capture.facts.words import words
 from argand.capture.objects import keys
 from argand.capture.record.guards import Guard
 from argand.capture.record.tensor_attributes import any_written as tensors_written
 from argand.capture.world import pending
 from argand.errors import graph_break
 
+_SAYING = frozenset(
+    (*(getattr(logging.Logger, name) for name in words("debug info warning error critical log")), warnings.warn)
+)
 _LASTING = types.FunctionType | type
 _STEADY = types.FunctionType | types.BuiltinFunctionType | types.ModuleType | type
 
@@ -121,6 +127,9 @@ def _computed(interp: Interpreter, fn: Any, args: list[object], kwargs: dict[str
     guards, before, last = len(state.guards), pending.effects(state), _last_node(state)
     with pending.watching(state) as watched:
         value = interp.call(fn.__wrapped__, args, kwargs)
+    if plain and value is None and _only_says(state, before) and not watched.changed:
+        state.extra_effects.append((fn, [interp.plain(arg) for arg in args], dict(kwargs)))
+        return None
     alone = pending.same_effects(state, before) and not interp.types.overlay and _is_made_of_constants(state, last)
     # What was read before is not seen to be read again: a function that adds no guard may read it all the same.
     if alone and plain and not watched.changed and not tensors_written(state):
@@ -135,6 +144,19 @@ def _computed(interp: Interpreter, fn: Any, args: list[object], kwargs: dict[str
         explanation="A function under functools.lru_cache gives what it computed once, whatever has changed since.",
         hints=("Pass what the function reads as an argument, or call it outside the compiled function.",),
     )
+
+
+def _only_says(state: CaptureState, before: Any) -> bool:
+    """Whether a call said something (in a log, as a warning), which is to be said where the graph ends, and did
+    nothing else. What it said is taken back: the cached function itself is to say it, once."""
+    said = state.extra_effects[before[1] :]
+    if not said or not all(effect[0] in _SAYING for effect in said):
+        return False
+    del state.extra_effects[before[1] :]
+    if pending.same_effects(state, before) and not state.interpreter.types.overlay:
+        return True
+    state.extra_effects += said
+    return False
 
 
 def _last_node(state: CaptureState) -> fx.Node:
