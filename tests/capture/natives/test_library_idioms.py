@@ -6,6 +6,7 @@ import contextvars
 import functools
 import hashlib
 import inspect
+import threading
 import typing
 from typing import Any
 
@@ -182,3 +183,69 @@ def test_constants_that_a_cached_function_makes() -> None:
         torch.manual_seed(0)
         seen.append((call(X), call(X), torch.rand(1)))
     assert all(torch.equal(a, b) for a, b in zip(*seen))
+
+
+class Recorder(threading.local):
+    """tensordict's: a namespace for each thread, with defaults that `__init__` gives in each."""
+
+    def __init__(self) -> None:
+        self.marked, self.by = False, 3
+
+
+class AcceptedKeys:
+    action = "action"
+
+
+class Keyed:
+    """A key by its identity and that of what it holds, as tensordict's parameters are."""
+
+    def __init__(self, held: object) -> None:
+        self.held = held
+
+    def __hash__(self) -> int:
+        return hash((id(self), id(self.__dict__.get("held"))))
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+
+def test_namespaces_of_threads_under_a_class_of_their_own() -> None:
+    state = Recorder()
+
+    def program(x: torch.Tensor) -> torch.Tensor:
+        return x - 1 if state.marked else x * state.by
+
+    compiled = whole(program)
+    for by, marked in ((3, False), (3, True), (5, False)):
+        state.by, state.marked = by, marked
+        assert torch.equal(compiled(X), program(X))
+    seen: list[torch.Tensor] = []
+    thread = threading.Thread(target=lambda: seen.append(compiled(X)))
+    thread.start()
+    thread.join()
+    assert torch.equal(seen[0], X * 3)
+
+
+def test_names_in_the_namespace_of_a_class(monkeypatch: pytest.MonkeyPatch) -> None:
+    def program(x: torch.Tensor) -> torch.Tensor:
+        x = x + 1 if "action" in AcceptedKeys.__dict__ else x
+        return x * 2 if "reward" in vars(AcceptedKeys) else x
+
+    compiled = whole(program)
+    assert torch.equal(compiled(X), X + 1)
+    monkeypatch.setattr(AcceptedKeys, "reward", "reward", raising=False)
+    assert torch.equal(compiled(X), (X + 1) * 2)
+    monkeypatch.delattr(AcceptedKeys, "action")
+    assert torch.equal(compiled(X), X * 2)
+
+
+def test_keys_that_look_into_their_own_namespace() -> None:
+    keyed, other = Keyed([1]), Keyed([2])
+
+    def program(x: torch.Tensor) -> torch.Tensor:
+        seen = {keyed}
+        if other not in seen:
+            seen.add(other)
+        return x * len(seen) if keyed in seen else x
+
+    assert torch.equal(whole(program)(X), X * 2)

@@ -220,7 +220,7 @@ def _module_attr(interp: Interpreter, obj: object, name: str, hook: Any) -> obje
 def _read_natively(interp: Interpreter, obj: object, name: str) -> object:
     """An attribute of an object whose C class finds attributes in its own way (a proxy, an object with a namespace for
     each thread)."""
-    if type(obj) is threading.local and interp.is_outer(obj):
+    if is_a(obj, threading.local) and interp.is_outer(obj) and _finds_as_local(interp, type(obj)):
         return _read_of_thread(interp, obj, name)
     try:
         return interp.native(getattr, obj, name)
@@ -228,6 +228,13 @@ def _read_natively(interp: Interpreter, obj: object, name: str) -> object:
         if not is_a(observed.value, AttributeError):
             raise
     return NULL
+
+
+def _finds_as_local(interp: Interpreter, cls: type) -> bool:
+    """Whether a class of objects with a namespace for each thread finds attributes as `threading.local` does. That its
+    `__init__` runs once in each thread that asks is so in eager too."""
+    lookup = interp.types.lookup
+    return lookup(cls, "__getattr__") is NULL and lookup(cls, "__getattribute__") is threading.local.__getattribute__
 
 
 def thread_namespace(obj: object) -> dict[object, object]:

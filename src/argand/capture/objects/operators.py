@@ -273,6 +273,8 @@ def contains(interp: Interpreter, container: object, item: object) -> bool:
         raise interp.throw(TypeError(f"'{_C.type_name(cls)}' object is not a container"))
     if slot is Slot.CONTAINER:
         return _container_contains(interp, container, item)
+    if cls is types.MappingProxyType:  # read through its methods, which know of the mapping behind it
+        return bool(interp.call(interp.getattr(container, "__contains__"), (item,)))
     if slot is not Slot.ABSENT:
         return bool(interp.native(operator.contains, interp.plain(container), item))
     try:

@@ -114,14 +114,16 @@ def _shape(code: types.CodeType) -> frozenset[str] | None:
     """Names that must be builtins for the code to be without effects; None if it has some."""
     called = set()
     for part in _parts(code):
+        receiver = ""
         for op in dis.get_instructions(part):
             if op.opname in _EFFECTS or (op.opname == "BINARY_OP" and op.argrepr.endswith("=")):
                 return None
             method = op.opname in ("LOAD_METHOD", "LOAD_SUPER_ATTR") or (
                 op.opname == "LOAD_ATTR" and "NULL" in op.argrepr
             )
-            if method and op.argval not in _READING_METHODS:
+            if method and op.argval not in _READING_METHODS and (receiver, op.argval) != ("__dict__", "get"):
                 return None
+            receiver = op.argval if op.opname == "LOAD_ATTR" else ""
             if op.opname == "LOAD_GLOBAL" and "NULL" in op.argrepr:
                 called.add(op.argval)
     return frozenset(called)
