@@ -229,3 +229,16 @@ def test_fused_optimizers(cls: Any, backend: str) -> None:
 
     want, got = steps(lambda f: f), steps(lambda f: argand.compile(f, backend=backend))
     torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-5)
+
+
+def test_a_graph_without_gradients_gives_results_without(backend: str) -> None:
+    """Found by reading: operations run as calls of eager's kernels recorded gradients that the program had switched off."""
+
+    def program(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        with torch.no_grad():
+            return x @ w, torch.linalg.matrix_exp(x).cos()
+
+    x, w = leaf(3, 3), leaf(3, 2)
+    ours = argand.compile(program, backend=backend, fullgraph=True)(x, w)
+    assert [y.requires_grad for y in ours] == [y.requires_grad for y in program(x, w)] == [False, False]
+    torch.testing.assert_close(ours, program(x, w))

@@ -29,6 +29,7 @@ def wrap(
     boxed: bool = False,
     otherwise: GraphCallable | None = None,
     with_grad: GraphCallable | None = None,
+    untaped: bool = False,
 ) -> Callable[..., Any]:
     """A callable for the user's arguments.
 
@@ -38,8 +39,11 @@ def wrap(
             returns the graph's outputs as a tuple or list.
         otherwise: called with the user's arguments when they do not meet the program's conditions.
         with_grad: called with the user's arguments where gradients are recorded.
+        untaped: no gradient is recorded of what `run` does, whatever the inputs are.
     """
-    return compile_wrapper(*wrapper_source(program, run, boxed=boxed, otherwise=otherwise, with_grad=with_grad))
+    return compile_wrapper(
+        *wrapper_source(program, run, boxed=boxed, otherwise=otherwise, with_grad=with_grad, untaped=untaped)
+    )
 
 
 def wrapper_source(
@@ -49,6 +53,7 @@ def wrapper_source(
     boxed: bool = False,
     otherwise: GraphCallable | None = None,
     with_grad: GraphCallable | None = None,
+    untaped: bool = False,
 ) -> tuple[str, dict[str, Any]]:
     """The wrapper's text and the objects that it names."""
     names: dict[str, Any] = {"run": run, "as_strided": torch.as_strided, "no_grad": torch.no_grad}
@@ -82,14 +87,17 @@ def wrapper_source(
         lines += [f"    inputs = [{passed}]", "    del args"]
         passed = "inputs"
     names["autocast_active"], names["disabled_autocast"] = compat.autocast_active, compat.disabled_autocast
+    running = f"out = run({passed})"
+    if untaped and any(spec.spec.requires_grad for spec in program.inputs):
+        running = f"with no_grad(): {running}"
     lines.append("    if autocast_active():")
     lines.append("        guard = disabled_autocast()")  # the casts are in the graph already
     lines.append("        try:")
-    lines.append(f"            out = run({passed})")
+    lines.append(f"            {running}")
     lines.append("        finally:")
     lines.append("            del guard")
     lines.append("    else:")
-    lines.append(f"        out = run({passed})")
+    lines.append(f"        {running}")
     lines += _mutation_lines(program)
     for leaf in program.leaves:
         if leaf.data is not None and needs_data(leaf.data):

@@ -132,7 +132,8 @@ def compile_exact(
     )
     # Traced under no_grad with inputs that require grad: where gradients are on, the graph itself must run.
     with_grad = gm.forward if records_gradients(gm, example_inputs, enabled=True) else None
-    return wrap(program, compile_program(program), boxed=boxed, with_grad=with_grad, otherwise=gm.forward)
+    run = compile_program(program)
+    return wrap(program, run, boxed=boxed, with_grad=with_grad, otherwise=gm.forward, untaped=with_grad is None)
 
 
 def _checked(compiled: Callable[..., Any], gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:

@@ -25,6 +25,7 @@ from argand.autograd.tracing.dynamic import is_dynamic
 from argand.config import config
 from argand.errors import BackendCompilerFailed
 from argand.graph.nodes.module_text import module_text
+from argand.graph.operators.collectives import starts
 from argand.locks import fork_safe_lock
 
 CompileGraph = Callable[[fx.GraphModule, list[Any]], Callable[..., Any]]
@@ -120,6 +121,8 @@ def _allowed(nodes: list[fx.Node], place: dict[fx.Node, int]) -> set[int]:
         last = max((place[user] for user in node.users), default=here)
         if node.op != "get_attr" and not isinstance(node.meta.get("example_value"), torch.Tensor):
             _bar(barred, here, last)  # a list of tensors, what ends an autocast block
+        elif starts(node.target):
+            _bar(barred, here, last)  # the part that starts a collective waits for it
         for memory in _memories(node):
             began.setdefault(memory, here)
         if node.meta.get("writes"):

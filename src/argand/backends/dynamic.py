@@ -67,7 +67,7 @@ def compile_dynamic(
         events.emit("fallback", "backend", reason, backend=backend, reason=reason, scope="sizes")
         exact.prepare(example_inputs)
         return exact
-    return wrap(program, run, boxed=boxed, otherwise=exact)
+    return wrap(program, run, boxed=boxed, otherwise=exact, untaped=True)
 
 
 class ExactSizes:

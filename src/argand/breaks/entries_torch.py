@@ -7,8 +7,8 @@ from argand.breaks.page import Page
 PAGES: tuple[Page, ...] = (
     Page(
         kind="part of torch that is not captured",
-        what="A function of a part of torch is called that works beside graphs: distributed communication, data "
-        "loading, export, tracing, forward-mode gradients.",
+        what="A function of a part of torch is called that works beside graphs: communication that is no collective, "
+        "data loading, export, tracing, forward-mode gradients.",
         why="It talks to other processes, reads files, or captures programs itself.",
         remedy="Call it before or after the compiled part.",
         before="""

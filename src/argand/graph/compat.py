@@ -204,11 +204,11 @@ def is_random(func: Any) -> bool:
 
 def has_effect(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
     """Whether a call must stay, in order, even when nobody reads its results: it draws random numbers, asserts
-    something, or was asked to raise where a decomposition does not exist."""
+    something, talks to other processes, or was asked to raise where a decomposition does not exist."""
     schema = getattr(func, "_schema", None)
     if schema is None:
         return False
-    if not schema.returns or is_random(func):
+    if not schema.returns or is_random(func) or communicates(func):
         return True
     return schema.name.startswith("aten::linalg_") and bool(bound_arguments(func, args, kwargs).get("check_errors"))
 
@@ -219,8 +219,13 @@ be merged, those whose results nobody reads left out, memory that is still read 
 
 
 def communicates(func: Any) -> bool:
-    """The op overload talks to other processes."""
-    return isinstance(func, torch._ops.OpOverload) and func.namespace in COMMUNICATION
+    """The op overload talks to other processes, or waits for them."""
+    return isinstance(func, torch._ops.OpOverload) and (func.namespace in COMMUNICATION or waits(func))
+
+
+def waits(func: Any) -> bool:
+    """The op overload is `argand::received`, which waits for what a collective delivers."""
+    return isinstance(func, torch._ops.OpOverload) and func._schema.name == "argand::received"
 
 
 @functools.cache

@@ -272,6 +272,8 @@ class _Lowering:
         out_variant = None
         if kernel is not None:
             out_variant, reason = kernel.out_variant, ""
+        elif compat.communicates(target):
+            reason = ""
         elif reason or getattr(target, "namespace", "") != "argand":  # our own are made to be called
             reason = reason or "no lowering"
             node = self.ctx.node

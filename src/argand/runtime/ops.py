@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from argand.graph.operators.collectives import collective_ops
 from argand.graph.operators.custom_backward import custom_backward
 from argand.graph.operators.device_ops import device_ops
 from argand.graph.operators.optimizer_ops import optimizer_ops
@@ -18,5 +19,5 @@ from argand.runtime.gpu.operators.flex import flex_ops
 @functools.cache
 def argand_ops() -> Any:
     """`torch.ops.argand`, with every operator of argand's registered: what generated code refers to."""
-    random_ops(), device_ops(), optimizer_ops(), recurrent_ops(), flex_ops(), custom_backward()
+    random_ops(), device_ops(), optimizer_ops(), recurrent_ops(), flex_ops(), custom_backward(), collective_ops()
     return torch.ops.argand

@@ -13,6 +13,7 @@ from argand.graph import compat
 from argand.graph.operators import data_checks
 from argand.graph.sizes.expr import Const, Expr, Sym, Var, evaluate, product
 from argand.graph.sizes.hints import likely
+from argand.ir.kernel import KernelPlan, Step
 from argand.ir.loops import (
     Buffer,
     ExternNode,
@@ -61,6 +62,11 @@ def has_effect(node: Node) -> bool:
     return isinstance(node, ExternNode) and compat.has_effect(node.target, node.args, node.kwargs)
 
 
+def keeps_order(node: Node) -> bool:
+    """Whether a node runs after all before it that have effects. What waits for a collective runs when that is read."""
+    return isinstance(node, ExternNode) and has_effect(node) and not compat.waits(node.target)
+
+
 def must_stay(node: Node) -> bool:
     """Whether a node must run even when nobody reads its results: it has an effect, or raises for some data."""
     if isinstance(node, ExternNode):
@@ -89,6 +95,14 @@ def accesses(node: Node) -> Accesses:
         elif statement.op == "store":
             writes.append(statement.args[0])
     return Accesses(_unique((*reads, *node.mutates)), _unique((*writes, *node.mutates)))
+
+
+def touched(step: Step) -> tuple[set[str], set[str]]:
+    """Buffers that a step reads, and those that it writes."""
+    if isinstance(step, KernelPlan):
+        return set(step.inputs), set(step.outputs)
+    reads = {ref.buffer for ref in tensor_refs((step.args, step.kwargs))}
+    return reads, {*step.mutates, *(name for name in step.outputs if name is not None)}
 
 
 def device_of(access: Accesses, buffers: Mapping[str, Buffer], name: str) -> torch.device:
@@ -160,7 +174,7 @@ def build_graph(program: Program) -> Graph:
             if name in mutated:
                 deps.update(readers_now.pop(name, ()))
             graph.writers.setdefault(name, []).append(position)
-        if has_effect(node):
+        if keeps_order(node):
             if last_effect is not None:
                 deps.add(last_effect)
             last_effect = position

@@ -13,6 +13,7 @@ from argand.ir.loops import Buffer, ExternNode, LoopNode, Origin, Program
 from argand.ir.target import Target, Targets, on_cpu
 from argand.schedule import dump
 from argand.schedule.access import Graph, build_graph, is_empty
+from argand.schedule.collectives import overlap
 from argand.schedule.fusion.emit import Emitter
 from argand.schedule.fusion.fuse import Unit, fuse, order
 from argand.schedule.inplace import reuse_in_place
@@ -48,6 +49,7 @@ def schedule(program: Program, *, targets: Targets | None = None, fusion: bool =
     steps = _emit(program, graph, units, known)
     if fusion:
         steps = join_small(join_alike(steps, known), known)
+    steps = overlap(steps, program.buffers)
     made = Schedule(
         steps,
         list(program.inputs),

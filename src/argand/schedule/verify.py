@@ -8,6 +8,7 @@ from argand.ir.kernel import KernelPlan, Schedule, Stage
 from argand.ir.loops import LoopBlock, Value, tensor_refs
 from argand.ir.target import Target
 from argand.schedule.access import is_empty
+from argand.schedule.collectives import verify_collectives
 from argand.schedule.joining.segments import Interval, overlap, stored_part
 
 
@@ -35,6 +36,7 @@ def verify(schedule: Schedule) -> None:
         defined.update(writes)
     for ref in tensor_refs((schedule.outputs, [ref for _, ref in schedule.mutations])):
         _require(ref.buffer in defined, f"output buffer {ref.buffer} is never written")
+    verify_collectives(schedule)
 
 
 def verify_kernel(plan: KernelPlan) -> None:

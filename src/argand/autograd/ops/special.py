@@ -22,11 +22,6 @@ Args = tuple[Any, ...]
 Kwargs = dict[str, Any]
 
 
-def refuse_communication(tracer: Recorder, func: Any, args: Args, kwargs: Kwargs) -> Any:
-    """A graph that talks to other processes runs as it is: every call, in order, while its tensors live."""
-    raise AutogradError(f"{func} talks to other processes")
-
-
 def refuse_operator(tracer: Recorder, func: Any, args: Args, kwargs: Kwargs) -> Any:
     """A higher-order operator, which is not an ATen op."""
     raise AutogradError(f"{func} is not an ATen operator and cannot be part of an ATen graph")

@@ -175,7 +175,7 @@ class Costs:
 
     def redo(self, node: fx.Node) -> int:
         """Price of computing the node again in the backward."""
-        if node.op == "placeholder" or is_random(node) or node in self.copies:
+        if node.op == "placeholder" or is_random(node) or compat.communicates(node.target) or node in self.copies:
             return INFINITE
         if node.op == "get_attr" or is_view(node) or node.target is operator.getitem or node.target in _CREATION:
             return 0

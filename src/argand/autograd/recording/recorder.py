@@ -53,6 +53,7 @@ class Recorder(compat.DispatchMode):
         self.many_sizes = False  # traces at other sizes are compared with this one
         self.whole_backwards = False  # a backward of an operator of the program's own is one operator
         self.inference_mode = False  # the graph runs in inference mode
+        self.received: list[Value] = []  # inputs that hold what other processes delivered
         self._uneven = False  # an argument of the op being recorded has `held` differ from `spec`
 
     def close(self) -> None:
@@ -61,6 +62,7 @@ class Recorder(compat.DispatchMode):
         self.lifted.clear()
         self.inputs.clear()
         self.mutated.clear()
+        self.received.clear()
         self.bases = Bases()
 
     # ------------------------------------------------------------------ recording

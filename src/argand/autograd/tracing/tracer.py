@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from argand.autograd.ops import foreach, mutation, special, views
+from argand.autograd.ops import collectives, foreach, mutation, special, views
 from argand.autograd.recording.recorder import Handler, Recorder
 from argand.autograd.recording.values import TraceTensor
 from argand.graph import compat, time_limit
@@ -69,7 +69,7 @@ def handler_of(func: Any) -> Handler | None:
     if not isinstance(func, torch._ops.OpOverload):
         return special.refuse_operator
     if compat.communicates(func):
-        return special.refuse_communication
+        return collectives.handler_of(func)
     named = foreach.handler_of(func)
     if named is not None:
         return named

@@ -14,6 +14,7 @@ from argand.capture.natives import (  # noqa: F401
     value_classes,
 )
 from argand.capture.torch_functions import (  # noqa: F401
+    collectives,
     modules,
     optimizers,
     subclass_calls,

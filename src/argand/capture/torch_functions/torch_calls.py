@@ -162,8 +162,10 @@ _BREAK_MODULES: dict[str, str] = {
 }
 
 
-_PLAIN_PYTHON = frozenset(("torch._dynamo._trace_wrapped_higher_order_op",))
-"""Within those, modules with helpers of programs (index functions of attention masks): interpreted."""
+_PLAIN_PYTHON = frozenset((
+    "torch._dynamo._trace_wrapped_higher_order_op", "torch.distributed._functional_collectives",
+))  # fmt: skip
+"""Within those, modules with helpers of programs (index functions of attention masks, collectives): interpreted."""
 
 
 @functools.lru_cache(maxsize=4096)

@@ -431,8 +431,14 @@ def _untagged(cell: str) -> Handler:
     return handle
 
 
+def _truth(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> object:
+    """What a condition on sizes is for eager, which knows them."""
+    return state.interpreter.call(bool, args, kwargs)
+
+
 enter_late({
-    "onnx.is_in_onnx_export": _answer(False),
+    "fx.experimental.symbolic_shapes.guard_or_false fx.experimental.symbolic_shapes.guard_or_true": _truth,
+    "onnx.is_in_onnx_export fx.experimental.symbolic_shapes.has_free_unbacked_symbols": _answer(False),
     "_dynamo.external_utils.is_compiling": _compiling,
     "_dynamo.decorators.mark_static_address": _answer(None),
     "_dynamo.decorators.graph_break": _graph_break,

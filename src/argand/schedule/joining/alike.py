@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 from argand.graph.sizes.expr import ONE, Expr, coefficient
 from argand.ir.kernel import KernelPlan, Stage, Step
-from argand.ir.loops import ExternNode, LoopBody, Value, aliases_arguments, statements_of, tensor_refs
+from argand.ir.loops import ExternNode, LoopBody, Value, aliases_arguments, statements_of
 from argand.ir.target import Target
-from argand.schedule.access import has_effect, hint_bytes
+from argand.schedule.access import has_effect, hint_bytes, touched
 from argand.schedule.copier import Copier
 from argand.schedule.fusion.emit import arrange
 from argand.schedule.joining.segments import taken_by_segments
@@ -84,7 +84,7 @@ class _Joiner:
 
     def take(self, step: Step) -> None:
         """Place a step, or let it wait for others like it."""
-        reads, writes = _touched(step)
+        reads, writes = touched(step)
         self.flush(lambda batch: not (batch.writes.isdisjoint(reads | writes) and batch.reads.isdisjoint(writes)))
         key = self._key(step)
         if key is None or not isinstance(step, KernelPlan):
@@ -155,14 +155,6 @@ def _ways(body: LoopBody) -> tuple[bool, ...]:
     """Of each loop whether memory is contiguous along it: kernels that walk memory in the same way can share blocks."""
     indices: list[Expr] = [each.args[1] for each in statements_of(body) if each.op in ("load", "store")]
     return tuple(any(coefficient(index, var) is ONE for index in indices) for var in (*body.vars, *body.reduction_vars))
-
-
-def _touched(step: Step) -> tuple[set[str], set[str]]:
-    """Buffers that a step reads, and those that it writes."""
-    if isinstance(step, KernelPlan):
-        return set(step.inputs), set(step.outputs)
-    reads = {ref.buffer for ref in tensor_refs((step.args, step.kwargs))}
-    return reads, {*step.mutates, *(name for name in step.outputs if name is not None)}
 
 
 def _joined(members: list[KernelPlan]) -> KernelPlan:

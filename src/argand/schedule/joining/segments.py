@@ -37,7 +37,7 @@ from argand.ir.loops import (
     tensor_refs,
 )
 from argand.ir.target import Target
-from argand.schedule.access import has_effect, itemsize
+from argand.schedule.access import has_effect, itemsize, touched
 
 if TYPE_CHECKING:
     import torch
@@ -291,7 +291,7 @@ def _dependencies(made: Schedule) -> list[set[int]]:
     effect: int | None = None
     found: list[set[int]] = []
     for number, step in enumerate(made.steps):
-        reads, writes = ({memory(name) for name in names} for names in _touched(step))
+        reads, writes = ({memory(name) for name in names} for names in touched(step))
         deps: set[int] = set()
         for name in reads:
             deps.update(writer for writer, _ in writers.get(name, ()))
@@ -343,14 +343,6 @@ def _with_numbers(expr: Expr, numbers: Mapping[str, int]) -> Expr:
 def overlap(one: Interval | None, two: Interval | None) -> bool:
     """Whether two parts of a buffer may have an element in common."""
     return one is None or two is None or (one[0] <= two[1] and two[0] <= one[1])
-
-
-def _touched(step: Step) -> tuple[set[str], set[str]]:
-    """Buffers that a step reads, and that it writes."""
-    if isinstance(step, KernelPlan):
-        return set(step.inputs), set(step.outputs)
-    reads = {ref.buffer for ref in tensor_refs((step.args, step.kwargs))}
-    return reads, {*(name for name in step.outputs if name is not None), *step.mutates}
 
 
 @dataclass(slots=True)

@@ -1,0 +1,247 @@
+"""Collectives inside compiled code, by eager and by argand; every program is one graph unless it says otherwise."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.distributed._functional_collectives as funcol
+from torch.distributed.device_mesh import init_device_mesh
+
+import argand
+from argand.backends.registry import lookup_backend
+
+BACKENDS = ("eager", "aot_eager", "native")
+
+
+def _difference(ours: Any, eager: Any) -> float:
+    ours, eager = (value if isinstance(value, (list, tuple)) else [value] for value in (ours, eager))
+    worst = 0.0
+    for a, b in zip(ours, eager, strict=True):
+        assert a.shape == b.shape and a.dtype == b.dtype and a.stride() == b.stride(), (a.shape, b.shape)
+        worst = max(worst, float((a - b).detach().abs().max() / b.detach().abs().max().clamp(min=1e-3)))
+    return worst
+
+
+def _input(rank: int, step: int, rows: int = 4) -> torch.Tensor:
+    return torch.randn(rows, 8, generator=torch.Generator().manual_seed(10 * step + rank))
+
+
+def functional(x: torch.Tensor) -> torch.Tensor:
+    y = x * 2 + 1
+    z = funcol.all_reduce(y, "sum", dist.group.WORLD)
+    w = funcol.all_gather_single(y.relu(), 0, dist.group.WORLD)
+    r = funcol.reduce_scatter_single(w * 3, "avg" if dist.get_backend() == "nccl" else "sum", 0, dist.group.WORLD)
+    b = funcol.broadcast(x + r, 0, dist.group.WORLD)
+    s = funcol.all_to_all_single(y, None, None, dist.group.WORLD)
+    return (z.sin() + r.cos()) * b + s
+
+
+def equal_calls(x: torch.Tensor) -> torch.Tensor:
+    """Equal calls are as many calls, and one whose result nobody reads is one too."""
+    first, same = funcol.all_reduce(x, "sum", dist.group.WORLD), funcol.all_reduce(x, "sum", dist.group.WORLD)
+    funcol.all_gather_single(x * 3, 0, dist.group.WORLD)
+    return first.sin() + same.cos()
+
+
+def coalesced(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    many = [x.t(), x + 1, x[:, :2].contiguous()]
+    reduced = funcol.all_reduce_coalesced(many, "max", dist.group.WORLD)
+    gathered = funcol.all_gather_single_coalesced([t.contiguous() for t in many], dist.group.WORLD)
+    parts = funcol.reduce_scatter_single_coalesced([x * 2, x + 1], "sum", [0, 1], dist.group.WORLD)
+    return (*reduced, *gathered, *parts)
+
+
+def in_place(x: torch.Tensor) -> torch.Tensor:
+    size = dist.get_world_size()
+    y = x * 2 + 1
+    view = y[1:]
+    dist.all_reduce(y)
+    parts = torch.empty(size * len(y), *y.shape[1:])
+    dist.all_gather_into_tensor(parts, y.cos())
+    piece = torch.empty_like(y)
+    dist.reduce_scatter_tensor(piece, parts * 2, op=dist.ReduceOp.MAX)
+    swapped = torch.empty_like(y)
+    dist.all_to_all_single(swapped, piece)
+    dist.broadcast(piece, src=1)
+    listed = [torch.empty_like(y) for _ in range(size)]
+    dist.all_gather(listed, y + dist.get_rank())
+    return (y + piece * swapped).sum(1) + view.sum() + sum(t.exp().sum(1) for t in listed)
+
+
+def writes_its_argument(x: torch.Tensor) -> torch.Tensor:
+    y = x.clone()
+    dist.all_reduce(x, dist.ReduceOp.MIN)
+    return x - y
+
+
+def raw(x: torch.Tensor) -> torch.Tensor:
+    ops, name = torch.ops._c10d_functional, dist.group.WORLD.group_name
+    y = x * 3
+    pending = ops.all_reduce_(y, "sum", name)
+    meanwhile = x.exp()
+    ops.wait_tensor(pending)
+    return y + meanwhile
+
+
+def by_rank(x: torch.Tensor) -> torch.Tensor:
+    """What ranks compute differs; what they say to one another does not."""
+    if dist.get_rank() == 0:
+        x = x.sin()
+    y = funcol.all_reduce(x, "sum", dist.group.WORLD)
+    return y * dist.get_rank() if dist.get_rank() % 2 else y.cos() + dist.get_world_size()
+
+
+def in_loop(x: torch.Tensor) -> torch.Tensor:
+    for _ in range(3):
+        x = funcol.all_reduce((x @ x.t()).tanh() @ x, "sum", dist.group.WORLD) / dist.get_world_size()
+    return x
+
+
+def compare(rank: int) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for program in (functional, equal_calls, coalesced, in_place, writes_its_argument, raw, by_rank, in_loop):
+        for backend in BACKENDS:
+            argand.reset()
+            compiled = argand.compile(program, backend=backend, fullgraph=True)
+            for step in range(2):
+                x, y = _input(rank, step), _input(rank, step)
+                found[f"{program.__name__} {step} {backend}"] = max(
+                    _difference(compiled(x), program(y)), _difference(x, y)
+                )
+    return found
+
+
+def trained(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    group = dist.group.WORLD
+    y = (x @ w).tanh()
+    gathered = funcol.all_gather_single(y, 1, group)
+    scattered = funcol.reduce_scatter_single(gathered @ gathered.t(), "sum", 0, group)
+    swapped = funcol.all_to_all_single(y * 2, None, None, group)
+    both = funcol.all_reduce_coalesced([y.exp(), swapped], "sum", group)
+    parts = funcol.reduce_scatter_single_coalesced([both[0]], "sum", [1], group)
+    return funcol.all_reduce(both[1] * y, "sum", group).sin().sum() + scattered.square().mean() + parts[0].sum()
+
+
+def gradients(rank: int) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for backend in BACKENDS:
+        for dynamic in (False, True):
+            argand.reset()
+            compiled = argand.compile(trained, backend=backend, fullgraph=True, dynamic=dynamic)
+            for step, rows in enumerate((4, 4, 8) if dynamic else (4, 4)):
+                made = []
+                for function in (compiled, trained):
+                    x, w = _input(rank, step, rows).requires_grad_(), _input(7, step, 8).requires_grad_()
+                    loss = function(x, w)
+                    made.append([loss.detach(), *torch.autograd.grad(loss, (x, w))])
+                found[f"trained{'.dynamic' * dynamic} {step} {backend}"] = _difference(*made)
+    return found
+
+
+class Grouped(torch.nn.Module):
+    def __init__(self, group: Any) -> None:
+        super().__init__()
+        self.group = group
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        total = funcol.all_reduce(x.sin(), "sum", self.group)
+        size = self.group.size() if isinstance(self.group, dist.ProcessGroup) else 1
+        return total.cos() * size
+
+
+def groups(rank: int) -> dict[str, Any]:
+    """Groups as objects, names and meshes; one that takes another's place is another."""
+    size = dist.get_world_size()
+    mesh = init_device_mesh("cpu", (size // 2, 2), mesh_dim_names=("outer", "inner"))
+    halves = [dist.new_group([2 * n, 2 * n + 1]) for n in range(size // 2)]
+    mine = halves[rank // 2]
+    given = [dist.group.WORLD, mine, mesh["inner"], (mesh, 0), mine.group_name]
+    found: dict[str, Any] = {}
+    for number, group in enumerate(given):
+        for backend in BACKENDS:
+            argand.reset()
+            model = Grouped(group)
+            compiled = argand.compile(model, backend=backend, fullgraph=True)
+            found[f"{number} {backend}"] = _difference(compiled(_input(rank, 0)), model(_input(rank, 0)))
+    model = Grouped(dist.group.WORLD)
+    compiled = argand.compile(model, backend="aot_eager", fullgraph=True)
+    compiled(_input(rank, 0))
+    model.group = mine
+    found["another aot_eager"] = _difference(compiled(_input(rank, 1)), model(_input(rank, 1)))
+    return found
+
+
+def _later(x: torch.Tensor) -> torch.Tensor:
+    y = x * 2
+    work = dist.all_reduce(y, async_op=True)
+    z = x.exp().sum()
+    work.wait()
+    return y + z
+
+
+def _with_gradient(x: torch.Tensor) -> torch.Tensor:
+    return funcol.broadcast(x * 2, 0, dist.group.WORLD).cos() if x.requires_grad else x
+
+
+def _not_contiguous(x: torch.Tensor) -> torch.Tensor:
+    y = x.t().clone() + 1
+    dist.all_reduce(y, group=None)
+    return y + dist.get_world_size()
+
+
+def _in_a_branch(x: torch.Tensor) -> torch.Tensor:
+    dist.barrier()
+    y = x + 1
+    dist.reduce(y, 0)
+    return y * 2
+
+
+def breaks(rank: int) -> dict[str, float]:
+    """What is no graph operation runs as in eager, between graphs."""
+    found: dict[str, float] = {}
+    for program in (_later, _not_contiguous, _in_a_branch):
+        for backend in BACKENDS:
+            argand.reset()
+            x = _input(rank, 3)
+            found[f"{program.__name__} {backend}"] = _difference(
+                argand.compile(program, backend=backend)(x), program(x)
+            )
+    x = _input(rank, 4).requires_grad_()
+    ours, eager = argand.compile(_with_gradient, backend="aot_eager")(x), _with_gradient(x)
+    found["_with_gradient aot_eager"] = _difference(ours.detach(), eager.detach())
+    assert ours.requires_grad == eager.requires_grad
+    return found
+
+
+def _operators(x: torch.Tensor) -> torch.Tensor:
+    group, ops = dist.group.WORLD.group_name, torch.ops._c10d_functional
+    y = x * 2
+    first, same = ops.all_reduce(y, "sum", group), ops.all_reduce(y, "sum", group)
+    ops.wait_tensor(ops.all_reduce(y + 1, "sum", group))  # nobody reads it; the other ranks wait for it
+    gathered = ops.all_gather_into_tensor(x.sin().cos(), dist.get_world_size(), group)
+    meanwhile = (x.exp() + 1).cos().sin()
+    return ops.wait_tensor(first) + ops.wait_tensor(same) + meanwhile + ops.wait_tensor(gathered)[:4]
+
+
+def operators(rank: int) -> dict[str, Any]:
+    """How often each operator is called, by eager and by compiled code; and the differences."""
+    x = _input(rank, 0)
+    whole = torch.fx.symbolic_trace(_operators)  # as another capture would hand it to a backend
+    found: dict[str, Any] = {"eager": _calls(_operators, x)}
+    for backend in ("aot_eager", "native"):
+        argand.reset()
+        compiled = argand.compile(_operators, backend=backend)
+        compiled(x)
+        found[backend] = _calls(compiled, x)
+        found[f"{backend} graph"] = _calls(lookup_backend(backend)(whole, [x]), x)
+        found[f"{backend} difference"] = _difference(compiled(x), _operators(x))
+    return found
+
+
+def _calls(run: Callable[..., Any], x: torch.Tensor) -> list[str]:
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as made:
+        run(x)
+    return [event.name for event in made.events() if event.name.startswith("_c10d_functional")]

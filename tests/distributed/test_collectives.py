@@ -1,0 +1,49 @@
+"""Collectives in compiled code are operations of its graphs, and compute what eager computes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+
+from distributed.ranks import run_ranks
+
+PROGRAMS = "tests.distributed.collective_programs"
+TOLERANCE = {"eager": 1e-6, "aot_eager": 1e-6, "native": 1e-4}
+
+
+def wrong(answers: list[dict[str, object]]) -> list[str]:
+    """Where a rank's result is not eager's."""
+    return [
+        f"rank {rank}: {name} {way}: {found}"
+        for rank, answer in enumerate(answers)
+        for name, ways in answer.items()
+        if isinstance(ways, Mapping) and name != "operators"
+        for way, found in ways.items()
+        if not found <= TOLERANCE[way.split()[-1]]
+    ]
+
+
+@pytest.mark.distributed
+def test_two_ranks() -> None:
+    answers = run_ranks(PROGRAMS, ["compare", "gradients", "breaks", "operators"])
+    assert not wrong(answers), "\n".join(wrong(answers))
+    for answer in answers:
+        calls = answer["operators"]
+        assert isinstance(calls, Mapping)
+        assert len(calls["eager"]) == 8
+        for backend in ("aot_eager", "native"):
+            for way in (backend, f"{backend} graph"):
+                assert _starts(calls[way]) == _starts(calls["eager"])
+                assert sorted(calls[way]) == sorted(calls["eager"])
+            assert calls[f"{backend} difference"] < 1e-5
+
+
+def _starts(calls: list[str]) -> list[str]:
+    return [name for name in calls if not name.endswith("wait_tensor")]
+
+
+@pytest.mark.distributed
+def test_four_ranks_in_groups() -> None:
+    answers = run_ranks(PROGRAMS, ["groups", "compare"], ranks=4)
+    assert not wrong(answers), "\n".join(wrong(answers))
