@@ -18,6 +18,7 @@ PACKAGES = {
     "triton": "optional",
     "numpy": "optional",
     "redis": "optional",
+    "accelerate": "optional",
     "rich": "heavy: tables and bars of the command line",
     "orjson": "heavy: only who writes or reads traces pays for it",
     "platformdirs": "heavy: only who asks for the default folder pays for it",
@@ -72,6 +73,7 @@ ALLOWED = {
     },
     "a command of `argand` loads what it runs, and `argand --help` does not load torch": {
         "cli.py: argand.api",
+        "cli.py: argand.hosts",
         "cli.py: argand.runtime.archive",
         "cli.py: argand.breaks.render",
         "cli.py: argand.capture.driver.explain",

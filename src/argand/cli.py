@@ -111,6 +111,10 @@ def run(
 
     note_late_options(context)
     lookup_backend(backend)
+    if any(each.startswith("--torch_compile_backend") for each in context.args):
+        from argand.hosts import tell_accelerate
+
+        tell_accelerate()
     with answer_torch_compile(backend=backend):
         outcome = _run_as_main(script, context.args, is_module)
     raise typer.Exit(_exit_code(outcome))

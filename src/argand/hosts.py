@@ -93,3 +93,19 @@ def refuse_symbolic_trace() -> None:
         raise ArgandError(
             "torch.fx.symbolic_trace does not trace a compiled function", remedy="trace its __wrapped__, then compile"
         )
+
+
+def tell_accelerate() -> None:
+    """Let Accelerate, and so Hugging Face's Trainer, take `argand` for a backend: `--torch_compile_backend argand`.
+
+    Accelerate lists torch.compile's backends itself, and refuses others before torch is asked.
+    """
+    try:
+        from accelerate.utils import DynamoBackend
+    except ImportError:  # nobody is there to be told
+        return
+    if "ARGAND" not in DynamoBackend.__members__:
+        member = str.__new__(DynamoBackend, "ARGAND")
+        member._name_ = member._value_ = "ARGAND"
+        DynamoBackend._member_map_["ARGAND"] = DynamoBackend._value2member_map_["ARGAND"] = member
+        DynamoBackend._member_names_.append("ARGAND")

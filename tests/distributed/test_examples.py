@@ -1,24 +1,81 @@
-"""The examples for several processes run under torchrun, with two gloo processes."""
+"""The examples for several processes run under torchrun, with two gloo processes on the CPU, and train as eager does."""
 
 from __future__ import annotations
 
+import importlib.util
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
+from argand.report.reader import Reader
 from distributed.ranks import ROOT, environment
+
+TRAINER = (
+    "--use_cpu", "--max_steps", "3", "--logging_steps", "1", "--report_to", "none", "--save_strategy", "no",
+    "--disable_tqdm", "true", "--learning_rate", "0.01",
+)  # fmt: skip
+
+
+def run(script: str, *arguments: str, through: tuple[str, ...] = (), **env: str) -> tuple[str, list[float]]:
+    """The parameters, which both ranks have, and rank 0's losses."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    done = subprocess.run(
+        [*command, *through, str(ROOT / "examples" / script), *arguments],
+        env=environment(CUDA_VISIBLE_DEVICES="", GLOO_SOCKET_IFNAME="lo", **env),
+        cwd=ROOT, capture_output=True, text=True, timeout=240,
+    )  # fmt: skip
+    assert done.returncode == 0, (done.stdout + done.stderr)[-6000:]
+    parameters = re.findall(r"rank [01] parameters (\d+\.\d+)", done.stdout)
+    assert len(parameters) == 2 and len(set(parameters)) == 1, done.stdout
+    return parameters[0], [float(loss) for loss in re.findall(r"rank 0 step \d+: loss (\d+\.\d+)", done.stdout)]
+
+
+def needs(library: str) -> None:
+    if importlib.util.find_spec(library) is None:
+        pytest.skip(f"{library} is not installed")
+
+
+def alike(ours: tuple[str, list[float]], eager: tuple[str, list[float]]) -> None:
+    assert float(ours[0]) == pytest.approx(float(eager[0]), rel=1e-4)
+    assert ours[1] == pytest.approx(eager[1], rel=1e-3)
+
+
+def compiled_in(folder: Path) -> set[int]:
+    """The ranks that argand compiled graphs in."""
+    names = ("inductor_output_code", "fx_graph_cache_hit")
+    return {int(record.rank) for record in Reader(folder) if record.rank is not None and record.name in names}
 
 
 @pytest.mark.distributed
 def test_ddp() -> None:
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    done = subprocess.run(
-        [*command, str(ROOT / "examples" / "ddp.py"), "--steps", "6"],
-        env=environment(CUDA_VISIBLE_DEVICES="", GLOO_SOCKET_IFNAME="lo"), cwd=ROOT, capture_output=True, text=True, timeout=120,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-4000:]
-    assert len(set(re.findall(r"parameters (\d+\.\d+)", done.stdout))) == 1 and done.stdout.count("parameters") == 2
-    losses = [float(loss) for loss in re.findall(r"rank 0 step \d+: loss (\d+\.\d+)", done.stdout)]
+    _, losses = run("ddp.py", "--steps", "6")
     assert losses[-1] < losses[0]
+
+
+@pytest.mark.distributed
+def test_accelerate(tmp_path: Path) -> None:
+    needs("accelerate")
+    ours = run("accelerate_ddp.py", "--steps", "4", ARGAND_TRACE=str(tmp_path))
+    alike(ours, run("accelerate_ddp.py", "--steps", "4", "--eager"))
+    assert compiled_in(tmp_path) == {0, 1}
+
+
+@pytest.mark.distributed
+def test_lightning(tmp_path: Path) -> None:
+    needs("lightning")
+    ours = run("lightning_ddp.py", "--steps", "4", ARGAND_TRACE=str(tmp_path))
+    alike(ours, run("lightning_ddp.py", "--steps", "4", "--eager"))
+    assert compiled_in(tmp_path) == {0, 1}
+
+
+@pytest.mark.distributed
+def test_hugging_faces_trainer(tmp_path: Path) -> None:
+    needs("accelerate")
+    needs("transformers")
+    out = ("--output_dir", str(tmp_path / "out"), *TRAINER)
+    ours = run("hf_trainer.py", *out, "--torch_compile_backend", "argand", ARGAND_TRACE=str(tmp_path / "trace"))
+    alike(ours, run("hf_trainer.py", *out))
+    assert compiled_in(tmp_path / "trace") == {0, 1}

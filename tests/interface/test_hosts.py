@@ -255,6 +255,7 @@ def test_huggingface_trainer(tmp_path: Path) -> None:
     config = transformers.GPT2Config(
         vocab_size=20, n_embd=8, n_layer=1, n_head=2, n_positions=8, resid_pdrop=0, embd_pdrop=0, attn_pdrop=0
     )
+    transformers.GPT2LMHeadModel(config)  # the first model imports what draws random numbers
     ids = torch.arange(40).reshape(5, 8) % 20
     rows = [{"input_ids": row, "labels": row} for row in ids]
 
