@@ -164,8 +164,41 @@ def training_function(
             # The user's `backward()` may be called by a frame that is watched.
             return uncaptured(_gradients, moves, again, given, saved, anchor, grads, ctx)
 
-    apply: Callable[..., Any] = CompiledFunction.apply
-    return apply
+    return _with_own_nodes(CompiledFunction.apply, plan.apart) if plan.apart else CompiledFunction.apply
+
+
+class _Together(torch.autograd.Function):
+    """Stands for an operation with several results: hooks of all are called when a gradient comes to one."""
+
+    @staticmethod
+    def forward(ctx: Any, *results: torch.Tensor) -> Any:
+        ctx.set_materialize_grads(False)
+        return tuple([result.detach() for result in results])
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        return grads
+
+
+def _with_own_nodes(apply: Callable[..., Any], apart: list[tuple[int, ...]]) -> Callable[..., Any]:
+    """The results on nodes of their own, which a backward that does not come to them leaves alone, with their hooks.
+
+    Arguments:
+        apart: positions of the results that share a node.
+    """
+    add = compat.node_adder()
+
+    def call(*inputs: Any) -> Any:
+        out = list(apply(*inputs))
+        for group in apart:  # in eager's order, in which hooks run
+            if add is not None and len(group) == 1:
+                add(out[group[0]])
+            else:
+                for position, result in zip(group, _Together.apply(*[out[i] for i in group])):
+                    out[position] = result
+        return out
+
+    return call
 
 
 def recorded_program(forward: AtenProgram) -> AtenProgram:
@@ -229,6 +262,17 @@ _TWICE = (
 )
 
 
+def _apart(joint: JointProgram) -> list[tuple[int, ...]]:
+    """The results that the program sees, by eager's nodes that made them; none where all are of one node, as here."""
+    by_node: dict[int, list[int]] = {}
+    for node, position in sorted(zip(joint.tape.nodes, joint.differentiable)):
+        by_node.setdefault(node, []).append(position)
+    handed = ("value", "alias_of_output")
+    seen = {spec.index for spec in joint.program.outputs if spec.kind in handed and spec.view is None}
+    groups = [tuple([position for position in group if position in seen]) for group in by_node.values()]
+    return [group for group in groups if group] if len(groups) > 1 else []
+
+
 class _Plan:
     """What moves where around the two compiled graphs."""
 
@@ -247,6 +291,7 @@ class _Plan:
         views = [kind == "input" and i in cut.through_views for kind, i in self.saved]
         self.saved = [("view" if view else kind, i) for (kind, i), view in zip(self.saved, views)]
         self.numbers = [position for position, spec in enumerate(joint.forward_inputs) if spec.kind == "scalar"]
+        self.apart = _apart(joint)
 
     def kept(self, inputs: Sequence[Any], out: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """What the backward reads."""

@@ -411,6 +411,22 @@ def hidden_from_saved_tensor_hooks() -> Any:
     return torch.autograd.graph.saved_tensors_hooks(lambda tensor: tensor, lambda tensor: tensor)
 
 
+@functools.cache
+def node_adder() -> Callable[[torch.Tensor], object] | None:
+    """A function that puts a node of autograd's between a tensor and the node that made it, which hands gradients on.
+
+    None where torch's operation for it does something else in this version.
+    """
+    with torch.enable_grad(), outside_of_modes():
+        tensor = torch.ones(1, requires_grad=True) * 2
+        before, version = tensor.grad_fn, tensor._version
+        result = aten.lift.default(tensor)
+        node = result.grad_fn
+        hands_on = node is not None and node is not before and node.next_functions == ((before, 0),)
+        same = result is tensor and result._version == version and not result._is_view()
+    return aten.lift.default if hands_on and same else None
+
+
 def written_in_place(tensors: list[torch.Tensor]) -> None:
     """Tell autograd that memory of these tensors was written by something that it does not know of."""
     if tensors:

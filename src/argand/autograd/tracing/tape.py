@@ -14,6 +14,8 @@ from typing import Any
 
 import torch
 
+from argand.graph import compat
+
 
 @dataclass(frozen=True, slots=True)
 class Tape:
@@ -22,10 +24,12 @@ class Tape:
     conflicts: the results (bit `1 << k` for result k) that cannot be differentiated any more once this one was, itself
         included; none when nothing was saved for it.
     reached: positions of the inputs that the result leads to. Other inputs have no gradient when it is differentiated.
+    nodes: a number for the node that made the result, in the order of these: the same for results of one operation.
     """
 
     conflicts: tuple[int, ...]
     reached: tuple[frozenset[int], ...]
+    nodes: tuple[int, ...] = ()
 
     def spent(self, given: Sequence[bool]) -> int:
         """The results that cannot be differentiated any more after those that are `given`."""
@@ -71,7 +75,11 @@ def read_tape(results: Sequence[torch.Tensor], inputs: Iterable[tuple[int, torch
                         conflicts[index] |= mask
     for index, result in enumerate(results):
         reached[index] |= positions.get(id(result), set())
-    return Tape(tuple(conflicts), tuple([frozenset(one) for one in reached]))
+    made = sorted({root for root in roots if root is not None}, key=compat.sequence_number)
+    numbers = {node: number for number, node in enumerate(made)}
+    # a leaf has no node: hooks are its own
+    nodes = [len(roots) + index if root is None else numbers[root] for index, root in enumerate(roots)]
+    return Tape(tuple(conflicts), tuple([frozenset(one) for one in reached]), tuple(nodes))
 
 
 def _results_first(roots: Iterable[Any]) -> list[Any]:

@@ -66,6 +66,40 @@ def _scaled_by_tensor(builder: GraphBuilder, func: Function, args: Args, kwargs:
     return _add_scaled(builder, func.__name__, *args, value)
 
 
+@special(*named(torch.Tensor, "add add_ sub sub_"))
+def _sum_scaled_by_tensor(builder: GraphBuilder, func: Function, args: Args, kwargs: Kwargs) -> object:
+    """`x.add(y, alpha=tensor)`: eager reads the tensor's number; here it multiplies."""
+    alpha = kwargs.get("alpha")
+    if not isinstance(alpha, torch.Tensor) or len(args) != 2 or len(kwargs) != 1:
+        return NotImplemented
+    x, y = args
+    if not isinstance(y, torch.Tensor):
+        return NotImplemented
+    if x.dtype is not y.dtype and x.dim() and y.dim():
+        y = builder.call(torch.Tensor.to, (y, torch.promote_types(x.dtype, y.dtype)), {})
+    if not _may_scale(alpha, x, y):
+        return NotImplemented
+    return builder.call(func, (x, builder.call(torch.Tensor.mul, (y, alpha), {})), {})
+
+
+@special(*named(torch, "full_like"))
+def _filled_with_tensor(builder: GraphBuilder, func: Function, args: Args, kwargs: Kwargs) -> object:
+    """`full_like(x, tensor)`: eager reads the tensor's number; here it is copied."""
+    if len(args) != 2 or not isinstance(args[1], torch.Tensor) or args[1].dim() != 0 or args[1].requires_grad:
+        return NotImplemented
+    if args[0].dtype.is_complex or not args[0].dtype.is_floating_point or not args[1].dtype.is_floating_point:
+        return NotImplemented
+    return builder.call(torch.Tensor.fill_, (builder.call(torch.empty_like, args[:1], kwargs), args[1]), {})
+
+
+def _may_scale(scale: torch.Tensor, *scaled: torch.Tensor) -> bool:
+    """Whether a product with the tensor is one with its number."""
+    dtypes = {tensor.dtype for tensor in scaled}
+    plain = len(dtypes) == 1 and dtypes <= {torch.float32, torch.float64} and scale.dtype.is_floating_point
+    same = scale.dtype in dtypes or all(tensor.dim() for tensor in scaled)
+    return plain and scale.dim() == 0 and not scale.requires_grad and same
+
+
 _FOREACH = named(torch, "_foreach_addcdiv _foreach_addcdiv_ _foreach_addcmul _foreach_addcmul_")
 
 
@@ -112,9 +146,7 @@ def _foreach_scaled(builder: GraphBuilder, func: Function, args: Args, kwargs: K
 def _add_scaled(
     builder: GraphBuilder, name: str, x: torch.Tensor, a: torch.Tensor, b: torch.Tensor, scale: torch.Tensor
 ) -> object:
-    dtypes = {t.dtype for t in (x, a, b)}
-    plain = len(dtypes) == 1 and dtypes <= {torch.float32, torch.float64} and scale.dtype.is_floating_point
-    if not plain or scale.dim() != 0 or (scale.dtype not in dtypes and not (a.dim() and x.dim())):
+    if {a.dtype, b.dtype} != {x.dtype} or not _may_scale(scale, x, a):
         return NotImplemented
     scaled = builder.call(torch.Tensor.mul, (a, scale), {})
     change = builder.call(torch.Tensor.div if "div" in name else torch.Tensor.mul, (scaled, b), {})

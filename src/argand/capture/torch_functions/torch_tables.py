@@ -15,7 +15,7 @@ from argand.capture.facts.values.symbolic import SYMBOLIC
 from argand.capture.metadata import metadata
 from argand.capture.record import numpy_calls
 from argand.capture.sizes import unbacked_ops
-from argand.capture.torch_functions import modes, modules, optimizers, overriding
+from argand.capture.torch_functions import modes, modules, optimizer_steps, optimizers, overriding
 from argand.capture.torch_functions.torch_calls import (
     CODES,
     Handler,
@@ -436,8 +436,17 @@ def _truth(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> obj
     return state.interpreter.call(bool, args, kwargs)
 
 
+_REAL = {"differentiable": False, "capturable": False, "has_complex": False}
+_UNSCALED = {"grad_scale": None, "found_inf": None, "has_complex": False}
+
 enter_late({
     "fx.experimental.symbolic_shapes.guard_or_false fx.experimental.symbolic_shapes.guard_or_true": _truth,
+    "optim.radam._single_tensor_radam optim.radam._multi_tensor_radam":
+        optimizer_steps.stand_in(optimizer_steps.radam, _REAL),
+    "optim.asgd._single_tensor_asgd optim.asgd._multi_tensor_asgd":
+        optimizer_steps.stand_in(optimizer_steps.asgd, _REAL),
+    "optim._adafactor._single_tensor_adafactor optim._adafactor._multi_tensor_adafactor":
+        optimizer_steps.stand_in(optimizer_steps.adafactor, _UNSCALED),
     "onnx.is_in_onnx_export fx.experimental.symbolic_shapes.has_free_unbacked_symbols": _answer(False),
     "_dynamo.external_utils.is_compiling": _compiling,
     "_dynamo.decorators.mark_static_address": _answer(None),

@@ -1,0 +1,117 @@
+"""Steps of torch.optim that read tensors' numbers: as programs over tensors, interpreted in their place.
+
+Eager asks for the step's number, and for norms, to compute with Python's numbers and to branch on them. Here these
+stay tensors, of float64 as Python's numbers are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from argand.capture.facts.handlers import Args, Function, Kwargs
+from argand.capture.facts.interfaces import CaptureState
+from argand.capture.torch_functions.torch_calls import Handler
+
+Tensors = Sequence[torch.Tensor]
+
+
+def _number_of(step: torch.Tensor, param: torch.Tensor) -> torch.Tensor:
+    """The step's number where the parameter is."""
+    return step.double().to(param.device)
+
+
+def _at_least(low: float, value: torch.Tensor) -> torch.Tensor:
+    """`max(low, value)` of Python, for which nan is not the larger one."""
+    return torch.where(value > low, value, low)
+
+
+def radam(
+    params: Tensors, grads: Tensors, averages: Tensors, squares: Tensors, steps: Tensors, *, beta1: float,
+    beta2: float, lr: Any, weight_decay: float, eps: float, decoupled_weight_decay: bool, maximize: bool,
+) -> None:  # fmt: skip
+    """RAdam: the variance is rectified as soon as enough gradients are averaged."""
+    longest = 2 / (1 - beta2) - 1
+    for param, grad, average, square, step in zip(params, grads, averages, squares, steps):
+        grad = -grad if maximize else grad
+        step += 1
+        if weight_decay != 0:
+            if decoupled_weight_decay:
+                param.mul_(1 - lr * weight_decay)
+            else:
+                grad = grad.add(param, alpha=weight_decay)
+        average.lerp_(grad, 1 - beta1)
+        square.mul_(beta2).addcmul_(grad, grad, value=1 - beta2)
+        number = _number_of(step, param)
+        left = 1 - beta2**number
+        length = longest - 2 * number * beta2**number / left
+        rectified = ((length - 4) * (length - 2) * longest / ((longest - 4) * (longest - 2) * length)) ** 0.5
+        adapted = left**0.5 / square.sqrt().add_(eps) * rectified
+        param.sub_(average / (1 - beta1**number) * lr * torch.where(length > 5.0, adapted, 1.0))
+
+
+def asgd(
+    params: Tensors, grads: Tensors, means: Tensors, mus: Tensors, etas: Tensors, steps: Tensors, *, lambd: float,
+    lr: Any, t0: float, alpha: float, weight_decay: float, maximize: bool,
+) -> None:  # fmt: skip
+    """ASGD: a decaying rate, and from step `t0` on a mean of the parameters."""
+    for param, grad, mean, mu, eta, step in zip(params, grads, means, mus, etas, steps):
+        grad = -grad if maximize else grad
+        step += 1
+        if weight_decay != 0:
+            grad = grad.add(param, alpha=weight_decay)
+        rate = _number_of(eta, param)
+        param.mul_(1 - lambd * rate).sub_(grad * rate)
+        mean.copy_(torch.where(mu.to(param.device) == 1, param, mean + param.sub(mean).mul_(mu)))
+        eta.copy_(lr / (1 + lambd * lr * step.double()) ** alpha)
+        mu.copy_(1 / _at_least(1, step.double() - t0))
+
+
+def adafactor(
+    params: Tensors, grads: Tensors, rows: Sequence[Any], columns: Sequence[Any], variances: Sequence[Any],
+    steps: Tensors, *, d: float, lr: Any, beta2_decay: float, weight_decay: float, eps1: float | None, eps2: float,
+    maximize: bool,
+) -> None:  # fmt: skip
+    """Adafactor: second moments by rows and columns, and a rate relative to the parameter's size."""
+    for param, grad, row, column, variance, step in zip(params, grads, rows, columns, variances, steps):
+        grad = -grad if maximize else grad
+        least = torch.finfo(param.dtype).eps if eps1 is None else eps1
+        step += 1
+        number = _number_of(step, param)
+        weight = (number**beta2_decay).to(grad.dtype)
+        root = 1 / number**0.5
+        rate = _at_least(eps2, param.norm(2).double() / param.numel() ** 0.5) * torch.where(root < lr, root, lr)
+        if weight_decay != 0:
+            param.mul_(1 - lr * weight_decay)
+        if grad.dim() > 1:
+            row.lerp_(torch.norm(grad, dim=-1, keepdim=True).square_().div_(grad.size(-1)), weight)
+            column.lerp_(torch.norm(grad, dim=-2, keepdim=True).square_().div_(grad.size(-2)), weight)
+            estimate = (row @ column).div_(row.mean(dim=-2, keepdim=True).clamp_(min=least))
+        else:
+            variance.lerp_(grad * grad, weight)
+            estimate = variance.clone()
+        update = estimate.clamp_(min=least * least).rsqrt_().mul_(grad)
+        param.sub_(update * (rate / _at_least(1.0, update.norm(2).double() / (update.numel() ** 0.5 * d))))
+
+
+def stand_in(function: Any, unset: Mapping[str, object]) -> Handler:
+    """A handler that has `function` interpreted in place of torch's.
+
+    Arguments:
+        unset: keyword arguments that it does not know, and the value that each must have.
+    """
+    code = function.__code__
+    lists = code.co_argcount
+    names = frozenset(code.co_varnames[lists : lists + code.co_kwonlyargcount])
+
+    def call(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> object:
+        mine = {name: value for name, value in kwargs.items() if name not in unset}
+        if torch.is_grad_enabled() or len(args) != lists or frozenset(mine) != names:
+            return NotImplemented
+        if any(kwargs[name] is not value for name, value in unset.items() if name in kwargs):
+            return NotImplemented
+        return state.interpreter.call(function, args, mine)
+
+    return call
