@@ -124,7 +124,7 @@ def _key(info: _C.FrameInfo, request: str) -> str:
             *[fingerprints.name_of(type(arg)) for arg in info.args],
             *[_held(cell) for cell in info.closure or ()],
         ]
-    except (ToolchainError, ValueError):  # marshal writes plain constants only: code after a graph break may have others
+    except (ToolchainError, ValueError):  # constants that are not plain, as code after a graph break has
         return ""
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:40]
 

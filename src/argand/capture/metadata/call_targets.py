@@ -136,8 +136,8 @@ def is_replaced(func: object, target: Target) -> bool:
         return False
     if cls is types.FunctionType and not _is_own(func):
         return any(func is held for place in _PLACES for held in vars(place).values())
-    found = getattr(home, name, func)
-    return found is not func and not _is_own(found)
+    current = getattr(home, name, func)
+    return current is not func and not _is_own(current)
 
 
 def _is_own(function: object) -> bool:

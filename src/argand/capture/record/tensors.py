@@ -206,9 +206,7 @@ class GraphBuilder:
         data_errors.check(self, func, args, kwargs, infos)
         if device is None:
             device = metadata.logical_device(func, infos, kwargs)
-        target = self._operator(func, kwargs) or target_of(func)
-        if is_replaced(func, target):
-            raise _replaced(func)
+        target = self._target(func, kwargs)
         writes = target.mutates or "out" in kwargs
         if writes:
             metadata.refuse_overlapping(func, args)
@@ -252,6 +250,13 @@ class GraphBuilder:
         if not writes and not target.keep and constants.applicable(func, infos, device):
             constants.propagate(self, func, args, kwargs, result)
         return result
+
+    def _target(self, func: Any, kwargs: dict[str, object]) -> Target:
+        """What becomes the node's target."""
+        target = self._operator(func, kwargs) or target_of(func)
+        if is_replaced(func, target):
+            raise _replaced(func)
+        return target
 
     def compute(
         self,

@@ -7,7 +7,7 @@ stay tensors, of float64 as Python's numbers are.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from types import FunctionType
 
 import torch
 
@@ -30,7 +30,7 @@ def _at_least(low: float, value: torch.Tensor) -> torch.Tensor:
 
 def radam(
     params: Tensors, grads: Tensors, averages: Tensors, squares: Tensors, steps: Tensors, *, beta1: float,
-    beta2: float, lr: Any, weight_decay: float, eps: float, decoupled_weight_decay: bool, maximize: bool,
+    beta2: float, lr: float, weight_decay: float, eps: float, decoupled_weight_decay: bool, maximize: bool,
 ) -> None:  # fmt: skip
     """RAdam: the variance is rectified as soon as enough gradients are averaged."""
     longest = 2 / (1 - beta2) - 1
@@ -54,7 +54,7 @@ def radam(
 
 def asgd(
     params: Tensors, grads: Tensors, means: Tensors, mus: Tensors, etas: Tensors, steps: Tensors, *, lambd: float,
-    lr: Any, t0: float, alpha: float, weight_decay: float, maximize: bool,
+    lr: float, t0: float, alpha: float, weight_decay: float, maximize: bool,
 ) -> None:  # fmt: skip
     """ASGD: a decaying rate, and from step `t0` on a mean of the parameters."""
     for param, grad, mean, mu, eta, step in zip(params, grads, means, mus, etas, steps):
@@ -70,8 +70,8 @@ def asgd(
 
 
 def adafactor(
-    params: Tensors, grads: Tensors, rows: Sequence[Any], columns: Sequence[Any], variances: Sequence[Any],
-    steps: Tensors, *, d: float, lr: Any, beta2_decay: float, weight_decay: float, eps1: float | None, eps2: float,
+    params: Tensors, grads: Tensors, rows: Tensors, columns: Tensors, variances: Tensors,
+    steps: Tensors, *, d: float, lr: float, beta2_decay: float, weight_decay: float, eps1: float | None, eps2: float,
     maximize: bool,
 ) -> None:  # fmt: skip
     """Adafactor: second moments by rows and columns, and a rate relative to the parameter's size."""
@@ -96,7 +96,7 @@ def adafactor(
         param.sub_(update * (rate / _at_least(1.0, update.norm(2).double() / (update.numel() ** 0.5 * d))))
 
 
-def stand_in(function: Any, unset: Mapping[str, object]) -> Handler:
+def stand_in(function: FunctionType, unset: Mapping[str, object]) -> Handler:
     """A handler that has `function` interpreted in place of torch's.
 
     Arguments:
