@@ -46,7 +46,9 @@ def clean_argand() -> Iterator[None]:
         from argand.outcomes import store
 
         with argand.config.patch({"cache": True, "program_cache": True, "outcome_cache": True}):
-            assert store.wanted(), "the test leaves a sink, a replaced rule or a substituted function to the tests after it"
+            assert store.wanted(), (
+                "the test leaves a sink, a replaced rule or a substituted function to the tests after it"
+            )
 
 
 @pytest.fixture(autouse=True, scope="session")
