@@ -43,6 +43,7 @@ def clean_argand() -> Iterator[None]:
 
         cache.reset()
     if "argand.outcomes.store" in sys.modules:
+        import argand
         from argand.outcomes import store
 
         with argand.config.patch({"cache": True, "program_cache": True, "outcome_cache": True}):

@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -45,7 +46,7 @@ def _refused(fn: Function, why: str) -> errors.GraphBreak:
 # ----------------------------------------------------------------------- groups
 
 
-def _c10d() -> Any:
+def _c10d() -> ModuleType:
     return sys.modules["torch.distributed.distributed_c10d"]
 
 
@@ -175,9 +176,9 @@ def _of_group(place: int) -> Handler:
 # ----------------------------------------------------------------------- operators
 
 
-def _operators(names: frozenset[str]) -> list[Any]:
+def _operators(names: frozenset[str]) -> list[object]:
     """The packets and overloads of these names."""
-    operators = []
+    operators: list[object] = []
     for space in NAMESPACES:
         for name in sorted(names):
             packet = find(f"ops.{space}.{name}")

@@ -7,7 +7,7 @@ stay tensors, of float64 as Python's numbers are.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from types import FunctionType
+from typing import Any
 
 import torch
 
@@ -96,7 +96,7 @@ def adafactor(
         param.sub_(update * (rate / _at_least(1.0, update.norm(2).double() / (update.numel() ** 0.5 * d))))
 
 
-def stand_in(function: FunctionType, unset: Mapping[str, object]) -> Handler:
+def stand_in(function: Any, unset: Mapping[str, object]) -> Handler:
     """A handler that has `function` interpreted in place of torch's.
 
     Arguments:
