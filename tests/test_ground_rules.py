@@ -196,7 +196,7 @@ OTHER_READERS = {
     "runtime/host.py": "loads the C library",
     "runtime/library.py": "/proc; loads what was looked at",
     "runtime/places.py": "opens locks, which are looked at",
-    "runtime/products.py": "/proc, and argand's own text",
+    "runtime/kernels/ready.py": "argand's own text",
     "runtime/remote.py": "/proc/cpuinfo",
     "runtime/toolchain.py": "/proc",
 }

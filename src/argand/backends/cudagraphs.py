@@ -16,10 +16,10 @@ from argand.graph import compat
 from argand.graph.nodes.program import AtenProgram
 from argand.graph.operators.custom_backward import custom_backward
 from argand.graph.operators.random_ops import random_ops
-from argand.graph.operators.recurrent import recurrent_ops
 from argand.runtime.gpu.cuda_graphs.graphs import Recorded, Roles, tell
 from argand.runtime.gpu.cuda_graphs.recorder import Recorder, recorder_of
 from argand.runtime.host import HostCall
+from argand.runtime.kernels.recurrent import recurrent_ops
 
 # All that these do, they do on the device. What others do on the host would be done once, not in each call.
 _NAMESPACES = ("aten", "prims", "argand")

@@ -50,7 +50,8 @@ _NAMES: Final = """
     pixel_shuffle pixel_unshuffle glu glu_backward nll_loss_forward nll_loss_backward nll_loss2d_forward
     nll_loss2d_backward mse_loss mse_loss_backward huber_loss smooth_l1_loss smooth_l1_loss_backward
     binary_cross_entropy binary_cross_entropy_backward binary_cross_entropy_with_logits soft_margin_loss
-    mkldnn_rnn_layer mkldnn_rnn_layer_backward recurrence recurrence_backward im2col col2im grid_sampler_2d
+    mkldnn_rnn_layer mkldnn_rnn_layer_backward recurrence recurrence_backward recurrence_keeping
+    recurrence_backward_from im2col col2im grid_sampler_2d
     grid_sampler_2d_backward grid_sampler_3d native_channel_shuffle _cdist_forward _fft_r2c _fft_c2r _fft_c2c
     _thnn_fused_lstm_cell _foreach_add _assert_async _assert_tensor_metadata one_hot eye
 """

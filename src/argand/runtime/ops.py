@@ -12,8 +12,8 @@ from argand.graph.operators.custom_backward import custom_backward
 from argand.graph.operators.device_ops import device_ops
 from argand.graph.operators.optimizer_ops import optimizer_ops
 from argand.graph.operators.random_ops import random_ops
-from argand.graph.operators.recurrent import recurrent_ops
 from argand.runtime.gpu.operators.flex import flex_ops
+from argand.runtime.kernels.recurrent import recurrent_ops
 
 
 @functools.cache

@@ -65,7 +65,7 @@ def test_it_is_recorded_as_a_cuda_graph_though_it_is_one_call() -> None:
 
 def test_dropout_between_layers_and_autocast_are_torchs_own_affair() -> None:
     from argand.autograd.ops import recurrent
-    from argand.graph.operators.recurrent import recurrence
+    from argand.runtime.kernels.recurrent import recurrence
 
     layer = torch.nn.LSTM(8, 8, 2, dropout=0.5)
     state = (torch.zeros(2, 3, 8), torch.zeros(2, 3, 8))

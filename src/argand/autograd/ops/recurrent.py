@@ -9,7 +9,8 @@ import torch
 
 from argand.autograd.recording.values import TraceTensor
 from argand.errors import AutogradError
-from argand.graph.operators.recurrent import Recurrence, recurrence, recurrent_ops
+from argand.runtime.kernels import gru
+from argand.runtime.kernels.recurrent import Recurrence, recurrence, recurrent_ops
 
 UNROLLED = 16
 """So many steps are recorded one by one, where the length does not vary: they fuse with what is around them."""
@@ -19,7 +20,7 @@ def stands_for(kind: str, args: Sequence[Any], kwargs: dict[str, Any], many_size
     """The results of a recurrent layer as one operator; None where torch's own definition is to be recorded.
 
     Arguments:
-        kind: a value of `graph.operators.recurrent.FUNCTIONS`.
+        kind: a value of `runtime.kernels.recurrent.FUNCTIONS`.
         many_sizes: the trace is one of several at different sizes.
 
     Raises:
@@ -39,6 +40,8 @@ def stands_for(kind: str, args: Sequence[Any], kwargs: dict[str, Any], many_size
             f"{kind} with dropout between its layers runs step by step, {call.steps} steps here",
             remedy="the graph that holds it runs eagerly",
         )
+    if call.keeps:
+        gru.prepare()
     return tuple(_Recurrence.apply(call, call.input, *call.states, *call.params))
 
 
@@ -62,24 +65,31 @@ def _has_kernel(call: Recurrence) -> bool:
 
 
 class _Recurrence(torch.autograd.Function):
-    """`argand::recurrence` and its backward, for autograd above the tracer."""
+    """`argand::recurrence` and its backward, for autograd above the tracer; by argand's own kernel, what that kept."""
 
     @staticmethod
     def forward(ctx: Any, call: Recurrence, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
         ctx.call = call
-        ctx.save_for_backward(*tensors)
-        return tuple(recurrent_ops().recurrence(*call.operands()))
+        if not call.keeps or not any(ctx.needs_input_grad):
+            ctx.save_for_backward(*tensors)
+            return tuple(recurrent_ops().recurrence(*call.operands()))
+        count = len(call.states) + 1
+        results = recurrent_ops().recurrence_keeping(*call.operands())
+        ctx.save_for_backward(*tensors, results[0], *results[count:])
+        return tuple(results[:count])
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[Any, ...]:
         kind, _, batch_sizes, _, _, *plain = ctx.call.operands()
-        count = 1 + len(ctx.call.states)
-        input, *rest = ctx.saved_tensors
+        states, inputs = len(ctx.call.states), 1 + len(ctx.call.states) + len(ctx.call.params)
+        input, *rest = ctx.saved_tensors[:inputs]
+        kept = list(ctx.saved_tensors[inputs:])
         wanted = list(ctx.needs_input_grad[1:])
+        operands = (kind, input, batch_sizes, rest[:states], rest[states:], *plain, wanted)
         given = [grad.contiguous() for grad in grads]
-        made = iter(
-            recurrent_ops().recurrence_backward(
-                given, kind, input, batch_sizes, rest[: count - 1], rest[count - 1 :], *plain, wanted
-            )
-        )
+        ops = recurrent_ops()
+        if kept:
+            made = iter(ops.recurrence_backward_from(given, kept, *operands))
+        else:
+            made = iter(ops.recurrence_backward(given, *operands))
         return None, *[next(made) if want else None for want in wanted]

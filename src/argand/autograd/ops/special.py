@@ -14,7 +14,7 @@ from argand.graph import compat
 from argand.graph.metadata.specs import Spec
 from argand.graph.metadata.strides import memory_order
 from argand.graph.operators.optimizer_ops import optimizer_ops
-from argand.graph.operators.recurrent import recurrent_ops
+from argand.runtime.kernels.recurrent import recurrent_ops
 
 aten = torch.ops.aten
 

@@ -21,8 +21,8 @@ from argand.graph import compat, time_limit
 from argand.graph.nodes.meta import attribute, caller_line, user_line, user_stack
 from argand.graph.nodes.program import AtenProgram, TensorSpec
 from argand.graph.operators import flex
-from argand.graph.operators.recurrent import FUNCTIONS as RECURRENT
 from argand.graph.origin import NodeOrigin
+from argand.runtime.kernels.recurrent import FUNCTIONS as RECURRENT
 
 Attention = Callable[..., Any]
 """`flex_attention` as one operator: called with its arguments; None where it is to be spelt out."""

@@ -14,7 +14,7 @@ from argand.graph import compat
 from argand.graph.nodes.program import AtenProgram
 from argand.graph.sizes.expr import Expr
 from argand.graph.sizes.symbolic import SymbolicTensor
-from argand.runtime import products
+from argand.runtime.kernels import products
 
 
 def graph_key(program: AtenProgram) -> str | None:

@@ -17,7 +17,7 @@ from argand.capture.metadata.special_calls import named
 from argand.graph import compat as tracing
 from argand.graph import time_limit
 from argand.graph.metadata import metas
-from argand.graph.operators.recurrent import FUNCTIONS as RECURRENT
+from argand.runtime.kernels.recurrent import FUNCTIONS as RECURRENT
 
 _TABLES = (misfits,)  # importing it registers its rules
 _META = torch.device("meta")

@@ -14,7 +14,7 @@ import torch
 from argand import errors
 from argand.capture.metadata.meta_tensors import needs_grad, new
 from argand.graph.metadata.strides import iterator_strides
-from argand.graph.operators.recurrent import FUNCTIONS, recurrence
+from argand.runtime.kernels.recurrent import FUNCTIONS, recurrence
 
 Rule: TypeAlias = Callable[..., object]
 

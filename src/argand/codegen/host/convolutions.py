@@ -18,7 +18,8 @@ from argand.graph.sizes.expr import Expr, as_int
 from argand.ir.kernel import Schedule, Step
 from argand.ir.loops import Buffer, ExternNode, TensorRef
 
-OWN_GRADIENT, MEASURED_GRADIENT = "weight_gradient_into", "measured_weight_gradient"  # functions of `runtime.products`
+# functions of `runtime.kernels.products`
+OWN_GRADIENT, MEASURED_GRADIENT = "weight_gradient_into", "measured_weight_gradient"
 MOST_POINTS = 196  # of a result
 LEAST_TERMS = 1 << 22
 
@@ -42,7 +43,7 @@ def choose_weight_gradients(schedule: Schedule, buffers: dict[str, Buffer], *, m
 
 
 def _parts(node: ExternNode, buffers: dict[str, Buffer], function: str) -> tuple[ExternNode, ...]:
-    """What replaces a step, its weight gradient by a function of `runtime.products`; empty where it stays."""
+    """What replaces a step, its weight gradient by a function of `runtime.kernels.products`; empty where it stays."""
     if str(node.target) != "aten.convolution_backward.default" or node.kwargs or node.out_variant is not None:
         return ()
     *_, transposed, _, groups, mask = node.args

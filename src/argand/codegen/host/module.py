@@ -165,7 +165,7 @@ class _Writer:
             *(["from argand.runtime.host import on_device"] if self.current is not None else []),
             *([f"from argand.runtime.host import {INTO}"] if INTO in self.header.values() else []),
             *([f"from argand.runtime.gpu.operators.products import {PADDED}"] if PADDED in used else []),
-            *(f"from argand.runtime.products import {name}" for name in _PRODUCTS if name in used),
+            *(f"from argand.runtime.kernels.products import {name}" for name in _PRODUCTS if name in used),
             "",
         ]
         if self.kernels is not None and self.kernels.symbols:

@@ -1,10 +1,11 @@
 """Which library computes a matrix product.
 
 ATen's CPU products go to MKL, which does not use all of an AMD processor. With AVX-512, argand's own kernel
-does (`runtime.products`: on an EPYC 9004, one thread, float32, it takes 0.82 to 0.97 of MKL's time, and its errors are
-smaller): it is taken where it was found faster, and timed where nobody knows. oneDNN, which torch has built in too, can
-be faster for products of more than 2**27 terms, but for some whose left side is transposed; its largest error is two to
-four times MKL's where more than 200 products are added up, so that it is used where the user asks for it only.
+does (`runtime.kernels.products`: on an EPYC 9004, one thread, float32, it takes 0.82 to 0.97 of MKL's time, and its
+errors are smaller): it is taken where it was found faster, and timed where nobody knows. oneDNN, which torch has built
+in too, can be faster for products of more than 2**27 terms, but for some whose left side is transposed; its largest
+error is two to four times MKL's where more than 200 products are added up, so that it is used where the user asks for
+it only.
 """
 
 from __future__ import annotations
@@ -21,12 +22,12 @@ from argand.config import config
 from argand.graph.sizes.expr import ONE, as_int
 from argand.ir.kernel import Schedule
 from argand.ir.loops import Buffer, ExternNode, TensorRef
-from argand.runtime import products
+from argand.runtime.kernels import products
 
 LEAST_TERMS = 1 << 27
 OWN_LEAST_TERMS = 1 << 22
 FEW_ROWS = 128  # of a left side, up to which MKL is faster than argand's kernel where the right side is transposed
-OWN, MEASURED = "matrix_product", "measured_product"  # functions of `runtime.products`
+OWN, MEASURED = "matrix_product", "measured_product"  # functions of `runtime.kernels.products`
 PADDED = "padded_product"  # the function of `runtime.gpu.operators.products`
 PADDED_LEAST_TERMS = 1 << 30  # below, appending zeros costs as much as it saves
 INTO = "product_into"  # the function of `runtime.host` that stores a product of oneDNN's

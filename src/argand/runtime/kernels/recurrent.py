@@ -15,6 +15,8 @@ from typing import Any
 import torch
 
 from argand.graph.operators.registered import Operators
+from argand.runtime.kernels import gru as gru_steps
+from argand.runtime.kernels import gru_layers
 
 aten = torch.ops.aten
 Ints = tuple[int, ...]
@@ -117,6 +119,20 @@ class Recurrence:
             expected += one * self.directions
         return expected
 
+    @property
+    def keeps(self) -> bool:
+        """Whether argand's own kernel computes it, which keeps what its backward reads."""
+        width = self.states[0].shape[2]
+        fits = self.kind == "gru" and self.batch_sizes is None and isinstance(width, int) and gru_steps.takes(width)
+        return fits and self.input.dtype is torch.float32
+
+    def kept_sizes(self) -> list[Ints]:
+        """Sizes of what is kept."""
+        steps, batch = self.input.shape[:2] if not self.batch_first else self.input.shape[1::-1]
+        width = self.states[0].shape[2]
+        gates = [(steps, batch, 4 * width)] * (self.num_layers * self.directions)
+        return [*gates, *[(steps, batch, self.directions * width)] * (self.num_layers - 1)]
+
     def operands(self) -> tuple[Any, ...]:
         """The arguments of `argand::recurrence`."""
         return (
@@ -171,6 +187,11 @@ def recurrent_ops() -> Operators:
                 "CPU": _backward,
                 "Meta": _backward_sizes,
             },
+            f"recurrence_keeping({_ARGUMENTS}) -> Tensor[]": {"CPU": _keeping, "Meta": _keeping_sizes},
+            f"recurrence_backward_from(Tensor[] grads, Tensor[] kept, {_ARGUMENTS}, bool[] wanted) -> Tensor[]": {
+                "CPU": _backward_from,
+                "Meta": _backward_from_sizes,
+            },
         }
     )
 
@@ -188,6 +209,9 @@ def _forward(
     kind: str, input: torch.Tensor, batch_sizes: torch.Tensor | None, hx: Any, params: Any, has_biases: bool,
     num_layers: int, bidirectional: bool, batch_first: bool,
 ) -> list[torch.Tensor]:  # fmt: skip
+    call = _call(kind, input, batch_sizes, hx, params, has_biases, num_layers, bidirectional, batch_first)
+    if input.device.type == "cpu" and not torch.is_grad_enabled() and call.keeps:
+        return _by_own_kernel(call, keep=False)
     state = tuple(hx) if kind == "lstm" else hx[0]
     plain = (has_biases, num_layers, 0.0, False, bidirectional)
     if batch_sizes is None:
@@ -195,14 +219,58 @@ def _forward(
     return list(_BY_KIND[kind](input, batch_sizes, state, params, *plain))
 
 
+def _call(
+    kind: str, input: torch.Tensor, batch_sizes: torch.Tensor | None, hx: Any, params: Any, has_biases: bool,
+    num_layers: int, bidirectional: bool, batch_first: bool,
+) -> Recurrence:  # fmt: skip
+    return Recurrence(
+        kind, input, batch_sizes, tuple(hx), tuple(params), has_biases, num_layers, 0.0, False, bidirectional,
+        batch_first,
+    )  # fmt: skip
+
+
+def _by_own_kernel(call: Recurrence, *, keep: bool) -> list[torch.Tensor]:
+    x = call.input.transpose(0, 1) if call.batch_first else call.input
+    plain = (call.has_biases, call.num_layers, call.directions)
+    out, last, kept = gru_layers.forward(x, call.states[0], call.params, *plain, keep)
+    return [out.transpose(0, 1) if call.batch_first else out, last, *kept]
+
+
+def _keeping(*operands: Any) -> list[torch.Tensor]:
+    return _by_own_kernel(_call(*operands), keep=True)
+
+
+def _keeping_sizes(*operands: Any) -> list[torch.Tensor]:
+    call = _call(*operands)
+    kept = [call.input.new_empty(size, device="meta") for size in call.kept_sizes()]
+    return [*_forward_sizes(*operands), *kept]
+
+
+def _backward_from(grads: Any, kept: Any, *rest: Any) -> list[torch.Tensor]:
+    *operands, wanted = rest
+    call = _call(*operands)
+    out, *others = kept
+    grad, grad_last = grads
+    if call.batch_first:
+        out, grad = out.transpose(0, 1), grad.transpose(0, 1)
+    x = call.input.transpose(0, 1) if call.batch_first else call.input
+    plain = (call.has_biases, call.num_layers, call.directions)
+    found, first, params = gru_layers.backward(
+        grad, grad_last, others, out.contiguous(), x, call.states[0], call.params, *plain
+    )  # fmt: skip
+    made = [found.transpose(0, 1) if call.batch_first else found, first, *params]
+    return [each for each, want in zip(made, wanted) if want]
+
+
+def _backward_from_sizes(grads: Any, kept: Any, *rest: Any) -> list[torch.Tensor]:
+    return _backward_sizes(grads, *rest)
+
+
 def _forward_sizes(
     kind: str, input: torch.Tensor, batch_sizes: torch.Tensor | None, hx: Any, params: Any, has_biases: bool,
     num_layers: int, bidirectional: bool, batch_first: bool,
 ) -> list[torch.Tensor]:  # fmt: skip
-    call = Recurrence(
-        kind, input, batch_sizes, tuple(hx), tuple(params), has_biases, num_layers, 0.0, False, bidirectional,
-        batch_first,
-    )  # fmt: skip
+    call = _call(kind, input, batch_sizes, hx, params, has_biases, num_layers, bidirectional, batch_first)
     return [torch.empty_strided(size, stride, dtype=input.dtype, device="meta") for size, stride in call.result_sizes()]
 
 

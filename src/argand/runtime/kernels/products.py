@@ -9,21 +9,17 @@ what each window holds, which is never made: the kernel collects the panels that
 from __future__ import annotations
 
 import functools
-import os
 from concurrent.futures import Future
-from pathlib import Path
-from threading import Thread
 from typing import Any
 
 import torch
 
-from argand import events
 from argand.config import config
 from argand.errors import ArgandError
 from argand.runtime import processor, toolchain
-from argand.runtime.launch import make_kernel
-from argand.runtime.profile import Kernel, label
-from argand.runtime.rivals import Rivals
+from argand.runtime.kernels import ready
+from argand.runtime.kernels.rivals import Rivals
+from argand.runtime.profile import Kernel
 
 # C functions, and how many tensors and numbers they take.
 _FUNCTIONS = {"product": (3, 8), "product_and_bias": (4, 8), "weight_gradient": (4, 15)}
@@ -46,28 +42,7 @@ def available() -> bool:
 @functools.cache
 def _compiled() -> Future[dict[str, Kernel]]:
     """The kernels, being compiled by a thread of their own."""
-    made: Future[dict[str, Kernel]] = Future()
-
-    def compile_them() -> None:
-        try:
-            text = (Path(__file__).parent / "products.h").read_text(encoding="utf8")
-            library = toolchain.load_text(text, toolchain.cpu_isa(), name="products")
-            found = {}
-            for name, (tensors, ints) in _FUNCTIONS.items():
-                found[name] = make_kernel(library.address(name), name, tensors, ints)
-                label(found[name], name)
-            made.set_result(found)
-        except Exception as error:  # whatever it is: products wait for an answer
-            events.emit("fallback", "runtime", str(error), scope="products", reason="the kernel does not compile")
-            made.set_result({})
-
-    try:
-        Thread(target=compile_them, name="argand-products", daemon=True).start()
-    except RuntimeError:  # this process may have no more threads
-        compile_them()
-    # a forked child has no such thread: it begins again
-    os.register_at_fork(after_in_child=lambda: None if made.done() else _compiled.cache_clear())
-    return made
+    return ready.compiled("products", _FUNCTIONS, _compiled.cache_clear)
 
 
 def prepare() -> None:

@@ -15,7 +15,7 @@ import argand
 from argand import events
 from argand.codegen.host import convolutions
 from argand.codegen.host import products as choice
-from argand.runtime import products
+from argand.runtime.kernels import products
 from forks import fork
 
 pytestmark = pytest.mark.skipif(not products.available(), reason="needs AVX-512 and GCC")

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 import argand
-from argand.runtime import rivals
-from argand.runtime.rivals import Rivals
+from argand.runtime.kernels import rivals
+from argand.runtime.kernels.rivals import Rivals
 
 
 @pytest.fixture(autouse=True)

@@ -1,0 +1,198 @@
+// The steps of a GRU, forward and backward: each thread takes some rows of the batch through all steps, its states and
+// gates stay in its cache. What does not depend on the step before, products with the input, is made by others.
+#pragma GCC optimize("O2", "fp-contract=fast")
+#if defined(__AVX512F__)
+enum { LANES = 16, MR = 8 };
+#else
+enum { LANES = 8, MR = 4 };
+#endif
+enum {
+  NR = 2 * LANES,
+  SC = 128,   // most products that are added up in one register: longer sums are less exact than eager's
+  ROWS = 32,  // of the batch that go through the steps together
+};
+typedef float V __attribute__((vector_size(4 * LANES)));
+typedef float U __attribute__((vector_size(4 * LANES), aligned(4)));
+typedef int I __attribute__((vector_size(4 * LANES)));
+typedef long long i64;
+#define INLINE static inline __attribute__((always_inline))
+#define UNROLL _Pragma("GCC unroll 16")
+
+extern "C" int omp_get_thread_num(void);
+extern "C" int omp_get_num_threads(void);
+
+INLINE V load(const float* p) { return *(const U*)p; }
+INLINE void store(float* p, V v) { *(U*)p = v; }
+INLINE V select(I mask, V a, V b) { return (V)((mask & (I)a) | (~mask & (I)b)); }
+
+INLINE V exp(V x) {  // of numbers beyond +-87 that of +-87; of a NaN a NaN
+  V t = select(x > 87.0f, V{} + 87.0f, select(x < -87.0f, V{} - 87.0f, x));
+  V shift = V{} + 12582912.0f, n = (t * 1.44269504f + shift) - shift;
+  V r = (t - n * 0.693359375f) + n * 2.12194440e-4f;
+  V p = V{} + 1.9875691500e-4f;
+  p = p * r + 1.3981999507e-3f;
+  p = p * r + 8.3334519073e-3f;
+  p = p * r + 4.1665795894e-2f;
+  p = p * r + 1.6666665459e-1f;
+  p = p * r + 5.0000001201e-1f;
+  p = p * r * r + r + 1.0f;
+  I power = (__builtin_convertvector(n, I) + 127) << 23;
+  return select(x == x, p * (V)power, x);
+}
+
+INLINE V sigmoid(V x) { return 1.0f / (1.0f + exp(-x)); }
+
+INLINE V tanh(V x) {
+  I sign = (I)x & (int)0x80000000;
+  V a = (V)((I)x & 0x7fffffff), z = x * x;
+  V p = V{} - 5.70498872745e-3f;
+  p = p * z + 2.06390887954e-2f;
+  p = p * z - 5.37397155531e-2f;
+  p = p * z + 1.33314422036e-1f;
+  p = p * z - 3.33332819422e-1f;
+  V big = 1.0f - 2.0f / (exp(a + a) + 1.0f);
+  V far = (V)((I)big | sign);
+  return select(a < 0.625f, p * z * x + x, far);
+}
+
+template <int R> INLINE void tile(i64 k, const float* a, i64 rows, const float* b, float* c, i64 to, bool add) {
+  V s[R][2];
+  UNROLL for (int r = 0; r < R; r++) s[r][0] = s[r][1] = V{};
+  for (i64 p = 0; p < k; p++) {
+    V b0 = *(const V*)(b + p * NR), b1 = *(const V*)(b + p * NR + LANES);
+    UNROLL for (int r = 0; r < R; r++) {
+      float x = a[r * rows + p];
+      s[r][0] += x * b0;
+      s[r][1] += x * b1;
+    }
+  }
+  UNROLL for (int r = 0; r < R; r++) {
+    float* row = c + r * to;
+    store(row, add ? load(row) + s[r][0] : s[r][0]);
+    store(row + LANES, add ? load(row + LANES) + s[r][1] : s[r][1]);
+  }
+}
+
+// c (m, n) = a (m, k), of any distance of rows, times packed panels; rows of `c` have room for whole panels.
+static void product(i64 m, i64 n, i64 k, const float* a, i64 rows, const float* packed, float* c, i64 to) {
+  for (i64 j = 0; j < n; j += NR, packed += k * NR) {
+    for (i64 p = 0; p < k; p += SC) {
+      i64 run = k - p < SC ? k - p : SC;
+      const float* b = packed + p * NR;
+      i64 i = 0;
+      for (; i + MR <= m; i += MR) tile<MR>(run, a + i * rows + p, rows, b, c + i * to + j, to, p > 0);
+      for (; i + 2 <= m; i += 2) tile<2>(run, a + i * rows + p, rows, b, c + i * to + j, to, p > 0);
+      if (i < m) tile<1>(run, a + i * rows + p, rows, b, c + i * to + j, to, p > 0);
+    }
+  }
+}
+
+INLINE i64 whole(i64 n) { return (n + NR - 1) / NR * NR; }
+
+// Panels of the matrix (k, n) whose element (p, q) is at w[p * down + q * across]; for all threads of a team.
+static void pack(i64 k, i64 n, const float* w, i64 down, i64 across, float* out) {
+#pragma omp for schedule(static)
+  for (i64 j = 0; j < whole(n); j += NR)
+    for (i64 p = 0; p < k; p++)
+      for (i64 q = j; q < j + NR; q++) out[j * k + p * NR + q - j] = q < n ? w[p * down + q * across] : 0;
+}
+
+// The rows of the batch that this thread computes.
+struct Share {
+  i64 first, last;
+  Share(i64 batch) {
+    i64 threads = omp_get_num_threads(), me = omp_get_thread_num(), each = (batch + threads - 1) / threads;
+    first = me * each;
+    last = first + each < batch ? first + each : batch;
+  }
+};
+
+struct Sequence {  // numbers of both functions, in order
+  i64 steps, batch, width, reverse, out_step, out_row, kept;
+  i64 step(i64 number) const { return reverse ? steps - 1 - number : number; }
+};
+
+// pointers: products of the input (steps, batch, 3 width) with their bias, weight (3 width, width), bias or zeros, first
+// state, room for the packed weight, results, last state, gates to be kept (steps, batch, 4 width)
+extern "C" void gru_forward(void** pointers, const i64* numbers) {
+  const Sequence& s = *(const Sequence*)numbers;
+  const float *given = (float*)pointers[0], *weight = (float*)pointers[1], *bias = (float*)pointers[2];
+  const float* start = (float*)pointers[3];
+  float *packed = (float*)pointers[4], *out = (float*)pointers[5], *last = (float*)pointers[6], *gates = (float*)pointers[7];
+  i64 h = s.width, to = whole(3 * h);
+#pragma omp parallel
+  {
+    pack(h, 3 * h, weight, 1, h, packed);
+    Share share(s.batch);
+    float* made = (float*)__builtin_malloc(ROWS * to * 4);
+    for (i64 row = share.first; row < share.last; row += ROWS) {
+      i64 m = share.last - row < ROWS ? share.last - row : ROWS, apart = h;
+      const float* before = start + row * h;
+      for (i64 number = 0; number < s.steps; number++) {
+        i64 t = s.step(number);
+        product(m, 3 * h, h, before, apart, packed, made, to);
+        float* now = out + t * s.out_step + row * s.out_row;
+        for (i64 i = 0; i < m; i++) {
+          const float *x = given + (t * s.batch + row + i) * 3 * h, *y = made + i * to, *old = before + i * apart;
+          float* keep = gates + (t * s.batch + row + i) * 4 * h;
+          for (i64 j = 0; j < h; j += LANES) {
+            V r = sigmoid(load(x + j) + (load(y + j) + load(bias + j)));
+            V z = sigmoid(load(x + h + j) + (load(y + h + j) + load(bias + h + j)));
+            V a = load(y + 2 * h + j) + load(bias + 2 * h + j);
+            V n = tanh(load(x + 2 * h + j) + r * a);
+            store(now + i * s.out_row + j, (load(old + j) - n) * z + n);
+            if (s.kept) store(keep + j, r), store(keep + h + j, z), store(keep + 2 * h + j, n), store(keep + 3 * h + j, a);
+          }
+        }
+        before = now;
+        apart = s.out_row;
+      }
+      for (i64 i = 0; i < m; i++) __builtin_memcpy(last + (row + i) * h, before + i * apart, h * 4);
+    }
+    __builtin_free(made);
+  }
+}
+
+// pointers: gradients of the results (laid out as these) and of the last state, gates, results, weight, first state,
+// room for the packed weight; gradients of the products of the input, of those of the states, of the first state
+extern "C" void gru_backward(void** pointers, const i64* numbers) {
+  const Sequence& s = *(const Sequence*)numbers;
+  const float *grads = (float*)pointers[0], *grad_last = (float*)pointers[1], *gates = (float*)pointers[2];
+  const float *out = (float*)pointers[3], *weight = (float*)pointers[4], *start = (float*)pointers[5];
+  float *packed = (float*)pointers[6], *inputs = (float*)pointers[7], *states = (float*)pointers[8];
+  float* first = (float*)pointers[9];
+  i64 h = s.width, to = whole(h);
+#pragma omp parallel
+  {
+    pack(3 * h, h, weight, h, 1, packed);
+    Share share(s.batch);
+    float *made = (float*)__builtin_malloc(2 * ROWS * to * 4), *carried = made + ROWS * to;
+    for (i64 row = share.first; row < share.last; row += ROWS) {
+      i64 m = share.last - row < ROWS ? share.last - row : ROWS;
+      for (i64 i = 0; i < m; i++) __builtin_memcpy(carried + i * to, grad_last + (row + i) * h, h * 4);
+      for (i64 number = s.steps - 1; number >= 0; number--) {
+        i64 t = s.step(number), earlier = number ? s.step(number - 1) : 0;
+        const float* old = number ? out + earlier * s.out_step + row * s.out_row : start + row * h;
+        i64 apart = number ? s.out_row : h, at = t * s.batch + row;
+        for (i64 i = 0; i < m; i++) {
+          const float *kept = gates + (at + i) * 4 * h, *grad = grads + t * s.out_step + (row + i) * s.out_row;
+          float *dx = inputs + (at + i) * 3 * h, *dy = states + (at + i) * 3 * h, *carry = carried + i * to;
+          for (i64 j = 0; j < h; j += LANES) {
+            V r = load(kept + j), z = load(kept + h + j), n = load(kept + 2 * h + j), a = load(kept + 3 * h + j);
+            V d = load(carry + j) + load(grad + j);
+            V dn = d * (1.0f - z) * (1.0f - n * n), dz = d * (load(old + i * apart + j) - n) * z * (1.0f - z);
+            V dr = dn * a * r * (1.0f - r);
+            store(dx + j, dr), store(dx + h + j, dz), store(dx + 2 * h + j, dn);
+            store(dy + j, dr), store(dy + h + j, dz), store(dy + 2 * h + j, dn * r);
+            store(carry + j, d * z);
+          }
+        }
+        product(m, h, 3 * h, states + at * 3 * h, 3 * h, packed, made, to);
+        for (i64 i = 0; i < m; i++)
+          for (i64 j = 0; j < h; j += LANES) store(carried + i * to + j, load(carried + i * to + j) + load(made + i * to + j));
+      }
+      for (i64 i = 0; i < m; i++) __builtin_memcpy(first + (row + i) * h, carried + i * to, h * 4);
+    }
+    __builtin_free(made);
+  }
+}

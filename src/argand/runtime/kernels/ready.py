@@ -1,0 +1,46 @@
+"""Kernels whose source is a file of argand's own, compiled by a thread of their own while the first graph is."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from pathlib import Path
+from threading import Thread
+
+from argand import events
+from argand.runtime import toolchain
+from argand.runtime.launch import make_kernel
+from argand.runtime.profile import Kernel, label
+
+
+def compiled(
+    name: str, functions: Mapping[str, tuple[int, int]], forget: Callable[[], None]
+) -> Future[dict[str, Kernel]]:
+    """The kernels of the file `name`.h beside this one; none where they do not compile.
+
+    Arguments:
+        functions: C functions, and how many tensors and numbers they take.
+        forget: has the next caller begin again: a forked child has no such thread.
+    """
+    made: Future[dict[str, Kernel]] = Future()
+
+    def compile_them() -> None:
+        try:
+            text = (Path(__file__).parent / f"{name}.h").read_text(encoding="utf8")
+            library = toolchain.load_text(text, toolchain.cpu_isa(), name=name)
+            found = {}
+            for function, (tensors, ints) in functions.items():
+                found[function] = make_kernel(library.address(function), function, tensors, ints)
+                label(found[function], function)
+            made.set_result(found)
+        except Exception as error:  # whatever it is: somebody waits for an answer
+            events.emit("fallback", "runtime", str(error), scope=name, reason="the kernel does not compile")
+            made.set_result({})
+
+    try:
+        Thread(target=compile_them, name=f"argand-{name}", daemon=True).start()
+    except RuntimeError:  # this process may have no more threads
+        compile_them()
+    os.register_at_fork(after_in_child=lambda: None if made.done() else forget())
+    return made
