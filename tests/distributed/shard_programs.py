@@ -1,4 +1,4 @@
-"""FSDP2, tensor parallelism and collectives inside compiled code, by eager and by argand."""
+"""FSDP2 and tensor parallelism inside compiled code, by eager and by argand."""
 
 from __future__ import annotations
 
@@ -15,6 +15,9 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 
 import argand
 from distributed.models import CNN, GPT, Llama, batch
+from distributed.pipeline_programs import stages
+
+__all__ = ["both", "fsdp", "fsdp_steps", "stages", "tensor_parallel", "tensor_parallel_steps"]
 
 
 class MLP(nn.Module):
@@ -67,9 +70,11 @@ def difference(ours: list[torch.Tensor], eager: list[torch.Tensor]) -> float:
     return max(float((a - b).abs().max() / b.abs().max().clamp(min=1e-3)) for a, b in zip(ours, eager, strict=True))
 
 
-def compare(rank: int, make: Callable[[], nn.Module], *ways: str, same: bool = False) -> dict[str, float]:
-    eager = train(rank, make, same=same)
-    return {way: difference(train(rank, make, way, same=same), eager) for way in ways}
+def compare(
+    rank: int, make: Callable[[], nn.Module], *ways: str, same: bool = False, steps: int = 3
+) -> dict[str, float]:
+    eager = train(rank, make, same=same, steps=steps)
+    return {way: difference(train(rank, make, way, same=same, steps=steps), eager) for way in ways}
 
 
 def fsdp(rank: int) -> dict[str, float]:
@@ -80,5 +85,51 @@ def fsdp(rank: int) -> dict[str, float]:
     }
 
 
+def fsdp_steps(rank: int) -> dict[str, float]:
+    """Twenty steps, of the compiled model and of the compiled step."""
+    found = {}
+    for make in (GPT, Llama, CNN):
+        ways = ("outer native",) if make is not Llama else ("step native",)
+        made = compare(rank, lambda: sharded(make()), *ways, steps=20)  # noqa: B023
+        found.update({f"{make.__name__} {way}": error for way, error in made.items()})
+    return found
+
+
 def tensor_parallel(rank: int) -> dict[str, float]:
     return compare(rank, lambda: parallel(MLP()), "outer aot_eager", "step native", same=True)
+
+
+def in_parallel(model: nn.Module, mesh: Any) -> nn.Module:
+    """The layers of each block's MLP, by columns and then by rows; the head by columns."""
+    for block in model.blocks:
+        names = ("gate", "up", "down") if isinstance(model, Llama) else ("mlp.0", "mlp.2")
+        plan = {name: ColwiseParallel() for name in names[:-1]}
+        parallelize_module(block, mesh, {**plan, names[-1]: RowwiseParallel()})
+    return model
+
+
+def tensor_parallel_steps(rank: int) -> dict[str, float]:
+    found = {}
+    for make in (GPT, Llama):
+        mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+        made = compare(rank, lambda: in_parallel(make(), mesh), "outer native", same=True, steps=20)  # noqa: B023
+        found.update({f"{make.__name__} {way}": error for way, error in made.items()})
+    return found
+
+
+def both(rank: int) -> dict[str, float]:
+    """Shards of what is parallel, on a mesh of two dimensions."""
+    mesh = init_device_mesh("cpu", (dist.get_world_size() // 2, 2), mesh_dim_names=("shards", "parts"))
+
+    def made(make: Callable[[], nn.Module]) -> nn.Module:
+        model = in_parallel(make(), mesh["parts"])
+        for block in [*model.blocks, model]:
+            fully_shard(block, mesh=mesh["shards"])
+        return model
+
+    found = {}
+    for make, way in ((GPT, "outer native"), (Llama, "outer native")):
+        # what is parallel computes on the same data
+        errors = compare(rank // 2, lambda: made(make), way, steps=20)  # noqa: B023
+        found.update({f"{make.__name__} {way}": error for way, error in errors.items()})
+    return found

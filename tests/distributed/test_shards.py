@@ -1,20 +1,37 @@
-"""FSDP2 and tensor parallelism in compiled code: whatever breaks the graph, the results are eager's."""
+"""FSDP2, tensor parallelism and pipeline stages in compiled code: whatever breaks the graph, the results are eager's."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
 
 import pytest
 
 from distributed.ranks import run_ranks
 
+PROGRAMS = "tests.distributed.shard_programs"
 TOLERANCE = {"eager": 1e-6, "aot_eager": 1e-6, "native": 1e-4}
 
 
-@pytest.mark.distributed
-def test_what_is_computed_is_what_eager_computes() -> None:
-    wrong = []
-    for rank, answers in enumerate(run_ranks("tests.distributed.shard_programs", ["fsdp", "tensor_parallel"])):
-        for name, found in answers.items():
-            wrong += [
-                f"rank {rank}: {name} {way}: {e}" for way, e in found.items() if not e <= TOLERANCE[way.split()[1]]
+def wrong(answers: list[dict[str, object]], *names: str) -> list[str]:
+    """Where gradients, parameters or optimizer states of a rank are not eager's."""
+    found = []
+    for rank, answer in enumerate(answers):
+        for name in names:
+            ways = answer[name]
+            assert isinstance(ways, Mapping)
+            found += [
+                f"rank {rank}: {name} {way}: {e}" for way, e in ways.items() if not e <= TOLERANCE[way.split()[-1]]
             ]
-    assert not wrong, "\n".join(wrong)
+    return found
+
+
+@pytest.mark.distributed
+def test_shards_parallel_layers_and_pipeline_stages() -> None:
+    """One start for all. A pipeline's stage is one graph for all microbatches and steps, which the programs assert."""
+    names = ["fsdp", "tensor_parallel", "fsdp_steps", "tensor_parallel_steps", "stages"]
+    assert not wrong(run_ranks(PROGRAMS, names), *names)
+
+
+@pytest.mark.distributed
+def test_shards_of_parallel_layers() -> None:
+    assert not wrong(run_ranks(PROGRAMS, ["both"], ranks=4), "both")
