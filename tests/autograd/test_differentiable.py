@@ -185,12 +185,85 @@ def test_learning_to_learn(wrap: Wrap) -> None:
     close(*results)
 
 
-def test_random_numbers_are_refused_where_they_are_differentiated_twice(wrap: Wrap) -> None:
+def dropped(x: torch.Tensor, w: torch.Tensor, v: torch.Tensor, masks: list[torch.Tensor] | None) -> Any:
+    """A small network, what two dropouts made in it, and which the masks make."""
+    first = F.layer_norm(x @ w, (8,)).tanh()
+    one = F.dropout(first, 0.5) if masks is None else first * masks[0]
+    second = one @ v
+    two = F.dropout(second, 0.25) if masks is None else second * masks[1]
+    return two.sin() * two.sum(), one, two
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_gradient_penalty_under_dropout(dynamic: bool | None) -> None:
+    """The second run draws the numbers of the first: as eager does with the masks of the compiled call."""
+    compiled = argand.compile(dropped, dynamic=dynamic)
+    for rows in (3, 4):
+        x, w, v = (torch.randn(*size, requires_grad=True) for size in ((rows, 4), (4, 8), (8, 5)))
+        results = []
+        masks: list[torch.Tensor] = []
+        for number in range(2):
+            out, one, two = (compiled if number == 0 else dropped)(x, w, v, None if number == 0 else masks)
+            if number == 0:
+                torch.rand(3)  # somebody else draws in between
+                masks = [(one != 0).float() * 2.0, (two != 0).float() / 0.75]
+            (grad,) = torch.autograd.grad(out.sum() + one.square().sum(), x, create_graph=True)
+            penalty = ((grad.norm(dim=1) - 1) ** 2).mean()
+            results.append([grad.detach(), *torch.autograd.grad(penalty, [x, w, v])])
+        close(results[1], results[0])
+
+
+def test_random_numbers_that_eagers_kernels_draw_are_refused() -> None:
     model = nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.5), nn.Tanh())
     x = torch.randn(3, 4, requires_grad=True)
-    (grad,) = torch.autograd.grad(wrap(model)(x).sum(), x, create_graph=True)
+    (grad,) = torch.autograd.grad(argand.compile(model, backend="aot_eager")(x).sum(), x, create_graph=True)
     with pytest.raises(RuntimeError, match="gradient of a gradient .* it draws random numbers"):
         grad.sum().backward()
+
+
+def without_gradients(x: torch.Tensor) -> torch.Tensor:
+    with torch.no_grad():
+        scale = x.exp()
+    return x * x * scale
+
+
+def hooked(x: torch.Tensor) -> torch.Tensor:
+    y = x * x
+    y.register_hook(lambda grad: grad * 2)
+    return y * x
+
+
+OFF_THE_TAPE: dict[str, Any] = {
+    "detached": lambda x: x * x * x.detach(),
+    "data": lambda x: x * x * x.data,
+    "no_grad": without_gradients,
+    "own backward": lambda x: Cube.apply(x) * x,
+    "inside of torch": lambda x: F.gumbel_softmax(x, hard=True) * x * x,
+    "hook": hooked,
+}
+
+
+@pytest.mark.parametrize("name", OFF_THE_TAPE)
+def test_what_autograd_does_not_record_is_refused_under_dropout(name: str) -> None:
+    """The functional graph does not show it."""
+    function = argand.compile(lambda x: F.dropout(OFF_THE_TAPE[name](x), 0.5))
+    x = torch.ones(3, 4, requires_grad=True)
+    (grad,) = torch.autograd.grad(function(x).sum(), x, create_graph=True)
+    with pytest.raises(RuntimeError, match="gradient of a gradient"):
+        grad.sum().backward()
+
+
+def test_under_autocast(wrap: Wrap) -> None:
+    model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 1))
+    x = torch.linspace(-1, 1, 24).view(3, 8).requires_grad_()
+    results = []
+    for run in (model, wrap(model)):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            out = run(x).float().sum()
+        (grad,) = torch.autograd.grad(out, x, create_graph=True)
+        results.append([grad.detach(), *torch.autograd.grad(grad.square().sum(), list(model.parameters())[:1])])
+    for want, got in zip(*results):
+        torch.testing.assert_close(got, want, rtol=0.05, atol=0.01)
 
 
 def test_inputs_that_were_written_to(wrap: Wrap) -> None:

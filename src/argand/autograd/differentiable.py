@@ -5,8 +5,11 @@ graph itself runs once more with eager's kernels, on the inputs of the call at h
 blocks without gradients, `detach()` and functions with backwards of their own are then what they are in eager. The call
 keeps nothing alive for that: weak references to its inputs, and how often each was written to.
 
-What would not be the same again is refused, with the reason: a graph that draws random numbers or writes to what its
-gradients depend on, inputs that are gone or that were written to since.
+A graph that drew random numbers, or ran under autocast, runs as the functional graph that was compiled, with the seeds
+of the call, where autograd recorded each operation as it stands there.
+
+What would not be the same again is refused, with the reason: other graphs that draw random numbers, one that writes to
+what its gradients depend on, inputs that are gone or that were written to since.
 """
 
 from __future__ import annotations
@@ -22,6 +25,7 @@ from torch import fx
 
 from argand.autograd.partitioning.moves import version
 from argand.autograd.partitioning.partition import Partition
+from argand.autograd.partitioning.replay import Replay, replay_of, unread_arguments
 from argand.autograd.tracing.joint import JointProgram
 from argand.errors import ArgandError
 from argand.graph import compat
@@ -40,11 +44,13 @@ class Inputs:
 
     Arguments:
         values: tensors and numbers, as the compiled forward gets them, after it has run.
+        seeds: that the forward drew.
     """
 
-    __slots__ = ("_held", "_versions")
+    __slots__ = ("_held", "_versions", "seeds")
 
-    def __init__(self, values: Sequence[Any]) -> None:
+    def __init__(self, values: Sequence[Any], seeds: Sequence[torch.Tensor] = ()) -> None:
+        self.seeds = seeds
         try:  # in C: models have a thousand parameters, and this is part of each call
             self._held: list[Any] = list(map(weakref.ref, values))
             self._versions = list(map(_VERSION, values))
@@ -94,7 +100,10 @@ class Differentiable:
         self.refused = "it is not at hand" if graph is None else ""
         if compat.autocast_active():
             self.refused = "autocast was on around the code"
+        # Only what may be run again in this way is kept.
+        self._joint = joint if joint.plain and (cut.seeds or self.refused) else None
         self._needed: frozenset[int] | None = None
+        self._replay: Replay | None = None
 
     def gradients(self, call: Inputs, grads: Sequence[Any]) -> tuple[Any, ...]:
         """One gradient, or None, per input of the forward, each with its history.
@@ -106,32 +115,46 @@ class Differentiable:
             NotAgain: the graph cannot run once more.
             RuntimeError: an input was written to since.
         """
-        if self.graph is None or self.refused:
-            raise NotAgain(self.refused)
         needed = self._needed = self._checked() if self._needed is None else self._needed
         values = call.values(needed)
         with torch.enable_grad():
             # Each input once, even where two are the same tensor: its gradient is not to count for both.
             kinds = [spec.kind for spec in self.cut.forward.inputs]  # (the graph has its constants itself)
             inputs = [v.view_as(v) if _requires_grad(v) and kind == "arg" else v for v, kind in zip(values, kinds)]
-            with torch.set_grad_enabled(self.began_with_grad):
-                results = compat.tree_flatten(self.graph(*self._arguments(inputs)))[0]
+            results = self._results(inputs, call)
         wanted = [position for position, value in enumerate(inputs) if _requires_grad(value)]
-        places = {spec.index: place for place, spec in enumerate(self.cut.forward.outputs) if _is_plain(spec)}
-        pairs = [(results[places[r]], grads[r]) for r in self.differentiable if grads[r] is not None]
+        pairs = [(results[r], grads[r]) for r in self.differentiable if grads[r] is not None]
         pairs = [(result, grad) for result, grad in pairs if result.requires_grad]
         found: list[Any] = [None] * len(inputs)
         if pairs and wanted:
-            made = torch.autograd.grad(
-                [result for result, _ in pairs],
-                [inputs[position] for position in wanted],
-                [grad for _, grad in pairs],
-                create_graph=True,
-                allow_unused=True,
-            )
+            made = self._differentiated(pairs, [inputs[position] for position in wanted])
             for position, gradient in zip(wanted, made):
                 found[position] = gradient
         return tuple(found)
+
+    def _differentiated(self, pairs: list[tuple[Any, Any]], inputs: list[Any]) -> tuple[Any, ...]:
+        results, grads = zip(*pairs)
+        try:
+            return torch.autograd.grad(results, inputs, grads, create_graph=True, allow_unused=True)
+        except RuntimeError as error:
+            if self._replay is not None and "derivative" in str(error) and "not implemented" in str(error):
+                raise NotAgain(f"torch has no gradient of an operation in it: {error}") from error
+            raise
+
+    def _results(self, inputs: list[Any], call: Inputs) -> dict[int, Any]:
+        """The differentiable results of another run, by position."""
+        if self._replay is not None:
+            if any(inputs[position] is None for position in self._replay.passed):
+                raise NotAgain("a tensor that the compiled code read is gone")
+            autocast = compat.disabled_autocast()  # the casts are in the graph already
+            try:
+                return dict(zip(self.differentiable, self._replay.run(*inputs, *call.seeds)))
+            finally:
+                del autocast
+        assert self.graph is not None
+        with torch.set_grad_enabled(self.began_with_grad):
+            results = compat.tree_flatten(self.graph(*self._arguments(inputs)))[0]
+        return {spec.index: results[place] for place, spec in enumerate(self.cut.forward.outputs) if _is_plain(spec)}
 
     def _arguments(self, inputs: list[Any]) -> list[Any]:
         """What the captured graph was called with. What it writes to, and its gradients do not depend on, is a copy."""
@@ -160,8 +183,9 @@ class Differentiable:
         forward = self.cut.forward
         if forward.bases or forward.leaves:
             raise NotAgain("its inputs share memory, or it makes tensors that require grad")
-        if any(compat.is_random(node.target) for node in forward.graph.nodes):
-            raise NotAgain("it draws random numbers, and would draw others")
+        random = any(compat.is_random(node.target) for node in forward.graph.nodes)
+        if self.refused or random:
+            return self._replayed(self.refused or "it draws random numbers, and would draw others")
         needed = self._read_for_gradients(forward)
         written = {mutation.input for mutation in forward.mutations}
         plain = {spec.index for spec in forward.outputs if _is_plain(spec)}
@@ -171,6 +195,16 @@ class Differentiable:
             raise NotAgain("a result is only seen through views of it")
         return needed
 
+    def _replayed(self, reason: str) -> frozenset[int]:
+        """As `_checked`, for the functional graph."""
+        replay = None if self._joint is None else replay_of(self._joint)
+        if replay is None:
+            raise NotAgain(reason)
+        if any(mutation.input in replay.read for mutation in self.cut.forward.mutations):
+            raise NotAgain("it writes to a tensor that it reads")
+        self._replay = replay
+        return replay.read
+
     def _read_for_gradients(self, forward: AtenProgram) -> frozenset[int]:
         outputs: Any = forward.output_node.args[0]
         seen: set[fx.Node] = set()
@@ -179,17 +213,11 @@ class Differentiable:
             node = work.pop()
             if node not in seen:
                 seen.add(node)
-                unread = _unread(node)
+                unread = unread_arguments(node)
                 work.extend(given for given in node.all_input_nodes if given not in unread)
         direct = {slot.index for slot in self.cut.arguments if slot.kind == "input"}
         placed = enumerate(forward.placeholders)
         return frozenset(direct | {position for position, node in placed if node in seen})
-
-
-def _unread(node: fx.Node) -> tuple[Any, ...]:
-    """Arguments that only what is written depends on: the statistics that a batch norm keeps while it trains."""
-    training = node.target is torch.ops.aten._native_batch_norm_legit_functional.default and node.args[5] is True
-    return (node.args[3], node.args[4]) if training else ()
 
 
 def _is_plain(spec: Any) -> bool:

@@ -134,7 +134,7 @@ def training_function(
                 _write_back(plan.written, plan.raised, inputs, out)
             for position, result in plan.leaves:  # before anything is saved: what is saved of a leaf is the leaf itself
                 inputs[position].data = out[result]
-            ctx.inputs = Inputs(inputs)
+            ctx.inputs = Inputs(inputs, [out[i] for i in plan.seeds])
             ctx.numbers = tuple([inputs[i] for i in plan.numbers])
             ctx.left = None
             if compat.saved_tensor_hooks_active():
@@ -291,6 +291,7 @@ class _Plan:
         views = [kind == "input" and i in cut.through_views for kind, i in self.saved]
         self.saved = [("view" if view else kind, i) for (kind, i), view in zip(self.saved, views)]
         self.numbers = [position for position, spec in enumerate(joint.forward_inputs) if spec.kind == "scalar"]
+        self.seeds = cut.seeds
         self.apart = _apart(joint)
 
     def kept(self, inputs: Sequence[Any], out: Sequence[torch.Tensor]) -> list[torch.Tensor]:

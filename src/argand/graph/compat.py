@@ -399,6 +399,12 @@ def disabled_autocast() -> Any:
     return torch._C._DisableAutocast()
 
 
+def called_by_program() -> bool:
+    """Whether a dispatch mode sees an operation that autograd has passed on, and not one of autograd's own, which
+    detaches what it saves."""
+    return bool(torch._C._dispatch_tls_is_dispatch_key_excluded(torch._C.DispatchKey.ADInplaceOrView))
+
+
 def saved_tensor_hooks_active() -> bool:
     """What is saved for a backward in this thread goes through a hook."""
     return torch._C._autograd._top_saved_tensors_default_hooks(False) is not None

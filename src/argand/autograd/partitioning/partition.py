@@ -18,6 +18,7 @@ from argand.graph.metadata.strides import is_dense
 from argand.graph.nodes.meta import eliminate_dead
 from argand.graph.nodes.program import AtenProgram, InputSpec, TensorSpec
 from argand.graph.operators.data_checks import must_stay
+from argand.graph.operators.random_ops import draws_seed
 from argand.graph.origin import NodeOrigin
 from argand.graph.sizes.symbolic import is_tensor
 
@@ -53,6 +54,8 @@ class Partition:
         results: how many outputs of the forward's graph are results.
         through_views: inputs that the backward reads through views that the forward made: these do not see another
             tensor that the program puts in an input's place (`parameter.data = ...`).
+        seeds: outputs of the forward that are the seeds it drew, in the order of the joint graph; kept so that a plain
+            graph can run again.
     """
 
     forward: AtenProgram
@@ -61,6 +64,7 @@ class Partition:
     gradients: dict[int, Slot]
     results: int
     through_views: frozenset[int] = frozenset()
+    seeds: tuple[int, ...] = ()
 
     @property
     def saved(self) -> list[Slot]:
@@ -83,8 +87,12 @@ def partition(joint: JointProgram, *, budget: float = 1.0, default: bool = False
     saved = split.everything() if default else split.cheapest(budget)
     if saved is None:
         raise AutogradError("the backward needs a value of the forward that can be neither kept nor computed again")
+    seeds = [node for node in split.nodes if draws_seed(node.target)] if joint.plain else []
+    saved += [node for node in seeds if node not in saved]
     forward, kept = _forward_program(joint, split, saved)
-    return _with_backward(joint, split, saved, forward, kept)
+    cut = _with_backward(joint, split, saved, forward, kept)
+    cut.seeds = tuple([kept[node].index for node in seeds])
+    return cut
 
 
 class _Split:

@@ -49,6 +49,8 @@ class JointProgram:
         gradients: per gradient that the graph returns, the position of the input it belongs to.
         tape: what eager's tape holds between these results and inputs.
         enables_grad: the graph itself turns gradients on, as one does that ends a `no_grad` block which it began in.
+        plain: autograd recorded each operation of the forward as it stands in the graph: nothing is detached, runs
+            without gradients or has a backward of its own.
     """
 
     program: AtenProgram
@@ -57,6 +59,7 @@ class JointProgram:
     gradients: tuple[int, ...]
     tape: Tape = field(default_factory=lambda: Tape((), ()))
     enables_grad: bool = False
+    plain: bool = False
 
     @property
     def forward_inputs(self) -> list[InputSpec]:
@@ -73,6 +76,7 @@ class JointTracer(Tracer):
     def __init__(self) -> None:
         super().__init__()
         self.backward = False
+        self.plain = True
         self.reached: dict[int, torch.Tensor] = {}  # input position -> a real tensor that autograd itself saw
         self._by_sequence: dict[int, NodeOrigin] = {}
 
@@ -87,6 +91,15 @@ class JointTracer(Tracer):
         if made is not tensor and tensor.requires_grad:
             self.reached.setdefault(made.value.input, tensor)
         return made
+
+    def run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """As `Tracer.run`; notes where the program leaves the tape."""
+        if self.plain and not self.backward:
+            unrecorded = not torch.is_grad_enabled() and any(
+                isinstance(arg, torch.Tensor) and arg.requires_grad for arg in compat.tree_flatten((args, kwargs))[0]
+            )
+            self.plain = not unrecorded and not (func is aten.detach.default and compat.called_by_program())
+        return super().run(func, args, kwargs)
 
     def _node(self, func: Any, args: Any, kwargs: Any, val: Any, device: torch.device) -> fx.Node:
         if self.backward:
@@ -192,9 +205,21 @@ def _trace(
             result = run_graph(gm, arguments, attributes, tracer, attention)
         joint = _Finisher(tracer, builder, leaves).finish(result)
     joint.enables_grad = records_gradients(gm, example_inputs, enabled=False)
+    joint.plain = tracer.plain and not joint.enables_grad and not any(map(_leaves_tape, gm.graph.nodes))
     joint.program.num_args = len(example_inputs)
     joint.program.specialised = specialised
     return joint
+
+
+def _leaves_tape(node: fx.Node) -> bool:
+    """Whether a call does what autograd does not record: reads `.data`, has a backward of its own, puts up hooks."""
+    if node.op == "call_method":
+        return str(node.target).startswith("register_")
+    if node.op != "call_function" or isinstance(node.target, str):
+        return node.op == "call_module"
+    if node.target in (getattr, setattr):
+        return len(node.args) > 1 and node.args[1] in ("data", "grad")
+    return str(getattr(node.target, "__module__", "")).startswith("argand")
 
 
 def _differentiable_input(tracer: Tracer, leaves: _Leaves, made: TraceTensor, real: torch.Tensor) -> TraceTensor:

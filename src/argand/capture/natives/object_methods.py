@@ -465,6 +465,6 @@ def _call_ref(interp: Interpreter, fn: Function, args: Args, kwargs: Kwargs) -> 
     return referent
 
 
-add_callable_objects(_call_ref, weakref.ref)
+add_callable_objects(_call_ref, weakref.ref, weakref.KeyedRef)
 add_methods(weakref.ref, comparing, "__eq__ __ne__ __hash__")
 add_methods(weakref.ref, lambda interp, cls, name, owner, args, kwargs: None, "__init__")

@@ -436,6 +436,11 @@ def _truth(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> obj
     return state.interpreter.call(bool, args, kwargs)
 
 
+def _symbolic_tracing(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> object:
+    """Captured code is called with tensors, not with what torch.fx traces with."""
+    return NotImplemented if fn.__globals__.get("_is_fx_tracing_flag") else False
+
+
 _REAL = {"differentiable": False, "capturable": False, "has_complex": False}
 _UNSCALED = {"grad_scale": None, "found_inf": None, "has_complex": False}
 
@@ -448,6 +453,7 @@ enter_late({
     "optim._adafactor._single_tensor_adafactor optim._adafactor._multi_tensor_adafactor":
         optimizer_steps.stand_in(optimizer_steps.adafactor, _UNSCALED),
     "onnx.is_in_onnx_export fx.experimental.symbolic_shapes.has_free_unbacked_symbols": _answer(False),
+    "fx._symbolic_trace.is_fx_tracing fx._symbolic_trace.is_fx_symbolic_tracing": _symbolic_tracing,
     "_dynamo.external_utils.is_compiling": _compiling,
     "_dynamo.decorators.mark_static_address": _answer(None),
     "_dynamo.decorators.graph_break": _graph_break,

@@ -6,6 +6,7 @@ import collections
 import itertools
 import sys
 import types
+import weakref
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
@@ -190,7 +191,7 @@ def load_pinned(state: CaptureState, source: Source, value: object) -> object:
 
 
 def _by_identity(key: object) -> bool:
-    return classify.handling(key) == "object" and not is_a(key, tuple)
+    return _refers_weakly(key) or (classify.handling(key) == "object" and not is_a(key, tuple))
 
 
 def values_of(obj: dict[object, object]) -> tuple[object, ...]:
@@ -238,7 +239,17 @@ def in_order(obj: Any) -> tuple[object, ...]:
     return tuple(set.__iter__(obj) if is_a(obj, set) else frozenset.__iter__(obj))
 
 
+def _refers_weakly(key: object) -> bool:
+    """A weak reference, which is hashed and compared as the object that it refers to: one that is by identity."""
+    if type(key) is not weakref.ref:
+        return False
+    target = key()
+    return target is not None and classify.handling(target) != "equals" and _guardable(target)
+
+
 def _guardable(key: object) -> bool:
+    if type(key) is weakref.ref:
+        return _refers_weakly(key)
     if is_a(key, tuple):
         made_over: Any = type(key)
         compared = made_over.__eq__ is tuple.__eq__ and made_over.__hash__ is tuple.__hash__

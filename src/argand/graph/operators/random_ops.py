@@ -73,6 +73,12 @@ def random_ops() -> Operators:
     return Operators(table, {"seed": (torch.Tag.nondeterministic_seeded,)})
 
 
+def draws_seed(func: object) -> bool:
+    """Whether an operation is `seed()`."""
+    schema = getattr(func, "_schema", None)
+    return schema is not None and bool(schema.name == "argand::seed")
+
+
 _LEAST, _MOST = -(1 << 63), (1 << 63) - 1
 _source: ContextVar[Callable[[torch.device], torch.Tensor] | None] = ContextVar("argand_seeds", default=None)
 

@@ -167,6 +167,10 @@ def _function_apply(state: CaptureState, fn: Function, args: Args, kwargs: Kwarg
     return result
 
 
+native_handlers.SAFE_NEW.add(torch._C._FunctionBase)  # an empty node, for `apply` of an instance
+native_handlers.STORING_NEW.add(torch._C._FunctionBase)
+
+
 @native_handlers.function(torch.autograd.function.FunctionMeta.__init__)
 def _function_class(interp: Any, fn: Function, args: list[Any], kwargs: Kwargs) -> Any:
     """A subclass of autograd.Function that the captured code defines: torch makes a class for its backward nodes."""

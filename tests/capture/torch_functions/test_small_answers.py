@@ -1,0 +1,44 @@
+"""Questions and small objects of torch that programs of libraries ask for in passing: no break, eager's answer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+import argand
+
+
+class Squared(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(x)
+        return x * x
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> torch.Tensor:
+        (x,) = ctx.saved_tensors
+        return grad * 3 * x  # not what autograd would find
+
+
+PROGRAMS: dict[str, Callable[[torch.Tensor], Any]] = {
+    "is_fx_tracing": lambda x: x if torch.fx._symbolic_trace.is_fx_tracing() else x + 1,
+    "is_in_onnx_export": lambda x: x if torch.onnx.is_in_onnx_export() else x + 1,
+    "tracing": lambda x: x if torch.jit.is_tracing() or torch.jit.is_scripting() else x + 1,
+    "shape as a tensor": lambda x: torch._shape_as_tensor(x) + x.detach().sum().round(),
+    "apply of an instance": lambda x: Squared().apply(x),
+}
+
+
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated")
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_as_eager(name: str) -> None:
+    results = []
+    for run in (PROGRAMS[name], argand.compile(PROGRAMS[name], backend="aot_eager", fullgraph=True)):
+        x = torch.full((3,), 2.0, requires_grad=True)
+        out = run(x)
+        grads = torch.autograd.grad(out.sum(), x) if out.requires_grad else ()
+        results.append((out, *grads))
+    torch.testing.assert_close(results[1], results[0])
