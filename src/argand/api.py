@@ -16,7 +16,7 @@ import torch
 from torch.nn.modules import module as _modules
 
 from argand._core import _C
-from argand.backends.registry import list_backends, lookup_backend, register_backend
+from argand.backends.registry import check_backend, list_backends, lookup_backend, register_backend
 from argand.capture.driver import stance, strict
 from argand.capture.driver.entrance import answer_frame
 from argand.capture.driver.explain import Explanation, Findings
@@ -201,7 +201,7 @@ def _check_request(backend: Any, fullgraph: Any, dynamic: Any, mode: Any, option
         raise ConfigError("mode and options cannot both be given", remedy="put what the mode stands for into options")
     if options is not None and not isinstance(options, dict):
         raise ConfigError(f"options takes a dict, not {type(options).__name__}", remedy="see `argand env` for names")
-    lookup_backend(backend)
+    check_backend(backend)
 
 
 @overload

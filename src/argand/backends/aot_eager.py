@@ -7,10 +7,8 @@ from typing import Any
 
 from torch import fx
 
-from argand import events
 from argand.backends.common import compile_inference
-from argand.graph.nodes.printing import graph_function
-from argand.graph.nodes.program import AtenProgram
+from argand.backends.eager import run_eagerly
 
 
 def aot_eager(gm: fx.GraphModule, example_inputs: Sequence[Any], **options: Any) -> Callable[..., Any]:
@@ -19,9 +17,3 @@ def aot_eager(gm: fx.GraphModule, example_inputs: Sequence[Any], **options: Any)
     A graph that cannot be traced, and one whose gradients are needed, runs eagerly, with a "fallback" event.
     """
     return compile_inference(gm, example_inputs, run_eagerly, backend="aot_eager")
-
-
-def run_eagerly(program: AtenProgram) -> Callable[..., Any]:
-    """The program's graph as straight-line Python over ATen's eager kernels."""
-    with events.span("compile", "backend", backend="aot_eager"):
-        return graph_function(program.graph, {name: program.constants[name] for name in program.constants})

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import torch
 from torch import fx
 
 from argand import events
@@ -20,6 +19,7 @@ from argand.errors import AutogradError, GpuError
 from argand.graph import time_limit
 from argand.graph.nodes.printing import readable
 from argand.graph.nodes.program import AtenProgram
+from argand.runtime.tape.function import only_without_grad
 
 CompileProgram = Callable[[AtenProgram], Callable[..., Any]]
 
@@ -140,17 +140,7 @@ def _checked(compiled: Callable[..., Any], gm: fx.GraphModule, example_inputs: S
     """`compiled`, or the graph itself in calls whose gradients are needed."""
     if not records_gradients(gm, example_inputs, enabled=True):
         return compiled
-    return _only_without_grad(compiled, gm.forward)
-
-
-def _only_without_grad(compiled: Callable[..., Any], forward: Callable[..., Any]) -> Callable[..., Any]:
-    """Traced under no_grad with inputs that require grad: where gradients are on, the graph itself must run."""
-    enabled = torch.is_grad_enabled
-
-    def call(*args: Any) -> Any:
-        return forward(*args) if enabled() else compiled(*args)
-
-    return call
+    return only_without_grad(compiled, gm.forward)
 
 
 def _report(backend: str, reason: str, gm: fx.GraphModule) -> None:

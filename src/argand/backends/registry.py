@@ -66,6 +66,16 @@ def list_backends(*, torch_backends: bool = False) -> list[str]:
     return names
 
 
+def check_backend(backend: str | Backend) -> None:
+    """Refuse what `lookup_backend` does not know. A backend of argand's is imported when it first compiles.
+
+    Raises:
+        ConfigError: no backend has this name.
+    """
+    if not isinstance(backend, str) or backend not in _BUILTIN:
+        lookup_backend(backend)
+
+
 def lookup_backend(backend: str | Backend) -> Backend:
     """The backend of this name, or the callable itself.
 

@@ -6,26 +6,24 @@ import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import torch
 from torch import fx
 
 from argand import collector, events
 from argand.autograd import wrap
 from argand.autograd.partitioning.partition import Partition, partition
+from argand.autograd.running_again import RunsAgain
 from argand.autograd.tracing.joint import JointProgram
 from argand.autograd.tracing.trace import trace_joint
-from argand.autograd.training import (
-    Boxed,
-    LazyBackward,
-    recorded_program,
-    training_function,
-    without_base,
-)
+from argand.autograd.training import Boxed, LazyBackward, plan_of, recorded_program
+from argand.backends.programs.kept_backward import KeptBackward
 from argand.config import config
 from argand.errors import ArgandError, InternalError
 from argand.graph import time_limit
 from argand.graph.nodes.printing import graph_function, readable
 from argand.graph.nodes.program import AtenProgram
+from argand.runtime.recipes import described_by
+from argand.runtime.tape.again import Differentiable
+from argand.runtime.tape.function import results_only, training_function, under_grad, untaped, with_tape
 
 CompileProgram = Callable[[AtenProgram], Callable[..., Any]]
 
@@ -52,7 +50,8 @@ def compile_training(
         joint = trace_joint(gm, example_inputs, bases=True)
     if joint.gradients and joint_pass is not None:
         joint_pass(joint.program)
-    return compile_joint(joint, compile_program, backend=backend, boxed=boxed, otherwise=gm.forward, graph=gm.forward)
+    graph = gm.forward
+    return compile_joint(joint, compile_program, backend=backend, boxed=boxed, otherwise=graph, graph=graph)
 
 
 def compile_joint(
@@ -75,8 +74,8 @@ def compile_joint(
     if not joint.gradients:
         program = joint.program
         events.emit("aot_inference_graph", "autograd", lambda: readable(program.graph), backend=backend, model=number)
-        call = wrap(program, _untaped(_boxed(compile_program(program), boxed)), boxed=True, otherwise=otherwise)
-        return _under_grad(call) if joint.enables_grad else call
+        call = wrap(program, untaped(_boxed(compile_program(program), boxed)), boxed=True, otherwise=otherwise)
+        return under_grad(call) if joint.enables_grad else call
     events.emit("aot_joint_graph", "autograd", lambda: readable(joint.program.graph), backend=backend, model=number)
     with events.span("partition", "autograd", backend=backend):
         cut = partition(joint, budget=config.activation_memory_budget, default=config.partitioner == "default")
@@ -86,29 +85,46 @@ def compile_joint(
     forward = _boxed(compile_program(cut.forward), boxed)
     compile_id = events.bus.compile_id  # of the forward: its backward is compiled later, in any thread
 
-    def compile_backward(program: AtenProgram) -> Boxed:
-        with (
-            events.bus.compiling(compile_id),
-            events.span("compile_backward", "autograd", backend=backend),
-            collector.paused(),
-        ):
-            return _compile_backward(program, compile_program, backend, boxed)
+    def make_backward(program: AtenProgram) -> Boxed:
+        with events.bus.compiling(compile_id):
+            return compile_backward(program, compile_program, backend, boxed)
 
-    backward = LazyBackward(cut, joint.tape, compile_backward)
+    backward = LazyBackward(cut, joint.tape, make_backward)
     if not config.lazy_backward:
         backward.prepare()
-    run = training_function(joint, cut, forward, backward, graph)
+    run = _on_tape(joint, cut, forward, backward, graph)
     recorded = wrap(recorded_program(cut.forward), run, otherwise=otherwise)
     if joint.enables_grad:
-        return _under_grad(recorded)
+        return under_grad(recorded)
     if cut.forward.leaves and otherwise is not None:  # of a call without gradients
-        return _with_tape(recorded, otherwise)
-    plain = wrap(cut.forward, _results_only(forward, cut), boxed=True, otherwise=otherwise)
-    return _with_tape(recorded, plain)
+        return with_tape(recorded, otherwise)
+    plain = wrap(cut.forward, results_only(forward, cut.results), boxed=True, otherwise=otherwise)
+    return with_tape(recorded, plain)
 
 
-def _compile_backward(program: AtenProgram, compile_program: CompileProgram, backend: str, boxed: bool) -> Boxed:
+def _on_tape(
+    joint: JointProgram, cut: Partition, forward: Boxed, backward: LazyBackward, graph: Callable[..., Any] | None
+) -> Callable[..., Any]:
+    """The compiled graph as a function of the forward's inputs whose results autograd can differentiate."""
+    plan, source = plan_of(joint, cut), RunsAgain(joint, cut, graph=graph is not None)
+    again = Differentiable(graph, plan.differentiable, source.facts, source.run)
+    function = training_function(plan, forward, backward, again)
+    kept = KeptBackward(cut, joint.tape, plan, forward, backward, source)
+
+    def described() -> tuple[Any, ...]:
+        facts = again.facts().described()
+        return plan.described(), forward, kept.key(), graph, facts
+
+    return described_by(function, "taped", described)
+
+
+def compile_backward(program: AtenProgram, compile_program: CompileProgram, backend: str, boxed: bool) -> Boxed:
     """The compiled backward; where it cannot be compiled its graph runs with eager's kernels."""
+    with events.span("compile_backward", "autograd", backend=backend), collector.paused():
+        return _backward(program, compile_program, backend, boxed)
+
+
+def _backward(program: AtenProgram, compile_program: CompileProgram, backend: str, boxed: bool) -> Boxed:
     try:
         with time_limit.preparing(len(program.graph.nodes)):
             return _boxed(compile_program(program), boxed)
@@ -127,46 +143,6 @@ def took_too_long(what: str, late: time_limit.OutOfTime) -> str:
     reason = f"preparing {what} took more CPU time than config.prepare_time_limit allows: {late.reason}"
     warnings.warn(f"argand: {reason}: it runs with eager's kernels.", stacklevel=2)
     return reason
-
-
-def _with_tape(recorded: Callable[..., Any], plain: Callable[..., Any]) -> Callable[..., Any]:
-    """The same compiled forward with and without autograd, for calls made under no_grad."""
-    enabled = torch.is_grad_enabled
-
-    def call(*args: Any) -> Any:
-        return recorded(*args) if enabled() else plain(*args)
-
-    return call
-
-
-def _under_grad(run: Callable[..., Any]) -> Callable[..., Any]:
-    """A graph that turns gradients on: what its end does for autograd must not happen in the mode that it began in."""
-    enabled, enable = torch.is_grad_enabled, torch.enable_grad
-
-    def call(*args: Any) -> Any:
-        if enabled():
-            return run(*args)
-        with enable():
-            return run(*args)
-
-    return call
-
-
-def _untaped(run: Callable[..., Any]) -> Callable[..., Any]:
-    """No result depends on a tensor that requires grad; views of inputs, made outside, may."""
-
-    def call(args: list[Any]) -> Any:
-        with torch.no_grad():
-            return [without_base(result) for result in run(args)]
-
-    return call
-
-
-def _results_only(forward: Callable[..., Any], cut: Partition) -> Callable[..., Any]:
-    def run(args: list[Any]) -> Any:
-        return forward(args)[: cut.results]
-
-    return run
 
 
 def _boxed(compiled: Callable[..., Any], boxed: bool) -> Callable[..., Any]:

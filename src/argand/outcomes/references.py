@@ -21,6 +21,7 @@ import torch
 from torch import fx
 
 from argand._core import _C
+from argand.errors import ArgandError
 from argand.graph.nodes import codec
 from argand.outcomes import fingerprints
 from argand.runtime.recipes import Recipe, recipe_of
@@ -239,7 +240,11 @@ class Describer:
             raise Unstorable(str(error)) from error
 
     def _recipe(self, recipe: Recipe) -> Row:
-        return ("recipe", recipe.kind, tuple([self._part(part) for part in recipe.parts()]))
+        try:
+            parts = recipe.parts()
+        except ArgandError as error:
+            raise Unstorable(str(error)) from error
+        return ("recipe", recipe.kind, tuple([self._part(part) for part in parts]))
 
     def _part(self, part: Any) -> Any:
         if type(part) is dict:

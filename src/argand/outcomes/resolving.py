@@ -232,6 +232,12 @@ MAKERS: Final[Mapping[str, str | Callable[..., Any]]] = {
     "graph": run_graph,
     "program": "argand.runtime.programs:stored_call",
     "text": "argand.runtime.programs:call_of_text",
+    "taped": "argand.backends.taped:stored_function",
+    "with tape": "argand.runtime.tape.function:with_tape",
+    "only without grad": "argand.runtime.tape.function:only_without_grad",
+    "under grad": "argand.runtime.tape.function:under_grad",
+    "untaped": "argand.runtime.tape.function:untaped",
+    "results only": "argand.runtime.tape.function:results_only",
 }
 """What makes callables of a recipe: functions, or where they are."""
 

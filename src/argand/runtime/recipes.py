@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from types import FunctionType
+from types import FunctionType, MethodType
 from typing import Any, TypeVar
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -33,9 +33,18 @@ def with_recipe(fn: F, kind: str, parts: Callable[[], tuple[Any, ...]]) -> F:
     return fn
 
 
+def described_by(fn: F, kind: str, parts: Callable[[], tuple[Any, ...]]) -> F:
+    """`fn`, a function or a class method, with a recipe: that of a class method is its class's."""
+    holder: Any = getattr(fn, "__self__", fn)
+    setattr(holder, _NAME, Recipe(kind, parts))
+    return fn
+
+
 def recipe_of(fn: object) -> Recipe | None:
     """The recipe of a callable; None where it has none."""
-    found = vars(fn).get(_NAME) if type(fn) is FunctionType else None
+    holder = fn.__self__ if type(fn) is MethodType and isinstance(fn.__self__, type) else fn
+    known = type(fn) is FunctionType or holder is not fn
+    found = vars(holder).get(_NAME) if known else None
     return found if type(found) is Recipe else None
 
 

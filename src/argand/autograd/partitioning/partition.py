@@ -21,24 +21,11 @@ from argand.graph.operators.data_checks import must_stay
 from argand.graph.operators.random_ops import draws_seed
 from argand.graph.origin import NodeOrigin
 from argand.graph.sizes.symbolic import is_tensor
+from argand.runtime.tape.plan import Slot
 
 aten = torch.ops.aten
 
 _SMALL = 1 << 16  # bytes of an input that is copied for what the backward computes again
-
-
-@dataclass(frozen=True, slots=True)
-class Slot:
-    """Where a value is found when the backward is called.
-
-    Arguments:
-        kind: "input": input `index` of the forward; "output": output `index` of the forward's graph;
-            "tangent": the gradient of the differentiable result `index`; "value": output `index` of the backward;
-            "number": input `index` of the forward, which is a number.
-    """
-
-    kind: Literal["input", "output", "tangent", "value", "number"]
-    index: int
 
 
 @dataclass(slots=True)

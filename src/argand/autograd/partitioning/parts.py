@@ -11,18 +11,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import fx
 
-from argand.autograd.partitioning.partition import Partition, Slot
 from argand.autograd.tracing.tape import Tape
 from argand.graph import compat
 from argand.graph.nodes.meta import eliminate_dead
 from argand.graph.nodes.program import AtenProgram
 from argand.graph.origin import NodeOrigin
 from argand.graph.sizes.symbolic import MetaTensor, contiguous_meta, is_tensor, strided_meta
+from argand.runtime.tape.plan import Slot
 
 aten = torch.ops.aten
 
@@ -54,6 +54,17 @@ _PRODUCT_SUMS = _names("addmm baddbmm addmv")
 _CONSTANT = _names("full zeros zeros_like new_zeros expand view unsqueeze permute")
 
 
+class Backward(Protocol):
+    """The backward's half of a `partition.Partition`."""
+
+    @property
+    def backward(self) -> AtenProgram: ...
+    @property
+    def arguments(self) -> list[Slot]: ...
+    @property
+    def gradients(self) -> dict[int, Slot]: ...
+
+
 @dataclass(frozen=True, slots=True)
 class BackwardPart:
     """A backward for some gradients.
@@ -69,7 +80,7 @@ class BackwardPart:
     gradients: dict[int, Slot]
 
 
-def backward_part(cut: Partition, tape: Tape, given: Sequence[bool]) -> BackwardPart:
+def backward_part(cut: Backward, tape: Tape, given: Sequence[bool]) -> BackwardPart:
     """The backward for the results that are `given`, in a graph of its own.
 
     Arguments:
@@ -106,7 +117,7 @@ def backward_part(cut: Partition, tape: Tape, given: Sequence[bool]) -> Backward
 
 
 def _remaining(
-    cut: Partition, tape: Tape, graph: fx.Graph, given: Sequence[bool], zeros: set[fx.Node]
+    cut: Backward, tape: Tape, graph: fx.Graph, given: Sequence[bool], zeros: set[fx.Node]
 ) -> dict[int, Slot]:
     """Gradients of the inputs that the given results lead to; the graph then returns no others."""
     reached = tape.leads_to(given)

@@ -18,11 +18,13 @@ from argand.graph.operators.random_ops import draws_seed, random_ops
 @dataclass(frozen=True, slots=True)
 class Replay:
     """Arguments:
+    graph: of the forward.
     run: takes the forward's inputs and the seeds, returns the graph's differentiable results.
     read: positions of the inputs that these depend on.
     passed: positions of the inputs that operations are given.
     """
 
+    graph: fx.Graph
     run: Callable[..., Any]
     read: frozenset[int]
     passed: frozenset[int]
@@ -53,7 +55,7 @@ def replay_of(joint: JointProgram) -> Replay | None:
     read = _ancestors(wanted, lambda node: [one for one in node.all_input_nodes if one not in unread_arguments(node)])
     run = graph_function(graph, program.constants, "replay")
     places = list(enumerate(inputs))
-    return Replay(run, *[frozenset(at for at, node in places if node in nodes) for nodes in (read, inside)])
+    return Replay(graph, run, *[frozenset(at for at, node in places if node in nodes) for nodes in (read, inside)])
 
 
 def unread_arguments(node: fx.Node) -> tuple[Any, ...]:

@@ -31,14 +31,6 @@ class Tape:
     reached: tuple[frozenset[int], ...]
     nodes: tuple[int, ...] = ()
 
-    def spent(self, given: Sequence[bool]) -> int:
-        """The results that cannot be differentiated any more after those that are `given`."""
-        found = 0
-        for conflicts, one in zip(self.conflicts, given):
-            if one:
-                found |= conflicts
-        return found
-
     def leads_to(self, given: Sequence[bool]) -> frozenset[int]:
         """The inputs that one of the results leads to."""
         return frozenset().union(*[reached for reached, one in zip(self.reached, given) if one])

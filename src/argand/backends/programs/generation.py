@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from argand import events
-from argand.backends.aot_eager import run_eagerly
+from argand.backends.eager import run_eagerly
 from argand.backends.programs.memo import memo
 from argand.backends.programs.preparation import prepare_convolutions
 from argand.backends.targets import in_host_memory, target_of, without_gpu_code

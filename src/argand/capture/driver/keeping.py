@@ -56,7 +56,7 @@ def _rerun_parts(plan: rerun.Rerun) -> tuple[str, tuple[object, ...]]:
 
 
 _SPECIAL: dict[type, Callable[[Any], tuple[str, tuple[object, ...]]]] = {rerun.Rerun: _rerun_parts}
-_ALIASES = {id(rerun.raised): late.raised, id(rerun.random_states): late.random_states}
+_ALIASES: dict[int, object] = {id(rerun.raised): late.raised}
 
 
 def _plain_history(known: failures.Known, region: Region) -> dict[str, Any]:

@@ -9,6 +9,8 @@ from typing import Any
 
 import torch
 
+from argand.capture.output.put_aside import Copies
+
 
 class _Known:
     """What is remembered of a frame's code that was not captured in this process."""
@@ -48,16 +50,12 @@ class StoredRerun:
 
 
 def raised(
-    error: BaseException, plan: StoredRerun, states: list[tuple[torch.device, torch.Tensor]] | tuple[()] = ()
+    error: BaseException,
+    plan: StoredRerun,
+    states: list[tuple[torch.device, torch.Tensor]] | tuple[()] = (),
+    copies: Copies = (),
 ) -> Callable[[bool], None] | bool | None:
     """As `output.rerun.raised`."""
     from argand.capture.output import rerun
 
-    return rerun.raised(error, plan.real(), states)
-
-
-def random_states(devices: tuple[torch.device, ...]) -> list[tuple[torch.device, torch.Tensor]]:
-    """As `output.rerun.random_states`."""
-    from argand.capture.output import rerun
-
-    return rerun.random_states(devices)
+    return rerun.raised(error, plan.real(), states, copies)

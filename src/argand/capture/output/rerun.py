@@ -14,7 +14,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from types import CodeType
 from typing import Protocol
@@ -38,6 +38,7 @@ from argand.capture.metadata.call_targets import RANDOM
 from argand.capture.metadata.data_errors import RAISED, manager_is_told
 from argand.capture.output import before_error
 from argand.capture.output.emit import Emitter
+from argand.capture.output.put_aside import Copies, copies_of, generator_of, random_states
 from argand.capture.output.resumes import Resumes
 from argand.capture.record.tensor_attributes import any_pending
 
@@ -73,8 +74,6 @@ class Entry:
     stack: list[str | None]
     of_torch: bool
 
-
-Copies = Sequence[tuple[weakref.ref[torch.Tensor], torch.Tensor]]
 
 _NO_MEMORY = ("DefaultCPUAllocator", "std::bad_alloc")
 
@@ -308,30 +307,12 @@ def _draws(node: fx.Node) -> bool:
 # ---------------------------------------------------------------------- called by transformed code
 
 
-def random_states(devices: tuple[torch.device, ...]) -> list[tuple[torch.device, torch.Tensor]]:
-    """The states of the devices' random number generators."""
-    return [(device, _generator(device).get_state()) for device in devices if device.type in ("cpu", "cuda")]
-
-
-def copies_of(*inputs: torch.Tensor) -> Copies:
-    """Inputs that the graph is about to write to, and what they hold now."""
-    with torch._C.DisableTorchFunction():
-        return [(weakref.ref(tensor), tensor.detach().clone()) for tensor in inputs]
-
-
 def _put_back(copies: Copies) -> None:
     with torch._C.DisableTorchFunction(), torch.no_grad():
         for held, copy in copies:
             tensor = held()
             if tensor is not None:
                 tensor.data.copy_(copy)  # to autograd nothing was written
-
-
-def _generator(device: torch.device) -> torch.Generator:
-    if device.type == "cpu":
-        return torch.default_generator
-    torch.cuda.init()
-    return torch.cuda.default_generators[torch.cuda.current_device() if device.index is None else device.index]
 
 
 def raised(
@@ -352,7 +333,7 @@ def raised(
         return False if plan.entry is not None and plan.entry.of_torch else None
     _put_back(copies)
     for device, state in states:
-        _generator(device).set_state(state)
+        generator_of(device).set_state(state)
     text = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
     code = plan.code()
     events.emit("graph_raised", "capture", text, function=code.co_name if code is not None else "", error=type(error))

@@ -11,7 +11,7 @@ import torch
 from torch import fx
 
 from argand.autograd import trace_inference, wrap
-from argand.backends import aot_eager, native
+from argand.backends import eager, native
 from argand.backends.registry import lookup_backend
 from argand.config import config
 from argand.debug.tensors import clone_inputs, steady
@@ -101,5 +101,5 @@ def compile_aten(gm: fx.GraphModule, inputs: list[Any], backend: str | Callable[
     with torch.no_grad():
         program = trace_inference(gm, inputs)
         if backend == "aot_eager":
-            return wrap(program, aot_eager.run_eagerly(program))
+            return wrap(program, eager.run_eagerly(program))
         return wrap(program, native.compile_program(program), boxed=True)

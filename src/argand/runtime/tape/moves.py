@@ -8,12 +8,8 @@ from typing import Any, Protocol
 
 import torch
 
-from argand.autograd.partitioning.partition import Partition, Slot
-from argand.autograd.partitioning.parts import BackwardPart
-from argand.autograd.tracing.joint import JointProgram
 from argand.graph import compat
-from argand.graph.nodes.program import TensorSpec
-from argand.graph.sizes.expr import Expr
+from argand.runtime.tape.plan import Part, Plan, Slot, Tangent
 
 Boxed = Callable[[list[Any]], Sequence[torch.Tensor]]
 Given = tuple[bool, ...]
@@ -22,7 +18,7 @@ Given = tuple[bool, ...]
 class Backwards(Protocol):
     """The compiled backwards of a graph, by which results got a gradient."""
 
-    def part(self, given: Given) -> BackwardPart: ...
+    def part(self, given: Given) -> Part: ...
     def run(self, given: Given) -> Boxed: ...
     def run_eagerly(self, given: Given, reason: str) -> Boxed: ...
     def read_by(self, results: int) -> set[Slot]: ...
@@ -63,16 +59,11 @@ class Moves:
         backwards: makes the compiled backwards.
     """
 
-    def __init__(self, joint: JointProgram, cut: Partition, backwards: Backwards) -> None:
+    def __init__(self, plan: Plan, backwards: Backwards) -> None:
         self.backwards = backwards
-        self.tape = joint.tape
-        self.differentiable = joint.differentiable
-        self.everything = (True,) * len(joint.differentiable)
-        self.saved = cut.saved
-        self.inputs = len(joint.forward_inputs)
-        self.specs = [spec.spec for spec in joint.tangents]
-        self.scalars = [position for position, spec in enumerate(joint.forward_inputs) if spec.kind == "scalar"]
-        self.names = [joint.forward_inputs[position].name for position in self.scalars]
+        self.plan = plan
+        self.differentiable = plan.differentiable
+        self.saved = plan.saved
         self._parts: dict[Given, _Part] = {}
         self._spent: dict[Given, int] = {}
         self._read: dict[int, frozenset[int]] = {}
@@ -85,7 +76,7 @@ class Moves:
         """The results that cannot be differentiated any more after those that are given."""
         found = self._spent.get(given)
         if found is None:
-            found = self._spent[given] = self.tape.spent(given)
+            found = self._spent[given] = self.plan.spent(given)
         return found
 
     def left(self, saved: Sequence[torch.Tensor | None], spent: int) -> Left | None:
@@ -105,7 +96,7 @@ class Moves:
         self, given: Given, saved: list[Any], grads: tuple[Any, ...], numbers: tuple[Any, ...]
     ) -> tuple[Any, ...]:
         """One gradient, or None, per input of the forward. Takes what is in `saved` out of it."""
-        found: list[Any] = [None] * self.inputs
+        found: list[Any] = [None] * self.plan.inputs
         if not any(given):
             return tuple(found)
         part = self._parts.get(given)
@@ -135,7 +126,7 @@ class Moves:
 class _Part:
     """What moves around the backward of some results."""
 
-    def __init__(self, moves: Moves, part: BackwardPart) -> None:
+    def __init__(self, moves: Moves, part: Part) -> None:
         self.gradients = list(part.gradients.items())
         place = {slot: index for index, slot in reversed(list(enumerate(moves.saved)))}
         self.saved = [place[slot] for slot in part.arguments if slot.kind in ("input", "output")]
@@ -143,12 +134,12 @@ class _Part:
         handed = {slot for slot in part.gradients.values() if slot.kind in ("input", "output")}
         self.handed = {slot: place[slot] for slot in handed}
         indices = [slot.index for slot in part.arguments if slot.kind == "tangent"]
-        self.tangents = [(index, moves.specs[index]) for index in indices]
-        self.taken = [moves.scalars.index(slot.index) for slot in part.arguments if slot.kind == "number"]
-        layouts = [_layout_function(moves.names, spec) for _, spec in self.tangents]
+        self.tangents = [(index, moves.plan.tangents[index]) for index in indices]
+        self.taken = [moves.plan.numbers.index(slot.index) for slot in part.arguments if slot.kind == "number"]
+        layouts = [_layout_function(moves.plan.names, spec.layout) for _, spec in self.tangents]
         self.layouts = layouts if any(layouts) else None
 
-    def sized_tangents(self, numbers: tuple[Any, ...]) -> list[tuple[int, TensorSpec]]:
+    def sized_tangents(self, numbers: tuple[Any, ...]) -> list[tuple[int, Tangent]]:
         """The tangents' layouts in a call of these sizes."""
         made = []
         for (index, spec), layout in zip(self.tangents, self.layouts or ()):
@@ -174,17 +165,16 @@ def _without_autocast(run: Boxed, arguments: list[Any]) -> Sequence[torch.Tensor
         del guard
 
 
-def _layout_function(names: list[str], spec: TensorSpec) -> Callable[..., Any] | None:
+def _layout_function(names: Sequence[str], layout: str) -> Callable[..., Any] | None:
     """Size and stride as a function of the program's numbers; None when they depend on none."""
-    if not any(isinstance(n, Expr) for n in (*spec.size, *spec.stride)):
+    if not layout:
         return None
-    size, stride = (f"({' '.join(f'{n},' for n in dims)})" for dims in (spec.size, spec.stride))
-    text = compile(f"lambda {', '.join(names)}: ({size}, {stride})", "<argand layout>", "eval")
+    text = compile(f"lambda {', '.join(names)}: {layout}", "<argand layout>", "eval")
     made: Callable[..., Any] = eval(text, {})
     return made
 
 
-def as_expected(grad: torch.Tensor | None, spec: TensorSpec) -> torch.Tensor:
+def as_expected(grad: torch.Tensor | None, spec: Tangent) -> torch.Tensor:
     """A gradient in the layout that the backward was compiled for; zeros where autograd has none."""
     if grad is None:
         return torch.empty_strided(spec.size, spec.stride, dtype=spec.dtype, device=spec.device).zero_()

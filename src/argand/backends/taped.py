@@ -1,0 +1,125 @@
+"""Functions on autograd's tape that an earlier process compiled: no trace, no partition, no compiler.
+
+What that process did not compile, the backward for other results say, is compiled here from the backward's graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from argand import collector, events
+from argand._core import _C
+from argand._core.calls import uncaptured
+from argand.backends.programs import backward_entries
+from argand.config import config
+from argand.errors import CacheError
+from argand.graph import compat
+from argand.locks import fork_safe_lock
+from argand.runtime import programs
+from argand.runtime.recipes import described_by
+from argand.runtime.tape.again import Differentiable, Facts
+from argand.runtime.tape.function import Boxed, training_function
+from argand.runtime.tape.plan import Part, Slot, StoredPart, plan_of, slots
+
+Given = tuple[bool, ...]
+
+
+def stored_function(
+    plan: tuple[Any, ...], forward: Boxed, key: str, graph: Callable[..., Any] | None, facts: tuple[Any, ...]
+) -> Callable[..., Any]:
+    """A function of the forward's inputs, on autograd's tape.
+
+    Arguments:
+        plan, facts: of `Plan.described` and `Facts.described`.
+        key: of the backward's entry.
+        graph: the captured graph.
+
+    Raises:
+        CacheError: the backward is not in the cache any more.
+    """
+    backwards = StoredBackwards(backward_entries.read(key))
+    moves = plan_of(plan)
+    again = Differentiable(graph, moves.differentiable, lambda: Facts(*facts), backwards.replay)
+    function = training_function(moves, forward, backwards, again)
+    if not config.lazy_backward:
+        backwards.run((True,) * len(moves.differentiable))
+    return described_by(function, "taped", lambda: (plan, forward, key, graph, facts))
+
+
+class StoredBackwards:
+    """The backwards of a graph, as `training.LazyBackward` has them.
+
+    Arguments:
+        entry: of `backward_entries.content`.
+    """
+
+    def __init__(self, entry: dict[str, Any]) -> None:
+        self.entry = entry
+        self._parts: dict[Given, Part] = {}
+        self._keys: dict[Given, str] = {}
+        for given, arguments, gradients, program in entry["parts"]:
+            found = {position: Slot(kind, index) for position, kind, index in gradients}
+            self._parts[given] = StoredPart(list(slots(arguments)), found)
+            self._keys[given] = program
+        self._read = {results: set(slots(held)) for results, held in entry["read"]}
+        self._runs: dict[Given, Boxed] = {}
+        self._made: Any = None
+        self._lock = fork_safe_lock()
+
+    def part(self, given: Given) -> Part:
+        """What the graph for the results that are `given` reads and gives."""
+        found = self._parts.get(given)
+        if found is None:
+            found = self._parts[given] = self._anew().part(given)
+        return found
+
+    def run(self, given: Given) -> Boxed:
+        """The compiled graph for the results that are `given`."""
+        run = self._runs.get(given)
+        if run is None:
+            run = uncaptured(_C.call_locked, self._lock, _C.call_restoring, self._load, given)
+        return run
+
+    def _load(self, given: Given) -> Boxed:
+        run = self._runs.get(given)
+        if run is None:
+            run = self._runs[given] = self._stored(given) or self._anew().run(given)
+        return run
+
+    def _stored(self, given: Given) -> Boxed | None:
+        key = self._keys.get(given)
+        if not key:
+            return None
+        try:
+            with collector.paused(), compat.without_default_device():
+                return programs.stored_call(key, "backward")
+        except CacheError as error:  # it can be compiled
+            events.emit("cache", "backend", str(error), outcome="miss", level="backward", key=key)
+            return None
+
+    def run_eagerly(self, given: Given, reason: str) -> Boxed:
+        """As `run`, with eager's kernels."""
+        run: Boxed = self._anew().run_eagerly(given, reason)
+        return run
+
+    def read_by(self, results: int) -> set[Slot]:
+        """What is read when any of the results is differentiated."""
+        found = self._read.get(results)
+        if found is None:
+            found = self._read[results] = self._anew().read_by(results)
+        return found
+
+    def replay(self) -> Callable[..., Any]:
+        """The functional graph of the forward, for gradients of gradients."""
+        from argand.backends.late_backward import replay_of
+
+        return replay_of(self.entry)
+
+    def _anew(self) -> Any:
+        """The backwards as a process that traced the graph has them."""
+        if self._made is None:
+            from argand.backends.late_backward import backward_of
+
+            self._made = backward_of(self.entry)
+        return self._made

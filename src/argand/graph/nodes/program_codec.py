@@ -1,0 +1,176 @@
+"""ATen graphs as plain data, and back: a backward that a process which traced nothing may still have to compile."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import torch
+from torch import fx
+
+from argand.graph.nodes.codec import NoText
+from argand.graph.nodes.program import AtenProgram, InputSpec, TensorSpec
+from argand.graph.origin import NodeOrigin
+from argand.graph.sizes.expr import Expr, Sym
+from argand.graph.sizes.symbolic import Scalar, SymbolicTensor
+
+Encoded = dict[str, Any]
+_PLAIN: Final = frozenset((type(None), bool, int, float, complex, str))
+_NAMED: Final = (torch.dtype, torch.layout, torch.memory_format)
+_HOME: Final = "it is traced by each process"
+
+
+def encode_program(program: AtenProgram) -> Encoded:
+    """A graph of torch's operators, with its inputs and numbers; outputs and mutations are not told of.
+
+    Raises:
+        NoText: it holds something that only this process knows.
+    """
+    numbers = {node: number for number, node in enumerate(program.graph.nodes)}
+    nodes = []
+    for node in program.graph.nodes:
+        target = _target(node)
+        args = _packed((node.args, node.kwargs), numbers)
+        meta = None if node.op == "output" else (_packed_value(node.meta["val"]), _packed(node.meta.get("device"), {}))
+        nodes.append((node.op, node.name, target, args, meta))
+    if any(scalar.names for scalar in program.scalars):
+        raise NoText("a size is computed from an object", remedy=_HOME)
+    return {
+        "nodes": tuple(nodes),
+        "inputs": tuple([(spec.name, spec.kind, spec.index, _packed_spec(spec.spec)) for spec in program.inputs]),
+        "scalars": tuple([(s.sym.name, s.sym.minimum, s.source, s.is_float, float(s.hint)) for s in program.scalars]),
+        "taken": tuple(sorted(program.taken)),
+        "count": program.num_args,
+    }
+
+
+def _target(node: fx.Node) -> Any:
+    if node.op in ("placeholder", "output"):
+        return node.target
+    if node.op == "call_function" and node.target is operator.getitem:
+        return "getitem"
+    if node.op != "call_function" or not isinstance(node.target, torch._ops.OpOverload):
+        raise NoText(f"the graph holds {node.target}", remedy=_HOME)
+    return (node.target.namespace, node.target._schema.name.partition("::")[2], node.target._overloadname)
+
+
+def _packed(value: Any, numbers: Mapping[fx.Node, int]) -> tuple[Any, ...]:
+    cls = type(value)
+    if cls in _PLAIN:
+        return ("plain", value)
+    if isinstance(value, fx.Node):
+        return ("node", numbers[value])
+    if isinstance(value, torch.device):
+        return ("device", value.type, value.index)
+    if isinstance(value, _NAMED):
+        return ("torch", str(value).removeprefix("torch."))
+    if isinstance(value, Expr):
+        return _packed_expr(value)
+    if isinstance(value, tuple | list):
+        return ("list" if isinstance(value, list) else "tuple", tuple([_packed(item, numbers) for item in value]))
+    if isinstance(value, dict):
+        return ("dict", tuple([(key, _packed(item, numbers)) for key, item in value.items()]))
+    raise NoText(f"the graph holds a {cls.__name__}", remedy=_HOME)
+
+
+def _packed_expr(value: Expr) -> tuple[Any, ...]:
+    """An expression by its text, which is Python."""
+    symbols = tuple(sorted([(sym.name, sym.minimum) for sym in value.free if isinstance(sym, Sym)]))
+    packed = ("expr", str(value), symbols)
+    if len(symbols) != len(value.free) or _unpacked(packed, ()) != value:
+        raise NoText("a size has no text", remedy=_HOME)
+    return packed
+
+
+def _packed_value(value: Any) -> tuple[Any, ...]:
+    """Metadata of a result."""
+    if isinstance(value, SymbolicTensor):
+        shape, strides = _packed(tuple(value.shape), {}), _packed(tuple(value.strides), {})
+        example = (tuple(value.example.shape), tuple(value.example.stride()))
+        return ("symbolic", shape, strides, _packed(value.offset, {}), _packed(value.dtype, {}), example)
+    if isinstance(value, torch.Tensor):
+        layout = (tuple(value.shape), tuple(value.stride()), value.storage_offset())
+        return ("tensor", layout, _packed(value.dtype, {}))
+    if isinstance(value, tuple | list):
+        return ("list" if isinstance(value, list) else "tuple", tuple([_packed_value(item) for item in value]))
+    return _packed(value, {})
+
+
+def _packed_spec(spec: TensorSpec) -> tuple[Any, ...]:
+    parts = (tuple(spec.size), tuple(spec.stride), spec.offset, spec.dtype, spec.device, spec.requires_grad)
+    return _packed(parts, {})
+
+
+def decode_program(encoded: Encoded) -> AtenProgram:
+    """The program again."""
+    graph = fx.Graph()
+    nodes: list[fx.Node] = []
+    for op, name, target, packed, meta in encoded["nodes"]:
+        args, kwargs = _unpacked(packed, nodes)
+        if op == "output":
+            node = graph.output(args[0])
+        elif op == "placeholder":
+            node = graph.create_node(op, target, args, kwargs, name)
+        else:
+            node = graph.create_node(op, _function(target), args, kwargs, name)
+        if meta is None:
+            node.meta["val"] = tuple([given.meta["val"] for given in args[0]])
+        else:
+            node.meta.update(val=_value(meta[0]), origin=NodeOrigin())
+            if (device := _unpacked(meta[1], ())) is not None:  # numbers have none
+                node.meta["device"] = device
+        nodes.append(node)
+    inputs = [
+        InputSpec(name, kind, index, TensorSpec(*_unpacked(spec, ()))) for name, kind, index, spec in encoded["inputs"]
+    ]
+    program = AtenProgram(graph, inputs, [], [], {}, None, encoded["count"], kind="backward")
+    program.scalars = [
+        Scalar(Sym(name, minimum), source, is_float, hint)
+        for name, minimum, source, is_float, hint in encoded["scalars"]
+    ]
+    program.taken = frozenset(encoded["taken"])
+    return program
+
+
+def _function(target: Any) -> Any:
+    if target == "getitem":
+        return operator.getitem
+    namespace, name, overload = target
+    return getattr(getattr(getattr(torch.ops, namespace), name), overload)
+
+
+def _unpacked(packed: tuple[Any, ...], nodes: Sequence[fx.Node]) -> Any:
+    kind, held = packed[0], packed[1]
+    if kind == "plain":
+        return held
+    if kind == "node":
+        return nodes[held]
+    if kind == "device":
+        return torch.device(held) if packed[2] is None else torch.device(held, packed[2])
+    if kind == "torch":
+        return getattr(torch, held)
+    if kind == "expr":
+        return eval(held, {"__builtins__": {}}, {name: Sym(name, minimum) for name, minimum in packed[2]})
+    if kind == "dict":
+        return {key: _unpacked(item, nodes) for key, item in held}
+    items = [_unpacked(item, nodes) for item in held]
+    return items if kind == "list" else tuple(items)
+
+
+def _value(packed: tuple[Any, ...]) -> Any:
+    if packed[0] == "tensor":
+        (size, stride, offset), dtype = packed[1], _unpacked(packed[2], ())
+        made = torch.empty_strided(size, stride, dtype=dtype, device="meta")
+        return made if not offset else made.as_strided(size, stride, offset)
+    if packed[0] == "symbolic":
+        shape, strides, offset, dtype = (_unpacked(part, ()) for part in packed[1:5])
+        example = torch.empty_strided(*packed[5], dtype=dtype, device="meta")
+        return SymbolicTensor(example, shape, strides, offset)
+    if packed[0] in ("tuple", "list"):
+        items = [_value(item) for item in packed[1]]
+        return items if packed[0] == "list" else tuple(items)
+    return _unpacked(packed, ())
+
+
+__all__ = ["Encoded", "decode_program", "encode_program"]

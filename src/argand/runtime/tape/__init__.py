@@ -1,0 +1,8 @@
+"""Compiled graphs on autograd's tape: what runs in each training step, also where nothing was captured or traced.
+
+In: a compiled forward, something that has the compiled backwards, and a `plan.Plan`, which says in plain values what
+moves where. Out: a function of the forward's inputs whose results carry gradients.
+
+* `plan`: the plan. `moves`: saved tensors and gradients in, gradients of the inputs out.
+* `again`: gradients that are differentiated once more. `function`: the function.
+"""

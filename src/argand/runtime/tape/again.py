@@ -1,0 +1,223 @@
+"""Gradients that can be differentiated again (`create_graph=True`) of a compiled graph.
+
+A compiled backward computes numbers, which no history leads to. Where somebody wants their gradients, the captured
+graph itself runs once more with eager's kernels, on the inputs of the call at hand, and autograd differentiates that:
+blocks without gradients, `detach()` and functions with backwards of their own are then what they are in eager. The call
+keeps nothing alive for that: weak references to its inputs, and how often each was written to.
+
+A graph that drew random numbers, or ran under autocast, runs as the functional graph that was compiled, with the seeds
+of the call, where autograd recorded each operation as it stands there.
+
+What would not be the same again is refused, with the reason: other graphs that draw random numbers, one that writes to
+what its gradients depend on, inputs that are gone or that were written to since.
+"""
+
+from __future__ import annotations
+
+import operator
+import weakref
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+import torch
+
+from argand.errors import ArgandError
+from argand.graph import compat
+from argand.runtime.tape.moves import version
+
+_VERSION = operator.attrgetter("_version")
+
+
+class NotAgain(ArgandError):
+    """The graph cannot run once more, or would not compute the same."""
+
+
+class Inputs:
+    """The inputs of one call, of which none is kept alive.
+
+    Arguments:
+        values: tensors and numbers, as the compiled forward gets them, after it has run.
+        seeds: that the forward drew.
+    """
+
+    __slots__ = ("_held", "_versions", "seeds")
+
+    def __init__(self, values: Sequence[Any], seeds: Sequence[torch.Tensor] = ()) -> None:
+        self.seeds = seeds
+        try:  # in C: models have a thousand parameters, and this is part of each call
+            self._held: list[Any] = list(map(weakref.ref, values))
+            self._versions = list(map(_VERSION, values))
+        except (TypeError, AttributeError, RuntimeError):  # numbers, tensors of inference mode
+            self._held = [weakref.ref(value) if isinstance(value, torch.Tensor) else value for value in values]
+            self._versions = [version(value) if isinstance(value, torch.Tensor) else 0 for value in values]
+
+    def values(self, needed: frozenset[int]) -> list[Any]:
+        """The inputs again.
+
+        Arguments:
+            needed: positions of those that must be there, and be unchanged.
+
+        Raises:
+            NotAgain: one is gone.
+            RuntimeError: one was written to since.
+        """
+        found: list[Any] = []
+        for position, (held, before) in enumerate(zip(self._held, self._versions)):
+            value = held() if isinstance(held, weakref.ref) else held
+            if isinstance(held, weakref.ref) and position in needed:
+                if value is None:
+                    raise NotAgain("a tensor that the compiled code read is gone")
+                if version(value) != before:
+                    raise RuntimeError(
+                        "one of the variables needed for gradient computation has been modified by an inplace "
+                        f"operation: {value.type()} {list(value.shape)}, which a compiled graph read, is at version "
+                        f"{version(value)}; expected version {before} instead."
+                    )
+            found.append(value)
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What is known of a captured graph that may run again; plain values.
+
+    Arguments:
+        refused: why it cannot; "" where it can.
+        began_with_grad: gradients were on where it began.
+        needed: positions of the inputs that gradients depend on.
+        tensors, numbers: (position of the input, of the argument) for tensors and numbers of the call.
+        copied: positions of inputs that it writes to, and its gradients do not depend on.
+        specialised: (position of the argument, its value) of those that are no inputs.
+        count: how many arguments the graph has.
+        places: (result of the forward, which leaf of what the graph returns it is).
+        replayed: the functional graph runs, with the seeds of the call.
+        passed: positions of the inputs that its operations are given.
+    """
+
+    refused: str
+    began_with_grad: bool = True
+    needed: tuple[int, ...] = ()
+    tensors: tuple[tuple[int, int], ...] = ()
+    numbers: tuple[tuple[int, int], ...] = ()
+    copied: tuple[int, ...] = ()
+    specialised: tuple[tuple[int, Any], ...] = ()
+    count: int = 0
+    places: tuple[tuple[int, int], ...] = ()
+    replayed: bool = False
+    passed: tuple[int, ...] = ()
+
+    def described(self) -> tuple[Any, ...]:
+        """The facts as a tuple."""
+        return tuple([getattr(self, field.name) for field in fields(self)])
+
+
+class Differentiable:
+    """Runs a captured graph again for gradients with a history.
+
+    Arguments:
+        graph: the captured graph as a function of its arguments; None where it is not at hand.
+        differentiable: of the plan.
+        facts: finds out about the graph, when it is first asked for.
+        replay: makes the functional graph, of the forward's inputs and the seeds.
+    """
+
+    def __init__(
+        self,
+        graph: Callable[..., Any] | None,
+        differentiable: Sequence[int],
+        facts: Callable[[], Facts],
+        replay: Callable[[], Callable[..., Any]],
+    ) -> None:
+        self.graph = graph
+        self._make_replay = replay
+        self.differentiable = differentiable
+        self._find_out = facts
+        self._facts: Facts | None = None
+        self._replay: Callable[..., Any] | None = None
+
+    def facts(self) -> Facts:
+        """What is known of the graph."""
+        found = self._facts
+        if found is None:
+            found = self._facts = self._find_out()
+        return found
+
+    def gradients(self, call: Inputs, grads: Sequence[Any]) -> tuple[Any, ...]:
+        """One gradient, or None, per input of the forward, each with its history.
+
+        Arguments:
+            grads: per result of the forward, its gradient or None.
+
+        Raises:
+            NotAgain: the graph cannot run once more.
+            RuntimeError: an input was written to since.
+        """
+        facts = self.facts()
+        if facts.refused:
+            raise NotAgain(facts.refused)
+        values = call.values(frozenset(facts.needed))
+        tensors = {position for position, _ in facts.tensors}
+        with torch.enable_grad():
+            # Each input once, even where two are the same tensor: its gradient is not to count for both.
+            placed = enumerate(values)  # (the graph has its constants itself)
+            inputs = [v.view_as(v) if _requires_grad(v) and position in tensors else v for position, v in placed]
+            results = self._results(facts, inputs, call)
+        wanted = [position for position, value in enumerate(inputs) if _requires_grad(value)]
+        pairs = [(results[r], grads[r]) for r in self.differentiable if grads[r] is not None]
+        pairs = [(result, grad) for result, grad in pairs if result.requires_grad]
+        found: list[Any] = [None] * len(inputs)
+        if pairs and wanted:
+            made = _differentiated(pairs, [inputs[position] for position in wanted], facts.replayed)
+            for position, gradient in zip(wanted, made):
+                found[position] = gradient
+        return tuple(found)
+
+    def _results(self, facts: Facts, inputs: list[Any], call: Inputs) -> dict[int, Any]:
+        """The differentiable results of another run, by position."""
+        if facts.replayed:
+            if any(inputs[position] is None for position in facts.passed):
+                raise NotAgain("a tensor that the compiled code read is gone")
+            if self._replay is None:
+                self._replay = self._make_replay()
+            autocast = compat.disabled_autocast()  # the casts are in the graph already
+            try:
+                return dict(zip(self.differentiable, self._replay(*inputs, *call.seeds)))
+            finally:
+                del autocast
+        if self.graph is None:
+            raise NotAgain("it is not at hand")
+        with torch.set_grad_enabled(facts.began_with_grad):
+            results = compat.tree_flatten(self.graph(*_arguments(facts, inputs)))[0]
+        return {result: results[place] for result, place in facts.places}
+
+
+def _differentiated(pairs: list[tuple[Any, Any]], inputs: list[Any], replayed: bool) -> tuple[Any, ...]:
+    results, grads = zip(*pairs)
+    try:
+        return torch.autograd.grad(results, inputs, grads, create_graph=True, allow_unused=True)
+    except RuntimeError as error:
+        if replayed and "derivative" in str(error) and "not implemented" in str(error):
+            raise NotAgain(f"torch has no gradient of an operation in it: {error}") from error
+        raise
+
+
+def _arguments(facts: Facts, inputs: list[Any]) -> list[Any]:
+    """What the captured graph was called with. What it writes to, and its gradients do not depend on, is a copy."""
+    arguments = dict(facts.specialised)
+    for position, index in facts.tensors:
+        value = inputs[position]
+        if value is None:
+            raise NotAgain("a tensor that the compiled code read is gone")
+        arguments[index] = value.detach().clone() if position in facts.copied else value
+    arguments.update({index: inputs[position] for position, index in facts.numbers})
+    if any(index not in arguments for index in range(facts.count)):
+        raise NotAgain("not all of what the graph was called with is known")
+    return [arguments[index] for index in range(facts.count)]
+
+
+def _requires_grad(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.requires_grad
+
+
+__all__ = ["Differentiable", "Facts", "Inputs", "NotAgain"]

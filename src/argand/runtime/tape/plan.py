@@ -1,0 +1,127 @@
+"""What moves where around a compiled forward and its backward, in plain values that another process understands."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any, Literal, Protocol
+
+import torch
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """Where a value is found when the backward is called.
+
+    Arguments:
+        kind: "input": input `index` of the forward; "output": output `index` of the forward's graph;
+            "tangent": the gradient of the differentiable result `index`; "value": output `index` of the backward;
+            "number": input `index` of the forward, which is a number.
+    """
+
+    kind: Literal["input", "output", "tangent", "value", "number"]
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class Tangent:
+    """The layout of a gradient that the backward was compiled for.
+
+    Arguments:
+        layout: where sizes vary, the text of a function of the plan's numbers that gives size and stride; else "".
+    """
+
+    size: tuple[int, ...]
+    stride: tuple[int, ...]
+    dtype: torch.dtype
+    device: torch.device
+    layout: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What moves where.
+
+    Arguments:
+        inputs: how many the forward has.
+        results: how many of the forward's outputs are results; the others are kept for the backward.
+        written: (input, output, whether autograd does not notice) of inputs that get their new values here.
+        raised: inputs whose versions eager raises.
+        plain: results that carry no gradient.
+        handed_over: per result, how autograd gets it.
+        leaves: (input, output) of leaves whose data is a result.
+        kept: per saved value, "input", "output" or "view" (of an input), and which.
+        saved: where the backward finds these.
+        numbers, names: positions and names of the inputs that are numbers.
+        differentiable: results that have a gradient, in the order of the tangents.
+        tangents: the layouts of their gradients.
+        conflicts: per gradient, the results (bit `1 << k` for result k) that cannot be differentiated any more.
+        seeds: outputs of the forward that are the seeds it drew.
+        apart: the results that the program sees, by eager's nodes that made them; none where all are of one node.
+    """
+
+    inputs: int
+    results: int
+    written: tuple[tuple[int, int, bool], ...]
+    raised: tuple[int, ...]
+    plain: tuple[int, ...]
+    handed_over: tuple[str, ...]
+    leaves: tuple[tuple[int, int], ...]
+    kept: tuple[tuple[str, int], ...]
+    saved: tuple[Slot, ...]
+    numbers: tuple[int, ...]
+    names: tuple[str, ...]
+    differentiable: tuple[int, ...]
+    tangents: tuple[Tangent, ...]
+    conflicts: tuple[int, ...]
+    seeds: tuple[int, ...]
+    apart: tuple[tuple[int, ...], ...]
+
+    def spent(self, given: tuple[bool, ...]) -> int:
+        """The results that cannot be differentiated any more after those that are `given`."""
+        found = 0
+        for conflicts, one in zip(self.conflicts, given):
+            if one:
+                found |= conflicts
+        return found
+
+    def described(self) -> tuple[Any, ...]:
+        """The plan as tuples."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        values["saved"] = pairs(self.saved)
+        values["tangents"] = tuple([(one.size, one.stride, one.dtype, one.device, one.layout) for one in self.tangents])
+        return tuple(values.values())
+
+
+def plan_of(described: tuple[Any, ...]) -> Plan:
+    """The plan again."""
+    values = dict(zip([field.name for field in fields(Plan)], described))
+    values["saved"] = slots(values["saved"])
+    values["tangents"] = tuple([Tangent(*one) for one in values["tangents"]])
+    return Plan(**values)
+
+
+def pairs(held: Any) -> tuple[tuple[str, int], ...]:
+    """Slots as tuples."""
+    return tuple([(slot.kind, slot.index) for slot in held])
+
+
+def slots(held: Any) -> tuple[Slot, ...]:
+    """Slots of tuples."""
+    return tuple([Slot(kind, index) for kind, index in held])
+
+
+class Part(Protocol):
+    """A backward for some gradients: what it is called with, and per input with a gradient, where that is found."""
+
+    @property
+    def arguments(self) -> list[Slot]: ...
+    @property
+    def gradients(self) -> dict[int, Slot]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class StoredPart:
+    """A part of which an earlier process tells."""
+
+    arguments: list[Slot]
+    gradients: dict[int, Slot]
