@@ -260,6 +260,7 @@ class GraphBreak(BaseException):
         exception: what the program raises here.
         needed: the object that cannot be rebuilt; the graph may end where it was made instead.
         strict: the program wants an error here instead of a break (`error_on_graph_break`).
+        in_loop: it stands in a loop that is to run as it is written.
     """
 
     reason: BreakReason
@@ -269,6 +270,7 @@ class GraphBreak(BaseException):
     exception: BaseException | None = None
     needed: object = None
     strict: bool = False
+    in_loop: bool = False
 
     def met_at(self, sequence: int, instruction: object) -> None:
         """Note the root instruction that was under way, unless it is known already."""

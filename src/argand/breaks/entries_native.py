@@ -159,7 +159,8 @@ PAGES: tuple[Page, ...] = (
         kind="loop that goes on after a graph break",
         what="The graph broke in a loop or a comprehension. Python runs the loop itself from there on, and "
         "compiles each round's body. After 1,000 rounds without an operation on a tensor the rest of the function "
-        "runs as it is written; what it calls is still compiled.",
+        "runs as it is written; what it calls is still compiled. A loop of an installed package (but torch's) runs as "
+        "it is written at once.",
         why="The loop's iterator is in use when the graph ends, and goes on living beside the graphs.",
         remedy="Remove the break in the loop, which is reported too: this one goes with it.",
         before="""

@@ -34,6 +34,7 @@ class Known:
 
     Arguments:
         only_python: the one capture so far recorded nothing of torch's, from the first instruction to the return.
+        loops: how often a graph was to end in a loop that runs as it is written.
         wasted: how many captures made versions that no call ever used before an object that they are for was gone.
     """
 
@@ -41,6 +42,7 @@ class Known:
     compiles: int = 0
     only_python: bool = False
     too_deep: int = 0
+    loops: int = 0
     reruns: int = 0
     not_raising: dict[int, int | None] = field(default_factory=dict)
     warned: set[str] = field(default_factory=set)
@@ -87,12 +89,16 @@ def gave_up(ending: errors.GraphBreak, info: _C.FrameInfo, region: Region, known
     """The frame cannot be captured: it runs eagerly, what it calls is still looked at."""
     if must_raise(ending, region):
         raise unsupported(ending, info.code) from None
+    if ending.in_loop:
+        known.loops += 1
+        if known.loops > 1:  # it was told of when the call at hand alone ran eagerly
+            return _C.SKIP
     name, reason = code_words(info.code), consequences.in_terms_of_the_program(ending.reason, info.code)
     events.emit("graph_breaks", "capture", str(reason), reason=reason, function=name, frame_skipped=True)
     if program_raises(ending):  # in this call; it may not in the next
         place = -1 if ending.sequence is None else ending.sequence, getattr(ending.instruction, "offset", None)
         return unless_it_returns(info, region, known, ending.reason.headline, place)
-    return _C.SKIP
+    return None if ending.in_loop else _C.SKIP
 
 
 def not_evaluated(code: CodeType) -> errors.BreakReason:

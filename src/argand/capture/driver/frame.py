@@ -24,6 +24,7 @@ from argand.capture.driver import (
     consequences,
     failures,
     keeping,
+    loops,
     process_limits,
     recompiles,
     release,
@@ -340,6 +341,9 @@ class _Capture:
         if failures.must_raise(ending, self.region):
             raise failures.unsupported(ending, self.info.code) from None
         if ending.skip_frame or ending.sequence is None or ending.sequence in break_at:
+            raise ending
+        if loops.left_alone(self.info.code, ending.instruction):
+            ending.in_loop = True
             raise ending
         self.reason = ending.reason
         return {ending.sequence: None}

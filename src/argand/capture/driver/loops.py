@@ -1,0 +1,27 @@
+"""Loops of installed packages in which a graph breaks: they run as they are written, and what they call is captured.
+
+Going on in the loop costs a version of the rest of the function for each way through it and each kind of value that
+comes round, and a library's function has many callers. The program's own loops, and torch's containers, are compiled
+round by round: their bodies are the model.
+"""
+
+from __future__ import annotations
+
+from types import CodeType
+
+from argand.bytecode.decode import decode
+from argand.bytecode.instruction import Instruction
+from argand.capture.facts.code.skip import library_of
+
+
+def left_alone(code: CodeType, at: object) -> bool:
+    """Whether an instruction is in a loop of its function, and the function is an installed package's."""
+    if not isinstance(at, Instruction) or at.offset is None or library_of(code.co_filename) in ("", "torch"):
+        return False
+    instructions = decode(code)
+    place = {id(inst): number for number, inst in enumerate(instructions)}
+    here = next((number for number, inst in enumerate(instructions) if inst.offset == at.offset), None)
+    if here is None:
+        return False
+    jumps = ((place[id(inst.target)], number) for number, inst in enumerate(instructions) if inst.target is not None)
+    return any(start <= here <= end for start, end in jumps)
