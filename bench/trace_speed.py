@@ -1,6 +1,7 @@
 """How fast argand's reader and report go through a big structured trace, beside torch's own `tlparse`.
 
     python bench/trace_speed.py [--megabytes 500] [--source TRACE.log] [--runs 2] [--plain-only] [--keep FILE]
+    python bench/trace_speed.py --ranks 1000
 
 Writes a trace of that size by repeating a real one (argand's, made on the spot, or `--source`: one of TORCH_TRACE) with
 other frame ids, then lets each read it in turn. tlparse also writes its pages, so it is shown with its plainest output
@@ -39,9 +40,15 @@ breaks(torch.randn(8))
 """
 
 
-def real_trace(folder: Path) -> Path:
-    """A trace of a small training step and a graph break."""
-    code = f"import os; os.environ['ARGAND_TRACE'] = {str(folder)!r}\n" + PROGRAM
+SMALL = """
+import torch, argand
+print(argand.compile(lambda x: (x.sin() + 1).cos().sum())(torch.ones(8)))
+"""
+
+
+def real_trace(folder: Path, program: str = PROGRAM) -> Path:
+    """A trace of a small training step and a graph break, or of another program."""
+    code = f"import os; os.environ['ARGAND_TRACE'] = {str(folder)!r}\n" + program
     subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     return next(folder.glob("*.log"))
 
@@ -122,6 +129,28 @@ def tlparse(path: Path, plain: bool) -> tuple[float, float] | None:
         return run([found, str(path), "-o", f"{out}/o", "--no-browser", *(["--plain-text"] if plain else [])])
 
 
+def report_of_ranks(count: int) -> None:
+    """Time and memory of the report of a job whose ranks compiled the same, but for three of them."""
+    with tempfile.TemporaryDirectory() as work:
+        traces = Path(work) / "traces"
+        usual, other = (
+            real_trace(Path(work) / name, SMALL.replace("cos", name)).read_bytes() for name in ("cos", "tan")
+        )
+        traces.mkdir()
+        for rank in range(count):
+            text = other if rank in (7, count // 2) else usual
+            if rank == 13:  # it died
+                text = text[: len(text) // 2].rpartition(b"\n")[0] + b"\n"
+            (traces / f"dedicated_log_torch_trace_rank_{rank}_made.log").write_bytes(text)
+        command = [sys.executable, "-m", "argand", "report", str(traces), "-o", str(Path(work) / "report")]
+        _, status, used = os.wait4(subprocess.Popen(command).pid, 0)
+        pages = sum(path.suffix == ".html" for path in (Path(work) / "report").rglob("*"))
+    print(
+        f"{count} ranks, {len(usual) * count / 1e6:.0f} MB of traces: {used.ru_utime + used.ru_stime:.1f} s of "
+        f"processor time, {used.ru_maxrss / 1024:.0f} MB, {pages} pages, exit code {os.waitstatus_to_exitcode(status)}"
+    )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--megabytes", type=int, default=500)
@@ -129,7 +158,11 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=2)
     parser.add_argument("--plain-only", action="store_true", help="leave out tlparse's slower default output")
     parser.add_argument("--keep", type=Path, help="write the big trace here and leave it")
+    parser.add_argument("--ranks", type=int, default=0, help="instead: the report of that many ranks' traces")
     options = parser.parse_args()
+    if options.ranks:
+        report_of_ranks(options.ranks)
+        return
     with tempfile.TemporaryDirectory(dir=_memory(options.megabytes << 20)) as work:
         source = options.source or real_trace(Path(work) / "trace")
         big = options.keep or Path(work) / "big.log"

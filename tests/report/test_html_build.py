@@ -473,6 +473,29 @@ def test_equal_ranks_do_not_differ(tmp_path: Path) -> None:
     assert "All ranks compiled the same." in Page(tmp_path / "out/index.html").text
 
 
+def test_many_ranks_are_shown_in_groups(tmp_path: Path) -> None:
+    """Pages for those that compiled alike once; the number of a rank's device is no difference."""
+    for rank in range(12):
+        made = TraceMaker(tmp_path / f"t/dedicated_log_torch_trace_rank_{rank}_abc.log", rank)
+        graph = GRAPH.replace("cpu", f"cuda:{rank}")
+        made.compile((0, 0), graph.replace("torch.relu", "torch.tanh") if rank == 7 else graph, guard_count=4)
+        if rank != 5:
+            made.compile((1, 0), guard_count=4)
+        if rank == 11:
+            made.lines.append("broken")
+        made.save()
+    built = build(tmp_path / "t", tmp_path / "out", limits=Limits(ranks=4))
+    assert [run.label for run in built.runs] == ["rank 0", "rank 5", "rank 7"] and built.problems == 1
+    assert sorted(p.name for p in (tmp_path / "out").glob("rank_*")) == ["rank_0", "rank_5", "rank_7"]
+    text = Page(tmp_path / "out/index.html").text
+    assert "12 ranks in 3 groups" in text and "0–4, 6, 8–11" in text and "2 of 2 compiles differ" in text
+    assert text.index("What differs") < text.index("Ranks that compiled alike")
+    odd = re.findall(r'<td class="odd">', (tmp_path / "out/index.html").read_text())
+    assert odd  # the one of twelve, not the many
+    built = build(tmp_path / "t", tmp_path / "fewer", limits=Limits(ranks=4, groups=1))
+    assert len(built.runs) == 1 and "2 groups more, of 2 ranks" in Page(tmp_path / "fewer/index.html").text
+
+
 def run_command(*arguments: str, **more: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "argand.cli", "report", *arguments], capture_output=True, text=True, check=False, **more

@@ -6,7 +6,7 @@ import itertools
 import re
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from argand.errors import ConfigError
 from argand.report.html import code, pages
 from argand.report.html.collect import Collector
 from argand.report.html.compare import Comparison, compare
+from argand.report.html.fleet import Group, grouped
 from argand.report.html.model import Artifact, Attempt, Compile, Distinct, Limits, Run
 from argand.report.html.names import NO_ID, safe_name
 from argand.report.html.provenance import provenance
@@ -134,6 +135,8 @@ class Builder:
 
     def build(self) -> Built:
         """Read everything, then write every page."""
+        if len(self.files) > self.limits.ranks:
+            return self._build_fleet()
         for path in self.files:
             writer = self.run_for(path, len(self.files) > 1)
             reader = Reader(path)
@@ -143,14 +146,34 @@ class Builder:
         self.write_top()
         return Built(self.out / "index.html", [writer.run for writer in self.writers])
 
-    def write_top(self) -> None:
-        """The page that compares ranks, when there are several."""
-        if len(self.writers) < 2:
+    def _build_fleet(self) -> Built:
+        """Ranks that compiled alike are one group, whose pages are those of its first rank."""
+        groups = grouped(self.files, self.limits)
+        shown = groups[: self.limits.groups]
+        for group in shown:
+            writer = self.run_for(group.path, True)
+            reader = Reader(group.path)
+            for record in reader:
+                writer.collector.add(record)
+            writer.finish(reader.problems)
+            writer.run.problems.update(group.problems - writer.run.problems)
+        self.write_top(groups)
+        return Built(self.out / "index.html", [writer.run for writer in self.writers])
+
+    def write_top(self, groups: Sequence[Group] = ()) -> None:
+        """The page that compares ranks, when there are several.
+
+        Arguments:
+            groups: of ranks, of which those that are shown have a writer each.
+        """
+        if len(self.writers) < 2 and not groups:
             return
         runs = [writer.run for writer in self.writers]
         by_run = {id(writer.run): writer for writer in self.writers}
-        comparison = compare_runs(runs, self.limits, lambda run, artifact: by_run[id(run)].read(artifact))
-        page = pages.render("ranks.jinja", **self._shell("", "Ranks"), comparison=comparison, runs=runs)
+        weights = [len(group.ranks) for group in groups[: len(runs)]]
+        comparison = compare_runs(runs, self.limits, lambda run, artifact: by_run[id(run)].read(artifact), weights)
+        shell = self._shell("", "Ranks")
+        page = pages.render("ranks.jinja", **shell, comparison=comparison, runs=runs, groups=groups)
         self.top.write("index.html", page)
 
     def _shell(self, root: str, title: str) -> dict[str, Any]:

@@ -181,7 +181,15 @@ class Collector:
         path = f"{folder_of(None if attempt is None else attempt.id)}/{name}"
         stored = self.folder.store(path, payload)
         artifact = Artifact(
-            self.run.number, title, path, record.id, stored.size, stored.lines, stored.digest, mark=_mark(title)
+            self.run.number,
+            title,
+            path,
+            record.id,
+            stored.size,
+            stored.lines,
+            stored.digest,
+            mark=_mark(title),
+            alike=stored.alike,
         )
         self.run.payload_bytes += stored.size
         if stored.size <= self.limits.view_bytes:

@@ -34,6 +34,8 @@ class Limits:
         reasons: the most distinct graph breaks and recompiles listed.
         compiles: how many compiles the overview lists with their artifacts; the others have pages of as many each.
         embed_bytes: the largest file that a single-file report takes in.
+        ranks: the most ranks that have pages each; of more, those that compiled alike are one group.
+        groups: the most groups that are shown.
     """
 
     highlight_bytes: int = 512 << 10
@@ -45,6 +47,8 @@ class Limits:
     reasons: int = 500
     compiles: int = 60
     embed_bytes: int = 4 << 20
+    ranks: int = 64
+    groups: int = 16
 
 
 @dataclass(slots=True)
@@ -61,6 +65,7 @@ class Artifact:
         page: the page that shows it, or "" when the file itself is all there is.
         link: an address outside the report, for records that are links.
         metrics: True for the page of a metrics record, which has no file.
+        alike: digest of its text without the numbers of devices.
     """
 
     number: int
@@ -74,6 +79,7 @@ class Artifact:
     page: str = ""
     link: str = ""
     metrics: bool = False
+    alike: str = ""
 
     @property
     def name(self) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from argand.report.html.compare import GRAPHS, TextDiff, side_by_side
@@ -46,7 +46,8 @@ class RankComparison:
 Read = Callable[[Run, Artifact], str]
 
 
-def _facts(compile: Compile, run: Run, read: Read) -> dict[str, str]:
+def facts_of(compile: Compile, run: Run, read: Read) -> dict[str, str]:
+    """What is compared of a compile."""
     facts = {"status": compile.status, "function": compile.function}
     metrics = compile.metrics
     for key in ("graph_op_count", "guard_count"):
@@ -54,11 +55,11 @@ def _facts(compile: Compile, run: Run, read: Read) -> dict[str, str]:
             facts[key.removesuffix("_count").replace("_", " ") + "s"] = str(metrics[key])
     graph = compile.last(GRAPHS[0])
     if graph is not None:
-        facts["graph"] = graph.digest
+        facts["graph"] = graph.alike
     for title in ("aot_inference_graph", "aot_joint_graph", "inductor_post_grad_graph"):
         found = compile.last(title)
         if found is not None:
-            facts[title.replace("_", " ")] = found.digest
+            facts[title.replace("_", " ")] = found.alike
     marks = ", ".join(a.mark for a in compile.artifacts if a.mark)
     if marks:
         facts["cache"] = marks
@@ -71,12 +72,13 @@ def _facts(compile: Compile, run: Run, read: Read) -> dict[str, str]:
     return facts
 
 
-def compare_runs(runs: list[Run], limits: Limits, read: Read) -> RankComparison:
+def compare_runs(runs: list[Run], limits: Limits, read: Read, weights: Sequence[int] | None = None) -> RankComparison:
     """A row for each compile id of any rank; what the majority does is taken as normal.
 
     Arguments:
         runs: one for each rank.
         read: gives an artifact's text.
+        weights: how many ranks each run stands for; one where nothing is said.
     """
     keys = list(dict.fromkeys(key for run in runs for key in run.compiles))
     rows = []
@@ -85,9 +87,9 @@ def compare_runs(runs: list[Run], limits: Limits, read: Read) -> RankComparison:
         cells = []
         for run in runs:
             compile = run.compiles.get(key)
-            cells.append(Cell(compile, _facts(compile, run, read) if compile is not None else {}))
+            cells.append(Cell(compile, facts_of(compile, run, read) if compile is not None else {}))
         row = Row(key, cells)
-        _mark(row)
+        _mark(row, weights or [1] * len(runs))
         if row.differs and shown < _MOST_DIFFS:
             row.diffs = list(_diffs(row, runs, limits, read))
             shown += len(row.diffs)
@@ -97,14 +99,17 @@ def compare_runs(runs: list[Run], limits: Limits, read: Read) -> RankComparison:
     return RankComparison(rows, slowest, max(len(keys) - _ACCOUNTED, 0))
 
 
-def _mark(row: Row) -> None:
+def _mark(row: Row, weights: Sequence[int]) -> None:
     """Say in which facts the cells differ, and which cells are in the minority."""
     if any(cell.compile is None for cell in row.cells):
         row.differs.append("missing on some")
     names = list(dict.fromkeys(name for cell in row.cells for name in cell.facts))
     present = [cell for cell in row.cells if cell.compile is not None]
     for name in names:
-        values = Counter(cell.facts.get(name, "") for cell in present)
+        values: Counter[str] = Counter()
+        for cell, weight in zip(row.cells, weights):
+            if cell.compile is not None:
+                values[cell.facts.get(name, "")] += weight
         if len(values) > 1:
             row.differs.append(name)
             usual = values.most_common(1)[0][0]
@@ -120,7 +125,7 @@ def _diffs(row: Row, runs: list[Run], limits: Limits, read: Read) -> Iterator[tu
     left = first.last(GRAPHS[0])
     for run, compile in present[1:]:
         right = compile.last(GRAPHS[0])
-        if left is None or right is None or left.digest == right.digest:
+        if left is None or right is None or left.alike == right.alike:
             continue
         lines, note = side_by_side(normal(read(first_run, left)), normal(read(run, right)), limits.diff_lines)
         if lines:

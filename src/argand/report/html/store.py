@@ -4,19 +4,28 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
 from argand.report.records import Payload
 
 _CHUNK = 1 << 20
+_DEVICE = re.compile(rb"\b(cuda|xpu):\d+")
 
 
 @dataclass(frozen=True, slots=True)
 class Stored:
+    """A payload's facts.
+
+    Arguments:
+        digest: of its text; `alike`: of its text without the numbers of devices, which differ from rank to rank.
+    """
+
     size: int
     lines: int
     digest: str
+    alike: str
 
 
 class Folder:
@@ -51,7 +60,7 @@ class Folder:
 
     def store(self, name: str, payload: Payload) -> Stored:
         """Copy a payload, without its tabs, in pieces."""
-        digest = hashlib.blake2b(digest_size=12)
+        digest, alike = hashlib.blake2b(digest_size=12), hashlib.blake2b(digest_size=12)
         size = 0
         with open(payload.path, "rb") as source, open(self.path(name), "wb") as target:
             source.seek(payload.offset)
@@ -68,8 +77,9 @@ class Folder:
                 after_newline = raw.endswith(b"\n")
                 target.write(text)
                 digest.update(text)
+                alike.update(_DEVICE.sub(rb"\1", text))
                 size += len(text)
-        return Stored(size, payload.lines, digest.hexdigest())
+        return Stored(size, payload.lines, digest.hexdigest(), alike.hexdigest())
 
     def write(self, name: str, text: str | bytes) -> None:
         """Write a file; of a live report so that a reader sees either the old or the new one."""
