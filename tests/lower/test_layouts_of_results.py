@@ -29,6 +29,9 @@ FUNCTIONS = {
     "diagonal_scatter": lambda x: torch.diagonal_scatter(x, x.diagonal() * 2),
     "bilinear": lambda x: F.interpolate(x, (4, 4), mode="bilinear"),
     "bicubic": lambda x: F.interpolate(x, (4, 4), mode="bicubic"),
+    "matrix_exp": lambda x: torch.matrix_exp(x[..., :1, :1]),
+    "power of a number": lambda x: 2**x,
+    "rrelu": lambda x: F.rrelu(x),
     "nearest": lambda x: F.interpolate(x, (4, 4)),
 }
 

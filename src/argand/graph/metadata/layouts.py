@@ -48,6 +48,8 @@ def elementwise(made: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, A
     """Re-lay the result of a pointwise op as its iterator does."""
     if not isinstance(made, torch.Tensor):
         return made
+    if func is aten.pow.Scalar:  # whose result is made before its iterator
+        return in_format(made, torch.contiguous_format)
     operands: list[tuple[Ints, Ints] | None] = []
     wrapped = func._opname in _NUMBER_IS_OPERAND
     common = _common_dtype(made, args)
@@ -230,6 +232,11 @@ def _sort(made: Any, *args: Any, **kwargs: Any) -> Any:
     return _preserved(made, args[0] if args else kwargs["self"])
 
 
+def _matrix_exp(made: torch.Tensor, x: torch.Tensor) -> Any:
+    """Of matrices of one element, their exponentials."""
+    return relaid(made, iterator_strides(tuple(x.shape), [operand(x)])) if x.shape[-1] == 1 else made
+
+
 def _like(made: torch.Tensor, x: torch.Tensor, *args: Any, memory_format: Any = None, **kwargs: Any) -> Any:
     """A new tensor of the argument's size, in its layout unless told otherwise."""
     return _preserved(made, x) if memory_format in (None, torch.preserve_format) else made
@@ -346,6 +353,7 @@ RULES: dict[Any, Rule] = {
     aten.native_dropout_backward.default: _dropout_backward,
     aten.native_layer_norm.default: _layer_norm,
     aten.log_sigmoid_forward.default: _all_contiguous,
+    aten.linalg_matrix_exp.default: _matrix_exp,
     aten.sort.default: _sort,
     aten.sort.stable: _sort,
     **dict.fromkeys(
@@ -398,12 +406,14 @@ RULES: dict[Any, Rule] = {
             aten.isin.Tensor_Scalar,
             aten.isin.Tensor_Tensor,
             aten.linalg_vector_norm.default,
+            aten.rrelu_with_noise.default,
             aten.var.correction,
         ),
         _contiguous,
     ),
     **dict.fromkeys((aten.upsample_bilinear2d.default, aten.upsample_bicubic2d.default), _resized),
     aten.aminmax.default: _all_contiguous,
+    aten.rrelu_with_noise_functional.default: _all_contiguous,
     aten.var_mean.correction: _all_contiguous,
     aten.binary_cross_entropy.default: _loss,
 }
