@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -21,6 +21,7 @@ from argand.graph.nodes.printing import graph_function
 from argand.graph.nodes.program import AtenProgram, InputSpec
 from argand.graph.sizes.expr import Expr
 from argand.locks import fork_safe_lock
+from argand.runtime.tape.function import without_base
 from argand.runtime.tape.plan import Plan, Slot, Tangent
 
 Boxed = Callable[[list[Any]], Sequence[torch.Tensor]]
@@ -122,6 +123,35 @@ def plan_of(joint: JointProgram, cut: Partition) -> Plan:
         seeds=tuple(cut.seeds),
         apart=_apart(joint),
     )
+
+
+class _Spent(torch.autograd.Function):
+    """A result of which the graph itself has taken the gradient; whoever takes it again is told so."""
+
+    @staticmethod
+    def forward(ctx: Any, reason: str, held: tuple[torch.Tensor], leading: torch.Tensor) -> torch.Tensor:
+        ctx.reason = reason
+        return held[0]
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        raise RuntimeError(ctx.reason)
+
+
+def with_spent(run: Callable[..., Any], spent: Mapping[int, str]) -> Callable[..., Any]:
+    """A compiled graph whose results at the positions `spent` require grad, as in eager, and have none to give."""
+    if not spent:
+        return run
+
+    def call(*args: Any) -> Any:
+        results = list(run(*args))
+        with torch.enable_grad():
+            leading = torch.empty(0, requires_grad=True)
+            for position, reason in spent.items():
+                results[position] = _Spent.apply(reason, (without_base(results[position]),), leading)
+        return results
+
+    return call
 
 
 def _apart(joint: JointProgram) -> tuple[tuple[int, ...], ...]:

@@ -14,7 +14,7 @@ from argand.autograd.partitioning.partition import Partition, partition
 from argand.autograd.running_again import RunsAgain
 from argand.autograd.tracing.joint import JointProgram
 from argand.autograd.tracing.trace import trace_joint
-from argand.autograd.training import Boxed, LazyBackward, plan_of, recorded_program
+from argand.autograd.training import Boxed, LazyBackward, plan_of, recorded_program, with_spent
 from argand.backends.programs.kept_backward import KeptBackward
 from argand.config import config
 from argand.errors import ArgandError, InternalError
@@ -74,7 +74,8 @@ def compile_joint(
     if not joint.gradients:
         program = joint.program
         events.emit("aot_inference_graph", "autograd", lambda: readable(program.graph), backend=backend, model=number)
-        call = wrap(program, untaped(_boxed(compile_program(program), boxed)), boxed=True, otherwise=otherwise)
+        compiled = with_spent(untaped(_boxed(compile_program(program), boxed)), joint.spent)
+        call = wrap(program, compiled, boxed=True, otherwise=otherwise)
         return under_grad(call) if joint.enables_grad else call
     events.emit("aot_joint_graph", "autograd", lambda: readable(joint.program.graph), backend=backend, model=number)
     with events.span("partition", "autograd", backend=backend):
@@ -92,7 +93,7 @@ def compile_joint(
     backward = LazyBackward(cut, joint.tape, make_backward)
     if not config.lazy_backward:
         backward.prepare()
-    run = _on_tape(joint, cut, forward, backward, graph)
+    run = with_spent(_on_tape(joint, cut, forward, backward, graph), joint.spent)
     recorded = wrap(recorded_program(cut.forward), run, otherwise=otherwise)
     if joint.enables_grad:
         return under_grad(recorded)

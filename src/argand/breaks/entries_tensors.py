@@ -325,17 +325,18 @@ PAGES: tuple[Page, ...] = (
     Page(
         kind="tensor attribute assignment",
         remedy="Set it outside the compiled function.",
-        what="One of torch's own attributes of a tensor is set for which argand has no rule, such as `grad`.",
+        what="One of torch's own attributes of a tensor is set for which argand has no rule, such as `data`. `grad` is "
+        "captured, but for tensors of subclasses.",
         why="Other code sees the tensor change, and what torch does with the value is not known to the graph.",
         before="""
         @argand.compile
         def f(x):
             y = x * 2
-            x.grad = y
+            x.data = y
             return y + 1
 
 
-        print(f(torch.ones(3, requires_grad=True)))
+        print(f(torch.ones(3)))
         """,
         after="""
         @argand.compile
@@ -344,8 +345,8 @@ PAGES: tuple[Page, ...] = (
             return y + 1, y
 
 
-        x = torch.ones(3, requires_grad=True)
-        y, x.grad = f(x)
+        x = torch.ones(3)
+        y, x.data = f(x)
         print(y)
         """,
     ),
@@ -478,11 +479,10 @@ PAGES: tuple[Page, ...] = (
     ),
     Page(
         kind="gradient inside the graph",
-        what="`torch.autograd.grad` is called for tensors whose history began outside the graph, or with options "
-        "that are not captured.",
+        what="`backward()` or `torch.autograd.grad` is called for tensors whose history began outside the graph, or "
+        "with options that are not captured.",
         why="The graph can only differentiate what is in it.",
-        remedy="Do the whole computation in the compiled function, use `torch.func.grad`, or call "
-        "`torch.autograd.grad` outside.",
+        remedy="Do the whole computation in the compiled function, use `torch.func.grad`, or differentiate outside.",
         before="""
         @argand.compile
         def f(x, y):

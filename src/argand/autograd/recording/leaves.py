@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from argand.errors import AutogradError
+from argand.graph import histories
 from argand.graph.nodes.program import AtenProgram, InputSpec, LeafSpec, OutputSpec
 from argand.graph.sizes.expr import Expr
 
@@ -32,12 +33,7 @@ def refuse_hooks(tensor: torch.Tensor) -> None:
 
 def reached_leaves(tensors: Iterable[torch.Tensor]) -> list[torch.Tensor]:
     """Every leaf that a gradient of `tensors` would be accumulated in."""
-    found: dict[int, torch.Tensor] = {}
-    for node in _history(tensor.grad_fn for tensor in tensors):
-        leaf = getattr(node, "variable", None)
-        if isinstance(leaf, torch.Tensor):
-            found[id(leaf)] = leaf
-    return list(found.values())
+    return histories.leaves(tensor.grad_fn for tensor in tensors)
 
 
 def refuse_separate_histories(tensors: Iterable[torch.Tensor], ends: Iterable[Any]) -> None:
@@ -50,23 +46,11 @@ def refuse_separate_histories(tensors: Iterable[torch.Tensor], ends: Iterable[An
     apart: list[set[Any]] = []
     outside = set(ends)
     for tensor in tensors:
-        nodes = {node for node in _history([tensor.grad_fn]) if not hasattr(node, "variable")} - outside
+        nodes = {node for node in histories.nodes([tensor.grad_fn]) if not hasattr(node, "variable")} - outside
         touching = [other for other in apart if other & nodes]
         apart = [other for other in apart if not other & nodes] + [nodes.union(*touching)]
     if len(apart) > 1:
         raise AutogradError("the graph makes a leaf, and its results can be differentiated one after the other")
-
-
-def _history(functions: Iterable[Any]) -> list[Any]:
-    """Every node of autograd that leads to one of `functions`, these included."""
-    seen: dict[Any, None] = {}
-    pending = list(functions)
-    while pending:
-        node = pending.pop()
-        if node is not None and node not in seen:
-            seen[node] = None
-            pending += [function for function, _ in node.next_functions]
-    return list(seen)
 
 
 def data_of_results(leaves: Iterable[LeafSpec]) -> list[tuple[int, int]]:

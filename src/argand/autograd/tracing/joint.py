@@ -51,6 +51,8 @@ class JointProgram:
         enables_grad: the graph itself turns gradients on, as one does that ends a `no_grad` block which it began in.
         plain: autograd recorded each operation of the forward as it stands in the graph: nothing is detached, runs
             without gradients or has a backward of its own.
+        spent: results that require grad though the graph itself has differentiated and freed what leads to them, and
+            what autograd says to whoever differentiates them again.
     """
 
     program: AtenProgram
@@ -60,6 +62,7 @@ class JointProgram:
     tape: Tape = field(default_factory=lambda: Tape((), ()))
     enables_grad: bool = False
     plain: bool = False
+    spent: dict[int, str] = field(default_factory=dict)
 
     @property
     def forward_inputs(self) -> list[InputSpec]:
@@ -77,6 +80,7 @@ class JointTracer(Tracer):
         super().__init__()
         self.backward = False
         self.plain = True
+        self.differentiated = False  # the graph itself has asked the engine for gradients
         self.reached: dict[int, torch.Tensor] = {}  # input position -> a real tensor that autograd itself saw
         self._by_sequence: dict[int, NodeOrigin] = {}
 
@@ -107,6 +111,8 @@ class JointTracer(Tracer):
             origin = self._by_sequence.get(compat.sequence_number(running)) if running is not None else None
             self.origin = replace(origin, made_by="backward") if origin is not None else NodeOrigin(made_by="backward")
             time_limit.begin(origin)
+        elif compat.current_autograd_node() is not None:
+            self.differentiated = True
         else:
             self._by_sequence[compat.next_sequence_number() - 1] = self.origin
         node = super()._node(func, args, kwargs, val, device)
@@ -115,6 +121,9 @@ class JointTracer(Tracer):
         elif (region := current_region()) is not None:
             node.meta["recompute"] = region
         return node
+
+
+_FREED = "backward through the graph a second time"
 
 
 class _Identity(torch.autograd.Function):
@@ -205,7 +214,8 @@ def _trace(
             result = run_graph(gm, arguments, attributes, tracer, attention)
         joint = _Finisher(tracer, builder, leaves).finish(result)
     joint.enables_grad = records_gradients(gm, example_inputs, enabled=False)
-    joint.plain = tracer.plain and not joint.enables_grad and not any(map(_leaves_tape, gm.graph.nodes))
+    joint.plain = tracer.plain and not (joint.enables_grad or tracer.differentiated)
+    joint.plain = joint.plain and not any(map(_leaves_tape, gm.graph.nodes))
     joint.program.num_args = len(example_inputs)
     joint.program.specialised = specialised
     return joint
@@ -328,7 +338,8 @@ class _Finisher:
         mutations = self._mutations()
         tracer.bases.refuse_gradients()
         results = len(outputs.nodes)
-        positions = tuple(sorted(outputs.carriers))
+        spent = self._spent() if tracer.differentiated else {}
+        positions = tuple(sorted(outputs.carriers.keys() - spent.keys()))
         gradients = self._backward(positions)
         if not gradients:
             positions = ()
@@ -346,7 +357,7 @@ class _Finisher:
             graph, self.builder.specs, specs, mutations, constants, out_tree, specs=tracer.specs, bases=bases,
             leaves=outputs.leaves,
         )  # fmt: skip
-        return JointProgram(program, results, positions, gradients, self.tape)
+        return JointProgram(program, results, positions, gradients, self.tape, spent=spent)
 
     def _mutations(self) -> list[MutationSpec]:
         made: list[MutationSpec] = []
@@ -362,6 +373,21 @@ class _Finisher:
                 outputs.carriers[position] = tensor
             made.append(MutationSpec(index, position, changed, written_unseen(tracer, index)))
         return made
+
+    def _spent(self) -> dict[int, str]:
+        """Results that cannot be differentiated, as the graph has freed what autograd saved for that."""
+        wanted = [*self.leaves.by_input.values(), *self.tracer.reached.values(), *self.outputs.leaf_inputs.values()]
+        found: dict[int, str] = {}
+        for position, carrier in self.outputs.carriers.items():
+            try:
+                with self.tracer:
+                    seed = torch.ones_like(carrier)
+                    torch.autograd.grad(carrier, wanted, seed, allow_unused=True, retain_graph=True)
+            except RuntimeError as error:
+                if _FREED not in str(error):
+                    raise AutogradError(f"a result cannot be differentiated: {error}") from error
+                found[position] = str(error)
+        return found
 
     def _backward(self, positions: tuple[int, ...]) -> tuple[int, ...]:
         """Ask the engine for the gradients; appends their nodes to the outputs, returns the inputs they belong to."""

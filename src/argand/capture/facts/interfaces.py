@@ -337,8 +337,7 @@ class CaptureState(Protocol):
     """What earlier attempts at the frame have learned of symbols."""
     data_numbers: bool
     """Numbers that are read from tensors stay in the graph."""
-    data_sizes: bool
-    """The same of sizes."""
+    data_sizes: bool  # the same of sizes
 
     @property
     def interpreter(self) -> Interpreter: ...
@@ -428,6 +427,7 @@ class GraphBuilder(Protocol):
     flags_seen: set[int]
     unsure: set[int]
     maybe_same: dict[int, torch.Tensor]
+    gradients: dict[int, torch.Tensor | None]
     writing: set[fx.Node]
     effectful: set[fx.Node]
     kept: set[fx.Node]

@@ -19,8 +19,8 @@ from argand.capture.torch_functions import (  # noqa: F401
     optimizers,
     subclass_calls,
     tensor_methods,
-    torch_autograd,
     torch_contexts,
     torch_tables,
 )
+from argand.capture.torch_functions.gradients import torch_autograd, torch_backward  # noqa: F401
 from argand.capture.torch_functions.higher_order import control_flow, flex_attention, tensor_hooks, transforms  # noqa: F401

@@ -53,6 +53,10 @@ _ALWAYS = frozenset(
     """
     )
 )
+_NEVER = frozenset(
+    words("linalg_vector_norm linalg_vecdot linalg_cross linalg_multi_dot linalg_diagonal linalg_vander")
+)
+"""Of linalg, those that compute with any values."""
 _INTEGERS = frozenset(
     words(
         """
@@ -63,6 +67,8 @@ _INTEGERS = frozenset(
 )
 _STATISTICS = frozenset(words("batch_norm instance_norm native_batch_norm"))
 """In training they write to the statistics, which are arguments behind the first."""
+_OF_TORCH = ("torch", "_operator")
+_GRADIENTS = frozenset(("autograd_grad", "autograd_backward"))
 _INDEXING = frozenset(("__getitem__", "__setitem__"))
 
 
@@ -78,9 +84,9 @@ def kind(func: Function) -> str:
         name = func.__name__
         if not func._qualified_op_name.startswith(("aten::", "prims::", "prim::")):
             return "foreign"
-    elif not str(getattr(func, "__module__", None) or "torch").startswith(("torch", "_operator")):
+    elif name not in _GRADIENTS and not str(getattr(func, "__module__", None) or "torch").startswith(_OF_TORCH):
         return "foreign"
-    if name in _ALWAYS or name.removeprefix("linalg_") in _ALWAYS or name.startswith("linalg_"):
+    if name in _ALWAYS or (name.startswith("linalg_") and name not in _NEVER):
         return "always"
     if name in _INDEXING:
         return "index"

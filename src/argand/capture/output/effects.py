@@ -203,6 +203,8 @@ class Replay:
         for info in list(self.state.tensors.values()):
             tensor = subclasses.shown(self.state.graph, info.tensor)
             attributes = vars(tensor)
+            if id(tensor) in self.state.graph.gradients:
+                attributes = {**attributes, "grad": self.state.graph.gradients[id(tensor)]}
             if not attributes or (info.source is None and id(tensor) not in self.values.plan.output_names):
                 continue  # those of subclasses are set where they are made
             target = self._target(tensor)

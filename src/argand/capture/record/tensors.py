@@ -77,6 +77,7 @@ class GraphBuilder:
         dynamics: the symbols of the capture; None while nothing varies.
         arguments: of the call that is being recorded.
         on_data: operations that values can make raise.
+        gradients: id of a stand-in that the program made -> its `.grad`, where that was set.
     """
 
     def __init__(self) -> None:
@@ -105,6 +106,7 @@ class GraphBuilder:
         self.state: CaptureState = None  # type: ignore[assignment]
         self.dynamics: Dynamics | None = None
         self.on_data = OnData()
+        self.gradients: dict[int, torch.Tensor | None] = {}
 
     # ---------------------------------------------------------------- inputs
 

@@ -6,8 +6,9 @@ body reads from its surroundings. How they go together is in the body's `meta["c
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,6 +18,7 @@ from torch import fx
 from torch.utils import _pytree as pytree
 
 from argand.capture.facts.handlers import Args, Function
+from argand.graph.metadata.strides import contiguous_strides, is_dense
 from argand.graph.operators.custom_backward import is_custom
 from argand.graph.regions import recomputed
 
@@ -115,6 +117,52 @@ def autograd_grad(
 ) -> tuple[torch.Tensor | None, ...]:
     """`torch.autograd.grad` of tensors of the graph."""
     return torch.autograd.grad(outputs, inputs, grad_outputs, **options)
+
+
+def autograd_backward(
+    tensors: Sequence[torch.Tensor],
+    grad_tensors: Sequence[torch.Tensor] | None,
+    leaves: list[torch.Tensor],
+    outside: list[int],
+    **options: bool,
+) -> tuple[torch.Tensor | None, ...]:
+    """What `torch.autograd.backward` would accumulate in leaves: tensors that are nobody else's, laid out as eager's.
+
+    Arguments:
+        outside: the leaves that the graph did not make: their hooks are not called here, they are in the graph.
+    """
+    with _without_hooks([leaves[i] for i in outside]):
+        gradients = list(torch.autograd.grad(tensors, leaves, grad_tensors, allow_unused=True, **options))
+    with torch.set_grad_enabled(bool(options.get("create_graph"))):
+        for i, leaf in enumerate(leaves):
+            gradients[i] = gradients[i] if gradients[i] is None else _settled(gradients[i], leaf)
+    return tuple(gradients)
+
+
+@contextlib.contextmanager
+def _without_hooks(leaves: list[torch.Tensor]) -> Iterator[None]:
+    hooked = [(leaf, leaf._backward_hooks) for leaf in leaves if leaf._backward_hooks is not None]
+    for leaf, _ in hooked:
+        leaf._backward_hooks = None
+    try:
+        yield
+    finally:
+        for leaf, hooks in hooked:
+            leaf._backward_hooks = hooks
+
+
+def _settled(gradient: torch.Tensor, leaf: torch.Tensor) -> torch.Tensor:
+    shape, wanted = tuple(leaf.shape), gradient_strides(leaf)
+    if all(n == 1 or a == b for n, a, b in zip(shape, gradient.stride(), wanted)):
+        return gradient.clone()
+    laid_out = torch.empty_strided(shape, wanted, dtype=gradient.dtype, device=gradient.device)
+    return laid_out.copy_(gradient)
+
+
+def gradient_strides(leaf: torch.Tensor) -> tuple[int, ...]:
+    """Strides of what is accumulated in a leaf: its own where it is dense, else those of a new tensor."""
+    shape, strides = tuple(leaf.shape), leaf.stride()
+    return strides if is_dense(shape, strides) else contiguous_strides(shape)
 
 
 # ---------------------------------------------------------------------- autograd.Function

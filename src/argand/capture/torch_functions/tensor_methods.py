@@ -261,14 +261,6 @@ def _type(builder: GraphBuilder, func: Function, args: Args, kwargs: Any) -> obj
 # ---------------------------------------------------------------------- attributes that belong to autograd
 
 
-@special(getter("grad"))
-def _grad(builder: GraphBuilder, func: Function, args: Args, kwargs: Kwargs) -> object:
-    info = info_of(builder, args[0])
-    if info.source is None or info.real is None:
-        return None
-    return builder.state.load_source(AttrSource(info.source, "grad"), info.real.grad)
-
-
 @special(getter("grad_fn"))
 def _grad_fn(builder: GraphBuilder, func: Function, args: Args, kwargs: Kwargs) -> object:
     info = info_of(builder, args[0])
@@ -499,5 +491,6 @@ def _with_result(builder: GraphBuilder, func: Function, args: Args, kwargs: Kwar
 
 
 from argand.capture.record import contiguity as _contiguity  # noqa: E402,F401  (registers its functions)
+from argand.capture.record import grad_attribute as _grad_attribute  # noqa: E402,F401
 from argand.capture.torch_functions import tensor_constructors as _constructors  # noqa: E402,F401
 from argand.capture.torch_functions import tensor_flags as _flags  # noqa: E402,F401

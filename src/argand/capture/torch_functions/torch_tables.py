@@ -154,7 +154,7 @@ enter_rows({
     set_default_device set_default_tensor_type set_printoptions
     jit.script jit.trace jit.fork jit.wait cuda.synchronize cuda.empty_cache
     cuda.manual_seed cuda.manual_seed_all cuda.set_device set_flush_denormal set_warn_always autograd.set_detect_anomaly
-    autograd.detect_anomaly autograd.backward from_dlpack frombuffer
+    autograd.detect_anomaly from_dlpack frombuffer
     utils.dlpack.from_dlpack utils.dlpack.to_dlpack
     set_autocast_enabled set_autocast_dtype set_autocast_cache_enabled autocast_increment_nesting
     autocast_decrement_nesting clear_autocast_cache set_anomaly_enabled init_num_threads fork wait

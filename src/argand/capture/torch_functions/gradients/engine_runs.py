@@ -1,0 +1,251 @@
+"""What the autograd engine gives for the graph recorded so far: it runs on new stand-ins, with autograd recording."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import torch
+from torch import fx
+
+from argand import errors
+from argand.capture.facts.interfaces import CaptureState, GraphBuilder
+from argand.capture.facts.sources import AttrSource
+from argand.capture.facts.values.tensor_info import TensorInfo
+from argand.capture.metadata import metadata
+from argand.capture.torch_functions import modes
+from argand.graph import histories
+
+Tensors: TypeAlias = "Sequence[torch.Tensor]"
+Reals: TypeAlias = "dict[fx.Node, torch.Tensor | None]"
+
+
+def refused(explanation: str, context: str = "torch.autograd.grad") -> errors.GraphBreak:
+    """The break for gradients that are not captured."""
+    return errors.graph_break(
+        kind="gradient inside the graph",
+        context=context,
+        explanation=f"{context} is captured where what it differentiates is in the same graph. {explanation}",
+        hints=("Call it outside the compiled function, or use torch.func.grad.",),
+    )
+
+
+def tensors_of(state: CaptureState, value: object, optional: bool = False) -> list[torch.Tensor]:
+    """The stand-ins of an argument that is a tensor or several."""
+    tensors = list(value) if isinstance(value, (tuple, list)) else [value]
+    for item in tensors:
+        if optional and item is None:
+            continue
+        if type(item) not in (torch.Tensor, torch.nn.Parameter):
+            raise refused(f"A {type(item).__name__} is not captured there.")
+        state.tensor_info(item)
+    return tensors
+
+
+def require(state: CaptureState, info: TensorInfo, name: str, wanted: object) -> None:
+    """Guard what autograd knows of a tensor from outside."""
+    with torch._C.DisableTorchFunction():
+        actual = getattr(info.real, name)
+    if info.source is None or actual is not wanted:
+        raise refused("A tensor from outside has a gradient history, or hooks, that the graph does not have.")
+    source = AttrSource(info.source, name)
+    if wanted is None:
+        state.guard(source, "is_none")
+    else:
+        state.guard(source, "id", wanted)
+
+
+# ---------------------------------------------------------------------- the graph so far
+
+
+@dataclass(slots=True)
+class Run:
+    """The graph as it ran on new stand-ins, gradients recorded.
+
+    Arguments:
+        builder: of the graph.
+        values: what each node gave.
+        enabled: whether gradients are enabled at the place that the capture has reached.
+    """
+
+    builder: GraphBuilder
+    values: dict[fx.Node, torch.Tensor]
+    enabled: bool
+
+    def of(self, tensors: Tensors) -> list[torch.Tensor]:
+        """What ran in place of stand-ins of the capture; None stays None."""
+        return [tensor if tensor is None else self.values[self.node_of(tensor)] for tensor in tensors]
+
+    def node_of(self, tensor: torch.Tensor) -> fx.Node:
+        """The node of a stand-in of the capture."""
+        return self.builder.node_of(self.builder.state.tensor_info(tensor))
+
+    def stand_ins(self) -> dict[int, torch.Tensor]:
+        """By id of what ran: the capture's own stand-in."""
+        known = {info.node: info.tensor for info in self.builder.tensors.values()}
+        return {id(value): known[node] for node, value in self.values.items() if node in known}
+
+
+@contextlib.contextmanager
+def again(builder: GraphBuilder) -> Iterator[Run]:
+    """Run the graph so far on new stand-ins; torch's state is as before when this is left."""
+    switches = [node.args[0] for node in builder.root.nodes if node.target is torch._C._set_grad_enabled]
+    with torch._C.DisableTorchFunction(), modes.restored():
+        enabled = torch.is_grad_enabled()
+        torch._C._set_grad_enabled(not switches[0] if switches else enabled)
+        run = Run(builder, _run(builder), enabled)
+        torch._C._set_grad_enabled(enabled)
+        yield run
+
+
+def gradients(
+    builder: GraphBuilder, outputs: Tensors, inputs: Tensors, grads: Tensors | None, options: dict[str, bool]
+) -> tuple[tuple[tuple[bool, bool] | None, ...], dict[int, int]]:
+    """What `torch.autograd.grad` gives.
+
+    Returns:
+        For each input None, or (whether its gradient requires grad, whether it lies in memory as the input does), and
+        which gradients are the very object that is an earlier one, or (`~n`) the n-th of `grads`.
+    """
+    with again(builder) as run:
+        given = [run.of(outputs), run.of(inputs)]
+        seeds = None if grads is None else run.of(grads)
+        try:
+            given_back = torch.autograd.grad(given[0], given[1], seeds, **options)
+        except Exception as error:
+            raise metadata.meta_failure("torch.autograd.grad", error) from None
+    like = [None if g is None else (g.requires_grad, g.stride() == t.stride()) for g, t in zip(given_back, given[1])]
+    return tuple(like), _same(given_back, run.values, seeds or [])
+
+
+def _same(gradients: Sequence[object], values: dict[fx.Node, object], seeds: list[object]) -> dict[int, int]:
+    same: dict[int, int] = {}
+    known = {id(value) for value in values.values()}
+    for i, gradient in enumerate(gradients):
+        if gradient is None:
+            continue
+        earlier = next((j for j in range(i) if gradients[j] is gradient), None)
+        seed = next((j for j, other in enumerate(seeds) if other is gradient), None)
+        if seed is not None:
+            same[i] = ~seed
+        elif earlier is not None:
+            same[i] = earlier
+        elif id(gradient) in known:
+            raise refused("A gradient is the very tensor that is something else in the program.")
+    return same
+
+
+@dataclass(slots=True)
+class Reached:
+    """A leaf in which `backward` accumulates a gradient.
+
+    Arguments:
+        tensor: its stand-in.
+        requires_grad, strides: of the gradient.
+    """
+
+    tensor: torch.Tensor
+    requires_grad: bool
+    strides: tuple[int, ...]
+
+
+def accumulated(
+    builder: GraphBuilder, outputs: Tensors, grads: Tensors | None, inputs: Tensors | None, options: dict[str, bool]
+) -> list[Reached]:
+    """Where `torch.autograd.backward` puts gradients, in the order in which it does.
+
+    Arguments:
+        outputs, grads, inputs: stand-ins; `grads` and `inputs` may be None.
+    """
+    with again(builder) as run:
+        roots = run.of(outputs)
+        seeds = None if grads is None else run.of(grads)
+        wanted = None if inputs is None else run.of(inputs)
+        leaves = list(wanted) if wanted is not None else histories.leaves(root.grad_fn for root in roots)
+        leaves += [root for root in roots if wanted is None and root.requires_grad and root.grad_fn is None]
+        stand_ins = run.stand_ins()
+        order: list[torch.Tensor] = []
+        hooks = [leaf.register_post_accumulate_grad_hook(order.append) for leaf in _distinct(leaves) if leaf.is_leaf]
+        try:
+            torch.autograd.backward(roots, seeds, inputs=wanted, **options)
+        except Exception as error:
+            raise metadata.meta_failure("torch.autograd.backward", error) from None
+        finally:
+            for hook in hooks:
+                hook.remove()
+        if any(not leaf.is_leaf or id(leaf) not in stand_ins for leaf in leaves):
+            raise refused("Its history leads to a tensor that is not in the graph, or that is no leaf.", "backward()")
+        received = [(leaf, leaf.grad) for leaf in order if leaf.grad is not None]
+        _refuse_shared([gradient for _, gradient in received], run.values.values())
+        return [Reached(stand_ins[id(leaf)], grad.requires_grad, grad.stride()) for leaf, grad in received]
+
+
+def _distinct(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+    return list({id(tensor): tensor for tensor in tensors}.values())
+
+
+def _refuse_shared(gradients: list[torch.Tensor], values: Iterable[object]) -> None:
+    """Eager's gradient may be a view of another tensor's memory: a change of one in place would show in the other."""
+    spans: dict[int, list[tuple[int, int]]] = {}
+    for value in values:
+        if isinstance(value, torch.Tensor) and value.layout is torch.strided and value.numel():
+            spans.setdefault(value.untyped_storage()._cdata, []).append(_span(value))
+    for gradient in gradients:
+        if gradient.layout is not torch.strided:
+            raise refused("A gradient is sparse.", "backward()")
+        if not gradient.numel():
+            continue
+        first, last = _span(gradient)
+        taken = spans.setdefault(gradient.untyped_storage()._cdata, [])
+        if any(a <= last and first <= b for a, b in taken):
+            raise refused("A gradient shares memory with another tensor.", "backward()")
+        taken.append((first, last))
+
+
+def _span(tensor: torch.Tensor) -> tuple[int, int]:
+    """The first and the last element of a tensor in its storage."""
+    first = tensor.storage_offset()
+    return first, first + sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride()))
+
+
+def _run(builder: GraphBuilder) -> dict[fx.Node, Any]:
+    values: dict[fx.Node, object] = {}
+    reals = {info.node: info.real for info in builder.inputs}
+    for node in builder.root.nodes:
+        try:
+            values[node] = _value(builder, node, values, reals)
+        except errors.GraphBreak:
+            raise
+        except Exception as error:
+            raise refused(f"The gradient's form cannot be told: {node.name} raises {type(error).__name__}.") from None
+    return values
+
+
+def _value(builder: GraphBuilder, node: fx.Node, values: dict[fx.Node, object], reals: Reals) -> object:
+    known = node.meta.get("example_value")
+    if isinstance(known, (bool, int, float)):
+        return known  # a number: of this call
+    if node.op == "placeholder":
+        real = reals.get(node)
+        return known if real is None else metadata.stand_in(real)
+    if node.op == "get_attr":
+        held = builder.constants[str(node.target)]
+        return metadata.stand_in(held) if isinstance(held, torch.Tensor) else held
+    args, kwargs = fx.node.map_arg((node.args, node.kwargs), lambda used: values[used])
+    args, kwargs = _on_meta(args), _on_meta(kwargs)
+    if node.op == "call_method":
+        return getattr(args[0], str(node.target))(*args[1:], **kwargs)
+    if node.target in metadata.FACTORIES and not kwargs.get("device"):
+        kwargs = {**kwargs, "device": torch.device("meta")}
+    assert callable(node.target)
+    return node.target(*args, **kwargs)
+
+
+def _on_meta(value: Any) -> Any:
+    if isinstance(value, torch.device):
+        return torch.device("meta")
+    if type(value) in (tuple, list):
+        return type(value)([_on_meta(item) for item in value])
+    return {key: _on_meta(item) for key, item in value.items()} if type(value) is dict else value

@@ -1,0 +1,87 @@
+"""`torch.autograd.grad` in captured code: a call in the graph, of tensors whose operations are in the same graph."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from argand.capture.facts.handlers import Args, Function, Kwargs
+from argand.capture.facts.interfaces import CaptureState
+from argand.capture.metadata.meta_tensors import new
+from argand.capture.metadata.rules import RULES
+from argand.capture.torch_functions import hops
+from argand.capture.torch_functions.gradients import engine_runs
+from argand.capture.torch_functions.gradients.engine_runs import refused, require, tensors_of
+from argand.capture.torch_functions.torch_calls import handler
+
+_NAMES = (
+    "outputs", "inputs", "grad_outputs", "retain_graph", "create_graph", "allow_unused", "is_grads_batched",
+    "materialize_grads",
+)  # fmt: skip
+_OPTIONS = ("retain_graph", "create_graph", "allow_unused", "materialize_grads")
+
+
+@handler(torch.autograd.grad)
+def _grad(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> object:
+    """The gradients of tensors of this graph with respect to others, or to its inputs."""
+    given = dict(zip(_NAMES, [state.deep_resolve(arg) for arg in args]))
+    given |= {key: state.deep_resolve(value) for key, value in kwargs.items()}
+    if len(args) > len(_NAMES) or set(given) - set(_NAMES) or not {"outputs", "inputs"} <= set(given):
+        raise refused("These arguments are not known.")
+    asked = {key: given[key] for key in _OPTIONS if given.get(key) is not None}
+    options = {key: value for key, value in asked.items() if isinstance(value, bool)}
+    if given.get("is_grads_batched") or len(options) < len(asked):
+        raise refused("It is called with options that are not captured.")
+    builder = state.graph
+    if builder.graph is not builder.root:
+        raise refused("It is called in a function that became a graph of its own.")
+    outputs, inputs = tensors_of(state, given["outputs"]), tensors_of(state, given["inputs"])
+    grads = given.get("grad_outputs")
+    grads = None if grads is None else tensors_of(state, grads, True)
+    _require_whole(state, inputs, bool(options.get("allow_unused") or options.get("materialize_grads")))
+    shown, same = engine_runs.gradients(builder, outputs, inputs, grads, options)
+    with torch._C.DisableTorchFunction():
+        recorded = builder.record(
+            hops.autograd_grad, (outputs, inputs, grads), options, meta_kwargs={**options, "shown": shown}
+        )
+        for tensor, like in zip(recorded, shown):
+            if like is not None and not like[1]:
+                builder.unsure.add(id(tensor))
+    results = list(recorded)
+    for i, one in same.items():
+        results[i] = results[one] if one >= 0 or grads is None else grads[~one]
+    return tuple(results)
+
+
+def _require_whole(state: CaptureState, inputs: list[object], unused: bool) -> None:
+    """What autograd knows of tensors from outside is not looked at: guard that no way leads from one to another."""
+    chosen = {id(tensor) for tensor in inputs}
+    infos = [info for info in state.graph.inputs if info.real is not None and info.tensor.requires_grad]
+    for info in infos:
+        if (len(infos) > 1 or unused) and type(info.real) is not torch.nn.Parameter:
+            require(state, info, "is_leaf", True)
+        if id(info.tensor) in chosen:
+            require(state, info, "_backward_hooks", None)
+    sources = [info.source for info in infos if info.source is not None]
+    if len(sources) > 1:  # of two that are one tensor, each gradient is the sum
+        state.guards.add(None, "distinct", sources, label="NO_ALIASING", shown=False)
+
+
+def _metadata(
+    outputs: object,
+    inputs: Sequence[torch.Tensor],
+    grad_outputs: object,
+    shown: Sequence[tuple[bool, bool] | None] = (),
+    **options: object,
+) -> tuple[object, ...]:
+    """Gradients look like what they belong to."""
+    return tuple(
+        [
+            None if like is None else new(tuple(tensor.shape), tensor.stride(), tensor.dtype, like[0])
+            for tensor, like in zip(inputs, shown)
+        ]
+    )
+
+
+RULES[hops.autograd_grad] = _metadata

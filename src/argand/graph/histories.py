@@ -1,0 +1,30 @@
+"""What autograd recorded: the nodes behind tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+
+
+def nodes(functions: Iterable[Any]) -> list[Any]:
+    """Every node of autograd that leads to one of `functions`, these included."""
+    seen: dict[Any, None] = {}
+    pending = list(functions)
+    while pending:
+        node = pending.pop()
+        if node is not None and node not in seen:
+            seen[node] = None
+            pending += [function for function, _ in node.next_functions]
+    return list(seen)
+
+
+def leaves(functions: Iterable[Any]) -> list[torch.Tensor]:
+    """Every leaf that a backward through `functions` would accumulate a gradient in."""
+    found: dict[int, torch.Tensor] = {}
+    for node in nodes(functions):
+        leaf = getattr(node, "variable", None)
+        if isinstance(leaf, torch.Tensor):
+            found[id(leaf)] = leaf
+    return list(found.values())
