@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 
 import pytest
 import torch
@@ -21,6 +22,10 @@ SIZES = list(itertools.product((1, 3, 5), repeat=3))
 def spec(size, dtype=torch.float32, stride=None) -> Spec:
     size = tuple(size)
     return TABLE.make(size, stride or contiguous_strides(size), 0, dtype, CPU)
+
+
+IMAGE = spec((2, 4, 8, 8))
+LAST = spec((2, 4, 8, 8), stride=(256, 1, 32, 4))
 
 
 def layouts(results):
@@ -68,11 +73,30 @@ def more_calls():
         yield aten.embedding.default, (spec((7, 4), stride=(1, 7)), spec(size, torch.int32), 1), {}
 
 
+def image_calls():
+    for size in SIZES:
+        for dim in (0, 1, -1):
+            yield aten.stack.default, ([spec(size[:2])] * 3, dim), {}
+        for high, groups in itertools.product((1, 2, 3), (1, 2)):
+            if size[0] == high == 1:  # a layout that fits all formats is left to the meta kernel
+                continue
+            x, weight = spec((2, 4, *size[:2])), spec((6, 4 // groups, high, size[2]))
+            for bias, (step, pad, apart) in itertools.product((None, spec((6,))), ((1, 5, 1), (2, 9, 2))):
+                wide = ([step, step], [pad, pad], [apart, apart], False, [0, 0], groups)
+                yield aten.convolution.default, (x, weight, bias, *wide), {}
+        x, one = spec((2, 6, *size)), spec((6,))
+        for weight, training in itertools.product((None, one), (False, True)):
+            yield aten.native_batch_norm.default, (x, weight, weight, one, one, training, 0.1, 1e-5), {}
+        yield aten._native_batch_norm_legit_functional.default, (x, one, one, one, one, True, 0.1, 1e-5), {}
+        for groups, weight in itertools.product((1, 2, 6), (None, one)):
+            yield aten.native_group_norm.default, (x, weight, weight, 2, 6, math.prod(size), groups, 1e-5), {}
+
+
 def test_rules_say_what_meta_kernels_say():
     answered = set()
-    for func, args, kwargs in (*calls(), *more_calls()):
+    for func, args, kwargs in (*calls(), *more_calls(), *image_calls()):
         quick = plain_results(func, args, kwargs)
-        assert quick is not None
+        assert quick is not None, (func, args)
         answered.add(func)
         exact = metas._make(func, args, kwargs, metas._specs_in((args,)), CPU)
         assert layouts(quick) == layouts(exact), (func, args, kwargs)
@@ -107,6 +131,17 @@ def test_rules_say_what_meta_kernels_say():
         (aten.masked_fill.Scalar, (spec((2, 3)), spec((2, 2, 3), torch.bool), 0), {}),
         (aten.masked_fill.Scalar, (spec((2, 1)), spec((2, 3), torch.bool), 0), {}),
         (aten.tril.default, (spec((3,)),), {}),
+        (aten.stack.default, ([spec((2, 3)), spec((3, 2))],), {}),
+        (aten.stack.default, ([spec((2, 3)), spec((2, 3))], 3), {}),
+        (aten.convolution.default, (IMAGE, spec((6, 3, 3, 3)), None, [1, 1], [0, 0], [1, 1], False, [0, 0], 1), {}),
+        (aten.convolution.default, (IMAGE, spec((6, 4, 9, 3)), None, [1, 1], [0, 0], [1, 1], False, [0, 0], 1), {}),
+        (aten.convolution.default, (IMAGE, spec((6, 4, 3, 3)), None, [1, 1], [0, 0], [1, 1], True, [0, 0], 1), {}),
+        (aten.convolution.default, (LAST, spec((6, 4, 3, 3)), None, [1, 1], [0, 0], [1, 1], False, [0, 0], 1), {}),
+        (aten.native_batch_norm.default, (LAST, None, None, spec((4,)), spec((4,)), True, 0.1, 1e-5), {}),
+        (aten.native_batch_norm.default, (IMAGE, None, None, spec((5,)), spec((4,)), True, 0.1, 1e-5), {}),
+        (aten.native_batch_norm.default, (IMAGE, None, None, None, None, True, 0.1, 1e-5), {}),
+        (aten.native_group_norm.default, (IMAGE, None, None, 2, 4, 64, 3, 1e-5), {}),
+        (aten.native_group_norm.default, (LAST, None, None, 2, 4, 64, 2, 1e-5), {}),
         (aten.cumsum.default, (spec((2, 3)), 2), {}),
         (aten.cumsum.default, (spec((2, 3)), 0), {"dtype": torch.float64}),
     ],

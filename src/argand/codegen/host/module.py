@@ -403,12 +403,13 @@ class _Writer:
 
     def _free(self, number: int) -> None:
         names = self.plan.frees.get(number, ())
+        if not names:
+            return
         same = [n for n in self.plan.same_as if memory_of(self.plan.same_as, n) in names]
         gone = [*names, *same]
         for ref in [ref for name in gone for ref in self.local_views.pop(name, ())]:
             gone.append(self.ref_names.pop(ref))
-        if gone:
-            self.body.append(f"del {', '.join(gone)}")
+        self.body.append(f"del {', '.join(gone)}")
 
     def _return(self) -> str:
         values = []

@@ -1,12 +1,14 @@
 """Result metadata of frequent ops on plain arguments: what their meta kernels say, without running them.
 
-Torch's meta kernels of these are Python, a decomposition with checks (0.3 to 1 ms a call, more in a process's first).
+Torch's meta kernels of these are Python, a decomposition with checks (0.3 to 1 ms a call), and the first that runs in a
+process imports sympy (0.3 s).
 A rule answers only for tensors that are not empty, of one floating dtype, whose results are contiguous; for all else it
 gives None, and the meta kernel judges.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from types import MappingProxyType
 from typing import Any, Final, TypeAlias
@@ -14,7 +16,7 @@ from typing import Any, Final, TypeAlias
 import torch
 
 from argand.graph.metadata.specs import Spec
-from argand.graph.metadata.strides import Ints, broadcast_shape, contiguous_strides
+from argand.graph.metadata.strides import Ints, broadcast_shape, contiguous_strides, suggests_channels_last
 
 aten = torch.ops.aten
 
@@ -172,6 +174,85 @@ def _cumsum(x: Any, dim: int) -> tuple[Result, ...] | None:
     return ((x.size, x.dtype),) if _plain(x) else None
 
 
+def _stack(tensors: Any, dim: int = 0) -> tuple[Result, ...] | None:
+    """Contiguous tensors of one size."""
+    if not tensors or not _plain(*tensors) or not all(map(_contiguous, tensors)):
+        return None
+    size, rank = tensors[0].size, len(tensors[0].size) + 1
+    if not -rank <= dim < rank or any(each.size != size for each in tensors):
+        return None
+    place = dim % rank
+    return (((*size[:place], len(tensors), *size[place:]), tensors[0].dtype),)
+
+
+def _convolution(
+    x: Any,
+    weight: Any,
+    bias: Any,
+    stride: Any,
+    padding: Any,
+    dilation: Any,
+    transposed: bool,
+    output_padding: Any,
+    groups: int,
+) -> tuple[Result, ...] | None:
+    """In two dimensions, of contiguous tensors."""
+    parameters = [weight] if bias is None else [weight, bias]
+    if not _plain(x, *parameters) or transposed or any(output_padding) or len(x.size) != 4 or len(weight.size) != 4:
+        return None
+    if not _row_major(x) or not _row_major(weight) or not len(stride) == len(padding) == len(dilation) == 2:
+        return None
+    channels = weight.size[0]
+    if groups < 1 or channels % groups or x.size[1] != weight.size[1] * groups:
+        return None
+    if (bias is not None and bias.size != (channels,)) or min(*stride, *dilation) < 1 or min(padding) < 0:
+        return None
+    places = zip(x.size[2:], weight.size[2:], stride, padding, dilation)
+    sizes = [(n + 2 * pad - apart * (width - 1) - 1) // step + 1 for n, width, step, pad, apart in places]
+    return (((x.size[0], channels, *sizes), x.dtype),) if min(sizes) > 0 else None
+
+
+def _row_major(spec: Spec) -> bool:
+    return _contiguous(spec) and not suggests_channels_last(spec.size, spec.stride)
+
+
+def _batch_norm(
+    x: Any, weight: Any, bias: Any, mean: Any, var: Any, training: bool, momentum: float, eps: float
+) -> tuple[Result, ...] | None:
+    """With running statistics. In inference nothing is saved."""
+    channels = _normalized(x, weight, bias, mean, var)
+    if channels is None or mean is None or var is None:
+        return None
+    saved = channels if training else (0,)
+    return (x.size, x.dtype), (saved, x.dtype), (saved, x.dtype)
+
+
+def _batch_norm_of_batch(
+    x: Any, weight: Any, bias: Any, mean: Any, var: Any, training: bool, momentum: float, eps: float
+) -> tuple[Result, ...] | None:
+    """With the running statistics that come after."""
+    results = _batch_norm(x, weight, bias, mean, var, training, momentum, eps) if training else None
+    return None if results is None else (*results, results[1], results[1])
+
+
+def _normalized(x: Any, *parameters: Any) -> Ints | None:
+    """The size of what there is one of a channel; None where the arguments are not that plain."""
+    given = [value for value in parameters if value is not None]
+    if not _plain(x, *given) or len(x.size) < 2 or not _row_major(x):
+        return None
+    return x.size[1:2] if all(value.size == x.size[1:2] for value in given) else None
+
+
+def _group_norm(
+    x: Any, weight: Any, bias: Any, count: int, channels: int, rest: int, groups: int, eps: float
+) -> tuple[Result, ...] | None:
+    if _normalized(x, weight, bias) is None or x.size[:2] != (count, channels) or groups < 1 or channels % groups:
+        return None
+    if math.prod(x.size[2:]) != rest:
+        return None
+    return (x.size, x.dtype), ((count, groups), x.dtype), ((count, groups), x.dtype)
+
+
 RULES: Final[MappingProxyType[Any, Rule]] = MappingProxyType(
     {
         aten.addmm.default: _addmm,
@@ -192,5 +273,10 @@ RULES: Final[MappingProxyType[Any, Rule]] = MappingProxyType(
         aten.native_layer_norm.default: _layer_norm,
         aten.var_mean.correction: _var_mean,
         aten.cumsum.default: _cumsum,
+        aten.stack.default: _stack,
+        aten.convolution.default: _convolution,
+        aten.native_batch_norm.default: _batch_norm,
+        aten._native_batch_norm_legit_functional.default: _batch_norm_of_batch,
+        aten.native_group_norm.default: _group_norm,
     }
 )
