@@ -36,7 +36,7 @@ class Clock:
 @pytest.mark.parametrize(("own", "faster"), [(1.0, True), (3.0, False)])
 def test_the_faster_is_taken(presumed: bool, own: float, faster: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     clock, found = Clock(monkeypatch), Rivals("products", lambda: presumed, 0.98)
-    for count in range(rivals._WARMING + rivals._PAIRS):
+    for count in range(1 + rivals._PAIRS):
         assert found.known() is None
         found.run(lambda: clock.way("own", own), lambda: clock.way("library", 2.0))
         assert clock.calls[-1] == ("own" if presumed else "library") and len(clock.calls) == 2 * count + 2
@@ -50,15 +50,27 @@ def test_the_faster_is_taken(presumed: bool, own: float, faster: bool, monkeypat
 
 def test_one_interruption_does_not_decide(monkeypatch: pytest.MonkeyPatch) -> None:
     clock, found = Clock(monkeypatch), Rivals("products", lambda: True, 0.98)
-    for count in range(rivals._WARMING + rivals._PAIRS):
+    for count in range(1 + rivals._PAIRS):
         own = 900.0 if count in (0, 4) else 1.0
         found.run(lambda own=own: clock.way("own", own), lambda: clock.way("library", 2.0))  # type: ignore[misc]
     assert found.known() is True
 
 
+def test_what_is_made_ready_for_each_size_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A library that compiles its kernels in the first call of each size."""
+    clock, found = Clock(monkeypatch), Rivals("products", lambda: False, 0.98)
+    seen: set[int] = set()
+    for count in range(60):
+        size = count % 12
+        own = 1.0 if size in seen else 90.0
+        seen.add(size)
+        found.run(lambda own=own: clock.way("own", own), lambda: clock.way("library", 2.0), size)  # type: ignore[misc]
+    assert found.known() is True
+
+
 def test_other_threads_are_another_matter(monkeypatch: pytest.MonkeyPatch) -> None:
     clock, found = Clock(monkeypatch), Rivals("products", lambda: True, 0.98)
-    for _ in range(rivals._WARMING + rivals._PAIRS):
+    for _ in range(1 + rivals._PAIRS):
         found.run(lambda: clock.way("own", 1.0), lambda: clock.way("library", 2.0))
     before = torch.get_num_threads()
     torch.set_num_threads(before + 1)
@@ -74,7 +86,7 @@ def test_deterministic_algorithms(monkeypatch: pytest.MonkeyPatch) -> None:
     clock, found = Clock(monkeypatch), Rivals("products", lambda: False, 0.98)
     torch.use_deterministic_algorithms(True)
     try:
-        for _ in range(rivals._WARMING + rivals._PAIRS):
+        for _ in range(1 + rivals._PAIRS):
             found.run(lambda: clock.way("own", 1.0), lambda: clock.way("library", 2.0))
     finally:
         torch.use_deterministic_algorithms(False)
@@ -84,7 +96,7 @@ def test_deterministic_algorithms(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_note_that_was_damaged(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     clock, found = Clock(monkeypatch), Rivals("products", lambda: True, 0.98)
-    for _ in range(rivals._WARMING + rivals._PAIRS):
+    for _ in range(1 + rivals._PAIRS):
         found.run(lambda: clock.way("own", 1.0), lambda: clock.way("library", 2.0))
     (note,) = tmp_path.rglob("rivals-*.note")
     note.write_text(note.read_text().replace("own", "library"))

@@ -14,13 +14,13 @@ from argand.graph import compat
 from argand.graph.nodes.program import AtenProgram
 from argand.graph.sizes.expr import Expr
 from argand.graph.sizes.symbolic import SymbolicTensor
-from argand.runtime.kernels import products
+from argand.runtime.kernels import convolutions, products
 
 
 def graph_key(program: AtenProgram) -> str | None:
     """Structure and metadata of a program; None when it holds constants, which are compared by nothing cheap."""
     numbers: dict[fx.Node, int] = {}
-    parts = [f"threads {torch.get_num_threads()}, {products.key()}"]
+    parts = [f"threads {torch.get_num_threads()}, {products.key()}, {convolutions.key()}"]
     parts += [f"{device}: {target_of(device)}" for device in devices_in(program)]
     parts.append(f"deterministic {compat.deterministic()[0]}")
     for number, node in enumerate(program.graph.nodes):

@@ -1,4 +1,4 @@
-"""Which weight gradients of convolutions are products of argand's own.
+"""Which weight gradients of convolutions are products of argand's own, and which convolutions oneDNN's.
 
 oneDNN's are slow where a result has few points: on an EPYC 9004 (one thread, float32) a window of 3 x 3 over 512
 channels and 7 x 7 points takes 16 ms, as a product of matrices 10 ms.
@@ -14,14 +14,17 @@ from typing import Any
 import torch
 
 from argand.graph.metadata.strides import is_contiguous
-from argand.graph.sizes.expr import Expr, as_int
+from argand.graph.sizes.expr import ONE, Expr, as_int
 from argand.ir.kernel import Schedule, Step
 from argand.ir.loops import Buffer, ExternNode, TensorRef
+from argand.runtime.kernels import convolutions
 
 # functions of `runtime.kernels.products`
 OWN_GRADIENT, MEASURED_GRADIENT = "weight_gradient_into", "measured_weight_gradient"
+MEASURED_CONVOLUTION = "measured_convolution"  # the function of `runtime.kernels.convolutions`
 MOST_POINTS = 196  # of a result
 LEAST_TERMS = 1 << 22
+LEAST_POINTS = 48
 
 
 def choose_weight_gradients(schedule: Schedule, buffers: dict[str, Buffer], *, measured: bool) -> int:
@@ -40,6 +43,50 @@ def choose_weight_gradients(schedule: Schedule, buffers: dict[str, Buffer], *, m
         changes += bool(parts)
     schedule.steps[:] = steps
     return changes
+
+
+def choose_convolutions(schedule: Schedule, buffers: dict[str, Buffer]) -> int:
+    """Send convolutions that ATen would compute as products to oneDNN, if that may be faster; returns how many."""
+    changes = 0
+    for number, step in enumerate(schedule.steps):
+        if isinstance(step, ExternNode) and _by_onednn(step, buffers):
+            schedule.steps[number] = replace(step, out_variant=MEASURED_CONVOLUTION)
+            changes += 1
+    return changes
+
+
+def _by_onednn(node: ExternNode, buffers: dict[str, Buffer]) -> bool:
+    if str(node.target) != "aten.convolution.default" or node.kwargs or node.out_variant is not None:
+        return False
+    x, weight, bias, stride, _, dilation, transposed, _, groups = node.args
+    image, window = _sizes(x, buffers), _sizes(weight, buffers)
+    made = buffers.get(node.outputs[0] or "")
+    if transposed or made is None or len(image) != 4 or len(window) != 4:
+        return False
+    if bias is not None and len(_sizes(bias, buffers)) != 1:
+        return False
+    numbers = (*stride, *dilation, groups)
+    if not all(isinstance(n, int) for n in numbers):
+        return False
+    if not convolutions.by_products(image, window, stride, dilation, groups):
+        return False
+    points = [as_int(n) for n in made.size]
+    if None in points or prod(int(n or 0) for n in points) * prod(window[1:]) < LEAST_TERMS:
+        return False
+    single = prod(window[2:]) == 1
+    if single and x.stride[1] is not ONE:  # channel by channel ATen's way is the faster
+        return False
+    enough = single or prod(int(n or 0) for n in points[2:]) >= LEAST_POINTS  # of the result, to lay a weight out for
+    return enough and convolutions.wanted(convolutions.rivals(window))
+
+
+def _sizes(ref: Any, buffers: dict[str, Buffer]) -> tuple[int, ...]:
+    """The sizes of a float32 tensor of any layout; empty for another, or where sizes are symbols."""
+    buffer = buffers.get(ref.buffer) if isinstance(ref, TensorRef) else None
+    if buffer is None or buffer.dtype is not torch.float32 or ref.dtype not in (None, torch.float32):
+        return ()
+    sizes = tuple(n for n in map(as_int, ref.size) if n is not None)
+    return sizes if len(sizes) == len(ref.size) else ()
 
 
 def _parts(node: ExternNode, buffers: dict[str, Buffer], function: str) -> tuple[ExternNode, ...]:

@@ -12,7 +12,7 @@ import torch
 from argand.codegen.host import direct, gpu
 from argand.codegen.host.arenas import DEVICE_ARENAS, ArenaText
 from argand.codegen.host.calls import as_linear, extern_function
-from argand.codegen.host.convolutions import MEASURED_GRADIENT, OWN_GRADIENT
+from argand.codegen.host.convolutions import MEASURED_CONVOLUTION, MEASURED_GRADIENT, OWN_GRADIENT
 from argand.codegen.host.direct import DIRECT, DirectText, literal_of, operands
 from argand.codegen.host.layouts import Layout, chosen_layouts, made_by_products, own_layout, used_views
 from argand.codegen.host.memory import MemoryPlan, Space, nbytes, plan_memory
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from argand.codegen.triton.spec import KernelSpec, TritonSource
 
 GPU_TENSORS = ("gpu_allocator()", "view_maker()")
+_CONVOLUTIONS = (MEASURED_CONVOLUTION,)
 _PRODUCTS = (OWN, MEASURED, OWN_GRADIENT, MEASURED_GRADIENT)
 LARGE_BYTES = 32 << 20  # allocations that malloc maps anew each time
 
@@ -166,6 +167,7 @@ class _Writer:
             *([f"from argand.runtime.host import {INTO}"] if INTO in self.header.values() else []),
             *([f"from argand.runtime.gpu.operators.products import {PADDED}"] if PADDED in used else []),
             *(f"from argand.runtime.kernels.products import {name}" for name in _PRODUCTS if name in used),
+            *(f"from argand.runtime.kernels.convolutions import {name}" for name in _CONVOLUTIONS if name in used),
             "",
         ]
         if self.kernels is not None and self.kernels.symbols:

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from argand.codegen.host.convolutions import choose_weight_gradients
+from argand.codegen.host.convolutions import choose_convolutions, choose_weight_gradients
 from argand.codegen.host.direct import choose_direct
 from argand.config import config
 from argand.graph.sizes.expr import ONE, as_int
@@ -47,7 +47,7 @@ def choose_products(schedule: Schedule) -> int:
     changes = _choose_padded(schedule, buffers) + choose_direct(schedule)
     if not buffers:
         return changes
-    changes += _choose_own(schedule, buffers)
+    changes += _choose_own(schedule, buffers) + choose_convolutions(schedule, buffers)
     if not onednn_wanted():
         return changes
     taken = {*schedule.aliases}

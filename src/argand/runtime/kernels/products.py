@@ -109,7 +109,7 @@ def weight_gradient_into(y: torch.Tensor, x: torch.Tensor, weight: torch.Tensor,
 
 def measured_weight_gradient(*args: Any, out: torch.Tensor) -> None:
     """As `weight_gradient_into`, by the library where that is faster."""
-    WEIGHT_GRADIENTS.run(lambda: weight_gradient_into(*args, out=out), lambda: _library_gradient(args, out))
+    WEIGHT_GRADIENTS.run(lambda: weight_gradient_into(*args, out=out), lambda: _library_gradient(args, out), out.shape)
 
 
 def _library_gradient(args: tuple[Any, ...], out: torch.Tensor) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 
 import torch
 
@@ -17,7 +17,6 @@ from argand import events
 from argand.runtime import cache, processor
 
 _PAIRS = 8
-_WARMING = 1  # pairs before those that count
 
 
 class Rivals:
@@ -35,6 +34,7 @@ class Rivals:
         self._gain = gain
         self._ratios: dict[int, list[float]] = {}  # by threads: of the own way's time to the library's
         self._found: dict[int, bool] = {}
+        self._warm: set[tuple[int, Hashable]] = set()
         self._asked: set[int] = set()
 
     def known(self) -> bool | None:
@@ -49,8 +49,12 @@ class Rivals:
                 self._found[threads] = note["faster"] == "own"
         return self._found.get(threads)
 
-    def run(self, own: Callable[[], None], library: Callable[[], None]) -> None:
-        """Compute by the faster way, or by both ways where that is not known; both write the same result."""
+    def run(self, own: Callable[[], None], library: Callable[[], None], sizes: Hashable = None) -> None:
+        """Compute by the faster way, or by both ways where that is not known; both write the same result.
+
+        Arguments:
+            sizes: what a way makes ready in its first call, which does not count.
+        """
         known = self.known()
         if known is not None:
             return own() if known else library()
@@ -62,16 +66,18 @@ class Rivals:
         last()
         times = middle - begin, time.perf_counter() - middle
         own_time, library_time = reversed(times) if presumed else times
-        self._count(own_time / max(library_time, 1e-9))
+        threads = torch.get_num_threads()
+        if (threads, sizes) in self._warm:
+            self._count(threads, own_time / max(library_time, 1e-9))
+        self._warm.add((threads, sizes))
         return None
 
-    def _count(self, ratio: float) -> None:
-        threads = torch.get_num_threads()
+    def _count(self, threads: int, ratio: float) -> None:
         ratios = self._ratios.setdefault(threads, [])
         ratios.append(ratio)
-        if len(ratios) < _WARMING + _PAIRS:
+        if len(ratios) < _PAIRS:
             return
-        middle = statistics.median(ratios[_WARMING:])
+        middle = statistics.median(ratios)
         found = self._found[threads] = middle < self._gain
         cache.write_note(self._note(threads), {"faster": "own" if found else "library", "ratio": f"{middle:.3f}"})
         text = f"{self.name}: argand's own takes {middle:.2f} of the library's time here"
@@ -86,3 +92,4 @@ class Rivals:
         self._ratios.clear()
         self._found.clear()
         self._asked.clear()
+        self._warm.clear()

@@ -1,0 +1,95 @@
+"""Convolutions that ATen computes as products: eager's results, whoever computes them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+import argand
+from argand import events
+from argand.codegen.host import convolutions as choice
+from argand.runtime.kernels import convolutions
+
+pytestmark = pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="needs oneDNN")
+
+
+@pytest.fixture
+def code(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[list[str]]:
+    """Host modules written; convolutions of any size may go to oneDNN."""
+    monkeypatch.setattr(choice, "LEAST_TERMS", 1)
+    argand.reset()
+    texts: list[str] = []
+    stop = events.bus.subscribe(lambda e: texts.append(e.text()) if e.name == "output_code" else None)
+    for each in (convolutions.WINDOWS, convolutions.POINTS):
+        each.forget()
+    with argand.config.patch({"cache_dir": str(tmp_path)}):
+        yield texts
+    stop()
+    for each in (convolutions.WINDOWS, convolutions.POINTS):
+        each.forget()
+
+
+@pytest.mark.parametrize("faster", [False, True])
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize(("window", "stride", "padding", "dilation"), [(3, 1, 1, 1), ((1, 3), (2, 1), 0, (1, 2))])
+def test_small_convolutions(
+    window: int, stride: int, padding: int, dilation: int, bias: bool, faster: bool, code: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(convolutions.WINDOWS, "_gain", 1e9 if faster else 0.0)
+    conv = torch.nn.Conv2d(12, 20, window, stride, padding, dilation, bias=bias)
+    x = torch.randn(1, 12, 18, 18)
+    compiled = argand.compile(lambda x: torch.relu(conv(x.sin())))
+    with torch.no_grad():
+        want = torch.relu(conv(x.sin()))
+        for _ in range(12):  # both ways, then the faster
+            got = compiled(x)
+            torch.testing.assert_close(got, want)
+            assert got.stride() == want.stride()
+        assert "measured_convolution" in code[-1] and convolutions.WINDOWS.known() is faster
+        argand.reset()
+        torch.testing.assert_close(argand.compile(lambda x: torch.relu(conv(x.sin())))(x), want)
+        assert ("measured_convolution" in code[-1]) == faster
+    x.requires_grad_()
+    got = torch.autograd.grad(argand.compile(conv)(x).square().sum(), [x, *conv.parameters()])
+    want = torch.autograd.grad(conv(x).square().sum(), [x, *conv.parameters()])
+    torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-4)
+
+
+def test_single_points_on_one_thread(code: list[str]) -> None:
+    """With the channels innermost."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        conv = torch.nn.Conv2d(32, 24, 1).to(memory_format=torch.channels_last)
+        x = torch.randn(3, 32, 30, 30).to(memory_format=torch.channels_last)
+        with torch.no_grad():
+            torch.testing.assert_close(argand.compile(conv)(x), conv(x))
+            assert argand.compile(conv)(x).stride() == conv(x).stride()
+        assert "measured_convolution" in code[-1]
+    finally:
+        torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize(
+    ("conv", "shape"),
+    [
+        (torch.nn.Conv2d(12, 20, 3), (2, 12, 18, 18)),
+        (torch.nn.Conv2d(12, 20, 3), (1, 12, 60, 60)),
+        (torch.nn.Conv2d(12, 20, 5), (1, 12, 18, 18)),
+        (torch.nn.Conv2d(12, 24, 3, groups=2), (1, 12, 18, 18)),
+        (torch.nn.Conv2d(12, 20, 3), (1, 12, 6, 6)),
+        (torch.nn.ConvTranspose2d(12, 20, 3), (1, 12, 18, 18)),
+        (torch.nn.Conv1d(12, 20, 3), (1, 12, 90)),
+        (torch.nn.Conv2d(12, 20, 3).double(), (1, 12, 18, 18)),
+    ],
+    ids=str,
+)
+def test_others_are_eagers(conv: torch.nn.Module, shape: tuple[int, ...], code: list[str]) -> None:
+    x = torch.randn(shape, dtype=next(conv.parameters()).dtype)
+    with torch.no_grad():
+        torch.testing.assert_close(argand.compile(conv)(x), conv(x))
+    assert not any("measured_convolution" in text for text in code)
