@@ -48,3 +48,20 @@ def test_as_in_eager(layout, backend):
     for name, want, made in zip(FUNCTIONS, function(x), got, strict=True):
         assert (want[0].stride(), want[1], want[2].stride()) == (made[0].stride(), made[1], made[2].stride()), name
         torch.testing.assert_close(made[0], want[0], equal_nan=True)
+
+
+@pytest.mark.parametrize("needs_gradient", [False, True])
+def test_pools_of_one_dimension(needs_gradient):
+    def function(x):
+        made = (
+            F.max_pool1d(x, 1),
+            torch.max_pool1d(x, 2),
+            F.max_pool1d(x, 1, return_indices=True)[1],
+            F.avg_pool1d(x, 1),
+        )
+        return [(each, each.stride()) for each in made]
+
+    x = torch.randn(2, 3, 4, 5).permute(3, 0, 2, 1)[0].detach().requires_grad_(needs_gradient)
+    for (want, told), (made, also) in zip(function(x), argand.compile(function)(x), strict=True):
+        assert want.stride() == told == made.stride() == also
+        torch.testing.assert_close(made, want)

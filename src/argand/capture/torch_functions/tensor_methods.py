@@ -328,6 +328,17 @@ def _frozen(tensor: torch.Tensor) -> torch.Tensor:
     )
 
 
+@special(torch.max_pool1d, torch.nn.functional.max_pool1d)
+def _max_pool1d(builder: GraphBuilder, func: Function, args: Args, kwargs: Kwargs) -> object:
+    """Without gradients, eager's kernel on a CPU reads a contiguous copy: so its result is laid out, too."""
+    x = args[0] if args else None
+    wanted = kwargs.get("return_indices", args[6] if len(args) > 6 else False)
+    if isinstance(x, _T) and not wanted and not (x.requires_grad and torch.is_grad_enabled()):
+        if info_of(builder, x).device.type == "cpu":
+            args = (builder.call(_T.contiguous, (x,), {}), *args[1:])
+    return builder.record(func, args, kwargs)
+
+
 # ---------------------------------------------------------------------- iteration, indexing, construction
 
 
