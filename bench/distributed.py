@@ -1,9 +1,12 @@
 """Step times of training on several processes: eager, torch.compile and argand under DistributedDataParallel.
 
     python bench/distributed.py [--ranks 2] [--steps 30] [--no-torch] [--models gpt,cnn] [--bucket-mb 1]
+    python bench/distributed.py --cold 8 [--models gpt] [--repeats 3]
 
 Processes on this machine, gloo, one thread each. The systems take turns in one run, step by step; shown is the median
 time of a step (forward, backward with its reductions, optimizer), the slowest rank's, and the time of the first step.
+With --cold: the first call and backward of that many processes beside those of one, with an empty cache and with what
+they left in it; all begin at once, after their imports. Processor time is that of all processes, compilers included.
 """
 
 from __future__ import annotations
@@ -96,6 +99,60 @@ def one_step(model: Any, call: Any, optimizer: Any, rank: int, number: int) -> f
     return time.perf_counter() - begun
 
 
+def first_call(rank: int, name: str, ranks: int, folder: str) -> None:
+    """One rank of a cold start."""
+    import argand
+
+    torch.set_num_threads(1)
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=ranks)
+    torch.manual_seed(0)
+    model = MODELS[name]()
+    call, x = argand.compile(model), batch(model, rank, 0)
+    dist.barrier()
+    begun, before = time.perf_counter(), os.times()
+    call(x).square().mean().backward()
+    spent, after = time.perf_counter() - begun, os.times()
+    found = torch.tensor([spent, sum(after[:4]) - sum(before[:4])])
+    slowest, total = found.clone(), found.clone()
+    dist.all_reduce(slowest, dist.ReduceOp.MAX)
+    dist.all_reduce(total)
+    if rank == 0:
+        Path(folder, "times").write_text(f"{float(slowest[0])} {float(total[1])}")
+    dist.destroy_process_group()
+
+
+def cold(options: Any) -> None:
+    """First calls of many ranks and of one, in turns."""
+    table = Table(
+        title=f"first call and backward, {os.cpu_count()} cores: slowest rank's seconds, processor seconds of all"
+    )
+    for title in ("model", "cache", "one rank", f"{options.cold} ranks", "ratio", "processor"):
+        table.add_column(title, justify="left" if title in ("model", "cache") else "right")
+    for name in options.models.split(","):
+        times: dict[tuple[str, int], list[tuple[float, float]]] = {}
+        for _ in range(options.repeats):
+            for ranks in (1, options.cold):
+                with tempfile.TemporaryDirectory() as cache:
+                    os.environ["ARGAND_CACHE_DIR"] = cache
+                    for state in ("empty", "filled"):
+                        with tempfile.TemporaryDirectory() as folder:
+                            mp.spawn(first_call, args=(name, ranks, folder), nprocs=ranks)
+                            spent, used = map(float, Path(folder, "times").read_text().split())
+                            times.setdefault((state, ranks), []).append((spent, used))
+        for state in ("empty", "filled"):
+            one, many = min(times[state, 1]), min(times[state, options.cold])
+            table.add_row(
+                name,
+                state,
+                f"{one[0]:.2f}",
+                f"{many[0]:.2f}",
+                f"{many[0] / one[0]:.2f}x",
+                f"{one[1]:.1f}, {many[1]:.1f}",
+            )
+    Console().print(table)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--ranks", type=int, default=2)
@@ -103,7 +160,12 @@ def main() -> None:
     parser.add_argument("--no-torch", action="store_true")
     parser.add_argument("--models", default="gpt,llama,cnn")
     parser.add_argument("--bucket-mb", type=float, default=1.0)
+    parser.add_argument("--cold", type=int, default=0, help="instead: first calls of that many ranks, and of one")
+    parser.add_argument("--repeats", type=int, default=3)
     options = parser.parse_args()
+    if options.cold:
+        cold(options)
+        return
     with tempfile.TemporaryDirectory() as folder:
         mp.spawn(measure, args=(options, folder), nprocs=options.ranks)
         rows = [line.split("\t") for line in Path(folder, "results").read_text().splitlines()]

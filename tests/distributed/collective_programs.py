@@ -216,6 +216,30 @@ def breaks(rank: int) -> dict[str, float]:
     return found
 
 
+def _talkative(x: torch.Tensor, w: torch.Tensor, breaks: bool) -> torch.Tensor:
+    group = dist.group.WORLD
+    first = funcol.all_reduce(x @ w, "sum", group)
+    if breaks:
+        print("looks at it")
+    second = funcol.all_gather_single(first.sin() * x, 0, group)
+    third = funcol.reduce_scatter_single(second * second, "sum", 0, group)
+    return third.sum() + first.mean()
+
+
+def mixed(rank: int) -> dict[str, float]:
+    """Ranks that break, trace and compile differently, or not at all, communicate in the same order."""
+    backend = ("native", "aot_eager", "eager", None)[rank % 4]
+    made = []
+    for compiled in (False, True):
+        argand.reset()
+        call = argand.compile(_talkative, backend=backend) if compiled and backend else _talkative
+        for step in range(2):
+            x, w = _input(rank, step).requires_grad_(), _input(7, step, 8).requires_grad_()
+            loss = call(x, w, rank % 2 == 1)
+            made.append([loss.detach(), *torch.autograd.grad(loss, (x, w))])
+    return {f"mixed {step} native": _difference(made[2 + step], made[step]) for step in range(2)}
+
+
 def _operators(x: torch.Tensor) -> torch.Tensor:
     group, ops = dist.group.WORLD.group_name, torch.ops._c10d_functional
     y = x * 2

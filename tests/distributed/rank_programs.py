@@ -107,3 +107,17 @@ def dies(rank: int) -> None:
         cache.get_or_build = later
     model = argand.compile(DDP(GPT(layers=1)))
     model(batch(model.module, rank, 0)).sum().backward()
+
+
+def dies_in_a_graph(rank: int) -> None:
+    """Rank 1 is killed between two calls; the other is in the middle of a compiled graph by then."""
+    import torch.distributed._functional_collectives as funcol
+
+    @argand.compile(backend="native", fullgraph=True)
+    def graph(x: torch.Tensor) -> torch.Tensor:
+        return funcol.all_reduce(x.exp(), "sum", dist.group.WORLD).sin() + funcol.all_reduce(x, "sum", dist.group.WORLD)
+
+    graph(torch.ones(64, 64))
+    if rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    graph(torch.zeros(64, 64))

@@ -45,5 +45,5 @@ def _starts(calls: list[str]) -> list[str]:
 
 @pytest.mark.distributed
 def test_four_ranks_in_groups() -> None:
-    answers = run_ranks(PROGRAMS, ["groups", "compare"], ranks=4)
+    answers = run_ranks(PROGRAMS, ["groups", "compare", "mixed"], ranks=4)
     assert not wrong(answers), "\n".join(wrong(answers))
