@@ -3,6 +3,7 @@
     python tests/fuzz/differential.py [--count 10000] [--seed 0] [--jobs 2] [--backend eager] [--dynamic] [--raising] [--keep DIR]
 
     python tests/fuzz/differential.py --mutate [--count 20000] [--backend mixed]     changes between the calls (see mutated.py)
+    python tests/fuzz/differential.py --mutate --backend native --stored DIR         with stored outcomes; twice: cold, then warm
     python tests/fuzz/differential.py --reduce SEED                                  a small program of a difference of --mutate
 
 Each program is called with the sizes of `ROWS` in turn, so that sizes become symbols (from the first call with --dynamic).
@@ -149,9 +150,16 @@ def quiet() -> None:
     load_all()
 
 
-def alone() -> None:
-    """What a process of `--mutate` begins with."""
+def alone(stored: str | None = None) -> None:
+    """What a process of `--mutate` begins with.
+
+    Arguments:
+        stored: where outcomes are kept; None: nowhere.
+    """
     quiet()
+    argand.config.program_cache = argand.config.outcome_cache = stored is not None
+    if stored is not None:
+        argand.config.cache_dir = stored
     mutated.bound_memory()
 
 
@@ -192,12 +200,13 @@ def mutated_cases(options: argparse.Namespace) -> Iterator[mutated.Verdict]:
         yield from (mutated.check_seed(seed, options) for seed in seeds)
         return
     check = functools.partial(mutated.check_seed, options=options)
-    for found in processes.results(check, seeds, options.jobs, alone, mutated.SECONDS + 60):
+    begin = functools.partial(alone, options.stored)
+    for found in processes.results(check, seeds, options.jobs, begin, mutated.SECONDS + 60):
         if not isinstance(found, processes.Ended):
             yield found
             continue
         eager = functools.partial(made_up, options=options)
-        (again,) = processes.results(eager, [found.seed], 1, alone, mutated.SECONDS)
+        (again,) = processes.results(eager, [found.seed], 1, begin, mutated.SECONDS)
         case = mutated.Case(found.seed, World())
         if isinstance(again, processes.Ended):  # a crash of CPython's, numpy's or torch's own
             yield mutated.Verdict(case, dropped=f"eagerly too {again.why}")
@@ -254,6 +263,11 @@ def main() -> int:
     ap.add_argument(
         "--reduce", type=int, metavar="SEED", help="print a small program of the difference of a seed of --mutate"
     )
+    ap.add_argument(
+        "--stored",
+        metavar="DIR",
+        help="with --mutate, keep outcomes there; a second run over the same seeds loads them",
+    )
     ap.add_argument("--verbose", action="store_true", help="with --mutate, name the cases that are dropped too")
     ap.add_argument("--size", type=int, default=10)
     ap.add_argument("--keep", help="write the programs that differ into this directory")
@@ -261,7 +275,7 @@ def main() -> int:
     mutating = options.mutate or options.reduce is not None
     options.backend = options.backend or ("mixed" if mutating else "eager")
     options.calls = options.calls or (6 if mutating else 3)
-    (alone if mutating else quiet)()
+    alone(options.stored) if mutating else quiet()
     if mutating:
         return mutate(options) if options.reduce is None else reduce(options)
     bad = 0

@@ -221,13 +221,18 @@ def visible(case: Case, shown: list[Any]) -> tuple[int, int]:
 class Counted:
     """Counts what argand does: graphs compiled, calls of them, frames captured, breaks."""
 
-    NAMES = ("captured", "graph", "graph_breaks", "cache_size_limit", "graph_raised")
+    NAMES = ("captured", "graph", "graph_breaks", "cache_size_limit", "graph_raised", "cache")
+    counts_only = True
 
     def __init__(self) -> None:
         self.counts: collections.Counter[str] = collections.Counter()
-        self.leave = events.bus.subscribe(self.note, self.NAMES)
+        self.leave = events.bus.subscribe(self, self.NAMES)
 
-    def note(self, event: Any) -> None:
+    def __call__(self, event: Any) -> None:
+        if event.name == "cache":
+            if event.data.get("level") == "outcome":
+                self.counts[f"outcome {event.data['outcome']}"] += 1
+            return
         self.counts[event.name] += 1
         if event.data.get("frame_skipped"):
             self.counts["frame_skipped"] += 1
@@ -344,6 +349,7 @@ def report(total: collections.Counter[str], programs: int, dropped: int) -> str:
             f"backends: {backends}; training {total['training']}, dynamic {total['dynamic']}",
             f"calls: {calls}; steps with changes: {steps}, after which eager's result differed: {100 * total['seen'] / steps:.0f} %",
             f"frames compiled: {total['captured']}, graphs: {total['graph']}; calls answered without compiling: {100 * total['reused'] / calls:.0f} %",
+            f"stored outcomes: loaded {total['outcome hit']}, stored {total['outcome stored']}, not for the call at hand {total['outcome mismatch']}, known to one process only {total['outcome bypass']}",
             f"programs with graph breaks: {100 * total['with_breaks'] / n:.0f} %, with frames that run eagerly: {100 * total['eager_frames'] / n:.0f} %, without any graph: {100 * total['graphless'] / n:.0f} %",
         )
     )
