@@ -179,6 +179,11 @@ def _captured(fn: Any, region: Region, args: tuple[Any, ...], kwargs: dict[str, 
                 f"{fn.__qualname__} cannot be saved: {why}",
                 remedy="see docs/ahead-of-time.md for what can be saved; argand.explain shows the graphs",
             )
+        if records.has_backward(whole[0]):
+            raise SavedModelError(
+                f"{fn.__qualname__} cannot be saved: it is called with gradients",
+                remedy="call argand.save under torch.no_grad()",
+            )
         try:
             return records.with_programs(whole[0], programs.text_of)
         except ArgandError as error:

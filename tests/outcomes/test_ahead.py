@@ -249,5 +249,11 @@ def test_a_server_loads_it(file: Path) -> None:
     assert "interpreter False" in done.stdout
 
 
+def test_calls_with_gradients_are_not_saved(tmp_path: Path) -> None:
+    with torch.enable_grad(), pytest.raises(SavedModelError, match="called with gradients"):
+        argand.save(argand.compile(Net()), tmp_path / "net.argand", torch.randn(3, 4))
+    assert not (tmp_path / "net.argand").exists()
+
+
 def test_names_are_public() -> None:
     assert argand.save is ahead.save and argand.load is ahead.load

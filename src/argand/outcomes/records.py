@@ -121,6 +121,11 @@ def failed(outcome: object) -> str:
     return ": ".join(map(str, outcome[1:])) if isinstance(outcome, tuple) else str(outcome)
 
 
+def has_backward(record: Record) -> bool:
+    """Whether its results have gradients, by programs that the record does not name."""
+    return any(row[:2] == ("recipe", "taped") for row in record["rows"])
+
+
 def with_programs(record: Record, text_of: Callable[[str], str]) -> Record:
     """A record that holds the texts of its programs, not their keys."""
     rows = []
