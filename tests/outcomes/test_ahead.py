@@ -230,6 +230,7 @@ def _load_compiled(folder: Path) -> None:
 PROCESS = """
 import sys, torch, argand
 from {module} import Net
+torch.set_num_threads({threads})
 with torch.no_grad():
     net, x = Net().eval(), torch.randn(3, 4)
     loaded = argand.load({file!r}, net)
@@ -240,7 +241,7 @@ print("interpreter", "argand.capture.interp.interpreter" in sys.modules)
 
 def test_a_server_loads_it(file: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", PROCESS.format(module=Net.__module__, file=str(file))],
+        [sys.executable, "-c", PROCESS.format(module=Net.__module__, file=str(file), threads=torch.get_num_threads())],
         env={**os.environ, "ARGAND_CACHE_DIR": "/nonexistent", "PATH": "", "PYTHONPATH": os.pathsep.join(sys.path)},
         capture_output=True,
         text=True,
