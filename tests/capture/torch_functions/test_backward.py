@@ -529,3 +529,21 @@ def test_errors_of_the_program(fn: Any) -> None:
         argand.compile(fn, backend="eager")(got)
     assert str(found.value) == str(expected.value)
     assert_same(want.grad, got.grad)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_hooks_on_saved_tensors_see_what_eager_saves(backend: str) -> None:
+    def run(wrap: Run) -> Any:
+        m, seen = network(), []
+
+        def pack(tensor: torch.Tensor) -> torch.Tensor:
+            seen.append(tensor.shape)
+            return tensor
+
+        step = wrap(lambda x: m(x).square().sum().backward())
+        step(X)
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor * 2):
+            step(X)
+        return len(seen), [p.grad for p in m.parameters()]
+
+    assert_same(run(lambda fn: fn), run(lambda fn: argand.compile(fn, backend=backend, fullgraph=True)))

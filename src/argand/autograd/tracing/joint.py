@@ -53,6 +53,7 @@ class JointProgram:
             without gradients or has a backward of its own.
         spent: results that require grad though the graph itself has differentiated and freed what leads to them, and
             what autograd says to whoever differentiates them again.
+        differentiates: the graph itself asks the engine for gradients.
     """
 
     program: AtenProgram
@@ -63,6 +64,7 @@ class JointProgram:
     enables_grad: bool = False
     plain: bool = False
     spent: dict[int, str] = field(default_factory=dict)
+    differentiates: bool = False
 
     @property
     def forward_inputs(self) -> list[InputSpec]:
@@ -357,7 +359,9 @@ class _Finisher:
             graph, self.builder.specs, specs, mutations, constants, out_tree, specs=tracer.specs, bases=bases,
             leaves=outputs.leaves,
         )  # fmt: skip
-        return JointProgram(program, results, positions, gradients, self.tape, spent=spent)
+        return JointProgram(
+            program, results, positions, gradients, self.tape, spent=spent, differentiates=tracer.differentiated
+        )
 
     def _mutations(self) -> list[MutationSpec]:
         made: list[MutationSpec] = []

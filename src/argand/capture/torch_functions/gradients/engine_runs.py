@@ -16,7 +16,7 @@ from argand.capture.facts.sources import AttrSource
 from argand.capture.facts.values.tensor_info import TensorInfo
 from argand.capture.metadata import metadata
 from argand.capture.torch_functions import modes
-from argand.graph import histories
+from argand.graph import compat, histories
 
 Tensors: TypeAlias = "Sequence[torch.Tensor]"
 Reals: TypeAlias = "dict[fx.Node, torch.Tensor | None]"
@@ -92,7 +92,7 @@ class Run:
 def again(builder: GraphBuilder) -> Iterator[Run]:
     """Run the graph so far on new stand-ins; torch's state is as before when this is left."""
     switches = [node.args[0] for node in builder.root.nodes if node.target is torch._C._set_grad_enabled]
-    with torch._C.DisableTorchFunction(), modes.restored():
+    with torch._C.DisableTorchFunction(), modes.restored(), compat.hidden_from_saved_tensor_hooks():
         enabled = torch.is_grad_enabled()
         torch._C._set_grad_enabled(not switches[0] if switches else enabled)
         run = Run(builder, _run(builder), enabled)
