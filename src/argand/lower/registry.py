@@ -49,11 +49,16 @@ class Registry:
     def __init__(self) -> None:
         self.entries: dict[Any, Entry] = {}
         self.kernels: dict[Any, ExternKernel] = {}
+        self._added: dict[Any, Entry] = {}
 
     def add(self, op: Any, entry: Entry) -> None:
         if op in self.entries or op in self.kernels:
             raise InternalError(f"{op} has two lowering rules")
-        self.entries[op] = entry
+        self.entries[op] = self._added[op] = entry
+
+    def altered(self) -> bool:
+        """Whether an entry is not the one that was added."""
+        return self.entries != self._added
 
     def add_kernel(self, op: Any, kernel: ExternKernel) -> None:
         if op in self.entries or op in self.kernels:

@@ -98,7 +98,8 @@ def replaced() -> bool:
     if registry is None:
         return False
     rules = (entry.rule for entry in registry.REGISTRY.entries.values())
-    return any(not str(getattr(rule, "__module__", "")).startswith("argand.") for rule in rules)
+    own = all(str(getattr(rule, "__module__", "")).startswith("argand.") for rule in rules)
+    return not own or registry.REGISTRY.altered()
 
 
 __all__ = ["environment", "replaced", "versions"]

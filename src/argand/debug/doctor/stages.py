@@ -89,11 +89,18 @@ class Trial:
 
     def fails(self, what: str, variant: CompileProgram | None, settings: dict[str, Any] | None = None) -> bool:
         """Whether it fails in the same way when ATen programs are compiled by `variant` (None: as always)."""
-        outcome = self.run(variant, self.check, settings or {})
-        same = self.same(outcome)
-        said = "fails in the same way" if same else f"{outcome}" if outcome.failed else "is right"
+        return self.same(self._told(what, variant, settings or {}))
+
+    def right(self, what: str, variant: CompileProgram | None, settings: dict[str, Any]) -> bool:
+        """Whether nothing fails: a trial that did not end in time, say, shows nothing."""
+        return not self._told(what, variant, settings).failed
+
+    def _told(self, what: str, variant: CompileProgram | None, settings: dict[str, Any]) -> Outcome:
+        """The outcome of a trial, which is evidence."""
+        outcome = self.run(variant, self.check, settings)
+        said = "fails in the same way" if self.same(outcome) else f"{outcome}" if outcome.failed else "is right"
         self.evidence.append(f"{what}: {said}")
-        return same
+        return outcome
 
     def run(self, variant: CompileProgram | None, check: BackendCheck, settings: dict[str, Any]) -> Outcome:
         """One trial in a child process."""
@@ -140,7 +147,7 @@ def _after_scheduling(trial: Trial) -> Blame | None:
 
 
 def _after_codegen(trial: Trial) -> Blame | None:
-    if trial.fails("compiled, with no cache", None, UNCACHED) or not trial.fails("compiled, with the cache", None):
+    if not trial.right("compiled, with no cache", None, UNCACHED) or not trial.fails("compiled, with the cache", None):
         return None
     return Blame("cache")
 
