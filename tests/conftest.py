@@ -44,8 +44,10 @@ def clean_argand() -> Iterator[None]:
         cache.reset()
     if "argand.outcomes.store" in sys.modules:
         import argand
+        from argand import events
         from argand.outcomes import store
 
+        events.bus.prepare()  # takes away what listens for settings that are not set any more
         with argand.config.patch({"cache": True, "program_cache": True, "outcome_cache": True}):
             assert store.wanted(), (
                 "the test leaves a sink, a replaced rule or a substituted function to the tests after it"

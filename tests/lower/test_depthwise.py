@@ -103,7 +103,10 @@ def test_gradients(case: dict[str, Any], mask: tuple[bool, bool, bool]) -> None:
     assert calls == 0
     wide = [t.double() for t in (grad, x, weight)]
     for got, near, exact in zip(made, function(grad, x, weight), function(*wide)):
-        assert got.dtype is near.dtype and got.shape == near.shape and got.stride() == near.stride()
+        assert got.dtype is near.dtype and got.shape == near.shape
+        assert [got.stride(d) for d, n in enumerate(got.shape) if n > 1] == [
+            near.stride(d) for d, n in enumerate(near.shape) if n > 1
+        ]
         away, allowed = (got - exact).abs().max(), (near - exact).abs().max()
         assert away <= 2 * allowed + 1e-5 * exact.abs().max()
 

@@ -25,6 +25,8 @@ _C_PARTS: Final = (
 _namespace: Any = type.__dict__["__dict__"].__get__
 _mro: Any = type.__dict__["__mro__"].__get__
 _COPIER = "__slotnames__"  # CPython puts it into a class when an object of it is first copied or pickled
+_COUNTING = "torch._dynamo.mutation_guard"  # once imported, it wraps two methods of nn.Module to count modules
+_COUNTED = "___needs_generation_tag_patch"  # what it leaves there besides
 
 
 def is_atom(value: object) -> bool:
@@ -126,7 +128,7 @@ class Classes:
         parts = [name_of(klass)]
         fixed = not klass.__flags__ & _HEAP or klass.__flags__ & _IMMUTABLE
         for name, value in () if fixed else sorted(_namespace(klass).items(), key=lambda item: str(item[0])):
-            if type(name) is not str or name == _COPIER:
+            if type(name) is not str or name in (_COPIER, _COUNTED):
                 continue
             asked = self.names is None or name in self.names
             if asked or name.startswith("_"):
@@ -141,7 +143,7 @@ def _member_text(value: Any) -> str | None:
     """What a class has under a name, in words that mean the same in another process; None where there are none."""
     cls = type(value)
     if cls is types.FunctionType:
-        return f"def {of_function(value)}"
+        return f"def {of_function(_uncounted(value))}"
     if cls in _ATOMS:
         return f"{cls.__name__} {value!r}"
     if cls in (staticmethod, classmethod):
@@ -168,6 +170,15 @@ def _member_text(value: Any) -> str | None:
     if cls in (list, dict, set) or of_plain_objects(cls):  # what is read of it is guarded where it comes from
         return f"a {name_of(cls)}"
     return None
+
+
+def _uncounted(function: types.FunctionType) -> types.FunctionType:
+    """The method itself, where torch's compiler has wrapped it to count modules."""
+    if function.__module__ != _COUNTING:
+        return function
+    held = [cell.cell_contents for cell in function.__closure__ or ()]
+    methods = [value for value in held if type(value) is types.FunctionType]
+    return methods[0] if len(methods) == 1 else function
 
 
 def of_plain_objects(cls: type) -> bool:

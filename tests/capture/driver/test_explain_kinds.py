@@ -143,12 +143,6 @@ def pointer(x):
     return (x + 1).data_ptr()
 
 
-def save_grad(x):
-    y = (x + 1).sum()
-    y.requires_grad_(True).backward()
-    return y
-
-
 def asked(x):
     y = x + 1
     argand.graph_break()
@@ -189,7 +183,6 @@ PROGRAMS: list[tuple[Callable[..., Any], str, str]] = [
     (files, "input or output", "open(__file__).close()"),
     (dynamic_code, "frame looked at", 'return eval("x + 1", {"x": x})'),
     (pointer, "data-dependent value", "return (x + 1).data_ptr()"),
-    (save_grad, "data-dependent value", "y.requires_grad_(True).backward()"),
     (asked, "graph break on request", "argand.graph_break()"),
     (calls_disabled, "call of a function that is not to be compiled", "return never(x + 1)"),
     (seeds, "torch function with outside effects", "torch.manual_seed(0)"),
