@@ -18,7 +18,6 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import os
 import queue
 import resource
 import subprocess
@@ -32,6 +31,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import verdicts
+from bench_environment import environment
 
 TOLERANCE = 2e-4
 QUICK = (
@@ -101,7 +101,7 @@ def in_process(
     system: str, name: str, mode: str, seconds: float, cache: str, cores: str, threads: int
 ) -> dict[str, Any]:
     """`measured` in a process of its own, on `cores` ("" is any)."""
-    env = {**os.environ, "ARGAND_CACHE_DIR": cache, "TORCHINDUCTOR_CACHE_DIR": cache, "PYTHONWARNINGS": "ignore"}
+    env = environment(cache)
     env |= {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)} if threads else {}
     command = [sys.executable, __file__, "--worker", system, name, mode, "--seconds", str(seconds)]
     if cores:

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -26,6 +25,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn
 from rich.table import Table
 
 import verdicts
+from bench_environment import environment
 
 HERE = Path(__file__).resolve().parent
 TOLERANCE = 1e-4
@@ -35,7 +35,7 @@ NAMES = ["MobileBERT", "BERT", "GPT-2", "Llama", "ResNet-18", "ViT", "T5", "Conv
 
 def run_worker(system: str, model: str, cache: str, flags: list[str], seconds: float, timeout: float) -> dict[str, Any]:
     """One measurement in its own process, its caches under `cache`."""
-    env = {**os.environ, "ARGAND_CACHE_DIR": cache, "TORCHINDUCTOR_CACHE_DIR": cache, "PYTHONWARNINGS": "ignore"}
+    env = environment(cache)
     command = [sys.executable, str(HERE / "worker.py"), system, model, "--seconds", str(seconds)]
     try:
         done = subprocess.run(command + flags, env=env, capture_output=True, text=True, timeout=timeout)

@@ -26,6 +26,8 @@ import tempfile
 import time
 from typing import Any
 
+from bench_environment import environment
+
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -188,7 +190,7 @@ class Worker:
     ) -> None:
         self.row = {"system": system, "model": name}
         self.cache, self.turn, self.timeout = cache, turn, options.timeout
-        env = {**os.environ, "ARGAND_CACHE_DIR": cache, "TORCHINDUCTOR_CACHE_DIR": cache, "TRITON_CACHE_DIR": cache}
+        env = environment(cache) | {"TRITON_CACHE_DIR": cache}
         command = [sys.executable, os.path.abspath(__file__), "--worker", system, name, "--dtype", options.dtype]
         command += ["--seconds", str(options.seconds)] + ["--train"] * options.train + ["--short"] * options.short
         command += ["--turn", turn] if turn else []

@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import os
 import subprocess
 import sys
 import tempfile
@@ -23,6 +22,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from bench_environment import environment
 from verdicts import Verdict, finish
 
 MOST = 1.25  # of the first call with half the layers
@@ -83,7 +83,7 @@ def worker(system: str, name: str, layers: int, train: bool) -> dict[str, float]
 def in_process(system: str, name: str, layers: int, train: bool, cache: str) -> dict[str, float]:
     """`worker` in a process of its own."""
     command = [sys.executable, __file__, "--worker", system, name, str(layers), *["--train"] * train]
-    env = {**os.environ, "ARGAND_CACHE_DIR": cache, "TORCHINDUCTOR_CACHE_DIR": cache, "PYTHONWARNINGS": "ignore"}
+    env = environment(cache)
     done = subprocess.run(command, env=env, capture_output=True, text=True)
     for line in done.stdout.splitlines():
         if line.startswith("RESULT "):

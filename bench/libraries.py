@@ -17,7 +17,6 @@ import contextlib
 import importlib
 import importlib.metadata
 import json
-import os
 import pkgutil
 import shutil
 import statistics
@@ -33,6 +32,7 @@ from pathlib import Path
 from typing import Any
 
 import library_programs
+from bench_environment import environment
 from library_programs.program import Program
 
 Result = dict[str, Any]
@@ -213,8 +213,7 @@ def measure(name: str, area: str, system: str, backend: str, seconds: float) -> 
 def run_one(name: str, area: str, system: str, options: argparse.Namespace) -> Result:
     """One measurement in a process of its own, with an empty cache."""
     cache = tempfile.mkdtemp(prefix="argand-libraries-")
-    env = {**os.environ, "ARGAND_CACHE_DIR": cache, "TORCHINDUCTOR_CACHE_DIR": cache, "HF_HUB_OFFLINE": "1"}
-    env.setdefault("PYTHONWARNINGS", "ignore")
+    env = environment(cache) | {"HF_HUB_OFFLINE": "1"}
     backend = options.backend if system == "argand" else options.torch_backend
     command = [sys.executable, str(Path(__file__).resolve()), name, "--one", area, system, "--backend", backend]
     try:

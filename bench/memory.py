@@ -21,6 +21,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from bench_environment import environment
 from verdicts import Verdict, finish
 
 HERE = Path(__file__).resolve().parent
@@ -84,7 +85,7 @@ def run(system: str, args: argparse.Namespace) -> dict[str, Any]:
     """Measure in a process of its own."""
     command = [sys.executable, __file__, args.model, "--system", system, "--budget", str(args.budget)]
     with tempfile.TemporaryDirectory() as cache:
-        env = {**os.environ, "ARGAND_CACHE_DIR": cache, "TORCHINDUCTOR_CACHE_DIR": cache, "PYTHONWARNINGS": "ignore"}
+        env = environment(cache)
         done = subprocess.run(command + ["--short"] * args.short, env=env, capture_output=True, text=True)
     for line in done.stdout.splitlines():
         if line.startswith("RESULT "):

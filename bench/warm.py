@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import subprocess
 import sys
 import tempfile
@@ -21,14 +20,15 @@ from rich.console import Console
 from rich.table import Table
 
 import models
+from bench_environment import environment
 
 WORKER = Path(__file__).parent / "worker.py"
 
 
-def first_call(system: str, model: str, options: list[str], environment: dict[str, str]) -> float:
+def first_call(system: str, model: str, options: list[str], settings: dict[str, str]) -> float:
     """Seconds of a first call in a process of its own; nan when it failed."""
     command = [sys.executable, str(WORKER), system, model, "--seconds", "0", *options]
-    done = subprocess.run(command, env={**os.environ, **environment}, capture_output=True, text=True)
+    done = subprocess.run(command, env=settings, capture_output=True, text=True)
     for line in done.stdout.splitlines():
         if line.startswith("RESULT "):
             return float(json.loads(line[7:]).get("first_call_s", "nan"))
@@ -38,7 +38,7 @@ def first_call(system: str, model: str, options: list[str], environment: dict[st
 def measured(system: str, model: str, options: list[str], times: int) -> dict[str, float]:
     """Seconds of first calls, by how they were made."""
     with tempfile.TemporaryDirectory() as folder:
-        place = {"ARGAND_CACHE_DIR": folder, "TORCHINDUCTOR_CACHE_DIR": folder}
+        place = environment(folder)
         found = {"cold": first_call(system, model, options, place)}
         ways = {"programs off": {"ARGAND_PROGRAM_CACHE": "0"}, "warm": {}} if system == "argand" else {"warm": {}}
         for way, settings in ways.items():

@@ -112,7 +112,8 @@ class _Contest:
                 if times.compiled > times.eager * (_SLOWER if self.choose else _CLEARLY):
                     self._lost(times, args)
             finally:
-                torch.set_rng_state(state)
+                if not torch.equal(torch.get_rng_state(), state):  # else left alone: other threads may draw as well
+                    torch.set_rng_state(state)
         except Exception as error:  # the call itself will say what is wrong
             events.emit("fallback", "backend", str(error), scope="contest", reason=f"not compared: {error}")
 
