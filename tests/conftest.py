@@ -42,16 +42,28 @@ def clean_argand() -> Iterator[None]:
         from argand.runtime import cache
 
         cache.reset()
+    if "argand.events" in sys.modules:
+        nothing_is_left()
+
+
+def nothing_is_left() -> None:
+    """What a test does not take back changes what the tests after it see, which are others in each run."""
+    import sys
+
+    import argand
+    from argand import events
+
+    events.bus.prepare()  # takes away what listens for settings that are not set any more
+    sinks = [*events.bus.sinks, *(sink for sinks in events.bus.named.values() for sink in sinks)]
+    foreign = [sink for sink in sinks if not str(getattr(sink, "__module__", "")).startswith("argand.")]
+    for sink in foreign:
+        events.bus.unsubscribe(sink)
+    assert not foreign, f"listeners are left: {foreign}"
     if "argand.outcomes.store" in sys.modules:
-        import argand
-        from argand import events
         from argand.outcomes import store
 
-        events.bus.prepare()  # takes away what listens for settings that are not set any more
         with argand.config.patch({"cache": True, "program_cache": True, "outcome_cache": True}):
-            assert store.wanted(), (
-                "the test leaves a sink, a replaced rule or a substituted function to the tests after it"
-            )
+            assert store.wanted(), "a listener, a replaced rule or a substituted function is left"
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import argparse
 import gc
+import json
 import linecache
 import os
 import sys
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -55,6 +57,34 @@ def cycle(backend: str, train: bool, make: Callable[[], Any] = lambda: program, 
     argand.metrics(clear=True)
 
 
+def mortal_program() -> Any:
+    """A function that its own globals do not hold."""
+    fn = new_program()
+    del fn.__globals__["program"]
+    return fn
+
+
+MAKERS: dict[str, Callable[[], Any]] = {"program": lambda: program, "new": new_program, "mortal": mortal_program}
+
+
+def left_by(backend: str, train: bool, kind: str, cycles: int) -> dict[str, Any]:
+    """What cycles leave, once caches are full: numbers, and the classes of which there are more objects than before."""
+    reset = kind != "mortal"
+    for _ in range(12):
+        cycle(backend, train, MAKERS[kind], reset)
+    known, before = kinds(), held()
+    for _ in range(cycles):
+        cycle(backend, train, MAKERS[kind], reset)
+    after = held()
+    return {**{name: after[name] - before[name] for name in after}, "kinds": (kinds() - known).most_common(8)}
+
+
+def kinds() -> Counter[str]:
+    """How many objects there are of each class."""
+    gc.collect()
+    return Counter(type(one).__qualname__ for one in gc.get_objects())
+
+
 def held() -> dict[str, int]:
     """How much there is of what a compile could leave behind."""
     gc.collect()
@@ -74,7 +104,13 @@ def main() -> int:
     parser.add_argument("--backend", default="native")
     parser.add_argument("--train", action="store_true")
     parser.add_argument("--new", action="store_true", help="a function with code of its own in each cycle")
+    parser.add_argument(
+        "--told", metavar="KIND", choices=MAKERS, help="print what few cycles of a function leave, as JSON"
+    )
     options = parser.parse_args()
+    if options.told:
+        print(json.dumps(left_by(options.backend, options.train, options.told, options.cycles)))
+        return 0
     make = new_program if options.new else lambda: program
     tenth = max(options.cycles // 10, 1)
     for _ in range(100):

@@ -69,7 +69,7 @@ class Clock:
 
     def __init__(self) -> None:
         self.now = 0.0
-        self.pauses: dict[int, int] = {}  # by thread: how often it found the lock taken
+        self.pauses: dict[int | None, int] = {}  # by thread: how often it found the lock taken
 
     def monotonic(self) -> float:
         return self.now
@@ -78,6 +78,10 @@ class Clock:
         time.sleep(seconds)
         me = threading.get_ident()
         self.pauses[me] = self.pauses.get(me, 0) + 1
+
+    def looks(self, thread: threading.Thread) -> int:
+        """How often a thread, which may not have begun yet, found the lock taken."""
+        return self.pauses.get(thread.ident, 0)
 
 
 def test_lock_of_a_process_that_gets_on_is_waited_for(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -90,10 +94,11 @@ def test_lock_of_a_process_that_gets_on_is_waited_for(folder: Path, monkeypatch:
             clock.now += 0.9 * places.PATIENCE
             time.sleep(0.02)  # the clock of files ticks every few milliseconds
             places.beat()
-            seen = dict(
-                clock.pauses
-            )  # both others are to look twice more: the first look may have begun before the beat
-            wait_for(lambda: sum(count >= seen.get(who, 0) + 2 for who, count in clock.pauses.items()) == 2)  # noqa: B023
+            # Both others are to look twice more, for the first look may have begun before the beat. Threads that another
+            # test has left may look as well.
+            others = [thread for thread in threads if thread is not threading.current_thread()]
+            enough = [clock.looks(thread) + 2 for thread in others]
+            wait_for(lambda: all(clock.looks(thread) >= count for thread, count in zip(others, enough)))  # noqa: B023
         return builder(log=log)(work)
 
     threads = [threading.Thread(target=cache.get_or_build, args=("a" * 40, "source", slow)) for _ in range(3)]
