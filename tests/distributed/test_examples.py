@@ -6,14 +6,17 @@ import importlib.util
 import re
 import subprocess
 import sys
+import tempfile
+import time
 from pathlib import Path
+from typing import IO
 
 import pytest
 
 from argand.report.reader import Reader
 from distributed.ranks import ROOT, environment
 
-_ABORTED = "terminate called without an active exception"
+PARAMETERS = re.compile(r"rank [01] parameters (\d+\.\d+)")
 TRAINER = (
     "--use_cpu", "--max_steps", "3", "--logging_steps", "1", "--report_to", "none", "--save_strategy", "no",
     "--disable_tqdm", "true", "--learning_rate", "0.01",
@@ -23,16 +26,34 @@ TRAINER = (
 def run(script: str, *arguments: str, through: tuple[str, ...] = (), **env: str) -> tuple[str, list[float]]:
     """The parameters, which both ranks have, and rank 0's losses."""
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    done = subprocess.run(
-        [*command, *through, str(ROOT / "examples" / script), *arguments],
-        env=environment(CUDA_VISIBLE_DEVICES="", GLOO_SOCKET_IFNAME="lo", **env),
-        cwd=ROOT, capture_output=True, text=True, timeout=240,
-    )  # fmt: skip
-    # Threads of torch's own abort some processes at their very end, eager's too, when all has been printed.
-    assert done.returncode == 0 or _ABORTED in done.stderr, (done.stdout + done.stderr)[-6000:]
-    parameters = re.findall(r"rank [01] parameters (\d+\.\d+)", done.stdout)
-    assert len(parameters) == 2 and len(set(parameters)) == 1, done.stdout
-    return parameters[0], [float(loss) for loss in re.findall(r"rank 0 step \d+: loss (\d+\.\d+)", done.stdout)]
+    with tempfile.TemporaryFile("w+") as output:
+        process = subprocess.Popen(
+            [*command, *through, str(ROOT / "examples" / script), *arguments],
+            env=environment(CUDA_VISIBLE_DEVICES="", GLOO_SOCKET_IFNAME="lo", **env),
+            cwd=ROOT, stdout=output, stderr=subprocess.STDOUT, text=True,
+        )  # fmt: skip
+        text = told(process, output)
+    parameters = PARAMETERS.findall(text)
+    assert len(parameters) == 2 and len(set(parameters)) == 1, text[-6000:]
+    return parameters[0], [float(loss) for loss in re.findall(r"rank 0 step \d+: loss (\d+\.\d+)", text)]
+
+
+def told(process: subprocess.Popen[str], output: IO[str]) -> str:
+    """What is printed until all ranks have told their parameters, or the end.
+
+    At their very end, threads of torch's own abort some processes, eager's too, or let them hang: nobody waits for that.
+    """
+    end = time.monotonic() + 240
+    while True:
+        ended = process.poll() is not None
+        output.seek(0)
+        text = output.read()
+        if ended or len(PARAMETERS.findall(text)) == 2 or time.monotonic() > end:
+            break
+        time.sleep(0.1)
+    process.terminate()  # torchrun ends its ranks
+    process.wait(60)
+    return text
 
 
 def needs(library: str) -> None:
