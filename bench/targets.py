@@ -71,17 +71,13 @@ def show(found: list[Verdict], console: Console) -> None:
         table.add_column(heading)
     colours = {"holds": "green", "noise": "yellow", "MISSED": "red"}
     for verdict in found:
-        cells = (verdict.subject, f"{verdict.figure:.3g} {verdict.what}", target(verdict))
+        cells = (verdict.subject, verdict.measured, verdict.bar)
         table.add_row(f"[{colours[verdict.state]}]{verdict.state}[/]", *map(escape, cells))
     console.print(table)
 
 
-def target(verdict: Verdict) -> str:
-    return f"{'at most' if verdict.at_most else 'at least'} {verdict.target:g}"
-
-
 def markdown(found: list[Verdict]) -> str:
-    rows = [f"| {v.state} | {v.subject} | {v.figure:.3g} {v.what} | {target(v)} |" for v in found]
+    rows = [f"| {v.state} | {v.subject} | {v.measured} | {v.bar} |" for v in found]
     return "\n".join(["| | where | measured | target |", "| --- | --- | --- | --- |", *rows]) + "\n"
 
 

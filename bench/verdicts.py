@@ -15,9 +15,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-Row = dict[
-    str, Any
-]  # of one program under one system: speedup, noise, first_call_s, warm_s, peak_mb, difference, error
+# Of one program under one system: speedup, noise, first_call_s, warm_s, peak_mb, difference, error.
+Row = dict[str, Any]
 SPEED = {"inference": 1.35, "training": 1.25}  # of torch.compile's speed, in geometric mean
 BEHIND = 0.95  # of torch.compile's speed, for each program
 COLD, WARM = 25.0, 20.0  # torch.compile's first call over argand's
@@ -40,9 +39,18 @@ class Verdict:
             return "MISSED"
         return "holds" if beyond <= 0 else "noise" if beyond <= self.noise else "MISSED"
 
+    @property
+    def bar(self) -> str:
+        """The target in words."""
+        return f"{'at most' if self.at_most else 'at least'} {self.target:g}"
+
+    @property
+    def measured(self) -> str:
+        """The figure in words."""
+        return f"{self.figure:.3g} {self.what}"
+
     def __str__(self) -> str:
-        bar = f"{'at most' if self.at_most else 'at least'} {self.target:g}"
-        return f"{self.state:6}  {self.subject}: {self.figure:.3g} {self.what} ({bar})"
+        return f"{self.state:6}  {self.subject}: {self.measured} ({self.bar})"
 
 
 def geometric_mean(values: Iterable[float]) -> float:

@@ -9,6 +9,7 @@ from typing import Any, Literal
 import torch
 from torch import fx
 
+from argand.autograd.partitioning.ancestors import ancestors
 from argand.autograd.partitioning.recompute import Costs, is_fusible, is_view, within_budget
 from argand.autograd.tracing.dynamic import symbols_in
 from argand.autograd.tracing.joint import JointProgram
@@ -101,7 +102,7 @@ class _Split:
         self.small: set[fx.Node] = set()  # inputs of which a copy costs next to nothing
         self.copies: dict[fx.Node, fx.Node] = {}  # node that copies an input -> the input
         self.loose = [node for node, spec in zip(self.primals, joint.forward_inputs) if self._is_loose(node, spec)]
-        self.wanted = _ancestors(self.grads)
+        self.wanted = ancestors(self.grads)
 
     def _is_loose(self, node: fx.Node, spec: InputSpec) -> bool:
         """Programs write to queues, averages and masks between forward and backward, and through `.data` to parameters.
@@ -125,7 +126,7 @@ class _Split:
                 self._read_copy(node, None)
         if self.copies:
             self.nodes = list(self.nodes[0].graph.nodes)
-            self.wanted = _ancestors(self.grads)
+            self.wanted = ancestors(self.grads)
 
     def _read_copy(self, node: fx.Node, copied: fx.Node | None) -> None:
         for user in list(node.users):
@@ -195,17 +196,6 @@ def _tensors(node: fx.Node) -> list[fx.Node]:
     return [user for user in node.users if is_tensor(user.meta.get("val")) and user.op != "output"]
 
 
-def _ancestors(nodes: Iterable[fx.Node]) -> set[fx.Node]:
-    found: set[fx.Node] = set()
-    pending = list(nodes)
-    while pending:
-        node = pending.pop()
-        if node not in found:
-            found.add(node)
-            pending += node.all_input_nodes
-    return found
-
-
 def _copy(graph: fx.Graph, node: fx.Node, env: dict[fx.Node, fx.Node]) -> fx.Node:
     if node.op == "call_function":
         args = fx.map_arg(node.args, env.__getitem__)
@@ -238,7 +228,7 @@ def _forward_program(
     """The forward, and where each kept value is found after it ran."""
     kept_inside = [n for n in saved if n.op == "call_function" or n in split.written]
     effects = [n for n in split.nodes if n.op == "call_function" and "backward" not in n.meta and must_stay(n)]
-    wanted = _ancestors((*split.results, *kept_inside, *effects))
+    wanted = ancestors((*split.results, *kept_inside, *effects))
     graph = fx.Graph()
     env: dict[fx.Node, fx.Node] = {}
     positions = {node: index for index, node in enumerate(split.primals)}
@@ -297,7 +287,8 @@ def _with_backward(
     env: dict[fx.Node, fx.Node] = {}
     arguments: list[Slot] = []
     inputs: list[InputSpec] = []
-    read = _ancestors_until(split.grads, set(slots))
+    stops = set(slots)
+    read = ancestors(split.grads, lambda node: [] if node in stops else node.all_input_nodes)
     tangent_slots = {node: Slot("tangent", index) for index, node in enumerate(split.tangents)}
     for node, slot in (*slots.items(), *tangent_slots.items()):
         if node not in read:
@@ -352,19 +343,6 @@ def _pass_numbers(joint: JointProgram, backward: AtenProgram, arguments: list[Sl
         made.meta.update(node.meta)
         backward.inputs.append(InputSpec(made.name, "scalar", -1, spec.spec))
         arguments.append(Slot("number", position))
-
-
-def _ancestors_until(nodes: Iterable[fx.Node], stops: set[fx.Node]) -> set[fx.Node]:
-    found: set[fx.Node] = set()
-    pending = list(nodes)
-    while pending:
-        node = pending.pop()
-        if node in found:
-            continue
-        found.add(node)
-        if node not in stops:
-            pending += node.all_input_nodes
-    return found
 
 
 def _emit(graph: fx.Graph, split: _Split, env: dict[fx.Node, fx.Node], read: set[fx.Node]) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from argand.autograd.partitioning.ancestors import ancestors
 from argand.autograd.tracing.joint import JointProgram
 from argand.graph import compat
 from argand.graph.nodes.printing import graph_function
@@ -35,7 +36,7 @@ def replay_of(joint: JointProgram) -> Replay | None:
     program = joint.program
     outputs: Any = program.output_node.args[0]
     wanted = [outputs[position] for position in joint.differentiable]
-    inside = _ancestors(wanted, lambda node: node.all_input_nodes)
+    inside = ancestors(wanted)
     graph, env = fx.Graph(), dict[fx.Node, fx.Node]()
     inputs = [node for node, spec in zip(program.placeholders, program.inputs) if spec.kind != "tangent"]
     seeds = [node for node in program.graph.nodes if draws_seed(node.target)]
@@ -52,7 +53,7 @@ def replay_of(joint: JointProgram) -> Replay | None:
         env[node] = graph.node_copy(node, env.__getitem__)
         env[node].meta.update(node.meta)
     graph.output(tuple([env[node] for node in wanted])).meta["val"] = ()
-    read = _ancestors(wanted, lambda node: [one for one in node.all_input_nodes if one not in unread_arguments(node)])
+    read = ancestors(wanted, lambda node: [one for one in node.all_input_nodes if one not in unread_arguments(node)])
     run = graph_function(graph, program.constants, "replay")
     places = list(enumerate(inputs))
     return Replay(graph, run, *[frozenset(at for at, node in places if node in nodes) for nodes in (read, inside)])
@@ -68,17 +69,6 @@ def _can_be_recorded(func: Any) -> bool:
     if not isinstance(func, torch._ops.OpOverload):
         return True
     return func is random_ops().uniform or (func.namespace == "aten" and not compat.is_random(func))
-
-
-def _ancestors(nodes: list[fx.Node], arguments: Callable[[fx.Node], list[fx.Node]]) -> set[fx.Node]:
-    found: set[fx.Node] = set()
-    pending = list(nodes)
-    while pending:
-        node = pending.pop()
-        if node not in found:
-            found.add(node)
-            pending += arguments(node)
-    return found
 
 
 __all__ = ["Replay", "replay_of", "unread_arguments"]
