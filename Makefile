@@ -25,7 +25,7 @@ demo: $(STAMP)
 NPROC ?= 3
 SWEEPS ?= part
 test: $(STAMP)
-	env -u PYTHONDONTWRITEBYTECODE SWEEPS=$(SWEEPS) $(BIN)/python -m pytest -n $(NPROC) $(TESTARGS)
+	env -u PYTHONDONTWRITEBYTECODE SWEEPS=$(SWEEPS) $(BIN)/python tests/run_all.py -n $(NPROC) $(TESTARGS)
 
 # What only a GPU can show (docs/gpu.md). GPU_PYTHON has a torch with CUDA, triton and pytest; ZOO is a folder of models; GPUARGS="--short tools".
 GPU_PYTHON ?= $(PYTHON)

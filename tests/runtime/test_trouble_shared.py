@@ -109,6 +109,33 @@ def test_lock_of_a_process_that_gets_on_is_waited_for(folder: Path, monkeypatch:
     assert log == [1]
 
 
+def test_a_directory_that_another_has_just_made_stays(tmp_path: Path) -> None:
+    """Several processes of one job start at a time, with no cache yet: none deletes what another has begun."""
+    for number in range(100):
+        root, at_once = tmp_path / f"{number}" / "c", threading.Barrier(4)
+
+        def begin(name: str) -> None:
+            at_once.wait()  # noqa: B023
+            (places.checked_directory(root) / name).write_text("begun")  # noqa: B023
+
+        threads = [threading.Thread(target=begin, args=(name,)) for name in "abcd"]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert sorted(path.name for path in (root / "kernels").iterdir()) == list("abcd")
+
+
+@pytest.mark.parametrize("what", ["file", "link"])
+def test_what_is_no_directory_gives_way(tmp_path: Path, what: str) -> None:
+    folder = tmp_path / "kernels"
+    if what == "file":
+        folder.write_text("in the way")
+    else:
+        folder.symlink_to(tmp_path / "nowhere")
+    assert places.checked_directory(tmp_path) == folder and folder.is_dir() and not folder.is_symlink()
+
+
 def test_clear_beside_builds_loses_nothing(folder: Path) -> None:
     ended = threading.Event()
 

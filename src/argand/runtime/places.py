@@ -57,14 +57,27 @@ def checked_directory(root: Path) -> Path:
         if place.is_symlink():  # to keep a cache on another disk is usual, but a link of somebody else leads anywhere
             _check_owner(place, os.lstat(place))
         if place is folder:
-            if not folder.is_dir():
-                files.remove(folder)
-            folder.mkdir(mode=0o700, exist_ok=True)
+            _make_directory(folder)
         info = os.stat(place)
         _check_owner(place, info)
         if info.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
             os.chmod(place, info.st_mode & 0o700)
     return folder
+
+
+def _make_directory(folder: Path) -> None:
+    """Make it where it is missing, in the place of a file or of a link that leads nowhere.
+
+    Whatever is a directory stays, for another process may have made it a moment ago, and work in it.
+    """
+    for _ in range(3):
+        with contextlib.suppress(FileExistsError):
+            folder.mkdir(mode=0o700)
+        if folder.is_dir():
+            return
+        with contextlib.suppress(OSError):
+            folder.unlink()
+    raise files.UnusableFile(folder, "is in the way, and cannot be removed")
 
 
 def _check_owner(place: Path, info: os.stat_result) -> None:

@@ -1,0 +1,39 @@
+"""What `make test` runs: the whole suite, then, where few tests failed, these once more, each by itself.
+
+A test that fails beside others and passes alone is a fault too, of the test or of argand, but a rare one: it is told of, and does not
+hide what the rest of the suite says. More than `FEW` failures are taken as they are.
+
+    python tests/run_all.py -n 3 [arguments of pytest]
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+FEW = 3
+ROOT = Path(__file__).resolve().parent.parent
+FAILED = ROOT / ".pytest_cache" / "v" / "cache" / "lastfailed"
+TESTS_FAILED = 1  # pytest's exit status; others mean that the tests were not run to their end
+
+
+def pytest(*arguments: str) -> int:
+    return subprocess.run([sys.executable, "-m", "pytest", *arguments], cwd=ROOT).returncode
+
+
+def main(arguments: list[str]) -> int:
+    status = pytest("--cache-clear", *arguments)
+    failed = list(json.loads(FAILED.read_bytes())) if status == TESTS_FAILED and FAILED.is_file() else []
+    if not 0 < len(failed) <= FEW:
+        return status
+    print(f"\n{len(failed)} failed beside the others; now each by itself", flush=True)
+    again = [name for name in failed if pytest("-n", "0", name)]
+    for name in failed:
+        print(f"{'FAILED' if name in again else 'UNSTABLE: failed beside others, passes by itself:'} {name}")
+    return TESTS_FAILED if again else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))
