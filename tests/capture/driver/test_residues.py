@@ -247,3 +247,53 @@ def test_what_is_forgotten_with_code_is_forgotten_by_c_code() -> None:
     argand.reset()
     gc.collect()
     assert filename not in linecache.cache and len(kept) == 0
+
+
+FIRST_CALLS = """
+import gc, sys, weakref
+import torch, argand
+
+class Box: pass
+
+def plain(x, box):
+    return x * 2 + 1
+
+def handles(x, box):
+    try:
+        return x + {}["missing"]
+    except KeyError:
+        return x - 1
+
+def breaks(x, box):
+    if x.sum() > 0:
+        return x * 2
+    return x * 3
+
+def raises(x, box):
+    raise ValueError(x)
+
+def differentiates(x, box):
+    y = x.clone().requires_grad_()
+    (y * y).sum().backward()
+    return y.grad
+
+def call(function):
+    box, x = Box(), torch.ones(3)
+    try:
+        argand.compile(function)(x, box)
+    except ValueError:
+        pass
+    return weakref.ref(box), weakref.ref(x)
+
+for function in (globals()[name] for name in sys.argv[1:]):
+    held = call(function)
+    gc.collect()
+    print(function.__name__, [each() is None for each in held])
+"""
+
+
+@pytest.mark.parametrize("first", ["plain", "handles", "breaks", "raises", "differentiates"])
+def test_first_call_of_a_process_lets_its_arguments_go(first: str) -> None:
+    """What is imported for it, or made once, keeps nothing of that call."""
+    lines = warm.run(["-c", FIRST_CALLS, first], check=True).stdout.splitlines()
+    assert lines == [f"{first} [True, True]"]

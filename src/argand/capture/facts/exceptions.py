@@ -7,7 +7,7 @@ ordinary exception, is never mistaken for something that the user's program did.
 from __future__ import annotations
 
 import os
-from types import TracebackType
+from types import GeneratorType, TracebackType
 from typing import Final, NoReturn
 
 from argand.errors import GraphBreak, InternalError
@@ -36,14 +36,16 @@ class InternalFailure(BaseException):
         self.error = error
 
 
-def _some_traceback() -> TracebackType | None:
-    try:
-        raise ValueError
-    except ValueError as e:
-        return e.__traceback__
+def _traceback_of_no_caller() -> TracebackType:
+    """A generator that has not begun has a frame that nobody called. The frame of a function would keep its callers'
+    frames, with the arguments of the call for which this module is imported."""
+    generator = (number for number in range(0))
+    frame = generator.gi_frame if isinstance(generator, GeneratorType) else None
+    assert frame is not None
+    return TracebackType(None, frame, 0, frame.f_lineno)
 
 
-CAPTURED_TRACEBACK: TracebackType | None = _some_traceback()
+CAPTURED_TRACEBACK: TracebackType | None = _traceback_of_no_caller()
 """What `__traceback__` of an exception is while captured code handles it: frames of captured code do not exist, and
 those of argand would keep every value of the capture alive."""
 
