@@ -9,6 +9,17 @@ import pytest
 from distributed.ranks import run_ranks
 
 PROGRAMS = "tests.distributed.collective_programs"
+CALLS = "tests.distributed.call_programs"
+GRAPHS = {
+    "all_reduce",
+    "broadcast",
+    "all_gather",
+    "all_gather_into_tensor",
+    "reduce_scatter_tensor",
+    "all_to_all_single",
+}
+"""Functions of torch.distributed that are operations of graphs."""
+
 TOLERANCE = {"eager": 1e-6, "aot_eager": 1e-6, "native": 1e-4}
 
 
@@ -47,3 +58,16 @@ def _starts(calls: list[str]) -> list[str]:
 def test_four_ranks_in_groups() -> None:
     answers = run_ranks(PROGRAMS, ["groups", "compare", "mixed"], ranks=4)
     assert not wrong(answers), "\n".join(wrong(answers))
+
+
+@pytest.mark.distributed
+def test_calls_in_many_forms() -> None:
+    """Results, their classes, memory, gradients and errors are eager's, and what is said to be captured is."""
+    for answer in run_ranks(CALLS, ["calls", "breaks"]):
+        found, broken = answer["calls"], answer["breaks"]
+        assert isinstance(found, Mapping) and isinstance(broken, Mapping)
+        assert not found["wrong"], "\n".join(f"{name}: {how}" for name, how in found["wrong"].items())
+        assert found["count"] > 200
+        for name, ids in broken.items():
+            assert bool(ids) == (name.partition(",")[0] not in GRAPHS and not name.startswith("functional")), name
+            assert set(ids) <= {"AG0105"}

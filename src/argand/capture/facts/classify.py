@@ -124,6 +124,8 @@ def handling(value: object) -> str:
     if kind == "tensor":
         return "tensor" if is_plain_tensor(value) else "refuse"
     if kind == "subclass":
+        if awaits(cls):
+            return "refuse" if is_a(value, torch.Tensor) and value.requires_grad else "tensor"
         return "tensor" if not why_not(cls) and is_plain_tensor(value) else "refuse"
     return kind
 
@@ -179,6 +181,12 @@ def is_slot(cls: type, name: str) -> bool:
 def in_instance_dict(obj: object, name: str) -> bool:
     """Whether the real object has `name` in its `__dict__`."""
     return name in (namespace(obj) or ())
+
+
+def awaits(cls: type) -> bool:
+    """Whether tensors of a class wait for other processes when they are read (functional collectives give them)."""
+    module = sys.modules.get("torch.distributed._functional_collectives")
+    return module is not None and cls is module.AsyncCollectiveTensor
 
 
 def why_not(cls: type) -> str:

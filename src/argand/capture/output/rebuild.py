@@ -307,6 +307,14 @@ def as_subclass(tensor: torch.Tensor, cls: type) -> torch.Tensor:
     return torch.Tensor.as_subclass(tensor, cls)
 
 
+def awaiting(tensor: torch.Tensor, completed: bool) -> torch.Tensor:
+    """A result of the graph as what a functional collective gives; nothing is left to wait for."""
+    wrap = torch.ops._c10d_functional._wrap_tensor_autograd
+    wrapped: torch.Tensor = wrap(tensor)
+    wrapped.completed = completed
+    return wrapped
+
+
 def set_tensor_attributes(tensor: torch.Tensor, attributes: dict[str, object]) -> None:
     """Python attributes, past any `__setattr__` of the class."""
     for key, value in attributes.items():

@@ -98,7 +98,10 @@ class Reconstructor(Values):
             self.asm.load_fast(name)
             return
         self._tensor(worn.plain)
-        self.emitter.call_helper(rebuild.as_subclass, (type(worn.tensor),))
+        if classify.awaits(type(worn.tensor)):
+            self.emitter.call_helper(rebuild.awaiting, (worn.tensor.completed,))
+        else:
+            self.emitter.call_helper(rebuild.as_subclass, (type(worn.tensor),))
         self.remember(worn.tensor)
         attributes = vars(worn.tensor)
         if attributes:

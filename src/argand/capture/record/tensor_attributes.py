@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from argand.capture.facts import classify
 from argand.capture.facts.frames import NULL
 from argand.capture.facts.interfaces import CaptureState, Interpreter
 from argand.capture.facts.kinds import is_a
@@ -21,6 +22,13 @@ _TORCH = os.path.join(os.path.dirname(torch.__file__), "")
 
 def read(state: CaptureState, tensor: torch.Tensor, name: str) -> object:
     """An attribute that the stand-in does not have: the real tensor's, or NULL."""
+    if classify.awaits(type(tensor)) and classify.is_slot(type(tensor), name):
+        raise graph_break(
+            kind="tensor state known only at run time",
+            context=name,
+            explanation=f"{name} of what a functional collective gives is known only when the program runs.",
+            hints=("read it outside the compiled function, or use wait()",),
+        )
     info = state.tensor_info(tensor)
     if info.source is None or info.real is None:
         return NULL

@@ -16,11 +16,12 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from argand import errors
-from argand.capture.facts.classify import why_not
+from argand.capture.facts.classify import awaits, why_not
 from argand.capture.facts.handlers import Args, Function, Kwargs
 from argand.capture.facts.interfaces import CaptureState, GraphBuilder
 from argand.capture.facts.kinds import is_a
 from argand.capture.facts.values.tensor_info import Dressed
+from argand.capture.sizes import awaited
 
 _Tensor = torch.Tensor
 PLAIN = (torch.Tensor, torch.nn.Parameter)
@@ -151,7 +152,8 @@ def call(builder: GraphBuilder, func: Any, args: Args, kwargs: Kwargs) -> Any:
     dressed: dict[int, torch.Tensor] = {}
     args = tuple([strip(builder, arg, dressed) for arg in args])
     kwargs = {key: strip(builder, value, dressed) for key, value in kwargs.items()}
-    return _same(builder.call(func, args, kwargs), dressed)
+    result = _same(builder.call(func, args, kwargs), dressed)
+    return awaited.shown(builder, func, args, kwargs, result, dressed)
 
 
 def _same(result: Any, dressed: dict[int, torch.Tensor]) -> Any:
@@ -254,7 +256,10 @@ def still_off(undressing: list[int]) -> errors.GraphBreak:
 
 
 def bare(tensor: torch.Tensor) -> torch.Tensor:
-    """The same memory as a plain tensor."""
+    """The same memory as a plain tensor; what is to come from other processes is there then."""
+    if awaits(type(tensor)):
+        arrived: torch.Tensor = tensor.trigger_wait()
+        return arrived
     return _Tensor.as_subclass(tensor, _Tensor)
 
 

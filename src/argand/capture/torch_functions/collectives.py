@@ -20,6 +20,7 @@ from argand.capture.facts.handlers import Args, Function, Kwargs
 from argand.capture.facts.interfaces import CaptureState
 from argand.capture.facts.kinds import is_a
 from argand.capture.facts.sources import ConstSource
+from argand.capture.sizes import awaited
 from argand.capture.torch_functions.torch_calls import (
     Handler,
     enter_late,
@@ -225,7 +226,12 @@ def _wait(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> object:
 
 def _wrapped(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> object:
     """What a functional collective gives: a tensor that waits when it is first read. The graph sees to that."""
-    return state.interpreter.call(torch.ops._c10d_functional.wait_tensor, args, kwargs)
+    plain = state.interpreter.call(torch.ops._c10d_functional.wait_tensor, args, kwargs)
+    if find("ops._c10d_functional._wrap_tensor_autograd") is None:
+        raise _refused(fn, "this version of torch makes of it what is not known here")
+    return awaited.dress_waiting(
+        state, plain, sys.modules["torch.distributed._functional_collectives"].AsyncCollectiveTensor
+    )
 
 
 # ----------------------------------------------------------------------- in place
@@ -268,10 +274,10 @@ def _flat(state: CaptureState, tensor: object) -> object:
 
 
 def _put(state: CaptureState, target: object, value: object) -> None:
-    """`target` holds `value` from now on, whatever its shape."""
+    """`target` holds `value` from now on, whatever its shape. Autograd does not notice, as it does not in eager."""
     interp = state.interpreter
     shaped = interp.call(torch.Tensor.reshape, (value, interp.getattr(target, "shape")), {})
-    interp.call(torch.Tensor.copy_, (target, shaped), {})
+    interp.call(torch.Tensor.copy_, (interp.getattr(target, "data"), shaped), {})
 
 
 def _member(state: CaptureState, fn: Function, bound: dict[str, Any]) -> tuple[str, int]:
@@ -400,6 +406,7 @@ enter_late({
     "distributed._functional_collectives._resolve_group distributed._functional_collectives._resolve_group_name":
         _resolve_group,
     "distributed._functional_collectives._maybe_wrap_tensor": _wrapped,
+    "distributed._functional_collectives.wait distributed._functional_collectives.trigger_wait": awaited.wait,
     "distributed.distributed_c10d._get_group_size_by_name": _size_by_name,
 })  # fmt: skip
 if _GROUP is not None:
