@@ -125,6 +125,16 @@ def search(y):
         if y.abs().max() < 1.2 or rounds > 4:
             return y, rounds
 
+def adapt(y, rounds):
+    print(end="")
+    total = 0
+    for i in range(rounds):
+        y = field(y)
+        while y.abs().max() > 1:
+            y = field(y) / 4
+            total += 1
+    return y, total
+
 def before(y, rounds):
     y = (y * 3).cos()
     print(end="")
@@ -153,6 +163,19 @@ def test_one_break_and_the_rest_is_pythons(name: str) -> None:
         assert str(program(x + 1, *args)) == str(compiled(x + 1, *args)) and len(backend.graphs) == seen
     assert len(findings.breaks) == 1 and len(findings.recompiles) == 0
     assert [backend.ops] == [3]  # of `field`
+
+
+def test_a_loop_behind_a_break_is_pythons_too() -> None:
+    """What goes on after a break before the loop is a resume function: its loop is the function's."""
+    program = library("/lib/site-packages/solvers/fixed.py").adapt
+    findings, backend = Findings(), CountingBackend()
+    compiled = argand.compile(program, backend=backend)
+    x = torch.linspace(0.1, 1.5, 3)
+    with findings.listening():
+        for _ in range(4):
+            assert str(program(x, 4)) == str(compiled(x, 4))
+    assert len(findings.breaks) == 2 and not findings.recompiles  # at `print`, and in the loop
+    assert backend.ops == 3  # of `field`
 
 
 def test_what_is_not_in_a_loop_is_captured_on_both_sides() -> None:

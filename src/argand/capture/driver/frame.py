@@ -342,7 +342,8 @@ class _Capture:
             raise failures.unsupported(ending, self.info.code) from None
         if ending.skip_frame or ending.sequence is None or ending.sequence in break_at:
             raise ending
-        if loops.left_alone(self.info.code, ending.instruction):
+        offsets = _process.session().original_offsets.get(self.info.code)
+        if loops.left_alone(self.info.code, ending.instruction, offsets):
             ending.in_loop = True
             raise ending
         self.reason = ending.reason

@@ -7,6 +7,7 @@ round by round: their bodies are the model.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from types import CodeType
 
 from argand.bytecode.decode import decode
@@ -14,11 +15,15 @@ from argand.bytecode.instruction import Instruction
 from argand.capture.facts.code.skip import library_of
 
 
-def left_alone(code: CodeType, at: object) -> bool:
-    """Whether an instruction is in a loop of its function, and the function is an installed package's."""
+def left_alone(code: CodeType, at: object, original_offsets: Mapping[int, int] | None) -> bool:
+    """Whether an instruction is in a loop of its function, and the function is an installed package's.
+
+    Arguments:
+        original_offsets: of the code of a resume function, whose instructions have the offsets of the user's.
+    """
     if not isinstance(at, Instruction) or at.offset is None or library_of(code.co_filename) in ("", "torch"):
         return False
-    instructions = decode(code)
+    instructions = decode(code, None, original_offsets)
     place = {id(inst): number for number, inst in enumerate(instructions)}
     here = next((number for number, inst in enumerate(instructions) if inst.offset == at.offset), None)
     if here is None:
