@@ -32,7 +32,6 @@ import torch
 
 import argand
 from argand.breaks.catalogue import pages
-from argand.breaks.page import program as page_program
 from argand.capture.driver.explain import Explanation, Findings, reason_text
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -107,10 +106,7 @@ def page(key: str) -> Recorded:
     """The two examples of a page of the catalogue."""
     found = pages()[key]
     result = {}
-    for which, example in (("before", found.before), ("after", found.after)):
-        if not example or sys.version_info < found.since:
-            continue
-        source = page_program(example)
+    for which, source in found.programs.items() if sys.version_info >= found.since else ():
         name = f"<page {key} {which}>"
         linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
         scope = types.ModuleType("page").__dict__

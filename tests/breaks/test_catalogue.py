@@ -26,7 +26,7 @@ from argand import errors
 from argand.breaks import render
 from argand.breaks.catalogue import SUBJECTS, pages
 from argand.breaks.ids import IDS, RETIRED
-from argand.breaks.page import Page, program
+from argand.breaks.page import Page
 from helpers import collected
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -54,6 +54,9 @@ def test_pages_say_what_why_and_what_to_do() -> None:
             assert text[0].isupper() or text.startswith(("`", "torch ")) or text[0].isdigit(), (page.id, text)
             assert text.endswith("."), (page.id, text)
         assert bool(page.before) == bool(page.after) != bool(page.unshown), page.id
+        if isinstance(page.after, dict):
+            lines = [line.strip() for line in page.before.splitlines()]
+            assert [lines.count(line) for line in page.after] == [1] * len(page.after), page.id
         assert not set(page.also) - set(IDS) and page.kind not in page.also, page.id
 
 
@@ -177,11 +180,8 @@ def test_examples(page: Page) -> None:
         pytest.skip(f"needs {page.condition}")
     real = argand.compile
     counts = []
-    for when, example, kinds in (
-        ("before", page.before, {page.kind, *page.also}),
-        ("after", page.after, set()),
-    ):
-        text, name = program(example), f"<{page.id} {when}>"
+    for when, text in page.programs.items():
+        name, kinds = f"<{page.id} {when}>", {page.kind, *page.also} if when == "before" else set()
         want, _, _ = outcome(text, name, eagerly)
         got, breaks, suppressed = outcome(text, name, compiled(real))
         assert want.strip() and got == want, name

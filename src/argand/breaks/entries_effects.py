@@ -48,18 +48,11 @@ PAGES: tuple[Page, ...] = (
 
         print(f(torch.ones(3))[0])
         """,
-        after="""
-        import os
-
-
-        @argand.compile
-        def f(x):
-            return x * 2
-
-
-        with open(os.devnull) as file:
-            print(f(torch.ones(3)))
-        """,
+        after={
+            "file = open(os.devnull)": "return x * 2",
+            "return x * 2, file": "",
+            "print(f(torch.ones(3))[0])": "with open(os.devnull) as file:\n    print(f(torch.ones(3)))",
+        },
     ),
     Page(
         kind="dynamic code",
@@ -72,9 +65,6 @@ PAGES: tuple[Page, ...] = (
             y = x * 2
             code = compile("1 + 1", "<text>", "eval")
             return y + (code is not None)
-
-
-        print(f(torch.ones(3)))
         """,
         after="""
         code = compile("1 + 1", "<text>", "eval")
@@ -83,9 +73,6 @@ PAGES: tuple[Page, ...] = (
         @argand.compile
         def f(x):
             return x * 2 + (code is not None)
-
-
-        print(f(torch.ones(3)))
         """,
     ),
     Page(
@@ -107,20 +94,11 @@ PAGES: tuple[Page, ...] = (
 
         print(f(torch.ones(3)))
         """,
-        after="""
-        import threading
-
-        lock = threading.Lock()
-
-
-        @argand.compile
-        def f(x):
-            return x * 2
-
-
-        with lock:
-            print(f(torch.ones(3)))
-        """,
+        after={
+            "with lock:": "return x * 2",
+            "return x * 2": "",
+            "print(f(torch.ones(3)))": "with lock:\n    print(f(torch.ones(3)))",
+        },
     ),
     Page(
         kind="change of the stance",
@@ -136,15 +114,11 @@ PAGES: tuple[Page, ...] = (
 
         print(f(torch.ones(3)))
         """,
-        after="""
-        @argand.compile
-        def f(x):
-            return x * 2
-
-
-        with argand.set_stance("default"):
-            print(f(torch.ones(3)))
-        """,
+        after={
+            'with argand.set_stance("default"):': "return x * 2",
+            "return x * 2": "",
+            "print(f(torch.ones(3)))": 'with argand.set_stance("default"):\n    print(f(torch.ones(3)))',
+        },
     ),
     Page(
         kind="graph break on request",
@@ -157,17 +131,11 @@ PAGES: tuple[Page, ...] = (
             y = x * 2
             argand.graph_break()
             return y + 1
-
-
-        print(f(torch.ones(3)))
         """,
         after="""
         @argand.compile
         def f(x):
             return x * 2 + 1
-
-
-        print(f(torch.ones(3)))
         """,
     ),
     Page(
@@ -184,22 +152,8 @@ PAGES: tuple[Page, ...] = (
         @argand.compile
         def f(x):
             return fetch(x * 2) * 3
-
-
-        print(f(torch.ones(3)))
         """,
-        after="""
-        def fetch(x):
-            return x + 1
-
-
-        @argand.compile
-        def f(x):
-            return fetch(x * 2) * 3
-
-
-        print(f(torch.ones(3)))
-        """,
+        after={'@argand.disable(reason="it talks to a server")': ""},
     ),
     Page(
         kind="torch function with outside effects",
@@ -212,9 +166,6 @@ PAGES: tuple[Page, ...] = (
         def f(x):
             torch.manual_seed(0)
             return x + torch.rand(3)
-
-
-        print(f(torch.ones(3)))
         """,
         after="""
         @argand.compile
@@ -223,7 +174,6 @@ PAGES: tuple[Page, ...] = (
 
 
         torch.manual_seed(0)
-        print(f(torch.ones(3)))
         """,
     ),
     Page(
@@ -273,9 +223,6 @@ PAGES: tuple[Page, ...] = (
         @argand.compile
         def f(x):
             return x * importlib.import_module(".prices", "shop").factor
-
-
-        print(f(torch.ones(3)))
         """,
         after="""
         import importlib
@@ -290,9 +237,6 @@ PAGES: tuple[Page, ...] = (
         @argand.compile
         def f(x):
             return x * prices.factor
-
-
-        print(f(torch.ones(3)))
         """,
     ),
     Page(
@@ -307,21 +251,8 @@ PAGES: tuple[Page, ...] = (
         @argand.compile
         def f(x):
             return x * 2 if "math" in list(sys.modules) else x
-
-
-        print(f(torch.ones(3)))
         """,
-        after="""
-        import sys
-
-
-        @argand.compile
-        def f(x):
-            return x * 2 if "math" in sys.modules else x
-
-
-        print(f(torch.ones(3)))
-        """,
+        after={'return x * 2 if "math" in list(sys.modules) else x': 'return x * 2 if "math" in sys.modules else x'},
     ),
     Page(
         kind="globals written as a dict",
@@ -342,18 +273,6 @@ PAGES: tuple[Page, ...] = (
 
         print(f(torch.ones(3)), calls)
         """,
-        after="""
-        calls = 0
-
-
-        @argand.compile
-        def f(x):
-            global calls
-            calls = calls + 2
-            return x * 2
-
-
-        print(f(torch.ones(3)), calls)
-        """,
+        after={"calls = calls + 1": "calls = calls + 2", 'globals()["calls"] += 1': ""},
     ),
 )

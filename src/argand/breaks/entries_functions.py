@@ -16,18 +16,12 @@ PAGES: tuple[Page, ...] = (
         @argand.compile
         def f(x):
             return torch.cond(x.sum() > 0, lambda x: x + torch.rand(3), lambda x: x - 1, (x,))
-
-
-        print(f(torch.ones(3)))
         """,
         after="""
         @argand.compile
         def f(x):
             noise = torch.rand(3)
             return torch.cond(x.sum() > 0, lambda x: x + noise, lambda x: x - 1, (x,))
-
-
-        print(f(torch.ones(3)))
         """,
     ),
     Page(
@@ -49,18 +43,7 @@ PAGES: tuple[Page, ...] = (
 
         print(f(torch.ones(1, 1, 4, 8)))
         """,
-        after="""
-        from torch.nn.attention.flex_attention import flex_attention
-
-
-        @argand.compile
-        def f(q):
-            with torch.autocast("cpu", dtype=torch.bfloat16):
-                return flex_attention(q, q, q).shape
-
-
-        print(f(torch.ones(1, 1, 4, 8, dtype=torch.bfloat16)))
-        """,
+        after={"print(f(torch.ones(1, 1, 4, 8)))": "print(f(torch.ones(1, 1, 4, 8, dtype=torch.bfloat16)))"},
         also=("modes left out of order",),
     ),
     Page(
@@ -124,24 +107,7 @@ PAGES: tuple[Page, ...] = (
 
         print(f(torch.ones(3, requires_grad=True)))
         """,
-        after="""
-        class Double(torch.autograd.Function):
-            @staticmethod
-            def forward(ctx, x):
-                return x * 2, 1
-
-            @staticmethod
-            def backward(ctx, grad, other):
-                return grad * 2
-
-
-        @argand.compile
-        def f(x):
-            return Double.apply(x)[0] + 1
-
-
-        print(f(torch.ones(3, requires_grad=True)))
-        """,
+        after={'return x * 2, {"unit": 1}': "return x * 2, 1"},
     ),
     Page(
         kind="autograd.Function returns its input",
@@ -166,24 +132,7 @@ PAGES: tuple[Page, ...] = (
 
         print(f(torch.ones(3, requires_grad=True)))
         """,
-        after="""
-        class Same(torch.autograd.Function):
-            @staticmethod
-            def forward(ctx, x):
-                return x.clone()
-
-            @staticmethod
-            def backward(ctx, grad):
-                return grad * 2
-
-
-        @argand.compile
-        def f(x):
-            return Same.apply(x) * 3
-
-
-        print(f(torch.ones(3, requires_grad=True)))
-        """,
+        after={"return x": "return x.clone()"},
     ),
     Page(
         kind="function transform",
@@ -195,17 +144,11 @@ PAGES: tuple[Page, ...] = (
         @argand.compile
         def f(x):
             return torch.vmap(lambda x: (x, torch.tensor(3.0)))(x)
-
-
-        print(f(torch.ones(3)))
         """,
         after="""
         @argand.compile
         def f(x):
             return torch.vmap(lambda x: (x, x * 0 + 3.0))(x)
-
-
-        print(f(torch.ones(3)))
         """,
     ),
     Page(
@@ -242,18 +185,12 @@ PAGES: tuple[Page, ...] = (
         @argand.compile
         def f(x):
             return torch.func.jvp(lambda x: x * torch.rand(3), (x,), (x,))[0]
-
-
-        print(f(torch.ones(3)))
         """,
         after="""
         @argand.compile
         def f(x):
             noise = torch.rand(3)
             return torch.func.jvp(lambda x: x * noise, (x,), (x,))[0]
-
-
-        print(f(torch.ones(3)))
         """,
     ),
     Page(
@@ -270,9 +207,6 @@ PAGES: tuple[Page, ...] = (
         @argand.compile
         def f(x):
             return torch.func.grad(lambda x, scale: (x * scale.factor).sum())(x, Scale())
-
-
-        print(f(torch.ones(3)))
         """,
         after="""
         class Scale:
@@ -283,9 +217,6 @@ PAGES: tuple[Page, ...] = (
         def f(x):
             scale = Scale()
             return torch.func.grad(lambda x: (x * scale.factor).sum())(x)
-
-
-        print(f(torch.ones(3)))
         """,
     ),
     Page(
@@ -344,22 +275,7 @@ PAGES: tuple[Page, ...] = (
 
         print(f(torch.ones(3)), log)
         """,
-        after="""
-        log = []
-
-
-        def double(x):
-            return (x * 2).sum()
-
-
-        @argand.compile
-        def f(x):
-            log.append("called")
-            return torch.func.grad(double)(x)
-
-
-        print(f(torch.ones(3)), log)
-        """,
+        after={'log.append("called")': "", "def f(x):": 'def f(x):\n    log.append("called")'},
     ),
     Page(
         kind="write in a subgraph",
@@ -385,24 +301,7 @@ PAGES: tuple[Page, ...] = (
 
         print(f(torch.ones(3, requires_grad=True)), total)
         """,
-        after="""
-        from torch.utils.checkpoint import checkpoint
-
-        total = torch.zeros(())
-
-
-        def double(x):
-            return x * 2
-
-
-        @argand.compile
-        def f(x):
-            total.add_(1)
-            return checkpoint(double, x, use_reentrant=False)
-
-
-        print(f(torch.ones(3, requires_grad=True)), total)
-        """,
+        after={"total.add_(1)": "", "def f(x):": "def f(x):\n    total.add_(1)"},
     ),
     Page(
         kind="tensor leaves a subgraph",

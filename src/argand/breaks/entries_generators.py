@@ -73,24 +73,11 @@ PAGES: tuple[Page, ...] = (
 
         print(f(torch.ones(3), numbers()))
         """,
-        after="""
-        def numbers():
-            try:
-                yield from range(3)
-            finally:
-                pass
-
-
-        @argand.compile
-        def f(x):
-            for n in numbers():
-                if n == 1:
-                    break
-            return x * 2
-
-
-        print(f(torch.ones(3)))
-        """,
+        after={
+            "def f(x, numbers):": "def f(x):",
+            "for n in numbers:": "for n in numbers():",
+            "print(f(torch.ones(3), numbers()))": "print(f(torch.ones(3)))",
+        },
         also=("iterator from outside", "iterator from before a graph break"),
     ),
     Page(
@@ -115,9 +102,6 @@ PAGES: tuple[Page, ...] = (
                 first()
             except ValueError:
                 return x * 2
-
-
-        print(f(torch.ones(3)))
         """,
         after="""
         def numbers():
@@ -139,9 +123,6 @@ PAGES: tuple[Page, ...] = (
                 first()
             except ValueError:
                 return x * 2
-
-
-        print(f(torch.ones(3)))
         """,
     ),
     Page(
@@ -213,23 +194,8 @@ PAGES: tuple[Page, ...] = (
         def f(x):
             it = numbers()
             return x * 2 if it.gi_frame is not None else x
-
-
-        print(f(torch.ones(3)))
         """,
-        after="""
-        def numbers():
-            yield 1
-
-
-        @argand.compile
-        def f(x):
-            it = numbers()
-            return x * 2 if not it.gi_running else x
-
-
-        print(f(torch.ones(3)))
-        """,
+        after={"return x * 2 if it.gi_frame is not None else x": "return x * 2 if not it.gi_running else x"},
     ),
     Page(
         kind="raise of an exception from outside",
@@ -247,17 +213,7 @@ PAGES: tuple[Page, ...] = (
 
         print(f(torch.ones(3), ValueError("kept")))
         """,
-        after="""
-        @argand.compile
-        def f(x, error):
-            try:
-                raise ValueError("new") from error
-            except ValueError:
-                return x * 2
-
-
-        print(f(torch.ones(3), ValueError("kept")))
-        """,
+        after={"raise error": 'raise ValueError("new") from error'},
     ),
     Page(
         kind="exception from outside",
@@ -275,16 +231,11 @@ PAGES: tuple[Page, ...] = (
         error = ValueError("kept")
         print(f(torch.ones(3), error), error)
         """,
-        after="""
-        @argand.compile
-        def f(x):
-            return x * 2
-
-
-        error = ValueError("kept")
-        error.__init__("other")
-        print(f(torch.ones(3)), error)
-        """,
+        after={
+            "def f(x, error):": "def f(x):",
+            'error.__init__("other")': "",
+            "print(f(torch.ones(3), error), error)": 'error.__init__("other")\nprint(f(torch.ones(3)), error)',
+        },
     ),
     Page(
         kind="exception state from outside",
@@ -305,20 +256,11 @@ PAGES: tuple[Page, ...] = (
         except KeyError:
             print(f(torch.ones(3)))
         """,
-        after="""
-        import sys
-
-
-        @argand.compile
-        def f(x, kind):
-            return x * 2 if kind is KeyError else x
-
-
-        try:
-            raise KeyError
-        except KeyError:
-            print(f(torch.ones(3), sys.exc_info()[0]))
-        """,
+        after={
+            "def f(x):": "def f(x, kind):",
+            "return x * 2 if sys.exc_info()[0] is KeyError else x": "return x * 2 if kind is KeyError else x",
+            "print(f(torch.ones(3)))": "print(f(torch.ones(3), sys.exc_info()[0]))",
+        },
     ),
     Page(
         kind="traceback inspected",
@@ -340,21 +282,11 @@ PAGES: tuple[Page, ...] = (
         except ValueError as error:
             print(f(torch.ones(3), error.__traceback__))
         """,
-        after="""
-        def lineno(traceback):
-            return traceback.tb_lineno
-
-
-        @argand.compile
-        def f(x, line):
-            return x * (line > 0)
-
-
-        try:
-            raise ValueError
-        except ValueError as error:
-            print(f(torch.ones(3), lineno(error.__traceback__)))
-        """,
+        after={
+            "def f(x, traceback):": "def f(x, line):",
+            "return x * (lineno(traceback) > 0)": "return x * (line > 0)",
+            "print(f(torch.ones(3), error.__traceback__))": "print(f(torch.ones(3), lineno(error.__traceback__)))",
+        },
     ),
     Page(
         kind="graph break inside an except block",

@@ -16,9 +16,6 @@ PAGES: tuple[Page, ...] = (
         def f(x):
             type Number = int | float
             return x * 2
-
-
-        print(f(torch.ones(3)))
         """,
         after="""
         type Number = int | float
@@ -27,9 +24,6 @@ PAGES: tuple[Page, ...] = (
         @argand.compile
         def f(x):
             return x * 2
-
-
-        print(f(torch.ones(3)))
         """,
         since=(3, 12),
     ),
@@ -51,21 +45,7 @@ PAGES: tuple[Page, ...] = (
         with argand.config.patch(inline_limit=20):
             print(f(torch.ones(3)))
         """,
-        after="""
-        def power(x, n):
-            for _ in range(n):
-                x = x * 1.0
-            return x
-
-
-        @argand.compile
-        def f(x):
-            return power(x, 30)
-
-
-        with argand.config.patch(inline_limit=20):
-            print(f(torch.ones(3)))
-        """,
+        after={"return x if n == 0 else power(x * 1.0, n - 1)": "for _ in range(n):\n    x = x * 1.0\nreturn x"},
         also=(),
     ),
     Page(
@@ -80,9 +60,6 @@ PAGES: tuple[Page, ...] = (
             for n in range(210_000):
                 x = x + 1 if n % 9000 == 0 else x
             return x
-
-
-        print(f(torch.ones(3)))
         """,
         after="""
         def add(x):
@@ -94,9 +71,6 @@ PAGES: tuple[Page, ...] = (
             for _ in range(0, 210_000, 9000):
                 x = add(x)
             return x
-
-
-        print(f(torch.ones(3)))
         """,
     ),
     Page(
@@ -173,19 +147,8 @@ PAGES: tuple[Page, ...] = (
             y = x * 2
             argand.graph_break()
             return y + len(locals())
-
-
-        print(f(torch.ones(3)))
         """,
-        after="""
-        @argand.compile
-        def f(x):
-            y = x * 2
-            return y + len(("x", "y"))
-
-
-        print(f(torch.ones(3)))
-        """,
+        after={"argand.graph_break()": 'return y + len(("x", "y"))', "return y + len(locals())": ""},
     ),
     Page(
         kind="program not repeatable",
@@ -211,16 +174,10 @@ PAGES: tuple[Page, ...] = (
         y, rest = f(torch.ones(3))
         print(y, list(rest))
         """,
-        after="""
-        @argand.compile
-        def f(x):
-            first, *rest = (n for n in (1, 2, 3))
-            return x * first, rest
-
-
-        y, rest = f(torch.ones(3))
-        print(y, list(rest))
-        """,
+        after={
+            "rest = (n for n in (1, 2, 3))": "first, *rest = (n for n in (1, 2, 3))",
+            "return x * next(rest), rest": "return x * first, rest",
+        },
         also=("iterator from before a graph break",),
     ),
     Page(
@@ -241,19 +198,11 @@ PAGES: tuple[Page, ...] = (
         with argand.config.patch(suppress_errors=True):
             print(f(torch.ones(3)))
         """,
-        after="""
-        def working(graph, inputs):
-            return graph.forward
-
-
-        @argand.compile(backend=working)
-        def f(x):
-            return x * 2
-
-
-        with argand.config.patch(suppress_errors=True):
-            print(f(torch.ones(3)))
-        """,
+        after={
+            "def broken(graph, inputs):": "def working(graph, inputs):",
+            'raise ValueError("no kernels today")': "return graph.forward",
+            "@argand.compile(backend=broken)": "@argand.compile(backend=working)",
+        },
     ),
     Page(
         kind="error inside argand",

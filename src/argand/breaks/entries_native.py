@@ -81,9 +81,6 @@ PAGES: tuple[Page, ...] = (
         @argand.compile
         def f(x):
             return x * 2 + sum(map(functools.partial(increase), [1, 2]))
-
-
-        print(f(torch.ones(3)))
         """,
         after="""
         def increase(n):
@@ -93,9 +90,6 @@ PAGES: tuple[Page, ...] = (
         @argand.compile
         def f(x):
             return x * 2 + sum(map(increase, [1, 2]))
-
-
-        print(f(torch.ones(3)))
         """,
     ),
     Page(
@@ -111,14 +105,11 @@ PAGES: tuple[Page, ...] = (
 
         print(f(torch.ones(3), iter([1, 2, 3])))
         """,
-        after="""
-        @argand.compile
-        def f(x, number):
-            return x * number
-
-
-        print(f(torch.ones(3), next(iter([1, 2, 3]))))
-        """,
+        after={
+            "def f(x, numbers):": "def f(x, number):",
+            "return x * next(numbers)": "return x * number",
+            "print(f(torch.ones(3), iter([1, 2, 3])))": "print(f(torch.ones(3), next(iter([1, 2, 3]))))",
+        },
     ),
     Page(
         kind="iterator from before a graph break",
@@ -136,16 +127,7 @@ PAGES: tuple[Page, ...] = (
 
         print(f(torch.ones(3)))
         """,
-        after="""
-        @argand.compile
-        def f(x):
-            factors = (n + 1 for n in range(2))
-            return x * sum(factors)
-
-
-        print("begin")
-        print(f(torch.ones(3)))
-        """,
+        after={'print("begin")': "", "print(f(torch.ones(3)))": 'print("begin")\nprint(f(torch.ones(3)))'},
         also=("print",),
     ),
     Page(
@@ -174,17 +156,10 @@ PAGES: tuple[Page, ...] = (
 
         print(f(torch.ones(3)))
         """,
-        after="""
-        @argand.compile
-        def f(x):
-            for factor in (2, 3, 4):
-                x = x * factor
-            return x
-
-
-        print("multiplied\\nmultiplied\\nmultiplied")
-        print(f(torch.ones(3)))
-        """,
+        after={
+            'print("multiplied")': "",
+            "print(f(torch.ones(3)))": 'print("multiplied\\nmultiplied\\nmultiplied")\nprint(f(torch.ones(3)))',
+        },
         also=("print",),
     ),
     Page(
@@ -214,19 +189,7 @@ PAGES: tuple[Page, ...] = (
 
         print(f(torch.ones(6), Sizes([2, 3])))
         """,
-        after="""
-        class Sizes(list):
-            def __getitem__(self, i):
-                return list.__getitem__(self, i) + 0
-
-
-        @argand.compile
-        def f(x, sizes):
-            return x.reshape([sizes[0], sizes[1]])
-
-
-        print(f(torch.ones(6), Sizes([2, 3])))
-        """,
+        after={"return x.reshape(sizes)": "return x.reshape([sizes[0], sizes[1]])"},
     ),
     Page(
         kind="native code that calls Python",
@@ -243,9 +206,6 @@ PAGES: tuple[Page, ...] = (
         def f(x):
             alias = scope["Number"]
             return x * 2 if alias.__value__ == int | float else x
-
-
-        print(f(torch.ones(3)))
         """,
         after="""
         scope = {}
@@ -256,9 +216,6 @@ PAGES: tuple[Page, ...] = (
         @argand.compile
         def f(x):
             return x * 2 if value == int | float else x
-
-
-        print(f(torch.ones(3)))
         """,
         since=(3, 12),
     ),
@@ -277,23 +234,8 @@ PAGES: tuple[Page, ...] = (
         @argand.compile
         def f(x):
             return x * int(Whole())
-
-
-        print(f(torch.ones(3)))
         """,
-        after="""
-        class Whole:
-            def __int__(self):
-                return 1
-
-
-        @argand.compile
-        def f(x):
-            return x * int(Whole())
-
-
-        print(f(torch.ones(3)))
-        """,
+        after={"return True": "return 1"},
     ),
     Page(
         kind="native descriptor used by hand",
@@ -317,22 +259,8 @@ PAGES: tuple[Page, ...] = (
         def f(x):
             scale.__defaults__ = (3,)
             return scale(x)
-
-
-        print(f(torch.ones(3)))
         """,
-        after="""
-        def scale(x, factor=2):
-            return x * factor
-
-
-        @argand.compile
-        def f(x):
-            return scale(x, 3)
-
-
-        print(f(torch.ones(3)))
-        """,
+        after={"scale.__defaults__ = (3,)": "return scale(x, 3)", "return scale(x)": ""},
     ),
     Page(
         kind="lru_cache statistics",
@@ -397,9 +325,6 @@ PAGES: tuple[Page, ...] = (
         def f(x):
             table["calls"] += 1
             return x * total(3)[0]
-
-
-        print(f(torch.ones(3)))
         """,
         after="""
         table = {"calls": 0, "factor": 2.0}
@@ -413,9 +338,6 @@ PAGES: tuple[Page, ...] = (
         def f(x):
             table["calls"] += 1
             return x * total(3, table["factor"])[0]
-
-
-        print(f(torch.ones(3)))
         """,
     ),
     Page(
@@ -438,9 +360,6 @@ PAGES: tuple[Page, ...] = (
         @argand.compile
         def f(x):
             return x * factor(1)
-
-
-        print(f(torch.ones(3)))
         """,
         after="""
         import functools
@@ -454,9 +373,6 @@ PAGES: tuple[Page, ...] = (
         @argand.compile
         def f(x):
             return x * factor(1)
-
-
-        print(f(torch.ones(3)))
         """,
     ),
     Page(
@@ -475,16 +391,6 @@ PAGES: tuple[Page, ...] = (
 
         print(f(torch.ones(3), Decimal("1.5")))
         """,
-        after="""
-        from decimal import Decimal
-
-
-        @argand.compile
-        def f(x, price):
-            return x * float(price) * 2
-
-
-        print(f(torch.ones(3), Decimal("1.5")))
-        """,
+        after={"return x * float(price * 2)": "return x * float(price) * 2"},
     ),
 )

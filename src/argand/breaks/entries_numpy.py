@@ -24,17 +24,11 @@ PAGES: tuple[Page, ...] = (
 
         print(f(torch.ones(3)))
         """,
-        after="""
-        import numpy as np
-
-
-        @argand.compile
-        def f(x):
-            return x * 2
-
-
-        print(torch.from_numpy(np.unwrap(f(torch.ones(3)).numpy())))
-        """,
+        after={
+            "y = x.numpy() * 2": "return x * 2",
+            "return torch.from_numpy(np.unwrap(y))": "",
+            "print(f(torch.ones(3)))": "print(torch.from_numpy(np.unwrap(f(torch.ones(3)).numpy())))",
+        },
         needs=("numpy",),
     ),
     Page(
@@ -57,19 +51,11 @@ PAGES: tuple[Page, ...] = (
 
         print(f(torch.ones(3)))
         """,
-        after="""
-        import numpy as np
-
-        names = np.array(["one", "two"])
-
-
-        @argand.compile
-        def f(x, text):
-            return x * len(text)
-
-
-        print(f(torch.ones(3), f"{names}"))
-        """,
+        after={
+            "def f(x):": "def f(x, text):",
+            'return x * len(f"{names}")': "return x * len(text)",
+            "print(f(torch.ones(3)))": 'print(f(torch.ones(3), f"{names}"))',
+        },
     ),
     Page(
         kind="numpy on values from outside",
@@ -97,20 +83,7 @@ PAGES: tuple[Page, ...] = (
         array = np.ones(3)
         print(f(array, array[:]))
         """,
-        after="""
-        import numpy as np
-
-
-        @argand.compile
-        def f(a):
-            b = a[:]
-            a += 1
-            return torch.from_numpy(a * b)
-
-
-        array = np.ones(3)
-        print(f(array))
-        """,
+        after={"def f(a, b):": "def f(a):\n    b = a[:]", "print(f(array, array[:]))": "print(f(array))"},
         needs=("numpy",),
     ),
     Page(

@@ -18,17 +18,11 @@ PAGES: tuple[Page, ...] = (
         @argand.compile
         def f(x):
             return torch.full((3,), np.complex64(2)) + x
-
-
-        print(f(torch.ones(3)))
         """,
         after="""
         @argand.compile
         def f(x):
             return torch.full((3,), complex(2)) + x
-
-
-        print(f(torch.ones(3)))
         """,
         needs=("numpy",),
     ),
@@ -50,18 +44,7 @@ PAGES: tuple[Page, ...] = (
 
         print(f(torch.ones(3, 2)))
         """,
-        after="""
-        weights = {"first": torch.eye(3)}
-
-
-        @argand.compile
-        def f(x):
-            y = x + 1
-            return weights["first"] @ y
-
-
-        print(f(torch.ones(3, 2)))
-        """,
+        after={'weights = {"first": torch.eye(3).to_sparse()}': 'weights = {"first": torch.eye(3)}'},
         also=("argument cannot be captured",),
     ),
     Page(
@@ -80,14 +63,7 @@ PAGES: tuple[Page, ...] = (
 
         print(f(torch.ones(3, 2), torch.eye(3).to_sparse()))
         """,
-        after="""
-        @argand.compile
-        def f(x, weight):
-            return weight @ x
-
-
-        print(f(torch.ones(3, 2), torch.eye(3)))
-        """,
+        after={"print(f(torch.ones(3, 2), torch.eye(3).to_sparse()))": "print(f(torch.ones(3, 2), torch.eye(3)))"},
     ),
     Page(
         kind="tensor of a class that graphs cannot hold",
@@ -108,19 +84,7 @@ PAGES: tuple[Page, ...] = (
 
         print(f(torch.ones(3)).as_subclass(torch.Tensor))
         """,
-        after="""
-        class Unit(torch.Tensor):
-            name = ""
-
-
-        @argand.compile
-        def f(x):
-            y = x * 2
-            return y.as_subclass(Unit)
-
-
-        print(f(torch.ones(3)).as_subclass(torch.Tensor))
-        """,
+        after={'__slots__ = ("name",)': 'name = ""'},
         also=("argument cannot be captured",),
     ),
     Page(
@@ -139,16 +103,10 @@ PAGES: tuple[Page, ...] = (
 
         print(f(torch.ones(3)))
         """,
-        after="""
-        @argand.compile
-        def f(x):
-            weight = x * 2
-            return weight + 1
-
-
-        weight = torch.nn.Parameter(f(torch.ones(3)))
-        print(weight)
-        """,
+        after={
+            "weight = torch.nn.Parameter(x * 2)": "weight = x * 2",
+            "print(f(torch.ones(3)))": "weight = torch.nn.Parameter(f(torch.ones(3)))\nprint(weight)",
+        },
     ),
     Page(
         kind="tensor constructor",
@@ -159,18 +117,8 @@ PAGES: tuple[Page, ...] = (
         @argand.compile
         def f(x):
             return x.new_tensor(x * 2)
-
-
-        print(f(torch.ones(3)))
         """,
-        after="""
-        @argand.compile
-        def f(x):
-            return (x * 2).clone().detach()
-
-
-        print(f(torch.ones(3)))
-        """,
+        after={"return x.new_tensor(x * 2)": "return (x * 2).clone().detach()"},
     ),
     Page(
         kind="tensor from foreign memory",
@@ -192,21 +140,11 @@ PAGES: tuple[Page, ...] = (
 
         print(f(torch.ones(3)))
         """,
-        after="""
-        import tempfile
-
-        file = tempfile.NamedTemporaryFile()
-        file.write(bytes(12))
-        file.flush()
-
-
-        @argand.compile
-        def f(x, y):
-            return x + y
-
-
-        print(f(torch.ones(3), torch.from_file(file.name, size=3)))
-        """,
+        after={
+            "def f(x):": "def f(x, y):",
+            "return x + torch.from_file(file.name, size=3)": "return x + y",
+            "print(f(torch.ones(3)))": "print(f(torch.ones(3), torch.from_file(file.name, size=3)))",
+        },
     ),
     Page(
         kind="tensor of unknown origin",
@@ -219,19 +157,8 @@ PAGES: tuple[Page, ...] = (
         def f(x):
             pair = torch.nested.nested_tensor([x, x])
             return pair.unbind()[0] + 1
-
-
-        print(f(torch.ones(3)))
         """,
-        after="""
-        @argand.compile
-        def f(x):
-            pair = torch.stack([x, x])
-            return pair.unbind()[0] + 1
-
-
-        print(f(torch.ones(3)))
-        """,
+        after={"pair = torch.nested.nested_tensor([x, x])": "pair = torch.stack([x, x])"},
         also=("argument cannot be captured",),
     ),
     Page(
@@ -275,9 +202,6 @@ PAGES: tuple[Page, ...] = (
             except RuntimeError:
                 pass
             return y * 2
-
-
-        print(f(torch.ones(3)))
         """,
         after="""
         @argand.compile
@@ -285,9 +209,6 @@ PAGES: tuple[Page, ...] = (
             y = x.expand(3, 3).clone()
             y.add_(0)
             return y * 2
-
-
-        print(f(torch.ones(3)))
         """,
     ),
     Page(
@@ -309,18 +230,7 @@ PAGES: tuple[Page, ...] = (
 
         print(f(torch.ones(2, 3).as_subclass(Named)).as_subclass(torch.Tensor))
         """,
-        after="""
-        class Named(torch.Tensor):
-            pass
-
-
-        @argand.compile
-        def f(x):
-            return x.t() * 2
-
-
-        print(f(torch.ones(2, 3).as_subclass(Named)).as_subclass(torch.Tensor))
-        """,
+        after={"x.t_()": "return x.t() * 2", "return x * 2": ""},
     ),
     Page(
         kind="tensor attribute assignment",
@@ -338,17 +248,11 @@ PAGES: tuple[Page, ...] = (
 
         print(f(torch.ones(3)))
         """,
-        after="""
-        @argand.compile
-        def f(x):
-            y = x * 2
-            return y + 1, y
-
-
-        x = torch.ones(3)
-        y, x.data = f(x)
-        print(y)
-        """,
+        after={
+            "x.data = y": "return y + 1, y",
+            "return y + 1": "",
+            "print(f(torch.ones(3)))": "x = torch.ones(3)\ny, x.data = f(x)\nprint(y)",
+        },
     ),
     Page(
         kind="attribute of a tensor written",
@@ -361,20 +265,8 @@ PAGES: tuple[Page, ...] = (
             attributes = x.__dict__
             x.unit = 3
             return x * (len(attributes) + x.unit)
-
-
-        print(f(torch.ones(3)))
         """,
-        after="""
-        @argand.compile
-        def f(x):
-            attributes = {}
-            x.unit = 3
-            return x * (len(attributes) + x.unit)
-
-
-        print(f(torch.ones(3)))
-        """,
+        after={"attributes = x.__dict__": "attributes = {}"},
     ),
     Page(
         kind="attributes of a tensor looked at",
@@ -387,20 +279,8 @@ PAGES: tuple[Page, ...] = (
             x.unit = 3
             attributes = vars(x)
             return x * (len(attributes) + x.unit)
-
-
-        print(f(torch.ones(3)))
         """,
-        after="""
-        @argand.compile
-        def f(x):
-            x.unit = 3
-            attributes = [getattr(x, "unit")]
-            return x * (len(attributes) + x.unit)
-
-
-        print(f(torch.ones(3)))
-        """,
+        after={"attributes = vars(x)": 'attributes = [getattr(x, "unit")]'},
     ),
     Page(
         kind="autograd state of an input changed",
@@ -416,14 +296,7 @@ PAGES: tuple[Page, ...] = (
 
         print(f(torch.ones(3)))
         """,
-        after="""
-        @argand.compile
-        def f(x):
-            return (x * 2).sum()
-
-
-        print(f(torch.ones(3).requires_grad_()))
-        """,
+        after={"x.requires_grad_()": "", "print(f(torch.ones(3)))": "print(f(torch.ones(3).requires_grad_()))"},
     ),
     Page(
         kind="legacy tensor type name",
@@ -435,18 +308,8 @@ PAGES: tuple[Page, ...] = (
         @argand.compile
         def f(x):
             return x.type("torch.sparse.FloatTensor")
-
-
-        print(f(torch.ones(3)))
         """,
-        after="""
-        @argand.compile
-        def f(x):
-            return x.to(torch.float64)
-
-
-        print(f(torch.ones(3)))
-        """,
+        after={'return x.type("torch.sparse.FloatTensor")': "return x.to(torch.float64)"},
     ),
     Page(
         kind="hook on a tensor",
@@ -492,15 +355,6 @@ PAGES: tuple[Page, ...] = (
         x = torch.ones(3, requires_grad=True)
         print(f(x, x**2))
         """,
-        after="""
-        @argand.compile
-        def f(x):
-            y = x**2
-            return torch.autograd.grad(y.sum(), x)[0] * 2
-
-
-        x = torch.ones(3, requires_grad=True)
-        print(f(x))
-        """,
+        after={"def f(x, y):": "def f(x):\n    y = x**2", "print(f(x, x**2))": "print(f(x))"},
     ),
 )

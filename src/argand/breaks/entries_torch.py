@@ -16,18 +16,12 @@ PAGES: tuple[Page, ...] = (
         def f(x):
             y = x * 2
             return torch.autograd.functional.jvp(torch.sin, y, y)[1]
-
-
-        print(f(torch.ones(3)))
         """,
         after="""
         @argand.compile
         def f(x):
             y = x * 2
             return torch.func.jvp(torch.sin, (y,), (y,))[1]
-
-
-        print(f(torch.ones(3)))
         """,
     ),
     Page(
@@ -41,20 +35,8 @@ PAGES: tuple[Page, ...] = (
             y = x * 2
             y.set_(x + 1)
             return y
-
-
-        print(f(torch.ones(3)))
         """,
-        after="""
-        @argand.compile
-        def f(x):
-            y = x * 2
-            y.copy_(x + 1)
-            return y
-
-
-        print(f(torch.ones(3)))
-        """,
+        after={"y.set_(x + 1)": "y.copy_(x + 1)"},
     ),
     Page(
         kind="torch function that is not known",
@@ -70,14 +52,11 @@ PAGES: tuple[Page, ...] = (
 
         print(f(torch.ones(3)))
         """,
-        after="""
-        @argand.compile
-        def f(x, text):
-            return x * (len(text) > 0)
-
-
-        print(f(torch.ones(3), torch.__config__.parallel_info()))
-        """,
+        after={
+            "def f(x):": "def f(x, text):",
+            "text = torch.__config__.parallel_info()": "",
+            "print(f(torch.ones(3)))": "print(f(torch.ones(3), torch.__config__.parallel_info()))",
+        },
     ),
     Page(
         kind="torch object that is not known",
@@ -91,21 +70,11 @@ PAGES: tuple[Page, ...] = (
         @argand.compile
         def f(x):
             return scripted(x) + 1
-
-
-        print(f(torch.ones(3)))
         """,
-        after="""
-        relu = torch.nn.ReLU()
-
-
-        @argand.compile
-        def f(x):
-            return relu(x) + 1
-
-
-        print(f(torch.ones(3)))
-        """,
+        after={
+            "scripted = torch.jit.script(torch.nn.ReLU())": "relu = torch.nn.ReLU()",
+            "return scripted(x) + 1": "return relu(x) + 1",
+        },
     ),
     Page(
         kind="torch function of an object",
@@ -128,23 +97,10 @@ PAGES: tuple[Page, ...] = (
 
         print(f(torch.ones(3), wrapped))
         """,
-        after="""
-        class Wrapped:
-            @classmethod
-            def __torch_function__(cls, func, types, args=(), kwargs=None):
-                return 7
-
-
-        wrapped = Wrapped()
-
-
-        @argand.compile
-        def f(x, other):
-            return other < x
-
-
-        print(f(torch.ones(3), wrapped))
-        """,
+        after={
+            "pass": "@classmethod\ndef __torch_function__(cls, func, types, args=(), kwargs=None):\n    return 7",
+            "wrapped.__torch_function__ = lambda func, types, args=(), kwargs=None: 7": "",
+        },
     ),
     Page(
         kind="torch function without an implementation",
@@ -167,9 +123,6 @@ PAGES: tuple[Page, ...] = (
                 return x + torch.sin(wrapped)
             except TypeError:
                 return x
-
-
-        print(f(torch.ones(3)))
         """,
         after="""
         class Wrapped:
@@ -184,9 +137,6 @@ PAGES: tuple[Page, ...] = (
         @argand.compile
         def f(x):
             return x + torch.sin(wrapped)
-
-
-        print(f(torch.ones(3)))
         """,
     ),
     Page(
@@ -205,23 +155,8 @@ PAGES: tuple[Page, ...] = (
         def f(x):
             noise = torch.rand(3)
             return x * (largest(noise) < 2)
-
-
-        print(f(torch.ones(3)))
         """,
-        after="""
-        @torch.compiler.assume_constant_result
-        def largest(x):
-            return float(x.max())
-
-
-        @argand.compile
-        def f(x):
-            return x * (largest(x) < 2)
-
-
-        print(f(torch.ones(3)))
-        """,
+        after={"noise = torch.rand(3)": "return x * (largest(x) < 2)", "return x * (largest(noise) < 2)": ""},
         also=("data-dependent value",),
     ),
     Page(
@@ -297,20 +232,8 @@ PAGES: tuple[Page, ...] = (
                 y = x * 2
                 argand.graph_break()
             return y
-
-
-        print(f(torch.ones(3)))
         """,
-        after="""
-        @argand.compile
-        def f(x):
-            with torch.inference_mode():
-                y = x * 2
-            return y
-
-
-        print(f(torch.ones(3)))
-        """,
+        after={"argand.graph_break()": ""},
         also=("graph break on request",),
     ),
     Page(
@@ -337,16 +260,7 @@ PAGES: tuple[Page, ...] = (
 
         print(f(torch.eye(3)))
         """,
-        after="""
-        @argand.compile
-        def f(x):
-            with torch.autocast("cpu", dtype=torch.bfloat16):
-                y = x @ x
-            return y
-
-
-        print(f(torch.eye(3)))
-        """,
+        after={"argand.graph_break()": ""},
         also=("graph break on request",),
     ),
     Page(
@@ -365,25 +279,8 @@ PAGES: tuple[Page, ...] = (
         def f(x):
             y = x + 1
             return double(y)
-
-
-        print(f(torch.ones(3)))
         """,
-        after="""
-        def double(x):
-            with torch.device("cpu"):
-                with torch._C.DisableTorchFunctionSubclass():
-                    return x * 2
-
-
-        @argand.compile
-        def f(x):
-            y = x + 1
-            return double(y)
-
-
-        print(f(torch.ones(3)))
-        """,
+        after={"with torch._C.DisableTorchFunction():": "with torch._C.DisableTorchFunctionSubclass():"},
         also=("graph ends inside a torch-function mode",),
     ),
     Page(
@@ -400,21 +297,8 @@ PAGES: tuple[Page, ...] = (
                 z = torch.ones(3)
                 argand.graph_break()
             return y + z
-
-
-        print(f(torch.ones(3)))
         """,
-        after="""
-        @argand.compile
-        def f(x):
-            y = x * 2
-            with torch.device("cpu"):
-                z = torch.ones(3)
-            return y + z
-
-
-        print(f(torch.ones(3)))
-        """,
+        after={"argand.graph_break()": ""},
         also=("graph break on request", "modes left out of order"),
     ),
     Page(
@@ -430,21 +314,8 @@ PAGES: tuple[Page, ...] = (
                 z = y + 1
                 argand.graph_break()
             return y + z
-
-
-        print(f(torch.ones(3)))
         """,
-        after="""
-        @argand.compile
-        def f(x):
-            y = x * 2
-            with torch._C.DisableTorchFunctionSubclass():
-                z = y + 1
-            return y + z
-
-
-        print(f(torch.ones(3)))
-        """,
+        after={"argand.graph_break()": ""},
         also=(),
     ),
 )

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import itertools
+import re
 import textwrap
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from argand.breaks.ids import IDS
 
 HEAD: Final = ("import torch", "import argand")
+CALL: Final = "print(f(torch.ones(3)))"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,8 +24,9 @@ class Page:
         what: what the program does.
         why: why that cannot be in a graph.
         remedy: what to do instead, or why there is nothing to do.
-        before: a program that shows it, without the imports that all examples begin with.
-        after: the same program without the break.
+        before: a program that shows it, without the imports that all examples begin with, and without the `CALL` that
+            most end with.
+        after: the same program without the break, or what stands there instead of lines of `before`.
         unshown: why there are no examples.
         also: kinds that come with it in `before`.
         needs: packages that the examples import besides torch.
@@ -34,7 +38,7 @@ class Page:
     why: str
     remedy: str
     before: str = ""
-    after: str = ""
+    after: str | Mapping[str, str] = ""
     unshown: str = ""
     also: tuple[str, ...] = ()
     needs: tuple[str, ...] = ()
@@ -51,11 +55,26 @@ class Page:
         versions = [f"Python {'.'.join(map(str, self.since))} or later"] if self.since > (3, 11) else []
         return ", ".join([*versions, *self.needs])
 
+    @property
+    def programs(self) -> dict[str, str]:
+        """The examples as whole programs: "before", "after"; none where the page has none."""
+        after = self.after if isinstance(self.after, str) else "".join(self._mended_lines(self.after))
+        return {"before": program(self.before), "after": program(after)} if self.before else {}
+
+    def _mended_lines(self, instead: Mapping[str, str]) -> Iterator[str]:
+        """The lines of `before`, each of those in `instead` as what stands there, lines or none, for it."""
+        for line in self.before.splitlines(keepends=True):
+            text, indentation = line.strip(), line[: -len(line.lstrip())]
+            lines = instead.get(text, text).splitlines() if text else [""]
+            yield from (f"{indentation}{new}\n" for new in lines)
+
 
 def program(example: str) -> str:
-    """An example as a whole program."""
+    """An example as a whole program: with `HEAD`, and with `CALL` where it defines an `f` that it does not call."""
     body = textwrap.dedent(example).strip("\n")
     lines = body.splitlines()
     imports = list(itertools.takewhile(lambda line: line.startswith(("import ", "from ")), lines))
     rest = "\n".join(lines[len(imports) :]).strip("\n")
+    if "\ndef f(" in f"\n{rest}" and not re.search(r"(?<!def )\bf\(", rest):
+        rest += f"\n\n\n{CALL}" if lines[-1].startswith(" ") else f"\n{CALL}"
     return "\n".join([*imports, *HEAD, "", "", rest, ""])

@@ -10,7 +10,7 @@ import textwrap
 from collections.abc import Iterator
 
 from argand.breaks.catalogue import SUBJECTS, pages
-from argand.breaks.page import Page, program
+from argand.breaks.page import Page
 
 _HEAD = """\
 # Graph breaks
@@ -47,10 +47,14 @@ def _section(page: Page) -> Iterator[str]:
     yield f"{page.what}\n\n**Why.** {page.why}\n\n**What to do.** {page.remedy}"
     if page.unshown:
         yield f"\n**No example.** {page.unshown}"
+    for title, example in _titled(page):
+        yield f"\n{title}\n\n```python\n{example.rstrip()}\n```"
+
+
+def _titled(page: Page) -> Iterator[tuple[str, str]]:
     needs = f" (needs {page.condition})" if page.condition else ""
-    for title, example in ((f"Before{needs}", page.before), ("After", page.after)):
-        if example:
-            yield f"\n{title}:\n\n```python\n{program(example).rstrip()}\n```"
+    for when, example in page.programs.items():
+        yield f"{when.capitalize()}{needs * (when == 'before')}:", example
 
 
 def terminal(page: Page, width: int = 100) -> str:
@@ -64,10 +68,8 @@ def terminal(page: Page, width: int = 100) -> str:
     ):
         if text:
             parts += [textwrap.fill(lead + text.replace("`", ""), width), ""]
-    needs = f" (needs {page.condition})" if page.condition else ""
-    for title, example in ((f"Before{needs}:", page.before), ("After:", page.after)):
-        if example:
-            parts += [title, "", textwrap.indent(program(example), "    ")]
+    for title, example in _titled(page):
+        parts += [title, "", textwrap.indent(example, "    ")]
     return "\n".join(parts).rstrip() + "\n"
 
 
