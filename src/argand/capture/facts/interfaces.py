@@ -4,6 +4,7 @@ Imports point down, and calls go up through these: a lower room is handed an int
 knows of it what stands here. Each class is the interface of one class of the same name: `Interpreter` and `Access` of
 `interp.interpreter` and `interp.access`, `CaptureState` of `interp.state`, `GuardSet` of `record.guards`,
 `GraphBuilder` of `record.tensors`, `Dynamics` of `sizes.symbolic_state`, `Unbacked` of `sizes.unbacked`; mypy compares.
+What a method does stands there; here only of those that have no text of their own there.
 """
 
 from __future__ import annotations
@@ -81,109 +82,43 @@ class Access(Protocol):
 
     # ---- what stands for an object, and what is known of it --------------------------------------------------------
 
-    def is_outer(self, obj: object) -> bool:
-        """Whether an object existed before the frame."""
-
-    def source(self, obj: object) -> Source:
-        """Where an outer object was found."""
-
-    def shadow(self, obj: object) -> Any:
-        """What stands for an outer container; any other object as it is."""
-
-    def plain(self, obj: object) -> Any:
-        """An object as native code may have it: outer containers in it, at any depth, replaced by their shadows."""
-
-    def origin(self, obj: object) -> object:
-        """The object that a shadow stands for; any other as it is."""
-
-    def state_has_origin(self, *objs: object) -> bool:
-        """Whether one of the objects is a shadow."""
-
-    def same_origin(self, a: object, b: object) -> bool:
-        """Whether two objects here are one to the program."""
-
-    def pin(self, obj: object) -> None:
-        """The program depends on which object this is: on its hash, id or default text."""
-
-    def benign(self, obj: object) -> bool:
-        """Whether native code that compares, hashes, orders or formats an object runs no Python of the program."""
-
-    def is_constant(self, obj: object) -> bool:
-        """Whether an object is an atom, or a container of atoms."""
-
-    def check_known(self, obj: object) -> None:
-        """End the graph for an outer object of a native class that nothing is known of."""
-
-    def is_tensor(self, obj: object) -> bool:
-        """Whether an object is the stand-in of a tensor."""
-
-    def tensor_attr(self, obj: object, name: str) -> object:
-        """An attribute of a stand-in."""
-
-    def tensor_setattr(self, obj: object, name: str, value: object) -> None:
-        """An attribute of a stand-in set."""
-
-    def textual(self, obj: object) -> object:
-        """An object for native formatting: parts whose text methods are Python code replaced by proxies."""
-
-    def textual_field(self, obj: object) -> object:
-        """The same for formatting that reads what is in the object."""
-
-    def textual_items(self, obj: object) -> object:
-        """The same for the items of a container."""
-
-    def taint(self, like: object = "") -> TaintedText:
-        """The text of a tensor, or another value that only the running program knows."""
-
-    def refuse_tainted(self, values: Iterable[object]) -> None:
-        """End the graph if native code would get such a text, at any depth."""
+    def is_outer(self, obj: object) -> bool: ...
+    def source(self, obj: object) -> Source: ...
+    def shadow(self, obj: object) -> Any: ...
+    def plain(self, obj: object) -> Any: ...
+    def origin(self, obj: object) -> object: ...
+    def state_has_origin(self, *objs: object) -> bool: ...
+    def same_origin(self, a: object, b: object) -> bool: ...
+    def pin(self, obj: object) -> None: ...
+    def benign(self, obj: object) -> bool: ...
+    def is_constant(self, obj: object) -> bool: ...
+    def check_known(self, obj: object) -> None: ...
+    def is_tensor(self, obj: object) -> bool: ...
+    def tensor_attr(self, obj: object, name: str) -> object: ...
+    def tensor_setattr(self, obj: object, name: str, value: object) -> None: ...
+    def textual(self, obj: object) -> object: ...
+    def textual_field(self, obj: object) -> object: ...
+    def textual_items(self, obj: object) -> object: ...
+    def taint(self, like: object = "") -> TaintedText: ...
+    def refuse_tainted(self, values: Iterable[object]) -> None: ...
 
     # ---- outer objects, read under guards --------------------------------------------------------------------------
 
-    def load_argument(self, lazy: LazyLocal) -> object:
-        """An argument of the root frame, read for the first time."""
-
-    def load_function(self, fn: Function) -> None:
-        """A function found in a class: it is an outer object from now on."""
-
-    def load_member(self, member: object) -> object:
-        """A member of an enum, its name and value guarded."""
-
-    def load_class(self, cls: type) -> None:
-        """A class that is written to: it is an outer object from now on."""
-
-    def read_overlay(self, obj: object, name: str) -> object:
-        """A pending write of an attribute: the value, DELETED, or NULL if there is none."""
-
-    def container_length(self, obj: object) -> int:
-        """`len` of a container."""
-
-    def outer_has_key(self, container: dict[object, object], key: object) -> bool:
-        """`key in container` for an outer dict."""
-
-    def outer_item(self, container: object, key: object) -> object:
-        """An item of an outer container."""
-
-    def note_class(self, cls: type) -> None:
-        """The program relies on attributes of a class: it is guarded that it is not changed."""
-
-    def note_local_class(self, cls: type) -> None:
-        """The program has made a class."""
-
-    def note_local_function(self, fn: Function) -> None:
-        """The program has made a function."""
-
-    def guard_classes(self) -> None:
-        """Guard every class that was asked for anything: at the end of the capture."""
-
-    def guard_functions(self) -> None:
-        """Guard the code and the defaults of every function that was looked into: at the end of the capture."""
-
-    def known_meta(self, meta: type) -> bool:
-        """Whether instance checks of a metaclass run no code of the program."""
-
-    def renew_facts(self) -> None:
-        """A class was changed: build anew what is known of types."""
+    def load_argument(self, lazy: LazyLocal) -> object: ...
+    def load_function(self, fn: Function) -> None: ...
+    def load_member(self, member: object) -> object: ...
+    def load_class(self, cls: type) -> None: ...
+    def read_overlay(self, obj: object, name: str) -> object: ...
+    def container_length(self, obj: object) -> int: ...
+    def outer_has_key(self, container: dict[object, object], key: object) -> bool: ...
+    def outer_item(self, container: object, key: object) -> object: ...
+    def note_class(self, cls: type) -> None: ...
+    def note_local_class(self, cls: type) -> None: ...
+    def note_local_function(self, fn: Function) -> None: ...
+    def guard_classes(self) -> None: ...
+    def guard_functions(self) -> None: ...
+    def known_meta(self, meta: type) -> bool: ...
+    def renew_facts(self) -> None: ...
 
     # ---- native code and torch -------------------------------------------------------------------------------------
 
@@ -193,29 +128,16 @@ class Access(Protocol):
     def unread(self, fn: Function, /, *args: object, **kwargs: object) -> Any:
         """As `native`, for code that stores, moves or counts its arguments and does not look into them."""
 
-    def reading(self, what: str, fn: Function, /, *args: object, **kwargs: object) -> Any:
-        """As `native`, for code that only compares, hashes or formats its arguments (`native_reads.READS`)."""
-
+    def reading(self, what: str, fn: Function, /, *args: object, **kwargs: object) -> Any: ...
     def observe(self, exc: BaseException) -> ObservedException:
         """An exception that native code raised, as the program sees it."""
 
-    def replay(self, fn: Function, args: list[object], kwargs: Kwargs) -> None:
-        """Have a call with constant arguments happen at each run."""
-
-    def suspended(self) -> AbstractContextManager[object]:
-        """Inside it torch functions are not recorded."""
-
-    def wants_torch_call(self, fn: Function, module: str) -> bool:
-        """Whether a Python function may be torch's."""
-
-    def is_torch_class(self, cls: type) -> bool:
-        """Whether calls of a class may be torch's."""
-
-    def torch_call(self, fn: Function, args: list[object], kwargs: Kwargs) -> object:
-        """A call that may be torch's: its result, or NotImplemented."""
-
-    def special_call(self, fn: Function, args: list[object], kwargs: Kwargs) -> object:
-        """A call of an object that may be torch's."""
+    def replay(self, fn: Function, args: list[object], kwargs: Kwargs) -> None: ...
+    def suspended(self) -> AbstractContextManager[object]: ...
+    def wants_torch_call(self, fn: Function, module: str) -> bool: ...
+    def is_torch_class(self, cls: type) -> bool: ...
+    def torch_call(self, fn: Function, args: list[object], kwargs: Kwargs) -> object: ...
+    def special_call(self, fn: Function, args: list[object], kwargs: Kwargs) -> object: ...
 
 
 class Interpreter(Access, Protocol):
@@ -239,27 +161,13 @@ class Interpreter(Access, Protocol):
     def truth(self, value: object) -> bool:
         """`bool(value)`."""
 
-    def equal(self, a: object, b: object) -> bool:
-        """`bool(a == b)`."""
-
-    def is_callable(self, obj: object) -> bool:
-        """`callable(obj)`."""
-
-    def throw(self, exc: BaseException) -> ObservedException:
-        """An exception that an operation of the program raises: `raise interp.throw(TypeError(...))`."""
-
-    def handled(self) -> BaseException | None:
-        """`sys.exception()`."""
-
-    def polyfill(self, fn: object, *args: object) -> Any:
-        """Interpret a helper function of argand's on the program's behalf."""
-
-    def enter(self, fn: Function, args: Args, kwargs: Kwargs) -> object:
-        """A call from native code: exceptions of the program go into that as they are."""
-
-    def trampoline(self, fn: Function) -> object:
-        """A native callable that interprets `fn`; what is not callable stays as it is."""
-
+    def equal(self, a: object, b: object) -> bool: ...
+    def is_callable(self, obj: object) -> bool: ...
+    def throw(self, exc: BaseException) -> ObservedException: ...
+    def handled(self) -> BaseException | None: ...
+    def polyfill(self, fn: object, *args: object) -> Any: ...
+    def enter(self, fn: Function, args: Args, kwargs: Kwargs) -> object: ...
+    def trampoline(self, fn: Function) -> object: ...
     @property
     def trampoline_type(self) -> type: ...
 
@@ -276,15 +184,12 @@ class Interpreter(Access, Protocol):
     policies: dict[int, tuple[Function, CodeType]]
     """Code object by id -> what is done with calls of it."""
 
-    def count_round(self) -> None:
-        """A loop begins its body again, or a function is called."""
-
+    def count_round(self) -> None: ...
     @property
     def session(self) -> Session:
         """What outlives this capture."""
 
-    def run(self, frame: Frame, thrown: BaseException | None = None) -> object:
-        """Run a frame until it returns, yields or makes its generator: why it stopped, and `frame.result`."""
+    def run(self, frame: Frame, thrown: BaseException | None = None) -> object: ...
 
 
 class GuardSet(Protocol):
@@ -301,9 +206,7 @@ class GuardSet(Protocol):
         position: tuple[CodeType, int] | None = None,
         label: str | None = None,
         shown: bool | None = None,
-    ) -> None:
-        """Add a check (kinds: `_core/_C.pyi`, GuardTree.check); an identical one is not added twice."""
-
+    ) -> None: ...
     def __len__(self) -> int: ...
 
     def __iter__(self) -> Iterator[Any]: ...
@@ -348,68 +251,27 @@ class CaptureState(Protocol):
     @property
     def guards(self) -> GuardSet: ...
 
-    def position(self) -> tuple[CodeType, int]:
-        """(code, line) of the innermost interpreted frame."""
-
-    def user_stack(self) -> tuple[UserLine, ...]:
-        """The user's lines being interpreted, outermost first."""
-
-    def load_source(self, source: Source, value: object) -> Any:
-        """Install the guards that make `value`, found at `source`, predictable; returns what goes on the stack."""
-
-    def guard(self, source: Source | None, kind: str, *args: object, label: str | None = None) -> None:
-        """Require `kind(*args)` of `source`."""
-
-    def source_of(self, obj: object) -> Source | None:
-        """Where an object came from, if it existed before the frame."""
-
-    def is_outer(self, obj: object) -> bool:
-        """Whether an object itself (not its shadow) existed before the frame."""
-
-    def object_by_id(self, obj_id: int) -> object:
-        """The outer object with this id."""
-
-    def tensor_info(self, tensor: torch.Tensor) -> TensorInfo:
-        """What is known of a stand-in."""
-
-    def resolve(self, obj: object) -> Any:
-        """The shadow of an object if it has one, else the object."""
-
-    def shadow(self, obj: object) -> Any:
-        """The shadow of an outer container, made now if need be; any other object as it is."""
-
-    def deep_resolve(self, obj: object) -> Any:
-        """An object with every outer container in it, at any depth, replaced by its shadow."""
-
-    def item(self, container: object, key: object) -> object:
-        """An item of an outer container that has no shadow."""
-
-    def refuse_written_names(self, container: object) -> None:
-        """End the graph before globals are read as a dict while names of theirs have been written."""
-
-    def read_overlay(self, obj: object, name: str) -> object:
-        """The value written to an attribute of an outer object, DELETED, or UNSET."""
-
-    def write_overlay(self, obj: object, name: str, value: object) -> None:
-        """Pending `obj.name = value`."""
-
-    def delete_overlay(self, obj: object, name: str) -> None:
-        """Pending `del obj.name`."""
-
-    def overlay_names(self, obj: object) -> dict[str, object]:
-        """All pending attribute writes of an object."""
-
-    def write_global(self, globals_: dict[str, object], name: str, value: object) -> None:
-        """Pending `globals_[name] = value` (DELETED deletes)."""
-
-    def write_cell(self, cell: CellType, value: object) -> None:
-        """Pending write of the contents of an outer cell (DELETED empties it)."""
-
-    def note_constant(self, place: str) -> None:
-        """A number that varies is needed as a constant: it is one from the beginning next time."""
-
-    def keep(self, obj: object) -> None:
-        """Keep an object alive as long as the capture: its id is in use."""
+    def position(self) -> tuple[CodeType, int]: ...
+    def user_stack(self) -> tuple[UserLine, ...]: ...
+    def load_source(self, source: Source, value: object) -> Any: ...
+    def guard(self, source: Source | None, kind: str, *args: object, label: str | None = None) -> None: ...
+    def source_of(self, obj: object) -> Source | None: ...
+    def is_outer(self, obj: object) -> bool: ...
+    def object_by_id(self, obj_id: int) -> object: ...
+    def tensor_info(self, tensor: torch.Tensor) -> TensorInfo: ...
+    def resolve(self, obj: object) -> Any: ...
+    def shadow(self, obj: object) -> Any: ...
+    def deep_resolve(self, obj: object) -> Any: ...
+    def item(self, container: object, key: object) -> object: ...
+    def refuse_written_names(self, container: object) -> None: ...
+    def read_overlay(self, obj: object, name: str) -> object: ...
+    def write_overlay(self, obj: object, name: str, value: object) -> None: ...
+    def delete_overlay(self, obj: object, name: str) -> None: ...
+    def overlay_names(self, obj: object) -> dict[str, object]: ...
+    def write_global(self, globals_: dict[str, object], name: str, value: object) -> None: ...
+    def write_cell(self, cell: CellType, value: object) -> None: ...
+    def note_constant(self, place: str) -> None: ...
+    def keep(self, obj: object) -> None: ...
 
 
 class GraphBuilder(Protocol):
@@ -444,24 +306,14 @@ class GraphBuilder(Protocol):
     @property
     def state(self) -> CaptureState: ...
 
-    def new_input(self, source: Source, real: torch.Tensor) -> torch.Tensor:
-        """A placeholder for a tensor that existed before the frame; returns its stand-in."""
-
-    def constant(self, real: torch.Tensor) -> torch.Tensor:
-        """A tensor that the graph itself holds."""
-
-    def register(self, tensor: torch.Tensor, node: fx.Node, device: torch.device) -> torch.Tensor:
-        """Make `tensor` the stand-in of `node`'s value."""
-
-    def node_of(self, info: TensorInfo) -> fx.Node:
-        """The node that stands for a tensor in the graph being recorded."""
-
+    def new_input(self, source: Source, real: torch.Tensor) -> torch.Tensor: ...
+    def constant(self, real: torch.Tensor) -> torch.Tensor: ...
+    def register(self, tensor: torch.Tensor, node: fx.Node, device: torch.device) -> torch.Tensor: ...
+    def node_of(self, info: TensorInfo) -> fx.Node: ...
     def to_node(self, value: object, infos: list[TensorInfo]) -> object:
         """An argument of a call as an argument of its node; `infos` gets what is known of tensors in it."""
 
-    def call(self, func: Function, args: Args, kwargs: Kwargs) -> Any:
-        """Record a torch call and return its result: stand-ins for tensors, real values for everything else."""
-
+    def call(self, func: Function, args: Args, kwargs: Kwargs) -> Any: ...
     def record(
         self,
         func: Function,
@@ -471,9 +323,7 @@ class GraphBuilder(Protocol):
         device: torch.device | None = None,
         meta_args: Args | None = None,
         meta_kwargs: Kwargs | None = None,
-    ) -> Any:
-        """The general case of `call`."""
-
+    ) -> Any: ...
     def compute(
         self,
         func: Function,
@@ -488,9 +338,7 @@ class GraphBuilder(Protocol):
 
     def compute_dynamic(
         self, func: Function, args: Args, kwargs: Kwargs, infos: list[TensorInfo], device: torch.device, *meta: object
-    ) -> tuple[object, list[Any]]:
-        """The same at the sizes of this call and at the probes."""
-
+    ) -> tuple[object, list[Any]]: ...
     def finish_call(
         self, target: Target, args: Args, kwargs: Kwargs, meta: object, device: torch.device, writes: bool
     ) -> Any:
@@ -499,17 +347,10 @@ class GraphBuilder(Protocol):
     def note_mutation(self, args: Args, kwargs: Kwargs) -> None:
         """A call writes to its first argument or to `out`."""
 
-    def annotate(self, node: fx.Node) -> None:
-        """Note where in the program an operation stands."""
-
-    def number_node(self, value: object) -> object:
-        """The node of a symbolic number."""
-
-    def item(self, tensor: torch.Tensor) -> object:
-        """The value of a tensor as a symbolic number; NotImplemented where capture does not have it."""
-
-    def drop_dead(self, graph: fx.Graph) -> None:
-        """Erase the operations whose results nobody needs."""
+    def annotate(self, node: fx.Node) -> None: ...
+    def number_node(self, value: object) -> object: ...
+    def item(self, tensor: torch.Tensor) -> object: ...
+    def drop_dead(self, graph: fx.Graph) -> None: ...
 
 
 class Dynamics(Symbols, Protocol):
@@ -529,35 +370,16 @@ class Dynamics(Symbols, Protocol):
     @property
     def bounds(self) -> Bounds: ...
 
-    def symbol(self, place: Place, hint: object, *, low: int | None = 2, high: int | None = None) -> object:
-        """The expression for the number found at `place`; the number itself where it is to be a constant."""
-
-    def wrap(self, expr: object, hint: object) -> object:
-        """An expression as the program sees it: a symbolic number, or the plain one if nothing varies."""
-
-    def select(self, name: str, left: object, right: object) -> object:
-        """`min` or `max` of two numbers, decided by a guard."""
-
-    def require(self, relation: Relation) -> None:
-        """Guard a condition that holds in the call at hand; probes must meet it too."""
-
-    def record(self, relation: Relation) -> None:
-        """Guard a condition that says nothing to probes."""
-
-    def learn(self, relation: Relation, asserted: bool = False) -> None:
-        """Probes must meet a condition: interpret the frame again."""
-
-    def give_up(self, symbols: object, why: Relation) -> None:
-        """These symbols are constants after all: interpret the frame again."""
-
-    def nearer(self) -> None:
-        """Interpret the frame again with probes nearer to the sizes of the call, where there are any."""
-
-    def nodes(self, builder: GraphBuilder) -> Nodes:
-        """The scalar nodes of the graph."""
-
-    def text(self, value: object) -> str:
-        """An expression or condition in the user's terms."""
+    def symbol(self, place: Place, hint: object, *, low: int | None = 2, high: int | None = None) -> object: ...
+    def wrap(self, expr: object, hint: object) -> object: ...
+    def select(self, name: str, left: object, right: object) -> object: ...
+    def require(self, relation: Relation) -> None: ...
+    def record(self, relation: Relation) -> None: ...
+    def learn(self, relation: Relation, asserted: bool = False) -> None: ...
+    def give_up(self, symbols: object, why: Relation) -> None: ...
+    def nearer(self) -> None: ...
+    def nodes(self, builder: GraphBuilder) -> Nodes: ...
+    def text(self, value: object) -> str: ...
 
 
 class Unbacked(Protocol):
@@ -569,32 +391,13 @@ class Unbacked(Protocol):
     @property
     def dynamics(self) -> Dynamics: ...
 
-    def new(self, words: str, *, low: int | None = None, high: int | None = None, kind: object = "int") -> Sym:
-        """A symbol; `words` say what it is, `low` and `high` what its value is for certain."""
-
-    def found_in(self, node: fx.Node, sizes: list[object]) -> None:
-        """The tensor of `node` has these sizes."""
-
-    def among(self, *values: object) -> list[Sym]:
-        """The unbacked symbols that expressions or conditions depend on."""
-
-    def proven(self, relation: Relation) -> bool:
-        """Whether the condition (of integers) holds for certain."""
-
-    def learn(self, relation: Relation) -> None:
-        """From here on the condition holds: the program raises otherwise."""
-
-    def decide(self, op: str, left: object, right: object) -> Any:
-        """Whether `left op right`, where facts prove it either way; else a SymbolicBool."""
-
-    def possible(self, assignment: Mapping[Sym, int | float], symbols: list[Sym]) -> bool:
-        """Whether an assignment meets what is known."""
-
-    def undecided(self, relation: Relation) -> GraphBreak:
-        """The break for a condition that nothing is known of."""
-
-    def needed(self, value: object) -> GraphBreak:
-        """The break for a use of the number itself."""
-
-    def unfitted(self, what: str, *values: object) -> GraphBreak:
-        """The break for an operation of which nobody knows what it does for all values."""
+    def new(self, words: str, *, low: int | None = None, high: int | None = None, kind: object = "int") -> Sym: ...
+    def found_in(self, node: fx.Node, sizes: list[object]) -> None: ...
+    def among(self, *values: object) -> list[Sym]: ...
+    def proven(self, relation: Relation) -> bool: ...
+    def learn(self, relation: Relation) -> None: ...
+    def decide(self, op: str, left: object, right: object) -> Any: ...
+    def possible(self, assignment: Mapping[Sym, int | float], symbols: list[Sym]) -> bool: ...
+    def undecided(self, relation: Relation) -> GraphBreak: ...
+    def needed(self, value: object) -> GraphBreak: ...
+    def unfitted(self, what: str, *values: object) -> GraphBreak: ...

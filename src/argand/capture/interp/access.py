@@ -105,7 +105,7 @@ class Access:
         """Functions whose code, or whose defaults, the answer depends on."""
 
     def renew_facts(self) -> None:
-        """(Re)build what is known of types."""
+        """Build (anew, when a class was changed) what is known of types."""
         facts = self.types
         for cls in (*SYMBOLIC, SymbolicSize, torch.Tensor, torch.nn.Parameter):
             facts.python[id(cls)] = frozenset()
@@ -159,7 +159,7 @@ class Access:
         return id(obj) in self.outer
 
     def source(self, obj: object) -> Source:
-        """Source of an outer object."""
+        """Where an outer object was found."""
         return self.state.source_of(obj) or ConstSource(obj)
 
     def shadow(self, obj: object) -> object:
@@ -185,7 +185,7 @@ class Access:
         return self.state.deep_resolve(obj)
 
     def origin(self, obj: object) -> object:
-        """The object that a shadow stands for."""
+        """The object that a shadow stands for; any other as it is."""
         entry = self.state.shadow_origin.get(id(obj))
         return obj if entry is None else entry.original
 
@@ -335,7 +335,7 @@ class Access:
         return self.types.lookup(cls, "__next__") is not NULL and not self.types.python_level(cls, "__next__")
 
     def known_meta(self, meta: type) -> bool:
-        """Metaclasses whose isinstance checks are pure: abc, enum, typing, torch's own."""
+        """Whether instance checks of a metaclass run no code of the program: abc, enum, typing, torch's own."""
         hook = self.types.lookup(meta, "__instancecheck__")
         module = str(getattr(hook, "__module__", ""))
         return module.partition(".")[0] in ("abc", "enum", "typing", "torch", "_py_abc", "typing_extensions")
@@ -439,7 +439,7 @@ class Access:
         return bool(torch_calls.wants(fn, module))
 
     def is_torch_class(self, cls: type) -> bool:
-        """A class of torch's that the capture state may construct."""
+        """Whether a class is one of torch's that the capture state may construct."""
         module = module_of(cls)
         return (
             module == "torch"
