@@ -327,7 +327,8 @@ def partialmethod_and_cache_methods():
     return c.g(2), c.h(1) is c.h(1)
 
 
-@(case() if sys.version_info >= (3, 13) else breaks("Python object used by native code"))  # typing is written anew there
+# Before 3.13, typing makes the object in a way that native code sees.
+@(case() if sys.version_info >= (3, 13) else breaks("Python object used by native code"))
 def typing_generic_class():
     T = typing.TypeVar("T")
 
