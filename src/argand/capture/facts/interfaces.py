@@ -289,6 +289,7 @@ class GraphBuilder(Protocol):
     flags_seen: set[int]
     unsure: set[int]
     maybe_same: dict[int, torch.Tensor]
+    known: list[TensorInfo]
     gradients: dict[int, torch.Tensor | None]
     writing: set[fx.Node]
     effectful: set[fx.Node]

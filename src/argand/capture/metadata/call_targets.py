@@ -64,9 +64,25 @@ RANDOM = frozenset(
     multinomial poisson binomial rrelu gumbel_softmax fractional_max_pool2d fractional_max_pool3d
     scaled_dot_product_attention multi_head_attention_forward rnn_tanh rnn_relu lstm gru _assert_async
     _assert_tensor_metadata
-    """
+    uniform random exponential geometric log_normal cauchy
+    _standard_gamma _sample_dirichlet rrelu_with_noise _fused_dropout normal_functional rrelu_with_noise_functional
+    _scaled_dot_product_attention_math _scaled_dot_product_attention_math_for_mps
+    _scaled_dot_product_flash_attention _scaled_dot_product_flash_attention_for_cpu
+    _scaled_dot_product_efficient_attention _scaled_dot_product_efficient_attention_backward
+    _scaled_dot_product_cudnn_attention _scaled_dot_product_cudnn_attention_backward
+    _scaled_dot_product_fused_attention_overrideable _triton_scaled_dot_attention
+    _flash_attention_forward _flash_attention_forward_no_dropout_inplace _efficient_attention_forward
+    _cudnn_attention_forward _cudnn_attention_backward _fill_mem_eff_dropout_mask
+    _cudnn_rnn _cudnn_init_dropout_state miopen_rnn _lstm_mps _nested_tensor_softmax_with_shape
+        """
     )
 )
+"""Names of functions that draw random numbers, without the underscore of those that write; a test asks ATen."""
+
+
+def may_draw(name: str) -> bool:
+    """Whether a function of torch of this name may draw random numbers, or has to stay for another reason."""
+    return name in RANDOM or name.rstrip("_") in RANDOM
 
 
 def _operator_table() -> dict[object, Target]:
@@ -155,7 +171,7 @@ def target_of(func: object) -> Target:
         owner = getattr(func, "__self__", None)
         return Target("call_function", getattr, attribute=metadata.property_name(owner, name))
     mutates = name.endswith("_") and not name.endswith("__")
-    keep = name in RANDOM
+    keep = may_draw(name)
     if getattr(_Tensor, name, None) is func:
         return Target("call_method", name, False, mutates, keep)
     if isinstance(func, torch._ops.OpOverload | torch._ops.OpOverloadPacket):

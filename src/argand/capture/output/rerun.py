@@ -32,17 +32,15 @@ from argand.capture.facts.frames import Frame
 from argand.capture.facts.on_data import RERUNS, Known, OnData, Points
 from argand.capture.facts.per_code import warn_once
 from argand.capture.facts.sources import Source
-from argand.capture.facts.words import place_of, words
+from argand.capture.facts.words import place_of
 from argand.capture.interp.state import CaptureState
-from argand.capture.metadata.call_targets import RANDOM
+from argand.capture.metadata.call_targets import may_draw
 from argand.capture.metadata.data_errors import RAISED, manager_is_told
 from argand.capture.output import before_error
 from argand.capture.output.emit import Emitter
 from argand.capture.output.put_aside import Copies, copies_of, generator_of, random_states
 from argand.capture.output.resumes import Resumes
 from argand.capture.record.tensor_attributes import any_pending
-
-_FILLERS = frozenset(words("uniform random exponential geometric log_normal cauchy normal bernoulli"))
 
 
 class Ending(Protocol):
@@ -301,7 +299,7 @@ def _draws(node: fx.Node) -> bool:
     if node.kwargs.get("training") is False or node.kwargs.get("dropout_p") == 0:
         return False  # evaluation: saving five kilobytes of state in every call would be for nothing
     name = target if isinstance(target, str) else str(getattr(target, "__name__", ""))
-    return name in RANDOM or name.rstrip("_") in RANDOM or name.rstrip("_") in _FILLERS
+    return may_draw(name)
 
 
 # ---------------------------------------------------------------------- called by transformed code

@@ -1,6 +1,7 @@
-"""Tensors whose values are known while capturing: `torch.tensor(5)` and what is computed from such alone.
+"""Tensors whose values are known while capturing: `torch.tensor(5)`, `torch.eye(3)`, what is computed from such alone.
 
-Their `.item()`, truth value and use as index or slice bound need no graph break.
+Their `.item()`, truth value and use as index or slice bound need no graph break. A value is computed when somebody
+asks for it, which is seldom: until then only the call is remembered.
 """
 
 from __future__ import annotations
@@ -8,14 +9,29 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch._ops import OpOverload
 
 from argand.capture.facts.handlers import Args, Function, Kwargs
 from argand.capture.facts.interfaces import GraphBuilder
 from argand.capture.facts.kinds import is_a
-from argand.capture.facts.values.tensor_info import TensorInfo
+from argand.capture.facts.values.tensor_info import Deferred, TensorInfo
+from argand.capture.facts.words import words
+from argand.graph import compat
 
-_LIMIT = 64  # elements
-_MAKERS = frozenset((torch.tensor, torch.scalar_tensor, torch.as_tensor))
+_LIMIT = 1 << 16  # elements of a tensor; a mask over 256 tokens
+_DEEPEST = 100  # calls that a value waits for
+_MAKERS = frozenset(
+    getattr(torch, name)
+    for name in words(
+        "tensor scalar_tensor as_tensor zeros ones full eye arange linspace logspace tril_indices triu_indices"
+    )
+)
+_PLAIN = (int, float, bool, complex, str, type(None), type(Ellipsis), torch.dtype, torch.device, torch.layout,
+          torch.memory_format)  # fmt: skip
+
+
+class _Unknown(Exception):
+    """A value cannot be told from the arguments."""
 
 
 def applicable(func: Function, infos: list[TensorInfo], device: torch.device) -> bool:
@@ -28,55 +44,125 @@ def applicable(func: Function, infos: list[TensorInfo], device: torch.device) ->
 
 
 def propagate(builder: GraphBuilder, func: Function, args: Args, kwargs: Kwargs, result: object) -> None:
-    """Compute the value for real and remember it with the stand-ins of `result`."""
+    """Remember with the stand-ins of `result` how their values come about."""
     if not _small(result):
         return
     try:
-        with torch._C.DisableTorchFunction(), torch.no_grad():
-            real = func(*_real(builder, args), **{key: _real(builder, value) for key, value in kwargs.items()})
-    except Exception:  # the value stays unknown; the operation itself was recorded
+        call = _Call(builder, func, args, kwargs)
+    except _Unknown:
         return
-    _attach(builder, result, real)
+    _attach(builder, result, call, ())
 
 
-def _attach(builder: GraphBuilder, result: Any, real: Any) -> None:
-    if is_a(result, torch.Tensor):
-        info = builder.tensors.get(id(result))
-        if info is not None and is_a(real, torch.Tensor) and real.shape == result.shape and real.dtype is result.dtype:
-            info.constant = real
-    elif is_a(result, tuple | list) and is_a(real, tuple | list) and len(real) == len(result):
-        for part, value in zip(result, real):
-            _attach(builder, part, value)
-
-
-def _small(result: Any) -> bool:
+def _small(result: object) -> bool:
     if is_a(result, torch.Tensor):
         return result.numel() <= _LIMIT
-    return is_a(result, tuple | list) and all(_small(item) for item in result)
+    return isinstance(result, tuple | list) and all(_small(item) for item in result)
 
 
-def _real(builder: GraphBuilder, value: Any) -> Any:
-    if is_a(value, torch.Tensor):
-        return builder.tensors[id(value)].constant
-    if type(value) in (list, tuple):
-        return type(value)(_real(builder, item) for item in value)
+def _attach(builder: GraphBuilder, result: object, call: _Call, path: tuple[int, ...]) -> None:
+    if is_a(result, torch.Tensor):
+        info = builder.tensors.get(id(result))
+        if info is not None:
+            remember(builder, info, Deferred(call.result, path, call.depth, result))
+    elif isinstance(result, tuple | list):
+        for number, part in enumerate(result):
+            _attach(builder, part, call, (*path, number))
+
+
+def remember(builder: GraphBuilder, info: TensorInfo, value: torch.Tensor | Deferred) -> None:
+    """`value` is what `info`'s tensor holds until the program writes to it."""
+    info.constant = value
+    builder.known.append(info)
+
+
+class _Call:
+    """A call that is made for real when its result is asked for, be its arguments written to by then."""
+
+    def __init__(self, builder: GraphBuilder, func: Function, args: Args, kwargs: Kwargs) -> None:
+        self.func, self.depth = func, 1
+        self.args = self._held(builder, list(args))
+        self.kwargs = {key: self._held(builder, value) for key, value in kwargs.items()}
+        self.results: list[object] = []
+
+    def _held(self, builder: GraphBuilder, value: Any) -> Any:
+        """An argument with what is known in place of its stand-ins."""
+        if is_a(value, torch.Tensor):
+            info = builder.tensors.get(id(value))
+            held = None if info is None else info.constant
+            if info is not None and type(held) is Deferred and held.depth >= _DEEPEST:
+                held = _value(info)
+            if held is None:
+                raise _Unknown
+            self.depth = max(self.depth, held.depth + 1 if type(held) is Deferred else 1)
+            return held
+        if type(value) in (list, tuple, torch.Size):
+            return type(value)(self._held(builder, item) for item in value)
+        if type(value) is slice:
+            return slice(*(self._held(builder, part) for part in (value.start, value.stop, value.step)))
+        if type(value) not in _PLAIN:
+            raise _Unknown
+        return value
+
+    def result(self) -> object:
+        """What the call gives; None where that is not the same each time, or where it raises."""
+        if not self.results:
+            try:
+                with torch._C.DisableTorchFunction(), compat.without_modes(), torch.no_grad(), _SameEachTime():
+                    args, kwargs = _known(self.args), {key: _known(value) for key, value in self.kwargs.items()}
+                    self.results.append(self.func(*args, **kwargs))
+            except Exception:  # the value stays unknown; the operation itself was recorded
+                self.results.append(None)
+        return self.results[0]
+
+
+def _known(value: Any) -> Any:
+    if type(value) is Deferred:
+        known = value.get()
+        if known is None:
+            raise _Unknown
+        return known
+    if type(value) in (list, tuple, torch.Size):
+        return type(value)(_known(item) for item in value)
     if type(value) is slice:
-        return slice(_real(builder, value.start), _real(builder, value.stop), _real(builder, value.step))
+        return slice(_known(value.start), _known(value.stop), _known(value.step))
     return value
+
+
+class _SameEachTime(compat.DispatchMode):
+    """Refuses operators that draw random numbers, that leave memory as it was, and those of libraries."""
+
+    def __torch_dispatch__(
+        self, func: OpOverload, types: object, args: Args = (), kwargs: Kwargs | None = None
+    ) -> object:
+        name = func._schema.name
+        if compat.is_random(func) or func.namespace not in ("aten", "prims") or "empty" in name:
+            raise _Unknown
+        return func(*args, **kwargs or {})
 
 
 def forget(builder: GraphBuilder, info: TensorInfo) -> None:
     """`info`'s tensor is written to: neither it nor any view of it is known any more."""
-    if info.constant is None:
+    if not builder.known:
         return
     with torch._C.DisableTorchFunction():
-        storage = info.constant.untyped_storage()._cdata
-        for other in builder.tensors.values():
-            if other.constant is not None and other.constant.untyped_storage()._cdata == storage:
+        storage = info.tensor.untyped_storage()._cdata
+        for other in builder.known:
+            if other.tensor.untyped_storage()._cdata == storage:
                 other.constant = None
+    builder.known[:] = [other for other in builder.known if other.constant is not None]
+
+
+def _value(info: TensorInfo) -> torch.Tensor | None:
+    if type(info.constant) is Deferred:
+        info.constant = info.constant.get()
+    return info.constant
 
 
 def value_of(builder: GraphBuilder, tensor: object) -> torch.Tensor | None:
     """The known value of a stand-in, or None."""
     info = builder.tensors.get(id(tensor))
-    return None if info is None else info.constant
+    if info is None or info.constant is None:
+        return None
+    with torch._C.DisableTorchFunction():
+        return _value(info)

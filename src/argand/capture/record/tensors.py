@@ -70,6 +70,7 @@ class GraphBuilder:
         flags_seen: indices of `graph.compat.FLAGS` that are guarded.
         unsure: ids of stand-ins whose strides may not be those that eager's result has.
         maybe_same: id of a stand-in -> the one that it may be the same object as.
+        known: what is known of stand-ins whose values are (`record.constants`).
         writing, effectful: nodes that write to an argument; nodes that stay although unused (random numbers).
         tensors: id of a stand-in -> TensorInfo.
         inputs: infos of the placeholders, in their order.
@@ -86,6 +87,7 @@ class GraphBuilder:
         self.scopes: list[Scope] = []
         self.unsure: set[int] = set()
         self.maybe_same: dict[int, torch.Tensor] = {}
+        self.known: list[TensorInfo] = []
         self.entered: list[Any] = []
         self.dressed: dict[int, Dressed] = {}
         self.wearers: dict[int, torch.Tensor] = {}
@@ -369,8 +371,7 @@ class GraphBuilder:
             if info is not None:
                 self.mutated[id(item)] = info
                 data_errors.written(self, info, func, args)
-                if info.constant is not None:
-                    constants.forget(self, info)
+                constants.forget(self, info)
 
     def to_node(self, value: Any, infos: list[TensorInfo]) -> object:
         cls = type(value)

@@ -9,6 +9,7 @@ import torch
 from argand import errors
 from argand.capture.facts.handlers import Args, Function, Kwargs
 from argand.capture.facts.interfaces import GraphBuilder
+from argand.capture.facts.kinds import is_a
 from argand.capture.facts.sources import AttrSource
 from argand.capture.facts.values.tensor_info import TensorInfo
 from argand.capture.facts.words import callable_words, words
@@ -31,6 +32,8 @@ _OF_CONSTANTS = frozenset(
     ["item", "tolist", "__int__", "__float__", "__index__", "__complex__", "__bool__", "is_nonzero"]
 )
 
+_COMPARISONS = frozenset(["equal", "allclose"])
+
 
 _WITH_SYMBOLS = {
     "item": "read", "tolist": "read", "nonzero": "nonzero", "argwhere": "nonzero", "masked_select": "masked_select",
@@ -43,11 +46,11 @@ _WITH_SYMBOLS = {
 def _data_dependent(explanation: str, *hints: str) -> Special:
     def handler(builder: GraphBuilder, func: Function, args: Args, kwargs: Kwargs) -> Any:
         name = getattr(func, "__name__", str(func))
-        if name in _OF_CONSTANTS and args:
-            known = constants.value_of(builder, args[0])
-            if known is not None:
+        if name in _OF_CONSTANTS or name in _COMPARISONS:
+            known = [constants.value_of(builder, arg) if is_a(arg, torch.Tensor) else arg for arg in args]
+            if args and all(each is not None for each in known):
                 with torch._C.DisableTorchFunction():
-                    return func(known, *args[1:], **kwargs)
+                    return func(*known, **kwargs)
         if name == "item" and (number := size_tensors.number(builder, args[0])) is not None:
             return number
         if name in _WITH_SYMBOLS:

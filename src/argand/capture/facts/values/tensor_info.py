@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,6 +30,31 @@ class Dynamic:
 
 
 @dataclass(slots=True, eq=False)
+class Deferred:
+    """The value of a stand-in that is known, and not computed yet.
+
+    Arguments:
+        call: computes a result, once; None where it fails.
+        path: the place of the value in that result.
+        depth: of the calls that it waits for.
+        like: the stand-in.
+    """
+
+    call: Callable[[], object]
+    path: tuple[int, ...]
+    depth: int
+    like: torch.Tensor
+
+    def get(self) -> torch.Tensor | None:
+        """The value; None where it is not what the stand-in says."""
+        value = self.call()
+        for number in self.path:
+            value = value[number] if isinstance(value, tuple | list) else None
+        fits = isinstance(value, torch.Tensor) and value.shape == self.like.shape and value.dtype is self.like.dtype
+        return value if fits else None
+
+
+@dataclass(slots=True, eq=False)
 class TensorInfo:
     """What is known of a stand-in.
 
@@ -38,7 +64,7 @@ class TensorInfo:
         device: the logical device.
         source: where it comes from, for a graph input; None for a result.
         real: the real tensor, for a graph input.
-        constant: the value, where it is known while capturing (small tensors made from numbers).
+        constant: the value, where it is known while capturing (tensors made from numbers; ask `record.constants`).
         dynamic: sizes that vary from call to call; None where none do.
     """
 
@@ -47,7 +73,7 @@ class TensorInfo:
     device: torch.device
     source: Source | None = None
     real: torch.Tensor | None = None
-    constant: torch.Tensor | None = None
+    constant: torch.Tensor | Deferred | None = None
     dynamic: Dynamic | None = None
 
 

@@ -12,6 +12,7 @@ from argand import errors
 from argand.capture.facts.handlers import Args, Function, Kwargs
 from argand.capture.facts.interfaces import CaptureState
 from argand.capture.facts.values.tensor_info import Scope
+from argand.capture.record import constants
 from argand.capture.record.scopes import fixed_sizes, placeholder
 from argand.capture.torch_functions import hops, torch_polyfills
 from argand.capture.torch_functions.higher_order import subgraphs
@@ -61,7 +62,7 @@ def _cond(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> obje
     bound = {**dict(zip(("pred", "true_fn", "false_fn", "operands"), args)), **kwargs}
     pred = bound["pred"]
     operands = tuple(state.resolve(bound.get("operands", ())))
-    known = state.tensor_info(pred).constant if isinstance(pred, torch.Tensor) else None
+    known = constants.value_of(state.graph, pred) if isinstance(pred, torch.Tensor) else None
     if known is not None:
         with torch._C.DisableTorchFunction():
             pred = bool(known)
