@@ -7,7 +7,7 @@ import shutil
 import socket
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -26,18 +26,26 @@ def free_port() -> int:
         return int(found.getsockname()[1])
 
 
+def started(folder: Path, options: Sequence[str]) -> tuple[int, subprocess.Popen[bytes]]:
+    """Port and process of a server that answers. One that ends at once has lost its port to somebody else."""
+    for _ in range(20):
+        port = free_port()
+        bound = ["--port", str(port), "--bind", "127.0.0.1"]
+        command = ["redis-server", *bound, "--save", "", "--dir", str(folder), *options]
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        while process.poll() is None:
+            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port)):
+                return port, process
+            time.sleep(0.02)
+    raise AssertionError("redis-server does not start")
+
+
 @contextlib.contextmanager
 def redis_server(folder: Path, *options: str) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
     """URL and process of a server."""
     needs_redis()
-    port = free_port()
-    command = ["redis-server", "--port", str(port), "--bind", "127.0.0.1", "--save", "", "--dir", str(folder), *options]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    port, process = started(folder, options)
     try:
-        for _ in range(200):
-            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 0.2):
-                break
-            time.sleep(0.02)
         yield f"redis://127.0.0.1:{port}/0", process
     finally:
         process.kill()

@@ -148,7 +148,7 @@ def test_limit_on_the_size_of_files(size: int, folder: Path) -> None:
             os.write(send, f"wrong {type(error).__name__}: {error}".encode())
         os._exit(0)
     os.close(send)
-    wait_for(lambda: os.waitpid(child, os.WNOHANG)[0] == child, 100)
+    wait_for(lambda: os.waitpid(child, os.WNOHANG)[0] == child)
     text = os.read(receive, 1 << 16).decode()
     os.close(receive)
     assert text.startswith("right 1 "), text

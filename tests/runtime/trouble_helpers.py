@@ -45,10 +45,10 @@ def alive(pid: int) -> bool:
         return False
 
 
-def wait_for(condition: Callable[[], bool], seconds: float = 20.0) -> None:
-    end = time.monotonic() + seconds
+def wait_for(condition: Callable[[], bool]) -> None:
+    end = time.monotonic() + 100
     while not condition():
-        assert time.monotonic() < end
+        assert time.monotonic() < end, "it never came"
         time.sleep(0.01)
 
 
@@ -67,6 +67,6 @@ def in_child(prepare: Callable[[], None], tmp_path: Path) -> tuple[bool, str]:
         os.pwrite(file, text.encode()[:1990], 0)
         os._exit(0)
     os.close(file)
-    wait_for(lambda: os.waitpid(child, os.WNOHANG)[0] == child, 100)
+    wait_for(lambda: os.waitpid(child, os.WNOHANG)[0] == child)
     text = answer.read_text().strip()
     return text.startswith("right"), text

@@ -198,6 +198,8 @@ class RemoteCache:
         mine = self._ask(name, lambda client: bool(client.set(lease, self._token, nx=True, px=held)))
         while mine is False and time.monotonic() < until:
             time.sleep(0.02)
+            # The turn first, then the entry: whoever gives the turn back has written the entry before.
+            mine = self._ask(name, lambda client: bool(client.set(lease, self._token, nx=True, px=held)))
             packed = self._ask(name, lambda client: client.getrange(_address(name), 0, MAX_PACKED))
             if packed is None:
                 return None
@@ -208,7 +210,6 @@ class RemoteCache:
                     return None
                 self._note("waited", name, begun)
                 return found
-            mine = self._ask(name, lambda client: bool(client.set(lease, self._token, nx=True, px=held)))
         return None
 
     def offer(self, name: str, source: bytes, data: bytes, seconds: float = 0.0) -> None:

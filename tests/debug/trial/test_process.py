@@ -73,10 +73,15 @@ def test_outcomes_are_those_of_a_process_of_its_own(
 def test_what_hangs_is_ended_with_what_it_started(server: Server, tmp_path: Path) -> None:
     made = outcome(server, "hangs", tmp_path, seconds=-57.0)  # 60 are added for imports
     assert (made.kind, made.error) == ("hung", "timeout"), made
-    time.sleep(0.2)
-    running = subprocess.run(["pgrep", "-f", "sleep 1000.625"], capture_output=True, text=True).stdout.split()
-    mine = [pid for pid in running if _session_of_nobody(pid)]
-    assert not mine and outcome(server, "works", tmp_path).kind == "passed"
+    end = time.monotonic() + 100  # what was killed is there until the system has come to it
+    while left := [pid for pid in _sleeping() if _session_of_nobody(pid)]:
+        assert time.monotonic() < end, left
+        time.sleep(0.05)
+    assert outcome(server, "works", tmp_path).kind == "passed"
+
+
+def _sleeping() -> list[str]:
+    return subprocess.run(["pgrep", "-f", "sleep 1000.625"], capture_output=True, text=True).stdout.split()
 
 
 def _session_of_nobody(pid: str) -> bool:
@@ -87,12 +92,19 @@ def _session_of_nobody(pid: str) -> bool:
         return False
 
 
-def test_attempts_are_quick_and_start_from_the_same_state(server: Server, tmp_path: Path) -> None:
+def test_attempts_are_forks_of_one_process_that_stays(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     outcome(server, "works", tmp_path)
-    start = time.perf_counter()
+    before = server.process
+
+    def refuse(*args: object, **kwargs: object) -> None:
+        raise AssertionError("a Python of its own takes seconds")
+
+    monkeypatch.setattr(subprocess, "Popen", refuse)
     for _ in range(3):
         assert outcome(server, "works", tmp_path).kind == "passed"
-    assert time.perf_counter() - start < 10  # three Pythons with torch take more on any machine
+    assert server.process is before and before is not None and before.poll() is None
 
 
 def test_a_server_that_is_gone_is_done_without(tmp_path: Path) -> None:
@@ -112,7 +124,7 @@ def test_it_ends_when_nobody_is_left_to_ask() -> None:
         "os._exit(0)"
     )
     pid = json.loads(warm.run(["-c", code], check=True).stdout)
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 100
     while Path(f"/proc/{pid}").exists() and time.monotonic() < deadline:
         if "Z" in Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[:1]:
             break  # ended; nobody has asked how
