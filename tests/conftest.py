@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -12,6 +13,20 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 # OpenMP reads it when torch is imported. Else threads that have nothing to do spin for milliseconds, on cores that other
 # workers and compilers need: that was half of the processor time of tests/autograd, two thirds of some files.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
+
+def pytest_collection() -> None:
+    """What is imported and collected stays: nothing of it need be looked at again and again while it grows."""
+    gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    gc.enable()
+    utils = sys.modules.get("torch.testing._internal.common_utils")
+    if utils is not None:
+        # For the samples of each operator of op_db it reads the sources of every frame of the stack (0.1 s), to find a
+        # test of `unittest`'s: half of the time of what sweeps over op_db.
+        utils.extract_test_fn = lambda: None
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -31,8 +46,6 @@ def old_objects_are_left_alone() -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def clean_argand() -> Iterator[None]:
     yield
-    import sys
-
     if "argand.api" in sys.modules:
         import argand
 
@@ -48,8 +61,6 @@ def clean_argand() -> Iterator[None]:
 
 def nothing_is_left() -> None:
     """What a test does not take back changes what the tests after it see, which are others in each run."""
-    import sys
-
     import argand
     from argand import events
 
