@@ -2,8 +2,9 @@
 
     results = run_ranks("tests.distributed.ddp_programs", ["models"], ranks=2)
 
-starts `python -m tests.distributed.ranks MODULE NAME...` as each rank; a rank calls `module.NAME(rank)` for each name and
-answers with JSON. What is given back is a list of what each rank answered, by name.
+A rank calls `module.NAME(rank)` for each name and answers with JSON. What is given back is a list of what each rank
+answered, by name. Ranks are forks of one process that has imported the module: for each to import torch's distributed
+parts would take longer than most of what they do.
 """
 
 from __future__ import annotations
@@ -13,73 +14,90 @@ import datetime
 import importlib
 import json
 import os
-import subprocess
+import signal
 import sys
 import tempfile
+import time
 import traceback
+from dataclasses import dataclass
 from pathlib import Path
+
+import warm
 
 ROOT = Path(__file__).resolve().parents[2]
 TIMEOUT = 150.0
 
 
 def environment(**more: str) -> dict[str, str]:
-    """What a rank's process is started with."""
+    """What a process of ranks is started with."""
     paths = [str(ROOT / "src"), str(ROOT / "tests"), str(ROOT), *sys.path]
     return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths)), "OMP_NUM_THREADS": "1", **more}
 
 
-def start_ranks(module: str, names: list[str], ranks: int, folder: str, **env: str) -> list[subprocess.Popen[str]]:
-    """The processes, running; rank r writes what it answers to `folder/r.json`."""
-    command = [sys.executable, "-m", "tests.distributed.ranks", folder, str(ranks), module, *names]
-    return [
-        subprocess.Popen(
-            [*command, str(rank)], env=environment(**env), cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
-        )
-        for rank in range(ranks)
-    ]  # fmt: skip
+@dataclass(frozen=True)
+class Ended:
+    """How a rank ended: its exit code (minus the signal that killed it), and what it printed."""
+
+    code: int
+    text: str
+
+
+def ended_ranks(module: str, names: list[str], ranks: int, folder: str, **env: str) -> list[Ended]:
+    """Run ranks to their ends; rank r writes what it answers to `folder/r.json`."""
+    command = ["-m", "tests.distributed.ranks", folder, str(ranks), module, *names]
+    done = warm.run(command, env=environment(**env), cwd=ROOT, timeout=TIMEOUT + 60)
+    codes = json.loads((Path(folder) / "codes.json").read_text()) if not done.returncode else []
+    assert len(codes) == ranks, done.stdout + done.stderr
+    return [Ended(code, (Path(folder) / f"{rank}.txt").read_text()) for rank, code in enumerate(codes)]
 
 
 def run_ranks(module: str, names: list[str], ranks: int = 2, **env: str) -> list[dict[str, object]]:
     """What each rank answered, by name; fails with a rank's output if it ended badly."""
     with tempfile.TemporaryDirectory() as folder:
-        started = start_ranks(module, names, ranks, folder, **env)
-        texts = []
-        try:
-            texts = [process.communicate(timeout=TIMEOUT)[0] for process in started]
-        finally:
-            for process in started:
-                process.kill()
-        for process, text in zip(started, texts):
-            assert process.returncode == 0, text[-6000:]
+        for ended in ended_ranks(module, names, ranks, folder, **env):
+            assert ended.code == 0, ended.text[-6000:]
         return [json.loads((Path(folder) / f"{rank}.json").read_text()) for rank in range(ranks)]
 
 
+# ------------------------------------------------------------------- in the process that forks
+
+
 def main() -> None:
-    """One rank."""
-    folder, ranks, module, *names, rank = sys.argv[1:]
+    """Fork the ranks, and note how each ended; those that have not ended in time are killed."""
+    folder, ranks, module, *names = sys.argv[1:]
     import torch
-    import torch.distributed as dist
+    import torch.distributed.tensor  # what each rank needs, and imports late
 
+    from argand.debug.trial.process import warm as import_compiler
+
+    import_compiler()
     torch.set_num_threads(1)
-    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    dist.init_process_group(
-        "gloo",
-        init_method=f"file://{folder}/store",
-        rank=int(rank),
-        world_size=int(ranks),
-        timeout=datetime.timedelta(seconds=float(os.environ.get("RANKS_TIMEOUT", "60"))),
-    )
     programs = importlib.import_module(module)
-    answers = {name: getattr(programs, name)(int(rank)) for name in names}
-    (Path(folder) / f"{rank}.json").write_text(json.dumps(answers))
-    dist.barrier()
-    dist.destroy_process_group()
+    started = []
+    for rank in range(int(ranks)):
+        child = os.fork()
+        if child == 0:
+            _become_rank(rank, int(ranks), folder, programs, names)
+        started.append(child)
+    codes: dict[int, int] = {}
+    deadline = time.monotonic() + TIMEOUT
+    while len(codes) < len(started):
+        for child in started:
+            if child not in codes and (ended := os.waitpid(child, os.WNOHANG))[0]:
+                codes[child] = os.waitstatus_to_exitcode(ended[1])
+            elif child not in codes and time.monotonic() > deadline:
+                os.kill(child, signal.SIGKILL)
+        time.sleep(0.01)
+    (Path(folder) / "codes.json").write_text(json.dumps([codes[child] for child in started]))
 
 
-if __name__ == "__main__":
+def _become_rank(rank: int, ranks: int, folder: str, programs: object, names: list[str]) -> None:
+    """What a rank does in its process; does not return."""
+    output = os.open(Path(folder) / f"{rank}.txt", os.O_WRONLY | os.O_CREAT)
+    os.dup2(output, 1)
+    os.dup2(output, 2)
     try:
-        main()
+        _run(rank, ranks, folder, programs, names)
     except BaseException:
         traceback.print_exc()
         sys.stdout.flush()
@@ -87,3 +105,24 @@ if __name__ == "__main__":
     atexit._run_exitfuncs()
     sys.stdout.flush()
     os._exit(0)  # threads of libraries that still run must not turn what was answered into a failure
+
+
+def _run(rank: int, ranks: int, folder: str, programs: object, names: list[str]) -> None:
+    import torch.distributed as dist
+
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    dist.init_process_group(
+        "gloo",
+        init_method=f"file://{folder}/store",
+        rank=rank,
+        world_size=ranks,
+        timeout=datetime.timedelta(seconds=float(os.environ.get("RANKS_TIMEOUT", "60"))),
+    )
+    answers = {name: getattr(programs, name)(rank) for name in names}
+    (Path(folder) / f"{rank}.json").write_text(json.dumps(answers))
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

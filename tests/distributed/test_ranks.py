@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from argand.debug.ranks import Made, difference
-from distributed.ranks import TIMEOUT, run_ranks, start_ranks
+from distributed.ranks import ended_ranks, run_ranks
 
 PROGRAMS = "tests.distributed.rank_programs"
 
@@ -27,19 +27,13 @@ def test_differences_are_told_with_the_reasons_of_both_ranks() -> None:
 @pytest.mark.parametrize("how", ["dies", "dies_in_a_graph"])
 def test_a_rank_that_is_killed_ends_the_others_with_an_error(tmp_path: Path, how: str) -> None:
     """While it compiles; and where the others are in the middle of a graph, waiting for what it sends."""
-    first, second = start_ranks(
+    first, second = ended_ranks(
         PROGRAMS, [how], 2, str(tmp_path), ARGAND_CACHE_DIR=str(tmp_path / "cache"), RANKS_TIMEOUT="20"
     )
-    try:
-        text = first.communicate(timeout=TIMEOUT)[0]
-        second.communicate(timeout=TIMEOUT)
-    finally:
-        for process in (first, second):
-            process.kill()
-    assert second.returncode == -9 and first.returncode == 1
-    assert "RuntimeError" in text and (
-        "Connection closed by peer" in text or "Timed out" in text or "reset by peer" in text
-    ), text[-3000:]
+    assert second.code == -9 and first.code == 1
+    assert "RuntimeError" in first.text and (
+        "Connection closed by peer" in first.text or "Timed out" in first.text or "reset by peer" in first.text
+    ), first.text[-3000:]
 
 
 def test_what_is_told_of_a_difference() -> None:
