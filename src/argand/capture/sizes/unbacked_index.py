@@ -9,11 +9,47 @@ import torch
 from argand.capture.facts.handlers import Args, Function
 from argand.capture.facts.interfaces import GraphBuilder, Unbacked
 from argand.capture.facts.values.symbolic import SYMBOLIC
+from argand.capture.metadata import data_errors
 from argand.capture.sizes import unbacked_ops
 from argand.graph.sizes.expr import Expr
 from argand.graph.sizes.relations import Relation
 
 _T = torch.Tensor
+
+
+def with_positions(builder: GraphBuilder, func: Function, args: Args) -> Args:
+    """The arguments of `x[index]`, where the index holds tensors of no dimension: the numbers that the graph reads.
+
+    Eager asks such a tensor for its number too, so that what it selects is a view. The same arguments where there is
+    none, or where no number can be had.
+    """
+    items = args[1] if type(args[1]) is tuple else (args[1],)
+    numbers = tuple([_position(builder, item) for item in items])
+    if all(number is item for number, item in zip(numbers, items)):
+        return args
+    data_errors.check(builder, func, args, {}, [builder.tensors[id(args[0])]])
+    return (args[0], numbers if type(args[1]) is tuple else numbers[0], *args[2:])
+
+
+def _position(builder: GraphBuilder, item: object) -> object:
+    """What stands for an item of an index: itself, or the number that a tensor holds."""
+    if not is_position(item):
+        return item
+    with torch._C.DisableTorchFunction():
+        number = unbacked_ops.item(builder, item, unseen=True)
+    return item if number is NotImplemented else number
+
+
+def is_position(item: object) -> bool:
+    """Whether an item of an index is a tensor that stands for one number."""
+    if not isinstance(item, _T):
+        return False
+    with torch._C.DisableTorchFunction():
+        return not item.dim() and item.dtype in _POSITIONS
+
+
+_POSITIONS = frozenset((torch.int8, torch.int16, torch.int32, torch.int64))
+"""Kinds of tensors of no dimension that are a number in an index; others are masks, or not allowed."""
 
 
 def depends(builder: GraphBuilder, args: Args) -> bool:
@@ -92,7 +128,7 @@ class _Index:
             return [0] if self.unbacked.among(item.expr) else [item]
         if type(item) is slice:
             return [self._slice(item, dim)]
-        if item is None or type(item) is int:
+        if item is None or type(item) is int or (type(item) is list and all(type(each) is int for each in item)):
             return [item]
         return None
 

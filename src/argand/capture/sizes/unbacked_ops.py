@@ -45,13 +45,18 @@ def _wanted(builder: GraphBuilder, numbers: bool) -> bool:
 # ---------------------------------------------------------------------- numbers
 
 
-def item(builder: GraphBuilder, tensor: Any) -> Any:
-    """`tensor.item()` as a symbolic number; NotImplemented where that is not wanted or not possible."""
+def item(builder: GraphBuilder, tensor: Any, *, unseen: bool = False) -> Any:
+    """`tensor.item()` as a symbolic number; NotImplemented where that is not wanted or not possible.
+
+    Arguments:
+        unseen: the program does not get the number, only the operation that asked for it does.
+    """
     info = builder.tensors.get(id(tensor))
     dtype = tensor.dtype
-    if info is None or not _wanted(builder, True) or dtype is torch.bool or dtype.is_complex:
+    wanted = _wanted(builder, True) or (unseen and builder.graph is builder.root)
+    if info is None or not wanted or dtype is torch.bool or dtype.is_complex:
         return NotImplemented
-    if info.dynamic is not None or tensor.numel() != 1:
+    if tensor.dim() and (info.dynamic is not None or tensor.numel() != 1):
         return NotImplemented
     unbacked = of(builder)
     key = ("item", id(tensor), len(builder.writing))

@@ -362,6 +362,9 @@ def _getitem(builder: GraphBuilder, func: Function, args: Args, kwargs: Kwargs) 
     index = _with_known_bounds(builder, args[1])
     if index is not args[1]:
         return builder.call(func, (args[0], index), kwargs)
+    read = unbacked_index.with_positions(builder, func, args)
+    if read is not args:
+        return builder.call(func, read, kwargs)
     result = unbacked_index.getitem(builder, func, args)
     if result is not NotImplemented:
         return result
@@ -395,6 +398,10 @@ def _setitem(builder: GraphBuilder, func: Function, args: Args, kwargs: Kwargs) 
     if known is not index:
         builder.call(func, (self, known, value), kwargs)
         return None
+    read = unbacked_index.with_positions(builder, func, args)
+    if read is not args:
+        builder.call(func, read, kwargs)
+        return None
     _break_on_tensor_slices(index)
     if unbacked_index.depends(builder, args):
         return _masked_setitem(builder, self, index, value)
@@ -419,10 +426,14 @@ def _masked_setitem(builder: GraphBuilder, self: Any, index: object, value: obje
 
 
 def _with_known_bounds(builder: GraphBuilder, index: object) -> object:
-    """The index, with slice bounds that are tensors of known value as numbers; the same object if there are none."""
+    """The index, with positions and slice bounds that are tensors of known value as numbers; the same object if there
+    are none."""
     if isinstance(index, tuple):
-        items = tuple(_with_known_bounds(builder, item) if isinstance(item, slice) else item for item in index)
+        items = tuple(item if isinstance(item, tuple) else _with_known_bounds(builder, item) for item in index)
         return index if all(a is b for a, b in zip(items, index)) else items
+    if unbacked_index.is_position(index):
+        number = size_tensors.number(builder, index)
+        return index if number is None else number
     if not isinstance(index, slice):
         return index
     parts = [index.start, index.stop, index.step]
