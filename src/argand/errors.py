@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from argand.breaks.ids import IDS
+from argand.breaks.remedies import REMEDIES
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,10 +289,10 @@ def graph_break(
 ) -> GraphBreak:
     """Build the one exception by which every graph break is raised (`raise graph_break(kind=...)`).
 
-    Arguments: see `BreakReason`. Explanation and hints come out as sentences (first letter, full stop), and there is
-    always a hint.
+    Arguments: see `BreakReason`. Explanation and hints come out as sentences (first letter, full stop); without hints,
+    what there is to do about this kind of break is said (`breaks.remedies`).
     """
-    said = tuple(map(sentence, hints)) or ("Move this operation out of the compiled function, before or after it.",)
+    said = tuple(map(sentence, hints)) or (REMEDIES.get(kind, "").replace("`", ""),)
     return GraphBreak(BreakReason(kind, context, sentence(explanation), said), skip_frame)
 
 

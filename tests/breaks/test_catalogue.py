@@ -27,6 +27,7 @@ from argand.breaks import render
 from argand.breaks.catalogue import SUBJECTS, pages
 from argand.breaks.ids import IDS, RETIRED
 from argand.breaks.page import Page
+from argand.breaks.remedies import REMEDIES
 from helpers import collected
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -45,7 +46,7 @@ def test_ids_are_unique_and_never_used_again() -> None:
 
 def test_each_kind_has_one_page() -> None:
     kinds = [page.kind for _, group in SUBJECTS for page in group]
-    assert sorted(kinds) == sorted(IDS)
+    assert sorted(kinds) == sorted(IDS) == sorted(REMEDIES)
 
 
 def test_pages_say_what_why_and_what_to_do() -> None:
@@ -226,4 +227,4 @@ def test_pages_are_not_loaded_by_a_capture() -> None:
         "print([name for name in sys.modules if name.startswith('argand.breaks.')])"
     )
     done = warm.run(["-c", code], check=True)
-    assert done.stdout.strip() == "['argand.breaks.ids']"
+    assert done.stdout.strip() == "['argand.breaks.ids', 'argand.breaks.remedies']"

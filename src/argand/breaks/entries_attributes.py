@@ -9,7 +9,6 @@ PAGES: tuple[Page, ...] = (
         kind="class attribute deleted",
         what="`del cls.name` for a class that existed before the call.",
         why="Other code sees the class change; the change would come when the graph has run, and not where it stands.",
-        remedy="Delete it outside the compiled function, or set it to None.",
         before="""
         class Scale:
             factor = 2
@@ -27,7 +26,6 @@ PAGES: tuple[Page, ...] = (
         kind="attribute deleted",
         what="An attribute of a module (of the `import` kind) is deleted.",
         why="Other code sees the module change; the change would come when the graph has run, and not where it stands.",
-        remedy="Delete it outside the compiled function, or set it to None.",
         before="""
         import types
 
@@ -46,7 +44,6 @@ PAGES: tuple[Page, ...] = (
     Page(
         kind="attribute that raises",
         why="A guard reads the attribute at each call, and could not tell one error from another.",
-        remedy="Read it outside the compiled function.",
         what="Reading an attribute that C code computes raises something other than AttributeError, as "
         "`cell_contents` of an empty cell does.",
         before="""
@@ -74,14 +71,12 @@ PAGES: tuple[Page, ...] = (
         kind="module attribute written",
         what="An attribute of a module is set whose class has a `__setattr__` of its own.",
         why="The module decides itself what becomes of the value.",
-        remedy="Set it outside the compiled function.",
         unshown="It is a safeguard: no program is known that comes to it.",
     ),
     Page(
         kind="annotations made by asking for them",
         what="`module.__annotations__` is read, and the module has none.",
         why="Python then puts an empty dict into the module, which would be an effect of looking.",
-        remedy='Read it outside the compiled function, or with `vars(module).get("__annotations__")`.',
         before="""
         import types
 
@@ -107,7 +102,6 @@ PAGES: tuple[Page, ...] = (
         kind="namespace that the class defines itself",
         what="An object is used whose class defines `__dict__` itself, for example as a property.",
         why="What the object really holds cannot be told from what it says.",
-        remedy="Give the property another name, or use such objects outside the compiled function.",
         before="""
         class Settings:
             def __init__(self):

@@ -10,7 +10,6 @@ PAGES: tuple[Page, ...] = (
         what="A list, dict or set from outside with more than 100,000 elements is used in a way that depends on "
         "all of them.",
         why="Each element would become a guard that every call checks.",
-        remedy="Make a tensor of it, or use it outside the compiled function.",
         before="""
         numbers = list(range(100_001))
 
@@ -29,7 +28,6 @@ PAGES: tuple[Page, ...] = (
         what="A dict from outside has a key that cannot be compared from call to call, such as a tuple with an "
         "object in it, or `nan`.",
         why="The guards must tell in the next call whether the dict still has the same keys in the same order.",
-        remedy="Use strings, numbers, classes or enum members as keys.",
         before="""
         @argand.compile
         def f(x, table):
@@ -44,7 +42,6 @@ PAGES: tuple[Page, ...] = (
         kind="set of objects from outside",
         what="A set from outside has elements that cannot be compared from call to call.",
         why="The guards must tell in the next call whether the set still has the same elements.",
-        remedy="Use a set of strings, numbers, classes or enum members.",
         before="""
         @argand.compile
         def f(x, chosen):
@@ -59,7 +56,6 @@ PAGES: tuple[Page, ...] = (
         kind="set whose order depends on its history",
         what="A set from outside is walked, and its order is not that of a new set with the same elements.",
         why="The order depends on what was added and removed before, which guards do not see.",
-        remedy="Use a dict, or sort the elements.",
         before="""
         @argand.compile
         def f(x, numbers):
@@ -81,7 +77,6 @@ PAGES: tuple[Page, ...] = (
         what="A class derived from `collections.deque` replaces `__len__`, `__getitem__` or `maxlen`, and one of "
         "its objects is used.",
         why="Reading its elements would run code of the program where capture needs to look at them first.",
-        remedy="Use a plain deque, and give the class methods with names of their own.",
         before="""
         import collections
 
@@ -104,7 +99,6 @@ PAGES: tuple[Page, ...] = (
         kind="OrderedDict out of step",
         what="Methods of `dict` were called on an `OrderedDict`, which has other keys now than it knows of.",
         why="Walking it raises, or gives keys that are gone.",
-        remedy="Call the OrderedDict's own methods.",
         before="""
         import collections
 
@@ -125,7 +119,6 @@ PAGES: tuple[Page, ...] = (
         " `__eq__` read.",
         why="The container found the key by what it read before; native code asks again and gets another answer "
         "than captured code.",
-        remedy="Use keys whose `__hash__` and `__eq__` depend on nothing that changes.",
         before="""
         class Name:
             def __init__(self, text):

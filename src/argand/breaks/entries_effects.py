@@ -9,8 +9,6 @@ PAGES: tuple[Page, ...] = (
         kind="print",
         what="`print` is called.",
         why="Each call must write; a graph only computes.",
-        remedy="Print the result after the call. To see values in passing while debugging, leave the break: only "
-        "speed is lost.",
         before="""
         @argand.compile
         def f(x):
@@ -35,7 +33,6 @@ PAGES: tuple[Page, ...] = (
         kind="input or output",
         what="A file is opened, the terminal is read, or the debugger is entered.",
         why="Each call must do it again; a graph only computes.",
-        remedy="Read before the call and pass in what was read; write what the function returned.",
         before="""
         import os
 
@@ -58,7 +55,6 @@ PAGES: tuple[Page, ...] = (
         kind="dynamic code",
         what="`exec`, `eval` or `compile` runs code that is made while the program runs.",
         why="The code may differ at each call, and may read any variable.",
-        remedy="Make a function of the code once, outside, and call that.",
         before="""
         @argand.compile
         def f(x):
@@ -79,7 +75,6 @@ PAGES: tuple[Page, ...] = (
         kind="lock",
         what="A lock that existed before the call is taken or let go.",
         why="Other threads wait for it while the program runs, not while it is captured.",
-        remedy="Take the lock around the call of the compiled function.",
         before="""
         import threading
 
@@ -104,7 +99,6 @@ PAGES: tuple[Page, ...] = (
         kind="change of the stance",
         what="`argand.set_stance` or `torch.compiler.set_stance` is called in compiled code.",
         why="It changes what every compiled function does from there on.",
-        remedy="Set the stance around the call of the compiled function.",
         before="""
         @argand.compile
         def f(x):
@@ -124,7 +118,6 @@ PAGES: tuple[Page, ...] = (
         kind="graph break on request",
         what="The program calls `argand.graph_break()`.",
         why="It asks for the graph to end there.",
-        remedy="Remove the call to have one graph.",
         before="""
         @argand.compile
         def f(x):
@@ -142,7 +135,6 @@ PAGES: tuple[Page, ...] = (
         kind="call of a function that is not to be compiled",
         what="A function marked with `argand.disable` or `torch.compiler.disable` is called.",
         why="The mark says that it runs eagerly; the graph ends before it and a new one begins after it.",
-        remedy="Remove the mark, or call the function before or after the compiled part.",
         before="""
         @argand.disable(reason="it talks to a server")
         def fetch(x):
@@ -160,7 +152,6 @@ PAGES: tuple[Page, ...] = (
         what="A torch function is called that changes or reads something of torch's as a whole: seeds, numbers of "
         "threads, files, profilers, the time.",
         why="Each call must do it again; a graph only computes.",
-        remedy="Call it outside the compiled function.",
         before="""
         @argand.compile
         def f(x):
@@ -180,7 +171,6 @@ PAGES: tuple[Page, ...] = (
         kind="import hook",
         what="A module is imported while `builtins.__import__` is replaced by a function of somebody's.",
         why="Importing then runs that function, which may do anything.",
-        remedy="Import the module at the top of the file.",
         before="""
         import builtins
 
@@ -210,7 +200,6 @@ PAGES: tuple[Page, ...] = (
         kind="import of an object that is no module",
         what="An import gives something that is no module, or that does not stand in `sys.modules` under its name.",
         why="Whether the next call's import gives the same cannot be checked.",
-        remedy="Import it at the top of the file.",
         before="""
         import importlib
         import sys
@@ -243,7 +232,6 @@ PAGES: tuple[Page, ...] = (
         kind="table of imported modules",
         what="`sys.modules` is changed, or looked through as a whole.",
         why="Other threads and any import change it too, so what was found would not hold until the next call.",
-        remedy="Import outside the compiled function. Looking up one name in `sys.modules` is captured.",
         before="""
         import sys
 
@@ -258,7 +246,6 @@ PAGES: tuple[Page, ...] = (
         kind="globals written as a dict",
         what="The globals are written both through the dict that `globals()` returns and by their names.",
         why="Writes are held back until the graph has run, and the two kinds do not know of each other.",
-        remedy="Write to a name: `global name`, then `name = value`.",
         before="""
         calls = 0
 

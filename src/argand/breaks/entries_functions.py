@@ -10,8 +10,6 @@ PAGES: tuple[Page, ...] = (
         what="`torch.cond`, `torch.while_loop`, `scan` or `map` gets functions that do not fit: branches with "
         "different results, a loop that needs gradients, random numbers.",
         why="Both branches, or every round, must have the same form to become one operation of the graph.",
-        remedy="Make the functions return tensors of the same sizes, strides and types; draw random numbers before"
-        " the call.",
         before="""
         @argand.compile
         def f(x):
@@ -29,8 +27,6 @@ PAGES: tuple[Page, ...] = (
         what="`flex_attention` gets a `score_mod` or `mask_mod` that a graph of one score cannot hold, or tensors "
         "of mixed types under autocast.",
         why="The function is compiled into the attention's loop, score by score.",
-        remedy="Return one scalar from `score_mod` and one bool from `mask_mod`; look random numbers and tables up"
-        " in tensors that are made before.",
         before="""
         from torch.nn.attention.flex_attention import flex_attention
 
@@ -52,7 +48,6 @@ PAGES: tuple[Page, ...] = (
         "function that returns its argument.",
         why="Recomputation in the graph follows the checkpoint's plain rules; what a context of the program's "
         "would do in the backward is not known.",
-        remedy="Pass `use_reentrant=False` and no `context_fn`.",
         before="""
         import contextlib
 
@@ -87,8 +82,6 @@ PAGES: tuple[Page, ...] = (
         what="A `torch.autograd.Function` is applied that uses what is not captured (`vjp`, `jvp`, "
         "`set_materialize_grads`, ...) or whose results or gradients have an unusual form.",
         why="Its forward and backward become graphs, which have plain tensors in and out.",
-        remedy="Write it with `forward` and `backward` alone: forward returns a tensor or a tuple of tensors, "
-        "backward a gradient or None for each argument.",
         before="""
         class Double(torch.autograd.Function):
             @staticmethod
@@ -113,7 +106,6 @@ PAGES: tuple[Page, ...] = (
         kind="autograd.Function returns its input",
         what="The forward of a `torch.autograd.Function` returns its input itself, or writes to it.",
         why="Autograd treats such results in a special way.",
-        remedy="Return a new tensor from forward, such as `x.view_as(x)` or `x.clone()`.",
         before="""
         class Same(torch.autograd.Function):
             @staticmethod
@@ -139,7 +131,6 @@ PAGES: tuple[Page, ...] = (
         what="A function given to `torch.vmap` or `torch.func` returns a tensor that does not come from its "
         "inputs, such as `torch.tensor(3.0)`.",
         why="Its result is not on the device for which the function's graph is captured.",
-        remedy="Compute the result from the inputs, or make the tensor outside.",
         before="""
         @argand.compile
         def f(x):
@@ -155,7 +146,6 @@ PAGES: tuple[Page, ...] = (
         kind="vmap",
         what="`torch.vmap` is called with `in_dims` that do not fit the arguments.",
         why="Eager raises an error here, which is left to torch.",
-        remedy="Check `in_dims`: one number or None for each argument, within its dimensions.",
         before="""
         @argand.compile
         def f(x):
@@ -180,7 +170,6 @@ PAGES: tuple[Page, ...] = (
         kind="random numbers in a function transform",
         what="A function given to `torch.func.grad`, `vjp`, `jvp`, `jacrev` or `jacfwd` draws random numbers.",
         why="The transform runs the function in its own order, and may run it several times.",
-        remedy="Draw the numbers outside and pass them in.",
         before="""
         @argand.compile
         def f(x):
@@ -198,7 +187,6 @@ PAGES: tuple[Page, ...] = (
         what="A function of functions (`torch.cond`, `checkpoint`, `torch.func`, ...) passes its function an "
         "object that is no tensor or number, or gets one back.",
         why="What goes in and out becomes the inputs and results of a graph.",
-        remedy="Let the function read the object from its surroundings instead of passing it.",
         before="""
         class Scale:
             factor = 2
@@ -223,7 +211,6 @@ PAGES: tuple[Page, ...] = (
         kind="subclass in a subgraph",
         what="A function of functions (`torch.cond`, `torch.func`, ...) gets a tensor of a class of yours.",
         why="The function's graph has plain tensors only.",
-        remedy="Pass plain tensors: `x.as_subclass(torch.Tensor)`.",
         before="""
         class Named(torch.Tensor):
             @classmethod
@@ -258,7 +245,6 @@ PAGES: tuple[Page, ...] = (
         what="A function given to `torch.cond`, `checkpoint`, `torch.func` or the like changes an object outside "
         "of it.",
         why="How often and when the function runs is not up to the program.",
-        remedy="Return what it computes instead, or change the object after the call.",
         before="""
         log = []
 
@@ -282,7 +268,6 @@ PAGES: tuple[Page, ...] = (
         what="A function given to `torch.cond`, `checkpoint`, `torch.func` or the like writes to a tensor from "
         "outside of it.",
         why="How often and when the function runs is not up to the program.",
-        remedy="Make it return a new tensor.",
         before="""
         from torch.utils.checkpoint import checkpoint
 
@@ -308,7 +293,6 @@ PAGES: tuple[Page, ...] = (
         what="A tensor that was made in a function given to `torch.cond`, `checkpoint`, `torch.func` or the like "
         "is used outside without being its result.",
         why="Outside of the function's graph the tensor does not exist.",
-        remedy="Return the tensor from the function.",
         before="""
         from torch.utils.checkpoint import checkpoint
 

@@ -9,7 +9,6 @@ PAGES: tuple[Page, ...] = (
         kind="generator as root",
         what="The compiled function is itself a generator, or a generator runs that nothing compiled iterates over.",
         why="A generator stops and goes on between calls, which one graph per call cannot do.",
-        remedy="Iterate over it in a compiled function: generators that are used up there are inlined.",
         unshown="A generator function that is compiled runs eagerly without a word; only tools that capture a "
         "function by itself meet this.",
     ),
@@ -17,7 +16,6 @@ PAGES: tuple[Page, ...] = (
         kind="async function",
         what="A coroutine or an asynchronous generator is made.",
         why="An event loop decides when it goes on, between the instructions of the program.",
-        remedy="Call the compiled function from the asynchronous one, not the other way around.",
         before="""
         import asyncio
 
@@ -53,7 +51,6 @@ PAGES: tuple[Page, ...] = (
     Page(
         kind="generator dropped",
         why="Letting go of the generator runs these blocks, at that place.",
-        remedy="Call its `close()` outside the compiled function, or let the loop run to its end.",
         what="A loop over a generator from outside is left early, and the generator has `finally` or `with` blocks.",
         before="""
         def numbers():
@@ -84,7 +81,6 @@ PAGES: tuple[Page, ...] = (
         kind="generator held by a traceback",
         what="An exception leaves a function that has begun to iterate over a generator.",
         why="The exception's traceback keeps the generator alive in eager; captured code has no tracebacks.",
-        remedy="Close the generator in a `finally` block, or use it up before what may raise.",
         before="""
         def numbers():
             yield from range(3)
@@ -129,7 +125,6 @@ PAGES: tuple[Page, ...] = (
         kind="exception in an abandoned generator",
         what="A generator that nothing refers to any more raises when Python closes it.",
         why="Python writes such an exception to the terminal and goes on, which must happen at each call.",
-        remedy="Close the generator, or let its loop run to its end.",
         before="""
         import sys
 
@@ -183,8 +178,6 @@ PAGES: tuple[Page, ...] = (
         kind="frame of a generator",
         what="`gi_frame` of a generator is read.",
         why="A captured generator has no frame of Python's.",
-        remedy="Do not read `gi_frame` in compiled code. Whether a generator has ended, "
-        "`inspect.getgeneratorstate` tells outside.",
         before="""
         def numbers():
             yield 1
@@ -201,7 +194,6 @@ PAGES: tuple[Page, ...] = (
         kind="raise of an exception from outside",
         what="An exception object that existed before the call is raised.",
         why="Raising changes the object: its traceback and its context are set.",
-        remedy="Raise a new exception: `raise Error(...) from old`.",
         before="""
         @argand.compile
         def f(x, error):
@@ -220,7 +212,6 @@ PAGES: tuple[Page, ...] = (
         what="An exception object that existed before the call is changed: by `__init__`, `with_traceback`, "
         "`add_note`.",
         why="Native code keeps its fields, and the change would come when the graph has run.",
-        remedy="Change it outside the compiled function.",
         before="""
         @argand.compile
         def f(x, error):
@@ -241,7 +232,6 @@ PAGES: tuple[Page, ...] = (
         kind="exception state from outside",
         what="`sys.exc_info()` or `sys.exception()` asks for an exception that the caller is handling.",
         why="Which one that is depends on the caller, not on anything that is passed in.",
-        remedy="Pass the exception as an argument.",
         before="""
         import sys
 
@@ -266,7 +256,6 @@ PAGES: tuple[Page, ...] = (
         kind="traceback inspected",
         what="An attribute of a traceback is read, such as `tb_lineno` or `tb_frame`.",
         why="An exception that was raised in captured code has no stack trace yet.",
-        remedy="Inspect tracebacks outside the compiled function.",
         before="""
         def lineno(traceback):
             return traceback.tb_lineno
@@ -293,7 +282,6 @@ PAGES: tuple[Page, ...] = (
         what="The graph breaks in an `except` or `finally` block, and which exception is handled there depends on "
         "the function's caller.",
         why="What comes after the break goes on in a function of its own, which must handle the same exceptions again.",
-        remedy="Move the operation that breaks the graph out of the block.",
         unshown="It is a safeguard: no program is known that comes to it.",
     ),
 )

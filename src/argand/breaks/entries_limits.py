@@ -10,7 +10,6 @@ PAGES: tuple[Page, ...] = (
         what="An instruction of Python is met that argand does not interpret, such as an `async` construct or a "
         "`type` statement.",
         why="It is rare in programs that compute with tensors, or bound to an event loop.",
-        remedy="Move it out of the compiled function.",
         before="""
         @argand.compile
         def f(x):
@@ -31,7 +30,6 @@ PAGES: tuple[Page, ...] = (
         kind="inlining too deep",
         what="Python functions call each other more deeply than `argand.config.inline_limit` (600) allows.",
         why="Capture inlines every call, and uses the interpreter's own stack for it.",
-        remedy="Make the recursion a loop, or raise `argand.config.inline_limit`.",
         before="""
         def power(x, n):
             return x if n == 0 else power(x * 1.0, n - 1)
@@ -52,8 +50,6 @@ PAGES: tuple[Page, ...] = (
         kind="loop too long",
         what="Loops of the function run more than 200,000 rounds.",
         why="Capture unrolls loops: each round's operations become part of the graph.",
-        remedy="Compile the body of the loop as a function of its own, leave out rounds that do nothing, or "
-        "compute with whole tensors instead of one element a round.",
         before="""
         @argand.compile
         def f(x):
@@ -77,7 +73,6 @@ PAGES: tuple[Page, ...] = (
         kind="long stretch of plain Python",
         what="10,000 rounds of loops and calls go by without an operation on a tensor.",
         why="Interpreting them to capture costs more than compiling could save.",
-        remedy="Do this part outside the compiled function and pass in what it computes.",
         before="""
         @argand.compile
         def f(x):
@@ -102,7 +97,6 @@ PAGES: tuple[Page, ...] = (
         kind="capture takes too long",
         what="Capturing the function takes more CPU time than `argand.config.capture_time_limit` (10 s).",
         why="The function does a great deal in Python; a first call that takes minutes helps nobody.",
-        remedy="Move the long part out of the compiled function, compile its body instead, or raise the limit.",
         before="""
         @argand.compile
         def f(x):
@@ -132,7 +126,6 @@ PAGES: tuple[Page, ...] = (
         kind="too many restarts",
         what="The function breaks the graph in more than about 90 places that are found one after another.",
         why="Each such break in an inlined call makes capture begin again.",
-        remedy="Compile the parts between the breaks as functions of their own.",
         unshown="It takes more than 90 breaks, each found in a further attempt.",
     ),
     Page(
@@ -140,7 +133,6 @@ PAGES: tuple[Page, ...] = (
         what="The graph breaks in a function that asks for its own frame or variables: `locals()`, "
         "`sys._getframe()`, `eval()`.",
         why="After a break the rest of the function goes on in another frame, which has other variables.",
-        remedy="Move such calls to a function of its own, or remove the break that is told with it.",
         before="""
         @argand.compile
         def f(x):
@@ -154,14 +146,11 @@ PAGES: tuple[Page, ...] = (
         kind="program not repeatable",
         what="Capturing the function twice took different ways through it.",
         why="Where the graph is to break is found in the first run and used in the second.",
-        remedy="Look for what changes from one run to the next, such as a counter that native code keeps, and pass"
-        " it in.",
         unshown="It is a safeguard: no program is known that comes to it.",
     ),
     Page(
         kind="value cannot be rebuilt",
         why="The code after the graph needs that very object, with the state that it has.",
-        remedy="Make the object outside the compiled function, or be done with it before what breaks the graph.",
         what="An object that was made in captured code is needed after the graph and cannot be made again: a "
         "generator that has begun, the manager of an open `with` block, an object of C code.",
         before="""
@@ -184,7 +173,6 @@ PAGES: tuple[Page, ...] = (
         kind="compiling failed",
         what="The backend raised while it compiled a graph, and `argand.config.suppress_errors` is set.",
         why="The function runs eagerly instead of failing.",
-        remedy="Fix the error that is told with it, or leave the function out with `argand.disable`.",
         before="""
         def broken(graph, inputs):
             raise ValueError("no kernels today")
@@ -208,7 +196,6 @@ PAGES: tuple[Page, ...] = (
         kind="error inside argand",
         what="Capture failed in a way that it never should.",
         why="It is a bug in argand, not in the program. The function runs eagerly.",
-        remedy="Please report it, with the lines that the warning shows.",
         unshown="There would be a bug to show; known ones are mended.",
     ),
 )

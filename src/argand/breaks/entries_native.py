@@ -9,8 +9,6 @@ PAGES: tuple[Page, ...] = (
         kind="call of native code that is not known",
         what="A function written in C or C++ is called of which argand does not know what it reads or changes.",
         why="It may look at any object and do anything, unseen by guards and by the graph.",
-        remedy="Call it before or after the compiled part. If it only computes on tensors, wrap it in a Python "
-        "function marked with `argand.allow_in_graph`.",
         before="""
         import resource
 
@@ -41,7 +39,6 @@ PAGES: tuple[Page, ...] = (
         what="A function of the standard library is called whose purpose is outside the program: clocks, files,"
         " processes, sockets, threads, tests, the interpreter's own state.",
         why="Each call must act on the world again; a graph only computes.",
-        remedy="Call it before or after the compiled part.",
         before="""
         import time
 
@@ -71,7 +68,6 @@ PAGES: tuple[Page, ...] = (
         kind="native object from outside",
         what="An object that existed before the call, whose class is written in C, is handed to native code.",
         why="The native code reads the object past every guard, so a change of it would go unnoticed in the next call.",
-        remedy="Pass what is needed of it as a list, tuple, number or string.",
         before="""
         import functools
 
@@ -96,7 +92,6 @@ PAGES: tuple[Page, ...] = (
         kind="iterator from outside",
         what="An iterator that existed before the call is advanced.",
         why="An iterator is used up as it is read, and its state cannot be looked at without changing it.",
-        remedy="Pass the list itself and make the iterator inside, or read the values outside and pass them in.",
         before="""
         @argand.compile
         def f(x, numbers):
@@ -116,7 +111,6 @@ PAGES: tuple[Page, ...] = (
         what="An iterator that the function made before its graph broke is advanced behind the break.",
         why="Python has run a part of the function: for what is captured next, the iterator comes from outside, and "
         "its state cannot be looked at without changing it.",
-        remedy="Remove the break before it, which is reported too; or make a list of it before that place.",
         before="""
         @argand.compile
         def f(x):
@@ -134,7 +128,6 @@ PAGES: tuple[Page, ...] = (
         kind="native object from before a graph break",
         what="An object of C code that the function made before its graph broke is used behind the break.",
         why="For what is captured next it comes from outside, and C code would read it past every guard.",
-        remedy="Remove the break before it, which is reported too; or take from it what is needed before that place.",
         unshown="Most uses of such objects end the graph as calls of native code that is not known (AG0034).",
     ),
     Page(
@@ -144,7 +137,6 @@ PAGES: tuple[Page, ...] = (
         "runs as it is written; what it calls is still compiled. A loop of an installed package (but torch's) runs as "
         "it is written at once.",
         why="The loop's iterator is in use when the graph ends, and goes on living beside the graphs.",
-        remedy="Remove the break in the loop, which is reported too: this one goes with it.",
         before="""
         @argand.compile
         def f(x):
@@ -167,7 +159,6 @@ PAGES: tuple[Page, ...] = (
         what="A comprehension ends in which the graph broke.",
         why="Python runs the comprehension itself, and its end stands in the middle of an instruction that no "
         "graph can begin in.",
-        remedy="Move the operation that breaks the graph out of the comprehension.",
         unshown="It is a safeguard: no program is known that comes to it.",
     ),
     Page(
@@ -175,7 +166,6 @@ PAGES: tuple[Page, ...] = (
         what="Native code gets an object with methods written in Python, which it would call: a class of yours "
         "derived from `list`, or elements with `__eq__`, `__lt__` or `__hash__`.",
         why="What native code calls is not interpreted, so no guard and no graph would know of it.",
-        remedy="Convert the object to a list, dict, number or string first.",
         before="""
         class Sizes(list):
             def __getitem__(self, i):
@@ -196,7 +186,6 @@ PAGES: tuple[Page, ...] = (
         what="An attribute of a type parameter or type alias is read, which Python evaluates at the first reading.",
         why="The evaluation runs code of the program from within native code, which does not see what captured "
         "code wrote.",
-        remedy="Read the attribute outside the compiled function.",
         before="""
         scope = {}
         exec("type Number = int | float", scope)
@@ -224,7 +213,6 @@ PAGES: tuple[Page, ...] = (
         what="Native code gives a warning, for example that a way of calling it is deprecated.",
         why="A warning names the line of the program that caused it, at every call, and in a graph there is no "
         "such line.",
-        remedy="Do what the warning says.",
         before="""
         class Whole:
             def __int__(self):
@@ -242,14 +230,12 @@ PAGES: tuple[Page, ...] = (
         what="The `__get__` of a descriptor that C code implements is called directly, or through another name "
         "than its own.",
         why="It reads an object from outside in a way that no guard can follow.",
-        remedy="Read the attribute by its name: `obj.name`.",
         unshown="It is a safeguard: no program is known that comes to it.",
     ),
     Page(
         kind="native attribute written",
         what="An attribute is set that native code keeps, such as the `__code__` or `__defaults__` of a function.",
         why="The native code checks or converts what it is given, and may refuse it.",
-        remedy="Set it outside the compiled function.",
         before="""
         def scale(x, factor=2):
             return x * factor
@@ -266,7 +252,6 @@ PAGES: tuple[Page, ...] = (
         kind="lru_cache statistics",
         what="`cache_info()` or `cache_clear()` of a function under `functools.lru_cache` is called.",
         why="Captured code runs the function behind the cache and leaves the cache itself alone.",
-        remedy="Call it outside the compiled function.",
         before="""
         import functools
 
@@ -309,7 +294,6 @@ PAGES: tuple[Page, ...] = (
         "compiled function changed before the call, has effects, or gets tensors.",
         why="Eager keeps what the function gave the first time, whatever has changed since; code compiled now "
         "would give what it gives now.",
-        remedy="Pass what it reads as an argument, or call it outside the compiled function.",
         before="""
         import functools
 
@@ -344,7 +328,6 @@ PAGES: tuple[Page, ...] = (
         kind="cached function with another wrapped one",
         what="The attribute `__wrapped__` of a function under `functools.lru_cache` was replaced.",
         why="The cache calls the function that it was made with, which Python code cannot see any more.",
-        remedy="Leave `__wrapped__` as `functools.lru_cache` sets it.",
         before="""
         import functools
 
@@ -379,7 +362,6 @@ PAGES: tuple[Page, ...] = (
         kind="decimal arithmetic",
         what="Numbers of `decimal.Decimal` are added, multiplied or otherwise computed with.",
         why="The result is rounded as the thread's decimal context says, which guards do not see.",
-        remedy="Compute with them outside the compiled function, or with floats.",
         before="""
         from decimal import Decimal
 

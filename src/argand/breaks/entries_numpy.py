@@ -11,7 +11,6 @@ PAGES: tuple[Page, ...] = (
         "used in a way that differs.",
         why="Captured numpy runs as torch operations, so that it can be compiled with the rest; each must give "
         "exactly numpy's result.",
-        remedy="Use the torch function of the same meaning on tensors, or call numpy outside the compiled function.",
         before="""
         import numpy as np
 
@@ -34,7 +33,6 @@ PAGES: tuple[Page, ...] = (
     Page(
         kind="numpy array from outside",
         why="Its elements would be read without a guard that sees them change.",
-        remedy="Pass a list, or a tensor: `torch.from_numpy` shares the memory.",
         needs=("numpy",),
         what="A numpy array that existed before the call is formatted, or used in another way that needs the array"
         " itself.",
@@ -61,7 +59,6 @@ PAGES: tuple[Page, ...] = (
         kind="numpy on values from outside",
         what="A numpy function gets a value that is neither an array it can follow nor a constant.",
         why="What the function reads of it would be read without a guard.",
-        remedy="Use the torch function of the same meaning, on tensors.",
         needs=("numpy",),
         unshown="It is a safeguard: no program is known that comes to it.",
     ),
@@ -69,7 +66,6 @@ PAGES: tuple[Page, ...] = (
         kind="numpy arrays that share memory",
         what="The function writes to a numpy array whose memory another array or tensor among its inputs shares.",
         why="In a graph each input has values of its own, and the write would not show in the other.",
-        remedy="Copy one of them, or make the view inside the compiled function.",
         before="""
         import numpy as np
 
@@ -90,7 +86,6 @@ PAGES: tuple[Page, ...] = (
         kind="numpy's error settings",
         what="The function computes with numpy where `numpy.seterr` or `numpy.errstate` asks for more than a warning.",
         why="What a graph computes raises no error of numpy's and calls nobody.",
-        remedy="Look for bad values in the results, and let numpy warn or be silent meanwhile.",
         before="""
         import numpy as np
 

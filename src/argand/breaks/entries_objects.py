@@ -10,7 +10,6 @@ PAGES: tuple[Page, ...] = (
         what="A class is defined whose metaclass has an `mro()` of its own, or whose bases define "
         "`__init_subclass__` in a way that cannot be put off.",
         why="Making the class runs code of the program from within native code.",
-        remedy="Define the class outside the compiled function.",
         before="""
         class Meta(type):
             def mro(cls):
@@ -44,7 +43,6 @@ PAGES: tuple[Page, ...] = (
         kind="class under construction",
         what="The `mro()` of a metaclass, which runs while a class is made, looks at that class.",
         why="The class has no bases yet by which attributes could be looked up.",
-        remedy="Define the class outside the compiled function.",
         before="""
         @argand.compile
         def named(x, cls):
@@ -82,7 +80,6 @@ PAGES: tuple[Page, ...] = (
         kind="class of an object changed",
         what="`obj.__class__ = ...` for an object that existed before the call.",
         why="Everything that was guarded about the object would be about its former class.",
-        remedy="Assign `__class__` outside the compiled function, or make a new object.",
         before="""
         class Small:
             factor = 2
@@ -124,14 +121,12 @@ PAGES: tuple[Page, ...] = (
         kind="class that changes too often",
         what="A class was changed so often that Python gives it no version number any more.",
         why="The version number is how a guard tells that a class is as it was.",
-        remedy="Do not change the class while the program runs: keep what varies in an object.",
         unshown="It takes more changes of one class than Python has version numbers for: 1,000 since Python 3.13.",
     ),
     Page(
         kind="class that its metaclass compares or reads",
         what="A class is used whose metaclass has an `__eq__`, `__hash__` or `__getattribute__` of its own.",
         why="Whatever looks at the class would run that code, argand's guards too.",
-        remedy="Leave these methods out of the metaclass, or use the class outside the compiled function.",
         before="""
         class Meta(type):
             def __eq__(cls, other):
@@ -169,7 +164,6 @@ PAGES: tuple[Page, ...] = (
         what="`isinstance` of a `typing.Protocol`, or of another class that looks at the object, cannot be "
         "answered without running code of the program.",
         why="The check reads attributes of the object, which may be properties, or were changed in captured code.",
-        remedy='Check outside the compiled function, or test for the attribute: `hasattr(obj, "name")`.',
         before="""
         from typing import Protocol, runtime_checkable
 
@@ -208,7 +202,6 @@ PAGES: tuple[Page, ...] = (
     Page(
         kind="copying an object",
         why="What the copy takes over is read by native code.",
-        remedy="Copy the object outside the compiled function.",
         what="`copy.copy`, `copy.deepcopy` or `pickle` is used on an object that says in an unusual way how it is "
         "copied (`__getnewargs_ex__`), or that C code holds more of.",
         before="""
@@ -254,8 +247,6 @@ PAGES: tuple[Page, ...] = (
         what="An object is made whose class has a `__del__`.",
         why="`__del__` must run when eager's object dies, and exactly once; a captured object lives and dies at "
         "other times.",
-        remedy="Make the object outside the compiled function, or let go of what it holds in a method that is "
-        "called, such as `close()`.",
         before="""
         class Handle:
             def __del__(self):
@@ -274,7 +265,6 @@ PAGES: tuple[Page, ...] = (
         what="An object from outside with a `__del__`, or a generator with a `finally`, is overwritten or taken "
         "out of where it was kept.",
         why="It may die there and run its code, which belongs at that place and not behind the graph.",
-        remedy="Keep it until the compiled function has returned.",
         before="""
         class Handle:
             def __del__(self):
@@ -298,7 +288,6 @@ PAGES: tuple[Page, ...] = (
         kind="weak reference with a callback",
         what="A weak reference with a callback is made to an object that existed before the call.",
         why="The callback lives on with that object, long after the capture.",
-        remedy="Make the weak reference outside the compiled function.",
         before="""
         import weakref
 

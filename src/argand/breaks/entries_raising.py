@@ -12,7 +12,6 @@ PAGES: tuple[Page, ...] = (
         "input whose values it had read.",
         why="The graph runs as one piece after the Python code around it, so the block would not see the error in "
         "time.",
-        remedy="Move the operation out of the block, or check the values before it.",
         after="""
         @argand.compile
         def f(x, i):
@@ -40,7 +39,6 @@ PAGES: tuple[Page, ...] = (
         what="The program writes to a tensor of its caller's or changes an object, and then calls an operation "
         "that some values make raise.",
         why="The changes are made when the graph has run. If it raises, they would be lost, where eager has made them.",
-        remedy="Call the operation that may raise first, or return values instead of storing them.",
         before="""
         class Log:
             pass
@@ -77,7 +75,6 @@ PAGES: tuple[Page, ...] = (
         what="In a `try` or `with` block an operation that some values make raise is followed by one that has an "
         "effect outside, such as a write to an input.",
         why="If the first raises, the second must not happen, and within one graph that cannot be told apart.",
-        remedy="Move the operation that may raise out of the block.",
         before="""
         @argand.compile
         def f(x, i):
@@ -106,7 +103,6 @@ PAGES: tuple[Page, ...] = (
         kind="torch call raises an exception",
         what="A torch function raises for these arguments: sizes that do not fit, a wrong dtype.",
         why="Eager raises it too. The function runs eagerly in this call, so that the error is torch's own.",
-        remedy="Check the arguments on the line that is named.",
         before="""
         @argand.compile
         def f(x, y):
@@ -132,7 +128,6 @@ PAGES: tuple[Page, ...] = (
         what="While the function was captured a call seemed to raise; when it ran, it did not.",
         why="The call answers differently from one time to the next, or looks at how it is called. From now on it "
         "runs by itself, between two graphs.",
-        remedy="Call it outside the compiled function.",
         unshown="It takes several calls, of which one raises and a later one, by another way through the program, "
         "does not.",
     ),

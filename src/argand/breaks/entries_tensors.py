@@ -8,7 +8,6 @@ PAGES: tuple[Page, ...] = (
     Page(
         kind="argument that a graph cannot hold",
         why="A graph holds tensors, numbers, strings, dtypes and containers of these.",
-        remedy="Convert the object to a tensor or a number before the call.",
         what="An object of the program's, or a number of numpy's that torch reads in its own way, is passed to a "
         "torch function.",
         before="""
@@ -31,7 +30,6 @@ PAGES: tuple[Page, ...] = (
         what="An argument, or something that the function reads, is a tensor of a kind that cannot be an input of "
         "a graph, such as a sparse one.",
         why="Graphs are compiled for tensors that lie in memory by sizes and strides.",
-        remedy="Pass a plain tensor (`to_dense()`), or use this value outside the compiled function.",
         before="""
         weights = {"first": torch.eye(3).to_sparse()}
 
@@ -53,8 +51,6 @@ PAGES: tuple[Page, ...] = (
         " else could be compiled.",
         why="A graph can break at an operation, but not at the reading of a variable, so the function runs "
         "eagerly. The reason is told with it.",
-        remedy="See the reason that comes with it; or pass such a value to a function of its own, and compile the "
-        "rest.",
         before="""
         @argand.compile
         def f(x, weight):
@@ -70,7 +66,6 @@ PAGES: tuple[Page, ...] = (
         what="A tensor becomes one of a class with `__torch_dispatch__`, `__slots__` or similar, by `as_subclass` "
         "or an operation.",
         why="Such classes decide below torch's operations what happens, where no graph sees it.",
-        remedy="Make it outside the compiled function, or use a class that defines `__torch_function__` only.",
         before="""
         class Unit(torch.Tensor):
             __slots__ = ("name",)
@@ -92,8 +87,6 @@ PAGES: tuple[Page, ...] = (
         what="A `Parameter`, or a tensor of a class of yours, is made in a way that gives autograd or the program "
         "a new object with a state of its own.",
         why="The object must be a new one at each call, and lives on after the graph.",
-        remedy="Make it outside the compiled function. In place of a class's constructor, "
-        "`tensor.as_subclass(cls)` is captured.",
         before="""
         @argand.compile
         def f(x):
@@ -112,7 +105,6 @@ PAGES: tuple[Page, ...] = (
         kind="tensor constructor",
         what="`torch.tensor(x)` or `new_tensor(x)` of a tensor copies its values.",
         why="torch reads the values one by one, and warns that this is not the way to copy.",
-        remedy="Use `x.clone().detach()`, and `requires_grad_()` where needed.",
         before="""
         @argand.compile
         def f(x):
@@ -123,7 +115,6 @@ PAGES: tuple[Page, ...] = (
     Page(
         kind="tensor from foreign memory",
         why="Whoever owns the memory may change it at any time.",
-        remedy="Make the tensor outside the compiled function and pass it as an argument.",
         what="A tensor is made from memory that is not torch's, such as a file: `torch.from_file`.",
         before="""
         import tempfile
@@ -151,7 +142,6 @@ PAGES: tuple[Page, ...] = (
         what="A torch function gets a tensor that capture did not see being made.",
         why="The graph would need it as an input, and there is no place in the program from which the next call "
         "could read it.",
-        remedy="Make the tensor inside the compiled function with a torch function, or pass it as an argument.",
         before="""
         @argand.compile
         def f(x):
@@ -165,7 +155,6 @@ PAGES: tuple[Page, ...] = (
         kind="tensors on different devices",
         what="An operation gets tensors on different devices.",
         why="torch refuses most of these and moves the values in some; which, is left to torch.",
-        remedy="Move the tensors to one device before the compiled function.",
         before="""
         @argand.compile
         def f(x, y):
@@ -192,7 +181,6 @@ PAGES: tuple[Page, ...] = (
         what="An in-place operation writes to a tensor several of whose elements are the same memory, such as the "
         "result of `expand`.",
         why="The result depends on the order in which elements are written; eager raises in most cases.",
-        remedy="Write to a copy: `x.expand(...).clone()`.",
         before="""
         @argand.compile
         def f(x):
@@ -216,7 +204,6 @@ PAGES: tuple[Page, ...] = (
         what="`transpose_`, `squeeze_`, `resize_` or the like changes the size of a tensor from outside whose "
         "class is yours.",
         why="The object must keep its identity, its class and its attributes, which no operation of a graph can do.",
-        remedy="Use the operation without the underscore, which makes a new tensor.",
         before="""
         class Named(torch.Tensor):
             pass
@@ -234,7 +221,6 @@ PAGES: tuple[Page, ...] = (
     ),
     Page(
         kind="tensor attribute assignment",
-        remedy="Set it outside the compiled function.",
         what="One of torch's own attributes of a tensor is set for which argand has no rule, such as `data`. `grad` is "
         "captured, but for tensors of subclasses.",
         why="Other code sees the tensor change, and what torch does with the value is not known to the graph.",
@@ -258,7 +244,6 @@ PAGES: tuple[Page, ...] = (
         kind="attribute of a tensor written",
         what="An attribute of a tensor is set after its `__dict__` was read as a whole.",
         why="The dict that was read is a copy, and would not show the new attribute.",
-        remedy="Set the attribute first, or read single attributes.",
         before="""
         @argand.compile
         def f(x):
@@ -272,7 +257,6 @@ PAGES: tuple[Page, ...] = (
         kind="attributes of a tensor looked at",
         what="The `__dict__` of a tensor from outside is read as a whole after attributes were set.",
         why="The attributes that were set are written to the tensor when the graph has run.",
-        remedy="Read single attributes with `getattr`.",
         before="""
         @argand.compile
         def f(x):
@@ -286,7 +270,6 @@ PAGES: tuple[Page, ...] = (
         kind="autograd state of an input changed",
         what="`requires_grad_()`, `detach_()` or the like is called on a tensor that exists outside.",
         why="Other code sees the tensor change, and autograd records what follows in another way.",
-        remedy="Do it before the call of the compiled function.",
         before="""
         @argand.compile
         def f(x):
@@ -301,7 +284,6 @@ PAGES: tuple[Page, ...] = (
     Page(
         kind="legacy tensor type name",
         why="The name says device and dtype at once, in a way that torch has given up.",
-        remedy="Use `x.to(dtype)`.",
         what='`x.type("torch.sparse.FloatTensor")` converts by the name of a tensor type that is not one of a '
         "plain CPU tensor.",
         before="""
@@ -316,7 +298,6 @@ PAGES: tuple[Page, ...] = (
         what="`register_hook` is called on a tensor that exists outside, the hook's handle is used, or the hook "
         "returns something else than a gradient.",
         why="The hook belongs to the tensor, which lives on; the handle exists only when the graph has run.",
-        remedy="Register the hook outside the compiled function. Hooks on results of the compiled part are captured.",
         before="""
         @argand.compile
         def f(x):
@@ -345,7 +326,6 @@ PAGES: tuple[Page, ...] = (
         what="`backward()` or `torch.autograd.grad` is called for tensors whose history began outside the graph, or "
         "with options that are not captured.",
         why="The graph can only differentiate what is in it.",
-        remedy="Do the whole computation in the compiled function, use `torch.func.grad`, or differentiate outside.",
         before="""
         @argand.compile
         def f(x, y):

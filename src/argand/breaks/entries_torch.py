@@ -10,7 +10,6 @@ PAGES: tuple[Page, ...] = (
         what="A function of a part of torch is called that works beside graphs: communication that is no collective, "
         "data loading, export, tracing, forward-mode gradients.",
         why="It talks to other processes, reads files, or captures programs itself.",
-        remedy="Call it before or after the compiled part.",
         before="""
         @argand.compile
         def f(x):
@@ -27,7 +26,6 @@ PAGES: tuple[Page, ...] = (
     Page(
         kind="torch function that cannot be observed",
         why="Capture sees torch's operations through such a mode, so this one would be missing in the graph.",
-        remedy="Call it outside the compiled function.",
         what="A method of a tensor runs without telling torch's function modes, such as `x.set_(y)`.",
         before="""
         @argand.compile
@@ -42,7 +40,6 @@ PAGES: tuple[Page, ...] = (
         kind="torch function that is not known",
         what="A function of torch's C++ core is called that is no operation on tensors.",
         why="What it reads or changes inside torch is not known.",
-        remedy="Call it outside the compiled function.",
         before="""
         @argand.compile
         def f(x):
@@ -62,7 +59,6 @@ PAGES: tuple[Page, ...] = (
         kind="torch object that is not known",
         why="Its call is native code that capture cannot look into.",
         what="A callable object of torch's is called whose code is not Python's, such as a scripted module.",
-        remedy="Call the Python module or function that it was made of, or call it outside the compiled function.",
         before="""
         scripted = torch.jit.script(torch.nn.ReLU())
 
@@ -80,7 +76,6 @@ PAGES: tuple[Page, ...] = (
         kind="torch function of an object",
         what="A torch function gets an object that has a `__torch_function__` of its own which its class has not.",
         why="torch asks the object, and what it answers may change from object to object.",
-        remedy="Define `__torch_function__` in the class.",
         before="""
         class Wrapped:
             pass
@@ -106,7 +101,6 @@ PAGES: tuple[Page, ...] = (
         kind="torch function without an implementation",
         what="Every `__torch_function__` that torch asks returns NotImplemented.",
         why="Eager raises a TypeError here, which is left to torch.",
-        remedy="Handle this function in `__torch_function__`.",
         before="""
         class Wrapped:
             @classmethod
@@ -144,7 +138,6 @@ PAGES: tuple[Page, ...] = (
         what="A function marked with `assume_constant_result` gets a tensor that the graph computes, and it cannot"
         " be computed beforehand.",
         why="The function is called once, while capturing; it needs a real tensor then.",
-        remedy="Pass it inputs of the compiled function.",
         before="""
         @torch.compiler.assume_constant_result
         def largest(x):
@@ -164,7 +157,6 @@ PAGES: tuple[Page, ...] = (
         what="`torch.lstm`, `torch.gru` or another recurrent function is called with arguments that torch.nn's "
         "layers never pass.",
         why="The size of its result is not known without running it.",
-        remedy="Use `torch.nn.LSTM`, `torch.nn.GRU`, `torch.nn.RNN`, or call the function as they do.",
         before="""
         lstm = torch.nn.LSTM(2, 3)
 
@@ -193,7 +185,6 @@ PAGES: tuple[Page, ...] = (
         what="Under autocast a function is called that is made of several operations, each of which autocast "
         "treats differently.",
         why="The type of its result follows from the operations inside.",
-        remedy="Call it outside autocast, or under `torch.autocast(..., enabled=False)`.",
         before="""
         gru = torch.nn.GRU(2, 3)
 
@@ -224,7 +215,6 @@ PAGES: tuple[Page, ...] = (
         kind="mode entered before",
         what="After a graph break in a `with torch.inference_mode():` block, the block is left.",
         why="The mode was entered for real before the second graph, and only real code can leave it.",
-        remedy="Move what breaks the graph out of the block, or put the block outside.",
         before="""
         @argand.compile
         def f(x):
@@ -240,7 +230,6 @@ PAGES: tuple[Page, ...] = (
         kind="mode left that was entered before",
         what="After a graph break, a block is left in which torch functions of subclasses are switched off.",
         why="It was entered for real before the second graph, and only real code can leave it.",
-        remedy="Move what breaks the graph out of the block, or put the block outside.",
         unshown="It is a safeguard: no program is known that comes to it.",
     ),
     Page(
@@ -248,7 +237,6 @@ PAGES: tuple[Page, ...] = (
         what="A torch mode (`torch.autocast`, `torch.device`, `inference_mode`, a torch-function mode) is left "
         "that is not the last one entered in this graph, often after a graph break in its block.",
         why="The graph can only undo what it did last.",
-        remedy="Enter and leave modes with `with` statements, without a graph break between.",
         before="""
         @argand.compile
         def f(x):
@@ -267,7 +255,6 @@ PAGES: tuple[Page, ...] = (
         kind="torch-function modes disabled",
         what="`torch._C.DisableTorchFunction()` is entered while a torch-function mode is on.",
         why="It would switch off the mode, and with it what the program expects of the operations inside.",
-        remedy="Use `torch._C.DisableTorchFunctionSubclass()`, which leaves modes on.",
         before="""
         def double(x):
             with torch.device("cpu"):
@@ -288,7 +275,6 @@ PAGES: tuple[Page, ...] = (
         what="The graph would end inside a `with` block that changes what torch functions do, such as `with "
         "torch.device(...)`.",
         why="The code after it would have to go on inside the block; the graph ends before the block instead.",
-        remedy="Move what breaks the graph out of the block. Its reason is told too.",
         before="""
         @argand.compile
         def f(x):
@@ -305,7 +291,6 @@ PAGES: tuple[Page, ...] = (
         kind="graph ends where torch functions are disabled",
         what="The graph would end inside a `with torch._C.DisableTorchFunctionSubclass():` block.",
         why="The code after it would have to go on inside the block; the graph ends before the block instead.",
-        remedy="Move what breaks the graph out of the block. Its reason is told too.",
         before="""
         @argand.compile
         def f(x):

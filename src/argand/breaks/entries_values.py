@@ -9,9 +9,6 @@ PAGES: tuple[Page, ...] = (
         kind="data-dependent branch",
         what="An `if`, `while`, `and`, `or`, `not` or `assert` asks a tensor whether it is true.",
         why="The tensor has its value only when the graph runs, and the value decides which code comes next.",
-        remedy="Compute both sides and choose with `torch.where`, or put each side into a function for "
-        "`torch.cond`. A condition that never changes belongs outside the compiled function: pass it in as "
-        "a bool.",
         before="""
         @argand.compile
         def f(x):
@@ -29,8 +26,6 @@ PAGES: tuple[Page, ...] = (
         kind="data-dependent value",
         what="Python needs a number, a list, an address or another plain value out of a tensor.",
         why="The tensor has its values only when the graph runs.",
-        remedy="Go on computing with the tensor itself. What Python must have, such as a number to print, is read "
-        "from the result after the call.",
         before="""
         @argand.compile
         def f(x):
@@ -50,8 +45,6 @@ PAGES: tuple[Page, ...] = (
         what="An operation follows on a tensor whose size depends on values, and the size of its result cannot be "
         "told from what is known.",
         why="Everything after it would have to be compiled for sizes about which nothing is known.",
-        remedy="Keep the shape with `torch.where(mask, x, other)` instead of selecting elements, or state what is "
-        "known of the size with `torch._check`.",
         before="""
         @argand.compile
         def f(x):
@@ -71,8 +64,6 @@ PAGES: tuple[Page, ...] = (
         what="An operation returns as many elements as the values of a tensor say: `x[mask]`, `torch.where(mask)`,"
         " `repeat_interleave` without `output_size`, `one_hot` without `num_classes`.",
         why="The size of the result is known only when the graph runs, and what follows is compiled for sizes.",
-        remedy="Keep the shape with `torch.where(mask, x, other)`, multiply by the mask, or give the size "
-        "(`output_size=`, `num_classes=`).",
         before="""
         @argand.compile
         def f(x):
@@ -87,7 +78,6 @@ PAGES: tuple[Page, ...] = (
         kind="data-dependent text",
         what="A text that shows a tensor's values is used: its length, a part of it, as a key, or to compare.",
         why="The text exists only when the graph has run.",
-        remedy="Format after the call of the compiled function. Sizes and dtypes of tensors may be formatted anywhere.",
         before="""
         @argand.compile
         def f(x):
@@ -108,7 +98,6 @@ PAGES: tuple[Page, ...] = (
         why="In its place argand has an object of its own, which has other attributes.",
         what="`dir()`, `__reduce_ex__` or another method that every object has looks at an object that exists only"
         " when the program runs, such as a generator that the function made.",
-        remedy="Ask for single attributes with `hasattr`, or look at the object outside the compiled function.",
         before="""
         def numbers():
             yield 1
@@ -126,7 +115,6 @@ PAGES: tuple[Page, ...] = (
         "the program runs, such as a number that numpy computes.",
         why="In the value's place argand has an object of its own. Whether the call takes the real value, and what"
         " its error would say, shows when it runs.",
-        remedy="Convert the value before the call, or compute with tensors.",
         before="""
         import numpy as np
 
@@ -146,7 +134,6 @@ PAGES: tuple[Page, ...] = (
         what="Something is asked of a tensor that torch keeps beside its values: its version counter, its hooks, "
         "whether it retains its gradient.",
         why="While the function is captured the tensor does not exist, so there is nothing to ask.",
-        remedy="Ask outside the compiled function and pass the answer in.",
         before="""
         @argand.compile
         def f(x):
@@ -169,7 +156,6 @@ PAGES: tuple[Page, ...] = (
         kind="tensor flag of a result",
         what="`is_conj()`, `is_neg()` or `is_inference()` is asked of a result, and an input has that bit.",
         why="Whether a result carries the bit on is torch's own affair in each operation.",
-        remedy="Ask the input, or clear the bit first with `resolve_conj()` or `resolve_neg()`.",
         before="""
         @argand.compile
         def f(x):
@@ -186,8 +172,6 @@ PAGES: tuple[Page, ...] = (
         what="A torch operation runs whose result's size and type nothing can tell before it runs: it has no meta "
         "implementation.",
         why="What follows is compiled for the sizes and types of its inputs.",
-        remedy="Call it outside the compiled function. An operation of your own: give it a fake implementation "
-        "with `torch.library.register_fake`.",
         before="""
         @torch.library.custom_op("argand_pages::twice", mutates_args=())
         def twice(x: torch.Tensor) -> torch.Tensor:
@@ -218,7 +202,6 @@ PAGES: tuple[Page, ...] = (
         kind="scale that is a tensor",
         what="`torch._foreach_addcmul` or `_foreach_addcdiv`, which optimizers call, is given its scales as tensors.",
         why="torch reads the numbers out of the tensors on the way.",
-        remedy="Pass the scales as plain numbers.",
         before="""
         @argand.compile
         def f(xs, ys):
@@ -242,8 +225,6 @@ PAGES: tuple[Page, ...] = (
         kind="autograd graph inspected",
         what="`grad_fn`, or another part of autograd's graph, is read.",
         why="Autograd builds its graph when the compiled graph runs.",
-        remedy="Read it outside the compiled function, from the results. To know whether there is one, ask "
-        "`y.requires_grad`.",
         before="""
         @argand.compile
         def f(x):
@@ -259,7 +240,6 @@ PAGES: tuple[Page, ...] = (
         kind="random number of Python's",
         what="Python's `random` is called, and the number decides something in Python.",
         why="Each call must draw a new number, and a graph would keep the one of the first call.",
-        remedy="Draw the number outside and pass it in, or draw a tensor: `torch.rand(())`.",
         before="""
         import random
 
@@ -284,7 +264,6 @@ PAGES: tuple[Page, ...] = (
         what="A `torch.Generator` is made, or passed to a function that draws random numbers.",
         why="A graph draws from torch's default generator only: another one is an object whose state the program "
         "may read or set at any time.",
-        remedy="Draw the numbers outside and pass them in, or use the default generator.",
         before="""
         @argand.compile
         def f(x, generator):
@@ -306,7 +285,6 @@ PAGES: tuple[Page, ...] = (
         kind="condition that changes by itself",
         what="Something that the program reads gives another value each time it is read.",
         why="The compiled code is right only while what was read stays the same, so it would never be right.",
-        remedy="Read the value once, outside the compiled function, and pass it in.",
         before="""
         import collections
 
@@ -333,7 +311,6 @@ PAGES: tuple[Page, ...] = (
         kind="number too large",
         what="A Python number that varies is compared with one of more than 64 bits.",
         why="Conditions on numbers that vary are checked with 64 bits at each call.",
-        remedy="Compare outside the compiled function, or pass the number as a tensor.",
         before="""
         @argand.compile(dynamic=True)
         def f(x, n):
@@ -352,7 +329,6 @@ PAGES: tuple[Page, ...] = (
         kind="tensor larger than memory",
         what="An operation's result is larger than the whole memory of its device.",
         why="Eager raises an error at once; a fused loop would never store the tensor, and run for hours instead.",
-        remedy="Compute it in parts, or work with smaller tensors that are expanded.",
         before="""
         @argand.compile
         def f(x):

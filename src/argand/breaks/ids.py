@@ -1,7 +1,8 @@
 """Every kind of graph break and its id.
 
 An id is given once: a kind that is added takes the next number, one that goes leaves its number to `RETIRED`.
-What the ids mean, with examples, is in the modules of pages beside this one; ordinary captures import this one only.
+What the ids mean, with examples, is in the modules of pages beside this one; ordinary captures import this
+one and `remedies` only.
 """
 
 from __future__ import annotations

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from argand.breaks.ids import IDS
+from argand.breaks.remedies import REMEDIES
 
 HEAD: Final = ("import torch", "import argand")
 CALL: Final = "print(f(torch.ones(3)))"
@@ -23,7 +24,6 @@ class Page:
         kind: its name, a key of `ids.IDS`.
         what: what the program does.
         why: why that cannot be in a graph.
-        remedy: what to do instead, or why there is nothing to do.
         before: a program that shows it, without the imports that all examples begin with, and without the `CALL` that
             most end with.
         after: the same program without the break, or what stands there instead of lines of `before`.
@@ -36,7 +36,6 @@ class Page:
     kind: str
     what: str
     why: str
-    remedy: str
     before: str = ""
     after: str | Mapping[str, str] = ""
     unshown: str = ""
@@ -48,6 +47,11 @@ class Page:
     def id(self) -> str:
         """Such as "AG0001"."""
         return IDS[self.kind]
+
+    @property
+    def remedy(self) -> str:
+        """What to do instead, or why there is nothing to do."""
+        return REMEDIES[self.kind]
 
     @property
     def condition(self) -> str:

@@ -137,7 +137,8 @@ def allocations(profile: torch.profiler.profile) -> list[int]:
 
 
 @functools.cache
-def _fast_nodes() -> bool:
+def fast_nodes() -> bool:
+    """Whether this torch has what `new_node` does without."""
     graph = fx.Graph()
     wanted = ("_graph_namespace", "_insert", "_find_nodes_lookup_table", "_len", "_target_to_str")
     return all(hasattr(graph, name) for name in wanted)
@@ -150,19 +151,24 @@ def _node_name(target: Callable[..., Any]) -> str:
 
 
 def new_node(
-    graph: fx.Graph, target: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], name: str = ""
+    graph: fx.Graph,
+    target: Any,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    name: str = "",
+    op: str = "call_function",
 ) -> fx.Node:
-    """`graph.call_function` without its search of the arguments for symbolic numbers (half its time).
+    """`graph.create_node` without its search of the arguments for symbolic numbers (half its time).
 
     Arguments:
         name: wished for; by default the operation's.
     """
     wish = name or _node_name(target)
-    if not _fast_nodes():
-        return graph.create_node("call_function", target, args, kwargs, name=wish)
+    if not fast_nodes():
+        return graph.create_node(op, target, args, kwargs, name=wish)
     namespace = graph._graph_namespace
     name = namespace.create_name(wish, None)
-    node = fx.Node(graph, name, "call_function", target, args, kwargs)
+    node = fx.Node(graph, name, op, target, args, kwargs)
     namespace.associate_name_with_obj(name, node)
     graph._insert(node)
     graph._find_nodes_lookup_table.insert(node)

@@ -16,7 +16,6 @@ from argand.capture.facts.values.array_value import Traced
 def refusal(name: str, why: str) -> errors.GraphBreak:
     return errors.graph_break(
         kind="call of numpy", context=f"numpy {name}", explanation=f"numpy's {name} is not captured here: {why}.",
-        hints=("Use the torch function of the same meaning, on tensors, or call it outside the compiled function.",),
     )  # fmt: skip
 
 

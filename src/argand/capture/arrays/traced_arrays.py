@@ -121,7 +121,7 @@ class Arrays:
             raise errors.graph_break(
                 kind="numpy arrays that share memory", context=", ".join(source.name() for source in sources),
                 explanation="An array that is written to shares its memory with another array or tensor.",
-                hints=("Make a copy of one of them, or make the view inside the compiled function.",), skip_frame=True,
+                skip_frame=True,
             )  # fmt: skip
         every: list[object] = [*sources, *(info.source for info in others)]
         self.state.guards.add(None, "python", check, every, label="NO_ALIASING", shown=False)

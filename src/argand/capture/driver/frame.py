@@ -264,7 +264,6 @@ class _Capture:
         raise errors.graph_break(
             kind="too many restarts",
             explanation="The function breaks the graph in too many places.",
-            hints=("Compile the parts between the breaks as functions of their own.",),
             skip_frame=True,
         )
 
@@ -396,7 +395,6 @@ class _Capture:
                 context=str(outcome),
                 explanation="Something that the captured code relies on is different each time it is looked at "
                 f"({outcome[1] if isinstance(outcome, tuple) else outcome}).",
-                hints=("Read the value once, outside the compiled function, and pass it in.",),
                 skip_frame=True,
             )
         if once is not None:

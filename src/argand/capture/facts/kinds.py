@@ -83,7 +83,6 @@ def namespace(obj: object) -> Any:
             kind="namespace that the class defines itself",
             context=f"{type(obj).__module__}.{type(obj).__qualname__}",
             explanation="A class that defines __dict__ itself hides what its objects hold.",
-            hints=("Use such objects outside of the compiled function.",),
         )
     return _class_namespace(mro_of(cls)[place])["__dict__"].__get__(obj)
 
@@ -150,7 +149,6 @@ def raw_items(obj: dict[K, V]) -> Iterable[tuple[K, V]]:
             kind="OrderedDict out of step",
             context=type(obj).__qualname__,
             explanation="Methods of dict were called on an OrderedDict: it has other keys than it knows of.",
-            hints=("Call its own methods.",),
             skip_frame=True,
         ) from None
 

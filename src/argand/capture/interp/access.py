@@ -350,7 +350,6 @@ class Access:
             raise graph_break(
                 kind="class under construction",
                 explanation="A class is looked at while the mro() of its metaclass runs.",
-                hints=("Define the class outside of the compiled function.",),
                 skip_frame=True,
             )
         self._noted_classes.add(id(cls))

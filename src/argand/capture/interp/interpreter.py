@@ -299,7 +299,6 @@ class Interpreter(Access):
         raise graph_break(
             kind="generator as root",
             explanation="A generator or coroutine function cannot itself be captured; it runs eagerly.",
-            hints=("Call it from a compiled function: generators that are consumed there are inlined.",),
             skip_frame=True,
         )
 
@@ -433,7 +432,6 @@ def held_by_traceback() -> GraphBreak:
     return graph_break(
         kind="generator held by a traceback",
         explanation="An exception leaves a function that has begun to iterate over a generator.",
-        hints=("Close the generator in a finally block.",),
     )
 
 

@@ -21,7 +21,6 @@ def _refuse(name: str, reason: str) -> Handler:
             kind="unsupported Python construct",
             context=name,
             explanation=reason[:1].upper() + reason[1:] + ".",
-            hints=("Move this construct out of the compiled function.",),
         )
 
     return refuse

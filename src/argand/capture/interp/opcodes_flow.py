@@ -116,7 +116,6 @@ def for_iter(interp: Interpreter, frame: Frame, arg: int) -> None:
             raise graph_break(
                 kind="end of a comprehension",
                 explanation="A comprehension ends in which the graph broke.",
-                hints=("Move the operation that breaks the graph out of the comprehension.",),
             )
         frame.stack.pop()
         frame.pc = arg

@@ -155,7 +155,6 @@ class CaptureState:
                 context=source.name(),
                 explanation=f"The metaclass behind {source.friendly()} has an __eq__, __hash__ or __getattribute__ of "
                 "its own, which capture would run whenever it looks at the class.",
-                hints=("Leave these methods out of the metaclass, or use the class outside of the compiled function.",),
             )
         handling = classify.handling(value)
         if handling == "tensor":
@@ -167,7 +166,6 @@ class CaptureState:
                 kind="input that a graph cannot hold",
                 context=f"{source.name()}: {type(value).__name__}",
                 explanation=f"{source.friendly()} is a {type(value).__name__}, which cannot be a graph input.",
-                hints=("Pass a plain torch.Tensor, or use this value outside the compiled function.",),
             )
         constant_root = is_a(source, ConstSource)
         if classify.is_bound_builtin(value):
@@ -333,9 +331,6 @@ class CaptureState:
                 kind="tensor of unknown origin",
                 context=f"{type(tensor).__name__}{tuple(tensor.shape)}",
                 explanation="A tensor that capture did not see being made reached an operation.",
-                hints=(
-                    "make the tensor inside the compiled function with a torch function, or pass it as an argument",
-                ),
             )
         return info
 

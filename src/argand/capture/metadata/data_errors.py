@@ -233,7 +233,6 @@ def changes_outside(builder: GraphBuilder, name: str) -> None:
             context=name,
             explanation=f"{name}: it is not to happen where an operation before it raises, and the code around that "
             "one handles exceptions: the graph ends before it.",
-            hints=("Move the operation that may raise out of the try block (or the with block).",),
         )
     points = None if builder.on_data.known is None else builder.on_data.points
     if points is not None and points.lost and builder.on_data.may_split:
@@ -246,7 +245,6 @@ def _effects_lost(name: str) -> errors.GraphBreak:
         context=name,
         explanation="An operation may raise because of the values of its tensors, and what the program has done before "
         f"it would be lost, as a graph that writes to an input does not run twice: the graph ends before {name}.",
-        hints=("Do the operation that may raise first, or return the values instead of storing them.",),
     )
 
 
@@ -260,7 +258,6 @@ def _inside_try(name: str) -> errors.GraphBreak:
         context=name,
         explanation=f"Whether {name} raises depends on the values of its tensors, and the code around it "
         "handles exceptions: it runs where it stands instead of in the graph.",
-        hints=("Move the call out of the try block (or the with block), or check the values before it.",),
     )
 
 

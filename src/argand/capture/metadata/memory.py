@@ -123,5 +123,4 @@ def _huge(name: str, nbytes: int, limit: int) -> GraphBreak:
         kind="tensor larger than memory",
         context=f"{name}: {nbytes:,} bytes of {limit:,}",
         explanation=f"The result of {name} has {nbytes:,} bytes, more than the device's whole memory.",
-        hints=("Compute it in parts, or from smaller tensors that are expanded.",),
     )

@@ -86,7 +86,6 @@ def refuse_overlapping(func: Function, args: Args) -> None:
             kind="write to an expanded tensor",
             context=getattr(func, "__name__", str(func)),
             explanation="Several elements of the tensor that is written to are the same memory.",
-            hints=("Write to a copy: x.expand(...).clone().",),
         )
 
 
@@ -129,7 +128,6 @@ def leak(value: torch.Tensor) -> errors.GraphBreak:
         kind="tensor of unknown origin",
         context=f"{type(value).__name__}{tuple(value.shape)} on {value.device}",
         explanation="A tensor that capture did not see being made reached a torch function.",
-        hints=("make the tensor inside the compiled function with a torch function, or pass it as an argument",),
     )
 
 
@@ -139,7 +137,6 @@ def generator(what: str) -> errors.GraphBreak:
         kind="random number generator",
         context="torch.Generator",
         explanation=f"{what}: graphs draw from torch's own generator only.",
-        hints=("Draw the numbers outside the compiled function, or from the default generator.",),
     )
 
 
@@ -191,7 +188,6 @@ def _mixed(func: Function, infos: list[TensorInfo]) -> torch.device:
         kind="tensors on different devices",
         context=f"{name}: {devices}",
         explanation=f"{name} gets tensors on different devices ({devices}); what it makes of them is left to torch.",
-        hints=("move the tensors to one device before the compiled function",),
     )
 
 
@@ -270,7 +266,6 @@ def _unknown_casts(func: object) -> errors.GraphBreak:
         kind="composed function under autocast",
         context=name,
         explanation=f"{name} is made of several operations that autocast treats differently.",
-        hints=("call it outside autocast",),
     )
 
 
@@ -369,7 +364,6 @@ def property_name(owner: Any, name: str) -> str:
             kind="tensor attribute assignment",
             context=f"{getattr(owner, '__name__', owner)}",
             explanation=f"Setting tensor.{getattr(owner, '__name__', '?')} cannot be captured.",
-            hints=("set tensor attributes outside the compiled function",),
         )
     return str(owner.__name__)
 

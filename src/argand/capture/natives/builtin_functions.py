@@ -388,7 +388,6 @@ def _handled(interp: Interpreter) -> BaseException | None:
             raise graph_break(
                 kind="exception state from outside",
                 explanation="The function asks for an exception that the caller of the compiled code is handling.",
-                hints=("Pass the exception as an argument.",),
             )
         interp.state.guards.add(None, "global_state", ((sys.exception, None),))
     return exc

@@ -18,6 +18,7 @@ from argand.capture.facts.kinds import is_a, raw_length
 from argand.capture.facts.sources import CallSource
 from argand.capture.facts.typefacts import CONTAINERS
 from argand.capture.natives.iteration_functions import hashed_items, sort_list, update_dict
+from argand.capture.natives.rows import position
 from argand.capture.objects import iteration, keys, operators, polyfills, text
 from argand.capture.objects.call_protocol.native_handlers import (
     SAFE_NEW,
@@ -273,15 +274,10 @@ def _list_sort(interp: Interpreter, cls: type, name: str, owner: object, args: A
     return None
 
 
-def _position(interp: Interpreter, value: object) -> object:
-    """An argument that native code uses as a position: as an int, where a method of the program says which."""
-    return keys.to_index(interp, value) if interp.types.python_level(type(value), "__index__") else value
-
-
 def _searching(interp: Interpreter, cls: type, name: str, owner: object, args: Args, kwargs: Kwargs) -> object:
     """index, count, remove: compare elements, by interpreted code if need be."""
     target = interp.plain(owner)
-    positions = [_position(interp, arg) for arg in args[1:]]
+    positions = [position(interp, arg) for arg in args[1:]]
     args = [*args[:1], *positions]
     if not args or (interp.benign(target) and interp.benign(args[0])) or kwargs:
         return interp.reading("compare", getattr(cls, name), target, *[interp.plain(arg) for arg in args], **kwargs)

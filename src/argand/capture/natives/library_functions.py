@@ -369,7 +369,6 @@ def _lock(interp: Interpreter, cls: type, name: str, owner: object, args: Args, 
             kind="lock",
             context=name,
             explanation="A lock that existed before the compiled function would be taken.",
-            hints=("Take the lock outside of the compiled function.",),
         )
     return interp.native(getattr(cls, name), owner, *args, **kwargs)
 

@@ -45,7 +45,6 @@ def heard() -> Iterator[None]:
             kind="native code that warns",
             context=f"{message.category.__name__}: {message.message}",
             explanation="Native code gives a warning, which must name the program's line, at every call.",
-            hints=("Do what the warning says.",),
         )
 
     warnings._showwarnmsg = show  # type: ignore[attr-defined]

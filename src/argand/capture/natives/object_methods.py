@@ -215,7 +215,6 @@ def _not_copied(cls: type) -> BaseException:
         kind="copying an object",
         context=cls.__name__,
         explanation=f"How {cls.__name__} is copied or pickled is not captured.",
-        hints=("Copy the object outside of the compiled function.",),
     )
 
 
@@ -369,7 +368,6 @@ def _exception_change(interp: Interpreter, cls: type, name: str, owner: object, 
             kind="exception from outside",
             context=f"{type(owner).__name__}.{name}",
             explanation="An exception that existed before the compiled function would be changed.",
-            hints=("Raise or change it outside of the compiled function.",),
         )
     return keeping(interp, cls, name, owner, args, kwargs)
 
@@ -448,7 +446,6 @@ def _ref(interp: Interpreter, fn: Function, args: Args, kwargs: Kwargs) -> objec
                 kind="weak reference with a callback",
                 context=type(args[0]).__name__,
                 explanation="The callback would be kept by an object that outlives the capture.",
-                hints=("Make the weak reference outside of the compiled function.",),
             )
         args = [args[0], interp.trampoline(args[1])]
     return interp.unread(fn, *args, **kwargs)

@@ -111,7 +111,6 @@ def _refuse_native(meta: object, obj: object, name: str, *values: object) -> Non
         kind="native attribute written",
         context=f"{type(obj).__name__}.{name}",
         explanation=f"The attribute {name} of {type(obj).__name__} is kept by native code, which may refuse the value.",
-        hints=("Set it outside of the compiled function.",),
     )
 
 
@@ -150,7 +149,6 @@ def _write_module(interp: Interpreter, module: ModuleType, name: str, value: Any
             kind="module attribute written",
             context=f"{module.__name__}.{name}",
             explanation="The module intercepts attribute writes.",
-            hints=("Set it outside of the compiled function.",),
         )
     interp.module_values[id(module), name] = value
     meta = interp.types.lookup(type(module), name)
@@ -183,7 +181,6 @@ def generic_delete(interp: Interpreter, obj: object, name: str) -> None:
             kind="attribute deleted",
             context=f"{type(obj).__name__}.{name}",
             explanation="Deleting an attribute of a tensor or module object is not captured.",
-            hints=("Delete it outside of the compiled function.",),
         )
     if is_a(obj, type):
         _delete_class_attr(interp, obj, name)
@@ -233,5 +230,4 @@ def _delete_class_attr(interp: Interpreter, cls: type, name: str) -> None:
         kind="class attribute deleted",
         context=f"{cls.__name__}.{name}",
         explanation="Deleting an attribute of a class that existed before the compiled function is not captured.",
-        hints=("Delete it outside of the compiled function.",),
     )

@@ -92,7 +92,6 @@ def read(interp: Interpreter, obj: Any, name: str) -> Any:
             kind="traceback inspected",
             context=name,
             explanation="The stack trace of an exception that was raised in captured code does not exist.",
-            hints=("Inspect tracebacks outside of the compiled function.",),
         )
     return _read_instance(interp, obj, name)
 

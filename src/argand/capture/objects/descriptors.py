@@ -141,7 +141,6 @@ def _bind_native(interp: Interpreter, meta: Any, getter: Any, obj: object, cls: 
             kind="native descriptor used by hand",
             context=f"{type(meta).__name__} of {cls.__name__}",
             explanation=f"{type(meta).__name__}.__get__ is native code that would look into an object from outside.",
-            hints=("Read the attribute by its name.",),
         )
     return _guarded_attribute(interp, meta, obj, cls, name)
 
@@ -210,7 +209,6 @@ def read_member(interp: Interpreter, meta: Any, obj: object, cls: type) -> objec
             kind="native code that calls Python",
             context=f"{cls.__name__}.{name}",
             explanation="The attribute is evaluated when first read, by code that knows nothing of captured writes.",
-            hints=("Read it outside of the compiled function.",),
         )
     if interp.is_outer(obj):
         value = interp.read_overlay(obj, name)
@@ -233,7 +231,6 @@ def _guarded_attribute(interp: Interpreter, meta: Any, obj: object, cls: type, n
             kind="attribute that raises",
             context=f"{cls.__name__}.{name}",
             explanation=f"Reading {name} of a {cls.__name__} raises {type(e).__name__}, which no guard can follow.",
-            hints=("Read it outside of the compiled function.",),
         ) from None
     else:
         return interp.state.load_source(AttrSource(interp.source(obj), name), value)

@@ -94,7 +94,6 @@ class TracedGenerator:
         raise graph_break(
             kind="frame of a generator",
             explanation="The frame of a generator does not exist while it is captured.",
-            hints=("Do not read gi_frame in compiled code.",),
         )
 
     @property
@@ -177,7 +176,6 @@ def refuse_to_drop(generator: object) -> None:
                 context=generator.gi_code.co_qualname,
                 explanation="A generator that the compiled function has not made is let go of before its end, where "
                 "its `finally` or `with` blocks may run code.",
-                hints=("Call its close() outside the compiled function, or let the loop run to its end.",),
             )
         generator = generator.gi_yieldfrom
 

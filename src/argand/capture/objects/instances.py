@@ -104,7 +104,6 @@ def write_outer(interp: Interpreter, obj: object, name: str, value: object) -> N
             kind="class of an object changed",
             context=type(obj).__name__,
             explanation="Assigning __class__ of an object that existed before the compiled function is not captured.",
-            hints=("Assign __class__ outside of the compiled function.",),
         )
     interp.state.write_overlay(obj, name, value)
 

@@ -70,7 +70,6 @@ def _impure_key(key: object) -> BaseException:
         kind="key whose hash or equality changes",
         context=type(key).__name__,
         explanation=f"A {type(key).__name__} is a key, and captured code has changed what its __hash__ or __eq__ read.",
-        hints=("Use keys whose __hash__ and __eq__ depend on nothing that changes.",),
     )
 
 

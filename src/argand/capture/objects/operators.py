@@ -72,7 +72,6 @@ def _arithmetic(interp: Interpreter, native: Callable[..., object], *operands: o
             kind="decimal arithmetic",
             context=" and ".join(type(operand).__name__ for operand in operands),
             explanation="Decimal arithmetic rounds as the thread's decimal context says, which guards do not see.",
-            hints=("Compute it outside the compiled function, or with floats.",),
         )
     return interp.native(native, *operands)
 
@@ -283,7 +282,7 @@ def contains(interp: Interpreter, container: object, item: object) -> bool:
         if is_a(observed.value, TypeError):  # whatever it says
             raise interp.throw(TypeError(f"argument of type '{_C.type_name(cls)}' is not iterable")) from None
         raise
-    return bool(interp.polyfill(polyfills.iterable_contains, items, item))
+    return bool(interp.polyfill(polyfills.contains, items, item))
 
 
 def _container_contains(interp: Interpreter, container: object, item: object) -> bool:
@@ -295,7 +294,7 @@ def _container_contains(interp: Interpreter, container: object, item: object) ->
     container = interp.plain(container)
     if interp.benign(item) and interp.benign(container):
         return bool(interp.reading("compare", operator.contains, container, interp.plain(item)))
-    return bool(interp.polyfill(polyfills.sequence_contains, bare(container), item))
+    return bool(interp.polyfill(polyfills.contains, bare(container), item))
 
 
 # ---- truth, length, hash -------------------------------------------------------------------------------------------

@@ -107,14 +107,7 @@ SEQUENCE_ORDER: Final[dict[str, FunctionType]] = {
 }
 
 
-def sequence_contains(items: Iterable[object], value: object) -> bool:
-    for item in items:
-        if item is value or item == value:
-            return True
-    return False
-
-
-def iterable_contains(items: Iterable[object], value: object) -> bool:
+def contains(items: Iterable[object], value: object) -> bool:
     for item in items:
         if item is value or item == value:
             return True

@@ -137,7 +137,6 @@ def _raises_outer(exc: BaseException) -> GraphBreak:
         kind="raise of an exception from outside",
         context=type(exc).__name__,
         explanation=f"A {type(exc).__name__} that existed before the captured code is raised.",
-        hints=("Raise a new exception: `raise Error(...) from old`.",),
     )
     stop.exception = exc
     return stop

@@ -81,7 +81,6 @@ def undecided(base: type, why: str) -> errors.GraphBreak:
         kind="instance check of a protocol",
         context=base.__name__,
         explanation=f"isinstance(..., {base.__name__}) {why}.",
-        hints=("Check outside of the compiled function.",),
     )
 
 

@@ -32,7 +32,6 @@ def check(state: CaptureState) -> None:
                     context=type(obj).__qualname__,
                     explanation=f"A {type(obj).__name__} that existed before the compiled function is taken away from "
                     "where it was, and its end may run code: a `finally` of the generator, or __del__.",
-                    hints=("Keep it until the compiled function has returned.",),
                     skip_frame=True,
                 )
 

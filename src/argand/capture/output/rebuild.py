@@ -185,7 +185,7 @@ def set_attributes(obj: object, attributes: dict[str, object]) -> None:
 
 
 def set_slots(obj: object, attributes: dict[str, object]) -> None:
-    """Slots and C-level attributes, past any `__setattr__` of the class."""
+    """Slots, C-level attributes and those of a tensor, past any `__setattr__` of the class."""
     for key, value in attributes.items():
         object.__setattr__(obj, key, value)
 
@@ -313,12 +313,6 @@ def awaiting(tensor: torch.Tensor, completed: bool) -> torch.Tensor:
     wrapped: torch.Tensor = wrap(tensor)
     wrapped.completed = completed
     return wrapped
-
-
-def set_tensor_attributes(tensor: torch.Tensor, attributes: dict[str, object]) -> None:
-    """Python attributes, past any `__setattr__` of the class."""
-    for key, value in attributes.items():
-        object.__setattr__(tensor, key, value)
 
 
 def array_of(tensor: torch.Tensor, scalar: bool, writeable: bool, strides: tuple[int, ...]) -> object:

@@ -105,7 +105,7 @@ class Reconstructor(Values):
         self.remember(worn.tensor)
         attributes = vars(worn.tensor)
         if attributes:
-            self.fill(rebuild.set_tensor_attributes, worn.tensor, lambda: self.push_map(attributes))
+            self.fill(rebuild.set_slots, worn.tensor, lambda: self.push_map(attributes))
 
     def _number(self, number: SymbolicNumber) -> None:
         """-> the plain number, computed from the frame's inputs."""

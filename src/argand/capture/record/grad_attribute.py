@@ -62,5 +62,4 @@ def _refused(explanation: str) -> errors.GraphBreak:
         kind="tensor attribute assignment",
         context="grad",
         explanation=f"Setting tensor.grad is not captured here. {explanation}",
-        hints=("Set it outside the compiled function.",),
     )

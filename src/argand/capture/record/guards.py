@@ -183,7 +183,6 @@ class GuardSet:
                     kind="class that changes too often",
                     context=label,
                     explanation=f"{guard.source.friendly() if guard.source is not None else 'A class'}: {refused}",
-                    hints=("Do not change the class while the program runs.",),
                     skip_frame=True,
                 ) from None
             if guard.position is not None:

@@ -120,7 +120,6 @@ def _random(fn: Function, owner: object) -> bool:
 def _break(name: str, why: str) -> errors.GraphBreak:
     return errors.graph_break(
         kind="call of numpy", context=f"numpy {name}", explanation=f"numpy's {name} is not captured: {why}.",
-        hints=("use the torch function instead, or call it outside the compiled function",),
     )  # fmt: skip
 
 

@@ -73,7 +73,6 @@ def not_constant(fn: Function, value: object) -> GraphBreak:
         kind="numpy on values from outside",
         context=f"{callables.text_of(fn, '__name__') or type(fn).__name__} on {type(value).__name__}",
         explanation="numpy arrays that existed before the compiled function and tensors are not traced through numpy.",
-        hints=("Use the torch function of the same meaning, on tensors.",),
     )
 
 
@@ -83,5 +82,4 @@ def outer_array(value: object) -> GraphBreak:
         kind="numpy array from outside",
         context=type(value).__name__,
         explanation="A numpy array that existed before the compiled function would be read without a guard.",
-        hints=("Pass a tensor: torch.from_numpy shares the memory.",),
     )

@@ -52,7 +52,6 @@ def escaped(builder: GraphBuilder, home: fx.Graph) -> errors.GraphBreak:
         kind="tensor leaves a subgraph",
         context=what,
         explanation=f"A tensor made in the function given to {what} is used outside of it without being its result.",
-        hints=("Return the tensor from the function.",),
     )
     if sequence >= 0:
         stop.sequence = sequence

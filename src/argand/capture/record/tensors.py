@@ -52,7 +52,6 @@ def _replaced(func: Function) -> errors.GraphBreak:
         kind="torch function that is not known",
         context=name,
         explanation=f"The program put another function in place of torch's {name}, and a graph would call that one.",
-        hints=("Call it outside the compiled function.",),
     )
 
 
@@ -422,7 +421,6 @@ class GraphBuilder:
             kind="argument that a graph cannot hold",
             context=f"{type(value).__module__}.{type(value).__qualname__}",
             explanation=f"A {type(value).__name__} was passed to a torch function; graphs hold tensors and numbers.",
-            hints=("Convert it to a tensor or a number before the call.",),
         )
 
     def item(self, tensor: torch.Tensor) -> object:

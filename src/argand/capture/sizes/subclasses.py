@@ -118,7 +118,6 @@ def convert(state: CaptureState, value: object, cls: type, fresh: bool = False) 
             kind="tensor of a class that graphs cannot hold",
             context=cls.__name__,
             explanation=f"A tensor becomes a {cls.__name__}: {why}.",
-            hints=("Make it outside the compiled function.",),
         )
     state.interpreter.note_class(cls)
     return dress(builder, plain, cls)

@@ -261,7 +261,6 @@ def build(dynamics: Dynamics, tree: _C.GuardTree, node_of: Callable[[Source], in
                 kind="number too large",
                 context=label,
                 explanation="A condition on a number that varies has constants of more than 64 bits.",
-                hints=("Pass the number as a tensor.",),
                 skip_frame=True,
             ) from None
 

@@ -105,5 +105,4 @@ class _Values:
             kind="argument of a function that is called while capturing",
             context=self.name,
             explanation=f"{self.name}, marked with assume_constant_result, gets a tensor of unknown value: {why}.",
-            hints=("Pass it inputs of the compiled function.",),
         )

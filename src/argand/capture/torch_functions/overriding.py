@@ -59,7 +59,6 @@ def _refuse_own(interp: Any, owner: object) -> None:
             kind="torch function of an object",
             context=type(owner).__name__,
             explanation="An object has a __torch_function__ that its class has not.",
-            hints=("Define __torch_function__ in the class.",),
         )
 
 

@@ -112,7 +112,6 @@ def _turned_off(interp: Interpreter, cls: type, name: str, owner: object, args: 
                 kind="torch-function modes disabled",
                 context="DisableTorchFunction",
                 explanation="A torch-function mode that is entered would be switched off by DisableTorchFunction.",
-                hints=("Use DisableTorchFunctionSubclass, which leaves modes on.",),
             )
         undressing.append(interp.number)
     elif undressing:

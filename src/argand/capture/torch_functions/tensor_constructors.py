@@ -154,7 +154,6 @@ def _copy_of_tensor(builder: GraphBuilder, func: Function, data: object, kwargs:
             kind="tensor constructor",
             context=func.__name__,
             explanation=f"torch.{func.__name__} copies the values of a tensor.",
-            hints=("Use x.clone().detach(), and x.requires_grad_() where needed.",),
         )
     tensor = builder.call(_T.clone, (builder.call(_T.detach, (data,), {}),), {})
     return builder.call(_T.to, (tensor,), target) if target else tensor
@@ -176,7 +175,6 @@ def _new_tensor(builder: GraphBuilder, func: Function, args: Args, kwargs: Kwarg
             kind="tensor constructor",
             context="new_tensor",
             explanation="Tensor.new_tensor copies the values of a tensor.",
-            hints=("Use x.clone().detach().",),
         )
     return NotImplemented
 
@@ -189,5 +187,4 @@ def _foreign_memory(builder: GraphBuilder, func: Function, args: Args, kwargs: K
         kind="tensor from foreign memory",
         context=func.__name__,
         explanation=f"torch.{func.__name__} makes a tensor from memory that capture cannot follow.",
-        hints=("make the tensor outside the compiled function and pass it as an argument",),
     )

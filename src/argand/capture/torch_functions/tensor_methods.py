@@ -257,7 +257,6 @@ def _type(builder: GraphBuilder, func: Function, args: Args, kwargs: Any) -> obj
         kind="legacy tensor type name",
         context=repr(wanted),
         explanation="Tensor.type() with a type name changes device and dtype.",
-        hints=("use Tensor.to(dtype)",),
     )
 
 
@@ -308,7 +307,6 @@ def _requires_grad(builder: GraphBuilder, func: Any, args: Any, kwargs: Any) -> 
             kind="autograd state of an input changed",
             context=func.__name__,
             explanation=f"{func.__name__} changes a tensor that exists outside the compiled function.",
-            hints=("do this before calling the compiled function",),
         )
     return _metadata_in_place(builder, func, args, kwargs)
 

@@ -329,7 +329,6 @@ def _observed(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> 
         raise errors.graph_break(
             kind="torch function that cannot be observed", context=name_of(fn),
             explanation=f"{name_of(fn)} does not tell torch-function modes that it runs.",
-            hints=("Call it outside the compiled function.",),
         )  # fmt: skip
     return result
 
@@ -409,7 +408,6 @@ def _query(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> obj
     raise errors.graph_break(
         kind="torch function that is not known", context=name_of(fn),
         explanation=f"{name_of(fn)} is no operation on tensors, and what it reads or changes is not known.",
-        hints=("call it outside the compiled function",),
     )  # fmt: skip
 
 
@@ -432,7 +430,6 @@ def _torch_object(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> o
     raise errors.graph_break(
         kind="torch object that is not known", context=f"{type(fn).__module__}.{type(fn).__qualname__}",
         explanation=f"Calling a {type(fn).__qualname__} object is not captured.",
-        hints=("call it outside the compiled function",),
     )  # fmt: skip
 
 

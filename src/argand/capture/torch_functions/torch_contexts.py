@@ -171,7 +171,6 @@ def _pop_mode(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> 
             kind="modes left out of order",
             context="torch-function mode",
             explanation="A torch-function mode is left that was not entered here, or not last.",
-            hints=("Enter and leave modes with `with` statements.",),
         )
     return state.graph.entered.pop().mode
 

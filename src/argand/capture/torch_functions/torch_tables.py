@@ -60,7 +60,6 @@ def _graph_break(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> An
         kind="graph break on request",
         context=name_of(fn),
         explanation="The program calls graph_break().",
-        hints=("Remove the call of graph_break() to have one graph here.",),
     )
 
 
@@ -69,7 +68,6 @@ def _outside_effects(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -
         kind="torch function with outside effects",
         context=name_of(fn),
         explanation=f"{name_of(fn)} reads or changes something outside the compiled function.",
-        hints=("call it outside the compiled function",),
     )
 
 

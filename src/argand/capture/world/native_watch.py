@@ -42,7 +42,6 @@ def judge(function: types.FunctionType, args: Args) -> bool | GraphBreak | None:
         kind="Python object used by native code",
         context=code.co_qualname,
         explanation=f"Native code would call {code.co_qualname}, which is Python code, unseen.",
-        hints=("Convert the object to a list, dict, number or string first, or move the call out of the function.",),
     )
 
 

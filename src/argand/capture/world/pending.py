@@ -127,6 +127,5 @@ def whole_globals(skip_frame: bool = False) -> errors.GraphBreak:
     return errors.graph_break(
         kind="globals written as a dict",
         explanation="The globals are written to both by their names and through the dict that globals() returns.",
-        hints=("Write to a name: global name; name = value.",),
         skip_frame=skip_frame,
     )

@@ -97,7 +97,6 @@ def _too_many(obj: Any, source: Source) -> errors.GraphBreak:
         context=source.name(),
         explanation=f"{reason}, and what is done with it depends on all of them: "
         f"more than {MOST_ELEMENTS:,} are not guarded.",
-        hints=("make it a tensor, or use it outside of the compiled function",),
     )
 
 
@@ -107,7 +106,6 @@ def _check_deque(cls: type, source: Source) -> None:
             kind="deque with methods of its own",
             context=source.name(),
             explanation=f"{cls.__name__} overrides what its elements are read with.",
-            hints=("use a plain deque",),
         )
 
 
@@ -143,7 +141,6 @@ def _make_dict(state: CaptureState, obj: dict[object, object], source: Source) -
                 context=f"{source.name()}: key of type {type(key).__name__}",
                 explanation=f"{source.friendly()} has a key of type {type(key).__name__} "
                 "that cannot be compared from call to call.",
-                hints=("use strings, numbers, classes or enum members as keys",),
             )
     by_place = by_tensor or any(map(_by_identity, keys))
     if by_place:  # guards that hold a key would keep it alive
@@ -205,7 +202,6 @@ def _make_set(state: CaptureState, obj: Any, source: Source) -> object:
             kind="set of objects from outside",
             context=source.name(),
             explanation=f"{source.friendly()} is a set whose elements cannot be compared from call to call.",
-            hints=("use a set of strings, numbers, classes or enum members",),
         )
     base: Any = set if is_a(obj, set) else frozenset
     order = in_order(obj)
@@ -229,7 +225,6 @@ def _make_set(state: CaptureState, obj: Any, source: Source) -> object:
             kind="set whose order depends on its history",
             context=source.name(),
             explanation=f"{source.friendly()} iterates in an order that a set with the same elements need not have.",
-            hints=("use a dict, or sort the elements",),
         )
     return shadow
 

@@ -104,7 +104,6 @@ class Patience:
             raise graph_break(
                 kind="loop too long",
                 explanation=f"Loops of this function run more than {LIMIT:,} rounds, too many to unroll.",
-                hints=("Compile the body of the loop as a function of its own.",),
                 skip_frame=True,
             )
         own = number - self._number

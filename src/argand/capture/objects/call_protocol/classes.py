@@ -160,7 +160,6 @@ def new_type(interp: Interpreter, meta: type, args: list[Any], kwargs: dict[str,
             kind="class definition",
             context=name if type(name) is str else "?",
             explanation="A metaclass with an mro() of its own runs while the class is made.",
-            hints=("Define the class outside of the compiled function.",),
         )
     plain = interp.plain(namespace)
     pending = []
@@ -246,7 +245,6 @@ def _new_quietly(
         kind="class definition",
         context=name,
         explanation="A class whose bases define __init_subclass__ cannot be made while capturing.",
-        hints=("Define the class outside of the compiled function.",),
     )
 
 
@@ -289,7 +287,6 @@ def type_call(interp: Interpreter, cls: type, args: list[object], kwargs: dict[s
         raise graph_break(
             kind="class that its metaclass compares or reads",
             explanation="A class is called whose metaclass has an __eq__, __hash__ or __getattribute__ of its own.",
-            hints=("Leave these methods out of the metaclass, or call the class outside of the compiled function.",),
         )
     interp.note_class(cls)
     facts = interp.types
@@ -328,7 +325,6 @@ def has_finalizer(cls: type) -> BaseException:
         kind="object with a finalizer",
         context=cls.__name__,
         explanation=f"{cls.__name__} has a __del__ method, which would run while the function is captured.",
-        hints=("Make the object outside of the compiled function.",),
     )
 
 
@@ -400,7 +396,6 @@ def _unsupported_intrinsic(name: str) -> BaseException:
         kind="unsupported Python construct",
         context=name,
         explanation="This construct (a lazily evaluated type parameter or an interactive one) is not captured.",
-        hints=("Move it out of the compiled function.",),
     )
 
 

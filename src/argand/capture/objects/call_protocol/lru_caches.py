@@ -101,7 +101,6 @@ def behind(interp: Interpreter, fn: object) -> object:
         kind="cached function with another wrapped one",
         context="functools.lru_cache",
         explanation="The attribute __wrapped__ of a cached function was replaced: it does not tell what a call runs.",
-        hints=("Leave __wrapped__ as functools.lru_cache sets it.",),
     )
 
 
@@ -142,7 +141,6 @@ def _computed(interp: Interpreter, fn: Any, args: list[object], kwargs: dict[str
         kind="cached function that reads what can change",
         context=str(fn.__wrapped__.__qualname__),
         explanation="A function under functools.lru_cache gives what it computed once, whatever has changed since.",
-        hints=("Pass what the function reads as an argument, or call it outside the compiled function.",),
     )
 
 

@@ -149,7 +149,6 @@ def python_object_in_native(fn: object, arg: object) -> BaseException:
         kind="Python object used by native code",
         context=f"{text.callable_name(fn)} on {type(arg).__name__}",
         explanation=f"{text.callable_name(fn)} is native code and would call Python methods of {type(arg).__name__}.",
-        hints=("Convert the object to a list, dict, number or string first, or move the call out of the function.",),
     )
 
 

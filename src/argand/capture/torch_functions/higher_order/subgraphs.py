@@ -65,7 +65,6 @@ def scope(state: CaptureState, what: str, feeds: Scope | None = None) -> Iterato
             kind="side effect in a subgraph",
             context=what,
             explanation=f"The function given to {what} changes an object outside of it.",
-            hints=("Return what it computes instead, or change the object after the call.",),
         )
     _refuse_writes(builder, opened)
 
@@ -96,7 +95,6 @@ def _refuse_writes(builder: GraphBuilder, opened: Scope) -> None:
                         kind="write in a subgraph",
                         context=f"{opened.what}: {node.name}",
                         explanation=f"The function given to {opened.what} writes to a tensor from outside of it.",
-                        hints=("Make it return a new tensor.",),
                     )
 
 
@@ -187,7 +185,6 @@ def flatten(state: CaptureState, tree: object, what: str, *, offset: int = 0, su
                 kind="argument of a subgraph",
                 context=f"{what}: {type(leaf).__name__}",
                 explanation=f"{what} is captured with tensors and numbers in containers, not a {type(leaf).__name__}.",
-                hints=("Let the function read the object from its surroundings instead of passing it.",),
             )
     return Flat(places, spec, tensors, functools.partial(_dressed, state, classes) if classes else None)
 
@@ -202,7 +199,6 @@ def _subclass(what: str, tensor: torch.Tensor) -> errors.GraphBreak:
         kind="subclass in a subgraph",
         context=f"{what}: {type(tensor).__name__}",
         explanation=f"{what} is captured with plain tensors, not with a {type(tensor).__name__}.",
-        hints=("Pass plain tensors: x.as_subclass(torch.Tensor).",),
     )
 
 

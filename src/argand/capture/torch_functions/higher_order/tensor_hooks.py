@@ -27,7 +27,6 @@ def _refused(explanation: str) -> errors.GraphBreak:
         kind="hook on a tensor",
         context="Tensor.register_hook",
         explanation=explanation,
-        hints=("Register the hook outside the compiled function.",),
     )
 
 
