@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
+from concurrent.futures import Future
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from argand import events
 from argand.codegen.host import convolutions
 from argand.codegen.host import products as choice
 from argand.runtime.kernels import products
+from argand.runtime.profile import Kernel
 from forks import fork
 
 pytestmark = pytest.mark.skipif(not products.available(), reason="needs AVX-512 and GCC")
@@ -156,6 +158,8 @@ def test_the_faster_kernel_computes(
     with argand.config.patch({"cpp.own_products": None, "cache_dir": str(tmp_path)}):
         net = model()
         compiled = argand.compile(net)
+        torch.testing.assert_close(gradients(compiled, net), gradients(net, net), rtol=1e-3, atol=1e-2)
+        products._compiled().result()
         for _ in range(12):
             torch.testing.assert_close(gradients(compiled, net), gradients(net, net), rtol=1e-3, atol=1e-2)
         assert [each.known() for each in both] == [faster, faster]
@@ -167,6 +171,34 @@ def test_the_faster_kernel_computes(
         torch.testing.assert_close(gradients(argand.compile(net), net), gradients(net, net), rtol=1e-3, atol=1e-2)
         assert any("measured_product" in text for text in code) == faster
         assert any("measured_weight_gradient" in text for text in code) == faster
+    for each in both:
+        each.forget()
+
+
+def test_nobody_waits_for_kernels_that_are_to_be_timed(
+    code: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The library computes until they are compiled."""
+    compiling: Future[dict[str, Kernel]] = Future()
+    made = products._compiled()
+    monkeypatch.setattr(products, "_compiled", lambda: compiling)
+    both = (products.PRODUCTS, products.WEIGHT_GRADIENTS)
+    model = torch.nn.Sequential(torch.nn.Conv2d(8, 32, 3), torch.nn.Flatten(), torch.nn.Linear(32 * 49, 64))
+    x = torch.randn(64, 8, 9, 9)
+    with argand.config.patch({"cpp.own_products": None, "cache_dir": str(tmp_path)}):
+        for each in both:
+            each.forget()
+        compiled = argand.compile(model)
+        want = torch.autograd.grad(model(x).square().sum(), list(model.parameters()))
+        for _ in range(2):
+            got = torch.autograd.grad(compiled(x).square().sum(), list(model.parameters()))
+            torch.testing.assert_close(got, want, rtol=1e-3, atol=1e-2)
+        assert all(any(f"measured_{what}" in text for text in code) for what in ("product", "weight_gradient"))
+        assert not any(each._warm for each in both)  # nothing was timed
+        compiling.set_result(made.result())
+        got = torch.autograd.grad(compiled(x).square().sum(), list(model.parameters()))
+        torch.testing.assert_close(got, want, rtol=1e-3, atol=1e-2)
+        assert all(each._warm for each in both)
     for each in both:
         each.forget()
 

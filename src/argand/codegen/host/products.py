@@ -98,8 +98,8 @@ def _choose_own(schedule: Schedule, buffers: dict[str, Buffer]) -> int:
             changes += 1
     if products.own_wanted(products.WEIGHT_GRADIENTS):
         changes += choose_weight_gradients(schedule, buffers, measured=measured)
-    if changes:
-        products.prepare()
+    if changes and not measured:
+        products.prepare()  # the first call needs them
     return changes
 
 

@@ -2,7 +2,8 @@
 
 MKL, which ATen calls, runs code for 256-bit vectors on AMD's. Whether the kernel is faster is found by timing the first
 products (`measured_product`), unless a setting says which is to be taken. `products.h` is compiled while the first
-graph with such a product is. A weight gradient of a convolution is the product of the result's gradient and a matrix of
+graph with such a product is; where products are to be timed, from the first one on, and nobody waits: meanwhile the
+library computes. A weight gradient of a convolution is the product of the result's gradient and a matrix of
 what each window holds, which is never made: the kernel collects the panels that it reads.
 """
 
@@ -85,8 +86,11 @@ def matrix_product(*operands: torch.Tensor, out: torch.Tensor) -> None:
 
 def measured_product(*operands: torch.Tensor, out: torch.Tensor) -> None:
     """As `matrix_product`, by the library where that is faster."""
-    if PRODUCTS.known():
+    known = PRODUCTS.known()
+    if known:
         return matrix_product(*operands, out=out)
+    if known is None and not _compiled().done():
+        return _library_product(operands, out)
     return PRODUCTS.run(lambda: matrix_product(*operands, out=out), lambda: _library_product(operands, out))
 
 
@@ -109,7 +113,11 @@ def weight_gradient_into(y: torch.Tensor, x: torch.Tensor, weight: torch.Tensor,
 
 def measured_weight_gradient(*args: Any, out: torch.Tensor) -> None:
     """As `weight_gradient_into`, by the library where that is faster."""
-    WEIGHT_GRADIENTS.run(lambda: weight_gradient_into(*args, out=out), lambda: _library_gradient(args, out), out.shape)
+    if WEIGHT_GRADIENTS.known() is None and not _compiled().done():
+        return _library_gradient(args, out)
+    return WEIGHT_GRADIENTS.run(
+        lambda: weight_gradient_into(*args, out=out), lambda: _library_gradient(args, out), out.shape
+    )
 
 
 def _library_gradient(args: tuple[Any, ...], out: torch.Tensor) -> None:
