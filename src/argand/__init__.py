@@ -6,6 +6,7 @@ The public names resolve on first use, so that `import argand` costs next to not
 from __future__ import annotations
 
 import importlib
+import sys
 from typing import TYPE_CHECKING, Any
 
 from argand import config, events
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
         set_stance,
     )
     from argand.capture.driver.substitutes import substitute_in_graph
+    from argand.engine.activity import compiled_autograd
 
 __all__ = [
     "CompileProfiler",
@@ -44,6 +46,7 @@ __all__ = [
     "assume_constant_result",
     "compile",
     "compile_times",
+    "compiled_autograd",
     "config",
     "counters",
     "disable",
@@ -83,13 +86,29 @@ def _install_sinks() -> None:
 events.bus.prepare = _install_sinks
 
 
-_LATE = {"load": "argand.ahead", "save": "argand.ahead", "substitute_in_graph": "argand.capture.driver.substitutes"}
+def _follow_compiled_autograd() -> None:
+    name = "argand.engine.activity"
+    if config.config.compiled_autograd or name in sys.modules:
+        importlib.import_module(name).follow_config()
+
+
+config.config.follow("compiled_autograd", _follow_compiled_autograd)
+
+
+_LATE = {
+    "compiled_autograd": "argand.engine.activity",
+    "load": "argand.ahead",
+    "save": "argand.ahead",
+    "substitute_in_graph": "argand.capture.driver.substitutes",
+}
 """Names whose module imports what captures, or what few programs need."""
 
 
 def __getattr__(name: str) -> Any:
     if name in __all__:
         importlib.import_module("argand._core.imports").wait_at_forks()
+        if config.config.compiled_autograd:  # by the environment, perhaps
+            _follow_compiled_autograd()
         return getattr(importlib.import_module(_LATE.get(name, "argand.api")), name)
     raise AttributeError(f"module 'argand' has no attribute {name!r}")
 

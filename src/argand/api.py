@@ -530,7 +530,7 @@ def reset() -> None:
     strict.reset()
     stance.reset()
     bus.times.clear()
-    for name in ("argand.capture.driver.frame", "argand.backends.native"):
+    for name in ("argand.capture.driver.frame", "argand.backends.native", "argand.engine.entries"):
         if (module := sys.modules.get(name)) is not None:
             module.reset()
 

@@ -11,7 +11,7 @@ import os
 import sys
 import types
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -57,6 +57,7 @@ class Section:
 
     _settings: dict[str, Setting]
     _values: dict[str, Any]
+    _followers: dict[str, Callable[[], None]]
     _name: str
 
     def __init__(self, name: str, settings: dict[str, Setting], sections: dict[str, Section] | None = None) -> None:
@@ -64,6 +65,7 @@ class Section:
         object.__setattr__(self, "_settings", settings)
         object.__setattr__(self, "_sections", sections or {})
         object.__setattr__(self, "_values", {key: _initial(setting) for key, setting in settings.items()})
+        object.__setattr__(self, "_followers", {})
 
     def __getattr__(self, key: str) -> Any:
         key = ALIASES.get(key, key)
@@ -89,6 +91,15 @@ class Section:
                 remedy=setting.help,
             )
         self._values[key] = value
+        self._follow(key)
+
+    def follow(self, key: str, changed: Callable[[], None]) -> None:
+        """Call `changed` whenever this setting is set."""
+        self._followers[key] = changed
+
+    def _follow(self, key: str) -> None:
+        if key in self._followers:
+            self._followers[key]()
 
     def __dir__(self) -> list[str]:
         return [*self._settings, *object.__getattribute__(self, "_sections"), "patch", "describe", "reset"]
@@ -105,6 +116,8 @@ class Section:
         self._values.update({key: _initial(setting) for key, setting in self._settings.items()})
         for section in object.__getattribute__(self, "_sections").values():
             section.reset()
+        for key in self._settings:
+            self._follow(key)
 
     @contextlib.contextmanager
     def patch(self, changes: dict[str, Any] | None = None, /, **kwargs: Any) -> Iterator[None]:
@@ -125,6 +138,7 @@ class Section:
         finally:
             for section, key, value in reversed(saved):
                 section._values[key] = value
+                section._follow(key)
 
     def describe(self, prefix: str = "") -> list[tuple[str, Any, str]]:
         """(dotted name, default, help) of every setting, for the documentation and `argand env`."""
@@ -303,6 +317,11 @@ _ROOT = {
         "Say once when a compiled graph of the CPU takes longer than eager's kernels: one of its first calls is timed.",
     ),
     "lazy_backward": Setting(True, "Compile a backward when the first gradient is asked for, not with its forward."),
+    "compiled_autograd": Setting(
+        False,
+        "Compile backwards that are called outside of captured code, too: once per structure of autograd's graph.",
+        ("ARGAND_COMPILED_AUTOGRAD",),
+    ),
     "repro_after": Setting(
         "",
         'Find the smallest graph that fails: "dynamo" for any backend, "aot" for the native compiler; "" does not.',

@@ -18,15 +18,23 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class CompileId:
-    """`[frame/recompile]`, with `_attempt` when capture restarted: printed as in the trace report."""
+    """`[frame/recompile]`, with `_attempt` when capture restarted: printed as in the trace report.
 
-    frame: int
-    recompile: int
+    Arguments:
+        frame: None, like `recompile`, of a backward that is recorded, not compiled yet.
+        autograd: number of a graph of compiled autograd, whose ids are `[!autograd/frame/recompile]`.
+    """
+
+    frame: int | None
+    recompile: int | None
     attempt: int = 0
+    autograd: int | None = None
 
     def __str__(self) -> str:
+        head = "" if self.autograd is None else f"!{self.autograd}/"
         tail = f"_{self.attempt}" if self.attempt else ""
-        return f"{self.frame}/{self.recompile}{tail}"
+        frame, recompile = ("-" if part is None else part for part in (self.frame, self.recompile))
+        return f"{head}{frame}/{recompile}{tail}"
 
 
 @dataclass(slots=True)
@@ -160,7 +168,7 @@ class EventBus:
         """The compile that is under way begins anew; ends with the `compiling` around it."""
         now = self._compile_id.get()
         if now is not None:
-            self._compile_id.set(CompileId(now.frame, now.recompile, attempt))
+            self._compile_id.set(CompileId(now.frame, now.recompile, attempt, now.autograd))
 
     @contextlib.contextmanager
     def span(self, name: str, stage: str, /, **data: Any) -> Iterator[dict[str, Any]]:

@@ -12,7 +12,7 @@ import argand
 from argand.debug import logs
 from argand.debug.logs import LOGS
 
-LINE = re.compile(r"^([VIWEC])\d{4} \d\d:\d\d:\d\d\.\d{6} \d+ [\w./]+:\d+\]( \[\d+/\d+(_\d+)?\])?( \[__\w+\])? ")
+LINE = re.compile(r"^([VIWEC])\d{4} \d\d:\d\d:\d\d\.\d{6} \d+ [\w./]+:\d+\]( \[[!\d/-]+(_\d+)?\])?( \[__\w+\])? ")
 
 
 @pytest.fixture(autouse=True)
@@ -50,6 +50,12 @@ def lines_of(capsys: pytest.CaptureFixture[str], tag: str = "") -> list[str]:
 def native_inference() -> None:
     with torch.no_grad():
         argand.compile(lambda x, w: torch.softmax(x @ w, -1) + 1)(torch.randn(4, 4), torch.randn(4, 4))
+
+
+def engine_backward() -> None:
+    x = torch.ones(3, requires_grad=True)
+    with argand.compiled_autograd(backend="eager"):
+        (x.sin() * 2).sum().backward()
 
 
 def native_training() -> None:

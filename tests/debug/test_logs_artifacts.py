@@ -12,6 +12,7 @@ from argand import events
 from argand.debug.log_names import ARTIFACTS
 from debug.logs_helpers import (
     clean_logs,  # noqa: F401 (a fixture that runs for every test)
+    engine_backward,
     falling_back,
     lines_of,
     native_inference,
@@ -44,6 +45,7 @@ ARTIFACT_TEXTS = [
     ("aot_graphs", native_training, ["===== Forward graph =====", "===== Backward graph =====", "tangents"]),
     ("aot_joint_graph", native_training, ["===== Joint graph =====", "torch.ops.aten.cos.default"]),
     ("aot_forward_graph_fw_metadata", native_training, ["inputs (1)", "requires grad"]),
+    ("compiled_autograd", engine_backward, ["===== Compiled autograd graph =====", "torch.ops.aten.mul"]),
     ("pre_grad_graphs", native_inference, ["===== BEFORE PRE GRAD =====", "torch.softmax("]),
     ("graph_code_verbose", native_inference, ["after decompose (", "torch.ops.aten."]),
     ("post_grad_graphs", native_inference, ["===== AFTER POST GRAD =====", "torch.ops.aten."]),

@@ -80,11 +80,16 @@ class LazyBackward:
 
     def run_eagerly(self, given: tuple[bool, ...], reason: str) -> Boxed:
         """As `run`, with eager's kernels."""
+        if given not in self._eager:
+            events.emit("fallback", "autograd", reason, reason=reason, scope="backward")
+        return self.operations(given)
+
+    def operations(self, given: tuple[bool, ...]) -> Boxed:
+        """As `run`, by calls of the ATen operations."""
         run = self._eager.get(given)
         if run is None:
             program = self.part(given).program
             function = graph_function(program.graph, program.constants)
-            events.emit("fallback", "autograd", reason, reason=reason, scope="backward")
             run = self._eager[given] = lambda args: function(*args)
         return run
 

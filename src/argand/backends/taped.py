@@ -103,6 +103,11 @@ class StoredBackwards:
         run: Boxed = self._anew().run_eagerly(given, reason)
         return run
 
+    def operations(self, given: Given) -> Boxed:
+        """As `run`, by calls of the ATen operations."""
+        run: Boxed = self._anew().operations(given)
+        return run
+
     def read_by(self, results: int) -> set[Slot]:
         """What is read when any of the results is differentiated."""
         found = self._read.get(results)

@@ -40,6 +40,7 @@ CAPTURED = {
     "guards": "guards.txt",
     "graph_breaks": "graph_breaks.txt",
     "recompiles": "recompiles.txt",
+    "compiled_autograd_graph": "compiled_autograd_graph.py",
 }
 """Files of capture/<compile id>/, by the event that they hold."""
 

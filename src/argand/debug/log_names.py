@@ -122,6 +122,9 @@ ARTIFACTS: dict[str, Artifact] = {
         "What ranks compile differently (config.check_ranks).",
         ("rank_difference", "rank_check"),
     ),
+    "compiled_autograd": Artifact(
+        "argand.engine", "Backwards that compiled autograd recorded.", ("compiled_autograd_graph",)
+    ),
     "ddp_graphs": Artifact(
         "argand.backends.ddp",
         "A graph under DistributedDataParallel as parts, one a bucket of gradients; or why it stays whole.",
@@ -160,7 +163,6 @@ _ONLY_TORCH = (
     "annotation",
     "aot_graphs_effects",
     "auto_chunker",
-    "compiled_autograd",
     "compiled_autograd_verbose",
     "cudagraph_static_inputs",
     "graph_region_expansion",

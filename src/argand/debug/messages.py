@@ -215,6 +215,7 @@ _TEXTS: Texts = {
     ("aot_graphs", "aot_inference_graph"): _titled("TRACED GRAPH\n ===== Inference graph ====="),
     ("aot_graphs", "aot_forward_graph"): _titled("TRACED GRAPH\n ===== Forward graph ====="),
     ("aot_graphs", "aot_backward_graph"): _titled("TRACED GRAPH\n ===== Backward graph ====="),
+    ("compiled_autograd", ""): _titled("TRACED GRAPH\n ===== Compiled autograd graph ====="),
     ("aot_joint_graph", ""): _titled("TRACED GRAPH\n ===== Joint graph ====="),
     ("pre_grad_graphs", ""): _titled("TRACED GRAPH\n ===== BEFORE PRE GRAD ====="),
     ("post_grad_graphs", ""): _titled("TRACED GRAPH\n ===== AFTER POST GRAD ====="),

@@ -110,7 +110,12 @@ class _Open:
     depth: Counter[str] = field(default_factory=Counter)
 
 
-ROOTS = ("capture_frame", "torch_compile", "compile_backward")  # "torch_compile": a graph that it captured
+ROOTS = (
+    "capture_frame",
+    "torch_compile",
+    "compile_backward",
+    "compile_autograd",
+)  # "torch_compile": a graph that it captured
 
 
 class Collector:
@@ -123,7 +128,7 @@ class Collector:
     def __init__(self, done: Callable[[CompilationMetrics, CompileId], None]) -> None:
         self.done = done
         self._open: dict[int, list[_Open]] = {}
-        self._functions: dict[tuple[int, int], tuple[str | None, str | None, int | None]] = {}
+        self._functions: dict[tuple[int | None, int | None], tuple[str | None, str | None, int | None]] = {}
 
     def __call__(self, event: Event) -> None:
         thread = threading.get_ident()
@@ -167,7 +172,7 @@ def _start(event: Event) -> _Open:
     assert event.compile_id is not None
     made = CompilationMetrics(start_time=event.time_ns / 1e9, thread=threading.get_native_id())
     root = str(event.data["span"])
-    made.is_forward = root != "compile_backward"
+    made.is_forward = root not in ("compile_backward", "compile_autograd")
     made.co_name = event.data.get("function")
     return _Open(made, root, event.compile_id)
 

@@ -153,8 +153,11 @@ class TraceFile:
         if self.rank is not None:
             record["rank"] = self.rank
         if compile_id is not None:
-            record["frame_id"] = compile_id.frame
-            record["frame_compile_id"] = compile_id.recompile
+            if compile_id.autograd is not None:
+                record["compiled_autograd_id"] = compile_id.autograd
+            if compile_id.frame is not None:
+                record["frame_id"] = compile_id.frame
+                record["frame_compile_id"] = compile_id.recompile
             record["attempt"] = compile_id.attempt
         body = b""
         if payload is not None:

@@ -39,7 +39,7 @@ class TraceSink:
         self.file = TraceFile(directory)
         self._collector = Collector(self._metrics)
         self._introduced: Path | None = None
-        self._said: dict[tuple[int, int], str] = {}
+        self._said: dict[tuple[int | None, int | None], str] = {}
 
     def __call__(self, event: Event) -> None:
         if self.file.dead:
@@ -312,6 +312,7 @@ _RECORDS: dict[str, _Hear] = {
     "aot_backward_graph": _plain("aot_backward_graph"),
     "aot_inference_graph": _plain("aot_inference_graph"),
     "pre_grad_graphs": _named("inductor_pre_grad_graph"),
+    "compiled_autograd_graph": _plain("compiled_autograd_graph"),
     "optimize_ddp_split_graph": _plain("optimize_ddp_split_graph"),
     "optimize_ddp_split_child": _split_child,
     "aten_graph_after_pass": _after_pass,

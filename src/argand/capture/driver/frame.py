@@ -94,6 +94,11 @@ class _Process:
 _process = _Process()
 
 
+def next_frame_id() -> int:
+    """A frame id for what is compiled and is no frame: a backward."""
+    return next(_process.frame_ids)
+
+
 _BY_CODE = (call_targets.target_of, stack_text.frame_text, line_of_code, data_errors.kind, subclasses.announced)
 """Caches whose keys are code objects and functions of the program."""
 

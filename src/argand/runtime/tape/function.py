@@ -20,8 +20,11 @@ Boxed = Callable[[list[Any]], Sequence[torch.Tensor]]
 def _gradients(
     moves: Moves, again: Differentiable, given: Any, saved: Any, anchor: torch.Tensor | None, grads: Any, ctx: Any
 ) -> Any:
-    if not torch.is_grad_enabled():
-        return moves.gradients(given, saved, grads, ctx.numbers)
+    if ctx.computed is not None:  # compiled autograd has computed the gradients for these results
+        ctx.computed = None
+        return (None,) * moves.plan.inputs
+    if not torch.is_grad_enabled():  # by operations, where compiled autograd is to see them
+        return moves.gradients(given, saved, grads, ctx.numbers, ctx.by_operations)
     try:
         return again.gradients(ctx.inputs, grads)
     except NotAgain as refused:
@@ -46,6 +49,8 @@ def training_function(plan: Plan, forward: Boxed, backwards: Backwards, again: D
     class CompiledFunction(torch.autograd.Function):
         """One call of the compiled graph. Its last result is empty: it stands for all that gradients depend on."""
 
+        compiled_moves = moves  # for compiled autograd, as are `by_operations` and `computed`: see `_gradients`
+
         @staticmethod
         def forward(ctx: Any, *inputs: Any) -> Any:
             out = forward(list(inputs))
@@ -55,7 +60,8 @@ def training_function(plan: Plan, forward: Boxed, backwards: Backwards, again: D
                 inputs[position].data = out[result]
             ctx.inputs = Inputs(inputs, [out[i] for i in plan.seeds])
             ctx.numbers = tuple([inputs[i] for i in plan.numbers])
-            ctx.left = None
+            ctx.left = ctx.computed = None
+            ctx.by_operations = False
             if compat.saved_tensor_hooks_active():
                 out = [*out[: plan.results], *map(_alone, out[plan.results :])]
             anchor = torch.empty(0, device="cpu")
@@ -68,7 +74,7 @@ def training_function(plan: Plan, forward: Boxed, backwards: Backwards, again: D
 
         @staticmethod
         def backward(ctx: Any, *grads: Any) -> Any:
-            given = moves.given(grads)
+            given = ctx.computed or moves.given(grads)
             left: Left | None = ctx.left
             spent = 0 if left is None else left.spent
             if left is None or any(one and spent >> k & 1 for k, one in enumerate(given)):  # autograd says: freed
@@ -86,7 +92,7 @@ def training_function(plan: Plan, forward: Boxed, backwards: Backwards, again: D
     return _with_own_nodes(CompiledFunction.apply, plan.apart) if plan.apart else CompiledFunction.apply
 
 
-class _Together(torch.autograd.Function):
+class Together(torch.autograd.Function):
     """Stands for an operation with several results: hooks of all are called when a gradient comes to one."""
 
     @staticmethod
@@ -113,7 +119,7 @@ def _with_own_nodes(apply: Callable[..., Any], apart: Sequence[tuple[int, ...]])
             if add is not None and len(group) == 1:
                 add(out[group[0]])
             else:
-                for position, result in zip(group, _Together.apply(*[out[i] for i in group])):
+                for position, result in zip(group, Together.apply(*[out[i] for i in group])):
                     out[position] = result
         return out
 

@@ -21,6 +21,7 @@ class Backwards(Protocol):
     def part(self, given: Given) -> Part: ...
     def run(self, given: Given) -> Boxed: ...
     def run_eagerly(self, given: Given, reason: str) -> Boxed: ...
+    def operations(self, given: Given) -> Boxed: ...
     def read_by(self, results: int) -> set[Slot]: ...
 
 
@@ -93,9 +94,18 @@ class Moves:
         return Left(spent, [None if one is None else (one, version(one)) for one in kept])
 
     def gradients(
-        self, given: Given, saved: list[Any], grads: tuple[Any, ...], numbers: tuple[Any, ...]
+        self,
+        given: Given,
+        saved: list[Any],
+        grads: tuple[Any, ...],
+        numbers: tuple[Any, ...],
+        by_operations: bool = False,
     ) -> tuple[Any, ...]:
-        """One gradient, or None, per input of the forward. Takes what is in `saved` out of it."""
+        """One gradient, or None, per input of the forward. Takes what is in `saved` out of it.
+
+        Arguments:
+            by_operations: by ATen operations that a dispatch mode sees.
+        """
         found: list[Any] = [None] * self.plan.inputs
         if not any(given):
             return tuple(found)
@@ -105,7 +115,7 @@ class Moves:
         if any(grad is not None and compat.is_transformed(grad) for grad in grads):
             run = self.backwards.run_eagerly(given, "gradients are batched (is_grads_batched, vmap) or transformed")
         else:
-            run = self.backwards.run(given)
+            run = self.backwards.operations(given) if by_operations else self.backwards.run(given)
         passed: dict[int, torch.Tensor] = {}
         for index, spec in part.tangents if part.layouts is None else part.sized_tangents(numbers):
             passed[index] = as_expected(grads[self.differentiable[index]], spec)

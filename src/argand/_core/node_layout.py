@@ -1,0 +1,176 @@
+"""Whether hooks stand on a node of autograd's tape.
+
+Torch tells of hooks only to those who put them there: a hook of a tensor, `retain_grad` and hooks of C++ (DDP's) leave
+no trace that Python could read. A node object holds the address of the node, and the node its lists of hooks; where
+these lie is learnt once per process from samples that differ in one hook, and believed only when exactly one place
+agrees with all of them. Nothing is written, no header of torch's is used, and where anything is in doubt nobody is told
+anything.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+_WORDS = 40  # of a node's memory that are looked at: what all nodes have lies in front
+_LIST = bytes(24)  # begin, end and end of the room of a list that never held anything
+_NONE = bytes(8)
+
+
+class _Sample(torch.autograd.Function):
+    """A node that Python defines."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        return grads
+
+
+@dataclass(frozen=True, slots=True)
+class NodeLayout:
+    """Where hooks are found.
+
+    Arguments:
+        defined: where an object of a node that Python defines holds the node's address.
+        lists: offsets in a node of the lists of hooks.
+        retained: offset of the number of hooks by which tensors retain gradients.
+    """
+
+    defined: int
+    lists: tuple[int, ...]
+    retained: int
+
+    def unhooked(self, node: Any) -> bool:
+        """Nobody put a hook on this node or on a tensor that it made. A leaf's own hooks are the tensor's to tell.
+
+        A list that held a hook before counts as one that does.
+        """
+        address = _address(node, self.defined if isinstance(node, torch._C._FunctionBase) else _HEAD)
+        block = ctypes.string_at(address, 8 * _WORDS)
+        return block[self.retained : self.retained + 8] == _NONE and all(
+            block[at : at + 24] == _LIST for at in self.lists
+        )
+
+
+_HEAD = object.__basicsize__  # an object of a C++ node has nothing else in front of the address
+
+
+def _address(holder: object, at: int) -> int:
+    return int(ctypes.c_uint64.from_address(id(holder) + at).value)
+
+
+def _words(address: int) -> list[int]:
+    return list((ctypes.c_uint64 * _WORDS).from_address(address))
+
+
+@functools.cache
+def node_layout() -> NodeLayout | None:
+    """The layout of this process's torch; None where it cannot be told."""
+    with torch.enable_grad(), torch._C.DisableTorchFunction():
+        return _learnt()
+
+
+def _made() -> torch.Tensor:
+    return torch.ones(2, device="cpu", requires_grad=True).exp()
+
+
+def _learnt() -> NodeLayout | None:
+    plain = [_made() for _ in range(4)]
+    clean = [_words(_address(tensor.grad_fn, _HEAD)) for tensor in plain]
+    if not all(words.count(id(tensor.grad_fn)) == 1 for words, tensor in zip(clean, plain)):
+        return None  # no node knows its object: these are no addresses of nodes
+    hooked: list[list[list[int]]] = []
+    kept: list[Any] = []
+    for kind in range(4):
+        tensors = [_made(), _made()]
+        for tensor in tensors:
+            node: Any = tensor.grad_fn
+            kept += [tensor, node]
+            if kind == 0:
+                node.register_prehook(_hook)
+            elif kind == 1:
+                tensor.register_hook(_hook)
+            elif kind == 2:
+                node.register_hook(_hook)
+            else:
+                tensor.retain_grad()
+        hooked.append([_words(_address(tensor.grad_fn, _HEAD)) for tensor in tensors])
+    lists = [_only(_is_list(at, clean, samples) for at in range(_WORDS - 2)) for samples in hooked[:3]]
+    retained = _only(all(w[at] == 0 for w in clean) and all(w[at] == 1 for w in hooked[3]) for at in range(_WORDS))
+    defined = _defined()
+    if defined is None or retained is None or None in lists or len(set(lists)) < 3:
+        return None
+    layout = NodeLayout(defined, tuple([8 * at for at in lists if at is not None]), 8 * retained)
+    told = [layout.unhooked(tensor.grad_fn) for tensor in [*plain, *kept[::2]]]
+    return layout if told == [True] * len(plain) + [False] * 8 and _told_of_defined(layout) else None
+
+
+def _hook(*given: Any) -> None:
+    """A hook of a sample."""
+
+
+def _is_list(at: int, clean: list[list[int]], hooked: list[list[int]]) -> bool:
+    """Whether a list begins here that is empty in clean samples, and holds one pointer in the others."""
+    empty = all(words[at : at + 3] == [0, 0, 0] for words in clean)
+    return empty and all(words[at] and words[at] + 8 == words[at + 1] <= words[at + 2] for words in hooked)
+
+
+def _only(found: Any) -> int | None:
+    """The one place at which something is found."""
+    places = [at for at, one in enumerate(found) if one]
+    return places[0] if len(places) == 1 else None
+
+
+def _defined() -> int | None:
+    """Where the object of a node that Python defines holds the address, which the node after it knows as well."""
+    edges = _edges()
+    if edges is None:
+        return None
+    found: set[int] | None = None
+    for _ in range(3):
+        tensor: torch.Tensor = _Sample.apply(_made())
+        after = tensor.exp()
+        first = _words(_address(after.grad_fn, _HEAD))[edges]
+        address = int(ctypes.c_uint64.from_address(first).value)
+        places = range(_HEAD, torch._C._FunctionBase.__basicsize__ - 7, 8)
+        here = {at for at in places if _address(tensor.grad_fn, at) == address}
+        found = here if found is None else found & here
+    return found.pop() if found is not None and len(found) == 1 else None
+
+
+def _edges() -> int | None:
+    """Which word of a node begins the list of the nodes after it."""
+    first = _made()
+    second = first.exp()
+    address, words = _address(first.grad_fn, _HEAD), _words(_address(second.grad_fn, _HEAD))
+    return _only(
+        words[at] > 4096
+        and words[at] + 16 == words[at + 1] <= words[at + 2]
+        and ctypes.c_uint64.from_address(words[at]).value == address
+        for at in range(_WORDS - 2)
+    )
+
+
+def _told_of_defined(layout: NodeLayout) -> bool:
+    """Whether the layout is right about nodes that Python defines."""
+    told = []
+    for kind in range(4):
+        tensor: Any = _Sample.apply(_made())
+        told.append(layout.unhooked(tensor.grad_fn))
+        if kind == 0:
+            tensor.grad_fn.register_prehook(_hook)
+        elif kind == 1:
+            tensor.register_hook(_hook)
+        elif kind == 2:
+            tensor.grad_fn.register_hook(_hook)
+        else:
+            tensor.retain_grad()
+        told.append(not layout.unhooked(tensor.grad_fn))
+    return all(told)

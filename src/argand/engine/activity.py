@@ -1,0 +1,183 @@
+"""For which backwards compiled autograd is on, and what it does with one.
+
+Torch offers no place where one could ask for the engine's calls: `backward()` and `grad()` both call
+`torch.autograd._engine_run_backward`. That name stands for `run_backward` while anybody wants compiled autograd, and is
+put back when nobody does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+
+from argand import events
+from argand._core.calls import uncaptured
+from argand._core.node_layout import node_layout
+from argand.backends.registry import Backend, check_backend
+from argand.config import config
+from argand.engine.entries import Entry, entries
+from argand.engine.node_state import NotRecorded
+from argand.engine.recording import Recorder
+from argand.engine.replay import Run, replay
+from argand.engine.structure import Structure, structure_of
+from argand.graph import ambient, compat
+from argand.graph.nodes.printing import readable
+from argand.locks import fork_safe_lock
+
+
+class _Activity:
+    """Who wants compiled autograd."""
+
+    def __init__(self) -> None:
+        self.backend: contextvars.ContextVar[str | Backend | None] = contextvars.ContextVar("backend", default=None)
+        self.contexts = 0
+        self.replaced: Run | None = None
+        self.lock = fork_safe_lock()
+
+    def enter(self, change: int) -> None:
+        """Count contexts, and put the engine's entry in place or back."""
+        with self.lock:
+            self.contexts += change
+            wanted = self.contexts > 0 or config.compiled_autograd
+            namespace: Any = torch.autograd
+            if wanted and self.replaced is None:
+                self.replaced = namespace._engine_run_backward
+                namespace._engine_run_backward = run_backward
+            elif not wanted and self.replaced is not None:
+                if namespace._engine_run_backward is run_backward:
+                    namespace._engine_run_backward = self.replaced
+                    self.replaced = None
+
+    def chosen(self) -> str | Backend | None:
+        """The backend for backwards that this thread asks for; None where compiled autograd is off."""
+        return self.backend.get() or ("native" if config.compiled_autograd else None)
+
+
+_activity = _Activity()
+
+
+@contextlib.contextmanager
+def compiled_autograd(*, backend: str | Backend = "native") -> Iterator[None]:
+    """Backwards that this thread asks for inside are recorded once per structure of autograd's graph, and compiled.
+
+    Arguments:
+        backend: as for `argand.compile`.
+    """
+    check_backend(backend)
+    token = _activity.backend.set(backend)
+    _activity.enter(1)
+    try:
+        yield
+    finally:
+        _activity.enter(-1)
+        _activity.backend.reset(token)
+
+
+def follow_config() -> None:
+    """`config.compiled_autograd` has changed."""
+    _activity.enter(0)
+
+
+def run_backward(outputs: Sequence[Any], *args: Any, **kwargs: Any) -> Any:
+    """What `backward()` and `grad()` call: the engine, or what was compiled of an equal backward."""
+    engine = _activity.replaced or torch.autograd.graph._engine_run_backward
+    backend = _activity.chosen()
+    if backend is None or _is_others(outputs, args, kwargs):
+        return engine(outputs, *args, **kwargs)
+    grads, keep, create, inputs = args
+    try:
+        if create or inputs or not kwargs.get("accumulate_grad"):
+            raise NotRecorded("create_graph, inputs or autograd.grad() ask for other than gradients of all leaves")
+        if torch.is_anomaly_enabled():
+            raise NotRecorded("anomaly mode looks at each node")
+        structure = uncaptured(_structure, outputs, grads, keep)
+    except NotRecorded as refused:
+        entries.tell_once(str(refused))
+        return engine(outputs, *args, **kwargs)
+    except RuntimeError:  # something is freed, or was written to: the engine says so where it meets it
+        return engine(outputs, *args, **kwargs)
+    entry = entries.find(structure.key)
+    if entry is None:
+        return _record(structure, engine, outputs, args, kwargs)
+    compiled = None if entry.recorded is None else uncaptured(_compiled, entry, structure, grads, backend)
+    if entry.recorded is None or compiled is None:
+        del structure
+        return engine(outputs, *args, **kwargs)
+    uncaptured(replay, structure, entry.recorded, compiled, outputs, grads, keep, engine)
+    return ()
+
+
+def _is_others(outputs: Sequence[Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """A backward inside of another, of a tracer, of what has no data, or called in a way that is not known."""
+    return (
+        len(args) != 4
+        or torch._C._current_graph_task_id() != -1
+        or ambient.cannot_capture()
+        or compat.autocast_active()
+        or not outputs
+        or any(not isinstance(output, torch.Tensor) or output.device.type == "meta" for output in outputs)
+    )
+
+
+def _structure(outputs: Sequence[torch.Tensor], grads: Sequence[torch.Tensor | None], keep: bool) -> Structure:
+    layout = node_layout()
+    if layout is None:
+        raise NotRecorded("it cannot be told whether there are hooks on the nodes of this torch's tape")
+    structure = structure_of(outputs, grads, layout)
+    structure.key = (
+        structure.key,
+        bool(keep),
+        torch.are_deterministic_algorithms_enabled(),
+        torch.get_default_dtype(),
+    )
+    return structure
+
+
+def _compiled(entry: Entry, structure: Structure, grads: Sequence[torch.Tensor], backend: str | Backend) -> Any:
+    recorded = entry.recorded
+    assert recorded is not None
+
+    def inputs() -> list[torch.Tensor]:
+        tensors = [*[grads[at] for at in recorded.grads], *[structure.tensors[at] for at in recorded.tensors]]
+        return [tensor.detach() for tensor in tensors]
+
+    try:
+        return entries.compiled(entry, backend, inputs)
+    except Exception as error:
+        if config.verify_ir or config.repro_after:
+            raise
+        entries.tell_once(f"compiling it failed: {error}")
+        return None
+
+
+def _record(
+    structure: Structure, engine: Run, outputs: Sequence[Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """Run the engine, and listen."""
+    key = structure.key
+    compile_id = entries.next_id(structure)
+    if compile_id is None:
+        entries.tell_once("a structure came with more sizes and numbers than config.cache_size_limit allows")
+        return engine(outputs, *args, **kwargs)
+    events.bus.prepare()
+    recorder = Recorder(structure, args[0])
+    recorder.listen()
+    try:
+        with recorder:
+            found = engine(outputs, *args, **kwargs)
+    finally:
+        recorder.stop()
+    with events.bus.compiling(compile_id):
+        try:
+            recorded = recorder.recorded()
+        except NotRecorded as refused:
+            entries.tell_once(str(refused))
+            entries.keep(key, structure, None, compile_id)
+        else:
+            entries.keep(key, structure, recorded, compile_id)
+            events.emit("compiled_autograd_graph", "engine", lambda: readable(recorded.graph))
+    return found

@@ -1,0 +1,132 @@
+"""Recorded backwards by structure: compiled when one comes a second time."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import fx
+
+from argand import collector, events
+from argand._core import _C
+from argand.backends.registry import Backend, lookup_backend
+from argand.capture.driver.frame import next_frame_id
+from argand.config import config
+from argand.engine.recording import Recorded
+from argand.engine.structure import Structure
+from argand.events import CompileId
+from argand.graph import compat
+from argand.locks import fork_safe_lock
+
+Compiled = Callable[..., Any]
+Inputs = Callable[[], list[torch.Tensor]]
+
+
+@dataclass(slots=True)
+class Entry:
+    """One recorded backward.
+
+    Arguments:
+        recorded: what was recorded; None where that was refused.
+        compile_id: under which it is compiled.
+        compiled: per backend, the callable; None where compiling failed.
+    """
+
+    recorded: Recorded | None
+    compile_id: CompileId
+    compiled: dict[Any, Compiled | None] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class _Form:
+    """The structures that differ in sizes and numbers alone.
+
+    Arguments:
+        number: of compiled autograd's graph.
+        frame: the frame id of its compiles.
+        entries: how many structures were met.
+        compiles: of those that were recorded.
+    """
+
+    number: int
+    frame: int | None = None
+    entries: int = 0
+    compiles: Iterator[int] = field(default_factory=itertools.count)
+
+
+class Entries:
+    """All that was recorded in this process."""
+
+    def __init__(self) -> None:
+        self._lock = fork_safe_lock()
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget everything."""
+        self._entries: dict[Any, Entry] = {}
+        self._forms: dict[Any, _Form] = {}
+        self._numbers: Iterator[int] = itertools.count()
+        self._told: set[str] = set()
+
+    def find(self, key: Any) -> Entry | None:
+        """What was recorded for a key."""
+        return self._entries.get(key)
+
+    def next_id(self, structure: Structure) -> CompileId | None:
+        """The id of a structure that is new; None where there are too many of its form already."""
+        form = self._forms.setdefault(structure.form(), _Form(-1))
+        if form.number < 0:
+            form.number = next(self._numbers)
+        if form.entries >= config.cache_size_limit:
+            return None
+        form.entries += 1
+        return CompileId(None, None, 0, form.number)
+
+    def keep(self, key: Any, structure: Structure, recorded: Recorded | None, compile_id: CompileId) -> None:
+        """Remember what was recorded, or that it was refused."""
+        form = self._forms[structure.form()]
+        if recorded is not None and form.frame is None:
+            form.frame = next_frame_id()
+        made = None if recorded is None else next(form.compiles)
+        self._entries[key] = Entry(recorded, CompileId(form.frame, made, 0, form.number))
+
+    def compiled(self, entry: Entry, backend: str | Backend, inputs: Inputs) -> Compiled | None:
+        """The compiled graph of an entry; None where it cannot be compiled.
+
+        Arguments:
+            inputs: gives what the graph is called with now.
+        """
+        if backend not in entry.compiled:
+            _C.call_locked(self._lock, self._compile, entry, backend, inputs)
+        return entry.compiled[backend]
+
+    def _compile(self, entry: Entry, backend: str | Backend, inputs: Inputs) -> None:
+        if backend not in entry.compiled:
+            entry.compiled[backend] = None
+            entry.compiled[backend] = _compile(entry, backend, inputs())
+
+    def tell_once(self, reason: str) -> None:
+        """Say why backwards run on the engine alone."""
+        if reason not in self._told:
+            self._told.add(reason)
+            events.emit("fallback", "engine", reason, reason=reason, scope="compiled_autograd")
+
+
+def _compile(entry: Entry, backend: str | Backend, inputs: Sequence[torch.Tensor]) -> Compiled:
+    assert entry.recorded is not None
+    module = fx.GraphModule({}, entry.recorded.graph, "CompiledAutograd")
+    with (
+        events.bus.compiling(entry.compile_id),
+        events.span("compile_autograd", "engine"),
+        collector.paused(),
+        compat.without_default_device(),
+        torch.no_grad(),
+    ):
+        return lookup_backend(backend)(module, list(inputs))
+
+
+entries = Entries()
+reset = entries.reset

@@ -1,0 +1,187 @@
+"""What a node of autograd's tape holds, as far as it may be read: plain values for the key, tensors for the graph."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from argand.runtime.tape.function import Together
+
+
+class NotRecorded(Exception):
+    """A backward that the engine itself runs, with the reason."""
+
+
+PARTLY_READ = frozenset(
+    (
+        "AsStridedBackward0",
+        "AsStridedBackward0_copy",
+        "AsStridedBackward1",
+        "AsStridedScatterBackward0",
+        "BlockDiagBackward0",
+        "NativeDropoutBackward0",
+        "ToDenseBackward0",
+    )
+)
+"""Nodes of torch's whose formulas depend on what they do not tell (`tests/engine/test_node_state.py` finds them)."""
+
+_GENERATED = re.compile(r"Backward(Autograd[A-Za-z]+)?\d+(_copy)?$")
+"""Names of the nodes that torch generates, which tell what they saved; others (CopySlices) do not. CopyBackwards knows
+only what the gradient that it gives must be."""
+
+_PLAIN = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
+_EXACT = frozenset((int, str, bool, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format))
+_WRAPPED = {torch.float64: torch.float16, torch.int64: torch.int8}
+"""Dtypes that Python's numbers have as tensors -> a dtype that wins against such a number, but not against a tensor."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """How nodes of one class are read.
+
+    Arguments:
+        values: names of the attributes that are plain.
+        tensors: (name, raw name) of saved tensors and lists of them.
+    """
+
+    values: tuple[str, ...]
+    tensors: tuple[tuple[str, str], ...]
+
+    def read(self, node: Any, saved: list[torch.Tensor]) -> tuple[Any, ...]:
+        """The part of the key that a node's values give; its tensors are added to `saved`.
+
+        Raises:
+            NotRecorded: something cannot be read without the program noticing.
+            RuntimeError: as the engine, for tensors that are freed, or were written to.
+        """
+        facts = [value_fact(getattr(node, name)) for name in self.values]
+        first = len(saved)
+        for name, raw in self.tensors:
+            _check_unhooked(getattr(node, raw))
+            found = getattr(node, name)
+            if isinstance(found, (list, tuple)):
+                facts.append(tuple([one is not None for one in found]))
+                saved += [one for one in found if one is not None]
+            else:
+                facts.append(found is not None)
+                if found is not None:
+                    saved.append(found)
+        return (*facts, *tensor_facts(saved[first:]))
+
+
+def _check_unhooked(raw: Any) -> None:
+    """Unpacking what a hook packed is the engine's to do: it may run the program's code, and only once."""
+    for one in raw if isinstance(raw, (list, tuple)) else (raw,):
+        if one is not None and one.unpack_hook is not None:
+            raise NotRecorded("hooks on saved tensors (a checkpoint, save_on_cpu) are active in its forward")
+
+
+def value_fact(value: Any) -> Any:
+    """A value that equals another one only where formulas cannot tell them apart.
+
+    Raises:
+        NotRecorded: the value is not plain.
+    """
+    kind = type(value)
+    if kind in _EXACT:
+        return value if kind is not bool else (bool, value)
+    if kind in (float, complex):
+        return (kind, repr(value))
+    if kind in (tuple, list, torch.Size):
+        return tuple([value_fact(one) for one in value])
+    raise NotRecorded(f"a node holds a {kind.__name__}")
+
+
+def tensor_facts(tensors: Sequence[torch.Tensor]) -> list[Any]:
+    """What a compiled graph was made for: metadata, which tensors are the same memory, values of Python's numbers."""
+    facts: list[Any] = [tensor_fact(tensor) for tensor in tensors]
+    if len(tensors) > 1:
+        places = [tensor.data_ptr() for tensor in tensors]
+        facts.append(tuple([places.index(place) for place in places]))
+    return facts
+
+
+def tensor_fact(tensor: torch.Tensor) -> Any:
+    """Metadata of a saved tensor or a gradient.
+
+    Raises:
+        NotRecorded: it is of a kind that is not compiled.
+    """
+    if type(tensor) not in _PLAIN or tensor.layout is not torch.strided:
+        raise NotRecorded("a tensor is sparse, or of a subclass")
+    if tensor.device.type != "cpu":
+        raise NotRecorded(f"a tensor is on {tensor.device.type}")
+    if tensor.is_conj() or tensor.is_neg():
+        raise NotRecorded("a tensor is a conjugated or negated view")
+    fact = (tensor.shape, tensor.stride(), tensor.dtype)
+    return (*fact, _number(tensor)) if tensor.dim() == 0 else fact
+
+
+def _number(tensor: torch.Tensor) -> Any:
+    """The value of a tensor that stands for a number of Python's: formulas are recorded with the number itself."""
+    other = _WRAPPED.get(tensor.dtype)
+    if other is not None and torch.result_type(_scalar(other), tensor) is not other:
+        return None
+    if other is None and tensor.dtype not in (torch.bool, torch.complex128):
+        return None
+    return value_fact(tensor.item())
+
+
+@functools.cache
+def _scalar(dtype: torch.dtype) -> torch.Tensor:
+    return torch.zeros((), dtype=dtype, device="cpu")
+
+
+@functools.cache
+def reader_of(kind: type) -> Reader | None:
+    """How nodes of a class that torch generates are read; None where the class is another, or does not tell all."""
+    name = kind.__name__
+    generated = _GENERATED.search(name) is not None and name not in PARTLY_READ
+    if getattr(torch._C._functions, name, None) is not kind or not (generated or name == "CopyBackwards"):
+        return None
+    names = [name for name in dir(kind) if name.startswith("_saved_")]
+    raw = {name: f"_raw{name}" for name in names if hasattr(kind, f"_raw{name}")}
+    return Reader(tuple([name for name in names if name not in raw]), tuple(raw.items()))
+
+
+# ---------------------------------------------------------------------- argand's own nodes
+
+
+def moves_of(node: Any) -> Any:
+    """What moves around the backward of a compiled graph; None where the node is another."""
+    return getattr(node._forward_cls, "compiled_moves", None) if isinstance(node, torch._C._FunctionBase) else None
+
+
+def read_compiled(node: Any, moves: Any, saved: list[torch.Tensor]) -> tuple[Any, ...]:
+    """As `Reader.read`, for the node of a compiled graph."""
+    if node.left is not None:
+        raise NotRecorded("some results of a compiled graph were differentiated before")
+    for one in node._raw_saved_tensors:
+        _check_unhooked(one)
+    kept = node.saved_tensors[:-1]  # the last stands for the call itself
+    saved += kept
+    return (moves, value_fact(node.numbers), *tensor_facts(kept))
+
+
+def reading_of(node: Any) -> Callable[[Any, list[torch.Tensor]], tuple[Any, ...]]:
+    """How a node that is no leaf is read.
+
+    Raises:
+        NotRecorded: it cannot be.
+    """
+    if isinstance(node, torch._C._FunctionBase):
+        moves = moves_of(node)
+        if moves is not None:
+            return lambda one, saved: read_compiled(one, moves, saved)
+        if node._forward_cls is Together:
+            return lambda one, saved: ()
+        raise NotRecorded(f"{node.name()} is an autograd.Function, whose backward is the program's own code")
+    reader = reader_of(node.__class__)
+    if reader is None:
+        raise NotRecorded(f"{node.name()} does not tell all that its formula depends on")
+    return reader.read

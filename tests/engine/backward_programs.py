@@ -1,0 +1,326 @@
+"""Training programs whose backward is called outside of captured code, each with a model that it is run on.
+
+A program takes the model and the number of the step, and calls `backward()` as often as it likes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+import argand
+
+Program = Callable[[Any, int], Any]
+
+
+class Block(nn.Module):
+    """A small transformer block."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.norm2 = nn.LayerNorm(16), nn.LayerNorm(16)
+        self.qkv, self.proj = nn.Linear(16, 48), nn.Linear(16, 16)
+        self.up, self.down = nn.Linear(16, 32), nn.Linear(32, 16)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        b, t, c = x.shape
+        q, k, v = self.qkv(self.norm(x)).split(c, dim=2)
+        q, k, v = (one.view(b, t, 4, c // 4).transpose(1, 2) for one in (q, k, v))
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.proj(y.transpose(1, 2).reshape(b, t, c))
+        return x + self.down(F.gelu(self.up(self.norm2(x))))
+
+
+class Gpt(nn.Module):
+    """Tied embeddings, so that a parameter gets gradients from two places."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.place = nn.Embedding(20, 16), nn.Embedding(8, 16)
+        self.blocks = nn.ModuleList([Block(), Block()])
+        self.head = nn.Linear(16, 20, bias=False)
+        self.head.weight = self.embed.weight
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        x = self.embed(ids) + self.place(torch.arange(ids.shape[1]))
+        for block in self.blocks:
+            x = block(x)
+        return self.head(x)
+
+
+class Cnn(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.norm = nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8)
+        self.last = nn.Linear(8 * 4 * 4, 10)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.last(F.max_pool2d(F.relu(self.norm(self.conv(x)), inplace=True), 2).flatten(1))
+
+
+class Two(nn.Module):
+    """Two layers, and one that nothing uses."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b, self.unused = nn.Linear(8, 8), nn.Linear(8, 8), nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.a(x).relu()
+        argand.graph_break()
+        return self.b(x).tanh()
+
+
+def mlp() -> nn.Module:
+    return nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 16), nn.Dropout(0.5), nn.Linear(16, 4))
+
+
+def _x() -> torch.Tensor:
+    return torch.randn(5, 8)
+
+
+def gpt(model: Any, step: int) -> None:
+    ids = torch.randint(0, 20, (2, 9))
+    F.cross_entropy(model(ids[:, :8]).flatten(0, 1), ids[:, 1:].flatten()).backward()
+
+
+def cnn(model: Any, step: int) -> None:
+    F.cross_entropy(model(torch.randn(4, 3, 8, 8)), torch.randint(0, 10, (4,))).backward()
+
+
+def plain(model: Any, step: int) -> None:
+    model(_x()).pow(2).mean().backward()
+
+
+def whole_compiled(model: Any, step: int) -> None:
+    plain(argand.compile(model), step)
+
+
+def graph_break(model: Any, step: int) -> None:
+    y = argand.compile(model)(_x())
+    (y * y).sum().backward()
+
+
+def several_results(model: Any, step: int) -> None:
+    @argand.compile
+    def forward(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        y = model.a(x)
+        return y.sin(), model.b(y.relu())
+
+    first, second = forward(_x())
+    (first.sum() * second.exp().mean()).backward()
+
+
+def micro_batches(model: Any, step: int) -> None:
+    for _ in range(3):
+        (model(_x()).square().sum() / 3).backward()
+
+
+def optimized(model: Any, step: int) -> None:
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    optimizer.zero_grad()
+    plain(model, step)
+    nn.utils.clip_grad_norm_(model.parameters(), 0.5)
+    optimizer.step()
+
+
+def zeroed(model: Any, step: int) -> None:
+    for parameter in model.parameters():
+        if parameter.grad is not None:
+            parameter.grad.zero_()
+    plain(model, step)
+
+
+def shared(model: Any, step: int) -> None:
+    x = _x()
+    (model.a(model.a(x).sigmoid()) * model.b(x)).sum().backward()
+
+
+def retained(model: Any, step: int) -> None:
+    loss = model(_x()).exp().sum()
+    loss.backward(retain_graph=True)
+    loss.backward()
+
+
+def with_gradient(model: Any, step: int) -> None:
+    y = model(_x())
+    y.backward(torch.randn_like(y))
+
+
+def many_roots(model: Any, step: int) -> None:
+    x = _x()
+    torch.autograd.backward([model.a(x).sum(), model.b(x).cos().sum()])
+
+
+def in_place(model: Any, step: int) -> None:
+    y = model.a(_x())
+    y = y.mul_(2).tanh_() + 1
+    y[:, 0] = 1
+    model.b(y).sum().backward()
+
+
+def strange_layouts(model: Any, step: int) -> None:
+    y = torch.cat([model.a(_x()), torch.ones(2, 8)]).t()[1:].flip(0)
+    torch.stack([y, y.roll(1, 0)]).index_select(1, torch.tensor([0, 2, 2])).pow(3).sum().backward()
+
+
+def numbers(model: Any, step: int) -> None:
+    y = model(_x()).double()
+    (y.sum() * 2 + (y.mean() * 1.5) ** 3 / (step % 2 + 1)).backward()
+
+
+def tensor_hook(model: Any, step: int) -> None:
+    y = model.a(_x())
+    y.register_hook(lambda grad: grad * 2)
+    model.b(y.tanh()).sum().backward()
+
+
+def removed_hook(model: Any, step: int) -> None:
+    y = model.a(_x())
+    y.register_hook(lambda grad: grad * 2).remove()
+    model.b(y.tanh()).sum().backward()
+
+
+def leaf_hook(model: Any, step: int) -> None:
+    handle = model.a.weight.register_hook(lambda grad: grad.clamp(-0.1, 0.1))
+    plain(model, step)
+    handle.remove()
+
+
+def post_accumulate_hook(model: Any, step: int) -> None:
+    def update(parameter: torch.Tensor) -> None:
+        with torch.no_grad():
+            parameter -= 0.01 * parameter.grad
+        parameter.grad = None
+
+    handles = [parameter.register_post_accumulate_grad_hook(update) for parameter in model.a.parameters()]
+    plain(model, step)
+    for handle in handles:
+        handle.remove()
+
+
+def module_hook(model: Any, step: int) -> None:
+    seen: list[float] = []
+    handle = model.b.register_full_backward_hook(lambda module, given, made: (given[0] * 3,))
+    other = model.a.register_full_backward_pre_hook(lambda module, made: seen.append(float(made[0].sum())))
+    plain(model, step)
+    assert len(seen) == 1
+    handle.remove()
+    other.remove()
+
+
+def node_hooks(model: Any, step: int) -> None:
+    y = model.a(_x()).sigmoid()
+    y.grad_fn.register_hook(lambda made, given: (made[0] * 2,))
+    y.grad_fn.register_prehook(lambda given: (given[0] + 1,))
+    model.b(y).sum().backward()
+
+
+def multi_grad_hook(model: Any, step: int) -> None:
+    y, z = model.a(_x()), model.b(_x())
+    seen: list[Any] = []
+    torch.autograd.graph.register_multi_grad_hook([y, z], seen.append)
+    (y.sin() * z.cos()).sum().backward()
+    assert len(seen) == 1 and all(one is not None for one in seen[0])
+
+
+def retained_gradient(model: Any, step: int) -> Any:
+    y = model.a(_x())
+    y.retain_grad()
+    model.b(y.exp()).sum().backward()
+    return y.grad
+
+
+class Clamped(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(x)
+        return x.clamp(-1, 1)
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> torch.Tensor:
+        (x,) = ctx.saved_tensors
+        return grad * (x.abs() < 2)
+
+
+def own_function(model: Any, step: int) -> None:
+    model.b(Clamped.apply(model.a(_x())).sin()).sum().backward()
+
+
+def checkpointed(model: Any, step: int) -> None:
+    checkpoint(model, _x(), use_reentrant=False).square().sum().backward()
+
+
+def checkpointed_reentrant(model: Any, step: int) -> None:
+    checkpoint(model, _x().requires_grad_(), use_reentrant=True).square().sum().backward()
+
+
+def saved_elsewhere(model: Any, step: int) -> None:
+    with torch.autograd.graph.saved_tensors_hooks(lambda tensor: tensor.clone(), lambda tensor: tensor):
+        y = model(_x())
+    y.exp().sum().backward()
+
+
+def second_order(model: Any, step: int) -> None:
+    x = _x().requires_grad_()
+    (grad,) = torch.autograd.grad(model(x).sin().sum(), x, create_graph=True)
+    grad.square().sum().backward()
+
+
+def some_inputs(model: Any, step: int) -> None:
+    model(_x()).exp().sum().backward(inputs=list(model.a.parameters()))
+
+
+def sparse(model: Any, step: int) -> None:
+    F.embedding(torch.tensor([0, 2, 2]), model.a.weight, sparse=True).sum().backward()
+    model.a.weight.grad = model.a.weight.grad.to_dense()
+
+
+def leaf_alone(model: Any, step: int) -> None:
+    model.a.bias.backward(torch.ones(8))
+
+
+COMPILED: dict[str, tuple[Callable[[], nn.Module], Program]] = {
+    "gpt": (Gpt, gpt),
+    "cnn": (Cnn, cnn),
+    "plain": (mlp, plain),
+    "whole_compiled": (mlp, whole_compiled),
+    "graph_break": (Two, graph_break),
+    "several_results": (Two, several_results),
+    "micro_batches": (mlp, micro_batches),
+    "optimized": (mlp, optimized),
+    "zeroed": (mlp, zeroed),
+    "shared": (Two, shared),
+    "retained": (Two, retained),
+    "with_gradient": (mlp, with_gradient),
+    "many_roots": (Two, many_roots),
+    "strange_layouts": (Two, strange_layouts),
+    "numbers": (mlp, numbers),
+    "second_order": (mlp, second_order),
+}
+"""Programs whose backward is compiled."""
+
+ENGINE: dict[str, tuple[Callable[[], nn.Module], Program]] = {
+    "in_place": (Two, in_place),
+    "removed_hook": (Two, removed_hook),
+    "tensor_hook": (Two, tensor_hook),
+    "leaf_hook": (Two, leaf_hook),
+    "post_accumulate_hook": (Two, post_accumulate_hook),
+    "module_hook": (Two, module_hook),
+    "node_hooks": (Two, node_hooks),
+    "multi_grad_hook": (Two, multi_grad_hook),
+    "retained_gradient": (Two, retained_gradient),
+    "own_function": (Two, own_function),
+    "checkpointed": (Two, checkpointed),
+    "checkpointed_reentrant": (Two, checkpointed_reentrant),
+    "saved_elsewhere": (Two, saved_elsewhere),
+    "some_inputs": (Two, some_inputs),
+    "sparse": (Two, sparse),
+    "leaf_alone": (Two, leaf_alone),
+}
+"""Programs whose backward is the engine's alone."""

@@ -1,0 +1,54 @@
+"""Backwards under compiled autograd give eager's gradients; those that it is for are compiled."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from tests.engine.backward_programs import COMPILED, ENGINE
+from torch import nn
+
+import argand
+from helpers import assert_same, collected
+
+ALL = {**COMPILED, **ENGINE}
+
+
+def run(make: Callable[[], nn.Module], program: Any, steps: int, backend: str | None) -> list[Any]:
+    """What is seen after each step: results, gradients and parameters."""
+    torch.manual_seed(0)
+    model = make()
+    seen = []
+    for step in range(steps):
+        torch.manual_seed(step + 1)
+        if backend is None:
+            result = program(model, step)
+        else:
+            with argand.compiled_autograd(backend=backend):
+                result = program(model, step)
+        tensors = [(parameter, parameter.grad) for parameter in model.parameters()]
+        seen.append(copy.deepcopy([result, [(a.detach(), b) for a, b in tensors], list(model.buffers())]))
+    return seen
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_gradients_are_eagers(name: str) -> None:
+    make, program = ALL[name]
+    want = run(make, program, 4, None)
+    with collected("compiled_autograd_graph", "fallback") as events:
+        got = run(make, program, 4, "eager")
+    assert_same(want, got)
+    graphs = [event for event in events if event.name == "compiled_autograd_graph"]
+    reasons = [event.data["reason"] for event in events if event.data.get("scope") == "compiled_autograd"]
+    assert bool(graphs) == (name in COMPILED), reasons
+    if name in ENGINE:
+        assert reasons
+
+
+@pytest.mark.parametrize("name", ["gpt", "cnn", "graph_break", "numbers"])
+def test_gradients_of_kernels_are_eagers(name: str) -> None:
+    make, program = ALL[name]
+    assert_same(run(make, program, 4, None), run(make, program, 4, "native"))
