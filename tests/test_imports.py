@@ -41,6 +41,7 @@ ALLOWED = {
         "api.py: argand.debug.audit",
         "api.py: argand.debug.repro_after",
         "api.py: argand.debug.numerics",
+        "backends/native.py: argand.backends.programs.freezing",
         "debug/directory.py: argand.debug.diagram",
         "debug/directory.py: argand.debug.runnable",
         "debug/sinks.py: argand.debug.directory",

@@ -255,7 +255,8 @@ def compile(
             "reduce-overhead", "max-autotune": all; "max-autotune-no-cudagraphs": none. In the last two, products of
             matrices on a GPU are kernels of argand's where these are timed to be faster. Handed to backends as `mode=`.
         options: handed to the backend as `options=`. Of "native": `{"never_slower": True}` compares each graph with
-            eager in its third call, and runs the faster (docs/never-slower.md). Others are accepted and ignored.
+            eager in its third call, and runs the faster (docs/never-slower.md); `{"freezing": True}` takes parameters
+            for constants until one changes (docs/freezing.md). Others are accepted and ignored.
         disable: return `model` unchanged.
 
     Raises:

@@ -316,6 +316,11 @@ _ROOT = {
         True,
         "Say once when a compiled graph of the CPU takes longer than eager's kernels: one of its first calls is timed.",
     ),
+    "freezing": Setting(
+        False,
+        "Take parameters and buffers for constants where no gradients are recorded, until one changes: "
+        "docs/freezing.md.",
+    ),
     "lazy_backward": Setting(True, "Compile a backward when the first gradient is asked for, not with its forward."),
     "compiled_autograd": Setting(
         False,

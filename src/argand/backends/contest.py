@@ -39,17 +39,25 @@ _SLOWER = 1.03  # from which it is run by eager's kernels
 _TORCHS = ("torch", "_operator", "operator", "math", "builtins")
 
 
-def contested(compiled: Call, gm: fx.GraphModule, example_inputs: Sequence[Any], *, choose: bool) -> Call:
+def contested(
+    compiled: Call,
+    gm: fx.GraphModule,
+    example_inputs: Sequence[Any],
+    *,
+    choose: bool,
+    kept: frozenset[int] = frozenset(),
+) -> Call:
     """`compiled`, until it was found to be slower than the graph `gm`.
 
     Arguments:
         choose: the faster one runs from then on; else it is only said, of those that take long and record no gradients.
+        kept: arguments that a copied call gets as they are where no gradients are recorded: a copy would be new to it.
     """
     if compiled == gm.forward or not _comparable(gm, example_inputs):
         return compiled
     if not choose and not _LEAST_ELEMENTS <= _elements(example_inputs) <= _MOST_ELEMENTS:
         return compiled
-    contest = _Contest(compiled, gm, choose)
+    contest = _Contest(compiled, gm, choose, kept)
 
     def call(*args: Any) -> Any:
         return contest.current(*args)
@@ -66,8 +74,9 @@ class _Times:
 
 
 class _Contest:
-    def __init__(self, compiled: Call, gm: fx.GraphModule, choose: bool) -> None:
+    def __init__(self, compiled: Call, gm: fx.GraphModule, choose: bool, kept: frozenset[int]) -> None:
         self.compiled, self.forward, self.choose = compiled, gm.forward, choose
+        self.kept = kept
         self.calls = 0
         self.current: Call = self._early
 
@@ -146,7 +155,9 @@ class _Contest:
     def _run(self, call: Call, args: Sequence[Any]) -> float:
         """Seconds that a call takes, with the gradients of its results where they are recorded."""
         records = torch.is_grad_enabled()
-        taken = [_apart(arg) if isinstance(arg, torch.Tensor) else arg for arg in args]
+        same = frozenset[int]() if records else self.kept
+        apart = [isinstance(arg, torch.Tensor) and place not in same for place, arg in enumerate(args)]
+        taken = [_apart(arg) if alone else arg for arg, alone in zip(args, apart)]
         begin = time.perf_counter()
         results = call(*taken)
         if records:

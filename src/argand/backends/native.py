@@ -51,7 +51,8 @@ def native(gm: fx.GraphModule, example_inputs: Sequence[Any], **options: Any) ->
         gm: graph of torch functions and methods.
         example_inputs: one value per placeholder.
         options: `mode`; `options`, of which `never_slower` has a graph that is found to be slower than eager run with
-            eager's kernels. Others are accepted for compatibility with other backends.
+            eager's kernels, and `freezing` (by default `config.freezing`) takes parameters and buffers for constants
+            where no gradients are recorded. Others are accepted for compatibility with other backends.
 
     A graph with tensors on a device that no code is generated for runs as it is, at eager's speed. So does one that
     cannot be traced, one whose kernels the GPU does not take, and every graph where no C++ compiler is found (the last
@@ -65,17 +66,27 @@ def native(gm: fx.GraphModule, example_inputs: Sequence[Any], **options: Any) ->
     if others:
         _report_devices(others, f"graph of {len(gm.graph.nodes)} nodes")
         return gm.forward
+    asked = options.get("options") or {}
+    compile_one = functools.partial(compile_program, mode=options.get("mode") or "default")
+    frozen: frozenset[int] = frozenset()
+    if asked.get("freezing", config.freezing):
+        from argand.backends.programs import freezing  # whoever does not ask for it does not pay for it
+
+        frozen = freezing.constant_arguments(gm, example_inputs)
+        compile_one = functools.partial(freezing.compile_frozen, constant=frozen, compile_program=compile_one)
     compiled = compile_inference(
         gm,
         example_inputs,
-        functools.partial(compile_program, mode=options.get("mode") or "default"),
+        compile_one,
         backend="native",
         boxed=True,
         prepare=run_passes,
         joint_pass=prepare_joint,
     )
-    choose = bool((options.get("options") or {}).get("never_slower"))
-    return contested(compiled, gm, example_inputs, choose=choose) if choose or config.tell_slower else compiled
+    choose = bool(asked.get("never_slower"))
+    if not choose and not config.tell_slower:
+        return compiled
+    return contested(compiled, gm, example_inputs, choose=choose, kept=frozen)
 
 
 def compile_program(program: AtenProgram, mode: str = "default") -> HostCall:

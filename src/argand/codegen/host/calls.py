@@ -23,6 +23,12 @@ _FAST = {
     "aten._scaled_dot_product_cudnn_attention.default": "torch._scaled_dot_product_cudnn_attention",
 }
 
+# Operators of argand's that are oneDNN's, with results of sizes that argand knows.
+_PACKED = {
+    "packed_convolution": "torch.ops.mkldnn._convolution_pointwise.default",
+    "packed_convolution_and": "torch.ops.mkldnn._convolution_pointwise.binary",
+    "packed_linear": "torch.ops.mkldnn._linear_pointwise.default",
+}
 
 _LINEAR = "torch._C._nn.linear"
 
@@ -56,7 +62,8 @@ def extern_function(node: ExternNode) -> ExternFunction:
     if text in _FAST:
         return ExternFunction(_FAST[text].replace(".", "_"), _FAST[text], several)
     if text.startswith("argand."):  # registered by the function that hands it out
-        return ExternFunction(text.replace(".", "_"), f"argand_ops().{text.removeprefix('argand.')}", several)
+        own = f"argand_ops().{text.removeprefix('argand.')}"
+        return ExternFunction(text.replace(".", "_"), _PACKED.get(text.split(".")[1], own), several)
     if isinstance(target, torch._ops.OpOverload):
         return ExternFunction(text.replace(".", "_"), f"torch.ops.{text}", several)
     name = f"{target.__module__}.{target.__qualname__}"

@@ -1,0 +1,152 @@
+"""Programs of inference whose parameters and buffers are taken for constants (`options={"freezing": True}`).
+
+Batch norms become part of the weights before them, weights are laid out once for oneDNN, and whatever else follows from
+parameters alone is computed once. The program that is left gets these values as inputs: it holds no parameters, so that
+it is shared and stored as any other. `runtime.frozen` computes them anew when a parameter has changed.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+
+from argand import events
+from argand.backends.eager import run_eagerly
+from argand.backends.targets import target_of
+from argand.config import config
+from argand.graph.nodes.program import AtenProgram
+from argand.lower.lowerings.depthwise import becomes_loops, is_depthwise
+from argand.passes import run_passes
+from argand.passes.channels_last import convolutions, lay_out
+from argand.passes.frozen.batch_norms import fold_batch_norms
+from argand.passes.frozen.packing import pack
+from argand.passes.frozen.parting import constant_nodes, copied, part
+from argand.runtime import cache, processor
+from argand.runtime.frozen import FrozenCall
+from argand.runtime.gpu.device.timing import can_time, random_tensor, time_calls
+from argand.runtime.host import HostCall
+from argand.runtime.kernels import products
+from argand.runtime.kernels.packed import has_packing, packed_ops
+
+aten = torch.ops.aten
+Compile = Callable[[AtenProgram], HostCall]
+
+_GAIN = 0.95  # of the time of what else there is that a packed product may take
+
+
+def constant_arguments(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> frozenset[int]:
+    """Arguments of a captured graph that are parameters or buffers of modules."""
+    found = set()
+    for index, (node, value) in enumerate(zip(gm.graph.find_nodes(op="placeholder"), example_inputs)):
+        if not isinstance(value, torch.Tensor):
+            continue
+        source = str(node.meta.get("source", ""))
+        if isinstance(value, torch.nn.Parameter) or "._buffers[" in source:
+            found.add(index)
+    return frozenset(found)
+
+
+def compile_frozen(program: AtenProgram, constant: frozenset[int], compile_program: Compile) -> HostCall:
+    """A callable for a program of inference.
+
+    Arguments:
+        constant: arguments of the program's call that are taken for constants.
+        compile_program: makes a callable of a program.
+    """
+    positions = _positions(program, constant)
+    if program.kind != "inference" or not positions:
+        return compile_program(program)
+    if program.scalars or config.check_numerics:
+        reason = "sizes are symbols" if program.scalars else "kernels are checked one by one"
+        events.emit("fallback", "backend", reason, backend="native", scope="freezing", reason=reason)
+        return compile_program(program)
+    with events.span("freezing", "backend", parameters=len(positions)):
+        rest = run_passes(copied(program))
+        first = _parted(rest, positions)
+    if first is None:
+        return compile_program(program)
+    plain = functools.partial(compile_program, program)
+    return FrozenCall(positions, run_eagerly(first), compile_program(rest), plain)
+
+
+def _positions(program: AtenProgram, constant: frozenset[int]) -> list[int]:
+    """Inputs that are constant: no graph writes to them, or to memory that they share."""
+    written = {mutation.input for mutation in program.mutations}
+    written.update(member for base in program.bases for member in base.members)
+    return [
+        position
+        for position, spec in enumerate(program.inputs)
+        if spec.kind == "arg" and spec.index in constant and position not in written
+    ]
+
+
+def _parted(program: AtenProgram, positions: Sequence[int]) -> AtenProgram | None:
+    """Rewrite a program in place for inputs that are constant; returns what is computed of these."""
+    fold_batch_norms(program, constant_nodes(program, positions))
+    if has_packing() and not torch.are_deterministic_algorithms_enabled():
+        images = [node for node in convolutions(program) if node.meta["device"].type == "cpu"]
+        lay_out(program, [node for node in images if node.meta["val"].dtype is torch.float32])
+        pack(program, constant_nodes(program, positions), _Choice().packs)
+    return part(program, constant_nodes(program, positions))
+
+
+class _Choice:
+    """Which convolutions and products oneDNN computes with packed weights."""
+
+    def __init__(self) -> None:
+        self._faster: dict[Any, bool] = {}
+
+    def packs(self, node: fx.Node) -> bool:
+        """Whether a convolution or a product is to be oneDNN's."""
+        if node.target is aten.convolution.default:
+            x, weight = (arg.meta["val"] for arg in node.args[:2])
+            depthwise = is_depthwise(x.shape, weight.shape, bool(node.args[6]), node.args[8])
+            return not (depthwise and becomes_loops(target_of(node.meta["device"]), x.dtype, weight.shape[2:], True))
+        *bias, x, weight = node.args
+        key = (tuple(x.meta["val"].shape), tuple(weight.meta["val"].shape), weight.meta["val"].stride(), bool(bias))
+        if key not in self._faster:
+            self._faster[key] = _is_faster(node, key)
+        return self._faster[key]
+
+
+def _is_faster(node: fx.Node, key: Any) -> bool:
+    """Whether a product with a packed weight is faster than ATen's and argand's own: timed once, and remembered."""
+    about = (key, products.own_wanted(products.PRODUCTS), processor.model(), torch.__version__, torch.get_num_threads())
+    name = f"packed-{cache.digest(str(about))}"
+    note = cache.read_note(name)
+    if note is not None and note.get("packed") in ("faster", "slower"):
+        return note["packed"] == "faster"
+    if not can_time():
+        return False
+    device: torch.device = node.meta["device"]
+    with events.span("time_products", "backend", product=str(key)):
+        times = time_calls(_ways(node), device)
+    faster = times[0] < _GAIN * min(times[1:])
+    outcome = "faster" if faster else "slower"
+    cache.write_note(name, {"packed": outcome, "times": str([round(each, 1) for each in times])})
+    return faster
+
+
+def _ways(node: fx.Node) -> list[Callable[[], object]]:
+    """A product of random numbers with its weight packed, by ATen, and by argand's own kernel where that may be."""
+    operands = [_random(arg) for arg in node.args]
+    *bias, x, weight = operands
+    ops, row = packed_ops(), bias[0] if bias else None
+    packed = ops.pack_linear(weight.t().contiguous(), x.shape[0])
+    out = x.new_empty((x.shape[0], weight.shape[1]))
+    ways: list[Callable[[], object]] = [
+        lambda: torch.ops.mkldnn._linear_pointwise.default(x, packed, row, "none", [], ""),
+        lambda: node.target(*operands),
+    ]
+    if products.own_wanted(products.PRODUCTS):
+        ways.append(lambda: products.matrix_product(*operands, out=out))
+    return ways
+
+
+def _random(node: Any) -> torch.Tensor:
+    val: torch.Tensor = node.meta["val"]
+    return random_tensor(val.shape, val.stride(), val.dtype, node.meta["device"])

@@ -1,0 +1,171 @@
+"""Convolutions and linear layers with constant weights become oneDNN's, with weights that it laid out before.
+
+What follows a convolution (an addition, an activation) is computed with it, in one pass over its result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import prod
+from typing import Any, Final
+
+import torch
+from torch import fx
+
+from argand.graph.metadata.builder import Builder
+from argand.graph.metadata.specs import SpecTable
+from argand.graph.metadata.strides import is_contiguous, suggests_channels_last
+from argand.graph.nodes.program import AtenProgram
+from argand.runtime.kernels.packed import packed_ops
+
+aten = torch.ops.aten
+
+Wanted = Callable[[fx.Node], bool]
+
+# What oneDNN computes of a result before it stores it: its name, from the arguments of the operation.
+_UNARY: Final[dict[Any, Callable[[tuple[Any, ...]], tuple[str, list[Any]] | None]]] = {
+    aten.relu.default: lambda rest: ("relu", []),
+    aten.hardswish.default: lambda rest: ("hardswish", []),
+    aten.silu.default: lambda rest: ("swish", []),
+    aten.hardtanh.default: lambda rest: ("hardtanh", _limits(rest, (-1.0, 1.0))),
+    aten.clamp.default: lambda rest: None if len(rest) < 2 or None in rest else ("hardtanh", _limits(rest, ())),
+}
+
+
+def pack(program: AtenProgram, constant: set[fx.Node], wanted: Wanted) -> int:
+    """Rewrite a program in place, and add what is constant then to `constant`; returns how many weights are packed.
+
+    Arguments:
+        wanted: says of a convolution or a product that could be oneDNN's whether it is to be.
+    """
+    builder = Builder(program.graph, program.specs or SpecTable(), made_by="pack")
+    made = []
+    for node in list(program.graph.nodes):
+        if node.target is aten.convolution.default and _packs(node, constant) and wanted(node):
+            made.append(_convolution(builder, node, constant))
+        elif node.target in (aten.mm.default, aten.addmm.default) and _is_linear(node, constant) and wanted(node):
+            _linear(builder, node, constant)
+            made.append(None)
+    for node in made:
+        if node is not None:
+            _with_followers(builder, node)
+    return len(made)
+
+
+def _packs(node: fx.Node, constant: set[fx.Node]) -> bool:
+    """Whether a convolution is one that oneDNN takes packed weights for, and whose result lies as is known."""
+    x, weight, bias, *rest = node.args
+    val = node.meta["val"]
+    if weight not in constant or rest[3] or node.meta["device"].type != "cpu" or not _floats(x, weight, bias, node):
+        return False
+    image = x.meta["val"]
+    if image.dim() != 4 or 0 in val.shape or 0 in image.shape:
+        return False
+    if prod(image.shape[2:]) == 1 == prod(val.shape[2:]):  # all layouts are one
+        return True
+    if image.shape[1] == 1 or val.shape[1] == 1 or 1 in (prod(image.shape[2:]), prod(val.shape[2:])):
+        return False  # torch tells the layout of an image from its strides
+    return all(suggests_channels_last(each.shape, each.stride()) for each in (image, val))
+
+
+def _floats(*nodes: Any) -> bool:
+    vals = [node.meta["val"] for node in nodes if node is not None]
+    return all(isinstance(val, torch.Tensor) and val.dtype is torch.float32 for val in vals)
+
+
+def _convolution(builder: Builder, node: fx.Node, constant: set[fx.Node]) -> fx.Node | None:
+    x, weight, bias, stride, padding, dilation, _, _, groups = node.args
+    window = [list(padding), list(stride), list(dilation), groups]
+    ops = packed_ops()
+    with builder.at(node):
+        packed = builder(ops.pack_convolution, weight, *window, list(x.meta["val"].shape))
+        made: fx.Node = builder(ops.packed_convolution, x, packed, bias, *window, "none", [], "")
+    made.meta["val"] = node.meta["val"]  # strides of one point are as they were
+    constant.add(packed)
+    node.replace_all_uses_with(made)
+    builder.graph.erase_node(node)
+    return made
+
+
+def _is_linear(node: fx.Node, constant: set[fx.Node]) -> bool:
+    """Whether a product is one of rows with a constant matrix, with a row added or without."""
+    *bias, x, weight = node.args
+    if node.kwargs or weight not in constant or node.meta["device"].type != "cpu" or not _floats(*node.args, node):
+        return False
+    val, rows = node.meta["val"], x.meta["val"]
+    row = all(each.meta["val"].shape == val.shape[1:] and each.meta["val"].stride() == (1,) for each in bias)
+    return row and 0 not in rows.shape and 0 not in val.shape and is_contiguous(val.shape, val.stride())
+
+
+def _linear(builder: Builder, node: fx.Node, constant: set[fx.Node]) -> None:
+    *bias, x, weight = node.args
+    ops = packed_ops()
+    with builder.at(node):
+        turned = builder(aten.permute.default, weight, [1, 0])
+        rows = builder(aten.clone.default, turned, memory_format=torch.contiguous_format)
+        packed = builder(ops.pack_linear, rows, x.meta["val"].shape[0])
+        made = builder(ops.packed_linear, x, packed, bias[0] if bias else None, "none", [], "")
+    constant.update((turned, rows, packed))
+    node.replace_all_uses_with(made)
+    builder.graph.erase_node(node)
+
+
+# ---------------------------------------------------------------------- what follows a convolution
+
+
+def _with_followers(builder: Builder, node: fx.Node) -> None:
+    ops = packed_ops()
+    user = _follower(node)
+    if user is not None and user.target is aten.add.Tensor:
+        other = _other(user, node)
+        if other is None:
+            return
+        x, weight, bias, *window = node.args[:7]
+        with builder.at(user):
+            after = (*window, "add", 1.0, None, [], "")
+            made = builder(ops.packed_convolution_and, x, other, weight, bias, *after)
+        made.meta["val"] = user.meta["val"]
+        _replace(builder, (user, node), made)
+        node, user = made, _follower(made)
+    if user is None or user.target not in _UNARY or user.kwargs:
+        return
+    found = _UNARY[user.target](user.args[1:])
+    if found is not None:
+        node.args = (*node.args[:-3], found[0], found[1], "")
+        _replace(builder, (user,), node)
+
+
+def _follower(node: fx.Node) -> fx.Node | None:
+    """The only reader of a node, if its result lies as the node's does."""
+    if len(node.users) != 1:
+        return None
+    user = next(iter(node.users))
+    return user if user.op == "call_function" and _alike(user, node) else None
+
+
+def _other(user: fx.Node, node: fx.Node) -> fx.Node | None:
+    """What an addition adds to a node; None for what oneDNN does not add, or would add later."""
+    if len(user.args) != 2 or user.kwargs or user.args[0] is user.args[1]:
+        return None
+    other: Any = user.args[1] if user.args[0] is node else user.args[0]
+    if not isinstance(other, fx.Node) or not _alike(other, node):
+        return None
+    later = other.target is packed_ops().packed_convolution and len(other.users) == 1 and node < other
+    return None if later else other
+
+
+def _alike(one: fx.Node, other: fx.Node) -> bool:
+    vals = one.meta["val"], other.meta["val"]
+    if not all(isinstance(val, torch.Tensor) for val in vals):
+        return False
+    return vals[0].shape == vals[1].shape and vals[0].stride() == vals[1].stride() and vals[0].dtype is vals[1].dtype
+
+
+def _replace(builder: Builder, gone: tuple[fx.Node, ...], made: fx.Node) -> None:
+    gone[0].replace_all_uses_with(made)
+    for node in gone:
+        builder.graph.erase_node(node)
+
+
+def _limits(given: tuple[Any, ...], default: tuple[float, ...]) -> list[float]:
+    return [float(number) for number in (*given, *default[len(given) :])]
