@@ -53,7 +53,7 @@ class NodeLayout:
         A list that held a hook before counts as one that does.
         """
         address = _address(node, self.defined if isinstance(node, torch._C._FunctionBase) else _HEAD)
-        block = ctypes.string_at(address, 8 * _WORDS)
+        block = ctypes.string_at(address, max(self.retained + 8, *(at + 24 for at in self.lists)))  # not past its end
         return block[self.retained : self.retained + 8] == _NONE and all(
             block[at : at + 24] == _LIST for at in self.lists
         )
