@@ -175,6 +175,7 @@ def warm() -> None:
     """Import what every child needs, before it is forked."""
     importlib.import_module("argand.api")
     importlib.import_module("torch.fx.experimental.symbolic_shapes")  # torch imports it at the first meta kernel
+    importlib.import_module("argand.capture.driver.frame")  # argand imports it at the first captured frame
     for name in ("autograd", "passes", "lower", "schedule", "codegen", "runtime"):
         package = importlib.import_module(f"argand.{name}")
         for module in pkgutil.walk_packages(package.__path__, f"argand.{name}."):
