@@ -26,7 +26,7 @@ TRAINER = (
 def run(script: str, *arguments: str, through: tuple[str, ...] = (), **env: str) -> tuple[str, list[float]]:
     """The parameters, which both ranks have, and rank 0's losses."""
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    with tempfile.TemporaryFile("w+") as output:
+    with tempfile.TemporaryFile("a+") as output:  # writes go to its end, wherever this process reads
         process = subprocess.Popen(
             [*command, *through, str(ROOT / "examples" / script), *arguments],
             env=environment(CUDA_VISIBLE_DEVICES="", GLOO_SOCKET_IFNAME="lo", **env),

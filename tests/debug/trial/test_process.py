@@ -21,6 +21,11 @@ from argand.debug.trial.process import Server, environment
 from debug.minify_helpers import graph_for
 
 
+@pytest.fixture(autouse=True)
+def quick_pythons() -> None:
+    """None here."""
+
+
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
     made = Server(environment())
