@@ -19,6 +19,8 @@ import torch
 _WORDS = 40  # of a node's memory that are looked at: what all nodes have lies in front
 _LIST = bytes(24)  # begin, end and end of the room of a list that never held anything
 _NONE = bytes(8)
+_string_at = ctypes.string_at
+_word_at = ctypes.c_uint64.from_address
 
 
 class _Sample(torch.autograd.Function):
@@ -44,7 +46,7 @@ class NodeLayout:
     """
 
     defined: int
-    lists: tuple[int, ...]
+    lists: tuple[int, int, int]
     retained: int
 
     def unhooked(self, node: Any) -> bool:
@@ -53,9 +55,13 @@ class NodeLayout:
         A list that held a hook before counts as one that does.
         """
         address = _address(node, self.defined if isinstance(node, torch._C._FunctionBase) else _HEAD)
-        block = ctypes.string_at(address, max(self.retained + 8, *(at + 24 for at in self.lists)))  # not past its end
-        return block[self.retained : self.retained + 8] == _NONE and all(
-            block[at : at + 24] == _LIST for at in self.lists
+        first, second, third = self.lists
+        block = _string_at(address, max(first, second, third, self.retained) + 24)  # not past its end
+        return (
+            block[first : first + 24] == _LIST
+            and block[second : second + 24] == _LIST
+            and block[third : third + 24] == _LIST
+            and block[self.retained : self.retained + 8] == _NONE
         )
 
 
@@ -63,7 +69,7 @@ _HEAD = object.__basicsize__  # an object of a C++ node has nothing else in fron
 
 
 def _address(holder: object, at: int) -> int:
-    return int(ctypes.c_uint64.from_address(id(holder) + at).value)
+    return _word_at(id(holder) + at).value
 
 
 def _words(address: int) -> list[int]:
@@ -107,7 +113,8 @@ def _learnt() -> NodeLayout | None:
     defined = _defined()
     if defined is None or retained is None or None in lists or len(set(lists)) < 3:
         return None
-    layout = NodeLayout(defined, tuple([8 * at for at in lists if at is not None]), 8 * retained)
+    first, second, third = (8 * at for at in lists if at is not None)
+    layout = NodeLayout(defined, (first, second, third), 8 * retained)
     told = [layout.unhooked(tensor.grad_fn) for tensor in [*plain, *kept[::2]]]
     return layout if told == [True] * len(plain) + [False] * 8 and _told_of_defined(layout) else None
 

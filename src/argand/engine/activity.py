@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
+import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -86,7 +87,17 @@ def run_backward(outputs: Sequence[Any], *args: Any, **kwargs: Any) -> Any:
     """What `backward()` and `grad()` call: the engine, or what was compiled of an equal backward."""
     engine = _activity.replaced or torch.autograd.graph._engine_run_backward
     backend = _activity.chosen()
-    if backend is None or _is_others(outputs, args, kwargs):
+    if backend is None or not outputs or not isinstance(outputs[0], torch.Tensor):
+        return engine(outputs, *args, **kwargs)
+    began = time.perf_counter()
+    sketch = (type(outputs[0].grad_fn), outputs[0].shape, len(outputs))
+    small = entries.small.get(sketch)
+    if small is not None:
+        found = engine(outputs, *args, **kwargs)
+        if time.perf_counter() - began > _MUCH * small:  # another backward that begins in the same way
+            entries.small.pop(sketch, None)
+        return found
+    if _is_others(outputs, args, kwargs):
         return engine(outputs, *args, **kwargs)
     grads, keep, create, inputs = args
     try:
@@ -103,12 +114,33 @@ def run_backward(outputs: Sequence[Any], *args: Any, **kwargs: Any) -> Any:
     entry = entries.find(structure.key)
     if entry is None:
         return _record(structure, engine, outputs, args, kwargs)
-    compiled = None if entry.recorded is None else uncaptured(_compiled, entry, structure, grads, backend)
-    if entry.recorded is None or compiled is None:
+    if entry.recorded is None or entry.trial.is_engines_turn():
+        del structure
+        return _timed(entry, sketch, engine, outputs, args, kwargs)
+    compiled = uncaptured(_compiled, entry, structure, grads, backend)
+    if compiled is None:
         del structure
         return engine(outputs, *args, **kwargs)
     uncaptured(replay, structure, entry.recorded, compiled, outputs, grads, keep, engine)
+    entry.trial.took(time.perf_counter() - began, ours=True)
     return ()
+
+
+_MUCH = 4  # times as long as a backward that is too small to be compiled: then it is another one
+
+
+def _timed(
+    entry: Entry, sketch: Any, engine: Run, outputs: Sequence[Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """Run the engine, for which this may be a trial."""
+    began = time.perf_counter()
+    found = engine(outputs, *args, **kwargs)
+    if entry.recorded is not None:
+        entry.trial.took(time.perf_counter() - began, ours=False)
+        if entry.trial.engine_is_faster:
+            entries.tell_once("a backward is so small that the engine is faster than reading its structure")
+            entries.small[sketch] = min(entry.trial.engines)
+    return found
 
 
 def _is_others(outputs: Sequence[Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
@@ -118,7 +150,6 @@ def _is_others(outputs: Sequence[Any], args: tuple[Any, ...], kwargs: dict[str, 
         or torch._C._current_graph_task_id() != -1
         or ambient.cannot_capture()
         or compat.autocast_active()
-        or not outputs
         or any(not isinstance(output, torch.Tensor) or output.device.type == "meta" for output in outputs)
     )
 

@@ -25,6 +25,38 @@ Compiled = Callable[..., Any]
 Inputs = Callable[[], list[torch.Tensor]]
 
 
+class Trial:
+    """Whether the engine alone is faster than reading the structure and running the compiled graph.
+
+    For small graphs it is. The first call with the compiled graph warms it up, the next ones take turns.
+    """
+
+    def __init__(self) -> None:
+        self.ours: list[float] = []
+        self.engines: list[float] = []
+        self.engine_is_faster = False
+        self._over = False
+
+    def is_engines_turn(self) -> bool:
+        """Whether the engine is to run now."""
+        return self.engine_is_faster or (not self._over and 1 < len(self.ours) > len(self.engines) + 1)
+
+    def took(self, seconds: float, *, ours: bool) -> None:
+        """One of both has run."""
+        if self._over:
+            return
+        (self.ours if ours else self.engines).append(seconds)
+        if ours and len(self.ours) == 2 and seconds > _LONG:
+            self._over = True
+        elif len(self.engines) == _TURNS:
+            self._over = True
+            self.engine_is_faster = min(self.ours[1:]) > min(self.engines)
+
+
+_LONG = 0.05  # seconds beside which reading the structure does not count
+_TURNS = 3
+
+
 @dataclass(slots=True)
 class Entry:
     """One recorded backward.
@@ -33,11 +65,13 @@ class Entry:
         recorded: what was recorded; None where that was refused.
         compile_id: under which it is compiled.
         compiled: per backend, the callable; None where compiling failed.
+        trial: which of both is faster.
     """
 
     recorded: Recorded | None
     compile_id: CompileId
     compiled: dict[Any, Compiled | None] = field(default_factory=dict)
+    trial: Trial = field(default_factory=Trial)
 
 
 @dataclass(slots=True)
@@ -58,7 +92,11 @@ class _Form:
 
 
 class Entries:
-    """All that was recorded in this process."""
+    """All that was recorded in this process.
+
+    Fields:
+        small: by what a backward begins with, the seconds that the engine takes where it is faster alone.
+    """
 
     def __init__(self) -> None:
         self._lock = fork_safe_lock()
@@ -70,6 +108,7 @@ class Entries:
         self._forms: dict[Any, _Form] = {}
         self._numbers: Iterator[int] = itertools.count()
         self._told: set[str] = set()
+        self.small: dict[Any, float] = {}
 
     def find(self, key: Any) -> Entry | None:
         """What was recorded for a key."""

@@ -116,10 +116,11 @@ def tensor_fact(tensor: torch.Tensor) -> Any:
         raise NotRecorded("a tensor is sparse, or of a subclass")
     if tensor.device.type != "cpu":
         raise NotRecorded(f"a tensor is on {tensor.device.type}")
-    if tensor.is_conj() or tensor.is_neg():
+    dtype = tensor.dtype
+    if tensor.is_neg() or (dtype.is_complex and tensor.is_conj()):
         raise NotRecorded("a tensor is a conjugated or negated view")
-    fact = (tensor.shape, tensor.stride(), tensor.dtype)
-    return (*fact, _number(tensor)) if tensor.dim() == 0 else fact
+    shape = tensor.shape
+    return (shape, tensor.stride(), dtype) if shape else (dtype, _number(tensor))
 
 
 def _number(tensor: torch.Tensor) -> Any:

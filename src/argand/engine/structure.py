@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from argand._core.node_layout import NodeLayout
-from argand.engine.node_state import NotRecorded, reading_of, tensor_fact, value_fact
+from argand.engine.node_state import NotRecorded, reading_of, tensor_fact
 
 
 @dataclass(slots=True)
@@ -108,5 +108,5 @@ def _received(node: Any) -> tuple[Any, ...]:
     for one in node._input_metadata:
         if one.is_nested_tensor or one.device.type != "cpu":
             raise NotRecorded(f"a gradient is nested, or on {one.device.type}")
-        facts.append((value_fact(one.shape), one.dtype))
+        facts.append((tuple(one.shape), one.dtype))
     return tuple(facts)
