@@ -192,6 +192,46 @@ def leaf_hook(model: Any, step: int) -> None:
     handle.remove()
 
 
+def leaf_hook_in_place(model: Any, step: int) -> None:
+    handles = [parameter.register_hook(lambda grad: grad.mul_(2)) for parameter in model.parameters()]
+    plain(model, step)
+    for handle in handles:
+        handle.remove()
+
+
+def hooks_in_order(model: Any, step: int) -> Any:
+    """Which hooks are called when, with what, and which gradients are there then."""
+    seen: list[Any] = []
+    parameters = dict(model.named_parameters())
+    model.zero_grad()
+    handles = []
+
+    def note(name: str) -> Callable[[Any], None]:
+        def hook(given: Any) -> None:
+            there = [other for other, one in parameters.items() if one.grad is not None]
+            seen.append((name, None if given is None else given.detach().clone(), there))
+
+        return hook
+
+    for name, one in parameters.items():
+        handles.append(one.register_hook(note(f"{name} before")))
+        handles.append(one.register_post_accumulate_grad_hook(note(f"{name} after")))
+    x = _x()
+    (model.b(model.a(x).tanh()) * model.a(x)).sum().backward()
+    for handle in handles:
+        handle.remove()
+    return seen
+
+
+def multi_grad_hook_of_leaves(model: Any, step: int) -> Any:
+    seen: list[Any] = []
+    leaves = [model.a.weight, model.b.weight]
+    handle = torch.autograd.graph.register_multi_grad_hook(leaves, lambda grads: seen.append(list(grads)))
+    plain(model, step)
+    handle.remove()
+    return seen
+
+
 def post_accumulate_hook(model: Any, step: int) -> None:
     def update(parameter: torch.Tensor) -> None:
         with torch.no_grad():
@@ -302,6 +342,11 @@ COMPILED: dict[str, tuple[Callable[[], nn.Module], Program]] = {
     "strange_layouts": (Two, strange_layouts),
     "numbers": (mlp, numbers),
     "second_order": (mlp, second_order),
+    "leaf_hook": (Two, leaf_hook),
+    "leaf_hook_in_place": (Two, leaf_hook_in_place),
+    "post_accumulate_hook": (Two, post_accumulate_hook),
+    "hooks_in_order": (Two, hooks_in_order),
+    "multi_grad_hook_of_leaves": (Two, multi_grad_hook_of_leaves),
 }
 """Programs whose backward is compiled."""
 
@@ -309,8 +354,6 @@ ENGINE: dict[str, tuple[Callable[[], nn.Module], Program]] = {
     "in_place": (Two, in_place),
     "removed_hook": (Two, removed_hook),
     "tensor_hook": (Two, tensor_hook),
-    "leaf_hook": (Two, leaf_hook),
-    "post_accumulate_hook": (Two, post_accumulate_hook),
     "module_hook": (Two, module_hook),
     "node_hooks": (Two, node_hooks),
     "multi_grad_hook": (Two, multi_grad_hook),

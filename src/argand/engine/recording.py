@@ -28,6 +28,8 @@ _UNSURE = (
     torch.Tag.data_dependent_output,
     torch.Tag.dynamic_output_shape,
 )
+_SUMS = (aten.add.Tensor, aten.add_.Tensor)
+"""What the engine calls between two nodes."""
 _BETWEEN, _LEAF = -1, -2
 
 
@@ -38,7 +40,7 @@ class Recorded:
     Arguments:
         graph: of the gradients and saved tensors that it reads; returns a gradient per leaf.
         grads, tensors: which of the backward's first gradients, and of the structure's tensors, the graph reads.
-        leaves: the nodes that accumulate what the graph returns, in the engine's order.
+        leaves: the nodes that accumulate what the graph returns (None: no gradient), in the engine's order.
         given: per node of a compiled graph, by which of its results gradients came.
     """
 
@@ -67,10 +69,12 @@ class Recorder(compat.DispatchMode):
         self._held = {_storage(tensor) for tensor in (*grads, *structure.tensors)}
         self._at = _BETWEEN
         self._probed: list[Any] | None = None
-        self._results: list[tuple[int, fx.Node]] = []
+        self._results: list[tuple[int, fx.Node | None]] = []
+        self._given: dict[int, list[fx.Node]] = {at: [] for at in structure.leaves}
         self._given_back: dict[fx.Node, StorageWeakRef] = {}
         self._compiled: dict[int, tuple[bool, ...]] = {}
         self._handles: list[Any] = []
+        self._leaf_places = {id(structure.nodes[at]): at for at in structure.leaves}
 
     # ------------------------------------------------------------------ what is heard
 
@@ -100,6 +104,8 @@ class Recorder(compat.DispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
+        if self._at == _BETWEEN and func not in _SUMS:  # of hooks of leaves, which run again when the graph does
+            return out
         if self._probed is not None:
             if func is not aten.detach.default and any(True for _ in _tensors(out)):  # detach: what was saved is read
                 self._probed.append(func)
@@ -140,19 +146,18 @@ class Recorder(compat.DispatchMode):
             self._refuse(f"{self._name(at)} computes without a gradient")
 
     def _ended(self, at: int, made: tuple[torch.Tensor | None, ...], grads: tuple[torch.Tensor | None, ...]) -> None:
-        for one in made:
+        node = self._structure.nodes[at]
+        for one, (to, _) in zip(made, node.next_functions):
             if one is not None:
-                self._known[one] = self._lookup(one)
+                found = self._known[one] = self._lookup(one)
+                place = self._leaf_places.get(id(to))
+                if place is not None:
+                    self._given[place].append(found)
+                    self._check_alone(found, one)
         self._at = _BETWEEN
 
-    def _accumulates(self, at: int, grads: tuple[torch.Tensor | None, ...]) -> None:
-        self._at = _LEAF
-        (grad,) = grads
-        if grad is None:
-            return
-        found = self._known.get(grad)
-        if found is None:
-            self._refuse("a leaf was given a gradient that nothing recorded made")
+    def _check_alone(self, found: fx.Node, grad: torch.Tensor) -> None:
+        """A gradient that lies in the memory of another one, or of what was saved, would show writes to that."""
         if grad.layout is not torch.strided:
             self._refuse("a gradient is sparse")
         if found not in self._given_back:
@@ -161,7 +166,15 @@ class Recorder(compat.DispatchMode):
             if shared or any(storage == other and not other.expired() for other in self._given_back.values()):
                 self._refuse("a gradient shares memory with another tensor")
             self._given_back[found] = storage
-        self._results.append((at, found))
+
+    def _accumulates(self, at: int, grads: tuple[torch.Tensor | None, ...]) -> None:
+        """A leaf's node begins, after hooks of the leaf have seen the sum of what it was given."""
+        self._at = _LEAF
+        given = self._given[at]
+        total = given[0] if given else None
+        for one in given[1:]:
+            total = self._graph.call_function(aten.add.Tensor, (total, one))
+        self._results.append((at, total))
 
     # ------------------------------------------------------------------ operations
 
@@ -183,7 +196,7 @@ class Recorder(compat.DispatchMode):
         try:
             node = self._graph.call_function(func, self._as_nodes(args), self._as_nodes(kwargs))
         except _Unknown:  # what comes of it is unknown, too
-            if func._schema.is_mutable:
+            if func._schema.is_mutable and self._at != _BETWEEN:
                 raise
             return
         self._name_results(node, out)
@@ -225,11 +238,12 @@ class Recorder(compat.DispatchMode):
         Raises:
             NotRecorded: the engine has to run this.
         """
-        if not self._results:
+        if self.reason or not any(node is not None for _, node in self._results):
             self._refuse(self.reason or "no leaf was given a gradient")
-        if self.reason:
-            raise NotRecorded(self.reason)
         self._graph.output(tuple([node for _, node in self._results]))
+        for at, node in self._results:
+            if at in self._structure.hooked and node is not None and not _is_alone(node):
+                self._refuse("a hook of a leaf sees a gradient that other formulas read as well")
         self._graph.eliminate_dead_code(lambda node: _has_effect(node))
         grads = [at for at, node in enumerate(self._grads) if node.users]
         tensors = [at for at, node in enumerate(self._saved) if node.users]
@@ -243,6 +257,16 @@ class Recorder(compat.DispatchMode):
 
     def _refuse(self, reason: str) -> NoReturn:
         raise NotRecorded(reason)
+
+
+def _is_alone(node: fx.Node) -> bool:
+    """Whether nothing else reads a gradient, or what it is a view of: a hook may write to it."""
+    while node.op == "call_function" and len(node.users) == 1:
+        func = node.target
+        if not isinstance(func, torch._ops.OpOverload) or not compat.is_view_op(func):
+            return True
+        (node,) = node.all_input_nodes[:1]
+    return False
 
 
 def _has_effect(node: fx.Node) -> bool:

@@ -7,7 +7,9 @@ accumulates them as ever.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import contextlib
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -77,16 +79,58 @@ def replay(
         node = structure.nodes[at]
         if moves_of(node) is not None:
             node.computed = results
+    ordered = structure.ordered
     structure.tensors.clear()
     structure.nodes.clear()
     with torch.enable_grad():
         nothing = _Nothing.apply(*roots)
-    start = (torch.empty(0, device="cpu"),)
-    run((nothing,), start, keep, False, (), allow_unreachable=True, accumulate_grad=True)
+    start = torch.empty(0, device="cpu")
+    with _silent(list(structure.leaves.values())) if ordered else contextlib.nullcontext():
+        run((nothing,), (start,), keep, False, (), allow_unreachable=True, accumulate_grad=True)
     del nothing
     with torch.no_grad():
         gradients = list(compiled(*given))
     del given
+    found = _deliveries(gradients, leaves, ordered)
+    run(found, (start,) * len(found), False, False, (), allow_unreachable=True, accumulate_grad=True)
+
+
+def _deliveries(gradients: list[Any], leaves: list[torch.Tensor], ordered: bool) -> tuple[torch.Tensor, ...]:
+    """What the engine is to run for leaves to get their gradients, which are taken out of the list.
+
+    Arguments:
+        ordered: one leaf after the other, with its hooks: what is made last runs first.
+    """
     with torch.enable_grad():
-        delivered = _Delivered.apply(gradients, *leaves)
-    run((delivered,), start, False, False, (), allow_unreachable=True, accumulate_grad=True)
+        if not ordered:
+            return (_Delivered.apply(gradients, *leaves),)
+        found = [_Delivered.apply([gradients.pop()], leaf) for leaf in reversed(leaves)]
+        return tuple(found)
+
+
+class _Silent:
+    """Stands for a hook while the engine passes without gradients; other threads call the hook."""
+
+    def __init__(self, hook: Callable[..., Any]) -> None:
+        self.hook = hook
+        self.thread = threading.get_ident()
+
+    def __call__(self, *grads: Any) -> Any:
+        return None if threading.get_ident() == self.thread else self.hook(*grads)
+
+
+@contextlib.contextmanager
+def _silent(leaves: Sequence[torch.Tensor]) -> Iterator[None]:
+    """Hooks of leaves are not called in this thread."""
+    silenced: list[tuple[Any, int, _Silent]] = []
+    try:
+        for leaf in leaves:
+            for hooks in (leaf._backward_hooks, leaf._post_accumulate_grad_hooks):
+                for key, hook in list((hooks or {}).items()):
+                    silenced.append((hooks, key, _Silent(hook)))
+                    hooks[key] = silenced[-1][2]
+        yield
+    finally:
+        for hooks, key, silent in reversed(silenced):
+            if hooks.get(key) is silent:  # nobody has removed it
+                hooks[key] = silent.hook

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -22,6 +22,8 @@ class Structure:
         saved: per node, which of the tensors are its own.
         tensors: that nodes saved.
         leaves: per node that accumulates a gradient, its leaf.
+        hooked: those of these nodes whose leaf has hooks that see the gradient before it is accumulated.
+        ordered: some leaf has hooks, so that the order of leaves matters.
     """
 
     key: tuple[Any, ...]
@@ -29,6 +31,8 @@ class Structure:
     saved: list[range]
     tensors: list[torch.Tensor]
     leaves: dict[int, torch.Tensor]
+    hooked: set[int] = field(default_factory=set)
+    ordered: bool = False
 
     def form(self) -> tuple[Any, ...]:
         """Names of nodes and how they are joined: what does not change with sizes."""
@@ -74,8 +78,7 @@ def structure_of(roots: Sequence[torch.Tensor], grads: Sequence[torch.Tensor | N
         edges = node.next_functions
         leaf = getattr(node, "variable", None) if not edges else None
         if leaf is not None:
-            found.leaves[place[id(node)]] = leaf
-            facts.append(_leaf_facts(leaf))
+            facts.append(_leaf_facts(found, place[id(node)], leaf))
         else:
             facts.append(type(node))
             facts.append(reading_of(node)(node, found.tensors))
@@ -87,13 +90,17 @@ def structure_of(roots: Sequence[torch.Tensor], grads: Sequence[torch.Tensor | N
     return found
 
 
-def _leaf_facts(leaf: torch.Tensor) -> Any:
+def _leaf_facts(found: Structure, at: int, leaf: torch.Tensor) -> Any:
     """What is known of a leaf beyond its gradient, which the engine itself accumulates."""
     if not leaf.is_leaf or type(leaf) not in (torch.Tensor, torch.nn.Parameter) or leaf.layout is not torch.strided:
         raise NotRecorded("a leaf is of a subclass, sparse, or no leaf any more")
-    if leaf._backward_hooks or leaf._post_accumulate_grad_hooks:
-        raise NotRecorded("there is a hook on a leaf")
-    return "leaf"
+    found.leaves[at] = leaf
+    if leaf._backward_hooks:
+        found.hooked.add(at)
+        found.ordered = True
+    if leaf._post_accumulate_grad_hooks:
+        found.ordered = True
+    return ("leaf", at in found.hooked)
 
 
 def _check_edges(node: Any, edges: Sequence[tuple[Any, int]]) -> None:
