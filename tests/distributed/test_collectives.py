@@ -70,4 +70,4 @@ def test_calls_in_many_forms() -> None:
         assert found["count"] > 200
         for name, ids in broken.items():
             assert bool(ids) == (name.partition(",")[0] not in GRAPHS and not name.startswith("functional")), name
-            assert set(ids) <= {"AG0105"}
+            assert set(ids) <= {"AG0105", *({"AG0028", "AG0038", "AG0142"} if "work" in name or "send" in name else ())}

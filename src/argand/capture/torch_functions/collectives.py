@@ -7,6 +7,7 @@ is valid while the group of a name has the size and the rank that it had.
 
 from __future__ import annotations
 
+import datetime
 import functools
 import sys
 from collections.abc import Callable
@@ -35,6 +36,7 @@ _SUMS_ONLY = frozenset(
     ("all_reduce", "all_reduce_coalesced", "reduce_scatter_tensor", "reduce_scatter_tensor_coalesced")
 )
 _GROUP: Any = find("_C._distributed_c10d.ProcessGroup")
+_WORK: Any = find("_C._distributed_c10d.Work")
 
 
 def _refused(fn: Function, why: str) -> errors.GraphBreak:
@@ -281,14 +283,40 @@ def _put(state: CaptureState, target: object, value: object) -> None:
 
 
 def _member(state: CaptureState, fn: Function, bound: dict[str, Any]) -> tuple[str, int]:
-    """Name and size of the group, of which this process is one; nothing goes on afterwards."""
-    if bound["async_op"]:
-        raise _refused(fn, "it goes on after it is asked for")
+    """Name and size of the group, of which this process is one."""
+    if bound["async_op"] not in (None, False, True):
+        raise _refused(fn, "whether it goes on after it is asked for is not known")
     name = _name_of_group(state, fn, bound["group"])
     _, size, rank = _facts(state, fn, name)
     if rank < 0:
         raise _refused(fn, "the process is not in the group")
     return name, size
+
+
+def _begun(state: CaptureState, bound: dict[str, Any]) -> object:
+    """What the call gives: None, or with `async_op=True` what the program waits by.
+
+    What is written to until then has no value in eager; here it holds what arrives at once, and the schedule waits
+    where that is read. So there is nothing left to do for `wait()`.
+    """
+    if not bound["async_op"]:
+        return None
+    work: object = _WORK()
+    state.interpreter.born[id(work)] = (work, state.interpreter.number)
+    return work
+
+
+def _of_work(name: str) -> Handler:
+    """`work.wait()`; whether it is done yet, and the like, only the running program knows."""
+
+    def answer(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> object:
+        if id(args[0]) not in state.interpreter.born:
+            raise _refused(_WORK, f"{name} of one that was begun before the graph")
+        if name == "wait" and all(is_a(value, datetime.timedelta) for value in (*args[1:], *kwargs.values())):
+            return True
+        raise _refused(_WORK, f"{name} of one that is under way is known only when the program runs")
+
+    return answer
 
 
 def _reduction(fn: Function, op: object) -> str:
@@ -302,14 +330,15 @@ def _reduction(fn: Function, op: object) -> str:
         raise _refused(fn, "what it reduces by has no name") from None
 
 
-def _all_reduce(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> None:
+def _all_reduce(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> object:
     bound = _bound(fn, "tensor op= group= async_op=", args, kwargs)
     name, _ = _member(state, fn, bound)
     _plain(state, fn, bound["tensor"])
     _put(state, bound["tensor"], _call(state, "all_reduce", bound["tensor"], _reduction(fn, bound["op"]), name))
+    return _begun(state, bound)
 
 
-def _broadcast(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> None:
+def _broadcast(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> object:
     bound = _bound(fn, "tensor src= group= async_op= group_src=", args, kwargs)
     name, size = _member(state, fn, bound)
     _plain(state, fn, bound["tensor"])
@@ -322,18 +351,20 @@ def _broadcast(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) ->
     if type(source) is not int or not 0 <= source < size:
         raise _refused(fn, "what sends is not in the group")
     _put(state, bound["tensor"], _call(state, "broadcast", bound["tensor"], source, name))
+    return _begun(state, bound)
 
 
-def _all_gather_into_tensor(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> None:
+def _all_gather_into_tensor(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> object:
     bound = _bound(fn, "output_tensor input_tensor group= async_op=", args, kwargs)
     name, size = _member(state, fn, bound)
     output, given = bound["output_tensor"], bound["input_tensor"]
     _plain(state, fn, output, given)
     _fit(state, fn, output, given, size)
     _put(state, output, _call(state, "all_gather_into_tensor", _flat(state, given), size, name))
+    return _begun(state, bound)
 
 
-def _reduce_scatter_tensor(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> None:
+def _reduce_scatter_tensor(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> object:
     bound = _bound(fn, "output input op= group= async_op=", args, kwargs)
     name, size = _member(state, fn, bound)
     _plain(state, fn, bound["output"], bound["input"])
@@ -342,9 +373,10 @@ def _reduce_scatter_tensor(state: CaptureState, fn: Function, args: Args, kwargs
     _put(
         state, bound["output"], _call(state, "reduce_scatter_tensor", _flat(state, bound["input"]), how, size, name)
     )  # fmt: skip
+    return _begun(state, bound)
 
 
-def _all_to_all_single(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> None:
+def _all_to_all_single(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> object:
     bound = _bound(fn, "output input output_split_sizes= input_split_sizes= group= async_op=", args, kwargs)
     name, size = _member(state, fn, bound)
     _plain(state, fn, bound["output"], bound["input"])
@@ -358,9 +390,10 @@ def _all_to_all_single(state: CaptureState, fn: Function, args: Args, kwargs: Kw
     arrived = _call(state, "all_to_all_single", bound["input"], *splits, name)
     _fit(state, fn, bound["output"], arrived, 1)
     _put(state, bound["output"], arrived)
+    return _begun(state, bound)
 
 
-def _all_gather(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> None:
+def _all_gather(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> object:
     bound = _bound(fn, "tensor_list tensor group= async_op=", args, kwargs)
     name, size = _member(state, fn, bound)
     given, targets = bound["tensor"], state.deep_resolve(bound["tensor_list"])
@@ -374,6 +407,7 @@ def _all_gather(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -
     rows = interp.call(torch.Tensor.reshape, (arrived, (size, -1)), {})
     for number, target in enumerate(targets):
         _put(state, target, interp.call(torch.Tensor.select, (rows, 0, number), {}))
+    return _begun(state, bound)
 
 
 # ----------------------------------------------------------------------- tables
@@ -409,6 +443,10 @@ enter_late({
     "distributed._functional_collectives.wait distributed._functional_collectives.trigger_wait": awaited.wait,
     "distributed.distributed_c10d._get_group_size_by_name": _size_by_name,
 })  # fmt: skip
+if _WORK is not None:
+    for _name, _method in vars(_WORK).items():
+        if not _name.startswith("__") and hasattr(_method, "__func__"):
+            handler(_method.__func__)(_of_work(_name))
 if _GROUP is not None:
     _own = vars(_GROUP)
     handler(_own["group_name"].fget)(_of_group(0))

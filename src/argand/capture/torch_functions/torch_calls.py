@@ -122,7 +122,9 @@ def is_overridable(fn: Any) -> bool:
         return issubclass(torch.Tensor, fn.__objclass__) and fn.__objclass__ is not object
     if is_a(fn, types.FunctionType):
         # Some functions only ask has_torch_function (nn.MultiheadAttention.forward): they are plain Python.
-        return "handle_torch_function" in fn.__code__.co_names and not _only_dispatches(fn)
+        dispatches = "handle_torch_function" in fn.__code__.co_names and not _only_dispatches(fn)
+        # Some that communicate ask it too; a node's metadata come from a call on stand-ins, which must not communicate.
+        return dispatches and not str(fn.__module__).startswith("torch.distributed.")
     return is_a(fn, torch._ops.OpOverload | torch._ops.OpOverloadPacket)
 
 
