@@ -121,3 +121,30 @@ def dies_in_a_graph(rank: int) -> None:
     if rank == 1:
         os.kill(os.getpid(), signal.SIGKILL)
     graph(torch.zeros(64, 64))
+
+
+def _talks(x: torch.Tensor) -> torch.Tensor:
+    argand.graph_break()
+    return x + 1
+
+
+def one_compile(rank: int) -> dict[str, Any]:
+    """What the cache says of outcomes while all ranks begin at once; and how far results are from eager's."""
+    argand.reset()
+    said: list[str] = []
+    remove = argand.events.bus.subscribe(
+        lambda event: said.append(str(event.data["outcome"])) if event.data.get("level") == "outcome" else None,
+        ("cache",),
+    )
+    found = []
+    for compiled in (True, False):
+        torch.manual_seed(0)
+        model = GPT(layers=1)
+        loss = (argand.compile(model) if compiled else model)(batch(model, rank, 0)).square().mean()
+        loss.backward()
+        found.append([loss.detach(), *(p.grad for p in model.parameters())])
+    whole = list(said)
+    assert torch.equal(argand.compile(_talks)(torch.ones(3)), torch.full((3,), 2.0))  # nobody can load that
+    remove()
+    worst = max(float((a - b).abs().max() / b.abs().max().clamp(min=1e-3)) for a, b in zip(*found, strict=True))
+    return {"said": whole, "worst": worst}

@@ -50,3 +50,15 @@ def test_what_is_told_of_a_difference() -> None:
         and "rank 2: x = y + 2" in text
     )
     assert "broke: [AG0001] because" in text and "compiled again: L['x'] changed" in text
+
+
+@pytest.mark.distributed
+def test_ranks_of_one_job_share_a_compile(tmp_path: Path) -> None:
+    """All begin at once with an empty cache: one captures and compiles, the others load what it stored."""
+    answers = run_ranks(
+        PROGRAMS, ["one_compile"], 3, ARGAND_CACHE_DIR=str(tmp_path), ARGAND_PROGRAM_CACHE="1", ARGAND_VERIFY_IR="0"
+    )
+    found = [answer["one_compile"] for answer in answers]
+    said = sorted(each["said"] for each in found)  # type: ignore[index]
+    assert said == [["hit"], ["hit"], ["stored"]], said
+    assert all(each["worst"] < 1e-4 for each in found)  # type: ignore[index]

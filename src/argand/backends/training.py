@@ -21,6 +21,7 @@ from argand.errors import ArgandError, InternalError
 from argand.graph import compat, time_limit
 from argand.graph.nodes.printing import graph_function, readable
 from argand.graph.nodes.program import AtenProgram
+from argand.runtime import turns
 from argand.runtime.recipes import described_by
 from argand.runtime.tape.again import Differentiable
 from argand.runtime.tape.function import results_only, training_function, under_grad, untaped, with_tape
@@ -95,7 +96,7 @@ def compile_joint(
             return compile_backward(program, compile_program, backend, boxed)
 
     backward = LazyBackward(cut, joint.tape, make_backward)
-    if not config.lazy_backward:
+    if not config.lazy_backward or turns.held():  # who waits for this graph wants its backward, too
         backward.prepare()
     run = with_spent(_on_tape(joint, cut, forward, backward, graph), joint.spent)
     recorded = wrap(recorded_program(cut.forward), run, otherwise=otherwise)

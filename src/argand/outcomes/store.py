@@ -39,6 +39,8 @@ class Store:
         self.histories: dict[int, list[Any]] = {}
         self.collected: list[records.Record | str] | None = None
         """Where not None, gets the records instead of the cache, and why there is none."""
+        self.kept = 0
+        """How many outcomes this process has stored."""
         self.substituted = False
         """Capture was told to inline other functions than those that the program calls."""
 
@@ -63,7 +65,7 @@ class Store:
             request: what `argand.compile` was asked for, as text.
             label: the name of the entry's runs.
         """
-        of_code, key = self._of(info.code), _key(info, request)
+        of_code, key = self._of(info.code), key_of(info, request)
         waiting = of_code.get(key)
         if waiting is None:
             waiting = of_code[key] = _read(key)
@@ -81,6 +83,10 @@ class Store:
             return entry
         return None
 
+    def forget(self, info: _C.FrameInfo, request: str) -> None:
+        """Read the records of the frame's code anew next time: another process may have stored more."""
+        self._of(info.code).pop(key_of(info, request), None)
+
     def _remember(self, code: CodeType, region: object, history: dict[str, Any]) -> None:
         if history:
             self.histories.setdefault(id(code), []).append((weakref.ref(code), region, history))
@@ -95,14 +101,15 @@ class Store:
             return
         try:
             record = records.described(info, captured)
-            others = [other for other in _read(_key(info, request)) if not _same(other, record)]
+            others = [other for other in _read(key_of(info, request)) if not _same(other, record)]
             packed = marshal.dumps((FORMAT, [record, *others][:_MOST]))
         except (Unstorable, ValueError, RecursionError, ToolchainError) as error:
             reason = str(error)
             events.emit("cache", "capture", reason, outcome="bypass", level="outcome", reason=reason)
             return
-        if len(packed) <= _LARGEST and (key := _key(info, request)):
+        if len(packed) <= _LARGEST and (key := key_of(info, request)):
             cache.keep(key, packed, cache.OUTCOME)
+            self.kept += 1
             events.emit("cache", "capture", None, outcome="stored", level="outcome", function=info.code.co_name)
 
 
@@ -111,7 +118,7 @@ def _same(one: records.Record, other: records.Record) -> bool:
     return all(one[part] == other[part] for part in parts)
 
 
-def _key(info: _C.FrameInfo, request: str) -> str:
+def key_of(info: _C.FrameInfo, request: str) -> str:
     """Of the disk cache; "" where there is no compiler that works, or the code has constants that are no code's."""
     try:
         around = environment()

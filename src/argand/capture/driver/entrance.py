@@ -10,6 +10,7 @@ from argand.capture.facts.code import skip
 from argand.config import config
 from argand.graph import ambient
 from argand.outcomes import store
+from argand.runtime import turns
 
 
 def answer_frame(info: _C.FrameInfo, *, region: Region) -> _C.Answer:
@@ -18,23 +19,50 @@ def answer_frame(info: _C.FrameInfo, *, region: Region) -> _C.Answer:
         return None
     if skip.why_never(info.code) is not None:
         return _C.SKIP_RECURSIVE if skip.with_callees(info.code) else _C.SKIP
-    entry = _stored(info, region)
+    request = _request(info, region)
+    entry = _stored(info, region, request) if request else None
     if entry is not None:
         return entry
+    if request and turns.others():
+        return _in_turn(info, region, request)
+    return _captured(info, region)
+
+
+def _captured(info: _C.FrameInfo, region: Region) -> _C.Answer:
     from argand.capture.driver.frame import capture_frame
 
     return capture_frame(info, region=region)
 
 
-def _stored(info: _C.FrameInfo, region: Region) -> _C.Entry | None:
-    """An entry of an earlier process; None where there is none, or the frame is not to be compiled now."""
+def _in_turn(info: _C.FrameInfo, region: Region, request: str) -> _C.Answer:
+    """Of the ranks of a job on one machine one captures, and the others load what it stored."""
+    kept = store.STORE.kept
+    with turns.turn(store.key_of(info, request)) as turn:
+        if turn is not None:
+            store.STORE.forget(info, request)
+            entry = _stored(info, region, request)
+            if entry is not None:
+                return entry
+            if not turn.waited:
+                answer = _captured(info, region)
+                if store.STORE.kept == kept:
+                    turn.useless()
+                return answer
+    return _captured(info, region)
+
+
+def _request(info: _C.FrameInfo, region: Region) -> str:
+    """What outcomes of the frame are told from others by; "" where none is stored, or it is not to be compiled now."""
     if config.debug_function or region.observe or info.entries >= config.cache_size_limit:
-        return None
+        return ""
     if stance.CURRENT.name != "default" or ambient.cannot_capture():
-        return None
+        return ""
     events.bus.prepare()
     request = region.stored_as()
-    if not request or not store.wanted():
-        return None
+    return request if request and store.wanted() else ""
+
+
+def _stored(info: _C.FrameInfo, region: Region, request: str) -> _C.Entry | None:
+    """An entry of an earlier process; None where there is none."""
     with collector.paused():
         return store.STORE.find(info, region, request, lambda: f"Argand-Compiled Region: ({info.code.co_name})")

@@ -1,0 +1,108 @@
+"""Turns of the processes of a job on one machine: one makes what all can load, the others wait for it.
+
+A turn is the lock of a key's file in the disk cache. Whoever has it touches it while it lives, so that others do not
+wait for a process that was stopped; they wait for nobody longer than `LONGEST`. What was waited for and is not there
+then is made by each of them, at once. What nobody can load is marked in the file, and not waited for again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import threading
+from collections.abc import Iterator
+
+import torch
+
+from argand.errors import ArgandError
+from argand.runtime import cache, places
+
+LONGEST = 60.0
+"""Seconds that a process waits for another one's turn, at most."""
+
+_BEAT = 0.5
+_USELESS = b"-"
+_mine: set[str] = set()
+"""Keys whose turn this process has: one of its threads does not wait for another."""
+
+
+def others() -> bool:
+    """Whether this process is one of several of a job, which call the same functions at about the same time.
+
+    Where a GPU is in use each has its own, and what is made for one is not for another.
+    """
+    c10d = sys.modules.get("torch.distributed.distributed_c10d")
+    if c10d is None or not c10d.is_initialized() or torch.cuda.is_initialized():
+        return False
+    return bool(c10d.get_world_size() > 1)
+
+
+def held() -> bool:
+    """Whether this process makes something now that others wait for."""
+    return bool(_mine)
+
+
+class Turn:
+    """One turn.
+
+    Arguments:
+        waited: another process had it, which may have made what is wanted.
+    """
+
+    def __init__(self, waited: bool, descriptor: int = -1) -> None:
+        self.waited = waited
+        self._descriptor = descriptor
+
+    def useless(self) -> None:
+        """Nothing was made that another process can load: none shall wait for that again."""
+        if self._descriptor >= 0:
+            with contextlib.suppress(OSError):
+                os.pwrite(self._descriptor, _USELESS, 0)
+
+
+@contextlib.contextmanager
+def turn(key: str) -> Iterator[Turn | None]:
+    """The turn to make what `key` stands for; None where this process makes it without waiting for anybody."""
+    if not key or key in _mine or not others():
+        yield None
+        return
+    with contextlib.ExitStack() as stack:
+        try:
+            found = _taken(key, stack)
+        except (OSError, ArgandError):  # no cache, so nothing that others could load
+            found = None
+        yield found
+
+
+def _taken(key: str, stack: contextlib.ExitStack) -> Turn | None:
+    path = cache.directory() / f"{key}.lock"
+    with contextlib.suppress(FileNotFoundError):
+        if path.stat().st_size:
+            return None
+    descriptor = stack.enter_context(places.locked(path, 0.0))
+    if descriptor is None:
+        with places.locked(path, places.PATIENCE, LONGEST):
+            return Turn(waited=True)
+    _mine.add(key)
+    stack.callback(_mine.discard, key)
+    stack.enter_context(_beating())
+    return Turn(waited=False, descriptor=descriptor)
+
+
+@contextlib.contextmanager
+def _beating() -> Iterator[None]:
+    """Meanwhile, those who wait are told that this process gets on."""
+    over = threading.Event()
+
+    def beat() -> None:
+        while not over.wait(_BEAT):
+            places.beat()
+
+    thread = threading.Thread(target=beat, name="argand turn", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()

@@ -1,0 +1,119 @@
+"""Ranks of a job take turns to make what all can load; nobody waits long for one that died, was stopped or is slow."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from argand.config import config
+from argand.runtime import cache, places, turns
+
+HOLDER = """
+import sys, time
+from argand.config import config
+from argand.runtime import turns
+config.cache_dir = sys.argv[1]
+turns.others = lambda: True
+with turns.turn("abc") as turn:
+    print(turn.waited, flush=True)
+    time.sleep(600)
+"""
+
+
+@pytest.fixture(autouse=True)
+def job(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
+    """This process is one of several of a job."""
+    monkeypatch.setattr(turns, "others", lambda: True)
+    with config.patch(cache_dir=str(tmp_path / "c")):
+        yield tmp_path / "c"
+
+
+@contextlib.contextmanager
+def holder(folder: Path) -> Iterator[subprocess.Popen[str]]:
+    """Another process that has the turn."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLDER, str(folder)], stdout=subprocess.PIPE, text=True, env=environment
+    )
+    try:
+        assert process.stdout is not None and process.stdout.readline() == "False\n"
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_alone_nobody_takes_a_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(turns, "others", lambda: False)
+    with turns.turn("abc") as turn:
+        assert turn is None and not turns.held()
+
+
+def test_a_process_does_not_wait_for_itself() -> None:
+    with turns.turn("abc") as turn, turns.turn("abc") as again, turns.turn("def") as other:
+        assert turn is not None and not turn.waited and turns.held()
+        assert again is None
+        assert other is not None and not other.waited
+    assert not turns.held()
+    with turns.turn("abc") as turn:
+        assert turn is not None and not turn.waited
+
+
+def test_nobody_waits_for_what_none_can_load() -> None:
+    with turns.turn("abc") as turn:
+        assert turn is not None
+        turn.useless()
+    with turns.turn("abc") as turn:
+        assert turn is None
+
+
+def test_what_was_waited_for_is_made_by_all_at_once() -> None:
+    """A turn that was waited for is over when it is given: the next one does not wait for it."""
+    path = cache.directory() / "abc.lock"
+    over = threading.Event()
+    with contextlib.ExitStack() as held:
+        assert held.enter_context(places.locked(path, 0.0)) is not None
+        threading.Timer(0.2, over.set).start()
+        release = threading.Thread(target=lambda: (over.wait(), held.close()))
+        release.start()
+        with turns.turn("abc") as turn:
+            assert turn is not None and turn.waited and not turns.held()
+            with places.locked(path, 0.0) as free:
+                assert free is not None
+        release.join()
+
+
+def test_a_turn_ends_with_its_process(job: Path) -> None:
+    with holder(job) as process:
+        threading.Timer(0.2, process.kill).start()
+        with turns.turn("abc") as turn:
+            assert turn is not None
+    with turns.turn("abc") as turn:
+        assert turn is not None and not turn.waited
+
+
+def test_nobody_waits_for_a_process_that_was_stopped(job: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(places, "PATIENCE", 0.2)
+    with holder(job) as process:
+        process.send_signal(signal.SIGSTOP)
+        with turns.turn("abc") as turn:
+            assert turn is not None and turn.waited and process.poll() is None
+
+
+def test_nobody_waits_longer_than_the_longest(job: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(turns, "LONGEST", 0.3)
+    with holder(job) as process, turns.turn("abc") as turn:
+        assert turn is not None and turn.waited and process.poll() is None
+
+
+def test_without_a_cache_nobody_waits() -> None:
+    with config.patch(cache_dir="/proc/nowhere"), turns.turn("abc") as turn:
+        assert turn is None
