@@ -14,7 +14,9 @@ PAGES: tuple[Page, ...] = (
         @argand.compile
         def f(x):
             y = x * 2
-            return torch.autograd.functional.jvp(torch.sin, y, y)[1]
+            with torch.autograd.forward_ad.dual_level():
+                dual = torch.autograd.forward_ad.make_dual(y, y)
+                return torch.autograd.forward_ad.unpack_dual(torch.sin(dual)).tangent
         """,
         after="""
         @argand.compile

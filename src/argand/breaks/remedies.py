@@ -203,7 +203,7 @@ REMEDIES: Final[Mapping[str, str]] = {
         "Write it with `forward` and `backward` alone: forward returns a tensor or a tuple of tensors, backward a "
         "gradient or None for each argument.",
     "autograd.Function returns its input": "Return a new tensor from forward, such as `x.view_as(x)` or `x.clone()`.",
-    "function transform": "Compute the result from the inputs, or make the tensor outside.",
+    "function transform": "Say `device=x.device` where the tensor is made.",
     "vmap": "Check `in_dims`: one number or None for each argument, within its dimensions.",
     "random numbers in a function transform": "Draw the numbers outside and pass them in.",
     "argument of a subgraph": "Let the function read the object from its surroundings instead of passing it.",

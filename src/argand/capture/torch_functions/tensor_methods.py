@@ -311,6 +311,16 @@ def _requires_grad(builder: GraphBuilder, func: Any, args: Any, kwargs: Any) -> 
     return _metadata_in_place(builder, func, args, kwargs)
 
 
+@special(_T.requires_grad.__set__)
+def _set_requires_grad(builder: GraphBuilder, func: Any, args: Any, kwargs: Any) -> Any:
+    """`x.requires_grad = True`: as `requires_grad_`, but for leaves only."""
+    tensor, value = args
+    if type(value) is not bool or not _is_leaf(builder, _T.is_leaf.__get__, (tensor,), {}):
+        return NotImplemented
+    _requires_grad(builder, _T.requires_grad_, (tensor, value), {})
+    return None
+
+
 @special(*named(_T, "unsqueeze_", "squeeze_", "t_", "transpose_", "swapaxes_", "swapdims_", "as_strided_"))
 def _metadata_in_place(builder: GraphBuilder, func: Function, args: Args, kwargs: Kwargs) -> object:
     """The stand-in itself changes: what was recorded before keeps a copy of the old metadata."""

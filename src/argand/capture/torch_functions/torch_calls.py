@@ -144,7 +144,6 @@ _BREAK_MODULES: dict[str, str] = {
     "torch.utils.data": "data loading is not captured",
     "torch.multiprocessing": "starting processes is not captured",
     "torch.serialization": "reading and writing files is not captured",
-    "torch.autograd.functional": "derivatives taken inside the compiled function are not captured",
     "torch.autograd.gradcheck": "derivatives taken inside the compiled function are not captured",
     "torch.autograd.forward_ad": "forward-mode gradients are not captured",
     "torch.random": "the state of random number generators is changed or read",

@@ -23,6 +23,7 @@ from argand.capture.facts.interfaces import CaptureState, GraphBuilder
 from argand.capture.facts.values.tensor_info import Scope, TensorInfo
 from argand.capture.facts.words import words
 from argand.capture.metadata import meta_tensors, metadata
+from argand.capture.metadata.call_targets import device_constructors
 from argand.capture.record.scopes import lift, placeholders_first
 from argand.capture.sizes import subclasses
 from argand.capture.sizes.subclasses import is_default
@@ -255,12 +256,22 @@ def has_effects(builder: GraphBuilder, opened: Scope) -> bool:
     return any(node in builder.effectful for node in opened.graph.nodes)
 
 
-def on_meta(body: fx.GraphModule) -> fx.GraphModule:
-    """A graph to run on stand-ins: what it makes on a device it makes without data. Itself where it makes nothing."""
+def on_meta(body: fx.GraphModule, anywhere: bool = False) -> fx.GraphModule:
+    """A graph to run on stand-ins: what it makes on a device it makes without data. Itself where it makes nothing.
+
+    Arguments:
+        anywhere: also what it makes without saying where, which then is where everything else is.
+    """
     held = {str(n.target): getattr(body, str(n.target)) for n in body.graph.nodes if n.op == "get_attr"}
-    inner = {name: on_meta(value) for name, value in held.items() if isinstance(value, fx.GraphModule)}
+    inner = {name: on_meta(value, anywhere) for name, value in held.items() if isinstance(value, fx.GraphModule)}
     plain = {name: value.to(_META) for name, value in held.items() if isinstance(value, torch.Tensor)}
-    making = [n for n in body.graph.nodes if n.kwargs.get("device") is not None or torch.device in map(type, n.args)]
+    making = {n for n in body.graph.nodes if n.kwargs.get("device") is not None or torch.device in map(type, n.args)}
+    if anywhere:
+        placed = device_constructors()
+        unplaced = {n for n in body.graph.nodes if n.op == "call_function" and n.target in placed} - making
+        making |= unplaced
+    else:
+        unplaced = set()
     if not making and not plain and all(held[name] is value for name, value in inner.items()):
         return body
     graph = fx.Graph()
@@ -269,7 +280,7 @@ def on_meta(body: fx.GraphModule) -> fx.GraphModule:
         copy = copies[node] = graph.node_copy(node, copies.__getitem__)
         if node in making:
             copy.args = tuple([_META if isinstance(arg, torch.device) else arg for arg in copy.args])
-            copy.kwargs = {**copy.kwargs, **({"device": _META} if "device" in copy.kwargs else {})}
+            copy.kwargs = {**copy.kwargs, **({"device": _META} if "device" in copy.kwargs or node in unplaced else {})}
     copied = compat.CapturedGraph({**held, **plain, **inner}, graph)
     copied.meta.update(body.meta)
     return copied

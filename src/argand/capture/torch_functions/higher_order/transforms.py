@@ -387,9 +387,10 @@ def _transform(
     body.meta["call"] = call
     tensors = [*infos, *extras, *scope.order]
     metas = [info.tensor for info in tensors]
-    answer = subgraphs.meta_result(state, what, lambda: hops.transformed(name, subgraphs.on_meta(body), metas))
-    leaves, spec = pytree.tree_flatten(answer)
     device = next((info.device for info in tensors), torch.device("cpu"))
+    on_meta = subgraphs.on_meta(body, anywhere=device.type == "cpu")
+    answer = subgraphs.meta_result(state, what, lambda: hops.transformed(name, on_meta, metas))
+    leaves, spec = pytree.tree_flatten(answer)
     shown = [(_fresh(state, leaf), device) for leaf in leaves if isinstance(leaf, torch.Tensor)]
     new = iter(subgraphs.record(builder, hops.TRANSFORMS[name], [(f"{name}_body", body)], tensors, shown))
     return pytree.tree_unflatten([next(new) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves], spec)
