@@ -20,6 +20,7 @@ from torch.overrides import TorchFunctionMode
 from argand.config import config
 from argand.graph.compat import DispatchMode
 from argand.graph.origin import NodeOrigin
+from argand.graph.plain_checks import with_plain_checks
 
 PREPARED_IN_ONE: Final = 1000
 """Operations of a graph that `config.prepare_time_limit` is meant for; a larger graph has more time in proportion."""
@@ -158,6 +159,6 @@ class _CheckedOps(DispatchMode):
 def run_checked(func: Any, args: Any, kwargs: Any) -> Any:
     """`func(*args, **kwargs)`, which may be made of any number of steps."""
     if _limit.get() is None or torch._C._len_torch_dispatch_stack():
-        return func(*args, **kwargs)
+        return with_plain_checks(func, args, kwargs)
     with _CheckedCalls(), _CheckedOps():
-        return func(*args, **kwargs)
+        return with_plain_checks(func, args, kwargs)

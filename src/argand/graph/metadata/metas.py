@@ -13,6 +13,7 @@ from argand.graph.metadata import layouts
 from argand.graph.metadata.plain_results import plain_results
 from argand.graph.metadata.specs import Spec, SpecTable
 from argand.graph.metadata.strides import broadcast_shape, contiguous_strides
+from argand.graph.plain_checks import with_plain_checks
 
 aten = torch.ops.aten
 
@@ -178,7 +179,7 @@ def _run_on_meta(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], facto
         meta_kwargs["device"] = _META
     meta_kwargs.pop("pin_memory", None)
     try:
-        return func(*meta_args, **meta_kwargs)
+        return with_plain_checks(func, meta_args, meta_kwargs)
     except NotImplementedError as error:
         return _probe(func, args, kwargs, error)
 

@@ -1,0 +1,62 @@
+"""Checks of plain conditions answer as torch's, without what torch imports for symbolic ones."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from argand.graph.plain_checks import with_plain_checks
+
+PROGRAM = """
+import sys, torch, argand
+if "sympy" in sys.modules:
+    sys.exit(3)
+
+@argand.compile
+def positions(table):
+    return torch.nn.functional.embedding(torch.arange(5, device=table.device)[None], table) * 2
+
+table = torch.randn(8, 4)
+assert torch.equal(positions(table), table[:5][None] * 2)
+sys.exit(4 if "sympy" in sys.modules else 0)
+"""
+
+
+def test_a_program_that_needs_no_symbolic_numbers_does_not_import_them() -> None:
+    code = subprocess.run([sys.executable, "-c", PROGRAM], timeout=300, check=False).returncode
+    if code == 3:
+        pytest.skip("this torch imports sympy itself")
+    assert code == 0
+
+
+def failed(call: object) -> tuple[type[BaseException], str]:
+    with pytest.raises(Exception) as caught:  # noqa: B017 whichever it is
+        call()  # type: ignore[operator]
+    return caught.type, str(caught.value)
+
+
+@pytest.mark.parametrize("condition", [False, 1, torch.ones(())])
+def test_what_does_not_hold_raises_as_before(condition: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("argand.graph.plain_checks._SYMBOLIC", "no such module")
+
+    def check() -> None:
+        torch._check_value(condition, lambda: "too large")
+
+    assert failed(lambda: with_plain_checks(check, (), {})) == failed(check)
+    assert with_plain_checks(lambda: torch._check(True) or 7, (), {}) == 7
+
+
+def test_torchs_own_check_is_there_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("argand.graph.plain_checks._SYMBOLIC", "no such module")
+    own = torch._check_with
+    seen = []
+    with_plain_checks(lambda: seen.append(torch._check_with), (), {})
+    with pytest.raises(ZeroDivisionError):
+        with_plain_checks(lambda: 1 // 0, (), {})
+    assert torch._check_with is own and seen[0] is not own
+    monkeypatch.setattr(torch, "_check_with", print)
+    with_plain_checks(lambda: seen.append(torch._check_with), (), {})
+    assert torch._check_with is seen[1] is print
