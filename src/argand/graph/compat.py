@@ -141,39 +141,55 @@ def fast_nodes() -> bool:
     """Whether this torch has what `new_node` does without."""
     graph = fx.Graph()
     wanted = ("_graph_namespace", "_insert", "_find_nodes_lookup_table", "_len", "_target_to_str")
-    return all(hasattr(graph, name) for name in wanted)
+    names = vars(graph).get("_graph_namespace")
+    return all(hasattr(graph, name) for name in wanted) and {"_used_names", "_base_count"} <= vars(names).keys()
 
 
 @functools.cache
 def _node_name(target: Callable[..., Any]) -> str:
-    name = getattr(target, "_opname", None) or getattr(target, "__name__", "node")
-    return str(name)
+    return str(getattr(target, "_opname", None) or getattr(target, "__name__", "node"))
 
 
 def new_node(
-    graph: fx.Graph,
-    target: Any,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    name: str = "",
-    op: str = "call_function",
+    graph: fx.Graph, target: Any, args: Any, kwargs: Any, name: str = "", op: str = "call_function", kind: Any = None
 ) -> fx.Node:
     """`graph.create_node` without its search of the arguments for symbolic numbers (half its time).
 
     Arguments:
         name: wished for; by default the operation's.
+        kind: of the value, as the node tells it.
     """
     wish = name or _node_name(target)
     if not fast_nodes():
-        return graph.create_node(op, target, args, kwargs, name=wish)
+        return graph.create_node(op, target, args, kwargs, wish, kind)
     namespace = graph._graph_namespace
-    name = namespace.create_name(wish, None)
-    node = fx.Node(graph, name, op, target, args, kwargs)
+    name = _free_name(namespace, wish)
+    node = fx.Node(graph, name, op, target, args, kwargs, kind)
     namespace.associate_name_with_obj(name, node)
     graph._insert(node)
     graph._find_nodes_lookup_table.insert(node)
     graph._len += 1
     return node
+
+
+def copy_node(graph: fx.Graph, node: fx.Node, argument: Callable[[fx.Node], Any]) -> fx.Node:
+    """`graph.node_copy(node, argument)`, as `new_node` makes nodes."""
+    args, kwargs = fx.map_arg((node.args, node.kwargs), argument)
+    made = new_node(graph, node.target, args, kwargs, node.name, node.op, node.type)
+    made.meta.update(node.meta)
+    return made
+
+
+def _free_name(names: Any, wish: str) -> str:
+    """`names.create_name(wish, None)`. That splits names with an expression which takes 0.1 ms for long ones, as inputs
+    have; what is that long is no name of Python's."""
+    if len(wish) < 40 or wish in names._used_names or not (wish.isascii() and wish.isidentifier()):
+        return str(names.create_name(wish, None))
+    base, _, number = wish.rpartition("_")
+    key = base if base and number.isdigit() else wish
+    names._base_count[key] = int(number) if key is base else names._base_count.get(key, 0)
+    names._used_names.add(wish)
+    return wish
 
 
 def bound_arguments(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import Any, Final
 
@@ -188,13 +188,8 @@ class _Lowering:
         args = [self._value(arg) for arg in node.args]
         kwargs = {name: self._value(arg) for name, arg in node.kwargs.items()} if node.kwargs else {}
         entry = REGISTRY.entries.get(target)
-        reason = ""
-        numbers = (node.args, tuple(node.kwargs.values()))
-        if _any_number(numbers, _beyond_64_bits):  # ATen takes some of these, and refuses others
-            entry, reason = None, "an argument is an integer of more than 64 bits"
-        elif _any_number(numbers, _is_complex):
-            entry, reason = None, "an argument is a complex number"
-        if entry is not None:
+        reason = _no_number_of_kernels(node.args) or _no_number_of_kernels(tuple(node.kwargs.values()))
+        if entry is not None and not reason:
             try:
                 result = entry.rule(ctx, *args, **kwargs)
                 if (ctx.floats and self._takes_float((args, kwargs))) or _is_symbolic(node):
@@ -371,18 +366,19 @@ def ctx_hint(ctx: Context, size: tuple[Any, ...]) -> int:
     return ctx.hint(product(size))
 
 
-def _any_number(arg: Any, which: Callable[[Any], bool]) -> bool:
-    if isinstance(arg, (tuple, list)):
-        return any(_any_number(item, which) for item in arg)
-    return which(arg)
-
-
-def _beyond_64_bits(arg: Any) -> bool:
-    return isinstance(arg, int) and not -(2**63) <= arg < 2**63
-
-
-def _is_complex(arg: Any) -> bool:
-    return isinstance(arg, complex)
+def _no_number_of_kernels(arguments: Sequence[Any]) -> str:
+    """Which number there is that kernels do not compute with, if any."""
+    for arg in arguments:
+        if isinstance(arg, fx.Node):
+            continue
+        if isinstance(arg, (tuple, list)):
+            if found := _no_number_of_kernels(arg):
+                return found
+        elif isinstance(arg, int) and not -(2**63) <= arg < 2**63:  # ATen takes some of these, and refuses others
+            return "an argument is an integer of more than 64 bits"
+        elif isinstance(arg, complex):
+            return "an argument is a complex number"
+    return ""
 
 
 def _device_of(val: Any) -> torch.device:

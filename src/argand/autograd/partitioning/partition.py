@@ -202,7 +202,7 @@ def _copy(graph: fx.Graph, node: fx.Node, env: dict[fx.Node, fx.Node]) -> fx.Nod
         kwargs = fx.map_arg(node.kwargs, env.__getitem__) if node.kwargs else {}
         made = compat.new_node(graph, node.target, args, kwargs)
     else:
-        made = graph.node_copy(node, env.__getitem__)
+        made = compat.copy_node(graph, node, env.__getitem__)
     made.meta.update(node.meta)
     env[node] = made
     return made

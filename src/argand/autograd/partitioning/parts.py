@@ -93,7 +93,7 @@ def backward_part(cut: Backward, tape: Tape, given: Sequence[bool]) -> BackwardP
             args, kwargs = fx.map_arg((node.args, node.kwargs), env.__getitem__)
             made = env[node] = compat.new_node(graph, node.target, args, kwargs, node.name)
         else:
-            made = env[node] = graph.node_copy(node, env.__getitem__)
+            made = env[node] = compat.copy_node(graph, node, env.__getitem__)
         made.meta.update(node.meta)
     # passes change what belongs to a program in place
     own = replace(cut.backward, graph=graph, inputs=list(cut.backward.inputs), constants=dict(cut.backward.constants))

@@ -50,8 +50,7 @@ def replay_of(joint: JointProgram) -> Replay | None:
             continue
         if node.op == "call_function" and not _can_be_recorded(node.target):
             return None
-        env[node] = graph.node_copy(node, env.__getitem__)
-        env[node].meta.update(node.meta)
+        env[node] = compat.copy_node(graph, node, env.__getitem__)
     graph.output(tuple([env[node] for node in wanted])).meta["val"] = ()
     read = ancestors(wanted, lambda node: [one for one in node.all_input_nodes if one not in unread_arguments(node)])
     run = graph_function(graph, program.constants, "replay")

@@ -62,13 +62,16 @@ def _calls_as_torch_does(state: CaptureState, module: torch.nn.Module) -> bool:
     return True
 
 
+_REGISTRY = InstanceDictSource(ConstSource(registry, "torch.nn.modules.module"))
+_GLOBAL_HOOK_SOURCES = tuple([DictItemSource(_REGISTRY, name) for name in _GLOBAL_HOOKS])
+
+
 def _guard_no_hooks(state: CaptureState, source: Source) -> None:
     base = InstanceDictSource(source)
     for name in _OWN_HOOKS:
         state.guard(DictItemSource(base, name), "len", 0, label="NO_HOOKS")
-    own = InstanceDictSource(ConstSource(registry, "torch.nn.modules.module"))
-    for name in _GLOBAL_HOOKS:
-        state.guard(DictItemSource(own, name), "len", 0, label="NO_HOOKS")
+    for held in _GLOBAL_HOOK_SOURCES:
+        state.guard(held, "len", 0, label="NO_HOOKS")
 
 
 @handler(torch.nn.Module._wrapped_call_impl, torch.nn.Module._call_impl)

@@ -1,0 +1,56 @@
+"""While argand compiles no garbage is collected, and what was made then is not walked again and again later."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Iterator
+
+import pytest
+
+from argand import collector
+
+
+class Ring:
+    """An object that refers to itself."""
+
+    def __init__(self) -> None:
+        self.itself = self
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_frozen() -> Iterator[None]:
+    """As in most programs; the tests' own process keeps torch frozen."""
+    gc.unfreeze()
+    gc.enable()
+    yield
+    gc.freeze()
+
+
+def test_what_was_made_is_old_and_garbage_is_gone() -> None:
+    with collector.paused():
+        assert not gc.isenabled()
+        gone = [weakref.ref(Ring()) for _ in range(100)]
+        assert all(each() is not None for each in gone)
+        made = [[number] for number in range(2 * collector._MANY)]
+    assert gc.isenabled()
+    assert not any(each() is not None for each in gone)
+    old = set(map(id, gc.get_objects(generation=2)))
+    assert all(id(each) in old for each in made)
+
+
+def test_what_the_program_froze_stays_frozen() -> None:
+    gc.freeze()
+    with collector.paused():
+        made = [[number] for number in range(2 * collector._MANY)]
+    assert gc.get_freeze_count() and made
+
+
+def test_a_collector_that_the_program_disabled_stays_disabled() -> None:
+    gc.disable()
+    try:
+        with collector.paused(), collector.paused():
+            pass
+        assert not gc.isenabled()
+    finally:
+        gc.enable()
