@@ -19,7 +19,7 @@ from argand.backends.aot_eager import run_eagerly
 from argand.backends.programs import preparation
 from argand.config import config
 from argand.ir.target import cpu, gpu
-from argand.passes import run_passes
+from argand.passes import run_passes, verify
 from argand.runtime import cache
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "passes"))
@@ -177,3 +177,29 @@ def test_training(monkeypatch, given):
         torch.testing.assert_close(got, want, rtol=1e-3, atol=1e-3)
         assert got.stride() == want.stride()
     argand.reset()
+
+
+@pytest.mark.parametrize("slower", [0, 1])
+def test_a_cpu_leaves_kinds_as_they_are_that_are_slower_so(monkeypatch, slower):
+    """Results and strides are eager's whichever stay, and weights are not copied by a kernel."""
+    monkeypatch.setattr(layouts, "target_of", lambda device: replace(cpu(2), layout_products=0.0))
+    asked = []
+
+    def timer(calls, device):
+        for call in calls:
+            call()
+        asked.append(len(asked))
+        return [100.0, 400.0 if asked[-1] == slower else 10.0]
+
+    args = (torch.randn(2, 32, 16, 16), torch.randn(32, 32, 3, 3), torch.randn(32, 32, 3, 3))
+    for _ in range(2):  # the second time by the note
+        made = run_passes(traced(program, *args))
+        assert layouts.choose_layouts(made, timer) > 0
+        laid = [node.args[0].meta["val"].stride()[1] == 1 for node in made.graph.nodes if "convolution" in node.name]
+        assert True in laid and False in laid
+        assert all(node.args[1].op == "placeholder" for node in made.graph.nodes if "convolution" in node.name)
+        verify(made)
+        found = wrap(made, run_eagerly(made))(*args)
+        torch.testing.assert_close(found, program(*args), rtol=1e-3, atol=1e-2)
+        assert found.stride() == program(*args).stride()
+    assert len(asked) == 2

@@ -9,6 +9,8 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import torch
@@ -28,6 +30,9 @@ Timer = Callable[[Sequence[Callable[[], object]], torch.device], list[float]]
 _SHARE = 0.6  # of the estimated time of all convolutions: those that are timed take as much, the longest ones first
 _BYTES_PER_FLOP = 1 / 150  # as fast as a GPU's memory and its units for products of 16-bit floats are
 _GAIN = 0.93  # of the time as it is: the graph's inputs and results have to be laid out anew
+_GAIN_IN_HOST_MEMORY = 0.98  # there that is little beside the convolutions, and what lies between is as fast
+_SLOWER = 1.03  # there: of the time of one kind as it is, above which it stays so
+_POOLED = 4e-4  # microseconds of a thread that an element of a pool's window takes less with the channels innermost
 _LEAST = 20.0  # microseconds to be gained: as much as a few kernels more cost
 
 
@@ -48,31 +53,70 @@ def choose_layouts(program: AtenProgram, timer: Timer = time_calls) -> int:
     if target is None:
         return 0
     if target.depthwise_innermost and any(map(_is_wide_depthwise, found)):
-        return lay_out(program, found)
+        return lay_out(program, found, weights=not target.host_memory)
     timed = [node for node in found if not _is_loops(node)]
     if not _can_time(target, timed):
         return 0
     kinds = Counter(_kind(node) for node in timed)
     note = f"layout-{cache.digest(str((sorted(kinds.items()), *_versions(timed[0].meta['device']))))}"
     times = _from_note(cache.read_note(note))
+    host = target.host_memory
     if times is None:
         try:
             with events.span("time_layouts", "backend", convolutions=len(kinds)):
                 longest = _longest({_kind(node): node for node in timed}, kinds)
-                times = _times(longest, kinds, timer, target.layout_seconds)
+                times = _times(longest, kinds, timer, target.layout_seconds, each=host)
         except torch.cuda.OutOfMemoryError:
             torch.cuda.empty_cache()
             return 0
-        cache.write_note(note, {name: f"{time:.3f}" for name, time in times.items()})
-    before, after = times["as it is"], times["channels innermost"]
-    chosen = after < _GAIN * before and after + _LEAST < before
+        cache.write_note(note, times.as_note())
+    before = times.before + (_pools(program) / target.threads if host else 0.0)
+    chosen = times.after < (_GAIN_IN_HOST_MEMORY if host else _GAIN) * before and times.after + _LEAST < before
     events.emit(
         "autotuning", "backend",
         f"{len(found)} convolutions: {'channels innermost' if chosen else 'as they are'} "
-        f"(channels innermost: {after:.1f} us; as they are: {before:.1f} us)",
-        product="convolutions", chosen="channels innermost" if chosen else "as they are", times=times,
+        f"(channels innermost: {times.after:.1f} us; as they are: {before:.1f} us)",
+        product="convolutions", chosen="channels innermost" if chosen else "as they are",
+        times={"as it is": before, "channels innermost": times.after},
     )  # fmt: skip
-    return lay_out(program, found) if chosen else 0
+    if not chosen:
+        return 0
+    return lay_out(program, [node for node in found if _digest(_kind(node)) not in times.slower], weights=not host)
+
+
+def _pools(program: AtenProgram) -> float:
+    """Microseconds of a CPU's thread that pools take longer row after row than with the channels innermost."""
+    aten = torch.ops.aten
+    found = [
+        n for n in program.graph.nodes if n.target in (aten.max_pool2d_with_indices.default, aten.avg_pool2d.default)
+    ]
+    results = [
+        node.meta["val"] if isinstance(node.meta["val"], torch.Tensor) else node.meta["val"][0] for node in found
+    ]
+    return _POOLED * sum(float(made.numel() * prod(node.args[1])) for made, node in zip(results, found))
+
+
+@dataclass(frozen=True, slots=True)
+class _Times:
+    """What timing convolutions found.
+
+    Arguments:
+        before: microseconds as they are.
+        after: microseconds with the channels innermost, of all but those that are slower so.
+        slower: digests of the kinds that stay as they are.
+    """
+
+    before: float
+    after: float
+    slower: frozenset[str]
+
+    def as_note(self) -> dict[str, str]:
+        """As texts for the cache."""
+        return {
+            "as it is": f"{self.before:.3f}",
+            "channels innermost": f"{self.after:.3f}",
+            "slower so": " ".join(sorted(self.slower)),
+        }
 
 
 def _has_choice(device: torch.device) -> bool:
@@ -126,10 +170,14 @@ def _versions(device: torch.device) -> tuple[str, ...]:
     return name, torch.__version__, str(torch.backends.cudnn.version()), str(torch.backends.cudnn.benchmark)
 
 
-def _from_note(note: Mapping[str, str] | None) -> dict[str, float] | None:
-    if note is None or set(note) != {"as it is", "channels innermost"}:
+def _from_note(note: Mapping[str, str] | None) -> _Times | None:
+    if note is None or set(note) != {"as it is", "channels innermost", "slower so"}:
         return None
-    return {name: float(time) for name, time in note.items()}
+    return _Times(float(note["as it is"]), float(note["channels innermost"]), frozenset(note["slower so"].split()))
+
+
+def _digest(kind: str) -> str:
+    return cache.digest(kind)[:16]
 
 
 def _kind(node: fx.Node) -> str:
@@ -175,20 +223,27 @@ def _operands(node: fx.Node) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     return made, x, weight
 
 
-def _times(nodes: Mapping[str, fx.Node], counts: Mapping[str, int], timer: Timer, seconds: float) -> dict[str, float]:
-    """Microseconds of these convolutions together, as often as there are such, in both layouts.
+def _times(
+    nodes: Mapping[str, fx.Node], counts: Mapping[str, int], timer: Timer, seconds: float, *, each: bool
+) -> _Times:
+    """The time of these convolutions together, as often as there are such, in both layouts.
 
     Arguments:
         seconds: none is begun that would follow after so long.
+        each: those that are slower with the channels innermost may stay as they are.
     """
-    total = [0.0, 0.0]
+    before = after = 0.0
+    slower: set[str] = set()
     end = time.monotonic() + seconds
     for kind, node in nodes.items():
-        for place, taken in enumerate(timer(_ways(node), node.meta["device"])):
-            total[place] += counts[kind] * taken
+        as_it_is, innermost = (counts[kind] * taken for taken in timer(_ways(node), node.meta["device"]))
+        if each and innermost > _SLOWER * as_it_is:
+            slower.add(_digest(kind))
+            innermost = as_it_is
+        before, after = before + as_it_is, after + innermost
         if time.monotonic() >= end:
             break
-    return {"as it is": total[0], "channels innermost": total[1]}
+    return _Times(before, after, frozenset(slower))
 
 
 def _ways(node: fx.Node) -> list[Callable[[], object]]:
@@ -200,9 +255,10 @@ def _ways(node: fx.Node) -> list[Callable[[], object]]:
     laid, other = first.contiguous(memory_format=last), second.contiguous(memory_format=last)
     call: Callable[..., object] = node.target
     if node.target is torch.ops.aten.convolution.default:
+        in_kernel = device.type != "cpu"  # else the library lays the weight out
         return [
             lambda: call(first, second, third, *rest),
-            lambda: call(laid, second.contiguous(memory_format=last), third, *rest),
+            lambda: call(laid, second.contiguous(memory_format=last) if in_kernel else second, third, *rest),
         ]
     assert third is not None  # the weight, after the gradient and the argument
     return [

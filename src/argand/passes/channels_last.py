@@ -57,9 +57,13 @@ def _tensors(nodes: Sequence[Any]) -> bool:
     return all(isinstance(val, torch.Tensor) and val.dim() == 4 and 0 not in val.shape for val in vals)
 
 
-def lay_out(program: AtenProgram, chosen: Sequence[fx.Node]) -> int:
-    """Lay convolutions out with the channels innermost, in place; returns how many nodes have another layout then."""
-    return _Layouts(program, frozenset(chosen)).run() if chosen else 0
+def lay_out(program: AtenProgram, chosen: Sequence[fx.Node], *, weights: bool = True) -> int:
+    """Lay convolutions out with the channels innermost, in place; returns how many nodes have another layout then.
+
+    Arguments:
+        weights: also those of convolutions without gradients, in a kernel of their own; else the library does it.
+    """
+    return _Layouts(program, frozenset(chosen), weights).run() if chosen else 0
 
 
 class _Layouts:
@@ -67,10 +71,12 @@ class _Layouts:
 
     Arguments:
         chosen: the convolutions.
+        weights: of `lay_out`.
     """
 
-    def __init__(self, program: AtenProgram, chosen: frozenset[fx.Node]) -> None:
+    def __init__(self, program: AtenProgram, chosen: frozenset[fx.Node], weights: bool) -> None:
         self.program, self.chosen = program, chosen
+        self.weights = weights or any(node.target is not aten.convolution.default for node in chosen)
         self.builder = Builder(program.graph, program.specs or SpecTable(), made_by="channels_last")
         self.before: dict[fx.Node, Any] = {}  # metadata of the nodes that have another layout now
         self.copies: dict[tuple[fx.Node, bool], fx.Node] = {}
@@ -88,7 +94,7 @@ class _Layouts:
 
     def _convolution(self, node: fx.Node) -> None:
         forward = node.target is aten.convolution.default
-        count = 2 if forward else 3  # tensors: the argument and the weight, after the gradient
+        count = (2 if self.weights else 1) if forward else 3  # tensors: the argument and the weight, after the gradient
         with self.builder.at(node):
             operands = [self._copy(arg, last=True) for arg in node.args[:count]]
         node.args = (*operands, *node.args[count:])

@@ -89,7 +89,7 @@ def _parted(program: AtenProgram, positions: Sequence[int]) -> AtenProgram | Non
     fold_batch_norms(program, constant_nodes(program, positions))
     if has_packing() and not torch.are_deterministic_algorithms_enabled():
         images = [node for node in convolutions(program) if node.meta["device"].type == "cpu"]
-        lay_out(program, [node for node in images if node.meta["val"].dtype is torch.float32])
+        lay_out(program, [node for node in images if node.meta["val"].dtype is torch.float32], weights=False)
         pack(program, constant_nodes(program, positions), _Choice().packs)
     return part(program, constant_nodes(program, positions))
 

@@ -12,7 +12,7 @@ _REPEATS = 10  # of a call in a round
 _AHEAD = 1_000_000  # cycles that the GPU waits in a round (half a millisecond), while calls are queued
 _LEAST_REPEATS = 2
 _LONG = 400.0  # microseconds from which a call is repeated less often
-_LONG_ON_HOST = 20_000.0  # microseconds of all calls together from which there are fewer rounds
+_LONG_ON_HOST = 5_000.0  # microseconds of all calls together from which there are fewer rounds
 
 
 def can_time() -> bool:
