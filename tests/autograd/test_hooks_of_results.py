@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import argand
+from argand import events
 
 Call = Callable[..., Any]
 
@@ -24,17 +25,19 @@ OPERATIONS: list[Callable[[torch.Tensor, torch.Tensor], tuple[torch.Tensor, ...]
 ]
 
 
-def program(seed: int) -> Call:
-    """A function of two matrices with several results, none of which is computed from another."""
+def program(seed: int, chained: bool = False) -> Call:
+    """A function of two matrices with several results, which may be computed from each other when `chained`."""
     rng = random.Random(seed)
+    sources = [rng.random() < 0.6 and chained for _ in range(4)]
     chosen = [(rng.choice(OPERATIONS), rng.random() < 0.5) for _ in range(rng.randint(2, 4))]
     constant = rng.random() < 0.3
 
     def function(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, ...]:
         trunk = (x * w).sigmoid()
         results: list[torch.Tensor] = []
-        for operation, swapped in chosen:
-            results += operation(w, trunk) if swapped else operation(trunk, w)
+        for (operation, swapped), from_result in zip(chosen, sources):
+            source = results[-1] + trunk if from_result and results else trunk
+            results += operation(w, source) if swapped else operation(source, w)
         if constant:
             results.insert(1, trunk.detach() * 2)
         return tuple(results)
@@ -63,7 +66,7 @@ def hooked(kind: str, results: dict[int, torch.Tensor], calls: list[Any]) -> Cal
     return lambda: calls.extend(sorted((p, r.grad) for p, r in results.items()) if kind == "retained" else ())
 
 
-def outcome(function: Call, seed: int, kind: str) -> list[Any]:
+def outcome(function: Call, seed: int, kind: str, chained: bool = False) -> list[Any]:
     rng = random.Random(seed)
     generator = torch.Generator().manual_seed(seed)
     x, w = (torch.randn(3, 3, generator=generator, requires_grad=True) for _ in range(2))
@@ -77,7 +80,7 @@ def outcome(function: Call, seed: int, kind: str) -> list[Any]:
         torch.autograd.backward([results[place].sum() for place in used], retain_graph=round == 0)
     finish()
     unused = [place for place in results if place not in used]
-    if unused and kind == "hook":  # what a gradient does not come to has none
+    if unused and kind == "hook" and not chained:  # what a gradient does not come to has none
         again = function(x, w)
         loss = torch.stack([again[place].sum() for place in used]).sum()
         calls.append(torch.autograd.grad(loss, [again[place] for place in unused], allow_unused=True))
@@ -87,15 +90,135 @@ def outcome(function: Call, seed: int, kind: str) -> list[Any]:
     return [sorted(map(str, calls)) if kind == "node" else calls, x.grad, w.grad]
 
 
+@pytest.mark.parametrize("chained", [False, True])
 @pytest.mark.parametrize("kind", ["hook", "changing", "retained", "node", "several"])
 @pytest.mark.parametrize("backend", ["aot_eager", "native"])
-def test_as_eager(kind: str, backend: str) -> None:
+def test_as_eager(kind: str, backend: str, chained: bool) -> None:
     for seed in range(12 if backend == "aot_eager" else 3):
         argand.reset()
-        function = program(seed)
-        want = outcome(function, seed, kind)
-        got = outcome(argand.compile(function, backend=backend, fullgraph=True), seed, kind)
+        function = program(seed, chained)
+        want = outcome(function, seed, kind, chained)
+        got = outcome(argand.compile(function, backend=backend, fullgraph=True), seed, kind, chained)
         torch.testing.assert_close(_flat(got), _flat(want), rtol=1e-4, atol=1e-5, msg=lambda m, s=seed: f"{s}: {m}")
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "native"])
+def test_gradients_of_results_that_others_are_computed_from(backend: str) -> None:
+    """`torch.autograd.grad` by some of the results and inputs, as eager answers it."""
+    for seed in range(12 if backend == "aot_eager" else 3):
+        argand.reset()
+        function = program(seed, True)
+        answers = []
+        for run in (function, argand.compile(function, backend=backend, fullgraph=True)):
+            generator = torch.Generator().manual_seed(seed)
+            given = [torch.randn(3, 3, generator=generator, requires_grad=True) for _ in range(2)]
+            results = [result for result in run(*given) if result.requires_grad]
+            for wanted in (results[:1], results[:-1], [results[0], given[0]], given, [*results[1:], *given]):
+                found = torch.autograd.grad(results[-1].sum(), wanted, allow_unused=True, retain_graph=True)
+                answers.append(found)
+        half = len(answers) // 2
+        torch.testing.assert_close(_flat(answers[half:]), _flat(answers[:half]), rtol=1e-4, atol=1e-5)
+
+
+@pytest.fixture
+def fallbacks() -> Any:
+    argand.reset()
+    found: list[Any] = []
+    stop = events.bus.subscribe(lambda event: found.append(event) if event.name == "fallback" else None)
+    yield found
+    stop()
+
+
+def test_features_beside_a_score(fallbacks: list[Any]) -> None:
+    """Grad-CAM: the gradient of a score by features that the compiled model returns too; dropout does not matter."""
+
+    def model(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        features = torch.nn.functional.dropout((x @ w).relu(), 0.5)
+        return features, features.square().mean(0)
+
+    x, w = torch.randn(4, 3), torch.randn(3, 5, requires_grad=True)
+    features, scores = argand.compile(model)(x, w)
+    (grad,) = torch.autograd.grad(scores[1], features, retain_graph=True)
+    want = torch.zeros(4, 5)
+    want[:, 1] = features.detach()[:, 1] / 2
+    torch.testing.assert_close(grad, want)
+    features.retain_grad()
+    scores[1].backward()
+    torch.testing.assert_close(features.grad, want)
+    assert fallbacks == []
+
+
+def test_gradients_of_such_results_are_differentiated_again() -> None:
+    def function(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        h = (x @ w).tanh()
+        k = h.exp() * w
+        return h, k, (h * k * x).sum()
+
+    answers = []
+    for run in (function, argand.compile(function, backend="aot_eager")):
+        x = torch.linspace(-1, 1, 9).view(3, 3)
+        w = torch.linspace(0, 2, 9).view(3, 3).requires_grad_()
+        h, k, loss = run(x, w)
+        grads = torch.autograd.grad(loss, [h, k, w], create_graph=True)
+        torch.stack([grad.square().sum() for grad in grads]).sum().backward()
+        answers.append([*grads, w.grad])
+    torch.testing.assert_close(answers[1], answers[0])
+
+
+def test_hooks_outlive_the_results() -> None:
+    def function(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        h = x.sin()
+        return h, (h * h * 1e20).sum()
+
+    def hooked(run: Call, x: torch.Tensor) -> torch.Tensor:
+        h, loss = run(x)
+        h.register_hook(lambda grad: grad.clamp(-1, 1))  # what it puts in the gradient's place is not lost in it
+        return loss
+
+    answers = []
+    for run in (function, argand.compile(function)):
+        x = torch.linspace(-1, 1, 6, requires_grad=True)
+        hooked(run, x).backward()
+        answers.append(x.grad)
+    torch.testing.assert_close(answers[1], answers[0])
+
+
+def test_a_hook_that_differentiates_the_same_call() -> None:
+    def function(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        h = x.sin()
+        return h, (h * h).sum(), (h * w).sum()
+
+    answers = []
+    for run in (function, argand.compile(function, backend="aot_eager")):
+        x, w = (torch.linspace(-1, 1, 6, requires_grad=True) for _ in range(2))
+        h, loss, other = run(x, w)
+        inner: list[Any] = []
+
+        def hook(_: torch.Tensor, inner: list[Any] = inner, of: Any = (other, h, x, w)) -> None:
+            if not inner:
+                inner.append(None)  # the gradient that is asked for here passes the hook, too
+                inner.append(torch.autograd.grad(of[0], of[1:], retain_graph=True))
+
+        h.register_hook(hook)
+        (loss + other).backward(retain_graph=True)
+        answers.append([*inner[1], x.grad, w.grad])
+    torch.testing.assert_close(answers[1], answers[0])
+
+
+def test_results_may_be_written_to() -> None:
+    def function(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        h = x.sin()
+        return h, (h * h) * 2 + h, *torch.var_mean(x, dim=0)
+
+    answers = []
+    for run in (function, argand.compile(function, backend="aot_eager")):
+        x = torch.linspace(-1, 1, 6).view(2, 3).requires_grad_()
+        results = run(x)
+        for result in results[1:]:
+            result.mul_(3)
+        torch.stack([result.sum() for result in results]).sum().backward()
+        answers.append([x.grad, *[r.detach() for r in results], torch.tensor([r._is_view() for r in results])])
+    torch.testing.assert_close(answers[1], answers[0])
 
 
 def _flat(value: Any) -> list[Any]:

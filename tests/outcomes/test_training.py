@@ -216,3 +216,74 @@ def test_a_second_process_imports_no_capture_or_tracing(model: Program, own_cach
         assert done.returncode == 0, done.stderr[-2000:]
         said.append(done.stdout.strip())
     assert said[0] != "[]" and said[1] == "[]"
+
+
+LOOKED_AT = """
+import torch
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second, self.third = (torch.nn.Linear(6, 6) for _ in range(3))
+    def forward(self, x):
+        h = self.first(x).tanh()
+        k = self.second(h) * x
+        return h, k, (h * k * x).sum(), self.third(x)
+
+WAYS = ["plain"]
+
+def plain(net, f, x):
+    f(x)[2].backward()
+    return []
+
+def hooked(net, f, x):
+    seen = []
+    h, k, loss, other = f(x)
+    h.register_hook(lambda grad: seen.append(grad) or grad.clamp(-0.2, 0.1))
+    k.retain_grad()
+    (loss + k.sum()).backward()
+    return [*seen, k.grad]
+
+def asked(net, f, x):
+    h, k, loss, other = f(x)
+    return torch.autograd.grad(loss, [h, x, k], retain_graph=True) + torch.autograd.grad(loss, k)
+
+def others(net, f, x):
+    seen = [None] * 6
+    for place, weight in enumerate(net.parameters()):
+        weight.register_hook(lambda grad, place=place: seen.__setitem__(place, grad * 2))
+    f(x)[3].sum().backward()
+    return seen
+
+def found(way, make):
+    torch.manual_seed(0)
+    net = Net()
+    x = torch.randn(5, 6, requires_grad=True)
+    made = globals()[way](net, make(net), x)
+    return [*made, x.grad, *[p.grad for p in net.parameters()]]
+
+def check(compile):
+    for way in WAYS:
+        for one, other in zip(found(way, compile), found(way, lambda net: net), strict=True):
+            assert (one is None) == (other is None), way
+            if other is not None:
+                torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+"""
+
+
+def test_gradients_of_results_that_others_are_computed_from(tmp_path: Path) -> None:
+    program = Program(tmp_path, LOOKED_AT)
+    assert program.run() == ["stored"]
+    for way in ("hooked", "asked", "others"):
+        assert program.run(_ways(way)) == ["hit"], way
+    compiled: list[str] = []
+    note = argand.events.bus.subscribe(lambda event: compiled.append(event.data["span"]), ("span_begin",))
+    try:
+        (tmp_path / "cache").rename(tmp_path / "old")
+        assert program.run(_ways("plain", "hooked", "asked")) == ["stored"]
+        assert "compile_backward" in compiled
+        compiled.clear()
+        assert program.run(_ways("hooked", "asked", "plain")) == ["hit"]
+        assert "compile_backward" not in compiled
+    finally:
+        note()

@@ -12,7 +12,8 @@ from argand import events
 from argand._core import _C
 from argand._core.calls import uncaptured
 from argand.autograd.partitioning.partition import Partition
-from argand.autograd.partitioning.parts import Backward, BackwardPart, backward_part
+from argand.autograd.partitioning.parts import BackwardPart, backward_part
+from argand.autograd.partitioning.passed_results import Backward, cut_at_results, tape_of
 from argand.autograd.recording.leaves import data_of_results
 from argand.autograd.tracing.joint import JointProgram
 from argand.autograd.tracing.tape import Tape
@@ -22,7 +23,7 @@ from argand.graph.nodes.program import AtenProgram, InputSpec
 from argand.graph.sizes.expr import Expr
 from argand.locks import fork_safe_lock
 from argand.runtime.tape.function import without_base
-from argand.runtime.tape.plan import Plan, Slot, Tangent
+from argand.runtime.tape.plan import Group, Kind, Plan, Slot, Tangent
 
 Boxed = Callable[[list[Any]], Sequence[torch.Tensor]]
 
@@ -47,6 +48,21 @@ class LazyBackward:
         self.told: Callable[[], None] | None = None
         self._eager: dict[tuple[bool, ...], Boxed] = {}
         self._lock = fork_safe_lock()
+        self.kinds: dict[Kind, LazyBackward] = {"whole": self}
+
+    def of_kind(self, kind: Kind) -> LazyBackward:
+        """The backward of a kind."""
+        found = self.kinds.get(kind)
+        if found is None:
+            half = uncaptured(cut_at_results, self.cut, kind)
+            found = LazyBackward(half, tape_of(self.tape, kind, self.cut.passed), self._make)
+            found.told = self._tell
+            found = self.kinds.setdefault(kind, found)
+        return found
+
+    def _tell(self) -> None:
+        if self.told is not None:
+            self.told()
 
     def part(self, given: tuple[bool, ...]) -> BackwardPart:
         """The graph for the results that are `given`, and what it reads."""
@@ -74,8 +90,7 @@ class LazyBackward:
             program = backward_part(self.cut, self.tape, given).program  # compiling changes it
             with compat.without_default_device():
                 run = self.made[given] = self._make(program)
-            if self.told is not None:
-                self.told()
+            self._tell()
         return run
 
     def run_eagerly(self, given: tuple[bool, ...], reason: str) -> Boxed:
@@ -110,6 +125,7 @@ def plan_of(joint: JointProgram, cut: Partition) -> Plan:
     recorded = {mutation.output for mutation in cut.forward.mutations} - gone
     leaves = data_of_results(cut.forward.leaves)
     numbers = [position for position, spec in enumerate(joint.forward_inputs) if spec.kind == "scalar"]
+    groups, classes, unreached = _groups(joint, cut)
     return Plan(
         inputs=len(joint.forward_inputs),
         results=cut.results,
@@ -126,7 +142,11 @@ def plan_of(joint: JointProgram, cut: Partition) -> Plan:
         tangents=tuple(map(_tangent, joint.tangents)),
         conflicts=tuple(joint.tape.conflicts),
         seeds=tuple(cut.seeds),
-        apart=_apart(joint),
+        groups=groups,
+        passed=tuple(cut.passed),
+        opaque=cut.opaque,
+        classes=classes,
+        unreached=unreached,
     )
 
 
@@ -159,15 +179,31 @@ def with_spent(run: Callable[..., Any], spent: Mapping[int, str]) -> Callable[..
     return call
 
 
-def _apart(joint: JointProgram) -> tuple[tuple[int, ...], ...]:
-    """The results that the program sees, by eager's nodes that made them; none where all are of one node, as here."""
+def _groups(
+    joint: JointProgram, cut: Partition
+) -> tuple[tuple[Group, ...], tuple[tuple[int, ...], ...], tuple[int, ...]]:
+    """Of a plan: the results by eager's nodes that made them, and the inputs by the results that lead to them."""
+    tape = joint.tape
     by_node: dict[int, list[int]] = {}
-    for node, position in sorted(zip(joint.tape.nodes, joint.differentiable)):
-        by_node.setdefault(node, []).append(position)
+    for node, number in sorted((node, number) for number, node in enumerate(tape.nodes)):
+        by_node.setdefault(node, []).append(number)
     handed = ("value", "alias_of_output")
     seen = {spec.index for spec in joint.program.outputs if spec.kind in handed and spec.view is None}
-    groups = [tuple([position for position in group if position in seen]) for group in by_node.values()]
-    return tuple([group for group in groups if group]) if len(groups) > 1 else ()
+    classes: dict[frozenset[int], list[int]] = {}
+    unreached = []
+    for position, spec in enumerate(joint.forward_inputs):
+        leading = frozenset(node for node, on in by_node.items() if any(position in tape.reached[n] for n in on))
+        if leading or position in cut.gradients:
+            classes.setdefault(leading or frozenset(by_node), []).append(position)
+        elif spec.spec.requires_grad:
+            unreached.append(position)
+    groups = []
+    for node, numbers in by_node.items():
+        passed = sorted(frozenset().union(*[tape.passed[number] for number in numbers]).intersection(cut.passed))
+        led_to = [place for place, leading in enumerate(classes) if node in leading]
+        is_seen = any(joint.differentiable[number] in seen for number in numbers)
+        groups.append(Group(tuple(numbers), is_seen, tuple(passed), tuple(led_to)))
+    return tuple(groups), tuple(map(tuple, classes.values())), tuple(unreached)
 
 
 def _kept(cut: Partition, leaf_of: dict[int, int]) -> list[tuple[str, int]]:

@@ -3,33 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
+from argand.autograd.partitioning.passed_results import Half
 from argand.autograd.tracing.tape import Tape
 from argand.autograd.training import LazyBackward
 from argand.backends.native import compile_program
 from argand.backends.training import compile_backward
 from argand.graph.nodes.printing import graph_function
-from argand.graph.nodes.program import AtenProgram
 from argand.graph.nodes.program_codec import decode_program
 from argand.runtime.tape.plan import Slot, slots
 
 
-@dataclass(slots=True)
-class _Half:
-    """The backward's half of a partition."""
-
-    backward: AtenProgram
-    arguments: list[Slot]
-    gradients: dict[int, Slot]
-
-
 def backward_of(entry: dict[str, Any]) -> LazyBackward:
     """The backward that an entry of `backward_entries` tells of."""
-    gradients = {position: Slot(kind, index) for position, kind, index in entry["gradients"]}
-    half = _Half(decode_program(entry["graph"]), list(slots(entry["arguments"])), gradients)
-    tape = Tape(entry["conflicts"], tuple(map(frozenset, entry["reached"])))
+    gradients, passed = (
+        {position: Slot(kind, index) for position, kind, index in entry[name]} for name in ("gradients", "passed")
+    )
+    half = Half(decode_program(entry["graph"]), list(slots(entry["arguments"])), gradients, passed)
+    conflicts, *sets = entry["reached"]
+    reached, through, alone = (tuple(map(frozenset, each)) for each in sets)
+    tape = Tape(conflicts, reached, passed=through, alone=alone)
     return LazyBackward(half, tape, lambda program: compile_backward(program, compile_program, "native", True))
 
 

@@ -20,7 +20,7 @@ from argand.runtime import programs
 from argand.runtime.recipes import described_by
 from argand.runtime.tape.again import Differentiable, Facts
 from argand.runtime.tape.function import Boxed, training_function
-from argand.runtime.tape.plan import Part, Slot, StoredPart, plan_of, slots
+from argand.runtime.tape.plan import Kind, Part, Slot, StoredPart, plan_of, slots
 
 Given = tuple[bool, ...]
 
@@ -52,13 +52,18 @@ class StoredBackwards:
 
     Arguments:
         entry: of `backward_entries.content`.
+        kind: of these backwards.
     """
 
-    def __init__(self, entry: dict[str, Any]) -> None:
+    def __init__(self, entry: dict[str, Any], kind: Kind = "whole") -> None:
         self.entry = entry
+        self._kind = kind
+        self._kinds: dict[Kind, StoredBackwards] = {kind: self}
         self._parts: dict[Given, Part] = {}
         self._keys: dict[Given, str] = {}
-        for given, arguments, gradients, program in entry["parts"]:
+        for of_kind, given, arguments, gradients, program in entry["parts"]:
+            if of_kind != kind:
+                continue
             found = {position: Slot(kind, index) for position, kind, index in gradients}
             self._parts[given] = StoredPart(list(slots(arguments)), found)
             self._keys[given] = program
@@ -66,6 +71,13 @@ class StoredBackwards:
         self._runs: dict[Given, Boxed] = {}
         self._made: Any = None
         self._lock = fork_safe_lock()
+
+    def of_kind(self, kind: Kind) -> StoredBackwards:
+        """The backwards of a kind."""
+        found = self._kinds.get(kind)
+        if found is None:
+            found = self._kinds.setdefault(kind, StoredBackwards(self.entry, kind))
+        return found
 
     def part(self, given: Given) -> Part:
         """What the graph for the results that are `given` reads and gives."""
@@ -126,5 +138,5 @@ class StoredBackwards:
         if self._made is None:
             from argand.backends.late_backward import backward_of
 
-            self._made = backward_of(self.entry)
+            self._made = backward_of(self.entry).of_kind(self._kind)
         return self._made

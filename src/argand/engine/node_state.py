@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from argand.runtime.tape.function import Together
+from argand.runtime.tape.result_nodes import hands_on
 
 
 class NotRecorded(Exception):
@@ -179,7 +179,7 @@ def reading_of(node: Any) -> Callable[[Any, list[torch.Tensor]], tuple[Any, ...]
         moves = moves_of(node)
         if moves is not None:
             return lambda one, saved: read_compiled(one, moves, saved)
-        if node._forward_cls is Together:
+        if hands_on(node):
             return lambda one, saved: ()
         raise NotRecorded(f"{node.name()} is an autograd.Function, whose backward is the program's own code")
     reader = reader_of(node.__class__)

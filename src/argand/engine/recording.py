@@ -20,6 +20,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 from argand.engine.node_state import NotRecorded, moves_of
 from argand.engine.structure import Structure
 from argand.graph import compat
+from argand.runtime.tape.result_nodes import SILENT
 
 aten = torch.ops.aten
 
@@ -100,6 +101,7 @@ class Recorder(compat.DispatchMode):
                 except NotRecorded as refused:
                     self.reason = str(refused)
 
+        setattr(hook, SILENT, True)
         return hook
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

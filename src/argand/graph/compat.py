@@ -411,6 +411,16 @@ def keeps_graph() -> bool:
     return bool(torch._C._autograd._get_current_graph_task_keep_graph())
 
 
+def running_backward() -> int:
+    """A number of the backward that runs in this thread."""
+    return int(torch._C._current_graph_task_id())
+
+
+def will_run(node: Any) -> bool:
+    """Whether the running backward comes to a node of its own graph."""
+    return bool(torch._C._will_engine_execute_node(node))
+
+
 def autocast_active() -> bool:
     """Any autocast is on in this thread."""
     return bool(torch._C._is_any_autocast_enabled())

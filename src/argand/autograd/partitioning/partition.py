@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import torch
 from torch import fx
 
 from argand.autograd.partitioning.ancestors import ancestors
+from argand.autograd.partitioning.passed_results import gradients_apart
 from argand.autograd.partitioning.recompute import Costs, is_fusible, is_view, within_budget
 from argand.autograd.tracing.dynamic import symbols_in
 from argand.autograd.tracing.joint import JointProgram
@@ -44,6 +45,9 @@ class Partition:
             tensor that the program puts in an input's place (`parameter.data = ...`).
         seeds: outputs of the forward that are the seeds it drew, in the order of the joint graph; kept so that a plain
             graph can run again.
+        passed: number of a differentiable result that others are computed from → where the backward has its gradient;
+            what is computed from that can be computed from any other gradient of the result as well.
+        opaque: numbers of such results of which the latter is not so.
     """
 
     forward: AtenProgram
@@ -53,6 +57,8 @@ class Partition:
     results: int
     through_views: frozenset[int] = frozenset()
     seeds: tuple[int, ...] = ()
+    passed: dict[int, Slot] = field(default_factory=dict)
+    opaque: tuple[int, ...] = ()
 
     @property
     def saved(self) -> list[Slot]:
@@ -91,7 +97,6 @@ class _Split:
         self.nodes = list(graph.nodes)
         outputs: tuple[Any, ...] = joint.program.output_node.args[0]
         self.results: tuple[fx.Node, ...] = outputs[: joint.results]
-        self.grads: tuple[fx.Node, ...] = outputs[joint.results :]
         placeholders = self.placeholders = joint.program.placeholders
         kinds = [spec.kind for spec in joint.program.inputs]
         self.tangents = [node for node, kind in zip(placeholders, kinds) if kind == "tangent"]
@@ -99,6 +104,10 @@ class _Split:
         written = {m.input for m in joint.program.mutations}
         self.written = {node for position, node in enumerate(self.primals) if position in written}
         self.only_backward = self._descendants(self.tangents)
+        count = joint.results + len(joint.gradients)
+        self.sums = dict(zip(joint.passed, outputs[count:]))  # gradients of results that others are computed from
+        self.passed = gradients_apart(self.sums, self.tangents, outputs[:count])
+        self.grads: tuple[fx.Node, ...] = (*outputs[joint.results : count], *self.passed.values())
         self.small: set[fx.Node] = set()  # inputs of which a copy costs next to nothing
         self.copies: dict[fx.Node, fx.Node] = {}  # node that copies an input -> the input
         self.loose = [node for node, spec in zip(self.primals, joint.forward_inputs) if self._is_loose(node, spec)]
@@ -302,15 +311,17 @@ def _with_backward(
         env[node] = made
         arguments.append(slot)
     _emit(graph, split, env, read)
-    gradients: dict[int, Slot] = {}
     outputs: dict[fx.Node, int] = {}
     places = first_places(graph.nodes)
-    for position, node in zip(joint.gradients, split.grads):
+
+    def found(node: fx.Node) -> Slot:
         made = env[node]
         if made.op == "placeholder":
-            gradients[position] = arguments[places[made]]
-        else:
-            gradients[position] = Slot("value", outputs.setdefault(made, len(outputs)))
+            return arguments[places[made]]
+        return Slot("value", outputs.setdefault(made, len(outputs)))
+
+    gradients = {position: found(node) for position, node in zip(joint.gradients, split.grads)}
+    passed = {number: found(node) for number, node in split.passed.items()}
     _finish(graph, list(outputs))
     handed = {slot.index for slot in gradients.values() if slot.kind == "output"}
     kept = {slot.index for slot in arguments if slot.kind == "output"} - handed
@@ -326,7 +337,10 @@ def _with_backward(
         for slot, node in zip(arguments, backward.placeholders)
         if slot.kind == "input" and all(is_view(user) and "backward" not in user.meta for user in node.users)
     )
-    return Partition(forward, backward, arguments, gradients, joint.results, views)
+    seen = [number for number, tangent in enumerate(split.tangents) if split.sums.get(number) is not tangent]
+    on_the_way: frozenset[int] = frozenset().union(*joint.tape.passed)
+    opaque = tuple([number for number in seen if number in on_the_way and number not in passed])
+    return Partition(forward, backward, arguments, gradients, joint.results, views, passed=passed, opaque=opaque)
 
 
 def _pass_numbers(joint: JointProgram, backward: AtenProgram, arguments: list[Slot]) -> None:

@@ -10,12 +10,13 @@ tensor.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import fx
 
+from argand.autograd.partitioning.passed_results import Backward, copied
 from argand.autograd.tracing.tape import Tape
 from argand.graph import compat
 from argand.graph.nodes.meta import eliminate_dead
@@ -54,17 +55,6 @@ _PRODUCT_SUMS = _names("addmm baddbmm addmv")
 _CONSTANT = _names("full zeros zeros_like new_zeros expand view unsqueeze permute")
 
 
-class Backward(Protocol):
-    """The backward's half of a `partition.Partition`."""
-
-    @property
-    def backward(self) -> AtenProgram: ...
-    @property
-    def arguments(self) -> list[Slot]: ...
-    @property
-    def gradients(self) -> dict[int, Slot]: ...
-
-
 @dataclass(frozen=True, slots=True)
 class BackwardPart:
     """A backward for some gradients.
@@ -86,18 +76,10 @@ def backward_part(cut: Backward, tape: Tape, given: Sequence[bool]) -> BackwardP
     Arguments:
         given: per differentiable result, whether it got a gradient.
     """
-    graph = fx.Graph()
-    env: dict[fx.Node, fx.Node] = {}
-    for node in cut.backward.graph.nodes:
-        if node.op == "call_function":
-            args, kwargs = fx.map_arg((node.args, node.kwargs), env.__getitem__)
-            made = env[node] = compat.new_node(graph, node.target, args, kwargs, node.name)
-        else:
-            made = env[node] = compat.copy_node(graph, node, env.__getitem__)
-        made.meta.update(node.meta)
-    # passes change what belongs to a program in place
-    own = replace(cut.backward, graph=graph, inputs=list(cut.backward.inputs), constants=dict(cut.backward.constants))
-    if all(given):
+    own = copied(cut.backward)
+    graph = own.graph
+    returned = {slot.index for slot in cut.gradients.values() if slot.kind == "value"}
+    if all(given) and len(returned) == len(own.output_node.args[0]):
         return BackwardPart(own, list(cut.arguments), dict(cut.gradients))
     placeholders = [node for node in graph.nodes if node.op == "placeholder"]
     missing = [

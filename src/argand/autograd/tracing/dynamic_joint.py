@@ -50,7 +50,8 @@ class _JointTracing(Tracing):
     ) -> tuple[AtenProgram, bool]:
         made = super()._generalised(assignments, pinned, domain)
         joints = [joint for joint in self.joints if any(joint.program is each for each in self.programs)]
-        if len({(joint.results, joint.differentiable, joint.gradients, joint.tape) for joint in joints}) != 1:
+        kinds = {(joint.results, joint.differentiable, joint.gradients, joint.tape, joint.passed) for joint in joints}
+        if len(kinds) != 1:
             raise NotGeneral("which results have gradients depends on the sizes")
         return made
 

@@ -54,6 +54,8 @@ class JointProgram:
         spent: results that require grad though the graph itself has differentiated and freed what leads to them, and
             what autograd says to whoever differentiates them again.
         differentiates: the graph itself asks the engine for gradients.
+        passed: numbers of the differentiable results that others are computed from. Their own gradients are the last of
+            what the graph returns.
     """
 
     program: AtenProgram
@@ -65,6 +67,7 @@ class JointProgram:
     plain: bool = False
     spent: dict[int, str] = field(default_factory=dict)
     differentiates: bool = False
+    passed: tuple[int, ...] = ()
 
     @property
     def forward_inputs(self) -> list[InputSpec]:
@@ -330,6 +333,7 @@ class _Finisher:
         self.leaves = leaves
         self.outputs = _JointOutputs(tracer, builder)
         self.tape = Tape((), ())
+        self.passed: tuple[int, ...] = ()
 
     def finish(self, result: Any) -> JointProgram:
         tracer, outputs = self.tracer, self.outputs
@@ -342,7 +346,8 @@ class _Finisher:
         results = len(outputs.nodes)
         spent = self._spent() if tracer.differentiated else {}
         positions = tuple(sorted(outputs.carriers.keys() - spent.keys()))
-        gradients = self._backward(positions)
+        handed = {spec.index for spec in specs if spec.kind in ("value", "alias_of_output") and spec.view is None}
+        gradients = self._backward(positions, handed)
         if not gradients:
             positions = ()
         graph = tracer.graph
@@ -360,8 +365,9 @@ class _Finisher:
             leaves=outputs.leaves,
         )  # fmt: skip
         return JointProgram(
-            program, results, positions, gradients, self.tape, spent=spent, differentiates=tracer.differentiated
-        )
+            program, results, positions, gradients, self.tape, spent=spent, differentiates=tracer.differentiated,
+            passed=self.passed,
+        )  # fmt: skip
 
     def _mutations(self) -> list[MutationSpec]:
         made: list[MutationSpec] = []
@@ -393,8 +399,12 @@ class _Finisher:
                 found[position] = str(error)
         return found
 
-    def _backward(self, positions: tuple[int, ...]) -> tuple[int, ...]:
-        """Ask the engine for the gradients; appends their nodes to the outputs, returns the inputs they belong to."""
+    def _backward(self, positions: tuple[int, ...], handed: set[int]) -> tuple[int, ...]:
+        """Ask the engine for the gradients; appends their nodes to the outputs, returns the inputs they belong to.
+
+        Arguments:
+            handed: positions of the results that the program sees as they are.
+        """
         tracer, outputs = self.tracer, self.outputs
         if not positions:
             return ()
@@ -405,8 +415,11 @@ class _Finisher:
         tracer.backward = True
         try:
             with tracer:
-                self.tape = read_tape(carriers, wanted)
-                grads = torch.autograd.grad(carriers, [leaf for _, leaf in wanted], tangents, allow_unused=True)
+                apart = [number for number, position in enumerate(positions) if position in handed]
+                self.tape = read_tape(carriers, wanted, apart)
+                passed = sorted(frozenset().union(*self.tape.passed))
+                sources = [*[leaf for _, leaf in wanted], *[carriers[number] for number in passed]]
+                grads = torch.autograd.grad(carriers, sources, tangents, allow_unused=True)
                 time_limit.begin(None)
         except AutogradError:
             raise
@@ -424,6 +437,10 @@ class _Finisher:
             raise AutogradError("results require grad, and no input of the graph has a gradient")
         with torch.no_grad():
             outputs.nodes += [self._gradient(grad) for grad in found.values()]
+            values = {n: tracer.tensor(g).value for n, g in zip(passed, grads[len(wanted) :]) if g is not None}
+            values = {n: value for n, value in values.items() if not (value.held.conj or value.held.neg)}
+            outputs.nodes += [tracer.read(value) for value in values.values()]
+            self.passed = tuple(values)
         return tuple(found)
 
     def _unseen_leaves(self, carriers: list[torch.Tensor], known: set[int]) -> list[tuple[int, torch.Tensor]]:

@@ -25,53 +25,75 @@ class Tape:
         included; none when nothing was saved for it.
     reached: positions of the inputs that the result leads to. Other inputs have no gradient when it is differentiated.
     nodes: a number for the node that made the result, in the order of these: the same for results of one operation.
+    passed: the other results (by their numbers, those of `apart` alone) that lie next on the way to the inputs.
+    alone: positions of the inputs that the result leads to past none of these.
     """
 
     conflicts: tuple[int, ...]
     reached: tuple[frozenset[int], ...]
     nodes: tuple[int, ...] = ()
+    passed: tuple[frozenset[int], ...] = ()
+    alone: tuple[frozenset[int], ...] = ()
 
     def leads_to(self, given: Sequence[bool]) -> frozenset[int]:
         """The inputs that one of the results leads to."""
         return frozenset().union(*[reached for reached, one in zip(self.reached, given) if one])
 
 
-def read_tape(results: Sequence[torch.Tensor], inputs: Iterable[tuple[int, torch.Tensor]]) -> Tape:
+def read_tape(
+    results: Sequence[torch.Tensor], inputs: Iterable[tuple[int, torch.Tensor]], apart: Iterable[int] = ()
+) -> Tape:
     """The tape between results and leaves, as autograd recorded it. To be read before the engine frees it.
 
     Arguments:
         inputs: (position, leaf) pairs.
+        apart: numbers of the results that the program sees as they are, which may look at their gradients.
     """
     roots = [result.grad_fn for result in results]
     seen: dict[Any, int] = {}  # node -> the results that lead to it
     for index, root in enumerate(roots):
         if root is not None:
             seen[root] = seen.get(root, 0) | 1 << index
+    direct = dict(seen)  # the same, past no result that is apart
+    arrived = {(roots[number], results[number].output_nr): 0 for number in apart if roots[number] is not None}
     positions: dict[int, set[int]] = {}
     for position, leaf in inputs:
         positions.setdefault(id(leaf), set()).add(position)
     reached: list[set[int]] = [set() for _ in results]
+    alone: list[set[int]] = [set() for _ in results]
     conflicts = [0] * len(results)
     for node in _results_first(roots):
-        mask = seen[node]
-        for following, _ in node.next_functions:
+        mask, near = seen[node], direct.get(node, 0)
+        for following, place in node.next_functions:
             if following is not None:
                 seen[following] = seen.get(following, 0) | mask
+                if (following, place) in arrived:
+                    arrived[following, place] |= near
+                else:
+                    direct[following] = direct.get(following, 0) | near
         found = positions.get(id(getattr(node, "variable", None)))
         if found or _holds_tensors(node):
             for index in range(len(results)):
                 if mask >> index & 1:
                     if found:
                         reached[index] |= found
+                        alone[index] |= found if near >> index & 1 else set()
                     else:
                         conflicts[index] |= mask
     for index, result in enumerate(results):
-        reached[index] |= positions.get(id(result), set())
+        own = positions.get(id(result), set())
+        reached[index] |= own
+        alone[index] |= own
     made = sorted({root for root in roots if root is not None}, key=compat.sequence_number)
     numbers = {node: number for number, node in enumerate(made)}
     # a leaf has no node: hooks are its own
     nodes = [len(roots) + index if root is None else numbers[root] for index, root in enumerate(roots)]
-    return Tape(tuple(conflicts), tuple([frozenset(one) for one in reached]), tuple(nodes))
+    passed = [
+        frozenset(d for d, root in enumerate(roots) if arrived.get((root, results[d].output_nr), 0) >> index & 1)
+        for index in range(len(results))
+    ]
+    sets = (tuple([frozenset(one) for one in each]) for each in (reached, passed, alone))
+    return Tape(tuple(conflicts), next(sets), tuple(nodes), next(sets), next(sets))
 
 
 def _results_first(roots: Iterable[Any]) -> list[Any]:

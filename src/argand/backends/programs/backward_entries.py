@@ -9,7 +9,7 @@ from typing import Any
 from argand.errors import CacheError
 from argand.runtime import cache
 
-_FORMAT = 1
+_FORMAT = 2
 
 
 def write(key: str, content: dict[str, Any]) -> None:

@@ -23,7 +23,7 @@ from argand.graph.nodes import program_codec
 from argand.graph.nodes.program import AtenProgram
 from argand.runtime.environment import environment
 from argand.runtime.recipes import recipe_of
-from argand.runtime.tape.plan import Plan, pairs
+from argand.runtime.tape.plan import Kind, Plan, pairs
 
 _ALONE = "it is compiled by each process"
 
@@ -71,9 +71,8 @@ class KeptBackward:
             around = environment(devices_in(self.cut.backward))
         except ToolchainError as error:
             raise CacheError(str(error), remedy=_ALONE) from error
-        tape = (self.tape.conflicts, tuple([tuple(sorted(one)) for one in self.tape.reached]))
-        moves = (self.plan, pairs(self.cut.arguments), _gradients(self.cut.gradients))
-        parts = (recipe.parts(), text, moves, tape, self._replay)
+        moves = (self.plan, pairs(self.cut.arguments), _gradients(self.cut.gradients), _gradients(self.cut.passed))
+        parts = (recipe.parts(), text, moves, _tape(self.tape), self._replay)
         return hashlib.sha256(f"backward\n{around}\n{parts!r}".encode()).hexdigest()[:40]
 
     def _write(self) -> None:
@@ -83,23 +82,33 @@ class KeptBackward:
 
     def content(self) -> dict[str, Any]:
         """What is told of the backward, in plain values."""
-        made = {given: call for given, call in self.backward.made.items() if _program(call)}
+        made = [
+            (kind, given, call)
+            for kind, backward in self.backward.kinds.items()
+            for given, call in backward.made.items()
+            if _program(call)
+        ]
         every = (1 << len(self.plan.differentiable)) - 1
-        alive = {every & ~self.plan.spent(given) for given in made}
+        alive = {every & ~self.plan.spent(given) for _, given, _ in made}
         return {
             "graph": self._graph,
             "again": self._replay,
             "arguments": pairs(self.cut.arguments),
             "gradients": _gradients(self.cut.gradients),
-            "conflicts": self.tape.conflicts,
-            "reached": tuple([tuple(sorted(one)) for one in self.tape.reached]),
-            "parts": tuple([self._part(given, call) for given, call in made.items()]),
+            "passed": _gradients(self.cut.passed),
+            "reached": _tape(self.tape),
+            "parts": tuple([self._part(*one) for one in made]),
             "read": tuple([(mask, pairs(sorted(self.backward.read_by(mask), key=str))) for mask in alive if mask]),
         }
 
-    def _part(self, given: tuple[bool, ...], call: Callable[..., Any]) -> tuple[Any, ...]:
-        part = self.backward.part(given)
-        return given, pairs(part.arguments), _gradients(part.gradients), _program(call)
+    def _part(self, kind: Kind, given: tuple[bool, ...], call: Callable[..., Any]) -> tuple[Any, ...]:
+        part = self.backward.of_kind(kind).part(given)
+        return kind, given, pairs(part.arguments), _gradients(part.gradients), _program(call)
+
+
+def _tape(tape: Tape) -> tuple[Any, ...]:
+    sets = (tape.reached, tape.passed, tape.alone)
+    return tape.conflicts, *[tuple([tuple(sorted(one)) for one in each]) for each in sets]
 
 
 def _gradients(gradients: dict[int, Any]) -> tuple[tuple[int, str, int], ...]:

@@ -14,9 +14,10 @@ what its gradients depend on, inputs that are gone or that were written to since
 
 from __future__ import annotations
 
+import contextlib
 import operator
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -143,16 +144,41 @@ class Differentiable:
             found = self._facts = self._find_out()
         return found
 
-    def gradients(self, call: Inputs, grads: Sequence[Any]) -> tuple[Any, ...]:
+    def gradients(self, call: Inputs, grads: Sequence[Any], passed: Sequence[int] = ()) -> tuple[Any, ...]:
         """One gradient, or None, per input of the forward, each with its history.
 
         Arguments:
             grads: per result of the forward, its gradient or None.
+            passed: positions of results whose gradients are theirs as a whole, whatever others contribute to them.
 
         Raises:
             NotAgain: the graph cannot run once more.
             RuntimeError: an input was written to since.
         """
+        facts, inputs, results = self._run_again(call)
+        came: dict[int, Any] = {}
+        with contextlib.ExitStack() as hooks:
+            for position in passed:
+                hooks.enter_context(_stopped_at(results[position], position, grads[position], came))
+            wanted = [position for position, value in enumerate(inputs) if _requires_grad(value)]
+            found: list[Any] = [None] * len(inputs)
+            for position, gradient in zip(wanted, self._made(facts, results, grads, [inputs[p] for p in wanted])):
+                found[position] = gradient
+        return tuple(found)
+
+    def contributions(self, call: Inputs, grads: Sequence[Any], passed: Sequence[int]) -> tuple[Any, ...]:
+        """One gradient, or None, per result at the positions `passed`: what comes to it past none of the others."""
+        facts, _, results = self._run_again(call)
+        came: dict[int, Any] = {}
+        others = [position for position in passed if grads[position] is None]
+        with contextlib.ExitStack() as hooks:
+            for position in others:
+                hooks.enter_context(_stopped_at(results[position], position, None, came))
+            self._made(facts, results, grads, [results[position] for position in others])
+        return tuple([came.get(position) for position in passed])
+
+    def _run_again(self, call: Inputs) -> tuple[Facts, list[Any], dict[int, Any]]:
+        """The inputs that autograd records now, and the differentiable results."""
         facts = self.facts()
         if facts.refused:
             raise NotAgain(facts.refused)
@@ -162,16 +188,12 @@ class Differentiable:
             # Each input once, even where two are the same tensor: its gradient is not to count for both.
             placed = enumerate(values)  # (the graph has its constants itself)
             inputs = [v.view_as(v) if _requires_grad(v) and position in tensors else v for position, v in placed]
-            results = self._results(facts, inputs, call)
-        wanted = [position for position, value in enumerate(inputs) if _requires_grad(value)]
+            return facts, inputs, self._results(facts, inputs, call)
+
+    def _made(self, facts: Facts, results: dict[int, Any], grads: Sequence[Any], wanted: list[Any]) -> tuple[Any, ...]:
         pairs = [(results[r], grads[r]) for r in self.differentiable if grads[r] is not None]
         pairs = [(result, grad) for result, grad in pairs if result.requires_grad]
-        found: list[Any] = [None] * len(inputs)
-        if pairs and wanted:
-            made = _differentiated(pairs, [inputs[position] for position in wanted], facts.replayed)
-            for position, gradient in zip(wanted, made):
-                found[position] = gradient
-        return tuple(found)
+        return _differentiated(pairs, wanted, facts.replayed) if pairs and wanted else ()
 
     def _results(self, facts: Facts, inputs: list[Any], call: Inputs) -> dict[int, Any]:
         """The differentiable results of another run, by position."""
@@ -190,6 +212,22 @@ class Differentiable:
         with torch.set_grad_enabled(facts.began_with_grad):
             results = compat.tree_flatten(self.graph(*_arguments(facts, inputs)))[0]
         return {result: results[place] for result, place in facts.places}
+
+
+@contextlib.contextmanager
+def _stopped_at(result: torch.Tensor, position: int, grad: Any, came: dict[int, Any]) -> Iterator[None]:
+    """While autograd differentiates: what comes to a result is noted, and goes on as `grad` (or zeros)."""
+
+    def hook(arrived: torch.Tensor) -> torch.Tensor:
+        came[position] = arrived
+        instead: torch.Tensor = torch.zeros_like(arrived) if grad is None else grad
+        return instead
+
+    handle = result.register_hook(hook)
+    try:
+        yield
+    finally:
+        handle.remove()
 
 
 def _differentiated(pairs: list[tuple[Any, Any]], inputs: list[Any], replayed: bool) -> tuple[Any, ...]:

@@ -7,33 +7,15 @@ from typing import Any
 
 import torch
 
-from argand._core.calls import uncaptured
 from argand.graph import compat
 from argand.runtime.recipes import with_recipe
-from argand.runtime.tape.again import Differentiable, Inputs, NotAgain
-from argand.runtime.tape.moves import Backwards, Left, Moves
+from argand.runtime.tape.again import Differentiable, Inputs
+from argand.runtime.tape.gradients import Gradients
+from argand.runtime.tape.moves import Backwards
 from argand.runtime.tape.plan import Plan
+from argand.runtime.tape.result_nodes import ResultNodes, are_apart, has_own_nodes
 
 Boxed = Callable[[list[Any]], Sequence[torch.Tensor]]
-
-
-def _gradients(
-    moves: Moves, again: Differentiable, given: Any, saved: Any, anchor: torch.Tensor | None, grads: Any, ctx: Any
-) -> Any:
-    if ctx.computed is not None:  # compiled autograd has computed the gradients for these results
-        ctx.computed = None
-        return (None,) * moves.plan.inputs
-    if not torch.is_grad_enabled():  # by operations, where compiled autograd is to see them
-        return moves.gradients(given, saved, grads, ctx.numbers, ctx.by_operations)
-    try:
-        return again.gradients(ctx.inputs, grads)
-    except NotAgain as refused:
-        reason = str(refused)
-    if anchor is None:
-        raise RuntimeError(_TWICE.format(reason=reason))
-    with torch.no_grad():
-        found = moves.gradients(given, saved, grads, ctx.numbers)
-    return _once(found, (anchor, *grads), reason)
 
 
 def training_function(plan: Plan, forward: Boxed, backwards: Backwards, again: Differentiable) -> Callable[..., Any]:
@@ -44,15 +26,22 @@ def training_function(plan: Plan, forward: Boxed, backwards: Backwards, again: D
         backwards: has the compiled backwards; the same calling convention.
         again: for gradients that are to be differentiated again.
     """
-    moves = Moves(plan, backwards)
+    gradients = Gradients(plan, backwards, again)
+    own_nodes = has_own_nodes(plan)
+    # what no result leads to is no input of the node: its hooks are not called
+    connected = [position for position in range(plan.inputs) if position not in plan.unreached]
 
     class CompiledFunction(torch.autograd.Function):
-        """One call of the compiled graph. Its last result is empty: it stands for all that gradients depend on."""
+        """One call of the compiled graph. Its last result is empty: it stands for all that gradients depend on.
 
-        compiled_moves = moves  # for compiled autograd, as are `by_operations` and `computed`: see `_gradients`
+        It is handed the inputs, and then those that it has gradients for.
+        """
+
+        # for compiled autograd, as are `by_operations` and `computed`: see `Gradients`
+        compiled_moves = gradients.moves("whole")
 
         @staticmethod
-        def forward(ctx: Any, *inputs: Any) -> Any:
+        def forward(ctx: Any, inputs: Sequence[Any], *_: Any) -> Any:
             out = forward(list(inputs))
             if plan.written:
                 _write_back(plan, inputs, out)
@@ -74,56 +63,15 @@ def training_function(plan: Plan, forward: Boxed, backwards: Backwards, again: D
 
         @staticmethod
         def backward(ctx: Any, *grads: Any) -> Any:
-            given = ctx.computed or moves.given(grads)
-            left: Left | None = ctx.left
-            spent = 0 if left is None else left.spent
-            if left is None or any(one and spent >> k & 1 for k, one in enumerate(given)):  # autograd says: freed
-                *saved, anchor = ctx.saved_tensors
-            else:
-                saved, anchor = left.tensors(), None
-            if not compat.keeps_graph():
-                spent |= moves.conflicts(given)
-                ctx.left = moves.left(saved, spent)
-                ctx.maybe_clear_saved_tensors()
-            left = None
-            # The user's `backward()` may be called by a frame that is watched.
-            return uncaptured(_gradients, moves, again, given, saved, anchor, grads, ctx)
+            found = gradients.of_inputs(ctx, grads, keep=compat.keeps_graph(), apart=own_nodes and are_apart(ctx))
+            return (None, *[found[position] for position in connected])
 
-    return _with_own_nodes(CompiledFunction.apply, plan.apart) if plan.apart else CompiledFunction.apply
-
-
-class Together(torch.autograd.Function):
-    """Stands for an operation with several results: hooks of all are called when a gradient comes to one."""
-
-    @staticmethod
-    def forward(ctx: Any, *results: torch.Tensor) -> Any:
-        ctx.set_materialize_grads(False)
-        return tuple([result.detach() for result in results])
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Any) -> Any:
-        return grads
-
-
-def _with_own_nodes(apply: Callable[..., Any], apart: Sequence[tuple[int, ...]]) -> Callable[..., Any]:
-    """The results on nodes of their own, which a backward that does not come to them leaves alone, with their hooks.
-
-    Arguments:
-        apart: positions of the results that share a node.
-    """
-    add = compat.node_adder()
+    apply = CompiledFunction.apply
 
     def call(*inputs: Any) -> Any:
-        out = list(apply(*inputs))
-        for group in apart:  # in eager's order, in which hooks run
-            if add is not None and len(group) == 1:
-                add(out[group[0]])
-            else:
-                for position, result in zip(group, Together.apply(*[out[i] for i in group])):
-                    out[position] = result
-        return out
+        return apply(inputs, *([inputs[position] for position in connected] if plan.unreached else inputs))
 
-    return call
+    return ResultNodes(plan, gradients).around(call) if own_nodes else call
 
 
 def without_base(result: torch.Tensor) -> torch.Tensor:
@@ -162,37 +110,6 @@ def _alone(kept: torch.Tensor) -> torch.Tensor:
     """A kept tensor that shares no memory with others: hooks may write its storage to a file, say."""
     dense = kept.numel() * kept.element_size() == kept.untyped_storage().nbytes()
     return kept if dense else kept.clone()
-
-
-class _Once(torch.autograd.Function):
-    """Gradients that cannot be differentiated again; whoever tries is told so."""
-
-    @staticmethod
-    def forward(ctx: Any, reason: str, count: int, *tensors: torch.Tensor) -> Any:
-        ctx.reason = reason
-        return tensors[:count]
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Any) -> Any:
-        raise RuntimeError(_TWICE.format(reason=ctx.reason))
-
-
-def _once(found: tuple[Any, ...], sources: tuple[Any, ...], reason: str) -> tuple[Any, ...]:
-    """Gradients computed under `create_graph=True`. They depend on what the graph read, as nobody recorded, and on the
-    gradients that came in: `sources` lead autograd to all of these, which would else be taken for constants."""
-    given = [grad for grad in found if grad is not None]
-    if not given:
-        return found
-    leading = [source for source in sources if source is not None and source.requires_grad]
-    marked = iter(_Once.apply(reason, len(given), *given, *leading))
-    return tuple([None if grad is None else next(marked) for grad in found])
-
-
-_TWICE = (
-    "argand: a gradient of a gradient was asked for (create_graph=True) through a compiled graph that cannot run once "
-    "more for it: {reason}. Keep the part that needs second derivatives out of the compiled function, or run it with "
-    'backend="eager".'
-)
 
 
 def with_tape(recorded: Callable[..., Any], plain: Callable[..., Any]) -> Callable[..., Any]:

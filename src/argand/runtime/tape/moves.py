@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import torch
 
 from argand.graph import compat
-from argand.runtime.tape.plan import Part, Plan, Slot, Tangent
+from argand.runtime.tape.plan import Kind, Part, Plan, Slot, Tangent
 
 Boxed = Callable[[list[Any]], Sequence[torch.Tensor]]
 Given = tuple[bool, ...]
@@ -23,6 +23,7 @@ class Backwards(Protocol):
     def run_eagerly(self, given: Given, reason: str) -> Boxed: ...
     def operations(self, given: Given) -> Boxed: ...
     def read_by(self, results: int) -> set[Slot]: ...
+    def of_kind(self, kind: Kind) -> Backwards: ...
 
 
 @dataclass(slots=True)
@@ -58,11 +59,13 @@ class Moves:
 
     Arguments:
         backwards: makes the compiled backwards.
+        kind: of these.
     """
 
-    def __init__(self, plan: Plan, backwards: Backwards) -> None:
-        self.backwards = backwards
+    def __init__(self, plan: Plan, backwards: Backwards, kind: Kind = "whole") -> None:
+        self.backwards = backwards.of_kind(kind)
         self.plan = plan
+        self._count = len(plan.passed) if kind == "passed" else plan.inputs
         self.differentiable = plan.differentiable
         self.saved = plan.saved
         self._parts: dict[Given, _Part] = {}
@@ -101,12 +104,12 @@ class Moves:
         numbers: tuple[Any, ...],
         by_operations: bool = False,
     ) -> tuple[Any, ...]:
-        """One gradient, or None, per input of the forward. Takes what is in `saved` out of it.
+        """One gradient, or None, per input of the forward, or passed result. Takes what is in `saved` out of it.
 
         Arguments:
             by_operations: by ATen operations that a dispatch mode sees.
         """
-        found: list[Any] = [None] * self.plan.inputs
+        found: list[Any] = [None] * self._count
         if not any(given):
             return tuple(found)
         part = self._parts.get(given)

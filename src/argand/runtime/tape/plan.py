@@ -7,6 +7,27 @@ from typing import Any, Literal, Protocol
 
 import torch
 
+Kind = Literal["whole", "passed", "apart"]
+"""Which backward: "whole" gives the inputs' gradients; "passed" what results contribute to the gradients of those that
+they are computed from; "apart" the inputs' gradients where these have met at the results."""
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Results of one operation of eager's.
+
+    Arguments:
+        numbers: of the results, among those that are differentiable.
+        seen: one of them is a result that the program sees.
+        passed: numbers of the results that lie next on their way to the inputs.
+        classes: places of the plan's `classes` that they lead to.
+    """
+
+    numbers: tuple[int, ...]
+    seen: bool
+    passed: tuple[int, ...]
+    classes: tuple[int, ...]
+
 
 @dataclass(frozen=True, slots=True)
 class Slot:
@@ -56,7 +77,11 @@ class Plan:
         tangents: the layouts of their gradients.
         conflicts: per gradient, the results (bit `1 << k` for result k) that cannot be differentiated any more.
         seeds: outputs of the forward that are the seeds it drew.
-        apart: the results that the program sees, by eager's nodes that made them; none where all are of one node.
+        groups: the results by eager's nodes that made them, in their order.
+        passed: numbers of the results that others are computed from, in the order of their backward's gradients.
+        opaque: numbers of such results whose gradient is not known on the way.
+        classes: positions of the inputs that require grad, together where the same results lead to them.
+        unreached: positions of those that no result leads to.
     """
 
     inputs: int
@@ -74,7 +99,11 @@ class Plan:
     tangents: tuple[Tangent, ...]
     conflicts: tuple[int, ...]
     seeds: tuple[int, ...]
-    apart: tuple[tuple[int, ...], ...]
+    groups: tuple[Group, ...]
+    passed: tuple[int, ...]
+    opaque: tuple[int, ...]
+    classes: tuple[tuple[int, ...], ...]
+    unreached: tuple[int, ...]
 
     def spent(self, given: tuple[bool, ...]) -> int:
         """The results that cannot be differentiated any more after those that are `given`."""
@@ -88,6 +117,7 @@ class Plan:
         """The plan as tuples."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         values["saved"] = pairs(self.saved)
+        values["groups"] = tuple([(one.numbers, one.seen, one.passed, one.classes) for one in self.groups])
         values["tangents"] = tuple([(one.size, one.stride, one.dtype, one.device, one.layout) for one in self.tangents])
         return tuple(values.values())
 
@@ -96,6 +126,7 @@ def plan_of(described: tuple[Any, ...]) -> Plan:
     """The plan again."""
     values = dict(zip([field.name for field in fields(Plan)], described))
     values["saved"] = slots(values["saved"])
+    values["groups"] = tuple([Group(*one) for one in values["groups"]])
     values["tangents"] = tuple([Tangent(*one) for one in values["tangents"]])
     return Plan(**values)
 

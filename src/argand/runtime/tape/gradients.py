@@ -1,0 +1,141 @@
+"""The gradients of one call of a compiled graph: of its inputs, and what results contribute to each other's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from argand._core.calls import uncaptured
+from argand.runtime.tape.again import Differentiable, NotAgain
+from argand.runtime.tape.moves import Backwards, Left, Moves
+from argand.runtime.tape.plan import Kind, Plan
+
+
+class Gradients:
+    """Computes them, from what a call's node of autograd's has kept.
+
+    Arguments:
+        backwards: has the compiled backwards.
+        again: for gradients that are to be differentiated again.
+    """
+
+    def __init__(self, plan: Plan, backwards: Backwards, again: Differentiable) -> None:
+        self.plan = plan
+        self._backwards = backwards
+        self._again = again
+        self._moves: dict[Kind, Moves] = {"whole": Moves(plan, backwards)}
+        self._passed = [plan.differentiable[number] for number in plan.passed]
+
+    def of_inputs(self, node: Any, grads: Sequence[Any], *, keep: bool, apart: bool = False) -> tuple[Any, ...]:
+        """One gradient, or None, per input of the forward.
+
+        Arguments:
+            grads: per result of the forward, its gradient or None.
+            keep: the call can be differentiated again afterwards (`retain_graph=True`).
+            apart: what results contribute to each other's gradients is among the grads.
+        """
+        moves = self.moves("apart" if apart else "whole")
+        given = node.computed or moves.given(grads)
+        saved = self._saved(node, given)
+        anchor = saved.pop()
+        if not keep:
+            left: Left | None = node.left
+            spent = moves.conflicts(given) | (0 if left is None else left.spent)
+            node.left = self.moves("whole").left(saved, spent)
+            node.maybe_clear_saved_tensors()
+        if node.computed is not None:  # compiled autograd has computed the gradients for these results
+            node.computed = None
+            return (None,) * self.plan.inputs
+        passed = self._passed if apart else []
+
+        def differentiable() -> tuple[Any, ...]:
+            return self._again.gradients(node.inputs, grads, passed)
+
+        # The user's `backward()` may be called by a frame that is watched.
+        return uncaptured(self._found, moves, differentiable, given, saved, anchor, tuple(grads), node)
+
+    def of_passed(self, node: Any, grads: Sequence[Any]) -> dict[int, Any]:
+        """What results contribute to the gradients of others: their numbers -> gradients.
+
+        Arguments:
+            grads: per result of the forward, its gradient or None.
+        """
+        moves = self.moves("passed")
+        given = moves.given(grads)
+        saved = self._saved(node, given)
+        anchor = saved.pop()
+
+        def differentiable() -> tuple[Any, ...]:
+            return self._again.contributions(node.inputs, grads, self._passed)
+
+        found = uncaptured(self._found, moves, differentiable, given, saved, anchor, tuple(grads), node)
+        return dict(zip(self.plan.passed, found))
+
+    def moves(self, kind: Kind) -> Moves:
+        """What moves around the backward of a kind."""
+        found = self._moves.get(kind)
+        if found is None:
+            found = self._moves[kind] = Moves(self.plan, self._backwards, kind)
+        return found
+
+    def _saved(self, node: Any, given: tuple[bool, ...]) -> list[Any]:
+        """What the forward kept, and the anchor, which is None when all else was freed."""
+        left: Left | None = node.left
+        if left is None or any(one and left.spent >> k & 1 for k, one in enumerate(given)):  # autograd says: freed
+            return list(node.saved_tensors)
+        return [*left.tensors(), None]
+
+    def _found(
+        self,
+        moves: Moves,
+        differentiable: Callable[[], tuple[Any, ...]],
+        given: tuple[bool, ...],
+        saved: list[Any],
+        anchor: torch.Tensor | None,
+        grads: tuple[Any, ...],
+        node: Any,
+    ) -> tuple[Any, ...]:
+        if not torch.is_grad_enabled():  # by operations, where compiled autograd is to see them
+            return moves.gradients(given, saved, grads, node.numbers, node.by_operations)
+        try:
+            return differentiable()
+        except NotAgain as refused:
+            reason = str(refused)
+        if anchor is None:
+            raise RuntimeError(_TWICE.format(reason=reason))
+        with torch.no_grad():
+            found = moves.gradients(given, saved, grads, node.numbers)
+        return _once(found, (anchor, *grads), reason)
+
+
+class _Once(torch.autograd.Function):
+    """Gradients that cannot be differentiated again; whoever tries is told so."""
+
+    @staticmethod
+    def forward(ctx: Any, reason: str, count: int, *tensors: torch.Tensor) -> Any:
+        ctx.reason = reason
+        return tensors[:count]
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        raise RuntimeError(_TWICE.format(reason=ctx.reason))
+
+
+def _once(found: tuple[Any, ...], sources: tuple[Any, ...], reason: str) -> tuple[Any, ...]:
+    """Gradients computed under `create_graph=True`. They depend on what the graph read, as nobody recorded, and on the
+    gradients that came in: `sources` lead autograd to all of these, which would else be taken for constants."""
+    given = [grad for grad in found if grad is not None]
+    if not given:
+        return found
+    leading = [source for source in sources if source is not None and source.requires_grad]
+    marked = iter(_Once.apply(reason, len(given), *given, *leading))
+    return tuple([None if grad is None else next(marked) for grad in found])
+
+
+_TWICE = (
+    "argand: a gradient of a gradient was asked for (create_graph=True) through a compiled graph that cannot run once "
+    "more for it: {reason}. Keep the part that needs second derivatives out of the compiled function, or run it with "
+    'backend="eager".'
+)
