@@ -16,7 +16,7 @@ import argand
 import warm
 from argand._core import _C
 from argand.errors import ConfigError
-from argand.graph import compat
+from argand.graph import profiler_compat
 from argand.runtime import profile as kernel_profile
 from helpers import assert_same
 
@@ -131,11 +131,11 @@ def test_nothing_is_called_without_a_profiler(monkeypatch: pytest.MonkeyPatch) -
 
     def refuse(name: str, values: tuple[Any, ...] = ()) -> Any:
         calls.append(name)
-        return compat.profiler_range(name, values)
+        return profiler_compat.profiler_range(name, values)
 
     compiled, inputs = compiled_function()
     try:
-        _C.set_profiler(*compat.profiler_flag(), refuse, lambda: bool(calls.append("wanted")) or True)
+        _C.set_profiler(*profiler_compat.profiler_flag(), refuse, lambda: bool(calls.append("wanted")) or True)
         for _ in range(3):
             compiled(*inputs)
         assert calls == []
@@ -144,7 +144,7 @@ def test_nothing_is_called_without_a_profiler(monkeypatch: pytest.MonkeyPatch) -
         compiled(*inputs)
         assert len(calls) == 3
     finally:
-        _C.set_profiler(*compat.profiler_flag(), compat.profiler_range, kernel_profile.kernels_wanted)
+        _C.set_profiler(*profiler_compat.profiler_flag(), profiler_compat.profiler_range, kernel_profile.kernels_wanted)
 
 
 @pytest.mark.parametrize("where", ["make", "enter", "exit"])
@@ -171,7 +171,7 @@ def test_a_range_that_fails_does_not_fail_the_program(where: str) -> None:
         space["on"] = False
         assert_same(function(*inputs), compiled(*inputs))
     finally:
-        _C.set_profiler(*compat.profiler_flag(), compat.profiler_range, kernel_profile.kernels_wanted)
+        _C.set_profiler(*profiler_compat.profiler_flag(), profiler_compat.profiler_range, kernel_profile.kernels_wanted)
 
 
 def test_set_profiler_refuses_wrong_arguments() -> None:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Mapping
 
 from argand.config import config
-from argand.graph import compat
+from argand.graph import profiler_compat
 
 _KERNEL = re.compile(r"graph_\d+_cpp_fused_(?P<operations>.+)_\d+$")
 
@@ -44,7 +44,7 @@ def _before(name: str, eager: Mapping[str, float]) -> float:
 
 
 def _profiled(call: Callable[[], object]) -> dict[str, float]:
-    return {name: taken for name, taken in compat.operation_times(call).items() if _is_work(name)}
+    return {name: taken for name, taken in profiler_compat.operation_times(call).items() if _is_work(name)}
 
 
 def _is_work(name: str) -> bool:

@@ -21,7 +21,7 @@ from torch import fx
 from argand import events
 from argand._core.calls import uncaptured
 from argand.backends import blame
-from argand.graph import compat
+from argand.graph import compat, profiler_compat
 from argand.graph.metadata.strides import is_dense
 from argand.graph.nodes.devices import devices_of
 from argand.runtime.recipes import same_recipe
@@ -98,7 +98,7 @@ class _Contest:
 
     def _may_run(self, args: Sequence[Any]) -> bool:
         """Whether a copy of the call would do what the call does, and nobody looks on."""
-        space, flag = compat.profiler_flag()
+        space, flag = profiler_compat.profiler_flag()
         if space.get(flag) or compat.watched_by_modes():
             return False
         tensors = [arg for arg in args if isinstance(arg, torch.Tensor)]

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from argand.config import config
-from argand.graph.compat import profiler_flag, profiler_range
+from argand.graph.profiler_compat import profiler_flag, profiler_range
 
 Kernel = Callable[..., None]
 

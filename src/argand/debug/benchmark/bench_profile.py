@@ -12,7 +12,8 @@ import torch
 from argand.config import config
 from argand.debug import gpus
 from argand.debug.benchmark.work import GraphWork, Work, flops_of, is_library, profile_name
-from argand.graph.compat import DispatchMode, allocations
+from argand.graph.compat import DispatchMode
+from argand.graph.profiler_compat import allocations
 
 _ROOT = "argand bench iteration"
 _WRAPPERS = ("Argand-Compiled Region", "CompiledFunction", "autograd::engine", "torch::autograd::", "ProfilerStep")
