@@ -234,3 +234,29 @@ def test_lists_of_results_have_eagers_type(scales: Any) -> None:
 
     xs = [torch.ones(2), torch.ones(3)]
     assert type(argand.compile(scaled, backend="eager")(xs)) is type(scaled(xs))
+
+
+@pytest.mark.parametrize("name", [name for name in OPTIMIZERS if name not in ("LBFGS", "SparseAdam", "Muon")])
+@pytest.mark.parametrize("foreach", [False, True])
+def test_numbers_of_steps_are_as_exact_as_pythons(name: str, foreach: bool) -> None:
+    """Eager computes corrections of the step's number with Python's numbers, also where the step is a float32 tensor.
+
+    Beside parameters of float64 there are single numbers of float32, of which tensors are not told apart by type.
+    """
+    answers = []
+    for compiled in (False, True):
+        generator = torch.Generator().manual_seed(3)
+        params = [torch.randn(3, 4, generator=generator, dtype=torch.float64) for _ in range(2)]
+        params.append(torch.randn((), generator=generator, dtype=torch.float64))
+        params += [torch.randn((), generator=generator), torch.randn(3, generator=generator)]
+        optimizer = getattr(O, name)([param.requires_grad_() for param in params], foreach=foreach)
+        argand.reset()
+        step = argand.compile(optimizer.step, backend="eager") if compiled else optimizer.step
+        for _ in range(4):
+            for param in params:
+                param.grad = torch.randn(param.shape, generator=generator, dtype=param.dtype)
+            step()
+        answers.append([param.detach() for param in params])
+    for got, want in zip(*answers[::-1]):
+        exact = got.dtype is torch.float64 and not (foreach and name == "ASGD")  # whose lists have float32 rates
+        torch.testing.assert_close(got, want, rtol=1e-13 if exact else 1e-6, atol=1e-15 if exact else 1e-7)

@@ -23,6 +23,13 @@ def _number_of(step: torch.Tensor, param: torch.Tensor) -> torch.Tensor:
     return step.double().to(param.device)
 
 
+def number_of(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> object:
+    """`torch.optim.optimizer._get_value`: eager asks a tensor for its number."""
+    if len(args) != 1 or kwargs or not isinstance(args[0], torch.Tensor) or args[0].dtype is not torch.float32:
+        return NotImplemented
+    return state.interpreter.call(torch.Tensor.double, args, {})
+
+
 def _at_least(low: float, value: torch.Tensor) -> torch.Tensor:
     """`max(low, value)` of Python, for which nan is not the larger one."""
     return torch.where(value > low, value, low)
@@ -50,6 +57,32 @@ def radam(
         rectified = ((length - 4) * (length - 2) * longest / ((longest - 4) * (longest - 2) * length)) ** 0.5
         adapted = left**0.5 / square.sqrt().add_(eps) * rectified
         param.sub_(average / (1 - beta1**number) * lr * torch.where(length > 5.0, adapted, 1.0))
+
+
+def nadam(
+    params: Tensors, grads: Tensors, averages: Tensors, squares: Tensors, products: Tensors, steps: Tensors, *,
+    beta1: float, beta2: float, lr: float, weight_decay: float, momentum_decay: float, eps: float,
+    decoupled_weight_decay: bool, maximize: bool,
+) -> None:  # fmt: skip
+    """NAdam: the momentum grows with the steps; the product of those so far is kept, as exact as its tensor."""
+    for param, grad, average, square, product, step in zip(params, grads, averages, squares, products, steps):
+        grad = -grad if maximize else grad
+        step += 1
+        if weight_decay != 0:
+            if decoupled_weight_decay:
+                param.mul_(1 - lr * weight_decay)
+            else:
+                grad = grad.add(param, alpha=weight_decay)
+        number = _number_of(step, param)
+        momentum = beta1 * (1.0 - 0.5 * (0.96 ** (number * momentum_decay)))
+        following = beta1 * (1.0 - 0.5 * (0.96 ** ((number + 1) * momentum_decay)))
+        product.mul_(momentum.to(product.device, product.dtype))
+        so_far = _number_of(product, param)
+        average.lerp_(grad, 1 - beta1)
+        square.mul_(beta2).addcmul_(grad, grad, value=1 - beta2)
+        root = square.div(1 - beta2**number).sqrt().add_(eps)
+        param.sub_(grad / root * (lr * (1.0 - momentum) / (1.0 - so_far)))
+        param.sub_(average / root * (lr * following / (1.0 - so_far * following)))
 
 
 def asgd(

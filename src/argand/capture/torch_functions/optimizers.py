@@ -100,6 +100,12 @@ def _may_scale(scale: torch.Tensor, *scaled: torch.Tensor) -> bool:
     return plain and scale.dim() == 0 and not scale.requires_grad and same
 
 
+def _of_numbers(name: str, *tensors: torch.Tensor) -> bool:
+    """Whether all are single numbers, which a call in place computes as exactly as the most exact of them."""
+    kinds = {tensor.dtype for tensor in tensors}
+    return name.endswith("_") and not any(t.dim() for t in tensors) and kinds == {torch.float32, torch.float64}
+
+
 _FOREACH = named(torch, "_foreach_addcdiv _foreach_addcdiv_ _foreach_addcmul _foreach_addcmul_")
 
 
@@ -146,7 +152,7 @@ def _foreach_scaled(builder: GraphBuilder, func: Function, args: Args, kwargs: K
 def _add_scaled(
     builder: GraphBuilder, name: str, x: torch.Tensor, a: torch.Tensor, b: torch.Tensor, scale: torch.Tensor
 ) -> object:
-    if {a.dtype, b.dtype} != {x.dtype} or not _may_scale(scale, x, a):
+    if not _of_numbers(name, scale, x, a, b) and ({a.dtype, b.dtype} != {x.dtype} or not _may_scale(scale, x, a)):
         return NotImplemented
     scaled = builder.call(torch.Tensor.mul, (a, scale), {})
     change = builder.call(torch.Tensor.div if "div" in name else torch.Tensor.mul, (scaled, b), {})
