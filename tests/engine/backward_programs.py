@@ -110,10 +110,30 @@ def several_results(model: Any, step: int) -> None:
     @argand.compile
     def forward(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         y = model.a(x)
-        return y.sin(), model.b(y.relu())
+        z = model.b(y)
+        return z.sin(), model.b(y.relu()) * z
 
     first, second = forward(_x())
     (first.sum() * second.exp().mean()).backward()
+
+
+def chained_results(model: Any, step: int) -> None:
+    @argand.compile
+    def forward(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        y = model.b(model.a(x)).tanh()
+        return y, (y * y).sum()
+
+    first, second = forward(_x())
+    (first.sum() * second).backward()
+
+
+def results_of_some_leaves(model: Any, step: int) -> None:
+    @argand.compile
+    def forward(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        y = model.a(x)
+        return y.sin(), model.b(y.relu())
+
+    forward(_x())[0].sum().backward()
 
 
 def micro_batches(model: Any, step: int) -> None:
@@ -332,6 +352,7 @@ COMPILED: dict[str, tuple[Callable[[], nn.Module], Program]] = {
     "whole_compiled": (mlp, whole_compiled),
     "graph_break": (Two, graph_break),
     "several_results": (Two, several_results),
+    "chained_results": (Two, chained_results),
     "micro_batches": (mlp, micro_batches),
     "optimized": (mlp, optimized),
     "zeroed": (mlp, zeroed),
@@ -353,6 +374,7 @@ COMPILED: dict[str, tuple[Callable[[], nn.Module], Program]] = {
 ENGINE: dict[str, tuple[Callable[[], nn.Module], Program]] = {
     "in_place": (Two, in_place),
     "removed_hook": (Two, removed_hook),
+    "results_of_some_leaves": (Two, results_of_some_leaves),
     "tensor_hook": (Two, tensor_hook),
     "module_hook": (Two, module_hook),
     "node_hooks": (Two, node_hooks),
