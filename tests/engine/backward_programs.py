@@ -136,6 +136,15 @@ def results_of_some_leaves(model: Any, step: int) -> None:
     forward(_x())[0].sum().backward()
 
 
+def results_of_some_inputs(model: Any, step: int) -> None:
+    @argand.compile
+    def forward(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        y = model.a(x)
+        return y.sin(), model.b(y.relu()) * w
+
+    forward(_x(), model.b.bias * 2)[0].sum().backward()
+
+
 def micro_batches(model: Any, step: int) -> None:
     for _ in range(3):
         (model(_x()).square().sum() / 3).backward()
@@ -353,6 +362,7 @@ COMPILED: dict[str, tuple[Callable[[], nn.Module], Program]] = {
     "graph_break": (Two, graph_break),
     "several_results": (Two, several_results),
     "chained_results": (Two, chained_results),
+    "results_of_some_leaves": (Two, results_of_some_leaves),
     "micro_batches": (mlp, micro_batches),
     "optimized": (mlp, optimized),
     "zeroed": (mlp, zeroed),
@@ -374,7 +384,7 @@ COMPILED: dict[str, tuple[Callable[[], nn.Module], Program]] = {
 ENGINE: dict[str, tuple[Callable[[], nn.Module], Program]] = {
     "in_place": (Two, in_place),
     "removed_hook": (Two, removed_hook),
-    "results_of_some_leaves": (Two, results_of_some_leaves),
+    "results_of_some_inputs": (Two, results_of_some_inputs),
     "tensor_hook": (Two, tensor_hook),
     "module_hook": (Two, module_hook),
     "node_hooks": (Two, node_hooks),

@@ -5,14 +5,16 @@ passes it on the way from another result calls them with the gradient so far. Th
 that others are computed from is *passed*: while somebody looks at its gradient, the others' nodes hand it what they
 contribute, and the graph computes the inputs' gradients from the results' own.
 
-Where some inputs are reached from some results only, the graph's own node is no part of the tape: a backward that went
-through it would come to all inputs. A node for each kind of input is there instead; the first that runs, which is after
-the nodes of all results that a backward comes to, computes the gradients of all.
+Where some inputs are reached from some results only, a backward through the graph's own node would come to all of them,
+with nothing for some. That shows where these are no leaves, or have hooks. There, the graph's own node is no part of
+the tape, but a node for each kind of input is; the first that runs, which is after the nodes of all results that a
+backward comes to, computes the gradients of all.
 """
 
 from __future__ import annotations
 
 import functools
+import operator
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -52,14 +54,18 @@ class ResultNodes:
     """The nodes of a graph's calls.
 
     What a call knows hangs on the node of the whole graph: `runs`, the backwards that came to its results (by their
-    numbers: a hook may start another); `hooked`, a result that others are computed from has, or had, a hook; and weak
-    references to such results, to the nodes of results and to those of inputs.
+    numbers: a hook may start another); `by_input`, it is no part of the tape; `hooked`, a result that others are
+    computed from has, or had, a hook; and weak references to such results, to the nodes of results and to those of
+    inputs.
     """
 
     def __init__(self, plan: Plan, gradients: Gradients) -> None:
         self.plan = plan
         self.gradients = gradients
-        self.by_input = len(plan.classes) > 1
+        every = len(plan.groups)
+        counts = [sum(place in group.classes for group in plan.groups) for place in range(len(plan.classes))]
+        partly = [position for positions, count in zip(plan.classes, counts) if count < every for position in positions]
+        self.pick = operator.itemgetter(*partly, *partly[:1]) if partly else None
         followed = frozenset([*plan.passed, *plan.opaque])
         self.followed = frozenset(place for place, one in enumerate(plan.groups) if followed.intersection(one.numbers))
         device = plan.tangents[0].device
@@ -72,28 +78,30 @@ class ResultNodes:
         Arguments:
             apply: the function, which puts a call on the tape as one node.
         """
-        plan, by_input = self.plan, self.by_input
-        add = None if by_input else compat.node_adder()
-        groups = [
-            (place, group, len(group.numbers) == 1 and not group.passed and place not in self.followed)
-            for place, group in enumerate(plan.groups)
-            if by_input or group.seen or group.passed
+        plan, pick = self.plan, self.pick
+        add = compat.node_adder()
+        groups = list(enumerate(plan.groups))
+        plain = [
+            len(group.numbers) == 1 and not group.passed and place not in self.followed and add is not None
+            for place, group in groups
         ]
 
         def call(*inputs: Any) -> Any:
             held: list[Any] = []
             tokens = []
+            by_input = pick is not None and any(map(_shows, pick(inputs)))
             for places in plan.classes if by_input else ():
                 tokens.append(_Inputs.apply(self, held, places, *[inputs[place] for place in places]))
             out = list(apply(*inputs))
             node = out[plan.differentiable[0]].grad_fn
-            node.runs, node.hooked, node.results, node.looked_at = {}, False, [], []
+            node.runs, node.by_input, node.hooked, node.results, node.looked_at = {}, by_input, False, [], []
             node.inputs_nodes = [weakref.ref(token.grad_fn) for token in tokens]
             held.append(node)
-            for place, group, plain in groups:  # in eager's order, in which hooks run
-                if plain and add is not None:
-                    add(out[plan.differentiable[group.numbers[0]]])
-                else:
+            for place, group in groups:  # in eager's order, in which hooks run
+                if not by_input and plain[place] and add is not None:
+                    if group.seen:
+                        add(out[plan.differentiable[group.numbers[0]]])
+                elif by_input or group.seen or group.passed:
                     self._put(node, place, group, out, tokens)
             return out
 
@@ -103,7 +111,7 @@ class ResultNodes:
         """Put a node between results and the graph, or its inputs."""
         positions = [self.plan.differentiable[number] for number in group.numbers]
         results = [out[position] for position in positions]
-        leading = [tokens[at] for at in group.classes] if self.by_input else results
+        leading = [tokens[at] for at in group.classes] if node.by_input else results
         passed = [out[self.plan.differentiable[number]] for number in group.passed]
         made = Results.apply(self, node, place, results, probe().leaf, *leading, *passed)
         for position, result in zip(positions, made):
@@ -121,7 +129,7 @@ class ResultNodes:
         own: list[Any] = [None] * len(run.grads)
         for number, grad in zip(group.numbers, grads):
             own[plan.differentiable[number]] = grad
-            if self.by_input:
+            if node.by_input:
                 run.grads[plan.differentiable[number]] = grad
         if not (group.passed or plan.opaque) or all(grad is None for grad in grads):
             return {}
@@ -149,6 +157,11 @@ class ResultNodes:
         if not run.made:
             del node.runs[compat.running_backward()]
         return made
+
+
+def _shows(value: Any) -> bool:
+    """Whether it shows that a backward came to an input without a gradient for it."""
+    return value.grad_fn is not None or bool(value._backward_hooks)
 
 
 def are_apart(node: Any) -> bool:
@@ -183,8 +196,8 @@ class _Probe:
     """A leaf that nobody asks a gradient of: a backward comes to its node where it goes to all leaves."""
 
     def __init__(self) -> None:
-        with torch.enable_grad():
-            self.leaf = torch.zeros((), requires_grad=True)
+        with torch.enable_grad(), compat.outside_of_modes():
+            self.leaf = torch.zeros((), device="cpu", requires_grad=True)
             self.node = self.leaf.view_as(self.leaf).grad_fn.next_functions[0][0]
 
 
@@ -222,7 +235,7 @@ class Results(torch.autograd.Function):
         nodes: ResultNodes = ctx.nodes
         group = nodes.plan.groups[ctx.place]
         found = nodes.contributions(ctx.node, ctx.place, grads)
-        handed = [nodes.signal] * len(group.classes) if nodes.by_input else grads
+        handed = [nodes.signal] * len(group.classes) if ctx.node.by_input else grads
         return (None, None, None, None, None, *handed, *[found.get(number) for number in group.passed])
 
 
@@ -232,7 +245,7 @@ SILENT = "argand_silent"
 
 def hands_on(node: Any) -> bool:
     """Whether a node stands for results, and hands the graph's own node their gradients while nobody looks at them."""
-    return isinstance(node, _NODE) and not node.nodes.by_input and not node.node.hooked
+    return isinstance(node, _NODE) and not node.node.by_input and not node.node.hooked
 
 
 def _noticed(name: str) -> Callable[..., Any]:
