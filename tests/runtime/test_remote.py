@@ -184,6 +184,16 @@ def test_a_server_that_is_killed_and_one_that_is_full(tmp_path: Path, monkeypatc
         assert len(made) == 2
 
 
+def test_a_reset_ends_the_thread_that_talks_to_the_server(server: str) -> None:
+    mine = RemoteCache()
+    assert mine.fetch(f"{KEY}.so") is None
+    (thread,) = [thread for thread in threading.enumerate() if getattr(thread, "_target", None) == mine._worker._run]
+    mine.reset()
+    thread.join()
+    assert mine.fetch(f"{KEY}.so") is None and mine._worker is not None
+    mine.reset()
+
+
 def test_one_compiles_and_the_others_wait_for_its_entry(server: str, monkeypatch: pytest.MonkeyPatch) -> None:
     first, second = RemoteCache(), RemoteCache()
     name = f"{KEY}.so"

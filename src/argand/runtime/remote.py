@@ -141,12 +141,16 @@ class RemoteCache:
 
     def __init__(self) -> None:
         self.lock = fork_safe_lock()
+        self._process = os.getpid()
+        self._worker: _Worker | None = None
         self.reset()
 
     def reset(self) -> None:
-        """Forget troubles, and what was told of them."""
+        """Forget troubles, and what was told of them; the thread ends when it has done what it was asked."""
+        if self._worker is not None and self._process == os.getpid():
+            self._worker.asked.put(None)
         self._process = os.getpid()
-        self._worker: _Worker | None = None
+        self._worker = None
         self._resting_until, self._rest = 0.0, _REST
         self._warned: set[str] = set()
         self._waiting = 0
