@@ -157,7 +157,7 @@ def test_hook_goes_when_the_last_region_leaves() -> None:
 
     def hold() -> None:
         first_in.release()
-        second_out.acquire(timeout=10)
+        second_out.acquire(timeout=100)
 
     def quick() -> bool:
         return _C.is_hook_installed()
@@ -166,7 +166,7 @@ def test_hook_goes_when_the_last_region_leaves() -> None:
     region = _C.Region(Recorder(), KEY, quick)
     thread = threading.Thread(target=lambda: run(lambda info: None, hold))
     thread.start()
-    assert first_in.acquire(timeout=10)
+    assert first_in.acquire(timeout=100)
     assert region() is True and _C.is_hook_installed()
     second_out.release()
     thread.join()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -16,6 +15,27 @@ from argand import events
 from argand.backends import contest
 from argand.backends.blame import to_blame
 from argand.backends.contest import contested
+
+
+class Clock:
+    """What `contest` takes for the time: calls take what they are said to, however busy the machine is."""
+
+    now = 0.0
+
+    def perf_counter(self) -> float:
+        self.now += 1e-6
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+CLOCK = Clock()
+
+
+@pytest.fixture(autouse=True)
+def still(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(contest, "time", CLOCK)
 
 
 @pytest.fixture
@@ -37,14 +57,14 @@ def graph(function: Callable[..., Any], *examples: torch.Tensor, slow: bool = Tr
     def compiled(*args: Any) -> Any:
         calls.append(1)
         if slow:
-            time.sleep(0.03)
+            CLOCK.sleep(0.03)
         return gm.forward(*args)
 
     if not slow:
         original = gm.forward
 
         def forward(*args: Any) -> Any:
-            time.sleep(0.03)
+            CLOCK.sleep(0.03)
             return original(*args)
 
         gm.forward = forward  # type: ignore[method-assign]
@@ -149,7 +169,7 @@ def test_what_is_not_run_twice(refused: str, slower: list[events.Event]) -> None
     elif refused != "shared memory":
         y = torch.zeros(8, 8)
     calls: list[int] = []
-    compiled = lambda *args: (calls.append(1), time.sleep(0.01), gm.forward(*args))[2]  # noqa: E731
+    compiled = lambda *args: (calls.append(1), CLOCK.sleep(0.01), gm.forward(*args))[2]  # noqa: E731
     call = contested(compiled, gm, (x, y), choose=True)
     for _ in range(6):
         call(x, y)

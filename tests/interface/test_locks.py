@@ -40,7 +40,7 @@ def test_lock_that_another_thread_held_is_free_in_a_child() -> None:
     held.wait()
     child = os.fork()
     if child == 0:
-        os._exit(0 if lock.acquire(timeout=5) else 1)
+        os._exit(0 if lock.acquire(timeout=100) else 1)
     ended.set()
     thread.join()
     assert os.waitpid(child, 0)[1] == 0
@@ -75,7 +75,7 @@ for _ in range(12):
         os._exit(0 if argand.compile(f, backend="eager")(x) == 6 else 1)
     children.append(child)
 thread.join()
-end = time.monotonic() + 60
+end = time.monotonic() + 200
 while children and time.monotonic() < end:
     children = [child for child in children if os.waitpid(child, os.WNOHANG) == (0, 0)]
     time.sleep(0.01)
@@ -86,7 +86,7 @@ print("hanging children:", len(children))
 
 
 def test_child_forked_while_another_thread_imports_the_compiler() -> None:
-    done = warm.run(["-c", PROGRAM], timeout=120)
+    done = warm.run(["-c", PROGRAM])
     assert done.stdout == "hanging children: 0\n", done.stderr
 
 

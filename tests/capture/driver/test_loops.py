@@ -43,9 +43,9 @@ def forever(x: torch.Tensor, items: list[float]) -> Any:
 
 
 def seconds(program: Any, *args: Any) -> float:
-    start = time.perf_counter()
+    start = time.thread_time()
     program(*args)
-    return time.perf_counter() - start
+    return time.thread_time() - start
 
 
 @pytest.mark.parametrize("program", [written, comprehended, forever])

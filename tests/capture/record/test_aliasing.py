@@ -21,6 +21,6 @@ def test_pairs_of_a_mutated_tensor_and_another_that_share_memory() -> None:
 def test_the_thousands_of_tensors_of_an_optimizers_step_are_not_compared_in_pairs() -> None:
     tensors = [torch.zeros(1) for _ in range(6000)]
     tensors[7] = tensors[5999].view(1)
-    start = time.perf_counter()
+    start = time.thread_time()
     assert sharing(5000, tensors) == ((7, 5999),)
-    assert time.perf_counter() - start < 1.0  # comparing all pairs takes 2 s and more
+    assert time.thread_time() - start < 1.0  # comparing all pairs takes 2 s and more
