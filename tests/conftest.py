@@ -6,6 +6,7 @@ import gc
 import os
 import sys
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import pytest
 
@@ -27,6 +28,11 @@ def pytest_collection_finish() -> None:
         # For the samples of each operator of op_db it reads the sources of every frame of the stack (0.1 s), to find a
         # test of `unittest`'s: half of the time of what sweeps over op_db.
         utils.extract_test_fn = lambda: None
+    for name in ("cuda", "xpu", "mtia"):
+        # `torch.manual_seed` notes the text of its whole stack three times (2 ms), for devices that are not there.
+        module = sys.modules.get(f"torch.{name}")
+        if module is not None and hasattr(module, "traceback"):
+            module.traceback = SimpleNamespace(format_stack=list)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
