@@ -2,17 +2,20 @@
 
     python bench/distributed.py [--ranks 2] [--steps 30] [--no-torch] [--models gpt,cnn] [--bucket-mb 1]
     python bench/distributed.py --cold 8 [--models gpt] [--repeats 3]
+    python bench/distributed.py --trace overlap.json [--models gpt] [--ranks 2]
 
 Processes on this machine, gloo, one thread each. The systems take turns in one run, step by step; shown is the median
 time of a step (forward, backward with its reductions, optimizer), the slowest rank's, and the time of the first step.
 With --cold: the first call and backward of that many processes beside those of one, with an empty cache and with what
 they left in it; all begin at once, after their imports. Processor time is that of all processes, compilers included.
+With --trace: a Chrome trace (Perfetto, chrome://tracing) of one step of each process, by argand, after the first ones.
 """
 
 from __future__ import annotations
 
 import argparse
 import datetime
+import json
 import os
 import statistics
 import sys
@@ -122,6 +125,45 @@ def first_call(rank: int, name: str, ranks: int, folder: str) -> None:
     dist.destroy_process_group()
 
 
+def traced_step(rank: int, name: str, ranks: int, bucket_mb: float, folder: str) -> None:
+    """One rank's step, profiled."""
+    import argand
+
+    torch.set_num_threads(1)
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=ranks)
+    torch.manual_seed(0)
+    model = MODELS[name]()
+    call = argand.compile(DistributedDataParallel(model, bucket_cap_mb=bucket_mb))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for number in range(3):
+        one_step(model, call, optimizer, rank, number)
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        one_step(model, call, optimizer, rank, 3)
+    profile.export_chrome_trace(f"{folder}/{rank}.json")
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def trace(options: Any) -> None:
+    """Writes the steps of all ranks to one file; each process is a row of its own."""
+    spans: list[dict[str, Any]] = []
+    with tempfile.TemporaryDirectory() as folder:
+        name = options.models.split(",")[0]
+        mp.spawn(traced_step, args=(name, options.ranks, options.bucket_mb, folder), nprocs=options.ranks)
+        for rank in range(options.ranks):
+            found = json.loads(Path(folder, f"{rank}.json").read_text())
+            zero = float(found.get("baseTimeNanoseconds", 0)) / 1e3
+            own = [event for event in found["traceEvents"] if isinstance(event.get("pid"), int)]
+            process = next(event["pid"] for event in own if event.get("ph") == "X")
+            spans.append({"ph": "M", "pid": process, "name": "process_name", "args": {"name": f"rank {rank}"}})
+            for event in own:
+                if event.get("ph") != "M" or event.get("name") != "process_name":
+                    spans.append({**event, "ts": event["ts"] + zero} if "ts" in event else event)
+    Path(options.trace).write_text(json.dumps({"traceEvents": spans}))
+    print(f"{options.trace}: open it at https://ui.perfetto.dev")
+
+
 def cold(options: Any) -> None:
     """First calls of many ranks and of one, in turns."""
     table = Table(
@@ -161,10 +203,14 @@ def main() -> None:
     parser.add_argument("--models", default="gpt,llama,cnn")
     parser.add_argument("--bucket-mb", type=float, default=1.0)
     parser.add_argument("--cold", type=int, default=0, help="instead: first calls of that many ranks, and of one")
+    parser.add_argument("--trace", default="", help="instead: write a Chrome trace of a step to this file")
     parser.add_argument("--repeats", type=int, default=3)
     options = parser.parse_args()
     if options.cold:
         cold(options)
+        return
+    if options.trace:
+        trace(options)
         return
     with tempfile.TemporaryDirectory() as folder:
         mp.spawn(measure, args=(options, folder), nprocs=options.ranks)
