@@ -14,10 +14,11 @@ from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 import argand
+from argand.breaks.ids import IDS
 from distributed.models import CNN, GPT, Llama, batch
 from distributed.pipeline_programs import stages
 
-__all__ = ["both", "fsdp", "fsdp_steps", "stages", "tensor_parallel", "tensor_parallel_steps"]
+__all__ = ["both", "breaks", "fsdp", "fsdp_steps", "stages", "tensor_parallel", "tensor_parallel_steps"]
 
 
 class MLP(nn.Module):
@@ -132,4 +133,19 @@ def both(rank: int) -> dict[str, float]:
         # what is parallel computes on the same data
         errors = compare(rank // 2, lambda: made(make), way, steps=20)  # noqa: B023
         found.update({f"{make.__name__} {way}": error for way, error in errors.items()})
+    return found
+
+
+def breaks(rank: int) -> dict[str, list[str]]:
+    """Where the graphs of each kind of model break."""
+    found = {}
+    made: dict[str, Callable[[], nn.Module]] = {
+        "fsdp": lambda: sharded(GPT(layers=2)),
+        "tensor_parallel": lambda: parallel(MLP()),
+    }
+    for name, make in made.items():
+        argand.reset()
+        model = make()
+        reasons = argand.explain(model)(batch(model, 0, 0)).break_reasons
+        found[name] = [f"{IDS[reason.kind]} {reason.context}" for reason in reasons]
     return found

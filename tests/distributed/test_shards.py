@@ -33,5 +33,15 @@ def test_shards_parallel_layers_and_pipeline_stages() -> None:
 
 
 @pytest.mark.distributed
+def test_where_graphs_of_shards_break() -> None:
+    """At the hooks of a module, and where what they give reaches it; what torch does inside is none of argand's."""
+    for answer in run_ranks(PROGRAMS, ["breaks"]):
+        found = answer["breaks"]
+        assert isinstance(found, Mapping)
+        assert len(found["fsdp"]) <= 4 and len(found["tensor_parallel"]) <= 4, found
+        assert {reason.split()[0] for reasons in found.values() for reason in reasons} <= {"AG0105", "AG0089", "AG0038"}
+
+
+@pytest.mark.distributed
 def test_shards_of_parallel_layers() -> None:
     assert not wrong(run_ranks(PROGRAMS, ["both"], ranks=4), "both")

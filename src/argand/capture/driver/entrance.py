@@ -19,6 +19,8 @@ def answer_frame(info: _C.FrameInfo, *, region: Region) -> _C.Answer:
         return None
     if skip.why_never(info.code) is not None:
         return _C.SKIP_RECURSIVE if skip.with_callees(info.code) else _C.SKIP
+    if skip.is_text_of_torch(info.code, info.globals):
+        return _C.SKIP
     request = _request(info, region)
     entry = _stored(info, region, request) if request else None
     if entry is not None:

@@ -7,7 +7,7 @@ import functools
 import os
 import sysconfig
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -98,6 +98,11 @@ def why_never(code: types.CodeType) -> str | None:
     if ambiguous_names(code):
         return "two of its variables share a name"
     return None
+
+
+def is_text_of_torch(code: types.CodeType, namespace: Mapping[str, object]) -> bool:
+    """Whether a module of torch's made code from a text, as dataclasses' `__init__` is: no file tells of that."""
+    return code.co_filename == "<string>" and str(namespace.get("__name__")).partition(".")[0] == "torch"
 
 
 def is_torch(filename: str) -> bool:
