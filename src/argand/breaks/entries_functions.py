@@ -104,8 +104,10 @@ PAGES: tuple[Page, ...] = (
     ),
     Page(
         kind="autograd.Function returns its input",
-        what="The forward of a `torch.autograd.Function` returns its input itself, or writes to it.",
-        why="Autograd treats such results in a special way.",
+        what="The forward of a `torch.autograd.Function` marks its input as written to (`mark_dirty`), or returns it, "
+        "and the compiled function returns that result.",
+        why="Autograd makes a view of such an input, with the function's backward; a graph that returned it would "
+        "return a view without it. What is computed from it is captured.",
         before="""
         class Same(torch.autograd.Function):
             @staticmethod
@@ -119,10 +121,10 @@ PAGES: tuple[Page, ...] = (
 
         @argand.compile
         def f(x):
-            return Same.apply(x) * 3
+            return Same.apply(x * 3)
 
 
-        print(f(torch.ones(3, requires_grad=True)))
+        print(f(torch.ones(3, requires_grad=True)).detach())
         """,
         after={"return x": "return x.clone()"},
     ),

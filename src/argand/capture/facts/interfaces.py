@@ -291,6 +291,7 @@ class GraphBuilder(Protocol):
     maybe_same: dict[int, torch.Tensor]
     known: list[TensorInfo]
     gradients: dict[int, torch.Tensor | None]
+    staying: dict[int, GraphBreak]
     writing: set[fx.Node]
     effectful: set[fx.Node]
     kept: set[fx.Node]

@@ -78,6 +78,7 @@ class GraphBuilder:
         arguments: of the call that is being recorded.
         on_data: operations that values can make raise.
         gradients: id of a stand-in that the program made -> its `.grad`, where that was set.
+        staying: storage of stand-ins that the graph must not return -> the break that this is.
     """
 
     def __init__(self) -> None:
@@ -108,6 +109,7 @@ class GraphBuilder:
         self.dynamics: Dynamics | None = None
         self.on_data = OnData()
         self.gradients: dict[int, torch.Tensor | None] = {}
+        self.staying: dict[int, errors.GraphBreak] = {}
 
     # ---------------------------------------------------------------- inputs
 
@@ -441,6 +443,8 @@ class GraphBuilder:
             outputs: stand-ins to return, in order, and symbolic numbers that only the graph can tell.
         """
         graph = self.root
+        if self.staying:
+            self._check_staying(outputs)
         graph.output(tuple([self._output(value) for value in outputs]))
         self.drop_dead(graph)
         dead = [info for info in self.inputs if not info.node.users]
@@ -457,6 +461,15 @@ class GraphBuilder:
             if any("unbacked" in n.meta for n in graph.nodes):
                 module.meta["unbacked"] = True
         return module
+
+    def _check_staying(self, outputs: list[object]) -> None:
+        for value in outputs:
+            info = self.tensors.get(id(value))
+            if info is not None and info.source is None:
+                with torch._C.DisableTorchFunction():
+                    leaving = self.staying.get(info.tensor.untyped_storage()._cdata)
+                if leaving is not None:
+                    raise leaving
 
     def _output(self, value: object) -> object:
         return self.number_node(value) if type(value) in SYMBOLIC else self.node_of(self.tensors[id(value)])

@@ -244,6 +244,30 @@ class _CapturedOnce(torch.autograd.Function):
     backward = staticmethod(torch.autograd.function.once_differentiable(_backward))
 
 
+class _PassedOn(torch.autograd.Function):
+    """Returns its first argument, which autograd makes a view of."""
+
+    @staticmethod
+    def forward(ctx: object, tensor: torch.Tensor, *others: torch.Tensor) -> torch.Tensor:
+        return tensor
+
+    @staticmethod
+    def backward(ctx: object, *grads: torch.Tensor) -> tuple[object, ...]:
+        return grads[0], None  # of stand-ins, whose gradients nobody asks for
+
+
+def passed_on(tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """What an autograd.Function gives that returns its argument, where no gradient is recorded."""
+    return (_PassedOn.apply(tensor),)
+
+
+def passed_on_with_history(tensor: torch.Tensor) -> torch.Tensor:
+    """The same where one is recorded, be it for another argument."""
+    with torch.enable_grad():
+        result: torch.Tensor = _PassedOn.apply(tensor, torch.empty(0, device=tensor.device, requires_grad=True))
+    return result
+
+
 # ---------------------------------------------------------------------- torch.func
 
 

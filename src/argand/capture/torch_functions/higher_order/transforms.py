@@ -162,9 +162,20 @@ def _function_apply(state: CaptureState, fn: Function, args: Args, kwargs: Kwarg
     context = FunctionContext((False,) * len(rest))
     result = _forward(state, cls, context, rest, kwargs)
     outputs = result if isinstance(result, tuple) else (result,)
-    if context.argand_refused == "mark_dirty" or any(out is arg for out in outputs for arg in tensors):
+    if context.argand_refused == "mark_dirty":
         raise _returns_input(what)
-    return result
+    if not any(out is arg for out in outputs for arg in tensors):
+        return result
+    others = tuple([_passed_on(state, out) if any(out is arg for arg in tensors) else out for out in outputs])
+    return others if isinstance(result, tuple) else others[0]
+
+
+def _passed_on(state: CaptureState, tensor: torch.Tensor) -> torch.Tensor:
+    """What autograd makes of an input that a forward returns where no gradient is recorded: a view of it."""
+    info = state.tensor_info(tensor)
+    with torch._C.DisableTorchFunction():
+        shown = hops.passed_on(tensor)[0]
+    return subgraphs.record(state.graph, hops.passed_on, [], [info], [(shown, info.device)])[0]
 
 
 native_handlers.SAFE_NEW.add(torch._C._FunctionBase)  # an empty node, for `apply` of an instance
@@ -183,7 +194,8 @@ def _function_class(interp: Any, fn: Function, args: list[Any], kwargs: Kwargs) 
 def _returns_input(what: str) -> errors.GraphBreak:
     return _refused(
         "autograd.Function returns its input", what,
-        f"{what} returns its input itself, or writes to it, which autograd treats in a special way.",
+        f"{what} returns its input itself, and the graph is to return that, or writes to it: autograd treats such "
+        "results in a special way.",
         "Return a new tensor from forward, such as x.view_as(x) or x.clone().",
     )  # fmt: skip
 
@@ -221,16 +233,40 @@ class _Captured:
         graphs[0].meta["call"] = call
         bodies = [("function_forward", graphs[0]), ("function_backward", graphs[1])]
         fixed = set(call.fixed)
-        shown = [(subgraphs.copy_of(t, i not in fixed), state.tensor_info(t).device) for i, t in enumerate(results)]
+        shown = [(self._shown(t, i not in fixed), state.tensor_info(t).device) for i, t in enumerate(results)]
         new = iter(subgraphs.record(builder, hops.autograd_function, bodies, flat, shown))
         rebuilt = tuple(next(new) if isinstance(out, torch.Tensor) else out for out in outputs)
+        for before, after in zip(outputs, rebuilt):
+            if isinstance(after, torch.Tensor) and self._given(before) and after.requires_grad:
+                self._stays_inside(after)
         return rebuilt if isinstance(result, tuple) else rebuilt[0]
 
+    def _stays_inside(self, shown: torch.Tensor) -> None:
+        """Note a view with a history of its own: a graph that returns it would return a plain view instead."""
+        interp = self.state.interpreter
+        if self.builder.scopes:
+            raise _returns_input(self.what)
+        interp.born[id(shown)] = (shown, interp.number)
+        leaving = _returns_input(self.what)
+        leaving.needed = shown
+        with torch._C.DisableTorchFunction():
+            self.builder.staying[shown.untyped_storage()._cdata] = leaving
+
+    def _shown(self, result: torch.Tensor, differentiable: bool) -> torch.Tensor:
+        """The stand-in for a result; for an input that is returned, one that shares its memory."""
+        if not self._given(result):
+            return subgraphs.copy_of(result, differentiable)
+        with torch._C.DisableTorchFunction():
+            return hops.passed_on_with_history(result) if differentiable else hops.passed_on(result.detach())[0]
+
+    def _given(self, tensor: object) -> bool:
+        return any(tensor is arg for arg in self.rest)
+
     def _results(self, outputs: Any, forward: Scope) -> list[torch.Tensor]:
-        """The tensors that forward returns, each made there, each once."""
+        """The tensors that forward returns, each made there or an argument, each once."""
         results = [out for out in outputs if isinstance(out, torch.Tensor)]
-        inside = all(self.state.tensor_info(t).node.graph is forward.graph for t in results)
-        if not results or not inside or len({id(t) for t in results}) != len(results):
+        known = all(self.state.tensor_info(t).node.graph is forward.graph or self._given(t) for t in results)
+        if not results or not known or len({id(t) for t in results}) != len(results):
             raise _returns_input(self.what)
         for out in outputs:
             if not (out is None or isinstance(out, torch.Tensor | bool | int | float | str)):

@@ -1,0 +1,177 @@
+"""`autograd.Function`s that return their inputs: what they give is a view of the input with a history of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+import argand
+
+T = torch.Tensor
+
+
+class Doubled(torch.autograd.Function):
+    """Its gradient is twice what comes."""
+
+    @staticmethod
+    def forward(ctx: Any, x: T) -> T:
+        return x
+
+    @staticmethod
+    def backward(ctx: Any, *grads: T) -> T:
+        return grads[0] * 2
+
+
+class Stitched(torch.autograd.Function):
+    """The value of one, the gradient for the other."""
+
+    @staticmethod
+    def forward(ctx: Any, x: T, value: T) -> T:
+        return value
+
+    @staticmethod
+    def backward(ctx: Any, *grads: T) -> tuple[T, None]:
+        return grads[0], None
+
+
+class Both(torch.autograd.Function):
+    """One returned, one made, one that has no gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, x: T, y: T) -> tuple[T, T, T]:
+        ctx.save_for_backward(x)
+        ctx.mark_non_differentiable(y)
+        return x, x * y, y
+
+    @staticmethod
+    def backward(ctx: Any, *grads: T) -> tuple[T, T]:
+        (x,) = ctx.saved_tensors
+        return grads[0] * 3 + grads[1] * x, grads[1]
+
+
+class Twice(torch.autograd.Function):
+    """The same input in two results, which the graph does not hold."""
+
+    @staticmethod
+    def forward(ctx: Any, x: T) -> tuple[T, T]:
+        return x, x
+
+    @staticmethod
+    def backward(ctx: Any, *grads: T) -> T:
+        return grads[0] + grads[1] * 2
+
+
+def doubled(x: T, y: T) -> Any:
+    return Doubled.apply(x) * 3
+
+
+def returned(x: T, y: T) -> Any:
+    return Doubled.apply(x)
+
+
+def of_a_result(x: T, y: T) -> Any:
+    z = x * 2
+    return Doubled.apply(z), z
+
+
+def stitched(x: T, y: T) -> Any:
+    value = Stitched.apply(x, y.detach().sin())
+    return value * y, value.requires_grad, value.is_leaf
+
+
+def several(x: T, y: T) -> Any:
+    a, b, c = Both.apply(x, y)
+    return a * 2, b, c, c.requires_grad, a is x
+
+
+def several_alone(x: T, y: T) -> Any:
+    return Both.apply(x, y)
+
+
+def base_is_written(x: T, y: T) -> Any:
+    z = x.detach() * 2
+    same = Doubled.apply(z)
+    z.add_(1)
+    return same + 1, z, same is z
+
+
+def written(x: T, y: T) -> Any:
+    z = x * 2
+    same = Doubled.apply(z)
+    same.add_(1)
+    return same * 2, z
+
+
+def base_with_history_is_written(x: T, y: T) -> Any:
+    z = x * 2
+    same = Doubled.apply(z)
+    z.mul_(3)
+    return same * 5, z * 1
+
+
+def written_without_gradients(x: T, y: T) -> Any:
+    z = x * 2
+    same = Doubled.apply(z)
+    with torch.no_grad():
+        z.mul_(3)
+    return same * 5, z * 1
+
+
+def view_is_written_without_gradients(x: T, y: T) -> Any:
+    z = x * 2
+    same = Doubled.apply(z)
+    with torch.no_grad():
+        same.mul_(3)
+    return same * 5, z * 1
+
+
+def without_gradients(x: T, y: T) -> Any:
+    with torch.no_grad():
+        same = Doubled.apply(x)
+    return same.requires_grad, same * 2, same is x
+
+
+def input_is_written(x: T, y: T) -> Any:
+    same = Doubled.apply(y.detach())
+    y.detach().mul_(2)
+    return same + x
+
+
+def twice(x: T, y: T) -> Any:
+    a, b = Twice.apply(x)
+    return a + b * 2
+
+
+ONE_GRAPH = [doubled, stitched, several, without_gradients]
+OTHERS = [returned, of_a_result, several_alone, base_is_written, written, input_is_written, twice,
+          base_with_history_is_written, written_without_gradients, view_is_written_without_gradients]  # fmt: skip
+
+
+def outcome(program: Callable[..., Any], grads: tuple[bool, bool]) -> Any:
+    x = (torch.arange(4.0) / 3 + 1).requires_grad_(grads[0])
+    y = (torch.arange(4.0) / 5 - 1).requires_grad_(grads[1])
+    try:
+        result = program(x, y)
+        results = result if isinstance(result, tuple) else (result,)
+        tensors = [t for t in results if isinstance(t, T)]
+        flags = [
+            t if not isinstance(t, T) else (t.requires_grad, t.is_leaf, t._base is x, t._base is y) for t in results
+        ]
+        for number, t in enumerate(tensors):
+            if t.requires_grad:
+                (t * (number + 1)).sum().backward(retain_graph=True)
+    except Exception as error:
+        return type(error), x, y
+    return str(([t.detach() for t in tensors], flags, x.grad, y.grad, x, y, x._version, y._version))
+
+
+@pytest.mark.parametrize("grads", [(False, False), (True, False), (False, True), (True, True)])
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])
+@pytest.mark.parametrize("program", ONE_GRAPH + OTHERS, ids=lambda program: program.__name__)
+def test_as_eager(program: Callable[..., Any], backend: str, grads: tuple[bool, bool]) -> None:
+    compiled = argand.compile(program, backend=backend, fullgraph=program in ONE_GRAPH)
+    for _ in range(2):
+        assert str(outcome(compiled, grads)) == str(outcome(program, grads))
