@@ -10,7 +10,7 @@ What a method does stands there; here only of those that have no text of their o
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from types import CellType, CodeType, FunctionType
 from typing import Any, Protocol
@@ -346,6 +346,7 @@ class GraphBuilder(Protocol):
     ) -> Any:
         """Make the node of a call whose result on stand-ins is `meta`."""
 
+    def check_staying(self, outputs: Sequence[object]) -> None: ...
     def note_mutation(self, args: Args, kwargs: Kwargs) -> None:
         """A call writes to its first argument or to `out`."""
 

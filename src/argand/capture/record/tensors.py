@@ -7,6 +7,7 @@ at `GraphBuilder.call`, which records a node and computes the result's metadata 
 from __future__ import annotations
 
 import operator
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -443,8 +444,7 @@ class GraphBuilder:
             outputs: stand-ins to return, in order, and symbolic numbers that only the graph can tell.
         """
         graph = self.root
-        if self.staying:
-            self._check_staying(outputs)
+        self.check_staying(outputs)
         graph.output(tuple([self._output(value) for value in outputs]))
         self.drop_dead(graph)
         dead = [info for info in self.inputs if not info.node.users]
@@ -462,8 +462,9 @@ class GraphBuilder:
                 module.meta["unbacked"] = True
         return module
 
-    def _check_staying(self, outputs: list[object]) -> None:
-        for value in outputs:
+    def check_staying(self, outputs: Sequence[object]) -> None:
+        """Raise the break of a stand-in that this graph, or subgraph, must not return."""
+        for value in outputs if self.staying else ():
             info = self.tensors.get(id(value))
             if info is not None and info.source is None:
                 with torch._C.DisableTorchFunction():

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.utils.checkpoint
 
 import argand
 
@@ -23,6 +24,18 @@ class Doubled(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: T) -> T:
         return grads[0] * 2
+
+
+class Reversed(torch.autograd.Function):
+    """It makes the view itself."""
+
+    @staticmethod
+    def forward(ctx: Any, x: T) -> T:
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: T) -> T:
+        return -grads[0]
 
 
 class Stitched(torch.autograd.Function):
@@ -70,6 +83,21 @@ def doubled(x: T, y: T) -> Any:
 
 def returned(x: T, y: T) -> Any:
     return Doubled.apply(x)
+
+
+def reversed_and_used(x: T, y: T) -> Any:
+    return Reversed.apply(x) * 3, Reversed.apply(x * 2) + 1
+
+
+def reversed_and_returned(x: T, y: T) -> Any:
+    return Reversed.apply(x), Reversed.apply(x * 2)[1:]
+
+
+def checkpointed(x: T, y: T) -> Any:
+    body = torch.utils.checkpoint.checkpoint
+    return body(lambda a: Reversed.apply(a), x, use_reentrant=False), body(
+        lambda a: Doubled.apply(a).exp(), x, use_reentrant=False
+    )
 
 
 def of_a_result(x: T, y: T) -> Any:
@@ -145,9 +173,9 @@ def twice(x: T, y: T) -> Any:
     return a + b * 2
 
 
-ONE_GRAPH = [doubled, stitched, several, without_gradients]
+ONE_GRAPH = [reversed_and_used, doubled, stitched, several, without_gradients]
 OTHERS = [returned, of_a_result, several_alone, base_is_written, written, input_is_written, twice,
-          base_with_history_is_written, written_without_gradients, view_is_written_without_gradients]  # fmt: skip
+          reversed_and_returned, checkpointed, base_with_history_is_written, written_without_gradients, view_is_written_without_gradients]  # fmt: skip
 
 
 def outcome(program: Callable[..., Any], grads: tuple[bool, bool]) -> Any:

@@ -116,6 +116,7 @@ def _root(node: fx.Node) -> fx.Node:
 
 def close(builder: GraphBuilder, opened: Scope, outputs: list[torch.Tensor]) -> fx.GraphModule:
     """The finished graph as a module that returns `outputs` (stand-ins of the scope, or from outside) as a tuple."""
+    builder.check_staying(outputs)
     builder.scopes.append(opened)
     try:
         nodes = tuple([_node(builder, opened, tensor) for tensor in outputs])

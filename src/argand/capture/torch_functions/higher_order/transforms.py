@@ -237,15 +237,19 @@ class _Captured:
         new = iter(subgraphs.record(builder, hops.autograd_function, bodies, flat, shown))
         rebuilt = tuple(next(new) if isinstance(out, torch.Tensor) else out for out in outputs)
         for before, after in zip(outputs, rebuilt):
-            if isinstance(after, torch.Tensor) and self._given(before) and after.requires_grad:
+            if isinstance(before, torch.Tensor) and after.requires_grad and self._is_view(before):
                 self._stays_inside(after)
         return rebuilt if isinstance(result, tuple) else rebuilt[0]
+
+    def _is_view(self, result: torch.Tensor) -> bool:
+        """Whether a result shares the memory of an argument."""
+        with torch._C.DisableTorchFunction():
+            tensors = [arg for arg in self.rest if isinstance(arg, torch.Tensor)]
+            return result.untyped_storage()._cdata in {arg.untyped_storage()._cdata for arg in tensors}
 
     def _stays_inside(self, shown: torch.Tensor) -> None:
         """Note a view with a history of its own: a graph that returns it would return a plain view instead."""
         interp = self.state.interpreter
-        if self.builder.scopes:
-            raise _returns_input(self.what)
         interp.born[id(shown)] = (shown, interp.number)
         leaving = _returns_input(self.what)
         leaving.needed = shown
