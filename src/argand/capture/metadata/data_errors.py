@@ -70,6 +70,8 @@ _STATISTICS = frozenset(words("batch_norm instance_norm native_batch_norm"))
 _OF_TORCH = ("torch", "_operator")
 _GRADIENTS = frozenset(("autograd_grad", "autograd_backward"))
 _INDEXING = frozenset(("__getitem__", "__setitem__"))
+_OF_AUTOGRAD = (torch.Tensor.requires_grad_, torch.Tensor.detach_)
+"""They change what autograd knows of a tensor, which the graph has made, and no memory."""
 
 
 @functools.lru_cache(maxsize=8192)
@@ -214,7 +216,7 @@ def rerun_on_error(builder: GraphBuilder) -> bool:
 
 def written(builder: GraphBuilder, info: TensorInfo, func: Function | None = None, args: Args = ()) -> None:
     """The graph writes to a tensor, by this call. Raises GraphBreak as `changes_outside` does."""
-    if builder.on_data.outside or not _exists_outside(builder, info):
+    if builder.on_data.outside or func in _OF_AUTOGRAD or not _exists_outside(builder, info):
         return
     if not repeatable_writes.repeatable(builder, info, func, args):
         changes_outside(builder, "an input that is written to")
