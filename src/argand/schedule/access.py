@@ -11,7 +11,7 @@ import torch
 from argand.errors import InternalError
 from argand.graph import compat
 from argand.graph.operators import data_checks
-from argand.graph.sizes.expr import Const, Expr, Sym, Var, evaluate, product
+from argand.graph.sizes.expr import ZERO, Const, Expr, Sym, Var, evaluate, product
 from argand.graph.sizes.hints import likely
 from argand.ir.kernel import KernelPlan, Step
 from argand.ir.loops import (
@@ -48,7 +48,8 @@ def hint_bytes(buffer: Buffer) -> int:
     """Typical size in bytes; along what is expanded there is one element."""
     total = itemsize(buffer.dtype)
     for size, stride in zip(buffer.size, buffer.stride):
-        total *= 1 if stride == 0 else hint(size)
+        if stride is not ZERO:
+            total *= size.value if size.__class__ is Const else hint(size)
     return total
 
 

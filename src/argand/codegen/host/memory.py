@@ -8,6 +8,7 @@ for an arena that is kept between calls (`Target.arena_largest`).
 
 from __future__ import annotations
 
+from bisect import insort
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
@@ -272,19 +273,21 @@ def _share_blocks(plan: MemoryPlan, schedule: Schedule) -> None:
 def _pack(plan: MemoryPlan, space: Space, names: list[str], buffers: dict[str, Buffer]) -> None:
     """Give arena offsets: large buffers first, each in the smallest gap that is free during its life."""
     sizes = {name: space.aligned(nbytes(buffers[name]) or 1) for name in names}
-    placed: list[tuple[int, int, Live]] = []  # offset, end, life
+    placed: list[tuple[int, int, int, int]] = []  # offset, end, first and last step of the life; in this order
     for name in sorted(names, key=lambda n: (-sizes[n], plan.live[n].first)):
         live, size = plan.live[name], sizes[name]
-        busy = sorted((offset, end) for offset, end, other in placed if other.overlaps(live))
+        born, dead = live.first, live.last
         best, best_gap, position = None, 0, 0
-        for offset, end in busy:
+        for offset, end, first, last in placed:
+            if first > dead or last < born:
+                continue
             gap = offset - position
             if gap >= size and (best is None or gap < best_gap):
                 best, best_gap = position, gap
             position = max(position, end)
         start = position if best is None else best
         plan.offsets[name] = start
-        placed.append((start, start + size, live))
+        insort(placed, (start, start + size, born, dead))
         space.nbytes = max(space.nbytes, start + size)
 
 

@@ -118,6 +118,14 @@ class _Writer:
     made: frozenset[str] = frozenset()
     layouts: Mapping[str, Layout] = field(default_factory=dict)
     direct: DirectText = field(default_factory=DirectText)
+    due: dict[int, list[str]] = field(default_factory=dict)  # buffers that are allocated before each step
+    sharers: dict[str, list[tuple[int, str]]] = field(default_factory=dict)  # by root: who has its memory, in order
+
+    def __post_init__(self) -> None:
+        for name, before in self.plan.allocated.items():
+            self.due.setdefault(before, []).append(name)
+        for place, name in enumerate(self.plan.same_as):
+            self.sharers.setdefault(memory_of(self.plan.same_as, name), []).append((place, name))
 
     @property
     def current(self) -> torch.device | None:
@@ -269,8 +277,8 @@ class _Writer:
             if block.before == number:
                 self.header["new_block"] = "torch.empty(0, dtype=torch.uint8).new_empty"
                 self.body.append(f"block{index} = new_block({block.nbytes}).untyped_storage()")
-        for name, before in self.plan.allocated.items():
-            if before == number and name not in self.made:
+        for name in self.due.get(number, ()):
+            if name not in self.made:
                 self.body.append(f"{name} = {self._in_block(name) or self._new(self.schedule.buffers[name])}")
 
     def _new(self, buffer: Buffer) -> str:
@@ -407,7 +415,7 @@ class _Writer:
         names = self.plan.frees.get(number, ())
         if not names:
             return
-        same = [n for n in self.plan.same_as if memory_of(self.plan.same_as, n) in names]
+        same = [name for _, name in sorted(one for root in set(names) for one in self.sharers.get(root, ()))]
         gone = [*names, *same]
         for ref in [ref for name in gone for ref in self.local_views.pop(name, ())]:
             gone.append(self.ref_names.pop(ref))
