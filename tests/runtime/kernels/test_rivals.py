@@ -15,7 +15,8 @@ from argand.runtime.kernels.rivals import Rivals
 
 @pytest.fixture(autouse=True)
 def cache_directory(tmp_path: Path) -> Iterator[None]:
-    with argand.config.patch({"cache_dir": str(tmp_path)}):
+    with argand.config.patch({"cache_dir": str(tmp_path)}), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(rivals, "_KINDS", 1)
         yield
 
 
@@ -56,16 +57,47 @@ def test_one_interruption_does_not_decide(monkeypatch: pytest.MonkeyPatch) -> No
     assert found.known() is True
 
 
-def test_what_is_made_ready_for_each_size_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_made_ready_for_each_kind_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
     """A library that compiles its kernels in the first call of each size."""
     clock, found = Clock(monkeypatch), Rivals("products", lambda: False, 0.98)
     seen: set[int] = set()
-    for count in range(60):
+    for count in range(12 * (1 + rivals._PAIRS)):
         size = count % 12
         own = 1.0 if size in seen else 90.0
         seen.add(size)
         found.run(lambda own=own: clock.way("own", own), lambda: clock.way("library", 2.0), size)  # type: ignore[misc]
     assert found.known() is True
+    clock.calls.clear()
+    for size in range(12):
+        found.run(lambda: clock.way("own", 1.0), lambda: clock.way("library", 2.0), size)
+    assert clock.calls == ["own"] * 12
+
+
+def test_each_kind_has_the_faster(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first kinds say nothing of the others, in this process and in the next."""
+    clock, found = Clock(monkeypatch), Rivals("products", lambda: False, 0.98)
+    times = {"forward": (1.0, 2.0), "backward": (3.0, 2.0)}
+
+    def step(of: Rivals) -> None:
+        for kind, (own, library) in times.items():
+            of.run(lambda own=own: clock.way("own", own), lambda lib=library: clock.way("library", lib), kind)  # type: ignore[misc]
+
+    for _ in range(1 + rivals._PAIRS):
+        step(found)
+    for each in (found, Rivals("products", lambda: False, 0.98)):
+        clock.calls.clear()
+        step(each)
+        assert clock.calls == ["own", "library"] and each.known() is True
+
+
+def test_the_library_is_left_alone_after_some_kinds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rivals, "_KINDS", 3)
+    clock, found = Clock(monkeypatch), Rivals("products", lambda: True, 0.98)
+    for kind in range(3):
+        assert found.known() is None
+        for _ in range(1 + rivals._PAIRS):
+            found.run(lambda: clock.way("own", 3.0), lambda: clock.way("library", 2.0), kind)
+    assert found.known() is False
 
 
 def test_other_threads_are_another_matter(monkeypatch: pytest.MonkeyPatch) -> None:

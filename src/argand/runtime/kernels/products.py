@@ -1,10 +1,10 @@
 """Products of float32 matrices on processors with AVX-512: argand's own kernel.
 
-MKL, which ATen calls, runs code for 256-bit vectors on AMD's. Whether the kernel is faster is found by timing the first
-products (`measured_product`), unless a setting says which is to be taken. `products.h` is compiled while the first
-graph with such a product is; where products are to be timed, from the first one on, and nobody waits: meanwhile the
-library computes. A weight gradient of a convolution is the product of the result's gradient and a matrix of
-what each window holds, which is never made: the kernel collects the panels that it reads.
+MKL, which ATen calls, runs code for 256-bit vectors on AMD's. Whether the kernel is faster is found by timing the
+first products of each kind (`measured_product`), unless a setting says which is to be taken. `products.h` is compiled
+while the first graph with such a product is; where products are to be timed, from the first one on, and nobody waits:
+meanwhile the library computes. A weight gradient of a convolution is the product of the result's gradient and a matrix
+of what each window holds, which is never made: the kernel collects the panels that it reads.
 """
 
 from __future__ import annotations
@@ -86,12 +86,14 @@ def matrix_product(*operands: torch.Tensor, out: torch.Tensor) -> None:
 
 def measured_product(*operands: torch.Tensor, out: torch.Tensor) -> None:
     """As `matrix_product`, by the library where that is faster."""
-    known = PRODUCTS.known()
-    if known:
+    *bias, left, right = operands
+    kind = (left.shape, left.stride(), right.shape, right.stride(), len(bias))
+    own = PRODUCTS.taken(kind)
+    if own:
         return matrix_product(*operands, out=out)
-    if known is None and not _compiled().done():
+    if own is False or not _compiled().done():
         return _library_product(operands, out)
-    return PRODUCTS.run(lambda: matrix_product(*operands, out=out), lambda: _library_product(operands, out))
+    return PRODUCTS.run(lambda: matrix_product(*operands, out=out), lambda: _library_product(operands, out), kind)
 
 
 def _library_product(operands: tuple[torch.Tensor, ...], out: torch.Tensor) -> None:
@@ -113,10 +115,12 @@ def weight_gradient_into(y: torch.Tensor, x: torch.Tensor, weight: torch.Tensor,
 
 def measured_weight_gradient(*args: Any, out: torch.Tensor) -> None:
     """As `weight_gradient_into`, by the library where that is faster."""
-    if WEIGHT_GRADIENTS.known() is None and not _compiled().done():
+    y, x, weight, _, *window = args
+    kind = (y.shape, x.shape, weight.shape, *map(tuple, window[:3]))
+    if WEIGHT_GRADIENTS.taken(kind) is None and not _compiled().done():
         return _library_gradient(args, out)
     return WEIGHT_GRADIENTS.run(
-        lambda: weight_gradient_into(*args, out=out), lambda: _library_gradient(args, out), out.shape
+        lambda: weight_gradient_into(*args, out=out), lambda: _library_gradient(args, out), kind
     )
 
 

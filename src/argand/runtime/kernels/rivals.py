@@ -1,8 +1,9 @@
 """Two ways to compute the same, of which the one that is faster on this machine is taken.
 
-They are timed in passing: the first calls run both, on the operands that they got and with the threads that the program
-has, and hand out what the presumed one computed. The outcome is kept in the disk cache, so that later processes know it
-before they choose. With deterministic algorithms nothing is timed: a process is to compute what another one does.
+They are timed in passing, for each kind of operands: the first calls run both, on the operands that they got and with
+the threads that the program has, and hand out what the presumed one computed. The outcomes are kept in the disk cache,
+so that later processes know them before they choose. With deterministic algorithms nothing is timed: a process is to
+compute what another one does.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ import torch
 from argand import events
 from argand.runtime import cache, processor
 
-_PAIRS = 8
+_PAIRS = 5  # of times of a kind, before one of the two is taken for it
+_KINDS = 4  # for which the library has to be faster, before the own way is not asked any more
+_MOST_KINDS = 500  # that are remembered
 
 
 class Rivals:
@@ -32,32 +35,44 @@ class Rivals:
         self.name = name
         self._presumed = presumed
         self._gain = gain
-        self._ratios: dict[int, list[float]] = {}  # by threads: of the own way's time to the library's
-        self._found: dict[int, bool] = {}
-        self._warm: set[tuple[int, Hashable]] = set()
-        self._asked: set[int] = set()
+        self._ratios: dict[tuple[int, Hashable], list[float]] = {}  # by threads and kind: the own way's time over the
+        # library's, after a first one, in which a way makes ready what it needs
+        self._taken: dict[tuple[int, Hashable], bool] = {}
+        self._found: dict[int, dict[str, bool]] = {}  # by threads and the digest of a kind: what is known
 
     def known(self) -> bool | None:
-        """Whether the own way is faster here; None where nobody knows yet."""
+        """Whether the own way is faster here for some kind; None where nobody knows yet."""
         if torch.are_deterministic_algorithms_enabled():
             return self._presumed()
-        threads = torch.get_num_threads()
-        if threads not in self._found and threads not in self._asked:
-            self._asked.add(threads)
-            note = cache.read_note(self._note(threads)) or {}
-            if note.get("faster") in ("own", "library"):
-                self._found[threads] = note["faster"] == "own"
-        return self._found.get(threads)
+        found = self._outcomes(torch.get_num_threads()).values()
+        if any(found):
+            return True
+        return False if len(found) >= _KINDS else None
 
-    def run(self, own: Callable[[], None], library: Callable[[], None], sizes: Hashable = None) -> None:
+    def taken(self, kind: Hashable) -> bool | None:
+        """Whether the own way is taken for a kind; None where nobody knows yet."""
+        if torch.are_deterministic_algorithms_enabled():
+            return self._presumed()
+        place = torch.get_num_threads(), kind
+        taken = self._taken.get(place)
+        if taken is None:
+            taken = self._outcomes(place[0]).get(_digest(kind))
+            if taken is not None:
+                self._taken[place] = taken
+        return taken
+
+    def run(self, own: Callable[[], None], library: Callable[[], None], kind: Hashable = None) -> None:
         """Compute by the faster way, or by both ways where that is not known; both write the same result.
 
         Arguments:
-            sizes: what a way makes ready in its first call, which does not count.
+            kind: what the times depend on.
         """
-        known = self.known()
-        if known is not None:
-            return own() if known else library()
+        taken = self.taken(kind)
+        if taken is None:
+            return self._time(own, library, (torch.get_num_threads(), kind))
+        return own() if taken else library()
+
+    def _time(self, own: Callable[[], None], library: Callable[[], None], place: tuple[int, Hashable]) -> None:
         presumed = self._presumed()
         first, last = (library, own) if presumed else (own, library)
         begin = time.perf_counter()
@@ -66,30 +81,39 @@ class Rivals:
         last()
         times = middle - begin, time.perf_counter() - middle
         own_time, library_time = reversed(times) if presumed else times
-        threads = torch.get_num_threads()
-        if (threads, sizes) in self._warm:
-            self._count(threads, own_time / max(library_time, 1e-9))
-        self._warm.add((threads, sizes))
-        return None
+        ratios = self._ratios.setdefault(place, [])
+        ratios.append(own_time / max(library_time, 1e-9))
+        if len(ratios) > _PAIRS:
+            self._decide(place, statistics.median(ratios[1:]))
 
-    def _count(self, threads: int, ratio: float) -> None:
-        ratios = self._ratios.setdefault(threads, [])
-        ratios.append(ratio)
-        if len(ratios) < _PAIRS:
-            return
-        middle = statistics.median(ratios)
-        found = self._found[threads] = middle < self._gain
-        cache.write_note(self._note(threads), {"faster": "own" if found else "library", "ratio": f"{middle:.3f}"})
-        text = f"{self.name}: argand's own takes {middle:.2f} of the library's time here"
+    def _decide(self, place: tuple[int, Hashable], ratio: float) -> None:
+        threads, kind = place
+        found = self._taken[place] = ratio < self._gain
+        outcomes = self._found[threads] = {**self._read(threads), **self._outcomes(threads), _digest(kind): found}
+        if len(outcomes) <= _MOST_KINDS:
+            cache.write_note(self._note(threads), {name: "own" if own else "library" for name, own in outcomes.items()})
+        text = f"{self.name}: argand's own takes {ratio:.2f} of the library's time here"
         events.emit("autotuning", "runtime", text, product=self.name, chosen="own" if found else "library")
 
+    def _outcomes(self, threads: int) -> dict[str, bool]:
+        if threads not in self._found:
+            self._found[threads] = self._read(threads)
+        return self._found[threads]
+
+    def _read(self, threads: int) -> dict[str, bool]:
+        note = cache.read_note(self._note(threads)) or {}
+        return {name: each == "own" for name, each in note.items() if each in ("own", "library")}
+
     def _note(self, threads: int) -> str:
-        about = (self.name, processor.model(), torch.__version__, str(threads), f"v{cache.VERSION}")
+        about = (self.name, processor.model(), torch.__version__, str(threads), f"v{cache.VERSION}", "kinds")
         return f"rivals-{cache.digest(str(about))}"
 
     def forget(self) -> None:
         """What this process knows; notes stay."""
         self._ratios.clear()
+        self._taken.clear()
         self._found.clear()
-        self._asked.clear()
-        self._warm.clear()
+
+
+def _digest(kind: Hashable) -> str:
+    return cache.digest(str(kind))[:16]
