@@ -123,8 +123,59 @@ def test_norms_are_part_of_the_weights_before_them():
     stop()
     called = {line.split("(")[0].split(" = ")[1] for line in graphs[0].splitlines() if " = torch.ops." in line}
     assert "torch.ops.argand.packed_convolution.default" in called
-    assert "torch.ops.argand.packed_convolution_and.default" in called
-    assert not [name for name in called if "norm" in name or "relu" in name or "hardswish" in name]
+    assert not [name for name in called if "norm" in name or "hardswish" in name or "silu" in name]
+
+
+def test_additions_alone_are_computed_with_a_convolution():
+    class Bottleneck(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.b, self.c = (nn.Conv2d(8, 8, 3, padding=1) for _ in range(3))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            x = self.a(x)
+            return self.c(x + self.b(x))
+
+    module, x = Bottleneck().eval(), torch.randn(2, 8, 9, 9)
+    graphs = []
+    stop = events.bus.subscribe(lambda event: graphs.append(event.text()), ["post_grad_graphs"])
+    check(frozen_by(module), module, x)
+    stop()
+    assert graphs[0].count("= torch.ops.argand.packed_convolution_and.default(") == 1
+    assert "torch.ops.aten.add" not in graphs[0]
+
+
+class Activated(nn.Module):
+    def __init__(self, activation: nn.Module) -> None:
+        super().__init__()
+        self.conv, self.more, self.linear = nn.Conv2d(8, 8, 3, padding=1), nn.Conv2d(8, 8, 1), nn.Linear(64, 48)
+        self.activation = activation
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        z = self.activation(self.conv(x))
+        return z, self.activation(self.more(x) + x), self.activation(self.linear(y))
+
+
+@pytest.mark.parametrize(
+    "activation",
+    [nn.ReLU(), nn.ReLU6(), nn.Hardtanh(), nn.Hardswish(), nn.SiLU(), nn.GELU(), nn.GELU("tanh"), nn.LeakyReLU()],
+    ids=str,
+)
+def test_what_is_no_number_stays_so(activation, monkeypatch):
+    """oneDNN's own ReLU would make zeros of it."""
+    from argand.backends.programs import freezing
+
+    monkeypatch.setattr(freezing, "_is_faster", lambda node, key: True)
+    module = Activated(activation).eval()
+    x, y = torch.randn(2, 8, 6, 6), torch.randn(3, 5, 64)
+    compiled = frozen_by(module)
+    check(compiled, module, x, y)
+    infinite = () if isinstance(activation, nn.GELU) else (float("inf"), -float("inf"))  # eager's differs by layout
+    for value in (float("nan"), *infinite):
+        x[0, 2, 3, 3], y[1, 2, 7] = value, value
+        with torch.no_grad():
+            for got, want in zip(compiled(x, y), module(x, y)):
+                torch.testing.assert_close(got, want, rtol=2e-4, atol=2e-5, equal_nan=True)
 
 
 def test_what_is_not_packed_is_eagers():

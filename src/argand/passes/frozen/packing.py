@@ -12,6 +12,7 @@ from typing import Any, Final
 import torch
 from torch import fx
 
+from argand.graph.metadata import layouts
 from argand.graph.metadata.builder import Builder
 from argand.graph.metadata.specs import SpecTable
 from argand.graph.metadata.strides import is_contiguous, suggests_channels_last
@@ -22,13 +23,12 @@ aten = torch.ops.aten
 
 Wanted = Callable[[fx.Node], bool]
 
-# What oneDNN computes of a result before it stores it: its name, from the arguments of the operation.
-_UNARY: Final[dict[Any, Callable[[tuple[Any, ...]], tuple[str, list[Any]] | None]]] = {
-    aten.relu.default: lambda rest: ("relu", []),
-    aten.hardswish.default: lambda rest: ("hardswish", []),
-    aten.silu.default: lambda rest: ("swish", []),
-    aten.hardtanh.default: lambda rest: ("hardtanh", _limits(rest, (-1.0, 1.0))),
-    aten.clamp.default: lambda rest: None if len(rest) < 2 or None in rest else ("hardtanh", _limits(rest, ())),
+# What oneDNN computes of a result before it stores it. Its ReLU and its clamping make zeros of what is no number: these
+# stay argand's.
+_UNARY: Final = {
+    aten.hardswish.default: "hardswish",
+    aten.silu.default: "swish",
+    aten.gelu.default: "gelu",
 }
 
 
@@ -44,11 +44,10 @@ def pack(program: AtenProgram, constant: set[fx.Node], wanted: Wanted) -> int:
         if node.target is aten.convolution.default and _packs(node, constant) and wanted(node):
             made.append(_convolution(builder, node, constant))
         elif node.target in (aten.mm.default, aten.addmm.default) and _is_linear(node, constant) and wanted(node):
-            _linear(builder, node, constant)
-            made.append(None)
+            made.append(_linear(builder, node, constant))
     for node in made:
-        if node is not None:
-            _with_followers(builder, node)
+        if node.target is packed_ops().packed_linear or not _with_addition(builder, node):
+            _with_activation(builder, node)
     return len(made)
 
 
@@ -73,7 +72,7 @@ def _floats(*nodes: Any) -> bool:
     return all(isinstance(val, torch.Tensor) and val.dtype is torch.float32 for val in vals)
 
 
-def _convolution(builder: Builder, node: fx.Node, constant: set[fx.Node]) -> fx.Node | None:
+def _convolution(builder: Builder, node: fx.Node, constant: set[fx.Node]) -> fx.Node:
     x, weight, bias, stride, padding, dilation, _, _, groups = node.args
     window = [list(padding), list(stride), list(dilation), groups]
     ops = packed_ops()
@@ -97,42 +96,53 @@ def _is_linear(node: fx.Node, constant: set[fx.Node]) -> bool:
     return row and 0 not in rows.shape and 0 not in val.shape and is_contiguous(val.shape, val.stride())
 
 
-def _linear(builder: Builder, node: fx.Node, constant: set[fx.Node]) -> None:
+def _linear(builder: Builder, node: fx.Node, constant: set[fx.Node]) -> fx.Node:
     *bias, x, weight = node.args
     ops = packed_ops()
     with builder.at(node):
         turned = builder(aten.permute.default, weight, [1, 0])
         rows = builder(aten.clone.default, turned, memory_format=torch.contiguous_format)
         packed = builder(ops.pack_linear, rows, x.meta["val"].shape[0])
-        made = builder(ops.packed_linear, x, packed, bias[0] if bias else None, "none", [], "")
+        made: fx.Node = builder(ops.packed_linear, x, packed, bias[0] if bias else None, "none", [], "")
     constant.update((turned, rows, packed))
     node.replace_all_uses_with(made)
     builder.graph.erase_node(node)
+    return made
 
 
-# ---------------------------------------------------------------------- what follows a convolution
+# ---------------------------------------------------------------------- what follows
 
 
-def _with_followers(builder: Builder, node: fx.Node) -> None:
-    ops = packed_ops()
+def _with_addition(builder: Builder, node: fx.Node) -> bool:
+    """Let a convolution add what is added to it alone; where more is computed with that, argand's kernel does it."""
     user = _follower(node)
-    if user is not None and user.target is aten.add.Tensor:
-        other = _other(user, node)
-        if other is None:
-            return
-        x, weight, bias, *window = node.args[:7]
-        with builder.at(user):
-            after = (*window, "add", 1.0, None, [], "")
-            made = builder(ops.packed_convolution_and, x, other, weight, bias, *after)
-        made.meta["val"] = user.meta["val"]
-        _replace(builder, (user, node), made)
-        node, user = made, _follower(made)
-    if user is None or user.target not in _UNARY or user.kwargs:
+    other = _other(user, node) if user is not None and user.target is aten.add.Tensor else None
+    if user is None or other is None or any(_is_pointwise(each) for each in user.users):
+        return False
+    x, weight, bias, *window = node.args[:7]
+    with builder.at(user):
+        made = builder(packed_ops().packed_convolution_and, x, other, weight, bias, *window, "add", 1.0, None, [], "")
+    made.meta["val"] = user.meta["val"]
+    _replace(builder, (user, node), made)
+    return True
+
+
+def _is_pointwise(node: fx.Node) -> bool:
+    return isinstance(node.target, torch._ops.OpOverload) and layouts.is_pointwise(node.target)
+
+
+def _with_activation(builder: Builder, node: fx.Node) -> None:
+    """Let oneDNN compute the activation of a result, or of a view of all of it."""
+    last, user = node, _follower(node)
+    if user is None and len(node.users) == 1:
+        view = next(iter(node.users))
+        if view.target is aten.view.default:
+            last, user = view, _follower(view)
+    if user is None or user.target not in _UNARY:
         return
-    found = _UNARY[user.target](user.args[1:])
-    if found is not None:
-        node.args = (*node.args[:-3], found[0], found[1], "")
-        _replace(builder, (user,), node)
+    algorithm = str(user.kwargs.get("approximate", "none")) if user.target is aten.gelu.default else ""
+    node.args = (*node.args[:-3], _UNARY[user.target], [], algorithm)
+    _replace(builder, (user,), last)
 
 
 def _follower(node: fx.Node) -> fx.Node | None:
@@ -165,7 +175,3 @@ def _replace(builder: Builder, gone: tuple[fx.Node, ...], made: fx.Node) -> None
     gone[0].replace_all_uses_with(made)
     for node in gone:
         builder.graph.erase_node(node)
-
-
-def _limits(given: tuple[Any, ...], default: tuple[float, ...]) -> list[float]:
-    return [float(number) for number in (*given, *default[len(given) :])]
