@@ -12,9 +12,15 @@ from tests.engine.backward_programs import COMPILED, ENGINE
 from torch import nn
 
 import argand
+from argand.engine.entries import Trial
 from helpers import assert_same, collected
 
 ALL = {**COMPILED, **ENGINE}
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_too_small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Trial, "is_engines_turn", lambda self: False)
 
 
 def run(make: Callable[[], nn.Module], program: Any, steps: int, backend: str | None) -> list[Any]:

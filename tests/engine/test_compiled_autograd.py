@@ -132,6 +132,56 @@ def test_writes_to_saved_tensors_raise_as_in_eager() -> None:
     same_as_eager(lambda: program(True))
 
 
+def test_hooks_that_raise() -> None:
+    """The error is the hook's, leaves that came before it have their gradients, and the tape is used up."""
+    first, second = leaf(3), leaf(3)
+
+    def program(raises: bool) -> Any:
+        def hook(grad: torch.Tensor) -> None:
+            if raises:
+                raise KeyError("mine")
+
+        first.grad = second.grad = None
+        y = first.exp()
+        y.register_hook(hook)
+        loss = (y.detach() * second).sum() + y.sin().sum()
+        outcome = []
+        for _ in range(2):
+            try:
+                loss.backward()
+            except (KeyError, RuntimeError) as error:
+                outcome.append(str(error)[:60])
+        return outcome, [None if one.grad is None else one.grad.tolist() for one in (first, second)]
+
+    for raises in (False, False, True, False):
+        same_as_eager(lambda raises=raises: program(raises), 1)  # type: ignore[misc]
+
+
+def test_a_function_whose_gradients_vary() -> None:
+    """Which inputs a function gives gradients to is not known ahead: an error says that it was another time."""
+
+    class Sometimes(torch.autograd.Function):
+        given = True
+
+        @staticmethod
+        def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+            return x * 2
+
+        @staticmethod
+        def backward(ctx: Any, grad: torch.Tensor) -> Any:
+            return grad * 2 if Sometimes.given else None
+
+    weight = leaf(3)
+    for _ in range(2):
+        Sometimes.apply(weight.exp()).sum().backward()
+    Sometimes.given = False
+    with pytest.raises(RuntimeError, match="gave gradients to other inputs"):
+        Sometimes.apply(weight.exp()).sum().backward()
+    weight.grad = None
+    Sometimes.apply(weight.exp()).sum().backward()
+    assert weight.grad is None
+
+
 def test_gradients_accumulate_in_place() -> None:
     weight = leaf(3)
     for _ in range(2):

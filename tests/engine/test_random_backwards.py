@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import argand
+from argand.engine.entries import Trial
 from helpers import assert_same, collected
 
 Tensors = list[torch.Tensor]
@@ -18,6 +19,40 @@ Tensors = list[torch.Tensor]
 
 def _pick(draw: random.Random, known: Tensors) -> torch.Tensor:
     return known[draw.randrange(len(known))]
+
+
+class Scaled(torch.autograd.Function):
+    """Of the program's own, with an argument that is no tensor."""
+
+    @staticmethod
+    def forward(ctx: Any, factor: float, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        ctx.factor = factor
+        ctx.save_for_backward(x, y)
+        return factor * x * y
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> Any:
+        x, y = ctx.saved_tensors
+        return None, ctx.factor * grad * y, ctx.factor * grad * x if ctx.needs_input_grad[2] else None
+
+
+class Halves(torch.autograd.Function):
+    """Two results."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> Any:
+        return x[:2].clone(), x[2:].clone()
+
+    @staticmethod
+    def backward(ctx: Any, first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
+        return torch.cat([first * 2, second])
+
+
+def _written(x: torch.Tensor) -> torch.Tensor:
+    made = x * 1.5
+    made[1] = 0.5
+    made[:, 2].mul_(2)
+    return made
 
 
 _ONE: list[Callable[[torch.Tensor], torch.Tensor]] = [
@@ -40,6 +75,10 @@ _ONE: list[Callable[[torch.Tensor], torch.Tensor]] = [
     lambda x: torch.where(x > 0, x, x.exp()),
     lambda x: torch.nn.functional.pad(x, (1, 0))[:, :4],
     lambda x: x.as_strided((4, 4), (1, 4)),
+    _written,
+    lambda x: Scaled.apply(3.0, x, torch.ones(4, 4)),
+    lambda x: torch.cat(Halves.apply(x)),
+    lambda x: Halves.apply(x)[1].repeat(2, 1),
 ]
 _TWO: list[Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = [
     torch.add,
@@ -49,19 +88,60 @@ _TWO: list[Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = [
     lambda x, y: torch.stack([x, y]).sum(0),
     lambda x, y: x / (y.square() + 1),
     lambda x, y: torch.addmm(x, y, x.t(), beta=0.5),
+    lambda x, y: Scaled.apply(0.5, x, y),
 ]
 
 
-def program(seed: int) -> Callable[[Tensors, int], None]:
+class Log:
+    """Which hooks were called, in order, with what, and which leaves had gradients then."""
+
+    def __init__(self) -> None:
+        self.seen: list[Any] = []
+        self.leaves: Tensors = []
+        self.handles: list[Any] = []
+
+    def note(self, name: str, *grads: Any) -> None:
+        there = [leaf.grad is not None for leaf in self.leaves]
+        tensors = [None if one is None else one.detach().clone() for one in grads]
+        self.seen.append((name, tensors, there))
+
+    def hook(self, kind: int, name: str, tensor: torch.Tensor) -> None:
+        """Put a hook of some kind on a tensor."""
+        node: Any = tensor.grad_fn
+
+        def changing(grad: Any) -> Any:
+            self.note(f"{name} tensor", grad)
+            return None if kind == 0 or grad is None else grad.mul_(0.5) if kind == 1 else grad * 0.5
+
+        def before(grads: Any) -> Any:
+            self.note(f"{name} before", *grads)
+            return tuple(None if one is None else one + 1 for one in grads)
+
+        def after(made: Any, grads: Any) -> Any:
+            self.note(f"{name} after", *made, *grads)
+            return tuple(None if one is None else one * 2 for one in made)
+
+        if kind <= 2:
+            self.handles.append(tensor.register_hook(changing))
+        elif node is None:
+            self.handles.append(tensor.register_post_accumulate_grad_hook(lambda leaf: self.note(name, leaf.grad)))
+        elif kind == 3:
+            self.handles.append(node.register_prehook(before))
+        else:
+            self.handles.append(node.register_hook(after))
+
+
+def program(seed: int) -> Callable[[Tensors, int, Log], None]:
     """A training step on leaves, the same graph in each step but for what the step's number decides."""
     draw = random.Random(seed)
     steps = [(draw.randrange(3), draw.randrange(100), draw.randrange(100)) for _ in range(draw.randint(2, 9))]
-    hooked = draw.randrange(len(steps)) if draw.random() < 0.25 else -1
+    hooked = {draw.randrange(len(steps)): draw.randrange(5) for _ in range(draw.choice([0, 0, 1, 1, 3]))}
+    on_leaves = {draw.randrange(3): draw.randrange(5) for _ in range(draw.choice([0, 0, 1, 3]))}
     varied = draw.random() < 0.3
     retain = draw.random() < 0.2
     compiled = draw.random() < 0.5
 
-    def forward(leaves: Tensors, round: int) -> torch.Tensor:
+    def forward(leaves: Tensors, round: int, log: Log) -> torch.Tensor:
         known = list(leaves)
         for at, (kind, first, second) in enumerate(steps):
             x, y = known[first % len(known)], known[second % len(known)]
@@ -69,36 +149,50 @@ def program(seed: int) -> Callable[[Tensors, int], None]:
                 made = _TWO[(first * second + kind) % len(_TWO)](x, y)
             else:
                 made = _ONE[(first + second + (round if varied else 0)) % len(_ONE)](x)
-            if at == hooked:
-                made.register_hook(lambda grad: grad * 0.5)
+            if at in hooked and made.requires_grad:
+                log.hook(hooked[at], f"{at}", made)
             known.append(made)
         return known[-1].sum() + known[-2].mean()
 
-    def step(leaves: Tensors, round: int) -> None:
-        run: Any = argand.compile(forward, backend="eager") if compiled and hooked < 0 else forward
-        loss = run(leaves, round % 2)
-        if loss.requires_grad:
-            loss.backward(retain_graph=retain)
-            if retain:
-                loss.backward()
+    def step(leaves: Tensors, round: int, log: Log) -> None:
+        run: Any = argand.compile(forward, backend="eager") if compiled and not hooked else forward
+        for at, kind in on_leaves.items():
+            log.hook(kind, f"leaf {at}", leaves[at])
+        try:
+            loss = run(leaves, round % 2, log)
+            if loss.requires_grad:
+                loss.backward(retain_graph=retain)
+                if retain:
+                    loss.backward()
+        finally:
+            for handle in log.handles:
+                handle.remove()
 
     return step
 
 
-def gradients(step: Callable[[Tensors, int], None], ours: bool) -> list[Any]:
+def gradients(step: Callable[[Tensors, int, Log], None], ours: bool) -> list[Any]:
     torch.manual_seed(0)
     leaves = [torch.randn(4, 4, requires_grad=True) for _ in range(3)]
-    seen = []
+    seen: list[Any] = []
     for round in range(5):
+        log = Log()
+        log.leaves = leaves
         with argand.compiled_autograd(backend="eager") if ours else contextlib.nullcontext():
             try:
-                step(leaves, round)
+                step(leaves, round, log)
             except RuntimeError as error:
-                return [*seen, [str(error)]]
-        seen.append([None if leaf.grad is None else (leaf.grad.clone(), leaf.grad.stride()) for leaf in leaves])
+                return [*seen, log.seen, str(error)]
+        grads = [None if leaf.grad is None else (leaf.grad.clone(), leaf.grad.stride()) for leaf in leaves]
+        seen.append((grads, log.seen))
         if round % 2:
             leaves[0].grad = None
     return seen
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_too_small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Trial, "is_engines_turn", lambda self: False)
 
 
 @pytest.mark.parametrize("seeds", [range(start, start + 25) for start in range(0, 200, 25)], ids=str)

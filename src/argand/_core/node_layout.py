@@ -41,12 +41,14 @@ class NodeLayout:
 
     Arguments:
         defined: where an object of a node that Python defines holds the node's address.
-        lists: offsets in a node of the lists of hooks.
+        lists: offsets in a node of the lists of hooks: called before it, of tensors that it made, called after it.
+        kinds: what objects of Python's hooks in these lists begin with; behind it is the dictionary of the hooks.
         retained: offset of the number of hooks by which tensors retain gradients.
     """
 
     defined: int
     lists: tuple[int, int, int]
+    kinds: tuple[int, int, int]
     retained: int
 
     def unhooked(self, node: Any) -> bool:
@@ -63,6 +65,28 @@ class NodeLayout:
             and block[third : third + 24] == _LIST
             and block[self.retained : self.retained + 8] == _NONE
         )
+
+    def hooks_of(self, node: Any) -> list[dict[int, Any]] | None:
+        """The dictionaries of the hooks on a node and on tensors that it made; None where some hook is not Python's."""
+        address = _address(node, self.defined if isinstance(node, torch._C._FunctionBase) else _HEAD)
+        found: list[dict[int, Any]] = []
+        for at, kind in zip(self.lists, self.kinds):
+            for place in range(_word_at(address + at).value, _word_at(address + at + 8).value, 8):
+                hook = _word_at(place).value
+                if _word_at(hook).value != kind:
+                    return None
+                found.append(ctypes.cast(_word_at(hook + 8).value, ctypes.py_object).value)
+        return found
+
+    def sees_gradients(self, node: Any) -> bool:
+        """There are hooks of tensors that the node made, which see what comes to it, whether it runs or not."""
+        at = _address(node, self.defined if isinstance(node, torch._C._FunctionBase) else _HEAD) + self.lists[1]
+        return bool(_word_at(at).value != _word_at(at + 8).value)
+
+    def retains(self, node: Any) -> bool:
+        """A tensor that the node made retains its gradient."""
+        address = _address(node, self.defined if isinstance(node, torch._C._FunctionBase) else _HEAD)
+        return bool(_word_at(address + self.retained).value)
 
 
 _HEAD = object.__basicsize__  # an object of a C++ node has nothing else in front of the address
@@ -93,20 +117,16 @@ def _learnt() -> NodeLayout | None:
     if not all(words.count(id(tensor.grad_fn)) == 1 for words, tensor in zip(clean, plain)):
         return None  # no node knows its object: these are no addresses of nodes
     hooked: list[list[list[int]]] = []
+    dictionaries: list[list[int]] = []
     kept: list[Any] = []
     for kind in range(4):
         tensors = [_made(), _made()]
+        dictionaries.append([])
         for tensor in tensors:
             node: Any = tensor.grad_fn
             kept += [tensor, node]
-            if kind == 0:
-                node.register_prehook(_hook)
-            elif kind == 1:
-                tensor.register_hook(_hook)
-            elif kind == 2:
-                node.register_hook(_hook)
-            else:
-                tensor.retain_grad()
+            handle = _put(kind, tensor)
+            dictionaries[-1].append(id(handle.hooks_dict_ref()) if handle is not None else 0)
         hooked.append([_words(_address(tensor.grad_fn, _HEAD)) for tensor in tensors])
     lists = [_only(_is_list(at, clean, samples) for at in range(_WORDS - 2)) for samples in hooked[:3]]
     retained = _only(all(w[at] == 0 for w in clean) and all(w[at] == 1 for w in hooked[3]) for at in range(_WORDS))
@@ -114,9 +134,33 @@ def _learnt() -> NodeLayout | None:
     if defined is None or retained is None or None in lists or len(set(lists)) < 3:
         return None
     first, second, third = (8 * at for at in lists if at is not None)
-    layout = NodeLayout(defined, (first, second, third), 8 * retained)
+    kinds = [_kind(samples, at, held) for samples, at, held in zip(hooked, (first, second, third), dictionaries)]
+    if None in kinds:
+        return None
+    one, two, three = (kind for kind in kinds if kind is not None)
+    layout = NodeLayout(defined, (first, second, third), (one, two, three), 8 * retained)
     told = [layout.unhooked(tensor.grad_fn) for tensor in [*plain, *kept[::2]]]
     return layout if told == [True] * len(plain) + [False] * 8 and _told_of_defined(layout) else None
+
+
+def _put(kind: int, tensor: Any) -> Any:
+    """Put a hook of one kind on a sample; returns its handle, where there is one."""
+    if kind == 0:
+        return tensor.grad_fn.register_prehook(_hook)
+    if kind == 1:
+        return tensor.register_hook(_hook)
+    if kind == 2:
+        return tensor.grad_fn.register_hook(_hook)
+    tensor.retain_grad()
+    return None
+
+
+def _kind(samples: list[list[int]], at: int, dictionaries: list[int]) -> int | None:
+    """What the objects in a list of hooks begin with, where the dictionary of the hooks comes next."""
+    hooks = [_word_at(words[at // 8]).value for words in samples]
+    kinds = {_word_at(hook).value for hook in hooks}
+    told = [_word_at(hook + 8).value for hook in hooks] == dictionaries
+    return kinds.pop() if told and len(kinds) == 1 else None
 
 
 def _hook(*given: Any) -> None:
@@ -171,13 +215,6 @@ def _told_of_defined(layout: NodeLayout) -> bool:
     for kind in range(4):
         tensor: Any = _Sample.apply(_made())
         told.append(layout.unhooked(tensor.grad_fn))
-        if kind == 0:
-            tensor.grad_fn.register_prehook(_hook)
-        elif kind == 1:
-            tensor.register_hook(_hook)
-        elif kind == 2:
-            tensor.grad_fn.register_hook(_hook)
-        else:
-            tensor.retain_grad()
+        _put(kind, tensor)
         told.append(not layout.unhooked(tensor.grad_fn))
     return all(told)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
+import functools
 import time
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -23,10 +24,9 @@ from argand.config import config
 from argand.engine.entries import Entry, entries
 from argand.engine.node_state import NotRecorded
 from argand.engine.recording import Recorder
-from argand.engine.replay import Run, replay
+from argand.engine.replay import Run, Varied, replay
 from argand.engine.structure import Structure, structure_of
 from argand.graph import ambient, compat
-from argand.graph.nodes.printing import readable
 from argand.locks import fork_safe_lock
 
 
@@ -117,11 +117,12 @@ def run_backward(outputs: Sequence[Any], *args: Any, **kwargs: Any) -> Any:
     if entry.recorded is None or entry.trial.is_engines_turn():
         del structure
         return _timed(entry, sketch, engine, outputs, args, kwargs)
-    compiled = uncaptured(_compiled, entry, structure, grads, backend)
-    if compiled is None:
-        del structure
-        return engine(outputs, *args, **kwargs)
-    uncaptured(replay, structure, entry.recorded, compiled, outputs, grads, keep, engine)
+    compiled = functools.partial(entries.run, entry, backend)
+    try:
+        uncaptured(replay, structure, entry.recorded, compiled, outputs, grads, keep, engine)
+    except Varied:
+        entry.recorded = None
+        raise
     entry.trial.took(time.perf_counter() - began, ours=True)
     return ()
 
@@ -168,23 +169,6 @@ def _structure(outputs: Sequence[torch.Tensor], grads: Sequence[torch.Tensor | N
     return structure
 
 
-def _compiled(entry: Entry, structure: Structure, grads: Sequence[torch.Tensor], backend: str | Backend) -> Any:
-    recorded = entry.recorded
-    assert recorded is not None
-
-    def inputs() -> list[torch.Tensor]:
-        tensors = [*[grads[at] for at in recorded.grads], *[structure.tensors[at] for at in recorded.tensors]]
-        return [tensor.detach() for tensor in tensors]
-
-    try:
-        return entries.compiled(entry, backend, inputs)
-    except Exception as error:
-        if config.verify_ir or config.repro_after:
-            raise
-        entries.tell_once(f"compiling it failed: {error}")
-        return None
-
-
 def _record(
     structure: Structure, engine: Run, outputs: Sequence[Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
@@ -195,7 +179,7 @@ def _record(
         entries.tell_once("a structure came with more sizes and numbers than config.cache_size_limit allows")
         return engine(outputs, *args, **kwargs)
     events.bus.prepare()
-    recorder = Recorder(structure, args[0])
+    recorder = Recorder(structure, outputs, args[0])
     recorder.listen()
     try:
         with recorder:
@@ -210,5 +194,5 @@ def _record(
             entries.keep(key, structure, None, compile_id)
         else:
             entries.keep(key, structure, recorded, compile_id)
-            events.emit("compiled_autograd_graph", "engine", lambda: readable(recorded.graph))
+            events.emit("compiled_autograd_graph", "engine", recorded.text)
     return found

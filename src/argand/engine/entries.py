@@ -22,7 +22,6 @@ from argand.graph import compat
 from argand.locks import fork_safe_lock
 
 Compiled = Callable[..., Any]
-Inputs = Callable[[], list[torch.Tensor]]
 
 
 class Trial:
@@ -64,13 +63,13 @@ class Entry:
     Arguments:
         recorded: what was recorded; None where that was refused.
         compile_id: under which it is compiled.
-        compiled: per backend, the callable; None where compiling failed.
+        compiled: per backend and interval, the callable.
         trial: which of both is faster.
     """
 
     recorded: Recorded | None
     compile_id: CompileId
-    compiled: dict[Any, Compiled | None] = field(default_factory=dict)
+    compiled: dict[Any, Compiled] = field(default_factory=dict)
     trial: Trial = field(default_factory=Trial)
 
 
@@ -132,20 +131,32 @@ class Entries:
         made = None if recorded is None else next(form.compiles)
         self._entries[key] = Entry(recorded, CompileId(form.frame, made, 0, form.number))
 
-    def compiled(self, entry: Entry, backend: str | Backend, inputs: Inputs) -> Compiled | None:
-        """The compiled graph of an entry; None where it cannot be compiled.
+    def run(self, entry: Entry, backend: str | Backend, number: int, inputs: list[torch.Tensor]) -> list[torch.Tensor]:
+        """What the graph of an interval returns, compiled when this is asked for the first time.
 
         Arguments:
-            inputs: gives what the graph is called with now.
+            inputs: are taken out of the list.
         """
-        if backend not in entry.compiled:
-            _C.call_locked(self._lock, self._compile, entry, backend, inputs)
-        return entry.compiled[backend]
+        compiled = entry.compiled.get((backend, number))
+        if compiled is None:
+            _C.call_locked(self._lock, self._compile, entry, backend, number, inputs)
+            compiled = entry.compiled[backend, number]
+        taken = tuple(inputs)
+        inputs.clear()
+        return list(compiled(*taken))
 
-    def _compile(self, entry: Entry, backend: str | Backend, inputs: Inputs) -> None:
-        if backend not in entry.compiled:
-            entry.compiled[backend] = None
-            entry.compiled[backend] = _compile(entry, backend, inputs())
+    def _compile(self, entry: Entry, backend: str | Backend, number: int, inputs: list[torch.Tensor]) -> None:
+        if (backend, number) in entry.compiled:
+            return
+        assert entry.recorded is not None
+        module = fx.GraphModule({}, entry.recorded.intervals[number].graph, "CompiledAutograd")
+        try:
+            entry.compiled[backend, number] = _compile(module, entry.compile_id, backend, inputs)
+        except Exception as error:
+            if config.verify_ir or config.repro_after:
+                raise
+            self.tell_once(f"compiling a backward failed, its graph runs with eager's kernels: {error}")
+            entry.compiled[backend, number] = module.forward
 
     def tell_once(self, reason: str) -> None:
         """Say why backwards run on the engine alone."""
@@ -154,17 +165,17 @@ class Entries:
             events.emit("fallback", "engine", reason, reason=reason, scope="compiled_autograd")
 
 
-def _compile(entry: Entry, backend: str | Backend, inputs: Sequence[torch.Tensor]) -> Compiled:
-    assert entry.recorded is not None
-    module = fx.GraphModule({}, entry.recorded.graph, "CompiledAutograd")
+def _compile(
+    module: fx.GraphModule, compile_id: CompileId, backend: str | Backend, inputs: Sequence[torch.Tensor]
+) -> Compiled:
     with (
-        events.bus.compiling(entry.compile_id),
+        events.bus.compiling(compile_id),
         events.span("compile_autograd", "engine"),
         collector.paused(),
         compat.without_default_device(),
         torch.no_grad(),
     ):
-        return lookup_backend(backend)(module, list(inputs))
+        return lookup_backend(backend)(module, [tensor.detach() for tensor in inputs])
 
 
 entries = Entries()

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from argand.runtime.tape.result_nodes import hands_on
+from argand.runtime.tape.result_nodes import hands_on, is_own
 
 
 class NotRecorded(Exception):
@@ -169,20 +169,36 @@ def read_compiled(node: Any, moves: Any, saved: list[torch.Tensor]) -> tuple[Any
     return (moves, value_fact(node.numbers), *tensor_facts(kept))
 
 
-def reading_of(node: Any) -> Callable[[Any, list[torch.Tensor]], tuple[Any, ...]]:
-    """How a node that is no leaf is read.
+Reading = Callable[[Any, list[torch.Tensor]], tuple[Any, ...]]
 
-    Raises:
-        NotRecorded: it cannot be.
-    """
+
+def reading_of(node: Any) -> Reading | None:
+    """How a node that is no leaf is read; None where it cannot be: it runs itself, with its gradients."""
     if isinstance(node, torch._C._FunctionBase):
         moves = moves_of(node)
         if moves is not None:
             return lambda one, saved: read_compiled(one, moves, saved)
         if hands_on(node):
             return lambda one, saved: ()
-        raise NotRecorded(f"{node.name()} is an autograd.Function, whose backward is the program's own code")
+        return None
     reader = reader_of(node.__class__)
-    if reader is None:
-        raise NotRecorded(f"{node.name()} does not tell all that its formula depends on")
-    return reader.read
+    return None if reader is None else reader.read
+
+
+def check_opaque(node: Any) -> None:
+    """Refuse nodes that may not run without gradients after they have run with some.
+
+    Raises:
+        NotRecorded: it is such a node.
+    """
+    kind = node.__class__
+    if isinstance(node, torch._C._FunctionBase):
+        if moves_of(node) is not None or is_own(node):
+            raise NotRecorded("somebody looks at the gradient of a result of a compiled graph, or results hang apart")
+        return
+    known = getattr(torch._C._functions, kind.__name__, None) is kind
+    if not known or not (_GENERATED.search(kind.__name__) or kind.__name__ in ("CopySlices", "CopyBackwards")):
+        raise NotRecorded(f"{node.name()} is not torch's")
+    for name in dir(kind):
+        if name.startswith("_raw_saved_"):
+            _check_unhooked(getattr(node, name))

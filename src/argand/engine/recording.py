@@ -7,9 +7,12 @@ node saved, a gradient that the backward began with, or a number that follows fr
 
 from __future__ import annotations
 
+import contextlib
 import operator
+import threading
+from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 import torch
@@ -17,9 +20,10 @@ from torch import fx
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils.weak import WeakIdKeyDictionary
 
-from argand.engine.node_state import NotRecorded, moves_of
+from argand.engine.node_state import NotRecorded, moves_of, tensor_fact
 from argand.engine.structure import Structure
 from argand.graph import compat
+from argand.graph.nodes.printing import readable
 from argand.runtime.tape.result_nodes import SILENT
 
 aten = torch.ops.aten
@@ -29,27 +33,51 @@ _UNSURE = (
     torch.Tag.data_dependent_output,
     torch.Tag.dynamic_output_shape,
 )
-_SUMS = (aten.add.Tensor, aten.add_.Tensor)
-"""What the engine calls between two nodes."""
-_BETWEEN, _LEAF = -1, -2
+_ELSEWHERE = -1  # no node runs whose formula is recorded
+
+
+Value = tuple[Any, ...]
+"""Where a tensor is from: ("grad", n) that the backward began with; ("saved", n) of the structure; ("out", n, node) of
+interval n's graph; ("made", node, n) the n-th gradient that an opaque node gave."""
+
+
+@dataclass(slots=True)
+class Interval:
+    """What is computed until an opaque node runs.
+
+    Arguments:
+        graph: of `inputs`; returns `outputs`.
+        leaves: the nodes that accumulate a value (None: no gradient), in the engine's order.
+        call: the opaque node that runs then, and the gradients that it is given; None at the end.
+        made: which gradients it gives, with their sizes and strides.
+        final: outputs that nothing but its leaves needs.
+    """
+
+    graph: fx.Graph
+    inputs: list[Value]
+    outputs: list[Value]
+    leaves: list[tuple[int, Value | None]]
+    call: tuple[int, list[Value | None]] | None = None
+    made: dict[int, tuple[tuple[int, ...], tuple[int, ...]]] = field(default_factory=dict)
+    final: frozenset[Value] = frozenset()
 
 
 @dataclass(slots=True)
 class Recorded:
-    """A backward as a graph.
+    """A backward as graphs and calls.
 
     Arguments:
-        graph: of the gradients and saved tensors that it reads; returns a gradient per leaf.
-        grads, tensors: which of the backward's first gradients, and of the structure's tensors, the graph reads.
-        leaves: the nodes that accumulate what the graph returns (None: no gradient), in the engine's order.
+        intervals: in order.
         given: per node of a compiled graph, by which of its results gradients came.
     """
 
-    graph: fx.Graph
-    grads: list[int]
-    tensors: list[int]
-    leaves: list[int]
+    intervals: list[Interval]
     given: dict[int, tuple[bool, ...]]
+
+    def text(self) -> str:
+        """The graphs."""
+        texts = [readable(one.graph) for one in self.intervals]
+        return "\n# code of the program runs\n".join(texts)
 
 
 class _Unknown(NotRecorded):
@@ -59,23 +87,29 @@ class _Unknown(NotRecorded):
 class Recorder(compat.DispatchMode):
     """Records one run of the engine. What it does not understand is a reason not to compile, never an error."""
 
-    def __init__(self, structure: Structure, grads: Sequence[torch.Tensor]) -> None:
+    def __init__(self, structure: Structure, roots: Sequence[torch.Tensor], grads: Sequence[torch.Tensor]) -> None:
         super().__init__()
         self.reason = ""
+        self._thread = threading.get_ident()
         self._structure = structure
-        self._graph = fx.Graph()
-        self._grads = [self._graph.placeholder(f"grad_{at}") for at in range(len(grads))]
-        self._saved = [self._graph.placeholder(f"saved_{at}") for at in range(len(structure.tensors))]
-        self._known = WeakIdKeyDictionary(dict(zip(grads, self._grads)))
+        self._places = {id(node): at for at, node in enumerate(structure.nodes)}
+        self._known = WeakIdKeyDictionary()
         self._held = {_storage(tensor) for tensor in (*grads, *structure.tensors)}
-        self._at = _BETWEEN
+        self._at = _ELSEWHERE
         self._probed: list[Any] | None = None
-        self._results: list[tuple[int, fx.Node | None]] = []
-        self._given: dict[int, list[fx.Node]] = {at: [] for at in structure.leaves}
-        self._given_back: dict[fx.Node, StorageWeakRef] = {}
+        self._given: dict[tuple[int, int], list[Value]] = {}
+        for number, root in enumerate(roots):
+            self._give((self._places[id(root.grad_fn)], root.output_nr), ("grad", number))
+        self._given_back: dict[Value, StorageWeakRef] = {}
         self._compiled: dict[int, tuple[bool, ...]] = {}
         self._handles: list[Any] = []
-        self._leaf_places = {id(structure.nodes[at]): at for at in structure.leaves}
+        self._intervals: list[Interval] = []
+        self._begin_interval()
+
+    def _begin_interval(self) -> None:
+        self._graph = fx.Graph()
+        self._placeholders: dict[Value, fx.Node] = {}
+        self._intervals.append(Interval(self._graph, [], [], []))
 
     # ------------------------------------------------------------------ what is heard
 
@@ -83,10 +117,14 @@ class Recorder(compat.DispatchMode):
         """Put hooks on the nodes."""
         for at, node in enumerate(self._structure.nodes):
             if at in self._structure.leaves:
-                self._handles.append(node.register_prehook(self._of(at, self._accumulates)))
+                begins, ended = self._accumulates, None
+            elif at in self._structure.opaque:
+                begins, ended = self._is_called, self._has_made
             else:
-                self._handles.append(node.register_prehook(self._of(at, self._begins)))
-                self._handles.append(node.register_hook(self._of(at, self._ended)))
+                begins, ended = self._begins, self._ended
+            self._handles.append(node.register_prehook(self._of(at, begins)))
+            if ended is not None:
+                self._handles.append(node.register_hook(self._of(at, ended)))
 
     def stop(self) -> None:
         """Take them away again."""
@@ -95,7 +133,7 @@ class Recorder(compat.DispatchMode):
 
     def _of(self, at: int, hear: Any) -> Any:
         def hook(*grads: Any) -> None:
-            if not self.reason:
+            if not self.reason and threading.get_ident() == self._thread:  # threads share leaves
                 try:
                     hear(at, *grads)
                 except NotRecorded as refused:
@@ -106,13 +144,11 @@ class Recorder(compat.DispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
-        if self._at == _BETWEEN and func not in _SUMS:  # of hooks of leaves, which run again when the graph does
-            return out
         if self._probed is not None:
             if func is not aten.detach.default and any(True for _ in _tensors(out)):  # detach: what was saved is read
                 self._probed.append(func)
             return out
-        if not self.reason and self._at != _LEAF:
+        if not self.reason and self._at >= 0:
             try:
                 self._note(func, args, kwargs or {}, out)
             except NotRecorded as refused:
@@ -121,12 +157,30 @@ class Recorder(compat.DispatchMode):
 
     # ------------------------------------------------------------------ nodes
 
+    def _give(self, place: tuple[int, int], value: Value) -> None:
+        self._given.setdefault(place, []).append(value)
+
+    def _sum(self, at: int, number: int) -> Value | None:
+        """What was given to an input of a node, added up in the engine's order."""
+        given = self._given.get((at, number), [])
+        total = given[0] if given else None
+        for one in given[1:]:
+            node = self._graph.call_function(aten.add.Tensor, (self._node(total), self._node(one)))
+            total = ("out", len(self._intervals) - 1, node)
+        return total
+
+    def _sums(self, at: int, count: int) -> list[Value | None]:
+        return [self._sum(at, number) for number in range(count)]
+
     def _begins(self, at: int, grads: tuple[torch.Tensor | None, ...]) -> None:
-        for grad in grads:
-            if grad is not None and grad not in self._known:
-                self._refuse(f"{self._name(at)} was given a gradient that nothing recorded made")
-        self._at = at
         node = self._structure.nodes[at]
+        seen: dict[int, Value | None] = {}
+        for grad, value in zip(grads, self._sums(at, len(grads))):
+            if (grad is None) != (value is None) or (grad is not None and seen.setdefault(id(grad), value) != value):
+                self._refuse(f"{self._name(at)} was given a gradient that nothing recorded made")
+            if grad is not None:
+                self._known[grad] = value
+        self._at = at
         moves = moves_of(node)
         if moves is not None:
             self._compiled[at] = moves.given(grads)
@@ -148,35 +202,56 @@ class Recorder(compat.DispatchMode):
             self._refuse(f"{self._name(at)} computes without a gradient")
 
     def _ended(self, at: int, made: tuple[torch.Tensor | None, ...], grads: tuple[torch.Tensor | None, ...]) -> None:
-        node = self._structure.nodes[at]
-        for one, (to, _) in zip(made, node.next_functions):
-            if one is not None:
-                found = self._known[one] = self._lookup(one)
-                place = self._leaf_places.get(id(to))
-                if place is not None:
-                    self._given[place].append(found)
-                    self._check_alone(found, one)
-        self._at = _BETWEEN
+        for one, (to, number) in zip(made, self._structure.nodes[at].next_functions):
+            if one is not None and to is not None:
+                value = self._lookup(one)
+                place = self._places[id(to)]
+                self._give((place, number), value)
+                if place in self._structure.leaves:
+                    self._check_alone(value, one)
+        self._at = _ELSEWHERE
 
-    def _check_alone(self, found: fx.Node, grad: torch.Tensor) -> None:
+    def _check_alone(self, value: Value, grad: torch.Tensor) -> None:
         """A gradient that lies in the memory of another one, or of what was saved, would show writes to that."""
         if grad.layout is not torch.strided:
             self._refuse("a gradient is sparse")
-        if found not in self._given_back:
+        if value not in self._given_back:
             storage = StorageWeakRef(grad.untyped_storage())
-            shared = storage.cdata in self._held and found.op != "placeholder"
+            shared = storage.cdata in self._held and value[0] == "out"
             if shared or any(storage == other and not other.expired() for other in self._given_back.values()):
                 self._refuse("a gradient shares memory with another tensor")
-            self._given_back[found] = storage
+            self._given_back[value] = storage
 
     def _accumulates(self, at: int, grads: tuple[torch.Tensor | None, ...]) -> None:
         """A leaf's node begins, after hooks of the leaf have seen the sum of what it was given."""
-        self._at = _LEAF
-        given = self._given[at]
-        total = given[0] if given else None
-        for one in given[1:]:
-            total = self._graph.call_function(aten.add.Tensor, (total, one))
-        self._results.append((at, total))
+        self._at = _ELSEWHERE
+        self._intervals[-1].leaves.append((at, self._sum(at, 0)))
+
+    def _is_called(self, at: int, grads: tuple[torch.Tensor | None, ...]) -> None:
+        """An opaque node begins, after its hooks have seen what it was given."""
+        self._at = _ELSEWHERE
+        values = self._sums(at, len(grads))
+        if not any(value is not None for value in values):
+            self._refuse(f"{self._name(at)} is given no gradient")
+        if isinstance(self._structure.nodes[at], torch._C._FunctionBase):
+            if None in values:  # whether it gets zeros instead, Python is not told
+                self._refuse(f"{self._name(at)} is given gradients of some results only")
+        else:
+            self._passes_nothing(at, self._structure.nodes[at], len(grads))
+        if self._structure.opaque[at] and _lead_to_each_other(
+            [to for to, _ in self._structure.nodes[at].next_functions]
+        ):
+            self._refuse(f"{self._name(at)} has hooks, and the engine could not run it without nodes behind it")
+        self._intervals[-1].call = (at, values)
+
+    def _has_made(self, at: int, made: tuple[torch.Tensor | None, ...], grads: tuple[torch.Tensor | None, ...]) -> None:
+        called = self._intervals[-1]
+        for number, (one, (to, place)) in enumerate(zip(made, self._structure.nodes[at].next_functions)):
+            if one is not None and to is not None:
+                tensor_fact(one)
+                called.made[number] = (tuple(one.shape), one.stride())
+                self._give((self._places[id(to)], place), ("made", at, number))
+        self._begin_interval()
 
     # ------------------------------------------------------------------ operations
 
@@ -188,9 +263,7 @@ class Recorder(compat.DispatchMode):
             self._refuse(f"{func} is called: {unsure[0]}")
         if any(tensor.layout is not torch.strided or tensor.device.type != "cpu" for tensor in _tensors(out)):
             self._refuse("a tensor is sparse, or not on a CPU")
-        if func is aten.add_.Tensor and self._at == _BETWEEN:  # into a gradient that the engine alone has
-            func = aten.add.Tensor
-        elif func._schema.is_mutable:
+        if func._schema.is_mutable:
             written = [arg for at, arg in enumerate(args) if _is_written(func, at)]
             named = [kwargs.get(arg.name) for arg in func._schema.arguments if arg.alias_info and arg.kwarg_only]
             if any(_storage(tensor) in self._held for tensor in _tensors((written, named))):
@@ -198,14 +271,14 @@ class Recorder(compat.DispatchMode):
         try:
             node = self._graph.call_function(func, self._as_nodes(args), self._as_nodes(kwargs))
         except _Unknown:  # what comes of it is unknown, too
-            if func._schema.is_mutable and self._at != _BETWEEN:
+            if func._schema.is_mutable:
                 raise
             return
         self._name_results(node, out)
 
     def _name_results(self, node: fx.Node, out: Any) -> None:
         if isinstance(out, torch.Tensor):
-            self._known[out] = node
+            self._known[out] = ("out", len(self._intervals) - 1, node)
         elif isinstance(out, (tuple, list)):
             for at, one in enumerate(out):
                 if one is not None:
@@ -213,7 +286,7 @@ class Recorder(compat.DispatchMode):
 
     def _as_nodes(self, value: Any) -> Any:
         if isinstance(value, torch.Tensor):
-            return self._lookup(value)
+            return self._node(self._lookup(value))
         if isinstance(value, (tuple, list)):
             return type(value)([self._as_nodes(one) for one in value])
         if isinstance(value, dict):
@@ -222,15 +295,29 @@ class Recorder(compat.DispatchMode):
             self._refuse(f"an operation is given a {type(value).__name__}")
         return value
 
-    def _lookup(self, tensor: torch.Tensor) -> fx.Node:
-        found = self._known.get(tensor)
+    def _lookup(self, tensor: torch.Tensor) -> Value:
+        found: Value | None = self._known.get(tensor)
         if found is not None:
             return found
-        if self._at >= 0:
-            for at in self._structure.saved[self._at]:
-                if _is_same(self._structure.tensors[at], tensor):
-                    return self._saved[at]
+        for at in self._structure.saved[self._at]:
+            if _is_same(self._structure.tensors[at], tensor):
+                return ("saved", at)
         raise _Unknown(f"{self._name(self._at)} reads a tensor that it does not tell of")
+
+    def _node(self, value: Value | None) -> fx.Node:
+        """The node of the current graph that stands for a value."""
+        assert value is not None
+        if value[0] == "out" and value[1] == len(self._intervals) - 1:
+            node: fx.Node = value[2]
+            return node
+        found = self._placeholders.get(value)
+        if found is None:
+            first = next(iter(self._graph.nodes), None)
+            name = "_".join(map(str, value))
+            with self._graph.inserting_before(first) if first is not None else contextlib.nullcontext():
+                found = self._placeholders[value] = self._graph.placeholder(name)
+            self._intervals[-1].inputs.insert(0, value)
+        return found
 
     # ------------------------------------------------------------------ what comes of it
 
@@ -240,19 +327,52 @@ class Recorder(compat.DispatchMode):
         Raises:
             NotRecorded: the engine has to run this.
         """
-        if self.reason or not any(node is not None for _, node in self._results):
+        accumulated = [(at, value) for one in self._intervals for at, value in one.leaves]
+        if self.reason or not any(value is not None for _, value in accumulated):
             self._refuse(self.reason or "no leaf was given a gradient")
-        self._graph.output(tuple([node for _, node in self._results]))
-        for at, node in self._results:
-            if at in self._structure.hooked and node is not None and not _is_alone(node):
-                self._refuse("a hook of a leaf sees a gradient that other formulas read as well")
-        self._graph.eliminate_dead_code(lambda node: _has_effect(node))
-        grads = [at for at, node in enumerate(self._grads) if node.users]
-        tensors = [at for at, node in enumerate(self._saved) if node.users]
-        for node in (*self._grads, *self._saved):
+        shown = [value for at, value in accumulated if at in self._structure.hooked and value is not None]
+        uses = Counter(value for _, value in accumulated if value is not None)
+        for one in self._intervals:
+            for value in () if one.call is None else one.call[1]:
+                if value is not None:
+                    shown.append(value)
+                    uses[value] += 1
+        for number in reversed(range(len(self._intervals))):
+            self._finish(number, uses)
+        for value in shown:
+            if uses[value] > 1 or not self._is_alone(value, uses):
+                self._refuse("code of the program sees a gradient that other formulas read as well")
+        return Recorded(self._intervals, self._compiled)
+
+    def _finish(self, number: int, uses: Counter[Value]) -> None:
+        """Take out of an interval's graph what nobody uses."""
+        one = self._intervals[number]
+        one.outputs = [value for value in uses if value[0] == "out" and value[1] == number]
+        own = Counter(value for _, value in one.leaves)
+        one.final = frozenset(value for value in one.outputs if uses[value] == own[value])
+        one.graph.output(tuple([value[2] for value in one.outputs]))
+        one.graph.eliminate_dead_code(_has_effect)
+        placed = dict(zip(one.inputs, [node for node in one.graph.nodes if node.op == "placeholder"]))
+        for node in placed.values():
             if not node.users:
-                self._graph.erase_node(node)
-        return Recorded(self._graph, grads, tensors, [at for at, _ in self._results], self._compiled)
+                one.graph.erase_node(node)
+        one.inputs = [value for value, node in placed.items() if node.users]
+        uses.update(one.inputs)
+
+    def _is_alone(self, value: Value, uses: Counter[Value]) -> bool:
+        """Whether nothing else reads a gradient, or what it is a view of: code of the program may write to it."""
+        if value[0] != "out":
+            return value[0] != "saved"
+        one, node = self._intervals[value[1]], value[2]
+        while len(node.users) == 1:
+            if node.op == "placeholder":
+                placed = [other for other in one.graph.nodes if other.op == "placeholder"]
+                source = one.inputs[placed.index(node)]
+                return source[0] in ("grad", "made") and uses[source] == 1
+            if not isinstance(node.target, torch._ops.OpOverload) or not compat.is_view_op(node.target):
+                return True
+            node = node.all_input_nodes[0]
+        return False
 
     def _name(self, at: int) -> str:
         return self._structure.nodes[at].name() if at >= 0 else "the engine"
@@ -261,13 +381,19 @@ class Recorder(compat.DispatchMode):
         raise NotRecorded(reason)
 
 
-def _is_alone(node: fx.Node) -> bool:
-    """Whether nothing else reads a gradient, or what it is a view of: a hook may write to it."""
-    while node.op == "call_function" and len(node.users) == 1:
-        func = node.target
-        if not isinstance(func, torch._ops.OpOverload) or not compat.is_view_op(func):
+def _lead_to_each_other(nodes: Sequence[Any]) -> bool:
+    """Whether one of these nodes comes behind another one."""
+    wanted = {id(node) for node in nodes if node is not None}
+    behind = {id(to): to for node in nodes if node is not None for to, _ in node.next_functions if to is not None}
+    work = list(behind.values())
+    while work:
+        node = work.pop()
+        if id(node) in wanted:
             return True
-        (node,) = node.all_input_nodes[:1]
+        for to, _ in node.next_functions:
+            if to is not None and id(to) not in behind:
+                behind[id(to)] = to
+                work.append(to)
     return False
 
 

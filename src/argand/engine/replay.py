@@ -9,17 +9,24 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import weakref
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch.autograd.graph import GradientEdge
 
-from argand.engine.node_state import moves_of
-from argand.engine.recording import Recorded
+from argand.engine.recording import Interval, Recorded, Value
 from argand.engine.structure import Structure
 
 Run = Callable[..., Any]
 """As `torch.autograd.graph._engine_run_backward`."""
+
+
+class Varied(RuntimeError):
+    """Code of the program did other than when the backward was recorded, which is noticed too late."""
 
 
 class _Nothing(torch.autograd.Function):
@@ -55,10 +62,31 @@ class _Delivered(torch.autograd.Function):
         return found
 
 
+class _Between(torch.autograd.Function):
+    """Stands behind what is differentiated: computes all gradients when the engine comes to it, and then gives none."""
+
+    @staticmethod
+    def forward(ctx: Any, work: Callable[[], None], *roots: torch.Tensor) -> torch.Tensor:
+        ctx.set_materialize_grads(False)
+        ctx.work, ctx.count = work, len(roots)
+        return torch.empty(0, device="cpu")
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        work = ctx.work
+        del ctx.work
+        work()
+        return (None,) * (ctx.count + 1)
+
+
+Compiled = Callable[[int, list[torch.Tensor]], list[torch.Tensor]]
+"""Computes what an interval's graph returns."""
+
+
 def replay(
     structure: Structure,
     recorded: Recorded,
-    compiled: Callable[..., Any],
+    compiled: Compiled,
     roots: Sequence[torch.Tensor],
     grads: Sequence[torch.Tensor],
     keep: bool,
@@ -68,31 +96,153 @@ def replay(
 
     Arguments:
         structure: of this backward; is emptied.
-        compiled: the recorded graph.
         roots, grads: what is differentiated, and the gradients that this begins with.
         keep: the tape is kept for another backward.
         run: runs the engine.
     """
-    leaves = [structure.leaves[at] for at in recorded.leaves]
-    given = [*[grads[at] for at in recorded.grads], *[structure.tensors[at] for at in recorded.tensors]]
-    for at, results in recorded.given.items():
-        node = structure.nodes[at]
-        if moves_of(node) is not None:
-            node.computed = results
-    ordered = structure.ordered
+    values: dict[Value, Any] = {("grad", at): grad for at, grad in enumerate(grads)}
+    values.update({("saved", at): tensor for at, tensor in enumerate(structure.tensors)})
     structure.tensors.clear()
+    for at, results in recorded.given.items():
+        structure.nodes[at].computed = (threading.get_ident(), results)
+    if len(recorded.intervals) > 1:
+        _with_calls(_Calls(structure, recorded, compiled, values, run), roots, keep)
+        return
+    (only,) = recorded.intervals
     structure.nodes.clear()
     with torch.enable_grad():
         nothing = _Nothing.apply(*roots)
-    start = torch.empty(0, device="cpu")
-    with _silent(list(structure.leaves.values())) if ordered else contextlib.nullcontext():
-        run((nothing,), (start,), keep, False, (), allow_unreachable=True, accumulate_grad=True)
+    with _silent(structure) if structure.ordered else contextlib.nullcontext():
+        _engine(run, (nothing,), keep)
     del nothing
+    given = [values[value] for value in only.inputs]
+    direct = {value: values[value] for _, value in only.leaves if value is not None and value[0] != "out"}
+    values.clear()
     with torch.no_grad():
-        gradients = list(compiled(*given))
-    del given
-    found = _deliveries(gradients, leaves, ordered)
-    run(found, (start,) * len(found), False, False, (), allow_unreachable=True, accumulate_grad=True)
+        values.update(zip(only.outputs, compiled(0, given)))
+    values.update(direct)
+    _deliver(structure, only, values, run)
+
+
+def _engine(run: Run, behind: tuple[torch.Tensor, ...], keep: bool = False) -> None:
+    """Let the engine begin at tensors without data."""
+    start = (torch.empty(0, device="cpu"),) * len(behind)
+    run(behind, start, keep, False, (), allow_unreachable=True, accumulate_grad=True)
+
+
+def _deliver(structure: Structure, interval: Interval, values: dict[Value, Any], run: Run) -> None:
+    """Give the leaves of an interval their gradients."""
+    if not interval.leaves:
+        return
+    uses = Counter(value for _, value in interval.leaves)
+    gradients: list[Any] = []
+    for _, value in interval.leaves:  # the engine takes what nobody else holds
+        uses[value] -= 1
+        last = value is not None and value[0] == "out" and not uses[value] and value in interval.final
+        gradients.append(None if value is None else values.pop(value) if last else values[value])
+    leaves = [structure.leaves[at] for at, _ in interval.leaves]
+    _engine(run, _deliveries(gradients, leaves, structure.ordered))
+
+
+@dataclass(slots=True)
+class _Calls:
+    """A backward in which the engine runs some nodes with the gradients that come to them.
+
+    Arguments:
+        values: of the first gradients and saved tensors.
+    """
+
+    structure: Structure
+    recorded: Recorded
+    compiled: Compiled
+    values: dict[Value, Any]
+    run: Run
+
+    def work(self) -> None:
+        """Run graphs and nodes in turn, and give leaves their gradients."""
+        for number, interval in enumerate(self.recorded.intervals):
+            if interval.outputs:
+                given = [self.values[value] for value in interval.inputs]
+                with torch.no_grad():
+                    self.values.update(zip(interval.outputs, self.compiled(number, given)))
+            _deliver(self.structure, interval, self.values, self.run)
+            if interval.call is not None:
+                self._call(interval, *interval.call)
+
+    def _call(self, interval: Interval, at: int, wanted: list[Value | None]) -> None:
+        node = self.structure.nodes[at]
+        grads = [None if value is None else self.values[value] for value in wanted]
+        edges = [(number, *edge) for number, edge in enumerate(node.next_functions) if edge[0] is not None]
+        found = self._by_engine(node, grads, edges) if self.structure.opaque[at] else _directly(node, grads, edges)
+        del grads
+        made = {number: grad for (number, _, _), grad in zip(edges, found) if grad is not None}
+        if made.keys() != interval.made.keys():
+            raise Varied(
+                f"argand: {node.name()} gave gradients to other inputs than when compiled autograd recorded this "
+                "backward. From now on the engine runs it."
+            )
+        for number, (size, stride) in interval.made.items():
+            self.values["made", at, number] = _laid_out(made.pop(number), size, stride)
+
+    def _by_engine(self, node: Any, grads: list[Any], edges: list[tuple[int, Any, int]]) -> Sequence[Any]:
+        """What a node gives, with the hooks on it."""
+        given = [(GradientEdge(node, number), grad) for number, grad in enumerate(grads) if grad is not None]
+        wanted = tuple([GradientEdge(to, place) for _, to, place in edges])
+        behind, grads = zip(*given)  # type: ignore[assignment]
+        found: Sequence[Any] = self.run(
+            behind, grads, True, False, wanted, allow_unreachable=True, accumulate_grad=False
+        )
+        return found
+
+
+def _directly(node: Any, grads: list[Any], edges: list[tuple[int, Any, int]]) -> list[Any]:
+    """What a node gives that has no hooks."""
+    if isinstance(node, torch._C._FunctionBase):
+        made = node.apply(*grads)
+        made = made if isinstance(made, tuple) else (made,)
+        found = [made[at] for at, needed in enumerate(node.needs_input_grad) if needed]
+    else:
+        made = node(*grads)
+        made = made if isinstance(made, tuple) else (made,)
+        found = [made[number] for number, _, _ in edges]
+    if len(found) != len(edges):
+        raise RuntimeError(f"argand: {node.name()} gave {len(found)} gradients, not {len(edges)}")
+    return [_fitting(grad, to._input_metadata[place]) for grad, (_, to, place) in zip(found, edges)]
+
+
+def _fitting(grad: Any, metadata: Any) -> Any:
+    """A gradient as the engine hands it on."""
+    if grad is None:
+        return None
+    if tuple(grad.shape) != tuple(metadata.shape):
+        grad = grad.sum_to_size(tuple(metadata.shape))
+    return grad if grad.dtype is metadata.dtype else grad.to(metadata.dtype)
+
+
+def _laid_out(grad: torch.Tensor, size: tuple[int, ...], stride: tuple[int, ...]) -> torch.Tensor:
+    """A gradient that code of the program made, in the layout that the graphs were compiled for."""
+    if grad.stride() == stride and not (grad.is_conj() or grad.is_neg()):
+        return grad
+    return torch.empty_strided(size, stride, dtype=grad.dtype, device=grad.device).copy_(grad)
+
+
+def _with_calls(calls: _Calls, roots: Sequence[torch.Tensor], keep: bool) -> None:
+    """Compute, then let the engine pass without gradients: it frees what was saved."""
+    structure = calls.structure
+    with contextlib.ExitStack() as after:
+
+        def work() -> None:
+            calls.work()
+            after.enter_context(_silent(structure))
+
+        with torch.enable_grad():
+            between, nothing = _Between.apply(work, *roots), _Nothing.apply(*roots)
+        try:
+            _engine(calls.run, (between,), keep)
+        except BaseException:  # of the program's code: what is behind it is freed, as by the engine
+            with contextlib.suppress(RuntimeError), _silent(structure):
+                _engine(calls.run, (nothing,), keep)
+            raise
 
 
 def _deliveries(gradients: list[Any], leaves: list[torch.Tensor], ordered: bool) -> tuple[torch.Tensor, ...]:
@@ -120,17 +270,41 @@ class _Silent:
 
 
 @contextlib.contextmanager
-def _silent(leaves: Sequence[torch.Tensor]) -> Iterator[None]:
-    """Hooks of leaves are not called in this thread."""
+def _silent(structure: Structure) -> Iterator[None]:
+    """Hooks, and backwards of the program's functions, are not called in this thread."""
+    hooks: list[Any] = [one for found in structure.opaque.values() for one in found]
+    for leaf in structure.leaves.values():
+        hooks += [one for one in (leaf._backward_hooks, leaf._post_accumulate_grad_hooks) if one]
+    functions = [structure.nodes[at] for at in structure.opaque]
+    functions = [node for node in functions if isinstance(node, torch._C._FunctionBase)]
     silenced: list[tuple[Any, int, _Silent]] = []
     try:
-        for leaf in leaves:
-            for hooks in (leaf._backward_hooks, leaf._post_accumulate_grad_hooks):
-                for key, hook in list((hooks or {}).items()):
-                    silenced.append((hooks, key, _Silent(hook)))
-                    hooks[key] = silenced[-1][2]
+        for node in functions:
+            node.apply = _NoGradients(node)
+        for one in hooks:
+            for key, hook in list(one.items()):
+                if not isinstance(hook, _Silent):
+                    silenced.append((one, key, _Silent(hook)))
+                    one[key] = silenced[-1][2]
         yield
     finally:
-        for hooks, key, silent in reversed(silenced):
-            if hooks.get(key) is silent:  # nobody has removed it
-                hooks[key] = silent.hook
+        for node in functions:
+            node.__dict__.pop("apply", None)
+        for one, key, silent in reversed(silenced):
+            if one.get(key) is silent:  # nobody has removed it
+                one[key] = silent.hook
+
+
+class _NoGradients:
+    """Stands for the backward of a function's node, which has run already; other threads call it."""
+
+    def __init__(self, node: Any) -> None:
+        self.node = weakref.ref(node)
+        self.count = len(node.needs_input_grad)
+        self.thread = threading.get_ident()
+
+    def __call__(self, *grads: Any) -> Any:
+        if threading.get_ident() == self.thread:
+            return (None,) * self.count
+        node: Any = self.node()
+        return type(node).apply(node, *grads)

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from argand._core.node_layout import NodeLayout
-from argand.engine.node_state import NotRecorded, reading_of, tensor_fact
+from argand.engine.node_state import NotRecorded, check_opaque, reading_of, tensor_fact
 
 
 @dataclass(slots=True)
@@ -24,6 +24,7 @@ class Structure:
         leaves: per node that accumulates a gradient, its leaf.
         hooked: those of these nodes whose leaf has hooks that see the gradient before it is accumulated.
         ordered: some leaf has hooks, so that the order of leaves matters.
+        opaque: nodes that the engine runs with the gradients that come to them, with the hooks on them.
     """
 
     key: tuple[Any, ...]
@@ -33,6 +34,7 @@ class Structure:
     leaves: dict[int, torch.Tensor]
     hooked: set[int] = field(default_factory=set)
     ordered: bool = False
+    opaque: dict[int, list[dict[int, Any]]] = field(default_factory=dict)
 
     def form(self) -> tuple[Any, ...]:
         """Names of nodes and how they are joined: what does not change with sizes."""
@@ -72,22 +74,79 @@ def structure_of(roots: Sequence[torch.Tensor], grads: Sequence[torch.Tensor | N
             raise NotRecorded("what is differentiated is a leaf, or no plain tensor")
         facts.append((placed(root.grad_fn), root.output_nr, tensor_fact(grad)))
     for node in found.nodes:  # grows
-        if not hooks.unhooked(node):
-            raise NotRecorded(f"there is a hook on {node.name()} or on a tensor that it made")
         first = len(found.tensors)
+        at = place[id(node)]
         edges = node.next_functions
         leaf = getattr(node, "variable", None) if not edges else None
+        on_node = [] if hooks.unhooked(node) else _hooks_on(node, hooks)
         if leaf is not None:
-            facts.append(_leaf_facts(found, place[id(node)], leaf))
+            if on_node:
+                raise NotRecorded("there is a hook on the node of a leaf")
+            facts.append(_leaf_facts(found, at, leaf))
         else:
             facts.append(type(node))
-            facts.append(reading_of(node)(node, found.tensors))
+            reading = None if on_node else reading_of(node)
+            if reading is None:
+                check_opaque(node)
+                if on_node:
+                    _check_targets(node, edges, hooks)
+                found.opaque[at] = on_node
+                facts.append("opaque")
+            else:
+                facts.append(reading(node, found.tensors))
             facts.append(tuple([None if to is None else (placed(to), nr) for to, nr in edges]))
             _check_edges(node, edges)
         facts.append(_received(node))
         found.saved.append(range(first, len(found.tensors)))
+    if found.opaque:
+        leaf_hooks = [hook for leaf in found.leaves.values() for hook in (leaf._backward_hooks or {}).values()]
+        if any(map(counts_runs, leaf_hooks)):
+            raise NotRecorded("there is a hook of register_multi_grad_hook, and code of the program runs in between")
+        facts.append(_order(found.nodes))
     found.key = tuple(facts)
     return found
+
+
+def _hooks_on(node: Any, hooks: NodeLayout) -> list[dict[int, Any]]:
+    """The hooks on a node; none where all were removed.
+
+    Raises:
+        NotRecorded: one is not Python's.
+    """
+    found = hooks.hooks_of(node)
+    if found is None:
+        raise NotRecorded(f"there is a hook of C++ on {node.name()}")
+    if hooks.retains(node):
+        raise NotRecorded("a tensor that is no leaf retains its gradient")
+    if any(counts_runs(hook) for one in found for hook in one.values()):
+        raise NotRecorded("there is a hook of register_multi_grad_hook on a tensor that is no leaf")
+    return found if any(found) else []
+
+
+def counts_runs(hook: Any) -> bool:
+    """A hook that is called for several tensors, and looks at which run of the engine calls it."""
+    return getattr(hook, "__module__", "") == "torch.autograd.graph"
+
+
+def _check_targets(node: Any, edges: Sequence[tuple[Any, int]], hooks: NodeLayout) -> None:
+    """What an opaque node gives is looked at where it arrives; hooks there would be called for that, too.
+
+    Raises:
+        NotRecorded: there are some.
+    """
+    given = [(id(to), nr) for to, nr in edges if to is not None]
+    if len(set(given)) < len(given):
+        raise NotRecorded(f"{node.name()} gives two gradients to one place")
+    for to, _ in edges:
+        leaf = None if to is None else getattr(to, "variable", None)
+        if to is not None and (hooks.sees_gradients(to) or (leaf is not None and leaf._backward_hooks)):
+            raise NotRecorded(f"there is a hook behind {node.name()}, which has hooks or is the program's own")
+
+
+def _order(nodes: Sequence[Any]) -> tuple[int, ...]:
+    """In which order the engine would run nodes that are ready: then code of the program runs in between."""
+    made = [node._sequence_nr() for node in nodes]
+    return tuple(sorted(range(len(made)), key=made.__getitem__))
 
 
 def _leaf_facts(found: Structure, at: int, leaf: torch.Tensor) -> Any:

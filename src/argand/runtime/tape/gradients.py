@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -37,7 +38,8 @@ class Gradients:
             apart: what results contribute to each other's gradients is among the grads.
         """
         moves = self.moves("apart" if apart else "whole")
-        given = node.computed or moves.given(grads)
+        computed = _computed(node)
+        given = computed or moves.given(grads)
         saved = self._saved(node, given)
         anchor = saved.pop()
         if not keep:
@@ -45,7 +47,7 @@ class Gradients:
             spent = moves.conflicts(given) | (0 if left is None else left.spent)
             node.left = self.moves("whole").left(saved, spent)
             node.maybe_clear_saved_tensors()
-        if node.computed is not None:  # compiled autograd has computed the gradients for these results
+        if computed is not None:
             node.computed = None
             return (None,) * self.plan.inputs
         passed = self._passed if apart else []
@@ -108,6 +110,12 @@ class Gradients:
         with torch.no_grad():
             found = moves.gradients(given, saved, grads, node.numbers)
         return _once(found, (anchor, *grads), reason)
+
+
+def _computed(node: Any) -> tuple[bool, ...] | None:
+    """The results for which compiled autograd, in this thread, has computed the gradients already."""
+    given: tuple[bool, ...] | None = None if node.computed is None else node.computed[1]
+    return None if given is None or node.computed[0] != threading.get_ident() else given
 
 
 class _Once(torch.autograd.Function):

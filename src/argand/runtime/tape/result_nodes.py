@@ -248,6 +248,11 @@ def hands_on(node: Any) -> bool:
     return isinstance(node, _NODE) and not node.node.by_input and not node.node.hooked
 
 
+def is_own(node: Any) -> bool:
+    """Whether a node is one of those between a compiled graph and its results or inputs."""
+    return isinstance(node, (_NODE, _Inputs._backward_cls))
+
+
 def _noticed(name: str) -> Callable[..., Any]:
     """A method of the node that registers a hook."""
 
@@ -268,4 +273,4 @@ _OPAQUE = (
     'torch.autograd.grad, and the compiled graph does not compute it apart. Run the function with backend="eager".'
 )
 
-__all__ = ["SILENT", "ResultNodes", "are_apart", "hands_on", "has_own_nodes"]
+__all__ = ["SILENT", "ResultNodes", "are_apart", "hands_on", "has_own_nodes", "is_own"]
