@@ -16,12 +16,14 @@ import pytest
 import torch
 
 import argand
+from argand.engine import entries
 from argand.report.html import build
 from helpers import collected
 
 
 @pytest.fixture(autouse=True)
 def compiled() -> Iterator[None]:
+    argand.reset()  # also where the test before did not load what the fixture of all tests looks for
     with argand.compiled_autograd(backend="eager"):
         yield
 
@@ -288,6 +290,22 @@ def test_more_sizes_than_the_limit_run_on_the_engine() -> None:
         ids, reasons = graphs_of(program)
     assert len(ids) == 3 and any("cache_size_limit" in reason for reason in reasons)
     assert weight.grad is not None and weight.grad.tolist() == [30.0] * 4
+
+
+def test_more_forms_than_the_limit_run_on_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(entries, "_MOST_FORMS", 2)
+    weight = leaf(2)
+
+    def program() -> None:
+        for depth in (1, 2, 3, 4, 1, 2):
+            y = weight
+            for _ in range(depth):
+                y = y * 1
+            y.sum().backward()
+
+    ids, reasons = graphs_of(program)
+    assert len(ids) == 2 and len(reasons) == 1
+    assert weight.grad is not None and weight.grad.tolist() == [6.0, 6.0]
 
 
 def test_a_backend_that_fails_leaves_the_engine() -> None:

@@ -176,7 +176,9 @@ def _record(
     key = structure.key
     compile_id = entries.next_id(structure)
     if compile_id is None:
-        entries.tell_once("a structure came with more sizes and numbers than config.cache_size_limit allows")
+        entries.tell_once(
+            "a structure came with more sizes and numbers than config.cache_size_limit allows, or there are too many"
+        )
         return engine(outputs, *args, **kwargs)
     events.bus.prepare()
     recorder = Recorder(structure, outputs, args[0])

@@ -90,6 +90,9 @@ class _Form:
     compiles: Iterator[int] = field(default_factory=itertools.count)
 
 
+_MOST_FORMS = 256  # a program whose backward is always another one is not recorded for ever
+
+
 class Entries:
     """All that was recorded in this process.
 
@@ -114,8 +117,11 @@ class Entries:
         return self._entries.get(key)
 
     def next_id(self, structure: Structure) -> CompileId | None:
-        """The id of a structure that is new; None where there are too many of its form already."""
-        form = self._forms.setdefault(structure.form(), _Form(-1))
+        """The id of a structure that is new; None where there are too many already."""
+        told = structure.form()
+        if told not in self._forms and len(self._forms) >= _MOST_FORMS:
+            return None
+        form = self._forms.setdefault(told, _Form(-1))
         if form.number < 0:
             form.number = next(self._numbers)
         if form.entries >= config.cache_size_limit:
