@@ -146,7 +146,7 @@ def results_of_some_leaves(model: Any, step: int) -> None:
     forward(_x())[0].sum().backward()
 
 
-def results_of_some_inputs(model: Any, step: int) -> None:
+def results_of_a_computed_input(model: Any, step: int) -> None:
     @argand.compile
     def forward(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         y = model.a(x)
@@ -400,7 +400,7 @@ COMPILED: dict[str, tuple[Callable[[], nn.Module], Program]] = {
 """Programs whose backward is compiled."""
 
 ENGINE: dict[str, tuple[Callable[[], nn.Module], Program]] = {
-    "results_of_some_inputs": (Two, results_of_some_inputs),
+    "results_of_a_computed_input": (Two, results_of_a_computed_input),
     "multi_grad_hook": (Two, multi_grad_hook),
     "retained_gradient": (Two, retained_gradient),
     "checkpointed": (Two, checkpointed),
