@@ -281,3 +281,12 @@ def test_with_sizes_that_vary_from_call_to_call():
         for sign in (1, -1):
             x = torch.rand(rows, 5) * sign
             assert_same(f(x), compiled(x))
+
+
+def test_stand_ins_of_many_sizes_are_not_larger_than_memory():
+    def blocks(x, a, b, c):
+        n, m, k = a.item(), b.item(), c.item()
+        places = torch.arange(n)[:, None, None] * torch.arange(m)[:, None] * torch.arange(k)
+        return x.new_zeros(n, m, k, 4).sum() + places
+
+    check(blocks, [(T([1.0]), T(2), T(3), T(4)), (T([2.0]), T(5), T(1), T(3))])

@@ -36,7 +36,14 @@ from argand.capture.metadata.call_targets import (
 )
 from argand.capture.metadata.special_calls import CONSTANTS, SPECIAL
 from argand.capture.record import constants, scopes, size_tensors
-from argand.capture.sizes import symbolic_bends, symbolic_index, symbolic_tensors, unbacked_calls, unbacked_ops
+from argand.capture.sizes import (
+    symbolic_bends,
+    symbolic_index,
+    symbolic_tensors,
+    unbacked_calls,
+    unbacked_index,
+    unbacked_ops,
+)
 from argand.capture.sizes.symbolic_calls import Doctor
 from argand.capture.world import narration
 from argand.capture.world.native_reads import base_value, refuse_python_sequence
@@ -243,7 +250,7 @@ class GraphBuilder:
             self.note_mutation((first,), {})
         if infos and meta.__class__ is not _Tensor and not (writes or target.keep or metadata.has_tensor(meta)):
             metadata.refuse_unknown(func, meta, bool(target.attribute))
-        memory.refuse_huge(func, meta, device)
+        self._refuse_huge(func, meta, device)
         result = self.finish_call(target, node_args, node_kwargs, meta, device, writes)
         unsure = metadata.is_layout_unsure(func, infos)
         if self.unsure or unsure or shapes is not None:
@@ -256,6 +263,11 @@ class GraphBuilder:
         if not writes and not target.keep and constants.applicable(func, infos, device):
             constants.propagate(self, func, args, kwargs, result)
         return result
+
+    def _refuse_huge(self, func: Function, meta: object, device: torch.device) -> None:
+        """`memory.refuse_huge`, but where sizes depend on data: their stand-ins are of any size."""
+        if not unbacked_index.depends(self, self.arguments):
+            memory.refuse_huge(func, meta, device)
 
     def _target(self, func: Any, kwargs: dict[str, object]) -> Target:
         """What becomes the node's target."""
