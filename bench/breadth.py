@@ -5,9 +5,9 @@
                             [--verdicts OUT]
 
 Steps of eager and of the compiled program are interleaved; the figure is the median over pairs of eager's time over
-the compiled one's. --together N runs N processes at once, each pinned to `--threads` cores of its own (only on a
-machine with that many idle cores). --warm measures the first call of a second process too. --quick is eight programs
-for a second each.
+the compiled one's. The system "frozen" is argand with parameters as constants. --together N runs N processes at once,
+each pinned to `--threads` cores of its own (only on a machine with that many idle cores). --warm measures the first
+call of a second process too. --quick is eight programs for a second each.
 
 After the tables, a verdict for each target; what misses by less than the noise of the figures is called so. Exits with
 1 when a target is missed beyond noise, or an output or gradient differs from eager's by more than 2e-4 of the largest.
@@ -87,10 +87,10 @@ def compiled_by(system: str, module: Any) -> Any:
     """The module compiled, in one graph or not, as users get it."""
     import torch
 
-    if system == "argand":
+    if system in ("argand", "frozen"):
         import argand
 
-        return argand.compile(module)
+        return argand.compile(module, options={"freezing": True} if system == "frozen" else None)
     return torch.compile(module)
 
 
