@@ -254,3 +254,17 @@ def test_nodes_where_torch_has_no_operation_that_adds_one(monkeypatch: pytest.Mo
         want = outcome(function, 5, kind)
         got = outcome(argand.compile(function, backend="aot_eager"), 5, kind)
         torch.testing.assert_close(_flat(got), _flat(want))
+
+
+def test_hooks_after_accumulation_of_leaves_that_no_gradient_comes_to() -> None:
+    def function(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return x.sin(), (x * w).cos()
+
+    x, w = (torch.linspace(-1, 1, 6, requires_grad=True) for _ in range(2))
+    seen: list[Any] = []
+    w.register_post_accumulate_grad_hook(lambda leaf: seen.append(leaf.grad))
+    compiled = argand.compile(function, backend="aot_eager")
+    compiled(x, w)[0].sum().backward()
+    assert seen == [] and w.grad is None
+    compiled(x, w)[1].sum().backward()
+    assert len(seen) == 1

@@ -161,7 +161,7 @@ class ResultNodes:
 
 def _shows(value: Any) -> bool:
     """Whether it shows that a backward came to an input without a gradient for it."""
-    return value.grad_fn is not None or bool(value._backward_hooks)
+    return value.grad_fn is not None or bool(value._backward_hooks or value._post_accumulate_grad_hooks)
 
 
 def are_apart(node: Any) -> bool:
