@@ -23,13 +23,17 @@ def pytest_collection() -> None:
 
 def pytest_collection_finish() -> None:
     gc.enable()
+
+
+def torch_does_not_read_stacks() -> None:
+    """What takes torch long, and is of no use here."""
     utils = sys.modules.get("torch.testing._internal.common_utils")
     if utils is not None:
         # For the samples of each operator of op_db it reads the sources of every frame of the stack (0.1 s), to find a
         # test of `unittest`'s: half of the time of what sweeps over op_db.
         utils.extract_test_fn = lambda: None
     for name in ("cuda", "xpu", "mtia"):
-        # `torch.manual_seed` notes the text of its whole stack three times (2 ms), for devices that are not there.
+        # `torch.manual_seed` notes the text of its whole stack three times, for devices that are not there.
         module = sys.modules.get(f"torch.{name}")
         if module is not None and hasattr(module, "traceback"):
             module.traceback = SimpleNamespace(format_stack=list)
@@ -51,6 +55,7 @@ def old_objects_are_left_alone() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def clean_argand() -> Iterator[None]:
+    torch_does_not_read_stacks()
     yield
     if "argand.api" in sys.modules:
         import argand
