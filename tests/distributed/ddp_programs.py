@@ -130,6 +130,9 @@ def _halved(state, bucket):  # DDP reads annotations, and takes no texts
     return work.get_future().then(lambda done: done.value()[0])
 
 
+_COMPILED = ("CompiledFunctionBackward", "_InputsBackward")
+
+
 def overlap(rank: int) -> dict[str, Any]:
     """In which order the backwards of parts and the reductions of buckets begin, and what the events said."""
     argand.reset()
@@ -153,20 +156,20 @@ def overlap(rank: int) -> dict[str, Any]:
         order.clear()
         loss = compiled(batch(model, rank, step)).square().mean()
         for node in _compiled_nodes(loss.grad_fn):
-            node.register_prehook(lambda grads: order.append("part"))
+            node.register_prehook(lambda grads: order.append("part") if order[-1:] != ["part"] else None)
         loss.backward()
     stop()
     return {"order": order, "told": told}
 
 
 def _compiled_nodes(node: Any) -> list[Any]:
-    """Nodes of autograd's tape that are compiled backwards."""
+    """Nodes of autograd's tape that are compiled backwards; one of several results has several."""
     found, seen, todo = [], set(), [node]
     while todo:
         one = todo.pop()
         if one is None or one in seen:
             continue
         seen.add(one)
-        found += [one] if "argand" in type(one).__module__ or "Compiled" in type(one).__name__ else []
+        found += [one] if "argand" in type(one).__module__ or type(one).__name__ in _COMPILED else []
         todo += [following for following, _ in one.next_functions]
     return found
