@@ -151,6 +151,7 @@ def bound_arguments(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -
     return {**dict(zip((argument.name for argument in func._schema.arguments), args)), **kwargs}
 
 
+@functools.cache
 def is_view_op(func: Any) -> bool:
     """The schema says that a result aliases an argument and that nothing is written."""
     schema = func._schema
@@ -181,12 +182,18 @@ def is_random(func: Any) -> bool:
 def has_effect(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
     """Whether a call must stay, in order, even when nobody reads its results: it draws random numbers, asserts
     something, talks to other processes, or was asked to raise where a decomposition does not exist."""
-    schema = getattr(func, "_schema", None)
-    if schema is None:
+    if getattr(func, "_schema", None) is None:
         return False
-    if not schema.returns or is_random(func) or communicates(func):
+    found = _effect(func)
+    return bool(bound_arguments(func, args, kwargs).get("check_errors")) if found is None else found
+
+
+@functools.cache
+def _effect(func: Any) -> bool | None:
+    """What `has_effect` says of every call of an op; None where an argument decides."""
+    if not func._schema.returns or is_random(func) or communicates(func):
         return True
-    return schema.name.startswith("aten::linalg_") and bool(bound_arguments(func, args, kwargs).get("check_errors"))
+    return None if func._schema.name.startswith("aten::linalg_") else False
 
 
 COMMUNICATION = frozenset(("_c10d_functional", "_c10d_functional_autograd", "_dtensor", "c10d", "symm_mem"))

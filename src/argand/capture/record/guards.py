@@ -209,14 +209,14 @@ _BY_VALUE: Final = frozenset((str, int, bool, bytes, type(None)))
 
 def _identity(args: Args) -> object:
     """A hashable stand-in for guard arguments: by value where that is exact, else by identity."""
-    return tuple(_one_identity(arg) for arg in args)
+    return tuple([_one_identity(arg) for arg in args])
 
 
 def _one_identity(arg: Any) -> object:
     cls = type(arg)
     if cls is float:
         return (cls, repr(arg))
-    if cls in _BY_VALUE or is_a(arg, Source):  # a subclass of the program's may hash and compare as it likes
+    if cls in _BY_VALUE or issubclass(cls, Source):  # a subclass of the program's may hash and compare as it likes
         return (cls, arg)
     if type(arg) in (tuple, list):
         return (type(arg), tuple(_one_identity(item) for item in arg))
