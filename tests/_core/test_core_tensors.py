@@ -124,9 +124,8 @@ def test_the_layout_is_learnt(layout: str) -> None:
         "autograd",
         "requires_grad",
         "grad_fn",
-        "offset",
     }
-    assert found["strides"] == found["sizes"] + 40 and found["offset"] > 0
+    assert found["strides"] == found["sizes"] + 40
 
 
 def test_guards_made_before_the_layout_is_forgotten_still_hold(layout: str) -> None:

@@ -58,7 +58,7 @@ def test_numpy_and_torch_know_the_names(op):
 @pytest.mark.parametrize("op", [*ARITHMETIC.values(), *COMPARE.values(), *UNARY], ids=lambda op: op.symbol)
 def test_guards_compute_what_the_table_says(op):
     tree = _C.GuardTree()
-    number = ("slot", tree.slot_int(tree.child(0, "local", 0)))
+    number = ("slot", tree.slot(tree.child(0, "local", 0), "int"))
     operands = (number,) if op in UNARY else (number, 2)
     program = (*operands, op.name) if op in COMPARE.values() else (*operands, op.name, 1000, "lt")
     if op.guard:

@@ -343,21 +343,16 @@ class GuardTree:
         """
     def collect(self, nodes: Sequence[int], /) -> None:
         """Hand the values of these nodes (each with a check of its own) to the transformed code: see `take_inputs`."""
-    def slot_size(self, node: int, dim: int, /, *, name: str | None = None, hint: int | None = None) -> int:
-        """The slot of a tensor's size at `dim`, for programs of `check_expr` (the same slot when asked again).
+    def slot(
+        self, node: int, kind: str, dim: int = ..., /, *, name: str | None = None, hint: float | None = None
+    ) -> int:
+        """The slot of a number, for programs of `check_expr` (the same slot when asked again).
 
-        `name` and `hint` (what it is now) are for failure texts only: `L['x'].size()[0] was 8, is 10`. A value that has
-        no such number (no tensor, too few dims) fails the first expression that uses the slot. Open the dim in the
-        node's "tensor" check (None in its sizes), or it is compared there as well.
+        `kind`: "size" or "stride" of a tensor at `dim`; "int", exactly int (not bool) and within 64 bits; "float",
+        exactly float. `name` and `hint` (what it is now) are for failure texts only: `L['x'].size()[0] was 8, is 10`. A
+        value that has no such number (no tensor, too few dims) fails the first expression that uses the slot. Open a
+        dim in the node's "tensor" check (None in its sizes or strides), or it is compared there as well.
         """
-    def slot_stride(self, node: int, dim: int, /, *, name: str | None = None, hint: int | None = None) -> int:
-        """As `slot_size`, of a tensor's stride."""
-    def slot_offset(self, node: int, /, *, name: str | None = None, hint: int | None = None) -> int:
-        """As `slot_size`, of a tensor's storage offset (in elements)."""
-    def slot_int(self, node: int, /, *, name: str | None = None, hint: int | None = None) -> int:
-        """The slot of an int: exactly int (not bool) and within 64 bits, or the expressions that use it fail."""
-    def slot_float(self, node: int, /, *, name: str | None = None, hint: float | None = None) -> int:
-        """The slot of a float (exactly float)."""
     def check_expr(self, program: tuple[Any, ...], /, *, label: str = ...) -> int:
         """Adds the check that an expression over slots and constants is true; it is evaluated after every other guard.
 

@@ -5,7 +5,12 @@
 
 typedef struct {
     PyObject_HEAD
-    PyObject *code, *func, *globals, *builtins, *closure, *args, *failures;
+    union {
+        struct {
+            PyObject *code, *func, *globals, *builtins, *closure, *args, *failures;
+        };
+        PyObject *objects[7]; /* all of them */
+    };
     Py_ssize_t entries, wasted;
 } FrameInfo;
 
@@ -25,26 +30,18 @@ static PyMemberDef frame_info_members[] = {
 static int
 frame_info_traverse(FrameInfo *self, visitproc visit, void *arg)
 {
-    Py_VISIT(self->code);
-    Py_VISIT(self->func);
-    Py_VISIT(self->globals);
-    Py_VISIT(self->builtins);
-    Py_VISIT(self->closure);
-    Py_VISIT(self->args);
-    Py_VISIT(self->failures);
+    for (int i = 0; i < 7; i++) {
+        Py_VISIT(self->objects[i]);
+    }
     return 0;
 }
 
 static int
 frame_info_clear(FrameInfo *self)
 {
-    Py_CLEAR(self->code);
-    Py_CLEAR(self->func);
-    Py_CLEAR(self->globals);
-    Py_CLEAR(self->builtins);
-    Py_CLEAR(self->closure);
-    Py_CLEAR(self->args);
-    Py_CLEAR(self->failures);
+    for (int i = 0; i < 7; i++) {
+        Py_CLEAR(self->objects[i]);
+    }
     return 0;
 }
 

@@ -28,20 +28,11 @@ def samples() -> dict[str, list[tuple[Any, int]]]:
 
     `shapes` of rank 0 to 8; `dtypes`, one each; `keys`, with different key sets; `plain` and `grad`, alike but for
     requires_grad; `result`, of recorded operations; `views`; `meta`, as the first of `plain` but on the meta device.
-    `offsets` has the storage offset in place of the keys.
     """
     import torch
 
     with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction(), torch.inference_mode(False):
-        groups = _make(torch)
-        found = {name: [(t, raw_keys(t)) for t in group] for name, group in groups.items()}
-        found["offsets"] = [(t, t.storage_offset()) for t in _offsets(torch)]
-        return found
-
-
-def _offsets(torch: Any) -> list[Any]:
-    whole = torch.empty(1000, device="cpu")
-    return [whole[7:], whole[300:302], whole[5:900:3], whole[0:3], whole[991:].expand(2, 9)]
+        return {name: [(t, raw_keys(t)) for t in group] for name, group in _make(torch).items()}
 
 
 def _make(torch: Any) -> dict[str, list[Any]]:

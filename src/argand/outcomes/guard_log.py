@@ -43,15 +43,9 @@ class Log:
         self.tree.collect(*args)
         self._noted("collect", args, None, None)
 
-    def __getattr__(self, name: str) -> Any:
-        """Slots of numbers."""
-        if not name.startswith("slot_"):
-            raise AttributeError(name)
-
-        def slot(*args: Any, **named: Any) -> Any:
-            return self._noted(name, (*args, tuple(named.items())), None, getattr(self.tree, name)(*args, **named))
-
-        return slot
+    def slot(self, *args: Any, **named: Any) -> int:
+        made: int = self._noted("slot", (*args, tuple(named.items())), None, self.tree.slot(*args, **named))
+        return made
 
     def places(self) -> dict[int, tuple[int, str]]:
         """id of an object that a check asks for -> the node where it is found, and whether it is the class there."""
@@ -131,7 +125,7 @@ def build(
         elif method == "check_expr":
             tree.check_expr(*arguments, label=label or "")
         else:
-            getattr(tree, method)(*arguments[:-1], **dict(arguments[-1]))
+            tree.slot(*arguments[:-1], **dict(arguments[-1]))
     return tree
 
 

@@ -1,9 +1,9 @@
-/* Number slots: the sizes, strides, offsets, ints and floats that the "expr" check computes with. An evaluation reads each
+/* Number slots: the sizes, strides, ints and floats that the "expr" check computes with. An evaluation reads each
  * one that an expression uses into an array of its own, right after the checks of its node held. */
 #include "guards.h"
 #include "tensor.h"
 
-static const char *const slot_names[] = {"size", "stride", "offset", "int", "float"};
+static const char *const slot_names[NUM_SLOT_KINDS] = {"size", "stride", "int", "float"};
 
 bool
 number_is_float(const NumberSlot *slot)
@@ -30,8 +30,17 @@ parse_hint(NumberSlot *slot, PyObject *hint)
 }
 
 int
-number_slot_parse(NumberSlot *slot, PyObject *dim, PyObject *name, PyObject *hint)
+number_slot_parse(NumberSlot *slot, PyObject *kind, PyObject *dim, PyObject *name, PyObject *hint)
 {
+    int at = 0;
+    while (at < NUM_SLOT_KINDS && PyUnicode_CompareWithASCIIString(kind, slot_names[at]) != 0) {
+        at++;
+    }
+    if (at == NUM_SLOT_KINDS || (dim != NULL) != (at <= SLOT_STRIDE)) {
+        PyErr_Format(PyExc_ValueError, "a slot is a \"size\" or \"stride\" and its dim, an \"int\" or a \"float\", not %R", kind);
+        return -1;
+    }
+    slot->kind = (SlotKind)at;
     if (name != NULL && name != Py_None && !PyUnicode_Check(name)) {
         PyErr_Format(PyExc_TypeError, "name must be a str or None, not %.100s", Py_TYPE(name)->tp_name);
         return -1;
@@ -40,7 +49,7 @@ number_slot_parse(NumberSlot *slot, PyObject *dim, PyObject *name, PyObject *hin
         long value = PyLong_AsLong(dim);
         if (value < 0 || value > INT_MAX) {
             if (!PyErr_Occurred()) {
-                PyErr_Format(PyExc_ValueError, "slot_%s takes a dim from 0 on", slot_names[slot->kind]);
+                PyErr_Format(PyExc_ValueError, "the dim of a %s is 0 or more", slot_names[slot->kind]);
             }
             return -1;
         }
@@ -97,17 +106,9 @@ ask_tensor(const NumberSlot *slot, PyObject *obj, Number *out)
     if (tensor_hush(obj, &hush) < 0) {
         return -1;
     }
-    int status;
-    switch (slot->kind) {
-    case SLOT_SIZE:
-        status = item_and_drop(PyObject_GetAttr(obj, tensor_names[N_SHAPE]), slot->dim, out);
-        break;
-    case SLOT_STRIDE:
-        status = item_and_drop(PyObject_CallMethodNoArgs(obj, tensor_names[N_STRIDE]), slot->dim, out);
-        break;
-    default:
-        status = int_and_drop(PyObject_CallMethodNoArgs(obj, tensor_names[N_STORAGE_OFFSET]), out);
-    }
+    PyObject *all = slot->kind == SLOT_SIZE ? PyObject_GetAttr(obj, tensor_names[N_SHAPE])
+                                            : PyObject_CallMethodNoArgs(obj, tensor_names[N_STRIDE]);
+    int status = item_and_drop(all, slot->dim, out);
     tensor_unhush(hush);
     return status;
 }
@@ -116,22 +117,14 @@ ask_tensor(const NumberSlot *slot, PyObject *obj, Number *out)
 bool
 number_pure(const NumberSlot *slot, const TensorSpec *spec)
 {
-    return slot->kind == SLOT_INT || slot->kind == SLOT_FLOAT ||
-           (spec != NULL && tensor_spec_pure(spec) && (slot->kind != SLOT_OFFSET || tensor_layout.offset > 0));
+    return slot->kind == SLOT_INT || slot->kind == SLOT_FLOAT || (spec != NULL && tensor_spec_pure(spec));
 }
 
 static int
 read_layout(const NumberSlot *slot, PyObject *obj, Number *out)
 {
     TensorFields fields;
-    if (!tensor_layout_read(obj, &fields)) {
-        return 0;
-    }
-    if (slot->kind == SLOT_OFFSET) {
-        out->i = tensor_layout_offset(obj);
-        return 1;
-    }
-    if (slot->dim >= fields.ndim) {
+    if (!tensor_layout_read(obj, &fields) || slot->dim >= fields.ndim) {
         return 0;
     }
     out->i = (slot->kind == SLOT_SIZE ? fields.sizes : fields.strides)[slot->dim];
@@ -167,8 +160,6 @@ number_missing_detail(const NumberSlot *slot, PyObject *obj)
                                     type);
     case SLOT_FLOAT:
         return PyUnicode_FromFormat("expected a float, found %.100s", type);
-    case SLOT_OFFSET:
-        return PyUnicode_FromFormat("expected a tensor with a storage offset, found %.100s", type);
     default:
         return PyUnicode_FromFormat(tensor_type_ok(obj) ? "expected a tensor with a %s at dim %d, found %.100s"
                                                         : "expected a tensor (for its %s at dim %d), found %.100s",
@@ -182,18 +173,11 @@ number_source(const GuardTree *tree, const NumberSlot *slot)
     if (slot->name != NULL) {
         return Py_NewRef(slot->name);
     }
-    PyObject *source = node_source(tree, slot->node), *text = NULL;
+    PyObject *source = node_source(tree, slot->node);
     if (source != NULL && (slot->kind == SLOT_SIZE || slot->kind == SLOT_STRIDE)) {
-        text = PyUnicode_FromFormat("%U.%s[%d]", source, slot_names[slot->kind], slot->dim);
+        Py_SETREF(source, PyUnicode_FromFormat("%U.%s[%d]", source, slot_names[slot->kind], slot->dim));
     }
-    else if (source != NULL && slot->kind == SLOT_OFFSET) {
-        text = PyUnicode_FromFormat("%U.offset", source);
-    }
-    else {
-        return source;
-    }
-    Py_XDECREF(source);
-    return text;
+    return source;
 }
 
 static PyObject *

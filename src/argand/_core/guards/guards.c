@@ -249,49 +249,18 @@ add_number(GuardTree *self, NumberSlot *slot)
 }
 
 static PyObject *
-make_slot(GuardTree *self, SlotKind kind, PyObject *args, PyObject *kwargs)
+tree_slot(GuardTree *self, PyObject *args, PyObject *kwargs)
 {
-    static char *with_dim[] = {"", "", "name", "hint", NULL}, *without[] = {"", "name", "hint", NULL};
-    PyObject *node, *dim = NULL, *name = NULL, *hint = NULL;
-    int ok = kind == SLOT_SIZE || kind == SLOT_STRIDE
-                 ? PyArg_ParseTupleAndKeywords(args, kwargs, "OO|$OO", with_dim, &node, &dim, &name, &hint)
-                 : PyArg_ParseTupleAndKeywords(args, kwargs, "O|$OO", without, &node, &name, &hint);
-    NumberSlot slot = {.kind = kind};
-    slot.node = ok ? node_from_object(self, node) : -1;
+    static char *names[] = {"", "", "", "name", "hint", NULL};
+    PyObject *node, *kind, *dim = NULL, *name = NULL, *hint = NULL;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OU|O$OO:slot", names, &node, &kind, &dim, &name, &hint)) {
+        return NULL;
+    }
+    NumberSlot slot = {.node = node_from_object(self, node)};
     if (slot.node == 0) {
         return PyErr_Format(PyExc_ValueError, "a slot needs a value: it cannot be put on the root node");
     }
-    return slot.node < 0 || number_slot_parse(&slot, dim, name, hint) < 0 ? NULL : add_number(self, &slot);
-}
-
-static PyObject *
-tree_slot_size(GuardTree *self, PyObject *args, PyObject *kwargs)
-{
-    return make_slot(self, SLOT_SIZE, args, kwargs);
-}
-
-static PyObject *
-tree_slot_stride(GuardTree *self, PyObject *args, PyObject *kwargs)
-{
-    return make_slot(self, SLOT_STRIDE, args, kwargs);
-}
-
-static PyObject *
-tree_slot_offset(GuardTree *self, PyObject *args, PyObject *kwargs)
-{
-    return make_slot(self, SLOT_OFFSET, args, kwargs);
-}
-
-static PyObject *
-tree_slot_int(GuardTree *self, PyObject *args, PyObject *kwargs)
-{
-    return make_slot(self, SLOT_INT, args, kwargs);
-}
-
-static PyObject *
-tree_slot_float(GuardTree *self, PyObject *args, PyObject *kwargs)
-{
-    return make_slot(self, SLOT_FLOAT, args, kwargs);
+    return slot.node < 0 || number_slot_parse(&slot, kind, dim, name, hint) < 0 ? NULL : add_number(self, &slot);
 }
 
 static PyObject *
@@ -439,23 +408,16 @@ tree_traverse(GuardTree *self, visitproc visit, void *arg)
     for (int i = 0; i < self->num_checks; i++) {
         Py_VISIT(self->checks[i].a);
         Py_VISIT(self->checks[i].b);
-        if (self->checks[i].names != NULL) {
-            int status = class_names_visit(self->checks[i].names, visit, arg);
-            if (status != 0) {
-                return status;
-            }
+        const Check *check = &self->checks[i];
+        int status = check->names == NULL ? 0 : class_names_visit(check->names, visit, arg);
+        if (status == 0 && check->functions != NULL) {
+            status = function_table_visit(check->functions, visit, arg);
         }
-        if (self->checks[i].functions != NULL) {
-            int status = function_table_visit(self->checks[i].functions, visit, arg);
-            if (status != 0) {
-                return status;
-            }
+        if (status == 0 && check->tensor != NULL) {
+            status = tensor_spec_visit(check->tensor, visit, arg);
         }
-        if (self->checks[i].tensor != NULL) {
-            int status = tensor_spec_visit(self->checks[i].tensor, visit, arg);
-            if (status != 0) {
-                return status;
-            }
+        if (status != 0) {
+            return status;
         }
     }
     return 0;
@@ -515,18 +477,6 @@ tree_dealloc(GuardTree *self)
 }
 
 static PyObject *
-tree_num_guards(GuardTree *self, void *Py_UNUSED(closure))
-{
-    return PyLong_FromLong(self->num_checks);
-}
-
-static PyObject *
-tree_num_nodes(GuardTree *self, void *Py_UNUSED(closure))
-{
-    return PyLong_FromLong(self->num_nodes);
-}
-
-static PyObject *
 tree_dead(PyObject *self, void *Py_UNUSED(closure))
 {
     return PyBool_FromLong(guard_tree_dead(self));
@@ -547,16 +497,8 @@ static PyMethodDef tree_methods[] = {
      "check_expr(program, /, *, label)\n--\n\nAdds a check of an expression over slots and returns its index."},
     {"collect", (PyCFunction)tree_collect, METH_O,
      "collect(nodes, /)\n--\n\nHands the values of these nodes to the transformed code (take_inputs)."},
-    {"slot_size", (PyCFunction)(void (*)(void))tree_slot_size, METH_VARARGS | METH_KEYWORDS,
-     "slot_size(node, dim, /, *, name=None, hint=None)\n--\n\nThe slot of a tensor's size at a dim."},
-    {"slot_stride", (PyCFunction)(void (*)(void))tree_slot_stride, METH_VARARGS | METH_KEYWORDS,
-     "slot_stride(node, dim, /, *, name=None, hint=None)\n--\n\nThe slot of a tensor's stride at a dim."},
-    {"slot_offset", (PyCFunction)(void (*)(void))tree_slot_offset, METH_VARARGS | METH_KEYWORDS,
-     "slot_offset(node, /, *, name=None, hint=None)\n--\n\nThe slot of a tensor's storage offset."},
-    {"slot_int", (PyCFunction)(void (*)(void))tree_slot_int, METH_VARARGS | METH_KEYWORDS,
-     "slot_int(node, /, *, name=None, hint=None)\n--\n\nThe slot of an int."},
-    {"slot_float", (PyCFunction)(void (*)(void))tree_slot_float, METH_VARARGS | METH_KEYWORDS,
-     "slot_float(node, /, *, name=None, hint=None)\n--\n\nThe slot of a float."},
+    {"slot", (PyCFunction)(void (*)(void))tree_slot, METH_VARARGS | METH_KEYWORDS,
+     "slot(node, kind, dim, /, *, name=None, hint=None)\n--\n\nThe slot of a number: a size, a stride, an int or a float."},
     {"evaluate", (PyCFunction)(void (*)(void))tree_evaluate, METH_VARARGS | METH_KEYWORDS,
      "evaluate(args, globals=None, builtins=None, closure=None)\n--\n\nTrue, or (guard index, label, detail)."},
     {"matches", (PyCFunction)(void (*)(void))tree_matches, METH_VARARGS | METH_KEYWORDS,
@@ -567,12 +509,13 @@ static PyMethodDef tree_methods[] = {
     {NULL},
 };
 
-static PyGetSetDef tree_getset[] = {
-    {"num_guards", (getter)tree_num_guards, NULL, NULL, NULL},
-    {"num_nodes", (getter)tree_num_nodes, NULL, NULL, NULL},
-    {"dead", (getter)tree_dead, NULL, NULL, NULL},
+static PyMemberDef tree_members[] = {
+    {"num_guards", T_INT, offsetof(GuardTree, num_checks), READONLY, NULL},
+    {"num_nodes", T_INT, offsetof(GuardTree, num_nodes), READONLY, NULL},
     {NULL},
 };
+
+static PyGetSetDef tree_getset[] = {{"dead", (getter)tree_dead, NULL, NULL, NULL}, {NULL}};
 
 PyTypeObject GuardTree_Type = {
     PyVarObject_HEAD_INIT(NULL, 0).tp_name = "argand._core._C.GuardTree",
@@ -585,5 +528,6 @@ PyTypeObject GuardTree_Type = {
     .tp_dealloc = (destructor)tree_dealloc,
     .tp_repr = (reprfunc)tree_repr,
     .tp_methods = tree_methods,
+    .tp_members = tree_members,
     .tp_getset = tree_getset,
 };

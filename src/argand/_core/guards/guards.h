@@ -98,7 +98,7 @@ typedef struct {
 
 extern const KindInfo kind_table[NUM_KINDS];
 
-typedef enum { SLOT_SIZE, SLOT_STRIDE, SLOT_OFFSET, SLOT_INT, SLOT_FLOAT } SlotKind;
+typedef enum { SLOT_SIZE, SLOT_STRIDE, SLOT_INT, SLOT_FLOAT, NUM_SLOT_KINDS } SlotKind;
 
 typedef union {
     int64_t i;
@@ -240,7 +240,7 @@ unsigned int class_assign_version_tag(PyTypeObject *type);
 
 /* guard_numbers.c */
 bool number_is_float(const NumberSlot *slot);
-int number_slot_parse(NumberSlot *slot, PyObject *dim, PyObject *name, PyObject *hint); /* 0 or -1 */
+int number_slot_parse(NumberSlot *slot, PyObject *kind, PyObject *dim, PyObject *name, PyObject *hint); /* 0 or -1 */
 bool number_slot_same(const NumberSlot *a, const NumberSlot *b);
 bool number_pure(const NumberSlot *slot, const TensorSpec *spec); /* reading runs no Python code */
 int number_read(const NumberSlot *slot, const TensorSpec *spec, PyObject *obj, Number *out); /* 1, 0, -1 */

@@ -8,7 +8,6 @@
 typedef struct {
     bool tried, known;
     int impl, rank, sizes, strides, keys, dtype, device, autograd, requires_grad, grad_fn;
-    int offset; /* of the storage offset; 0: not found, torch is asked */
     uint64_t autograd_type;
 } TensorLayout;
 
@@ -63,20 +62,9 @@ void tensor_unhush(PyObject *hush);
 PyObject *tensor_module_call(const char *function, PyObject *args); /* of argand._core.tensor_samples; steals args */
 
 /* The attribute names that are read from tensors, interned. */
-enum { N_DTYPE, N_DEVICE, N_REQUIRES_GRAD, N_SHAPE, N_STRIDE, N_TYPE, N_INDEX, N_STORAGE_OFFSET, NUM_NAMES };
+enum { N_DTYPE, N_DEVICE, N_REQUIRES_GRAD, N_SHAPE, N_STRIDE, N_TYPE, N_INDEX, NUM_NAMES };
 extern PyObject *tensor_names[NUM_NAMES];
 extern PyTypeObject *tensor_base; /* the class that the exchange API was published on */
-
-/* The storage offset, in elements, of a tensor that has an implementation object. */
-static inline int64_t
-tensor_layout_offset(PyObject *obj)
-{
-    const char *impl;
-    int64_t offset;
-    memcpy(&impl, (const char *)obj + tensor_layout.impl, sizeof(impl));
-    memcpy(&offset, impl + tensor_layout.offset, sizeof(offset));
-    return offset;
-}
 
 /* Reads the fields of a tensor; false when it has no implementation object. The pointers are good until torch runs again. */
 static inline bool

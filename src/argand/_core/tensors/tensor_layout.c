@@ -31,7 +31,7 @@ typedef struct {
 } Group;
 
 typedef struct {
-    Group shapes, dtypes, keys, plain, grad, result, views, meta, offsets;
+    Group shapes, dtypes, keys, plain, grad, result, views, meta;
     int end; /* of what is looked at in an implementation object */
 } Samples;
 
@@ -349,27 +349,6 @@ find_autograd_type(Samples *s)
     return true;
 }
 
-/* The word that is the storage offset: told apart by samples that differ in it. Not needed: torch can be asked. */
-static void
-find_offset(Samples *s)
-{
-    int found = 0, place = 0;
-    for (int at = 8; at + 8 <= s->end; at += 8) {
-        bool good = s->offsets.count >= 4 && !inside_keys(at);
-        for (int i = 0; good && i < s->offsets.count; i++) {
-            good = word_at(s->offsets.impls[i] + at) == s->offsets.keys[i];
-        }
-        for (int i = 0; good && i < s->shapes.count; i++) {
-            good = word_at(s->shapes.impls[i] + at) == 0;
-        }
-        if (good) {
-            found++;
-            place = at;
-        }
-    }
-    tensor_layout.offset = found == 1 ? place : 0;
-}
-
 /* ---- checking the whole ---------------------------------------------------------------------------------------- */
 
 static bool
@@ -396,19 +375,19 @@ find_all(PyObject *groups, Samples *s)
     if (load_group(groups, "shapes", &s->shapes, true) < 0 || load_group(groups, "dtypes", &s->dtypes, true) < 0 ||
         load_group(groups, "keys", &s->keys, false) < 0 || load_group(groups, "plain", &s->plain, true) < 0 ||
         load_group(groups, "grad", &s->grad, true) < 0 || load_group(groups, "result", &s->result, true) < 0 ||
-        load_group(groups, "views", &s->views, true) < 0 || load_group(groups, "meta", &s->meta, false) < 0 || load_group(groups, "offsets", &s->offsets, false) < 0) {
+        load_group(groups, "views", &s->views, true) < 0 || load_group(groups, "meta", &s->meta, false) < 0) {
         return false;
     }
     if (s->shapes.count < 5 || s->dtypes.count < 5 || s->keys.count < 4 || s->plain.count < 2 || s->grad.count < 2 ||
         s->result.count < 2 || s->views.count < 2 || s->meta.count < 1 || !find_impl(s)) {
         return false;
     }
-    Group *all[] = {&s->shapes, &s->dtypes, &s->keys, &s->plain, &s->grad, &s->result, &s->views, &s->meta, &s->offsets};
-    for (int i = 0; i < 9; i++) {
+    Group *all[] = {&s->shapes, &s->dtypes, &s->keys, &s->plain, &s->grad, &s->result, &s->views, &s->meta};
+    for (int i = 0; i < 8; i++) {
         load_impls(all[i]);
     }
     s->end = tensor_layout.strides + INLINE_DIMS * 8 + TAIL;
-    for (int g = 0; g < 9; g++) {
+    for (int g = 0; g < 8; g++) {
         for (int i = 0; i < all[g]->count; i++) {
             int size = allocated_size(all[g]->impls[i]);
             s->end = size < s->end ? size : s->end;
@@ -421,7 +400,6 @@ find_all(PyObject *groups, Samples *s)
         !find_grad_fn(s) || !find_autograd_type(s)) {
         return false;
     }
-    find_offset(s);
     tensor_layout.known = true;
     if (!agrees_with_torch(&s->shapes, true) || !agrees_with_torch(&s->dtypes, true) || !agrees_with_torch(&s->keys, false) ||
         !agrees_with_torch(&s->plain, true) || !agrees_with_torch(&s->grad, true) ||
@@ -468,7 +446,7 @@ tensor_layout_describe(void)
     if (!l->known) {
         Py_RETURN_NONE;
     }
-    return Py_BuildValue("{s:i,s:i,s:i,s:i,s:i,s:i,s:i,s:i,s:i,s:i,s:i}", "impl", l->impl, "rank", l->rank, "sizes", l->sizes, "strides",
+    return Py_BuildValue("{s:i,s:i,s:i,s:i,s:i,s:i,s:i,s:i,s:i,s:i}", "impl", l->impl, "rank", l->rank, "sizes", l->sizes, "strides",
                          l->strides, "keys", l->keys, "dtype", l->dtype, "device", l->device, "autograd", l->autograd,
-                         "requires_grad", l->requires_grad, "grad_fn", l->grad_fn, "offset", l->offset);
+                         "requires_grad", l->requires_grad, "grad_fn", l->grad_fn);
 }

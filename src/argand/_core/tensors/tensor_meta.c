@@ -22,8 +22,7 @@ PyTypeObject *tensor_base = NULL;
 static PyTypeObject *recent_type = NULL; /* a subclass found good last; kept alive */
 static PyObject *requires_grad_descr = NULL;
 PyObject *tensor_names[NUM_NAMES];
-static const char *const name_texts[NUM_NAMES] = {"dtype", "device", "requires_grad", "shape", "stride", "type", "index",
-                                                   "storage_offset"};
+static const char *const name_texts[NUM_NAMES] = {"dtype", "device", "requires_grad", "shape", "stride", "type", "index"};
 
 int
 tensor_type_ok(PyObject *obj)

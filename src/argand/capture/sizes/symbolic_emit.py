@@ -265,16 +265,15 @@ def build(dynamics: Dynamics, tree: _C.GuardTree, node_of: Callable[[Source], in
             ) from None
 
 
-def _slot(dynamics: Dynamics, sym: Sym, tree: object, node_of: Any) -> object:
+def _slot(dynamics: Dynamics, sym: Sym, tree: _C.GuardTree, node_of: Any) -> object:
     place = dynamics.places[sym]
     node = node_of(place.source)
     hint = dynamics.table.hints.get(sym)
-    if place.dim >= 0:
-        return ("slot", getattr(tree, f"slot_{place.what}")(node, place.dim, name=str(place), hint=hint))
-    return ("slot", getattr(tree, f"slot_{place.what}")(node, name=str(place), hint=hint))
+    dim = (place.dim,) if place.dim >= 0 else ()
+    return ("slot", tree.slot(node, place.what, *dim, name=str(place), hint=hint))
 
 
-def _program(dynamics: Dynamics, value: object, tree: object, node_of: object, out: list[object]) -> None:
+def _program(dynamics: Dynamics, value: object, tree: _C.GuardTree, node_of: object, out: list[object]) -> None:
     if not isinstance(value, Expr):
         out.append(value)
         return
@@ -297,7 +296,7 @@ def _program(dynamics: Dynamics, value: object, tree: object, node_of: object, o
         out.append(0)
 
 
-def _program_atom(dynamics: Dynamics, atom: Expr, tree: object, node_of: object, out: list[object]) -> None:
+def _program_atom(dynamics: Dynamics, atom: Expr, tree: _C.GuardTree, node_of: object, out: list[object]) -> None:
     if isinstance(atom, Sym):
         definition = dynamics.table.definitions.get(atom)
         if definition is None:
