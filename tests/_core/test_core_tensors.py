@@ -366,18 +366,6 @@ def test_tensor_info() -> None:
             fn(3)
 
 
-def test_tensor_size_accessor() -> None:
-    tree = _C.GuardTree()
-    x, y = tree.child(0, "local", 0), tree.child(0, "local", 1)
-    sizes = [tree.child(x, "tensor_size", 1), tree.child(y, "tensor_size", 0)]
-    tree.check(0, "python", lambda a, b: a == b, sizes, label="matmul")
-    tree.check(tree.child(x, "tensor_stride", 0), "equals", 3, label="stride")
-    assert tree.evaluate((torch.zeros(2, 3), torch.zeros(3, 5))) is True
-    assert tree.evaluate((torch.zeros(2, 3), torch.zeros(4, 5)))[1] == "matmul"
-    assert tree.evaluate((torch.zeros(2, 3), torch.zeros(())))[2] == "Tensor has no dim 0"
-    assert "TypeError: expected a tensor, not int" in tree.evaluate((5, 5))[2]
-
-
 def test_repeated_tensor_checks_are_one() -> None:
     tree = _C.GuardTree()
     node = tree.child(0, "local", 0)

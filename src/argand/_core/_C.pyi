@@ -281,14 +281,11 @@ class GuardTree:
     "dict_key", i       i-th key of a dict in its order
     "sequence_item", i  raw item of a list or tuple (or subclass); negative counts from the end
     "getitem", key      value[key]
-    "len"               len(value), as an int
-    "iter_list"         list(value)
     "call", fn          fn(value)
-    "func_code", "func_defaults", "func_kwdefaults", "func_globals"     of a Python function
+    "func_code", "func_defaults", "func_kwdefaults"     of a Python function
     "func_closure", i   contents of closure cell i of a Python function
     "cell_contents"     contents of a cell
     "method_self", "method_func"                                        of a bound method
-    "tensor_size", d / "tensor_stride", d                               of a tensor, as an int
     ==================  ======================================================================================
 
     Kinds of `check` and their arguments:
@@ -300,20 +297,16 @@ class GuardTree:
                           A second argument, a set of names, says which attributes matter: when the class was modified,
                           it holds as long as its MRO is the same and those names, and all that begin with an
                           underscore, have the values they had in each class of it (atoms by value, others by identity)
-    "isinstance"(cls)     isinstance(value, cls)
     "id"(obj)             value is obj (obj held weakly where it can be: dies with it)
-    "not_id"(obj)         value is not obj
     "equals"(const)       same exact type and equal, through containers; NaN equals NaN, 0.0 differs from -0.0.
                           dicts must agree in order too, sets not. The constant is copied when the check is made
     "base_value"(const)   the value is of the type of const (an exact int, float, complex, str or bytes) or of a
                           subclass, and what it holds as one of those is the same, past any method of the subclass
     "is_none"() / "not_none"()
-    "truth"(bool)         bool(value) is the given bool
     "len"(n)              len(value) == n
     "dict_keys"(tuple)    the keys of a dict, in order, each exactly equal
     "has_key"(key) / "not_has_key"(key)       of a dict (raw) or anything with `in`
     "has_attr"(name) / "not_has_attr"(name)   runs user code only where a class defines __getattr__/__getattribute__
-    "int_range"(lo, hi)   an int (not bool) with lo <= value <= hi; None leaves a side open
     "call"(fn, expected)  fn(value) equals expected, compared as "equals" does
     "global_state"(((fn, expected), ...))     each fn() equals expected; on node 0
     "tensor"(cls, dtype, device, requires_grad, dispatch_keys, sizes, strides, flags)

@@ -145,7 +145,7 @@ def _partial(calls: Sequence[Call], numbers: Sequence[int], resolver: Resolver, 
 
 
 _OF_ONE: Final = frozenset(
-    ("type", "id", "not_id", "equals", "is_none", "not_none", "len", "dict_keys", "has_key", "not_has_key", "has_attr",
-     "not_has_attr", "type_version", "isinstance", "int_range", "tensor")
+    ("type", "id", "equals", "is_none", "not_none", "len", "dict_keys", "has_key", "not_has_key", "has_attr",
+     "not_has_attr", "type_version", "tensor")
 )  # fmt: skip
 """Kinds of checks that look at one value, and at nothing of the process that a call may set otherwise."""

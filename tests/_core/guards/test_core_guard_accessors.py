@@ -182,16 +182,11 @@ def test_getitem_len_iter_list_call() -> None:
         def __len__(self) -> int:
             return 4
 
-        def __iter__(self) -> Any:
-            return iter("xy")
-
     tree = one([("local", 0), ("getitem", "a")], "equals", 1)
     assert holds(tree, Seq()) and holds(tree, {"a": 1})
     assert detail(tree, {}) == "KeyError: 'a'"
-    assert holds(one([("local", 0), ("len",)], "equals", 4), Seq())
-    assert detail(one([("local", 0), ("len",)], "equals", 4), 5) == "TypeError: object of type 'int' has no len()"
-    assert holds(one([("local", 0), ("iter_list",)], "equals", ["x", "y"]), Seq())
-    assert "not iterable" in detail(one([("local", 0), ("iter_list",)], "equals", []), 3)
+    assert holds(one([("local", 0), ("call", len)], "equals", 4), Seq())
+    assert detail(one([("local", 0), ("call", len)], "equals", 4), 5) == "TypeError: object of type 'int' has no len()"
     assert holds(one([("local", 0), ("call", str.upper)], "equals", "AB"), "ab")
     assert "TypeError" in detail(one([("local", 0), ("call", str.upper)], "equals", "AB"), 5)
 
@@ -205,7 +200,6 @@ def test_function_parts() -> None:
     assert holds(one([("local", 0), ("func_code",)], "id", f.__code__), f)
     assert holds(one([("local", 0), ("func_defaults",), ("sequence_item", 0)], "equals", 2), f)
     assert holds(one([("local", 0), ("func_kwdefaults",), ("dict_item", "c")], "equals", 3), f)
-    assert holds(one([("local", 0), ("func_globals",), ("dict_item", "GLOBAL_VALUE")], "equals", 7), f)
     assert holds(one([("local", 0), ("func_closure", 0)], "equals", 11), f)
     assert holds(one([("local", 0), ("func_defaults",)], "is_none"), lambda: 0)
     assert holds(one([("local", 0), ("func_kwdefaults",)], "is_none"), lambda: 0)

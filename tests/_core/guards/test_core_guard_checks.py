@@ -98,13 +98,11 @@ def test_id_and_not_id() -> None:
     tree = one(LOCAL, "id", a)
     assert holds(tree, a)
     assert detail(tree, b).startswith("expected the object <C object at 0x")
-    inverse = one(LOCAL, "not_id", a)
-    assert holds(inverse, b) and detail(inverse, a).startswith("expected another object than <C object at 0x")
     assert detail(one(LOCAL, "id", a), [b]).count("<list object at 0x") == 1 and not asked
     del a
     gc.collect()
-    assert tree.dead and not inverse.dead
-    assert detail(tree, b) == "the expected object no longer exists" and holds(inverse, b)
+    assert tree.dead
+    assert detail(tree, b) == "the expected object no longer exists"
     for value in (None, 5, "s", (1,), int, len):
         assert holds(one(LOCAL, "id", value), value)
 
@@ -144,20 +142,10 @@ def test_none_truth_len() -> None:
     assert (
         holds(one(LOCAL, "not_none"), 0) and detail(one(LOCAL, "not_none"), None) == "expected something else than None"
     )
-    assert holds(one(LOCAL, "truth", True), [1]) and holds(one(LOCAL, "truth", False), [])
-    assert detail(one(LOCAL, "truth", True), "") == "expected a true value, found ''"
     for value in ([1, 2], (1, 2), {1: 1, 2: 2}, {1, 2}, "ab", range(2)):
         assert holds(one(LOCAL, "len", 2), value)
         assert detail(one(LOCAL, "len", 3), value) == "expected length 3, found 2"
     assert detail(one(LOCAL, "len", 3), 4) == "TypeError: object of type 'int' has no len()"
-
-
-def test_truth_that_raises() -> None:
-    class C:
-        def __bool__(self) -> bool:
-            raise RuntimeError("ambiguous")
-
-    assert detail(one(LOCAL, "truth", True), C()) == "RuntimeError: ambiguous"
 
 
 def test_dict_keys() -> None:
@@ -226,32 +214,6 @@ def test_type_version() -> None:
     assert holds(one(LOCAL, "type_version", int), 5)
 
 
-def test_isinstance() -> None:
-    class Meta(type):
-        def __instancecheck__(cls, obj: object) -> bool:
-            return obj == 5
-
-    class Odd(metaclass=Meta):
-        pass
-
-    tree = one(LOCAL, "isinstance", int)
-    assert holds(tree, True) and detail(tree, "s") == "expected an instance of int, found str"
-    assert holds(one(LOCAL, "isinstance", Odd), 5) and not holds(one(LOCAL, "isinstance", Odd), 6)
-
-
-def test_int_range() -> None:
-    tree = one(LOCAL, "int_range", 2, 5)
-    assert [holds(tree, i) for i in (1, 2, 5, 6)] == [False, True, True, False]
-    assert detail(tree, 9) == "expected from 2 to 5, found 9"
-    assert detail(tree, True) == "expected an int, found bool"
-    assert detail(one(LOCAL, "int_range", 2, None), 1) == "expected at least 2, found 1"
-    assert detail(one(LOCAL, "int_range", None, 2), 3) == "expected at most 2, found 3"
-    huge = 1 << 80
-    assert holds(one(LOCAL, "int_range", 2, None), huge) and not holds(tree, huge)
-    assert holds(one(LOCAL, "int_range", None, 2), -huge) and not holds(one(LOCAL, "int_range", 2, None), -huge)
-    assert holds(one(LOCAL, "int_range", None, None), 0)
-
-
 def test_call_and_global_state() -> None:
     tree = one(LOCAL, "call", str.upper, "AB")
     assert holds(tree, "ab") and detail(tree, "b") == "upper: expected 'AB', found 'B'"
@@ -282,7 +244,7 @@ def test_relations() -> None:
     assert tree.evaluate((a, b, c)) is True
     assert tree.evaluate((a, b, a)) == (0, "distinct", "local[0] and local[2] are the same object")
     tree = _C.GuardTree()
-    nodes = [tree.child(tree.child(0, "local", i), "len") for i in range(2)]
+    nodes = [tree.child(tree.child(0, "local", i), "call", len) for i in range(2)]
     tree.check(0, "python", lambda m, n: m == n, nodes, label="same length")
     assert tree.evaluate(([1], (2,))) is True
     assert tree.evaluate(([1], ()))[:2] == (0, "same length")
@@ -320,7 +282,6 @@ def test_python_with_many_values() -> None:
         ("len", (None,), TypeError),
         ("has_key", ([],), TypeError),
         ("has_attr", (5,), TypeError),
-        ("int_range", ("a", None), TypeError),
         ("call", (5, 5), TypeError),
         ("same_object", (99,), ValueError),
         ("same_object", ("x",), TypeError),

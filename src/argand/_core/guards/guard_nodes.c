@@ -16,19 +16,14 @@ const AccessorInfo accessor_table[NUM_ACCESSORS] = {
     [ACC_DICT_KEY] = {"dict_key", ARG_INDEX, false, 10},
     [ACC_SEQUENCE_ITEM] = {"sequence_item", ARG_INDEX, false, 2},
     [ACC_GETITEM] = {"getitem", ARG_OBJECT, false, 60},
-    [ACC_LEN] = {"len", ARG_NONE, false, 15},
-    [ACC_ITER_LIST] = {"iter_list", ARG_NONE, false, 100},
     [ACC_CALL] = {"call", ARG_CALLABLE, false, 100},
     [ACC_FUNC_CODE] = {"func_code", ARG_NONE, false, 1},
     [ACC_FUNC_DEFAULTS] = {"func_defaults", ARG_NONE, false, 1},
     [ACC_FUNC_KWDEFAULTS] = {"func_kwdefaults", ARG_NONE, false, 1},
-    [ACC_FUNC_GLOBALS] = {"func_globals", ARG_NONE, false, 1},
     [ACC_FUNC_CLOSURE] = {"func_closure", ARG_INDEX, false, 2},
     [ACC_CELL_CONTENTS] = {"cell_contents", ARG_NONE, false, 1},
     [ACC_METHOD_SELF] = {"method_self", ARG_NONE, false, 1},
     [ACC_METHOD_FUNC] = {"method_func", ARG_NONE, false, 1},
-    [ACC_TENSOR_SIZE] = {"tensor_size", ARG_INDEX, false, 50},
-    [ACC_TENSOR_STRIDE] = {"tensor_stride", ARG_INDEX, false, 50},
 };
 
 /* ---- building -------------------------------------------------------------------------------------------------- */
@@ -198,21 +193,9 @@ fetch_of_function(const PlanNode *node, PyObject *obj)
         return Py_NewRef(func->func_defaults == NULL ? Py_None : func->func_defaults);
     case ACC_FUNC_KWDEFAULTS:
         return Py_NewRef(func->func_kwdefaults == NULL ? Py_None : func->func_kwdefaults);
-    case ACC_FUNC_GLOBALS:
-        return Py_NewRef(func->func_globals);
     default:
         return fetch_cell(func->func_closure, node->index);
     }
-}
-
-static PyObject *
-fetch_of_tensor(const PlanNode *node, PyObject *obj)
-{
-    TensorView view;
-    if (tensor_view(obj, &view) < 0 || node->index >= view.ndim) {
-        return NULL;
-    }
-    return PyLong_FromLongLong(node->accessor == ACC_TENSOR_SIZE ? view.sizes[node->index] : view.strides[node->index]);
 }
 
 PyObject *
@@ -235,12 +218,6 @@ node_fetch(const PlanNode *node, PyObject *obj)
         return fetch_dict_key(obj, node->index);
     case ACC_GETITEM:
         return PyObject_GetItem(obj, node->arg);
-    case ACC_LEN: {
-        Py_ssize_t size = PyObject_Size(obj);
-        return size < 0 ? NULL : PyLong_FromSsize_t(size);
-    }
-    case ACC_ITER_LIST:
-        return PySequence_List(obj);
     case ACC_CALL:
         return PyObject_CallOneArg(node->arg, obj);
     case ACC_CELL_CONTENTS:
@@ -249,9 +226,6 @@ node_fetch(const PlanNode *node, PyObject *obj)
         return PyMethod_Check(obj) ? Py_NewRef(PyMethod_GET_SELF(obj)) : NULL;
     case ACC_METHOD_FUNC:
         return PyMethod_Check(obj) ? Py_NewRef(PyMethod_GET_FUNCTION(obj)) : NULL;
-    case ACC_TENSOR_SIZE:
-    case ACC_TENSOR_STRIDE:
-        return fetch_of_tensor(node, obj);
     default:
         return fetch_of_function(node, obj);
     }
@@ -303,9 +277,6 @@ node_missing_detail(const PlanNode *node, PyObject *parent)
     case ACC_METHOD_SELF:
     case ACC_METHOD_FUNC:
         return PyUnicode_FromFormat("expected a bound method, found %.100s", type);
-    case ACC_TENSOR_SIZE:
-    case ACC_TENSOR_STRIDE:
-        return PyUnicode_FromFormat("%.100s has no dim %zd", type, node->index);
     default:
         return PyUnicode_FromFormat("cannot take %s of %.100s", accessor_table[node->accessor].name, type);
     }

@@ -4,12 +4,10 @@
 const KindInfo kind_table[NUM_KINDS] = {
     [CHECK_TYPE] = {"type", 1, 1, 1},
     [CHECK_ID] = {"id", 1, 1, 1},
-    [CHECK_NOT_ID] = {"not_id", 1, 1, 1},
     [CHECK_EQUALS] = {"equals", 1, 1, 10},
     [CHECK_BASE_VALUE] = {"base_value", 1, 1, 10},
     [CHECK_IS_NONE] = {"is_none", 0, 0, 1},
     [CHECK_NOT_NONE] = {"not_none", 0, 0, 1},
-    [CHECK_TRUTH] = {"truth", 1, 1, 5},
     [CHECK_LEN] = {"len", 1, 1, 2},
     [CHECK_DICT_KEYS] = {"dict_keys", 1, 1, 50},
     [CHECK_HAS_KEY] = {"has_key", 1, 1, 10},
@@ -17,8 +15,6 @@ const KindInfo kind_table[NUM_KINDS] = {
     [CHECK_HAS_ATTR] = {"has_attr", 1, 1, 40},
     [CHECK_NOT_HAS_ATTR] = {"not_has_attr", 1, 1, 60},
     [CHECK_TYPE_VERSION] = {"type_version", 1, 2, 2},
-    [CHECK_ISINSTANCE] = {"isinstance", 1, 1, 5},
-    [CHECK_INT_RANGE] = {"int_range", 2, 2, 3},
     [CHECK_CALL] = {"call", 2, 2, 100},
     [CHECK_GLOBAL_STATE] = {"global_state", 1, 1, 100},
     [CHECK_FUNCTIONS] = {"functions", 1, 1, 20},
@@ -119,17 +115,6 @@ parse_callable(Check *check, PyObject *obj)
 }
 
 static int
-parse_bound(PyObject *obj, long long *value, bool *open)
-{
-    *open = obj == Py_None;
-    if (*open) {
-        return 0;
-    }
-    *value = PyLong_AsLongLong(obj);
-    return *value == -1 && PyErr_Occurred() ? -1 : 0;
-}
-
-static int
 parse_nodes(GuardTree *tree, Check *check, PyObject *obj)
 {
     PyObject *list = PySequence_Fast(obj, "nodes must be a sequence of ints");
@@ -195,12 +180,10 @@ check_parse(GuardTree *tree, Check *check, PyObject *const *args, Py_ssize_t nar
 {
     switch (check->kind) {
     case CHECK_TYPE:
-    case CHECK_ISINSTANCE:
         return parse_class(check, args[0]);
     case CHECK_TYPE_VERSION:
         return parse_type_version(check, args[0], nargs > 1 ? args[1] : Py_None);
     case CHECK_ID:
-    case CHECK_NOT_ID:
         return parse_identity(check, args[0]);
     case CHECK_EQUALS:
         check->a = snapshot_value(args[0]);
@@ -219,15 +202,9 @@ check_parse(GuardTree *tree, Check *check, PyObject *const *args, Py_ssize_t nar
         }
         check->a = Py_NewRef(args[0]);
         return 0;
-    case CHECK_TRUTH: {
-        int truth = PyObject_IsTrue(args[0]);
-        check->low = truth;
-        return truth < 0 ? -1 : 0;
-    }
     case CHECK_LEN:
-        return parse_bound(args[0], &check->low, &check->open_low) < 0 || check->open_low
-                   ? (PyErr_Occurred() ? -1 : (PyErr_SetString(PyExc_TypeError, "check \"len\" takes an int"), -1))
-                   : 0;
+        check->length = PyNumber_AsSsize_t(args[0], PyExc_OverflowError);
+        return check->length == -1 && PyErr_Occurred() ? -1 : 0;
     case CHECK_HAS_KEY:
     case CHECK_NOT_HAS_KEY:
         check->a = Py_NewRef(args[0]);
@@ -242,11 +219,6 @@ check_parse(GuardTree *tree, Check *check, PyObject *const *args, Py_ssize_t nar
         check->a = Py_NewRef(args[0]);
         PyUnicode_InternInPlace(&check->a);
         return 0;
-    case CHECK_INT_RANGE:
-        return parse_bound(args[0], &check->low, &check->open_low) < 0 ||
-                       parse_bound(args[1], &check->high, &check->open_high) < 0
-                   ? -1
-                   : 0;
     case CHECK_CALL:
         check->b = snapshot_value(args[1]);
         return check->b == NULL ? -1 : parse_callable(check, args[0]);
@@ -293,8 +265,8 @@ check_release(Check *check)
 bool
 check_same(const Check *a, const Check *b)
 {
-    if (a->kind != b->kind || a->num_nodes != b->num_nodes || a->weak != b->weak || a->low != b->low || a->high != b->high ||
-        a->open_low != b->open_low || a->open_high != b->open_high || a->version_tag != b->version_tag ||
+    if (a->kind != b->kind || a->num_nodes != b->num_nodes || a->weak != b->weak || a->length != b->length ||
+        a->version_tag != b->version_tag ||
         a->hash != b->hash) {
         return false;
     }

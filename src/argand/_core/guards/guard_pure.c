@@ -21,14 +21,11 @@ replay_check_settled(const Check *check, PyObject *obj)
 {
     switch (check->kind) {
     case CHECK_ID:
-    case CHECK_NOT_ID:
     case CHECK_IS_NONE:
     case CHECK_NOT_NONE:
     case CHECK_BASE_VALUE:
         return true;
     case CHECK_EQUALS:
-    case CHECK_TRUTH:
-    case CHECK_INT_RANGE:
         return is_atom(obj);
     case CHECK_TYPE:
         return !type_may_change(obj);
@@ -86,7 +83,6 @@ replay_accessor_pure(Accessor accessor, PyObject *obj)
     case ACC_FUNC_CODE:
     case ACC_FUNC_DEFAULTS:
     case ACC_FUNC_KWDEFAULTS:
-    case ACC_FUNC_GLOBALS:
     case ACC_FUNC_CLOSURE:
     case ACC_CELL_CONTENTS:
     case ACC_METHOD_SELF:

@@ -19,19 +19,14 @@ typedef enum {
     ACC_DICT_KEY,
     ACC_SEQUENCE_ITEM,
     ACC_GETITEM,
-    ACC_LEN,
-    ACC_ITER_LIST,
     ACC_CALL,
     ACC_FUNC_CODE,
     ACC_FUNC_DEFAULTS,
     ACC_FUNC_KWDEFAULTS,
-    ACC_FUNC_GLOBALS,
     ACC_FUNC_CLOSURE,
     ACC_CELL_CONTENTS,
     ACC_METHOD_SELF,
     ACC_METHOD_FUNC,
-    ACC_TENSOR_SIZE,
-    ACC_TENSOR_STRIDE,
     NUM_ACCESSORS
 } Accessor;
 
@@ -58,12 +53,10 @@ typedef struct {
 typedef enum {
     CHECK_TYPE = 0,
     CHECK_ID,
-    CHECK_NOT_ID,
     CHECK_EQUALS,
     CHECK_BASE_VALUE,
     CHECK_IS_NONE,
     CHECK_NOT_NONE,
-    CHECK_TRUTH,
     CHECK_LEN,
     CHECK_DICT_KEYS,
     CHECK_HAS_KEY,
@@ -71,8 +64,6 @@ typedef enum {
     CHECK_HAS_ATTR,
     CHECK_NOT_HAS_ATTR,
     CHECK_TYPE_VERSION,
-    CHECK_ISINSTANCE,
-    CHECK_INT_RANGE,
     CHECK_CALL,
     CHECK_GLOBAL_STATE,
     CHECK_FUNCTIONS,
@@ -122,13 +113,12 @@ typedef struct FunctionTable FunctionTable; /* guard_functions.c */
 typedef struct {
     CheckKind kind;
     bool weak; /* a is a weak reference to the object meant */
-    bool open_low, open_high;
     int node;
     int prev_on_node; /* the check added before this one on the same node, -1 */
     int num_nodes;
     int *nodes; /* relational: the nodes compared */
     unsigned int version_tag;
-    long long low, high; /* int_range; low also: len, truth */
+    Py_ssize_t length; /* len */
     Py_hash_t hash;
     PyObject *a, *b; /* strong or NULL */
     PyObject *label;
@@ -275,7 +265,7 @@ PyObject *check_detail(const Check *check, PyObject *obj, Walk *walk);
 static inline bool
 check_dead(const Check *check)
 {
-    return check->weak && check->kind != CHECK_NOT_ID && identity_target(check->a, true) == NULL;
+    return check->weak && identity_target(check->a, true) == NULL;
 }
 
 #endif

@@ -23,21 +23,17 @@ from argand.outcomes.guard_log import Log
 LABELS: dict[str, str] = {
     "type": "TYPE_MATCH",
     "type_version": "TYPE_MATCH",
-    "isinstance": "ISINSTANCE_MATCH",
     "id": "ID_MATCH",
-    "not_id": "NOT_ID_MATCH",
     "equals": "CONSTANT_MATCH",
     "base_value": "CONSTANT_MATCH",
     "is_none": "CONSTANT_MATCH",
     "not_none": "NOT_NONE_MATCH",
-    "truth": "TRUTH_MATCH",
     "len": "SEQUENCE_LENGTH",
     "dict_keys": "DICT_KEYS",
     "has_key": "DICT_CONTAINS",
     "not_has_key": "DICT_NOT_CONTAINS",
     "has_attr": "HASATTR",
     "not_has_attr": "NOT_HASATTR",
-    "int_range": "RANGE_MATCH",
     "call": "CALL_MATCH",
     "global_state": "GLOBAL_STATE",
     "functions": "FUNCTION_MATCH",
@@ -237,8 +233,7 @@ def _torch_internal(source: Source) -> bool:
 
 
 _WITH_VALUE = (
-    "equals", "base_value", "truth", "len", "dict_keys", "has_key", "not_has_key", "has_attr", "not_has_attr",
-    "int_range",
+    "equals", "base_value", "len", "dict_keys", "has_key", "not_has_key", "has_attr", "not_has_attr",
 )  # fmt: skip
 """Kinds of checks whose short listing says what they compare with."""
 
