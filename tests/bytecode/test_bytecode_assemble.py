@@ -12,6 +12,7 @@ from argand.bytecode.decode import decode
 from argand.bytecode.encode import encode
 from argand.bytecode.flow import prologue
 from argand.bytecode.format import dis_text
+from argand.bytecode.opcodes import PY312
 from argand.bytecode.resume import transformed_code
 from argand.errors import InternalError
 
@@ -122,7 +123,7 @@ def test_compare_op(symbol, right):
     def build(asm):
         asm.load_fast("a")
         asm.load_fast("b")
-        asm.compare_op(symbol)
+        asm.emit("COMPARE_OP", symbol, 0)
 
     assert value(build, 2, right) is eval(f"2 {symbol} right")
 
@@ -139,7 +140,7 @@ def test_unary_is_in():
         for invert in (False, True):
             asm.load_fast("a")
             asm.load_fast("b")
-            asm.contains_op(invert)
+            asm.emit("CONTAINS_OP", "not in" if invert else "in")
         asm.build_tuple(8)
 
     assert value(build, 5, [5]) == (-5, ~5, 5, False, False, True, True, False)
@@ -154,16 +155,16 @@ def test_containers():
         asm.load_const(1)
         asm.build_set(2)
         asm.load_const((3, 4))
-        asm.set_update()
+        asm.emit("SET_UPDATE", 1, 1)
         asm.load_const("a")
         asm.load_const("b")
         asm.build_string(2)
         asm.build_list(0)
         asm.load_const(9)
-        asm.list_append()
+        asm.emit("LIST_APPEND", 1, 1)
         asm.load_const((8, 7))
-        asm.list_extend()
-        asm.list_to_tuple()
+        asm.emit("LIST_EXTEND", 1, 1)
+        asm.emit(*(("CALL_INTRINSIC_1", "INTRINSIC_LIST_TO_TUPLE") if PY312 else ("LIST_TO_TUPLE",)))
         asm.load_const(1)
         asm.load_const(None)
         asm.build_slice(2)
@@ -259,12 +260,12 @@ def test_method_calls():
             asm.load_fast("a")
             asm.load_method(name)
             asm.load_const(1)
-            asm.call_method(1)
+            asm.call(1)
         asm.load_fast("a")
         asm.load_method("get")
         asm.load_const(1)
         asm.load_const(2)
-        asm.call_method(2, ["k"])
+        asm.call(2, ["k"])
         asm.build_tuple(3)
 
     assert value(build, box) == ((box, 1, 0), ("plain", 1), (box, 1, 2))
@@ -310,7 +311,7 @@ def test_make_function_with_everything():
         asm.load_fast("f")
         asm.load_deref("shared")
         asm.build_tuple(4)
-        asm.delete_deref("shared")
+        asm.emit("DELETE_DEREF", "shared")
         asm.load_fast("a")
         asm.store_deref("shared")
         asm.return_value()
@@ -329,7 +330,7 @@ def test_make_function_refuses_both_kinds_of_defaults():
         Assembler().make_function(template.__code__, closure=["x"], closure_on_stack=True)
 
 
-@pytest.mark.parametrize("kind", ["true", "false", "none", "not_none"])
+@pytest.mark.parametrize("kind", ["true", "false", "none"])
 @pytest.mark.parametrize("item", [True, False, None, 0, "x", [], [1]])
 def test_conditional_jumps(kind, item):
     def body(asm):
@@ -342,7 +343,7 @@ def test_conditional_jumps(kind, item):
         asm.load_const("jumped")
         asm.return_value()
 
-    taken = {"true": bool(item), "false": not item, "none": item is None, "not_none": item is not None}[kind]
+    taken = {"true": bool(item), "false": not item, "none": item is None}[kind]
     assert run(body, item, None, None, (), {}) == ("jumped" if taken else "fell")
 
 
@@ -391,7 +392,7 @@ def test_loop_with_backward_jumps():
     assert run(body, [], None, None, (), {}) == 0
 
 
-@pytest.mark.parametrize("kind", ["true", "false", "none", "not_none"])
+@pytest.mark.parametrize("kind", ["true", "false", "none"])
 def test_conditional_jumps_backward(kind):
     """Goes back until the iterator in `a` yields something that does not jump."""
 
@@ -420,7 +421,7 @@ def test_raise_and_handler():
         handler, done = Label(), Label()
         with asm.covered_by(handler, depth=0):
             asm.load_fast("a")
-            asm.raise_()
+            asm.emit("RAISE_VARARGS", 1, 1)
         asm.bind(handler)
         asm.emit("PUSH_EXC_INFO")
         asm.load_attr("args")
@@ -464,7 +465,7 @@ def test_import():
     def build(asm):
         asm.load_const(0)
         asm.load_const(None)
-        asm.import_name("math")
+        asm.emit("IMPORT_NAME", "math")
 
     import math
 

@@ -247,7 +247,7 @@ def test_jumps_over_padding(before, after, backward):
     asm.store_fast("n")
     asm.load_fast("n")
     asm.load_const(0)
-    asm.compare_op(">")
+    asm.emit("COMPARE_OP", ">", 0)
     if backward:
         asm.jump_if_true(loop)
     else:

@@ -156,10 +156,6 @@ class Assembler:
         """value -> ; into a cell or free variable."""
         return self.emit("STORE_DEREF", name)
 
-    def delete_deref(self, name: str) -> Instruction:
-        """Empty a cell or free variable that is full."""
-        return self.emit("DELETE_DEREF", name)
-
     def load_closure(self, name: str) -> Instruction:
         """-> the cell itself."""
         return self.emit("LOAD_CLOSURE", name)
@@ -208,25 +204,13 @@ class Assembler:
         else:
             self.emit({"-": "UNARY_NEGATIVE", "~": "UNARY_INVERT"}[symbol])
 
-    def compare_op(self, symbol: str) -> Instruction:
-        """left, right -> result; "<", "<=", "==", "!=", ">" or ">="."""
-        return self.emit("COMPARE_OP", symbol, 0)
-
     def is_op(self, invert: bool = False) -> Instruction:
         """left, right -> bool: left is right (invert: is not)."""
         return self.emit("IS_OP", "is not" if invert else "is")
 
-    def contains_op(self, invert: bool = False) -> Instruction:
-        """item, container -> bool: item in container (invert: not in)."""
-        return self.emit("CONTAINS_OP", "not in" if invert else "in")
-
     def get_iter(self) -> Instruction:
         """iterable -> iterator."""
         return self.emit("GET_ITER")
-
-    def import_name(self, name: str) -> Instruction:
-        """level, fromlist -> module."""
-        return self.emit("IMPORT_NAME", name)
 
     # -- containers ---------------------------------------------------------------------------------------------------
 
@@ -257,27 +241,9 @@ class Assembler:
         """start, stop[, step] -> slice; count is 2 or 3."""
         return self._counted("BUILD_SLICE", count)
 
-    def list_append(self, depth: int = 1) -> Instruction:
-        """list, ..., item -> list, ...; the list is `depth` below the item."""
-        return self._counted("LIST_APPEND", depth)
-
-    def list_extend(self, depth: int = 1) -> Instruction:
-        """list, ..., iterable -> list, ..."""
-        return self._counted("LIST_EXTEND", depth)
-
-    def set_update(self, depth: int = 1) -> Instruction:
-        """set, ..., iterable -> set, ..."""
-        return self._counted("SET_UPDATE", depth)
-
     def dict_update(self, depth: int = 1) -> Instruction:
         """dict, ..., mapping -> dict, ..."""
         return self._counted("DICT_UPDATE", depth)
-
-    def list_to_tuple(self) -> Instruction:
-        """list -> tuple."""
-        if PY312:
-            return self.emit("CALL_INTRINSIC_1", "INTRINSIC_LIST_TO_TUPLE")
-        return self.emit("LIST_TO_TUPLE")
 
     def unpack_sequence(self, count: int) -> Instruction:
         """sequence -> item * count, the first on top."""
@@ -351,10 +317,6 @@ class Assembler:
             self._counted("PRECALL", nargs)
         return self._counted("CALL", nargs)
 
-    def call_method(self, nargs: int, kwnames: Sequence[str] = ()) -> Instruction:
-        """After `load_method` and the arguments; the same as `call`."""
-        return self.call(nargs, kwnames)
-
     def call_function_ex(self, has_kwargs: bool) -> Instruction:
         """prepared callable (not `load_method`), args tuple[, kwargs dict] -> result."""
         return self._counted("CALL_FUNCTION_EX", int(has_kwargs))
@@ -426,10 +388,6 @@ class Assembler:
         """value -> ; go to `target` if it is None."""
         return self._jump_if("NONE", target)
 
-    def jump_if_not_none(self, target: Label | Instruction) -> Instruction:
-        """value -> ; go to `target` if it is not None."""
-        return self._jump_if("NOT_NONE", target)
-
     def for_iter(self, end: Label | Instruction) -> Instruction:
         """iterator -> iterator, item; at the end go to `end`, which must be bound right before `end_for`."""
         return self._jump("FOR_ITER", end)
@@ -442,10 +400,6 @@ class Assembler:
                 self.pop_top()
         else:
             self.emit("NOP")
-
-    def raise_(self, argc: int = 1) -> Instruction:
-        """exception[, cause] -> ; argc 0 raises again the exception being handled."""
-        return self._counted("RAISE_VARARGS", argc)
 
     def return_value(self) -> Instruction:
         """value -> ; leave the function."""

@@ -26,7 +26,6 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from argand.bytecode.opcodes import (
-    BACKWARD_JUMPS,
     COMPARE_BOOL_BIT,
     JUMP_OPS,
     OPMAP,
@@ -99,11 +98,6 @@ class Instruction:
     def is_unconditional_jump(self) -> bool:
         """Always goes to `target`."""
         return self.opname in UNCONDITIONAL_JUMPS
-
-    @property
-    def is_backward_jump(self) -> bool:
-        """The opcode jumps backward (3.12+: only unconditional ones do)."""
-        return self.opname in BACKWARD_JUMPS
 
     @property
     def is_terminator(self) -> bool:

@@ -44,7 +44,7 @@ from argand.capture.sizes import (
     unbacked_index,
     unbacked_ops,
 )
-from argand.capture.sizes.symbolic_calls import Doctor
+from argand.capture.sizes.symbolic_calls import ProbedCall
 from argand.capture.world import narration
 from argand.capture.world.native_reads import base_value, refuse_python_sequence
 from argand.graph import time_limit
@@ -258,7 +258,7 @@ class GraphBuilder:
                 metadata.note_unsure(self.unsure, result)
         if siblings is not None:
             result = symbolic_tensors.attach(self, result, siblings)
-            symbolic_bends.guard(self, self._doctor(func, args, kwargs, infos, device, meta_args, meta_kwargs), result)
+            symbolic_bends.guard(self, self._probed(func, args, kwargs, infos, device, meta_args, meta_kwargs), result)
             return result
         if not writes and not target.keep and constants.applicable(func, infos, device):
             constants.propagate(self, func, args, kwargs, result)
@@ -294,21 +294,21 @@ class GraphBuilder:
         self, func: Function, args: Args, kwargs: Kwargs, infos: list[TensorInfo], device: torch.device, *meta: object
     ) -> tuple[object, list[object]]:
         """The metadata at the sizes of this call and at the probes."""
-        doctor = self._doctor(func, args, kwargs, infos, device, *meta)
-        unbacked = doctor.dynamics.unbacked
-        if unbacked is not None and unbacked.among(*doctor.symbols):
-            return unbacked_calls.compute(doctor)
-        return doctor.compute()
+        probed = self._probed(func, args, kwargs, infos, device, *meta)
+        unbacked = probed.dynamics.unbacked
+        if unbacked is not None and unbacked.among(*probed.symbols):
+            return unbacked_calls.compute(probed)
+        return probed.compute()
 
-    def _doctor(
+    def _probed(
         self, func: Function, args: Args, kwargs: Kwargs, infos: list[TensorInfo], device: torch.device, *meta: Any
-    ) -> Doctor:
+    ) -> ProbedCall:
         def run(plain_args: Args, plain_kwargs: Kwargs) -> object:
             return self.compute(func, plain_args, plain_kwargs, infos, device, plain_args, plain_kwargs)
 
         meta_args, meta_kwargs = meta
         args = args if meta_args is None else meta_args
-        return Doctor(self, run, func, args, kwargs if meta_kwargs is None else meta_kwargs)
+        return ProbedCall(self, run, func, args, kwargs if meta_kwargs is None else meta_kwargs)
 
     def _operator(self, func: object, kwargs: dict[str, object]) -> Target | None:
         """The operator that the program wrote, where `func` is the method behind one."""

@@ -18,7 +18,7 @@ from argand.capture.facts.handlers import Function
 from argand.capture.facts.interfaces import GraphBuilder
 from argand.capture.facts.words import words
 from argand.capture.metadata.rules import RULES
-from argand.capture.sizes.symbolic_calls import Doctor
+from argand.capture.sizes.symbolic_calls import ProbedCall
 from argand.graph import compat
 from argand.graph.sizes.expr import Expr, Sym
 from argand.graph.sizes.relations import Relation
@@ -47,7 +47,7 @@ def _is_straight(func: Function) -> bool:
     return name in _STRAIGHT or (packet is not None and compat.has_tag(compat.overloads(packet)[0], "pointwise"))
 
 
-def guard(builder: GraphBuilder, doctor: Doctor, result: Any) -> None:
+def guard(builder: GraphBuilder, probed: ProbedCall, result: Any) -> None:
     """Guard on which side of a bend the sizes of a call's results are.
 
     Arguments:
@@ -57,9 +57,9 @@ def guard(builder: GraphBuilder, doctor: Doctor, result: Any) -> None:
         Restart: the probes lie on another side.
     """
     dynamics = builder.dynamics
-    if dynamics is None or doctor.func in RULES or _is_straight(doctor.func):
+    if dynamics is None or probed.func in RULES or _is_straight(probed.func):
         return
-    symbols = [s for s in doctor.symbols if dynamics.table.kinds[s] == "int" and dynamics.table.hints[s] > 1]
+    symbols = [s for s in probed.symbols if dynamics.table.kinds[s] == "int" and dynamics.table.hints[s] > 1]
     if not symbols or (dynamics.unbacked is not None and dynamics.unbacked.among(*symbols)):
         return
     sizes = _sizes(builder, result)
@@ -68,24 +68,24 @@ def guard(builder: GraphBuilder, doctor: Doctor, result: Any) -> None:
     hints = dynamics.table.hints
     ranked = sorted(symbols, key=lambda sym: hints[sym])
     top = int(hints[ranked[-1]])
-    if len(ranked) > 1 and _differs(doctor, sizes, {s: top + 7 * (len(ranked) - i) for i, s in enumerate(ranked)}):
+    if len(ranked) > 1 and _differs(probed, sizes, {s: top + 7 * (len(ranked) - i) for i, s in enumerate(ranked)}):
         for small, large in pairwise(ranked):
-            dynamics.require(Relation("ge", large - small, _gap(doctor, sizes, small, large)))
+            dynamics.require(Relation("ge", large - small, _gap(probed, sizes, small, large)))
     for sym in symbols:
-        if hints[sym] > 2 and _differs(doctor, sizes, {sym: 2}):
-            dynamics.require(Relation("ge", sym, _smallest(doctor, sizes, sym)))
+        if hints[sym] > 2 and _differs(probed, sizes, {sym: 2}):
+            dynamics.require(Relation("ge", sym, _smallest(probed, sizes, sym)))
 
 
-def _gap(doctor: Doctor, sizes: object, small: Sym, large: Sym) -> int:
+def _gap(probed: ProbedCall, sizes: object, small: Sym, large: Sym) -> int:
     """By how much one size must at least exceed another for the formulas to hold."""
-    hints = doctor.dynamics.table.hints
+    hints = probed.dynamics.table.hints
     top = int(hints[large])
-    return _least(top - int(hints[small]), lambda gap: _differs(doctor, sizes, {small: top - gap}))
+    return _least(top - int(hints[small]), lambda gap: _differs(probed, sizes, {small: top - gap}))
 
 
-def _smallest(doctor: Doctor, sizes: object, sym: Sym) -> int:
+def _smallest(probed: ProbedCall, sizes: object, sym: Sym) -> int:
     """The size from which on the formulas hold, up to that of the call."""
-    return 2 + _least(int(doctor.dynamics.table.hints[sym]) - 2, lambda n: _differs(doctor, sizes, {sym: 2 + n}))
+    return 2 + _least(int(probed.dynamics.table.hints[sym]) - 2, lambda n: _differs(probed, sizes, {sym: 2 + n}))
 
 
 def _least(right: int, differs: Callable[[int], bool]) -> int:
@@ -100,13 +100,13 @@ def _least(right: int, differs: Callable[[int], bool]) -> int:
     return right
 
 
-def _differs(doctor: Doctor, sizes: Any, values: dict[Sym, int]) -> bool:
+def _differs(probed: ProbedCall, sizes: Any, values: dict[Sym, int]) -> bool:
     """Whether the call works at these sizes, and its results have others than the formulas say."""
-    table = doctor.dynamics.table
+    table = probed.dynamics.table
     if any(table.maximum.get(sym, value) < value for sym, value in values.items()):
         return False
     assignment = {**{sym: v for sym, v in table.hints.items() if sym not in table.definitions}, **values}
-    results = doctor.computed(assignment)
+    results = probed.computed(assignment)
     if results is None:
         return False
     try:

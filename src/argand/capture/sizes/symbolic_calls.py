@@ -69,7 +69,7 @@ def same_structure(a: object, b: object) -> bool:
     return type(a) is type(b) and bool(a == b)
 
 
-class Doctor:
+class ProbedCall:
     """A call, computed at the hint and the probes; where it fails at the probes, the condition under which it works.
 
     Arguments:

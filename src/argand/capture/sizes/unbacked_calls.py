@@ -20,7 +20,7 @@ from argand.capture.facts.values.symbolic import SymbolicInt
 from argand.capture.facts.words import callable_words, words
 from argand.capture.metadata import meta_tensors, metadata
 from argand.capture.sizes import symbolic_calls, symbolic_tensors
-from argand.capture.sizes.symbolic_calls import Doctor
+from argand.capture.sizes.symbolic_calls import ProbedCall
 from argand.graph.sizes.expr import Const, Expr, Sym
 from argand.graph.sizes.relations import Number, Relation, Value
 
@@ -29,34 +29,34 @@ _FAILURES = (errors.GraphBreak, Exception)
 Small = tuple[dict[Sym, Number], Any]
 
 
-def compute(doctor: Doctor) -> tuple[Any, list[Any]]:
+def compute(probed: ProbedCall) -> tuple[Any, list[Any]]:
     """(result at the hint, results at the probes) of a call that depends on unbacked symbols.
 
     Raises:
         GraphBreak: what the call gives is not known for all values.
     """
-    return _Call(doctor).compute()
+    return _Call(probed).compute()
 
 
 class _Call:
     """One call, tried at several assignments of the symbols."""
 
-    def __init__(self, doctor: Doctor) -> None:
-        self.doctor = doctor
-        self.dynamics = doctor.dynamics
-        self.table = doctor.dynamics.table
-        self.unbacked: Unbacked = doctor.dynamics.unbacked  # type: ignore[assignment]
-        self.symbols = self.unbacked.among(*doctor.symbols)
-        self.name = callable_words(doctor.func)
+    def __init__(self, probed: ProbedCall) -> None:
+        self.probed = probed
+        self.dynamics = probed.dynamics
+        self.table = probed.dynamics.table
+        self.unbacked: Unbacked = probed.dynamics.unbacked  # type: ignore[assignment]
+        self.symbols = self.unbacked.among(*probed.symbols)
+        self.name = callable_words(probed.func)
         self.sizes_unsure = False
-        self.arguments = list(_tensors((doctor.args, doctor.kwargs)))
+        self.arguments = list(_tensors((probed.args, probed.kwargs)))
 
     def compute(self) -> tuple[Any, list[Any]]:
-        doctor = self.doctor
+        probed = self.probed
         self.sizes_unsure = self._may_be_negative()
         try:
-            meta = doctor.run(*doctor.arguments_at(0))
-            siblings = [self._quietly(lambda i=i: doctor.run(*doctor.arguments_at(i))) for i in (1, 2)]  # type: ignore[misc]
+            meta = probed.run(*probed.arguments_at(0))
+            siblings = [self._quietly(lambda i=i: probed.run(*probed.arguments_at(i))) for i in (1, 2)]  # type: ignore[misc]
             varied: list[Sym] = []
             if not all(symbolic_calls.same_structure(meta, sibling) for sibling in siblings):
                 raise ValueError("another structure")
@@ -79,8 +79,8 @@ class _Call:
             torch._C._set_grad_enabled(grad)
 
     def _under(self, assignment: dict[Sym, Number]) -> object:
-        doctor = self.doctor
-        return doctor.run(doctor._at(doctor.args, assignment), doctor._at(doctor.kwargs, assignment))
+        probed = self.probed
+        return probed.run(probed._at(probed.args, assignment), probed._at(probed.kwargs, assignment))
 
     def _base(self, index: int) -> dict[Sym, Number]:
         table = self.table
@@ -90,16 +90,16 @@ class _Call:
 
     def _may_be_negative(self) -> bool:
         """Whether a size is given that may be -1, which means something else in these calls."""
-        if getattr(self.doctor.func, "__name__", "") not in _WITH_SPECIAL_SIZES:
+        if getattr(self.probed.func, "__name__", "") not in _WITH_SPECIAL_SIZES:
             return False
         return any(
             self.unbacked.among(number.expr) and not self.unbacked.proven(Relation("ge", number.expr, 0))
-            for number in _numbers((self.doctor.args[1:], self.doctor.kwargs))
+            for number in _numbers((self.probed.args[1:], self.probed.kwargs))
         )
 
     def _learn_sizes(self) -> None:
         """A call that makes a tensor raises where a size is negative."""
-        name, args = getattr(self.doctor.func, "__name__", ""), self.doctor.args
+        name, args = getattr(self.probed.func, "__name__", ""), self.probed.args
         if name in ("full", "new_full"):
             args = args[: 1 + (name == "new_full")]
         elif name not in _SIZED and not (name == "arange" and len(args) == 1):
@@ -113,7 +113,7 @@ class _Call:
     def _where_sizes_agree(self) -> tuple[Any, list[Any], list[Sym]] | None:
         """The results where one symbol equals another size of the call; with the symbols that this ties."""
         for sym in self.symbols:
-            for expr in dict.fromkeys(expr for expr, _ in self.doctor.exprs):
+            for expr in dict.fromkeys(expr for expr, _ in self.probed.exprs):
                 if self.table.kinds[sym] != "int" or (isinstance(expr, Expr) and sym in self.table.inputs(expr)):
                     continue
                 results = self._with(sym, expr)
@@ -123,22 +123,22 @@ class _Call:
 
     def _with(self, sym: Sym, expr: Any) -> tuple[object, list[object]] | None:
         results = []
-        doctor = self.doctor
+        probed = self.probed
         for i, index in enumerate((0, *symbolic_tensors.PROBED)):
             assignment = self._base(index)
             try:
                 assignment[sym] = self.table.evaluate(expr, assignment)
-                doctor.grad = i == 0
+                probed.grad = i == 0
                 run = functools.partial(self._under, assignment)
                 results.append(run() if i == 0 else self._quietly(run))
             except _FAILURES:
                 return None
             finally:
-                doctor.grad = False
+                probed.grad = False
         meta, *siblings = results
         if not all(symbolic_calls.same_structure(meta, sibling) for sibling in siblings):
             return None
-        if _writes(doctor.func, doctor.kwargs) and meta is not None and meta is not doctor.args[0]:
+        if _writes(probed.func, probed.kwargs) and meta is not None and meta is not probed.args[0]:
             return None
         return meta, siblings
 
@@ -202,7 +202,7 @@ class _Call:
             sizes.append(expr)
         if not fresh:
             return meta, siblings
-        return stand_ins(self.doctor, sizes, meta.dtype, meta.requires_grad)
+        return stand_ins(self.probed, sizes, meta.dtype, meta.requires_grad)
 
     def _formula(self, values: tuple[int, ...], tried: list[tuple[dict[Sym, Number], Any]]) -> object:
         """The expression for a size, if it is right for small sizes too."""
@@ -223,10 +223,10 @@ class _Call:
 
 
 def stand_ins(
-    doctor: Any, sizes: list[object], dtype: torch.dtype, grad: bool, strides: Sequence[Value] | None = None
+    probed: Any, sizes: list[object], dtype: torch.dtype, grad: bool, strides: Sequence[Value] | None = None
 ) -> tuple[Any, Any]:
     """New contiguous stand-ins of these sizes: at the hint, and at the probes."""
-    table = doctor.dynamics.table
+    table = probed.dynamics.table
     tensors = []
     for index in (0, *symbolic_tensors.PROBED):
         assignment = table.assignments[index]
@@ -237,7 +237,7 @@ def stand_ins(
             steps = tuple([int(table.evaluate(step, assignment)) for step in strides])
         tensors.append(meta_tensors.new(shape, steps, dtype, grad and index == 0))
     if strides is None:
-        metadata.note_unsure(doctor.builder.unsure, tensors[0])
+        metadata.note_unsure(probed.builder.unsure, tensors[0])
     return tensors[0], tensors[1:]
 
 

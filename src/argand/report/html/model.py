@@ -309,7 +309,3 @@ class Run:
     @property
     def seconds(self) -> float:
         return sum(c.seconds or 0.0 for c in self.compiles.values())
-
-    @property
-    def has_several_attempts(self) -> bool:
-        return any(len(c.attempts) > 1 for c in self.compiles.values())
