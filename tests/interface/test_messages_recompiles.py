@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import re
 import warnings
@@ -14,7 +13,6 @@ from torch import nn
 
 import argand
 from argand.capture.driver.recompiles import GuardFailure, Recompile
-from argand.debug.times import as_csv
 from helpers import assert_same, collected
 
 
@@ -240,6 +238,7 @@ def test_compile_times() -> None:
 
 
 def test_compile_times_csv() -> None:
+    argand.reset()
     argand.compile(lambda x: x * 2, backend="eager")(T(4, 4))
     header, rows = argand.compile_times(repr="csv", aggregate=True)
     assert header == ["stage", "count", "total", "own"]
@@ -247,7 +246,6 @@ def test_compile_times_csv() -> None:
     assert [row[:2] for row in rows] == [[stage, "1"] for stage in stages]
     header, rows = argand.compile_times(repr="csv")
     assert header[-1] == "seconds" and rows[0][-1] == rows[0][2]
-    assert list(csv.reader(as_csv().splitlines())) == [header, *rows]
 
 
 def test_spans_are_timed_and_told() -> None:

@@ -13,13 +13,14 @@ from torch import fx
 
 from argand.autograd.tracing.trace import trace_inference
 from argand.backends.programs.generation import schedule_program
-from argand.codegen.host.memory import MemoryPlan, check_plan, nbytes, plan_memory
+from argand.codegen.host.memory import MemoryPlan, nbytes, plan_memory
 from argand.errors import InternalError
 from argand.ir.kernel import Schedule, memory_of
 from argand.ir.loops import ExternNode
 from argand.passes.pipeline import run_passes
 from argand.schedule.access import touched
 from argand.schedule.collectives import is_end, is_start, overlap, verify_collectives
+from memory_plans import check_plan
 
 OPS = torch.ops._c10d_functional
 SIZE = 2

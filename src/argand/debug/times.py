@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from dataclasses import dataclass
 from typing import Any
 
@@ -128,11 +126,3 @@ def _table(rows: list[StageTimes], aggregate: bool) -> str:
             line += "  " + ", ".join(shown) + (", ..." if len(row.seconds) > 8 else "")
         lines.append(line)
     return "\n".join(lines)
-
-
-def as_csv(aggregate: bool = False) -> str:
-    """`compile_times("csv")` as the text of a csv file."""
-    header, rows = compile_times("csv", aggregate)
-    out = io.StringIO()
-    csv.writer(out).writerows([header, *rows])
-    return out.getvalue()

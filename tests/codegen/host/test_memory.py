@@ -5,8 +5,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from loop_programs import Builder
 
-from argand.codegen.host.memory import check_plan, plan_memory
+from argand.codegen.host.memory import plan_memory
 from argand.schedule.pipeline import schedule
+from memory_plans import check_plan
 
 MM = torch.ops.aten.mm.default
 

@@ -315,35 +315,3 @@ def _assign_slots(plan: MemoryPlan, space: Space, names: list[str], schedule: Sc
 
 def _likely(size: Expr, hints: Mapping[str, int]) -> int:
     return int(evaluate(size, {atom.name: hints.get(atom.name, 64) for atom in size.free if isinstance(atom, Sym)}))
-
-
-def check_plan(plan: MemoryPlan, schedule: Schedule) -> None:
-    """No two arena buffers that are alive at the same time overlap.
-
-    Raises:
-        InternalError: two do.
-    """
-    _check_slots(plan, schedule)
-    names = list(plan.offsets)
-    for number, one in enumerate(names):
-        for two in names[number + 1 :]:
-            if not plan.live[one].overlaps(plan.live[two]) or not _same_device(schedule, one, two):
-                continue
-            start, other = plan.offsets[one], plan.offsets[two]
-            if start < other + (nbytes(schedule.buffers[two]) or 0) and other < start + (
-                nbytes(schedule.buffers[one]) or 0
-            ):
-                raise InternalError(f"buffers {one} and {two} share memory while both are in use")
-
-
-def _same_device(schedule: Schedule, one: str, two: str) -> bool:
-    return schedule.buffers[one].device == schedule.buffers[two].device
-
-
-def _check_slots(plan: MemoryPlan, schedule: Schedule) -> None:
-    names = list(plan.slot_of)
-    for number, one in enumerate(names):
-        for two in names[number + 1 :]:
-            same = plan.slot_of[one] == plan.slot_of[two] and _same_device(schedule, one, two)
-            if same and plan.live[one].overlaps(plan.live[two]):
-                raise InternalError(f"buffers {one} and {two} share a slot while both are in use")
