@@ -356,3 +356,23 @@ def test_views_returned_beside_what_they_view(program):
         (grad,) = torch.autograd.grad(y.square().sum(), w)
         made.append([tensor.tolist() for tensor in (y, *views, grad)])
     assert made[1] == made[0]
+
+
+VIEWS_OF_LITERALS = {
+    "expanded": lambda x: (x + 1, torch.tensor(3.0).expand(3)),
+    "stepped": lambda x: (x + 1, torch.tensor([1.0, 2.0, 3.0, 4.0])[::2]),
+    "from the second": lambda x: (x + 1, torch.tensor([1.0, 2.0, 3.0])[1:]),
+    "transposed": lambda x: (x + 1, torch.tensor([[1.0, 2.0], [3.0, 4.0]]).t()),
+}
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "native"])
+@pytest.mark.parametrize("name", VIEWS_OF_LITERALS)
+def test_returned_views_of_literals_lie_as_in_eager(name: str, backend: str) -> None:
+    program, x = VIEWS_OF_LITERALS[name], torch.randn(3)
+    compiled = argand.compile(program, backend=backend)
+    for _ in range(2):
+        want, got = program(x)[1], compiled(x)[1]
+        assert torch.equal(want, got)
+        assert (want.stride(), want.storage_offset()) == (got.stride(), got.storage_offset())
+        got.untyped_storage().fill_(0)  # the next call's is another

@@ -84,6 +84,9 @@ class Countdown:
         return self.n
 
 
+READ = torch.ones(3)
+
+
 class Thing:
     def __init__(self, log):
         self.log = log
@@ -91,14 +94,14 @@ class Thing:
     @property
     def prop(self):
         self.log.append("prop")
-        y = torch.ones(3)
+        y = READ * 1
         BREAK
         return y * 2
 
     def __getattr__(self, name):
         if name.startswith("_"):
             raise AttributeError(name)
-        y = torch.ones(3)
+        y = READ * 1
         BREAK
         return name
 

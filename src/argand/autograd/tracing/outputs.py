@@ -156,7 +156,9 @@ class Outputs:
         known = self._objects.get(id(tensor))
         if known is not None:
             return OutputSpec("alias_of_output", known)
-        if id(root) not in shared:
+        # A view of a literal is one of a copy: it would be a copy of the view, laid out in another way.
+        of_literal = value is not root and root.node is not None and root.node.op == "get_attr"
+        if id(root) not in shared and not of_literal:
             self._objects[id(tensor)] = self.result(value)
             return OutputSpec("value", self._objects[id(tensor)])
         base = bases.get(id(root))
