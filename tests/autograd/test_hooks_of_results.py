@@ -19,7 +19,7 @@ OPERATIONS: list[Callable[[torch.Tensor, torch.Tensor], tuple[torch.Tensor, ...]
     lambda a, b: (a.sin() + b,),
     lambda a, b: ((a @ b).tanh(),),
     lambda a, b: torch.var_mean(a * b, dim=1, keepdim=True),  # two results of one node
-    lambda a, b: torch.aminmax(a - b, dim=0, keepdim=True),
+    lambda a, b: torch.std_mean(a - b, dim=0, keepdim=True),
     lambda a, b: (a.exp().sum(0, keepdim=True),),
     lambda a, b: (torch.sort(a, 1)[0] * b,),
 ]

@@ -113,8 +113,9 @@ def _made() -> torch.Tensor:
 
 def _learnt() -> NodeLayout | None:
     plain = [_made() for _ in range(4)]
-    clean = [_words(_address(tensor.grad_fn, _HEAD)) for tensor in plain]
-    if not all(words.count(id(tensor.grad_fn)) == 1 for words, tensor in zip(clean, plain)):
+    nodes = [tensor.grad_fn for tensor in plain]  # held: torch 2.11 makes another object each time one asks
+    clean = [_words(_address(node, _HEAD)) for node in nodes]
+    if not all(words.count(id(node)) == 1 for words, node in zip(clean, nodes)):
         return None  # no node knows its object: these are no addresses of nodes
     hooked: list[list[list[int]]] = []
     dictionaries: list[list[int]] = []
@@ -203,7 +204,8 @@ def _edges() -> int | None:
     address, words = _address(first.grad_fn, _HEAD), _words(_address(second.grad_fn, _HEAD))
     return _only(
         words[at] > 4096
-        and words[at] + 16 == words[at + 1] <= words[at + 2]
+        and words[at + 1] - words[at] in (16, 24)  # of torch 2.13 and of 2.11
+        and words[at + 1] <= words[at + 2]
         and ctypes.c_uint64.from_address(words[at]).value == address
         for at in range(_WORDS - 2)
     )

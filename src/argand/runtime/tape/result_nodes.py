@@ -97,6 +97,8 @@ class ResultNodes:
             node.runs, node.by_input, node.hooked, node.results, node.looked_at = {}, by_input, False, [], []
             node.inputs_nodes = [weakref.ref(token.grad_fn) for token in tokens]
             held.append(node)
+            if by_input:  # before torch 2.12, what keeps the node's object does not keep what it saved
+                held.append(compat.node_owner(out[plan.differentiable[0]]))
             for place, group in groups:  # in eager's order, in which hooks run
                 if not by_input and plain[place] and add is not None:
                     if group.seen:
