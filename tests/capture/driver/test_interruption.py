@@ -22,6 +22,7 @@ from torch.utils import _python_dispatch
 import argand
 from argand._core import _C
 from argand._core.calls import locked
+from argand.capture.interp.interpreter import Interpreter
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "fuzz"))
 
@@ -73,6 +74,15 @@ def test_interrupted_between_entering_a_context_and_its_block(function: Any, eve
     assert found
     for at, times in found[:6]:
         came, problems = interrupts.attempt(case, at, times, KeyboardInterrupt, True)
+        assert came and problems == []
+
+
+def test_exit_from_a_signal_handler_is_not_what_native_code_raised() -> None:
+    case = interrupts.Case("eager")
+    found = moments_of(Interpreter.native, case, "line")
+    assert found
+    for at, times in found:
+        came, problems = interrupts.attempt(case, at, times, SystemExit, True)
         assert came and problems == []
 
 

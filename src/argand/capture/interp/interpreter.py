@@ -340,6 +340,8 @@ class Interpreter(Access):
         except Exception as e:
             error: BaseException = e
         except (GeneratorExit, SystemExit) as e:
+            if type(e) is SystemExit and self._is_from_outside(e, fn, args):
+                raise
             error = e
         raise self.observe(error)
 
@@ -350,10 +352,18 @@ class Interpreter(Access):
         except Exception as e:
             error: BaseException = e
         except (GeneratorExit, SystemExit) as e:
-            if e is not self.propagating and fn is not sys.exit and not any(arg is e or arg is type(e) for arg in args):
-                raise  # from outside: a signal handler, another thread
+            if self._is_from_outside(e, fn, args):
+                raise
             error = e
         raise self.observe(error)
+
+    def _is_from_outside(self, error: BaseException, fn: object, args: tuple[object, ...]) -> bool:
+        """Whether an exception comes of no call of the program's, but of a signal handler or another thread."""
+        return (
+            error is not self.propagating
+            and fn is not sys.exit
+            and not any(a is error or a is type(error) for a in args)
+        )
 
     def untouched(self, fn: Callable[..., object], args: tuple[object, ...], kwargs: dict[str, object]) -> object:
         """`fn(*args, **kwargs)` in which no code of the program runs: where it would, the graph breaks before it."""
