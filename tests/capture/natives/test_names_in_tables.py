@@ -76,7 +76,11 @@ def test_names_of_late_modules_are_defined_there() -> None:
     done = warm.run(["-c", code, *late], check=True)
     answers = dict(line.split() for line in done.stdout.splitlines())
     assert set(answers) == set(late)
-    for path in (path for path, is_there in answers.items() if is_there == "False"):
+    renamed = [
+        path for path in late if path.endswith(("._resolve_group", "._resolve_group_name"))
+    ]  # in torch 2.13, and before
+    assert len(renamed) == 2 and any(answers[path] == "True" for path in renamed)
+    for path in (path for path, is_there in answers.items() if is_there == "False" and path not in renamed):
         module, _, name = path.rpartition(".")
         assert name in definitions(TORCH.parent / (module.replace(".", "/") + ".py")), path
 

@@ -388,6 +388,8 @@ class _Finisher:
         """Results that cannot be differentiated, as the graph has freed what autograd saved for that."""
         wanted = [*self.leaves.by_input.values(), *self.tracer.reached.values(), *self.outputs.leaf_inputs.values()]
         found: dict[int, str] = {}
+        if not wanted:  # torch 2.11 refuses to be asked for nothing
+            return found
         for position, carrier in self.outputs.carriers.items():
             try:
                 with self.tracer:
