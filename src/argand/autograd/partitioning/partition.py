@@ -9,7 +9,6 @@ from typing import Any, Literal
 import torch
 from torch import fx
 
-from argand.autograd.partitioning.ancestors import ancestors
 from argand.autograd.partitioning.passed_results import gradients_apart
 from argand.autograd.partitioning.recompute import Costs, is_fusible, is_view, within_budget
 from argand.autograd.tracing.dynamic import symbols_in
@@ -17,6 +16,7 @@ from argand.autograd.tracing.joint import JointProgram
 from argand.errors import AutogradError
 from argand.graph import compat
 from argand.graph.metadata.strides import is_dense
+from argand.graph.nodes.ancestors import ancestors
 from argand.graph.nodes.meta import eliminate_dead
 from argand.graph.nodes.program import AtenProgram, InputSpec, TensorSpec
 from argand.graph.operators.data_checks import must_stay

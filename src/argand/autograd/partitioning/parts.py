@@ -16,11 +16,11 @@ from typing import Any
 import torch
 from torch import fx
 
-from argand.autograd.partitioning.passed_results import Backward, copied
+from argand.autograd.partitioning.passed_results import Backward
 from argand.autograd.tracing.tape import Tape
 from argand.graph import compat
 from argand.graph.nodes.meta import eliminate_dead
-from argand.graph.nodes.program import AtenProgram
+from argand.graph.nodes.program import AtenProgram, copied
 from argand.graph.origin import NodeOrigin
 from argand.graph.sizes.symbolic import MetaTensor, contiguous_meta, is_tensor, strided_meta
 from argand.runtime.tape.plan import Slot

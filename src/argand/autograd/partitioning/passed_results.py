@@ -18,7 +18,7 @@ from torch import fx
 from argand.autograd.tracing.tape import Tape
 from argand.graph import compat
 from argand.graph.nodes.meta import eliminate_dead
-from argand.graph.nodes.program import AtenProgram
+from argand.graph.nodes.program import AtenProgram, copied
 from argand.graph.origin import NodeOrigin
 from argand.graph.sizes.symbolic import MetaTensor
 from argand.runtime.tape.plan import Kind, Slot
@@ -77,20 +77,6 @@ def _is_apart(gradient: fx.Node, tangent: fx.Node, returned: set[fx.Node]) -> bo
                 terms.add(user)
                 pending.append(user)
     return True
-
-
-def copied(program: AtenProgram) -> AtenProgram:
-    """A program with a graph of its own: passes change what belongs to a program in place."""
-    graph = fx.Graph()
-    env: dict[fx.Node, fx.Node] = {}
-    for node in program.graph.nodes:
-        if node.op == "call_function":
-            args, kwargs = fx.map_arg((node.args, node.kwargs), env.__getitem__)
-            made = env[node] = compat.new_node(graph, node.target, args, kwargs, node.name)
-        else:
-            made = env[node] = compat.copy_node(graph, node, env.__getitem__)
-        made.meta.update(node.meta)
-    return replace(program, graph=graph, inputs=list(program.inputs), constants=dict(program.constants))
 
 
 def cut_at_results(cut: Backward, kind: Kind) -> Half:

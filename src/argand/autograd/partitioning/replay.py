@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import fx
 
-from argand.autograd.partitioning.ancestors import ancestors
 from argand.autograd.tracing.joint import JointProgram
 from argand.graph import compat
+from argand.graph.nodes.ancestors import ancestors
 from argand.graph.nodes.printing import graph_function
 from argand.graph.operators.random_ops import draws_seed, random_ops
 

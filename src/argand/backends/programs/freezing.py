@@ -18,13 +18,13 @@ from argand import events
 from argand.backends.eager import run_eagerly
 from argand.backends.targets import target_of
 from argand.config import config
-from argand.graph.nodes.program import AtenProgram
+from argand.graph.nodes.program import AtenProgram, copied
 from argand.lower.lowerings.depthwise import becomes_loops, is_depthwise
 from argand.passes import run_passes
 from argand.passes.channels_last import convolutions, lay_out
 from argand.passes.frozen.batch_norms import fold_batch_norms
 from argand.passes.frozen.packing import pack
-from argand.passes.frozen.parting import constant_nodes, copied, part
+from argand.passes.frozen.parting import constant_nodes, part
 from argand.runtime import cache, processor
 from argand.runtime.frozen import FrozenCall
 from argand.runtime.gpu.device.timing import can_time, random_tensor, time_calls

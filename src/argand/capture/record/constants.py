@@ -6,6 +6,8 @@ asks for it, which is seldom: until then only the call is remembered.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -81,52 +83,54 @@ class _Call:
 
     def __init__(self, builder: GraphBuilder, func: Function, args: Args, kwargs: Kwargs) -> None:
         self.func, self.depth = func, 1
-        self.args = self._held(builder, list(args))
-        self.kwargs = {key: self._held(builder, value) for key, value in kwargs.items()}
+        self.args = [_mapped(value, partial(self._held, builder)) for value in args]
+        self.kwargs = {key: _mapped(value, partial(self._held, builder)) for key, value in kwargs.items()}
         self.results: list[object] = []
 
-    def _held(self, builder: GraphBuilder, value: Any) -> Any:
-        """An argument with what is known in place of its stand-ins."""
-        if is_a(value, torch.Tensor):
-            info = builder.tensors.get(id(value))
-            held = None if info is None else info.constant
-            if info is not None and type(held) is Deferred and held.depth >= _DEEPEST:
-                held = _value(info)
-            if held is None:
+    def _held(self, builder: GraphBuilder, value: object) -> object:
+        """What is known of a stand-in, in its place in the arguments; what else is held must not change."""
+        if not is_a(value, torch.Tensor):
+            if type(value) not in _PLAIN:
                 raise _Unknown
-            self.depth = max(self.depth, held.depth + 1 if type(held) is Deferred else 1)
-            return held
-        if type(value) in (list, tuple, torch.Size):
-            return type(value)(self._held(builder, item) for item in value)
-        if type(value) is slice:
-            return slice(*(self._held(builder, part) for part in (value.start, value.stop, value.step)))
-        if type(value) not in _PLAIN:
+            return value
+        info = builder.tensors.get(id(value))
+        held = None if info is None else info.constant
+        if info is not None and type(held) is Deferred and held.depth >= _DEEPEST:
+            held = _value(info)
+        if held is None:
             raise _Unknown
-        return value
+        self.depth = max(self.depth, held.depth + 1 if type(held) is Deferred else 1)
+        return held
 
     def result(self) -> object:
         """What the call gives; None where that is not the same each time, or where it raises."""
         if not self.results:
             try:
                 with torch._C.DisableTorchFunction(), compat.without_modes(), torch.no_grad(), _SameEachTime():
-                    args, kwargs = _known(self.args), {key: _known(value) for key, value in self.kwargs.items()}
+                    args = [_mapped(value, _known) for value in self.args]
+                    kwargs = {key: _mapped(value, _known) for key, value in self.kwargs.items()}
                     self.results.append(self.func(*args, **kwargs))
             except Exception:  # the value stays unknown; the operation itself was recorded
                 self.results.append(None)
         return self.results[0]
 
 
-def _known(value: Any) -> Any:
-    if type(value) is Deferred:
-        known = value.get()
-        if known is None:
-            raise _Unknown
-        return known
+def _mapped(value: Any, leaf: Callable[[object], object]) -> Any:
+    """An argument with `leaf(each)` for each leaf of its lists, tuples and slices."""
     if type(value) in (list, tuple, torch.Size):
-        return type(value)(_known(item) for item in value)
+        return type(value)(_mapped(item, leaf) for item in value)
     if type(value) is slice:
-        return slice(_known(value.start), _known(value.stop), _known(value.step))
-    return value
+        return slice(*(_mapped(part, leaf) for part in (value.start, value.stop, value.step)))
+    return leaf(value)
+
+
+def _known(value: object) -> object:
+    if type(value) is not Deferred:
+        return value
+    known = value.get()
+    if known is None:
+        raise _Unknown
+    return known
 
 
 class _SameEachTime(compat.DispatchMode):

@@ -23,7 +23,7 @@ def _number_of(step: torch.Tensor, param: torch.Tensor) -> torch.Tensor:
     return step.double().to(param.device)
 
 
-def number_of(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> object:
+def get_value(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> object:
     """`torch.optim.optimizer._get_value`: eager asks a tensor for its number."""
     if len(args) != 1 or kwargs or not isinstance(args[0], torch.Tensor) or args[0].dtype is not torch.float32:
         return NotImplemented
@@ -35,6 +35,16 @@ def _at_least(low: float, value: torch.Tensor) -> torch.Tensor:
     return torch.where(value > low, value, low)
 
 
+def _decayed(param: torch.Tensor, grad: torch.Tensor, lr: float, weight_decay: float, decoupled: bool) -> torch.Tensor:
+    """The gradient with the weights' decay, or, where that is decoupled, as it is: the parameter is decayed then."""
+    if weight_decay == 0:
+        return grad
+    if decoupled:
+        param.mul_(1 - lr * weight_decay)
+        return grad
+    return grad.add(param, alpha=weight_decay)
+
+
 def radam(
     params: Tensors, grads: Tensors, averages: Tensors, squares: Tensors, steps: Tensors, *, beta1: float,
     beta2: float, lr: float, weight_decay: float, eps: float, decoupled_weight_decay: bool, maximize: bool,
@@ -42,13 +52,8 @@ def radam(
     """RAdam: the variance is rectified as soon as enough gradients are averaged."""
     longest = 2 / (1 - beta2) - 1
     for param, grad, average, square, step in zip(params, grads, averages, squares, steps):
-        grad = -grad if maximize else grad
         step += 1
-        if weight_decay != 0:
-            if decoupled_weight_decay:
-                param.mul_(1 - lr * weight_decay)
-            else:
-                grad = grad.add(param, alpha=weight_decay)
+        grad = _decayed(param, -grad if maximize else grad, lr, weight_decay, decoupled_weight_decay)
         average.lerp_(grad, 1 - beta1)
         square.mul_(beta2).addcmul_(grad, grad, value=1 - beta2)
         number = _number_of(step, param)
@@ -66,13 +71,8 @@ def nadam(
 ) -> None:  # fmt: skip
     """NAdam: the momentum grows with the steps; the product of those so far is kept, as exact as its tensor."""
     for param, grad, average, square, product, step in zip(params, grads, averages, squares, products, steps):
-        grad = -grad if maximize else grad
         step += 1
-        if weight_decay != 0:
-            if decoupled_weight_decay:
-                param.mul_(1 - lr * weight_decay)
-            else:
-                grad = grad.add(param, alpha=weight_decay)
+        grad = _decayed(param, -grad if maximize else grad, lr, weight_decay, decoupled_weight_decay)
         number = _number_of(step, param)
         momentum = beta1 * (1.0 - 0.5 * (0.96 ** (number * momentum_decay)))
         following = beta1 * (1.0 - 0.5 * (0.96 ** ((number + 1) * momentum_decay)))

@@ -448,7 +448,7 @@ enter_late({
         optimizer_steps.stand_in(optimizer_steps.radam, _REAL),
     "optim.nadam._single_tensor_nadam optim.nadam._multi_tensor_nadam":
         optimizer_steps.stand_in(optimizer_steps.nadam, _REAL),
-    "optim.optimizer._get_value": optimizer_steps.number_of,
+    "optim.optimizer._get_value": optimizer_steps.get_value,
     "optim.asgd._single_tensor_asgd optim.asgd._multi_tensor_asgd":
         optimizer_steps.stand_in(optimizer_steps.asgd, _REAL),
     "optim._adafactor._single_tensor_adafactor optim._adafactor._multi_tensor_adafactor":

@@ -6,12 +6,13 @@ this low layer so that all of them may import it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import torch
 from torch import fx
 
+from argand.graph import compat
 from argand.graph.sizes.relations import Relation
 from argand.graph.sizes.symbolic import Scalar
 
@@ -183,3 +184,12 @@ class AtenProgram:
     @property
     def placeholders(self) -> list[fx.Node]:
         return [node for node in self.graph.nodes if node.op == "placeholder"]
+
+
+def copied(program: AtenProgram) -> AtenProgram:
+    """A program with a graph of its own: passes change what belongs to a program in place."""
+    graph = fx.Graph()
+    env: dict[fx.Node, fx.Node] = {}
+    for node in program.graph.nodes:
+        env[node] = compat.copy_node(graph, node, env.__getitem__)
+    return replace(program, graph=graph, inputs=list(program.inputs), constants=dict(program.constants))

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Set
-from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import fx
 
 from argand.graph import compat
+from argand.graph.nodes.ancestors import ancestors
 from argand.graph.nodes.meta import eliminate_dead, is_impure
-from argand.graph.nodes.program import AtenProgram, InputSpec, TensorSpec
+from argand.graph.nodes.program import AtenProgram, InputSpec, TensorSpec, copied
 
 _GROWS = 2  # times the bytes that it is computed of: a larger value is computed in each call
 _SMALL = 1 << 16  # bytes that any value may have
@@ -31,16 +31,6 @@ def constant_nodes(program: AtenProgram, inputs: Iterable[int]) -> set[fx.Node]:
         if follows or node.op == "get_attr":
             found.add(node)
     return found
-
-
-def copied(program: AtenProgram) -> AtenProgram:
-    """A program that passes may rewrite while the other one stays."""
-    graph = fx.Graph()
-    env: dict[fx.Node, fx.Node] = {}
-    for node in program.graph.nodes:
-        made = env[node] = graph.node_copy(node, env.__getitem__)
-        made.meta = dict(node.meta)
-    return replace(program, graph=graph, inputs=list(program.inputs), constants=dict(program.constants))
 
 
 def part(program: AtenProgram, constant: Set[fx.Node]) -> AtenProgram | None:
@@ -78,7 +68,8 @@ def _is_kept(node: fx.Node, constant: Set[fx.Node]) -> bool:
         return False
     made = node.meta["val"]
     size = made.numel() * made.element_size()
-    given = sum(arg.meta["val"].numel() * arg.meta["val"].element_size() for arg in _leaves(node))
+    inputs = [each.meta["val"] for each in ancestors([node]) if each.op == "placeholder"]
+    given = sum(val.numel() * val.element_size() for val in inputs)
     return size <= max(_GROWS * given, _SMALL)
 
 
@@ -92,22 +83,6 @@ def _is_read(node: fx.Node, constant: Set[fx.Node]) -> bool:
 
 def _is_view(node: fx.Node) -> bool:
     return compat.is_view_op(node.target)
-
-
-def _leaves(node: fx.Node) -> set[fx.Node]:
-    """The inputs that a constant is computed of."""
-    found: set[fx.Node] = set()
-    rest = [node]
-    seen: set[fx.Node] = set()
-    while rest:
-        each = rest.pop()
-        if each in seen:
-            continue
-        seen.add(each)
-        if each.op == "placeholder":
-            found.add(each)
-        rest += each.all_input_nodes
-    return found
 
 
 def _spec(node: fx.Node) -> TensorSpec:
