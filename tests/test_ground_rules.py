@@ -186,6 +186,7 @@ def test_names_of_capture_say_their_subject() -> None:
 # Who reads files otherwise than by `argand.files`, and why nothing can block or be without bound there.
 OTHER_READERS = {
     "files.py": "is the place",
+    "_core/state_reads.py": "torch's libraries, which are loaded",
     "codegen/cpp/prelude/__init__.py": "argand's own text",
     "debug/doctor/child.py": "what its own child wrote into its own folder",
     "debug/doctor/dissection.py": "writes",

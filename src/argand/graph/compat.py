@@ -334,6 +334,16 @@ def gpu_allocator() -> Callable[..., torch.Tensor]:
     return found or empty
 
 
+def cpu_allocator() -> Callable[..., torch.Tensor]:
+    """`empty(size, stride, dtype)` in the CPU's memory, in half of the time of a method of a tensor."""
+    found: Callable[..., torch.Tensor] | None = _compiled_helper("_empty_strided_cpu")
+
+    def empty(size: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+        return torch.empty_strided(size, stride, dtype=dtype, device="cpu")
+
+    return found or empty
+
+
 def view_maker() -> Callable[..., torch.Tensor]:
     """`view(base, size, stride, offset)`, the offset from the first element of `base`: a plain tensor over its memory,
     of which autograd does not know that it is a view."""

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from argand.errors import InternalError
+from argand.graph.compat import cpu_allocator
 from argand.runtime import toolchain
 from argand.runtime.arena import Arena, arena_pool
 from argand.runtime.launch import make_kernel
@@ -186,6 +187,7 @@ __all__ = [
     "HostCall",
     "arena_pool",
     "benchmark",
+    "cpu_allocator",
     "double_bits",
     "load_kernels",
     "load_module",

@@ -96,7 +96,7 @@ def test_a_step_writes_parameters_in_place(seen: Counter[str]) -> None:
         stop()
     [code] = codes
     call = code[code.index("def call(") :]
-    assert "new_float32" not in call and call.count("cpp_fused") == 1  # one kernel for all twelve parameters
+    assert "new_tensor" not in call and call.count("cpp_fused") == 1  # one kernel for all twelve parameters
     assert all(p._version > before for p, before in zip(layers.parameters(), versions))
 
 

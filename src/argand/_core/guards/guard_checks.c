@@ -138,21 +138,6 @@ compare_result(PyObject *result, PyObject *expected)
     return status;
 }
 
-/* Index of the first pair that does not hold, the number of pairs when all hold, -1 with an exception. */
-Py_ssize_t
-check_first_changed_state(const Check *check)
-{
-    Py_ssize_t n = PyTuple_GET_SIZE(check->a);
-    for (Py_ssize_t i = 0; i < n; i++) {
-        PyObject *pair = PyTuple_GET_ITEM(check->a, i);
-        int status = compare_result(PyObject_CallNoArgs(PyTuple_GET_ITEM(pair, 0)), PyTuple_GET_ITEM(pair, 1));
-        if (status <= 0) {
-            return status < 0 ? -1 : i;
-        }
-    }
-    return n;
-}
-
 static inline PyObject *
 slot_value(const Walk *walk, int node)
 {

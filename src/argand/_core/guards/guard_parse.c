@@ -162,7 +162,8 @@ parse_global_state(Check *check, PyObject *obj)
         return -1;
     }
     check->a = snapshot_value(obj);
-    return check->a == NULL ? -1 : 0;
+    check->state = check->a == NULL ? NULL : state_table_new(check->a);
+    return check->state == NULL ? -1 : 0;
 }
 
 static int
@@ -259,6 +260,8 @@ check_release(Check *check)
     check->names = NULL;
     function_table_free(check->functions);
     check->functions = NULL;
+    state_table_free(check->state);
+    check->state = NULL;
 }
 
 /* Conservative: only what is certainly the same question is taken for the same. */

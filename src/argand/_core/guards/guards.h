@@ -109,6 +109,7 @@ typedef struct {
 typedef struct Program Program;       /* guard_expr.c */
 typedef struct ClassNames ClassNames; /* guard_class.c */
 typedef struct FunctionTable FunctionTable; /* guard_functions.c */
+typedef struct StateTable StateTable;       /* guard_state.c */
 
 typedef struct {
     CheckKind kind;
@@ -126,6 +127,7 @@ typedef struct {
     Program *program;
     ClassNames *names; /* type_version: what may not change when the version has; NULL: nothing may */
     FunctionTable *functions;
+    StateTable *state;
 } Check;
 
 /* One node as evaluated: nodes in depth-first order, their checks next to each other. */
@@ -225,6 +227,8 @@ int check_match(const Check *check, PyObject *obj, Walk *walk); /* 1, 0, -1 with
 int check_distinct(const Check *check, const Walk *walk, int *first, int *second);
 PyObject *dict_key_list(PyObject *dict); /* a new list in its own order, whatever methods its class has */
 Py_ssize_t check_first_changed_state(const Check *check);
+StateTable *state_table_new(PyObject *pairs);
+void state_table_free(StateTable *table);
 unsigned int class_version_tag(PyTypeObject *type);
 unsigned int class_assign_version_tag(PyTypeObject *type);
 

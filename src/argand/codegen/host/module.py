@@ -167,6 +167,7 @@ class _Writer:
             *(["from argand.runtime.ops import argand_ops"] if "argand_ops()" in str(self.header) else []),
             *(["from argand.runtime.host import double_bits"] if self.schedule.floats else []),
             *(["from argand.runtime.host import on_large_pages"] if self.large else []),
+            *(["from argand.runtime.host import cpu_allocator"] if "new_tensor" in self.header else []),
             *([DEVICE_ARENAS] if any(arena.pool() for arena in self.arenas.values()) else []),
             *(f"from argand.runtime.gpu.device.tensors import {name[:-2]}" for name in GPU_TENSORS if name in used),
             *([direct.LOADER] if self.direct.tables else []),
@@ -264,12 +265,13 @@ class _Writer:
         if buffer.device.type != "cpu" and buffer.device == self.current:
             self.header["new_on_gpu"] = "gpu_allocator()"
             return f"new_on_gpu({_tuple(size)}, {_tuple(stride)}, {dtype_text(buffer.dtype)})"
+        if buffer.device == CPU:
+            self.header["new_tensor"] = "cpu_allocator()"
+            return f"new_tensor({_tuple(size)}, {_tuple(stride)}, {dtype_text(buffer.dtype)})"
         # A method of a tensor of the right kind takes a third of the time of torch.empty_strided(..., dtype=...).
-        name = f"new_{dtype_text(buffer.dtype).removeprefix('torch.')}"
-        device = _on(buffer.device)
-        if device:
-            name += f"_{str(buffer.device).replace(':', '_')}"
-        self.header[name] = f"torch.empty(0, dtype={dtype_text(buffer.dtype)}{device}).new_empty_strided"
+        name = f"new_{dtype_text(buffer.dtype).removeprefix('torch.')}_{str(buffer.device).replace(':', '_')}"
+        like = f"torch.empty(0, dtype={dtype_text(buffer.dtype)}{_on(buffer.device)})"
+        self.header[name] = f"{like}.new_empty_strided"
         return f"{name}({_tuple(size)}, {_tuple(stride)})"
 
     def _allocate(self, number: int) -> None:
