@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -93,3 +94,40 @@ def test_it_runs_in_each_process(tmp_path: Path, text: str) -> None:
     program = Program(tmp_path, text + CHECK)
     for _ in range(3):
         program.run()
+
+
+ABSTRACT = """
+import numbers
+import torch
+
+class Amount:
+    pass
+
+REGISTER = False
+
+def main(x, amount):
+    return x + 1 if isinstance(amount, numbers.Number) else x - 1
+
+def check(compile):
+    if REGISTER:
+        numbers.Number.register(Amount)
+    with torch.no_grad():
+        x = torch.ones(3)
+        torch.testing.assert_close(compile(main)(x, Amount()), main(x, Amount()))
+"""
+
+
+@pytest.mark.parametrize("first", [False, True])
+def test_classes_that_only_one_process_registers(tmp_path: Path, first: bool) -> None:
+    program = Program(tmp_path, ABSTRACT)
+
+    def register(module: ModuleType) -> None:
+        module.REGISTER = True
+
+    def nothing(_: ModuleType) -> None:
+        pass
+
+    ways = [register, nothing] if first else [nothing, register]
+    assert program.run(ways[0]) == ["stored"]
+    assert program.run(ways[0]) == ["hit"]
+    assert program.run(ways[1]) == ["mismatch", "stored"]

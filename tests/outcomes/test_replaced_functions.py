@@ -65,5 +65,5 @@ def test_replaced_functions_are_captured_anew(tmp_path: Path, monkeypatch: pytes
     ):
         with monkeypatch.context() as patched:
             patched.setattr(owner, name, other)
-            assert "hit" not in program.run(), (name, other)
+            assert program.run()[0] != "hit", (name, other)  # the first is `main`; parts of it may be as before
     assert program.run()[-1] == "hit"

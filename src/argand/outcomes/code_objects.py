@@ -7,7 +7,8 @@ from types import CodeType
 from typing import Any
 
 from argand.outcomes.references import Describer, Unstorable, plain
-from argand.outcomes.resolving import Resolver
+from argand.outcomes.resolving import Resolver, with_codes_of
+from argand.outcomes.resumed import PARTS
 
 Packed = tuple[CodeType, tuple[tuple[Any, bool], ...]]
 """The code without constants, and these: plain ones, and rows of the table."""
@@ -21,9 +22,12 @@ def described(code: CodeType, describer: Describer) -> Packed:
     """
     constants = []
     for const in code.co_consts:
-        if type(const) is CodeType and not _is_plain_code(const):
+        if type(const) is not CodeType or PARTS.of(const) is not None:
+            constants.append(describer.argument(const))
+        elif _is_plain_code(const):
+            constants.append((const, False))
+        else:
             raise Unstorable("a code object within another holds objects of this process")
-        constants.append((const, False) if type(const) is CodeType else describer.argument(const))
     return code.replace(co_consts=()), tuple(constants)
 
 
@@ -46,4 +50,5 @@ def made(packed: Packed, resolver: Resolver, names: Mapping[str, str]) -> CodeTy
     """
     code, constants = packed
     filled = tuple([resolver.object(const) if is_row else const for const, is_row in constants])
-    return code.replace(co_consts=filled, co_names=tuple([names.get(name, name) for name in code.co_names]))
+    code = code.replace(co_consts=filled, co_names=tuple([names.get(name, name) for name in code.co_names]))
+    return with_codes_of(PARTS.users(resolver.frame.code), code)

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Collection, Mapping
+import dataclasses
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import CodeType
-from typing import Any, Final
+from typing import Any
 
+from argand import errors, events
 from argand._core import _C
 from argand.outcomes import code_objects, fingerprints, guard_log
 from argand.outcomes.installed_names import install
 from argand.outcomes.references import Checks, Describer, Unstorable
 from argand.outcomes.resolving import Mismatch, Resolver
+from argand.outcomes.resumed import NUMBERS, PARTS
 
 Record = dict[str, Any]
-NUMBERS: Final = itertools.count()
-"""Numbers of `__stored_fn_<n>`, unique in the process."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,18 +24,22 @@ class Captured:
     """What a capture made.
 
     Arguments:
-        code: the transformed code.
+        code: the transformed code; None: the frame runs eagerly.
         names: what it reads from the frame's globals.
         log: the guards.
         graph: it calls a graph.
+        reason: why the graph breaks, if it does.
+        registered: classes and the abstract ones that they are registered with.
         history: what sizes and numbers the capture saw, for captures after it.
         special, aliases: of `references.Describer`.
     """
 
-    code: CodeType
+    code: CodeType | None
     names: Mapping[str, object]
     log: guard_log.Log
     graph: bool
+    reason: errors.BreakReason | None = None
+    registered: Sequence[tuple[type, type]] = ()
     history: Mapping[str, Any] = field(default_factory=dict)
     special: Mapping[type, Callable[[Any], tuple[str, tuple[object, ...]]]] = field(default_factory=dict)
     aliases: Mapping[int, object] = field(default_factory=dict)
@@ -57,8 +61,9 @@ def described(info: _C.FrameInfo, captured: Captured) -> Record:
     log = captured.log
     describer = Describer(info.code, info.globals, log.places(), captured.special, captured.aliases)
     calls = log.described(describer)
-    code = code_objects.described(captured.code, describer)
+    code = None if captured.code is None else code_objects.described(captured.code, describer)
     names = [(name, describer.row(value)) for name, value in captured.names.items()]
+    registered = [(describer.row(cls), describer.row(base)) for cls, base in dict.fromkeys(captured.registered)]
     checks = describer.checks
     checks.modules.add(str(info.globals.get("__name__")))
     record = {
@@ -69,9 +74,11 @@ def described(info: _C.FrameInfo, captured: Captured) -> Record:
         "codes": tuple(checks.codes),
         "classes": tuple(checks.classes),
         "files": tuple(fingerprints.stamps(checks.modules)),
+        "registered": tuple(registered),
         "code": code,
         "names": tuple(names),
         "graph": captured.graph,
+        "reason": None if captured.reason is None else dataclasses.astuple(captured.reason),
         "history": dict(captured.history),
     }
     _check_again(info, record, describer)
@@ -143,8 +150,8 @@ def texts(record: Record) -> list[tuple[str, str]]:
     return [(text, kind) for (_, text), (_, kind) in found]
 
 
-def installed(record: Record, info: _C.FrameInfo, key: object, label: str) -> _C.Entry:
-    """The entry of a record, for the frame at hand; its names are in the frame's globals.
+def installed(record: Record, info: _C.FrameInfo, key: object, label: str) -> _C.Entry | None:
+    """The entry of a record, for the frame at hand; its names are in the frame's globals. None: it runs eagerly.
 
     Arguments:
         key: of the entry.
@@ -158,16 +165,33 @@ def installed(record: Record, info: _C.FrameInfo, key: object, label: str) -> _C
         raise Mismatch(f"the file of module {edited} was edited")
     resolver = _resolver(record, info)
     resolver.check(_checks(record))
+    for cls, base in record["registered"]:
+        if not issubclass(resolver.object(cls), resolver.object(base)):
+            raise Mismatch("a class is not registered with an abstract one")
     tree = guard_log.build(record["calls"], record["numbers"], resolver)
     outcome = tree.evaluate(info.args, info.globals, info.builtins, info.closure)
     if outcome is not True:
         raise Mismatch(failed(outcome))
+    if record["code"] is None:
+        return None
     numbered = {name: f"__stored_fn_{next(NUMBERS)}" for name, _ in record["names"]}
     values = {numbered[name]: resolver.object(row) for name, row in record["names"]}
     code = code_objects.made(record["code"], resolver, numbered)
-    entry = _C.Entry(code, tree, key, Needed(), label, info.globals, record["graph"], False)
+    resumed = PARTS.of(info.code) is not None
+    entry = _C.Entry(code, tree, key, Needed(), label, info.globals, record["graph"], resumed)
     install(values, code, info.globals)
     return entry
+
+
+def tell_of_break(record: Record, info: _C.FrameInfo) -> None:
+    """Say again why the graph breaks, as the process did that captured the frame."""
+    if record["reason"] is None or not events.bus.wanted("graph_breaks"):
+        return
+    kind, context, explanation, hints, where = record["reason"]
+    lines = tuple([errors.UserLine(*line) for line in where])
+    reason = errors.BreakReason(kind, context, explanation, hints, lines)
+    skipped = {"frame_skipped": True} if record["code"] is None else {}
+    events.emit("graph_breaks", "capture", str(reason), reason=reason, function=info.code.co_name, **skipped)
 
 
 __all__ = ["Captured", "Mismatch", "Needed", "Record", "Unstorable", "described", "installed"]

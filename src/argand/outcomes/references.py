@@ -24,6 +24,7 @@ from argand._core import _C
 from argand.errors import ArgandError
 from argand.graph.nodes import codec
 from argand.outcomes import fingerprints
+from argand.outcomes.resumed import PARTS, Origin, unlabelled
 from argand.runtime.recipes import Recipe, recipe_of
 
 Row = tuple[Any, ...]
@@ -44,7 +45,7 @@ _HOMES: Final = (
 """Modules that have functions of C which do not say where they live."""
 _DEPTH: Final = 4
 _FOUND: Final = frozenset(
-    ("torch", "modules", "globals", "frame globals", "module", "member", "operator", "path", "raw", "place")
+    ("torch", "modules", "globals", "frame globals", "module", "member", "operator", "path", "raw", "place", "part")
 )
 
 
@@ -121,12 +122,14 @@ class Describer:
             number = self._numbers[id(obj)] = len(self.rows)
             self._kept.append(obj)
             self.rows.append(described)
-            if type(obj) is types.FunctionType:
+            if type(obj) is types.FunctionType and described[0] != "part function":
                 self._check_function(obj, number)
             elif type(obj) is types.CodeType and described[0] == "place":
                 self.checks.codes.append((number, fingerprints.of_code(obj)))
             elif issubclass(type(obj), type):
                 self._note_module(obj)
+                if described[0] == "place":  # whatever is looked up in it is checked besides
+                    self.check_class(obj, ())
         return number
 
     def identities(self) -> list[tuple[int, object]]:
@@ -169,8 +172,8 @@ class Describer:
             if obj.type not in ("cpu", "meta"):
                 raise Unstorable(f"tensors on {obj}")
             return ("device", obj.type, obj.index)
-        if cls is slice:
-            return ("slice", tuple([self.row(part) for part in (obj.start, obj.stop, obj.step)]))
+        if cls in (slice, range):
+            return (cls.__name__, tuple([self.row(part) for part in (obj.start, obj.stop, obj.step)]))
         if cls is dict:
             return self._namespace(obj)
         if obj is self.code:
@@ -180,8 +183,16 @@ class Describer:
                 return ("place", *self.places[id(obj)])
             if _odd_constants(obj):
                 raise Unstorable("a code object with constants of its own")
-            return ("code", obj)
+            part = PARTS.of(obj)
+            return ("code", obj) if part is None else self._part_of(part, obj)
+        if cls is types.FunctionType and PARTS.of(obj.__code__) is not None and obj.__globals__ is self.namespace:
+            return ("part function", self.row(obj.__code__))
         return self._by_place(obj)
+
+    def _part_of(self, part: Origin, code: types.CodeType) -> Row:
+        if part.code() is not PARTS.users(self.code):
+            raise Unstorable("a resume function of another function")
+        return ("part", unlabelled(code), tuple(part.place))
 
     def _namespace(self, obj: dict[Any, Any]) -> Row:
         """A dict by where it is the namespace; its contents are guarded."""
@@ -244,9 +255,9 @@ class Describer:
             parts = recipe.parts()
         except ArgandError as error:
             raise Unstorable(str(error)) from error
-        return ("recipe", recipe.kind, tuple([self._part(part) for part in parts]))
+        return ("recipe", recipe.kind, tuple([self._given(part) for part in parts]))
 
-    def _part(self, part: Any) -> Any:
+    def _given(self, part: Any) -> Any:
         if type(part) is dict:
             return ("names", self._pairs(part))
         return ("row", self.row(part))
@@ -264,13 +275,24 @@ class Describer:
             found = reached(home, name) if type(home) is str and type(name) is str else None
             if found is obj:
                 return ("path", home, name, ())
-            steps = _within(found, obj) if found is not None and cls is types.FunctionType else None
+            if issubclass(cls, type):
+                return _type_of_python(obj)
+            steps = _within(found, obj) if found is not None else None
             return ("path", home, name, steps) if steps else None
         if cls is types.BuiltinFunctionType:
             homes = [obj.__module__, *_HOMES] if type(obj.__module__) is str else _HOMES
             place = next((home for home in homes if reached(home, obj.__name__) is obj), None)
             return ("path", place, obj.__name__, ()) if place is not None else None
         return _held_by_module(obj) if fingerprints.of_plain_objects(cls) else None
+
+
+def _type_of_python(cls: type) -> Row | None:
+    """A type of Python's own that `builtins` has no name for: of methods, of iterators."""
+    for home in ("types", "_collections_abc"):
+        for name, value in vars(sys.modules[home]).items():
+            if value is cls:
+                return ("path", home, name, ())
+    return None
 
 
 def _replaceable(obj: object) -> bool:

@@ -15,6 +15,7 @@ from argand._core import _C
 from argand.graph.nodes import codec
 from argand.outcomes import fingerprints
 from argand.outcomes.references import DESCRIPTORS, Checks, Row, reached, step
+from argand.outcomes.resumed import PARTS, Place, label_of, labelled, new_label
 from argand.runtime.recipes import compile_wrapper, with_recipe
 
 OWN: Final = "argand."
@@ -154,6 +155,31 @@ def _module(_: Resolver, name: str) -> Any:
     return sys.modules[name]
 
 
+def with_codes_of(users: types.CodeType, code: types.CodeType) -> types.CodeType:
+    """Code that was made of a function's, which has the same code objects within: those of the function itself."""
+    own = {const: const for const in users.co_consts if type(const) is types.CodeType}
+    if not own:
+        return code
+    consts = [own.get(const, const) if type(const) is types.CodeType else const for const in code.co_consts]
+    return code.replace(co_filename=users.co_filename, co_consts=tuple(consts))
+
+
+def _part(resolver: Resolver, code: types.CodeType, parts: tuple[Any, ...]) -> types.CodeType:
+    """The code of a resume function; there is one in a process."""
+    place, users = Place(*parts), PARTS.users(resolver.frame.code)
+    code = with_codes_of(users, code.replace(co_filename=users.co_filename))
+    code = labelled(code, new_label(place.offset))
+    known = PARTS.enter(users, place, code)
+    if PARTS.of(known) is None:
+        raise Mismatch("the resume function is another than it was")
+    return known
+
+
+def _part_function(resolver: Resolver, number: int) -> types.FunctionType:
+    code = resolver.object(number)
+    return types.FunctionType(code, resolver.frame.globals, label_of(code))
+
+
 def _raw(resolver: Resolver, owner: int, name: str) -> Any:
     cls = resolver.object(owner)
     found = vars(cls)[name]
@@ -245,12 +271,15 @@ _KINDS: Final[Mapping[str, Callable[..., Any]]] = {
     "value": lambda _, value: value,
     "code": lambda _, code: code,
     "frame code": lambda to: to.frame.code,
+    "part": _part,
+    "part function": _part_function,
     "tuple": lambda to, items: tuple(to.objects(items)),
     "list": lambda to, items: to.objects(items),
     "set": lambda to, items: set(to.objects(items)),
     "frozenset": lambda to, items: frozenset(to.objects(items)),
     "size": lambda to, items: torch.Size(to.objects(items)),
     "slice": lambda to, parts: slice(*to.objects(parts)),
+    "range": lambda to, parts: range(*to.objects(parts)),
     "torch": lambda _, name: getattr(torch, name),
     "device": lambda _, kind, index: torch.device(kind) if index is None else torch.device(kind, index),
     "modules": lambda _: sys.modules,

@@ -22,10 +22,11 @@ from argand.errors import ArgandError, ToolchainError
 from argand.graph import compat
 from argand.outcomes import fingerprints, records
 from argand.outcomes.references import Unstorable
+from argand.outcomes.resumed import PARTS, unlabelled
 from argand.runtime import cache
 from argand.runtime.environment import environment, replaced
 
-FORMAT: Final = 2
+FORMAT: Final = 3
 _MOST: Final = 16
 """Records of one code object; the oldest go."""
 _LARGEST: Final = 32 << 20
@@ -48,6 +49,7 @@ class Store:
         """Forget what was read (argand.reset)."""
         self._known.clear()
         self.histories.clear()
+        PARTS.clear()
 
     def _of(self, code: CodeType) -> dict[str, list[records.Record]]:
         """The records of a code object, by key; code objects are compared by identity here."""
@@ -57,8 +59,8 @@ class Store:
             entry = self._known[number] = (weakref.ref(code, lambda _: self._known.pop(number, None)), {})
         return entry[1]
 
-    def find(self, info: _C.FrameInfo, region: object, request: str, label: Callable[[], str]) -> _C.Entry | None:
-        """An entry that an earlier process captured, for the frame at hand; None where there is none.
+    def find(self, info: _C.FrameInfo, region: object, request: str, label: Callable[[], str]) -> _C.Answer:
+        """What an earlier process answered for such a frame: an entry, or `_C.SKIP`; None where nothing fits.
 
         Arguments:
             region: the entry's key.
@@ -78,9 +80,10 @@ class Store:
                 events.emit("cache", "capture", text, outcome="mismatch", level="outcome", reason=text)
                 continue
             waiting.remove(record)
+            records.tell_of_break(record, info)
             self._remember(info.code, region, record["history"])
             events.emit("cache", "capture", None, outcome="hit", level="outcome", function=info.code.co_name)
-            return entry
+            return _C.SKIP if entry is None else entry
         return None
 
     def forget(self, info: _C.FrameInfo, request: str) -> None:
@@ -94,6 +97,8 @@ class Store:
     def keep(self, info: _C.FrameInfo, request: str, captured: records.Captured) -> None:
         """Store what a capture made, where that can be told to another process."""
         if self.collected is not None:
+            if not captured.graph:
+                return
             try:
                 self.collected.append(records.described(info, captured))
             except (Unstorable, ValueError, RecursionError) as error:
@@ -104,13 +109,16 @@ class Store:
             others = [other for other in _read(key_of(info, request)) if not _same(other, record)]
             packed = marshal.dumps((FORMAT, [record, *others][:_MOST]))
         except (Unstorable, ValueError, RecursionError, ToolchainError) as error:
-            reason = str(error)
-            events.emit("cache", "capture", reason, outcome="bypass", level="outcome", reason=reason)
-            return
+            return self.leave_out(info, str(error))
         if len(packed) <= _LARGEST and (key := key_of(info, request)):
             cache.keep(key, packed, cache.OUTCOME)
             self.kept += 1
             events.emit("cache", "capture", None, outcome="stored", level="outcome", function=info.code.co_name)
+
+    def leave_out(self, info: _C.FrameInfo, reason: str) -> None:
+        """Say that what a capture answered is not stored."""
+        name = info.code.co_name
+        events.emit("cache", "capture", reason, outcome="bypass", level="outcome", reason=reason, function=name)
 
 
 def _same(one: records.Record, other: records.Record) -> bool:
@@ -127,7 +135,7 @@ def key_of(info: _C.FrameInfo, request: str) -> str:
             around,
             request,
             f"{info.globals.get('__name__')}.{info.code.co_qualname}",
-            fingerprints.of_code(info.code),
+            fingerprints.of_code(info.code if PARTS.of(info.code) is None else unlabelled(info.code)),
             *[fingerprints.name_of(type(arg)) for arg in info.args],
             *[_held(cell) for cell in info.closure or ()],
         ]

@@ -20,7 +20,7 @@ import torch
 import argand
 import warm
 from argand._core import _C
-from argand.capture.facts.per_code import PerCode
+from argand.bytecode.per_code import PerCode
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "fuzz"))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from argand import collector, events
 from argand._core import _C
-from argand.capture.driver import process_limits, stance
+from argand.capture.driver import process_limits, stance, strict
 from argand.capture.driver.region import Region
 from argand.capture.facts.code import skip
 from argand.config import config
@@ -22,9 +22,9 @@ def answer_frame(info: _C.FrameInfo, *, region: Region) -> _C.Answer:
     if skip.is_text_of_torch(info.code, info.globals):
         return _C.SKIP
     request = _request(info, region)
-    entry = _stored(info, region, request) if request else None
-    if entry is not None:
-        return entry
+    answer = _stored(info, region, request) if request else None
+    if answer is not None:
+        return answer
     if request and turns.others():
         return _in_turn(info, region, request)
     return _captured(info, region)
@@ -42,9 +42,9 @@ def _in_turn(info: _C.FrameInfo, region: Region, request: str) -> _C.Answer:
     with turns.turn(store.key_of(info, request)) as turn:
         if turn is not None:
             store.STORE.forget(info, request)
-            entry = _stored(info, region, request)
-            if entry is not None:
-                return entry
+            stored = _stored(info, region, request)
+            if stored is not None:
+                return stored
             if not turn.waited:
                 answer = _captured(info, region)
                 if store.STORE.kept == kept:
@@ -60,11 +60,11 @@ def _request(info: _C.FrameInfo, region: Region) -> str:
     if stance.CURRENT.name != "default" or ambient.cannot_capture():
         return ""
     events.bus.prepare()
-    request = region.stored_as()
+    request = strict.told_apart(region.stored_as())
     return request if request and store.wanted() else ""
 
 
-def _stored(info: _C.FrameInfo, region: Region, request: str) -> _C.Entry | None:
-    """An entry of an earlier process; None where there is none."""
+def _stored(info: _C.FrameInfo, region: Region, request: str) -> _C.Answer:
+    """What an earlier process answered; None where that is not known."""
     with collector.paused():
         return store.STORE.find(info, region, request, lambda: f"Argand-Compiled Region: ({info.code.co_name})")

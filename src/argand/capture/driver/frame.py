@@ -221,10 +221,21 @@ class _Capture:
         """Capture the frame."""
         try:
             return self._attempts()
+        except errors.GraphBreak as ending:
+            self._keep_failure(ending)
+            raise
         finally:
             self._take_back()
             for state in self.states:
                 release.forget(state)
+
+    def _keep_failure(self, ending: errors.GraphBreak) -> None:
+        """Store that the frame runs eagerly from now on, where that holds for other calls too."""
+        state = self.states[-1]
+        passing = ending.in_loop or failures.program_raises(ending) or failures.must_raise(ending, self.region)
+        keeper = None if passing or _classes_changed(state) else keeping.keeper(self.info, self.region, state)
+        if keeper is not None:
+            keeper.keep_eager(ending.reason)
 
     def _take_back(self) -> None:
         """Undo what attempts did to classes, except that one whose transformed code goes on from there."""
@@ -411,7 +422,7 @@ class _Capture:
         self._emit_events(state, transformed)
         resumed = resume_label(info.code) is not None
         if keeper is not None:
-            keeper.keep(transformed, self.known)
+            keeper.keep(transformed, self.known, self.reason)
         return _C.Entry(
             transformed.code,
             guards,
@@ -441,7 +452,10 @@ class _Capture:
         Where that is so once more under other guards, and the code is a library's, it is left to Python: a version of
         the same code for each class and each flag would gain nothing.
         """
+        keeper = keeping.keeper(self.info, self.region, state)
         if len(state.guards) <= self.surroundings:
+            if keeper is not None:
+                keeper.keep_eager()
             return _C.SKIP
         if self.known.only_python and skip.library_of(self.info.code.co_filename):
             return _C.RUN_ONLY
@@ -449,8 +463,11 @@ class _Capture:
             failures.report_recompile(self.info)
         self.known.only_python = self.info.entries == 0
         announce.captured(state.guards)
-        code = self.info.code
-        return _C.Entry(transformed_code(code, decode(code)), state.guards.build(), self.region, None)
+        guards = state.guards.build((), None if keeper is None else keeper.log)
+        code = transformed_code(self.info.code, decode(self.info.code))
+        if keeper is not None and not _classes_changed(state):
+            keeper.keep_python(code)
+        return _C.Entry(code, guards, self.region, None)
 
     def _backend(self, graph: fx.GraphModule, inputs: list[torch.Tensor]) -> object:
         with events.span("backend", "capture", backend=self.region.backend_name), without_default_device():
@@ -494,10 +511,15 @@ class _Capture:
             events.bus.detail("verbose_guards", "capture", f"GUARDS:\n{state.guards.verbose()}")
 
 
+def _classes_changed(state: CaptureState) -> bool:
+    """Whether a class changed after capture had read it."""
+    interpreter = state.interpreter
+    return interpreter.types.changed_meanwhile(interpreter.local_classes)
+
+
 def _this_call_only(state: CaptureState) -> ThisCallOnly | None:
     """The guard that has to be closed once the entry is made, where classes changed after capture had read them."""
-    interpreter = state.interpreter
-    if not interpreter.types.changed_meanwhile(interpreter.local_classes):
+    if not _classes_changed(state):
         return None
     once = ThisCallOnly()
     state.guards.add(CallSource(ConstSource(None), once), "id", True, label=ONCE, shown=False)

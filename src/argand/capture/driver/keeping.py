@@ -2,60 +2,120 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from types import CodeType
-from typing import Any
+from collections.abc import Callable, Mapping
+from types import CodeType, MappingProxyType
+from typing import Any, Final
 
+from argand import errors
 from argand._core import _C
 from argand.bytecode.resume import resume_label
-from argand.capture.driver import failures, late
+from argand.capture.driver import consequences, failures, late, strict
 from argand.capture.driver.region import Region
+from argand.capture.facts.code import effort_limits
+from argand.capture.facts.unregistered import Unregistered
 from argand.capture.interp.state import CaptureState
 from argand.capture.output import rerun
 from argand.capture.output.transform import Transformed
+from argand.capture.record.guards import GuardSet
 from argand.outcomes import store
 from argand.outcomes.guard_log import Log
 from argand.outcomes.records import Captured
 from argand.outcomes.references import Unstorable, plain
+from argand.outcomes.resumed import PARTS
+
+_OF_THE_MACHINE: Final = frozenset((effort_limits.OUT_OF_TIME, "tensor larger than memory"))
+"""Kinds of breaks that the same program may do without another time."""
 
 
 class Keeper:
     """Keeps one capture.
 
     Arguments:
-        log: notes how its guards are built.
+        guards: what it relies on.
+        log: notes how their tree is built.
     """
 
-    def __init__(self, info: _C.FrameInfo, region: Region, request: str) -> None:
-        self.info, self.region, self.request = info, region, request
+    def __init__(self, info: _C.FrameInfo, region: Region, request: str, guards: GuardSet) -> None:
+        self.info, self.region, self.request, self.guards = info, region, request, guards
         self.log = Log()
 
-    def keep(self, transformed: Transformed, known: failures.Known) -> None:
-        """Store what was made, if another process can use it."""
-        if transformed.resumes or transformed.graph is None:
-            return
+    def keep(self, transformed: Transformed, known: failures.Known, reason: errors.BreakReason | None) -> None:
+        """Store what was made, if another process can use it.
+
+        Arguments:
+            reason: why the graph breaks, if it does.
+        """
         history = _plain_history(known, self.region)
-        captured = Captured(transformed.code, transformed.globals, self.log, True, history, _SPECIAL, _ALIASES)
+        self._keep(transformed.code, reason, transformed.globals, transformed.graph is not None, history)
+
+    def keep_python(self, code: CodeType) -> None:
+        """Store that nothing of torch's ran.
+
+        Arguments:
+            code: the frame's own.
+        """
+        self._keep(code)
+
+    def keep_eager(self, reason: errors.BreakReason | None = None) -> None:
+        """Store that the frame is never captured.
+
+        Arguments:
+            reason: why it cannot be.
+        """
+        try:
+            self.guards.build((), self.log)
+        except errors.GraphBreak:
+            return
+        self._keep(None, reason)
+
+    def _keep(
+        self,
+        code: CodeType | None,
+        reason: errors.BreakReason | None = None,
+        names: Mapping[str, object] = MappingProxyType({}),
+        graph: bool = False,
+        history: Mapping[str, object] = MappingProxyType({}),
+    ) -> None:
+        if reason is not None and reason.kind in _OF_THE_MACHINE:
+            return store.STORE.leave_out(self.info, reason.kind)
+        if reason is not None:
+            reason = consequences.in_terms_of_the_program(reason, self.info.code)
+        registered = self.guards.registered
+        captured = Captured(code, names, self.log, graph, reason, registered, history, _SPECIAL, _ALIASES)
         store.STORE.keep(self.info, self.request, captured)
 
 
 def keeper(info: _C.FrameInfo, region: Region, state: CaptureState) -> Keeper | None:
     """Who keeps a capture; None where it is not stored."""
-    request = region.stored_as()
-    if not request or not store.wanted() or state.guards.of_process or resume_label(info.code) is not None:
+    request = strict.told_apart(region.stored_as())
+    if not request or not store.wanted():
         return None
-    return Keeper(info, region, request)
+    reason = state.guards.of_process
+    if not reason and resume_label(info.code) is not None and PARTS.of(info.code) is None:
+        reason = "a resume function of a resume function"
+    if not reason:
+        return Keeper(info, region, request, state.guards)
+    store.STORE.leave_out(info, reason)
+    return None
 
 
 def _rerun_parts(plan: rerun.Rerun) -> tuple[str, tuple[object, ...]]:
     code = plan.code()
-    if plan.points is not None or plan.written or plan.entry is not None or code is None:
+    if plan.points is not None or code is None:
         raise Unstorable("code that runs where the graph raises")
-    parts = (code, plan.again, plan.noticed, plan.may_split, plan.devices)
+    entry = None if plan.entry is None else plan.entry.of_torch
+    parts = (code, plan.again, plan.noticed, plan.may_split, plan.devices, entry)
     return "argand.capture.driver.late:StoredRerun", parts
 
 
-_SPECIAL: dict[type, Callable[[Any], tuple[str, tuple[object, ...]]]] = {rerun.Rerun: _rerun_parts}
+def _unregistered_parts(guard: Unregistered) -> tuple[str, tuple[object, ...]]:
+    return f"{Unregistered.__module__}:{Unregistered.__qualname__}", (tuple(guard.pairs),)
+
+
+_SPECIAL: dict[type, Callable[[Any], tuple[str, tuple[object, ...]]]] = {
+    rerun.Rerun: _rerun_parts,
+    Unregistered: _unregistered_parts,
+}
 _ALIASES: dict[int, object] = {id(rerun.raised): late.raised}
 
 

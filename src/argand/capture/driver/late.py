@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from argand._core import _C
 from argand.capture.output.put_aside import Copies
 
 
@@ -26,6 +27,7 @@ class StoredRerun:
     Arguments:
         code: of the frame.
         again, noticed, may_split, devices: of the `Rerun`.
+        entry: `of_torch` of the block that the frame begins in; None where there is none.
     """
 
     def __init__(
@@ -35,18 +37,22 @@ class StoredRerun:
         noticed: bool,
         may_split: bool,
         devices: tuple[torch.device, ...],
+        entry: bool | None,
     ) -> None:
         self.code = weakref.ref(code)
-        self.parts = again, noticed, may_split, devices
+        self.parts = again, noticed, may_split, devices, entry
         self.plan: Any = None
 
     def real(self) -> Any:
         """What `output.rerun` works with."""
         if self.plan is None:
-            from argand.capture.output import rerun
-
-            self.plan = rerun.stored(self.code, _Known(), *self.parts)
+            self.plan = _C.Region(None, None, self._made)()  # which makes dataclasses: nothing to capture
         return self.plan
+
+    def _made(self) -> Any:
+        from argand.capture.output import rerun
+
+        return rerun.stored(self.code, _Known(), *self.parts)
 
 
 def raised(

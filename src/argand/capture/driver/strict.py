@@ -80,6 +80,11 @@ def wanted(overlay: Callable[[object, str], object] | None = None) -> bool:
     return bool(config.error_on_graph_break) if value is None else bool(value)
 
 
+def told_apart(request: str) -> str:
+    """The name of stored outcomes (`Region.stored_as`): those from where a graph break is an error are others."""
+    return f"{request}, no breaks" if request and wanted() else request
+
+
 def reset() -> None:
     """Back to the setting of config."""
     SETTING.error = None

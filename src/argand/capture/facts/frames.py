@@ -10,8 +10,8 @@ from typing import Any, Final, Protocol
 from argand.bytecode.decode import decode, localsplus_names
 from argand.bytecode.instruction import Instruction
 from argand.bytecode.opcodes import KIND_OF, Kind
+from argand.bytecode.per_code import PerCode
 from argand.capture.facts.exceptions import ExcState
-from argand.capture.facts.per_code import PerCode
 
 Handler = Callable[[Any, "Frame", Any], object]
 """One opcode, of (interpreter, frame, argument): changes the frame. None goes on with the next instruction, anything

@@ -19,13 +19,13 @@ import torch
 from torch import fx
 from torch.fx.node import Target
 
+from argand.bytecode.per_code import PerCode
 from argand.capture.facts.code.effort_limits import Patience
 from argand.capture.facts.exceptions import ExcState, ObservedException
 from argand.capture.facts.frames import Frame, LazyLocal, Program, Session
 from argand.capture.facts.handlers import Args, Function, Kwargs
 from argand.capture.facts.on_data import OnData
 from argand.capture.facts.overlays import Overlay, Shadow
-from argand.capture.facts.per_code import PerCode
 from argand.capture.facts.sources import Source
 from argand.capture.facts.typefacts import TypeFacts
 from argand.capture.facts.unregistered import Unregistered
@@ -197,6 +197,7 @@ class GuardSet(Protocol):
 
     dynamics: Dynamics | None
     of_process: str
+    registered: list[tuple[type, type]]
 
     def add(
         self,

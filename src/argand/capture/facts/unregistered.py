@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+from collections.abc import Iterable
 
 
 class Unregistered:
@@ -11,9 +12,9 @@ class Unregistered:
     Registrations anywhere in the process are counted by `abc`; nothing is looked at while that number stays.
     """
 
-    def __init__(self) -> None:
-        self.pairs: list[tuple[type, type]] = []
-        self.token = abc.get_cache_token()
+    def __init__(self, pairs: Iterable[tuple[type, type]] = ()) -> None:
+        self.pairs = list(pairs)
+        self.token = None if self.pairs else abc.get_cache_token()
 
     def __call__(self, _: object) -> bool:
         token = abc.get_cache_token()

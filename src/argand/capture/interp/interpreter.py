@@ -15,6 +15,7 @@ from types import BuiltinFunctionType, CellType, CodeType, FunctionType, Mapping
 
 from argand._core import _C
 from argand.bytecode.instruction import Instruction
+from argand.bytecode.per_code import PerCode
 from argand.capture.facts.code import skip
 from argand.capture.facts.code.stack_text import line_of_frame
 from argand.capture.facts.exceptions import (
@@ -28,7 +29,6 @@ from argand.capture.facts.exceptions import (
 from argand.capture.facts.frames import NULL, RETURN, Frame, LazyLocal, Program
 from argand.capture.facts.handlers import Function
 from argand.capture.facts.kinds import is_a
-from argand.capture.facts.per_code import PerCode
 from argand.capture.facts.typefacts import BOUND_METHODS
 from argand.capture.interp.access import Access
 from argand.capture.interp.opcodes import OPCODES, ROOT_OPCODES

@@ -35,6 +35,8 @@ def answer(interp: Interpreter, question: Function, value: object, cls: object, 
     if is_a(base, abc.ABCMeta):
         interp.types.namespaces.ask(base)
     result = bool(interp.unread(question, value, base))
+    if result and is_a(base, abc.ABCMeta) and is_a(cls, type) and all(one is not base for one in cls.__mro__):
+        interp.state.guards.registered.append((cls, base))
     if not result and type(base) is not type and is_a(cls, type):
         note(interp, cls, base)
     return result

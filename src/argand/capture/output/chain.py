@@ -10,8 +10,9 @@ from argand.bytecode.instruction import Instruction
 from argand.bytecode.liveness import live_locals
 from argand.capture.facts.frames import Frame, LazyLocal
 from argand.capture.facts.sources import LocalSource, Source
+from argand.capture.output.continuation import Continuation, leave_out_caller
 from argand.capture.output.emit import Emitter
-from argand.capture.output.resumes import Continuation, Resume, leave_out_caller
+from argand.capture.output.resumes import Resume
 
 
 def _load(emitter: Emitter, resume: Resume) -> None:

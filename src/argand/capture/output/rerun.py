@@ -63,12 +63,12 @@ class Entry:
     """Where a resume function begins inside of `with` or `try` blocks.
 
     Fields:
-        inst: the instruction, whose handler is that of the innermost block.
+        inst: the instruction, whose handler is that of the innermost block; None in a plan that was stored.
         stack: names of the parameters that are the stack there; None for a NULL.
         of_torch: all the blocks are `with` blocks of torch's managers.
     """
 
-    inst: Instruction
+    inst: Instruction | None
     stack: list[str | None]
     of_torch: bool
 
@@ -226,9 +226,11 @@ def stored(
     noticed: bool,
     may_split: bool,
     devices: tuple[torch.device, ...],
+    of_torch: bool | None,
 ) -> Rerun:
     """The plan of transformed code that an earlier process made."""
-    return Rerun(code, known, again, noticed, may_split, devices, None, Label())
+    entry = None if of_torch is None else Entry(None, [], of_torch)
+    return Rerun(code, known, again, noticed, may_split, devices, entry, Label())
 
 
 def _lacks_memory(error: Exception) -> bool:
@@ -279,7 +281,7 @@ def _of_torch(ending: Ending, inst: Instruction, stack: list[str | None]) -> boo
 
 def _raise_at_entry(emitter: Emitter, ending: Ending, entry: Entry, exc: str) -> None:
     """Go on at the handler of the block that the frame begins in, with what the frame was given."""
-    handler = entry.inst.handler
+    handler = None if entry.inst is None else entry.inst.handler
     assert handler is not None
     stack = entry.stack[: handler.depth]
     if handler.lasti:

@@ -10,19 +10,17 @@ the first of them (the user's) runs a loop that calls what it is given.
 
 from __future__ import annotations
 
-import itertools
 import weakref
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import CodeType
 
+from argand.bytecode.decode import decode
 from argand.bytecode.flow import reachable
 from argand.bytecode.instruction import Instruction
+from argand.bytecode.per_code import PerCode
 from argand.bytecode.resume import ResumeCode, StackSlot, build_resume_code, resume_name, under_users_name
-from argand.capture.facts.per_code import PerCode
-
-NUMBERS = itertools.count()
-"""Numbers of `__compiled_fn_<n>` and `__resume_at_<offset>_<n>`, unique in the process."""
+from argand.outcomes.resumed import NUMBERS, PARTS, Place, label_of
 
 
 class Handled(str):
@@ -30,19 +28,6 @@ class Handled(str):
     handled since."""
 
     __slots__ = ()
-
-
-class Continuation(tuple):  # type: ignore[type-arg]
-    """(function, arguments): what the frame that runs a chain of resume functions has to call next."""
-
-    __slots__ = ()
-
-
-def leave_out_caller(exc: BaseException) -> None:
-    """Drop the entry of the frame that called a resume function: to the program, both are one frame."""
-    traceback = exc.__traceback__
-    if traceback is not None and traceback.tb_next is not None:
-        exc.__traceback__ = traceback.tb_next
 
 
 @dataclass(frozen=True, slots=True, weakref_slot=True)
@@ -82,7 +67,19 @@ class Resumes:
     def of(self, code: CodeType) -> Resume | None:
         """The resume function whose code this is; None for a user's function."""
         reference = self._resumes.get(code)
-        return reference() if reference is not None else None
+        return reference() if reference is not None else self._loaded(code)
+
+    def _loaded(self, code: CodeType) -> Resume | None:
+        """The resume function whose code an earlier process made."""
+        part = PARTS.of(code)
+        users = None if part is None else part.code()
+        if part is None or users is None:
+            return None
+        instructions = decode(users)
+        target = next(inst for inst in instructions if inst.offset == part.place.offset)
+        layout = [StackSlot(slot) for slot in part.place.layout]
+        resume = self.get(users, instructions, target, layout, part.place.names)
+        return resume if resume.body.code is code else None
 
     def get(
         self,
@@ -101,7 +98,7 @@ class Resumes:
         origin = self._origin(code, instructions)
         offset = -1 if target.offset is None else target.offset
         own = origin.code()
-        goal = target if code is own else origin.by_offset.get(offset)
+        goal = origin.by_offset.get(offset)  # not `target`, which may be of another thread's decoding
         if own is None or goal is None or goal.opname != target.opname:  # one that only this resume function has
             own, origin, goal = code, _Origin(weakref.ref(code), instructions, {}), target
         resumes = self._made.get(own)
@@ -123,7 +120,12 @@ class Resumes:
     ) -> Resume:
         name = resume_name(goal, next(NUMBERS))
         plain = build_resume_code(code, origin.instructions, goal, layout, names, name)
-        resume = Resume(under_users_name(plain, code), name, has_loop(origin.instructions, goal), tuple(layout))
+        body = under_users_name(plain, code)
+        if goal.offset is not None and code not in self._resumes:
+            place = Place(goal.offset, tuple(slot.value for slot in layout), tuple(names))
+            body = replace(body, code=PARTS.enter(code, place, body.code))
+            name = label_of(body.code)
+        resume = Resume(body, name, has_loop(origin.instructions, goal), tuple(layout))
         self._origins.set(resume.body.code, origin)
         self._resumes.set(resume.body.code, weakref.ref(resume))
         return resume

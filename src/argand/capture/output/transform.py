@@ -28,9 +28,10 @@ from argand.capture.output import chain, prefix, rerun
 from argand.capture.output.effects import Replay
 from argand.capture.output.emit import Emitter, graph_table
 from argand.capture.output.reconstruct import Reconstructor
-from argand.capture.output.resumes import NUMBERS, Handled, Resumes
+from argand.capture.output.resumes import Handled, Resumes
 from argand.capture.output.values import Again, Plan, Values
 from argand.capture.torch_functions import modes
+from argand.outcomes.resumed import NUMBERS
 
 MANY_INPUTS = 16
 """From so many graph inputs on, the guards hand them over instead of bytecode that loads each."""

@@ -92,6 +92,8 @@ class GuardSet:
         self.dynamics: Dynamics | None = None
         self.of_process = ""
         """What the capture relies on that is another in each process, if anything: hashes of texts, addresses."""
+        self.registered: list[tuple[type, type]] = []
+        """Classes that were found to be registered with abstract ones: for good, in this process."""
         self.locate: Callable[[], tuple[CodeType, int] | None] | None = None
         self.positions: dict[str, tuple[CodeType, int]] = {}  # by label, filled by build()
 

@@ -10,9 +10,9 @@ import time
 from collections.abc import Iterator
 from typing import Any, Final
 
+from argand.bytecode.per_code import PerCode
 from argand.capture.facts.frames import Frame
 from argand.capture.facts.handlers import Function, Kwargs
-from argand.capture.facts.per_code import PerCode
 from argand.config import config
 from argand.errors import GraphBreak, graph_break
 from argand.graph import time_limit
