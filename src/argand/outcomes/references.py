@@ -235,7 +235,8 @@ class Describer:
             return (*path, fingerprints.name_of(cls)) if path[0] == "path" else path
         if id(obj) in self.places and _replaceable(obj):
             return ("place", *self.places[id(obj)])
-        raise Unstorable(f"a {fingerprints.name_of(cls)} that is found in no module")
+        named = f" {obj.__qualname__}" if cls is types.FunctionType or issubclass(cls, type) else ""
+        raise Unstorable(f"a {fingerprints.name_of(cls)}{named} that is found in no module")
 
     def _graph(self, module: fx.GraphModule) -> Row:
         used: set[int] = set()
