@@ -113,7 +113,7 @@ def recorded_graphs() -> list[str]:
     from argand import events
 
     said: list[str] = []
-    events.bus.subscribe(lambda event: said.append(event.text()) if event.name == "cudagraphs" else None)
+    events.bus.subscribe(lambda event: said.append(event.text()), ("cudagraphs",))
     return said
 
 

@@ -68,6 +68,7 @@ ALLOWED = {
         "autograd/tracing/trace.py: argand.autograd.tracing.flex",
         "backends/native.py: argand.backends.cudagraphs",
         "backends/native.py: argand.runtime.gpu.device.arena",
+        "backends/taped.py: argand.runtime.gpu.cuda_graphs.kept",
         "backends/targets.py: argand.runtime.gpu.device.target",
         "backends/targets.py: argand.runtime.gpu.operators.blas",
         "codegen/host/kernels.py: argand.codegen.cpp",

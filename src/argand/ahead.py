@@ -179,6 +179,11 @@ def _captured(fn: Any, region: Region, args: tuple[Any, ...], kwargs: dict[str, 
                 f"{fn.__qualname__} cannot be saved: {why}",
                 remedy="see docs/ahead-of-time.md for what can be saved; argand.explain shows the graphs",
             )
+        if gpus := records.gpus(whole[0]):
+            raise SavedModelError(
+                f"{fn.__qualname__} cannot be saved: tensors on {gpus[0]}",
+                remedy="save it on the CPU; on a GPU a second process starts from the cache (docs/cache.md)",
+            )
         if records.has_backward(whole[0]):
             raise SavedModelError(
                 f"{fn.__qualname__} cannot be saved: it is called with gradients",

@@ -13,6 +13,9 @@ def stored_as(request: tuple[Any, ...]) -> str:
     """How outcomes of these settings are told from those of others; "" where they are of this process alone."""
     backend, fullgraph, dynamic, mode, options = request
     watched = JOINT.observer is not None or (config.optimize_ddp and active_ddp() is not None)
-    if backend != "native" or mode not in (None, "default") or options or watched:
+    if backend != "native" or mode not in (None, *_MODES) or options or watched:
         return ""
-    return f"fullgraph {fullgraph}, dynamic {dynamic}"
+    return f"fullgraph {fullgraph}, dynamic {dynamic}, mode {mode or 'default'}"
+
+
+_MODES = ("default", "reduce-overhead")  # the others time products in each process

@@ -16,7 +16,8 @@ from argand.graph import compat
 from argand.graph.nodes.program import AtenProgram
 from argand.graph.operators.custom_backward import custom_backward
 from argand.graph.operators.random_ops import random_ops
-from argand.runtime.gpu.cuda_graphs.graphs import Recorded, Roles, tell
+from argand.runtime.gpu.cuda_graphs.graphs import Roles, tell
+from argand.runtime.gpu.cuda_graphs.kept import recorded
 from argand.runtime.gpu.cuda_graphs.recorder import Recorder, recorder_of
 from argand.runtime.host import HostCall
 from argand.runtime.kernels.recurrent import recurrent_ops
@@ -57,10 +58,12 @@ def with_cuda_graphs(
         return call
     index = devices[0].index
     inputs = program.inputs
-    return Recorded(
+    return recorded(
         call,
-        recorder(index if index is not None or kind != "cuda" else torch.cuda.current_device()),
+        recorder,
+        index if index is not None or kind != "cuda" else torch.cuda.current_device(),
         name=name,
+        kind=program.kind,
         asked=asked,
         roles=Roles(
             lasting=frozenset(position for position, spec in enumerate(inputs) if spec.kind == "constant"),

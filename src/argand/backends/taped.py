@@ -17,6 +17,7 @@ from argand.errors import CacheError
 from argand.graph import compat
 from argand.locks import fork_safe_lock
 from argand.runtime import programs
+from argand.runtime.host import HostCall
 from argand.runtime.recipes import described_by
 from argand.runtime.tape.again import Differentiable, Facts
 from argand.runtime.tape.function import Boxed, training_function
@@ -47,6 +48,12 @@ def stored_function(
     return described_by(function, "taped", lambda: (plan, forward, key, graph, facts))
 
 
+def _recorded(call: HostCall, told: tuple[Any, ...]) -> Boxed:
+    from argand.runtime.gpu.cuda_graphs.kept import recorded_again  # only GPUs have them
+
+    return recorded_again(call, told)
+
+
 class StoredBackwards:
     """The backwards of a graph, as `training.LazyBackward` has them.
 
@@ -60,13 +67,13 @@ class StoredBackwards:
         self._kind = kind
         self._kinds: dict[Kind, StoredBackwards] = {kind: self}
         self._parts: dict[Given, Part] = {}
-        self._keys: dict[Given, str] = {}
+        self._kept: dict[Given, tuple[str, tuple[Any, ...]]] = {}
         for of_kind, given, arguments, gradients, program in entry["parts"]:
             if of_kind != kind:
                 continue
             found = {position: Slot(kind, index) for position, kind, index in gradients}
             self._parts[given] = StoredPart(list(slots(arguments)), found)
-            self._keys[given] = program
+            self._kept[given] = program
         self._read = {results: set(slots(held)) for results, held in entry["read"]}
         self._runs: dict[Given, Boxed] = {}
         self._made: Any = None
@@ -100,12 +107,13 @@ class StoredBackwards:
         return run
 
     def _stored(self, given: Given) -> Boxed | None:
-        key = self._keys.get(given)
-        if not key:
+        if given not in self._kept:
             return None
+        key, recorded = self._kept[given]
         try:
             with collector.paused(), compat.without_default_device():
-                return programs.stored_call(key, "backward")
+                run = programs.stored_call(key, "backward")
+                return _recorded(run, recorded) if recorded else run
         except CacheError as error:  # it can be compiled
             events.emit("cache", "backend", str(error), outcome="miss", level="backward", key=key)
             return None

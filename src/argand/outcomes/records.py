@@ -133,6 +133,12 @@ def has_backward(record: Record) -> bool:
     return any(row[:2] == ("recipe", "taped") for row in record["rows"])
 
 
+def gpus(record: Record) -> list[str]:
+    """The devices that a record names, besides the CPU."""
+    found = [row[1:3] for row in record["rows"] if row[0] == "device" and row[3]]
+    return [kind if index is None else f"{kind}:{index}" for kind, index in dict.fromkeys(found)]
+
+
 def with_programs(record: Record, text_of: Callable[[str], str]) -> Record:
     """A record that holds the texts of its programs, not their keys."""
     rows = []

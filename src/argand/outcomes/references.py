@@ -25,6 +25,7 @@ from argand.errors import ArgandError
 from argand.graph.nodes import codec
 from argand.outcomes import fingerprints
 from argand.outcomes.resumed import PARTS, Origin, unlabelled
+from argand.runtime.environment import gpu
 from argand.runtime.recipes import Recipe, recipe_of
 
 Row = tuple[Any, ...]
@@ -169,9 +170,7 @@ class Describer:
         if cls in _NAMES:
             return ("torch", str(obj).removeprefix("torch."))
         if cls is torch.device:
-            if obj.type not in ("cpu", "meta"):
-                raise Unstorable(f"tensors on {obj}")
-            return ("device", obj.type, obj.index)
+            return ("device", obj.type, obj.index, _about(obj))
         if cls in (slice, range):
             return (cls.__name__, tuple([self.row(part) for part in (obj.start, obj.stop, obj.step)]))
         if cls is dict:
@@ -294,6 +293,15 @@ def _type_of_python(cls: type) -> Row | None:
             if value is cls:
                 return ("path", home, name, ())
     return None
+
+
+def _about(device: torch.device) -> str:
+    """What must be the same of a device in another process."""
+    if device.type in ("cpu", "meta"):
+        return ""
+    if device.type != "cuda" or not torch.cuda.is_initialized():
+        raise Unstorable(f"tensors on {device}")
+    return gpu(device)
 
 
 def _replaceable(obj: object) -> bool:

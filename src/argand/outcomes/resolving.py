@@ -16,6 +16,7 @@ from argand.graph.nodes import codec
 from argand.outcomes import fingerprints
 from argand.outcomes.references import DESCRIPTORS, Checks, Row, reached, step
 from argand.outcomes.resumed import PARTS, Place, label_of, labelled, new_label
+from argand.runtime.environment import gpu
 from argand.runtime.recipes import compile_wrapper, with_recipe
 
 OWN: Final = "argand."
@@ -192,6 +193,13 @@ def _operator(_: Resolver, namespace: str, name: str, overload: str) -> Any:
     return getattr(getattr(getattr(torch.ops, namespace), name), overload)
 
 
+def _device(_: Resolver, kind: str, index: int | None, about: str) -> torch.device:
+    found = torch.device(kind) if index is None else torch.device(kind, index)
+    if about and not (torch.cuda.is_initialized() and gpu(found) == about):
+        raise Mismatch(f"{found} is another GPU than it was")
+    return found
+
+
 def _place(resolver: Resolver, node: int, what: str) -> Any:
     value = resolver.value(node)
     return type(value) if what == "class" else value
@@ -258,6 +266,7 @@ MAKERS: Final[Mapping[str, str | Callable[..., Any]]] = {
     "graph": run_graph,
     "program": "argand.runtime.programs:stored_call",
     "text": "argand.runtime.programs:call_of_text",
+    "recorded": "argand.runtime.gpu.cuda_graphs.kept:recorded_again",
     "taped": "argand.backends.taped:stored_function",
     "with tape": "argand.runtime.tape.function:with_tape",
     "only without grad": "argand.runtime.tape.function:only_without_grad",
@@ -281,7 +290,7 @@ _KINDS: Final[Mapping[str, Callable[..., Any]]] = {
     "slice": lambda to, parts: slice(*to.objects(parts)),
     "range": lambda to, parts: range(*to.objects(parts)),
     "torch": lambda _, name: getattr(torch, name),
-    "device": lambda _, kind, index: torch.device(kind) if index is None else torch.device(kind, index),
+    "device": _device,
     "modules": lambda _: sys.modules,
     "globals": lambda to, name: vars(_module(to, name)),
     "frame globals": lambda to: to.frame.globals,

@@ -24,7 +24,7 @@ from argand.outcomes import fingerprints, records
 from argand.outcomes.references import Unstorable
 from argand.outcomes.resumed import PARTS, unlabelled
 from argand.runtime import cache
-from argand.runtime.environment import environment, replaced
+from argand.runtime.environment import current_gpu, environment, replaced
 
 FORMAT: Final = 3
 _MOST: Final = 16
@@ -133,6 +133,7 @@ def key_of(info: _C.FrameInfo, request: str) -> str:
         parts = [
             f"format {FORMAT}, threads {torch.get_num_threads()}, deterministic {compat.deterministic()}",
             around,
+            current_gpu(),
             request,
             f"{info.globals.get('__name__')}.{info.code.co_qualname}",
             fingerprints.of_code(info.code if PARTS.of(info.code) is None else unlabelled(info.code)),

@@ -6,6 +6,7 @@ import contextlib
 import functools
 import hashlib
 import importlib.metadata
+import os
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -34,7 +35,7 @@ def environment(devices: Iterable[torch.device] = ()) -> str:
             repr(toolchain.isa_for(config.cpp.simdlen)),
             toolchain.find_toolchain().version,
             f"oneDNN {mkldnn.is_available()} {mkldnn.enabled}, products {compat.float32_products()}",
-            *[_gpu(device) for device in devices if device.type != "cpu"],
+            *[gpu(device) for device in devices if device.type != "cpu"],
             *settings,
         ]
     )
@@ -59,11 +60,30 @@ def versions() -> dict[str, str]:
     }
 
 
-@functools.cache
-def _gpu(device: torch.device) -> str:
+def gpu(device: torch.device) -> str:
     """A GPU, and what compiles its kernels."""
-    kind = f"{torch.cuda.get_device_name(device)} {torch.cuda.get_device_capability(device)}"
-    return f"{device} {kind} {torch.version.cuda} {torch.version.hip} triton {importlib.metadata.version('triton')}"
+    return _gpu(torch.cuda.current_device() if device.index is None else device.index)
+
+
+@functools.cache
+def _gpu(index: int) -> str:
+    kind = f"{torch.cuda.get_device_name(index)} {torch.cuda.get_device_capability(index)}"
+    try:
+        triton = importlib.metadata.version("triton")
+    except importlib.metadata.PackageNotFoundError:
+        triton = ""
+    return f"cuda:{index} {kind} {torch.version.cuda} {torch.version.hip} triton {triton}"
+
+
+def current_gpu() -> str:
+    """What a program that names no GPU, or asks for GPUs, depends on; the GPU itself once it is in use."""
+    seen = [f"{name}={os.environ[name]}" for name in _GPU_VARIABLES if name in os.environ]
+    if torch.cuda.is_initialized():
+        seen.append(f"current {_gpu(torch.cuda.current_device())} of {torch.cuda.device_count()}")
+    return ", ".join(seen)
+
+
+_GPU_VARIABLES = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "CUDA_LAUNCH_BLOCKING")
 
 
 def _setting(name: str) -> object:
@@ -102,4 +122,4 @@ def replaced() -> bool:
     return not own or registry.REGISTRY.altered()
 
 
-__all__ = ["environment", "replaced", "versions"]
+__all__ = ["current_gpu", "environment", "gpu", "replaced", "versions"]

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import json
+from collections.abc import Callable
+from typing import Any
+
+import torch
 
 from argand import events
 from argand.errors import CacheError
 from argand.runtime import cache
+from argand.runtime.environment import gpu
 from argand.runtime.host import HostCall, load_module
-from argand.runtime.recipes import with_recipe
+from argand.runtime.recipes import recipe_of, with_recipe
 
 
 def load(key: str, kind: str, model: int = -1) -> tuple[HostCall, int] | None:
@@ -29,6 +34,7 @@ def load(key: str, kind: str, model: int = -1) -> tuple[HostCall, int] | None:
     try:
         stored = json.loads(data)
         text, told = stored["text"], stored["events"]
+        _check_gpus(stored["gpus"])
         with events.span("compile_graph", "backend", graph=name, kind=kind, number=model, stored=True):
             with events.span("load", "runtime"):
                 call: HostCall = load_module(text, {}, graph=f"graph_{number}").call
@@ -40,11 +46,29 @@ def load(key: str, kind: str, model: int = -1) -> tuple[HostCall, int] | None:
     return marked(call, key, kind), model
 
 
+def _check_gpus(known: dict[str, str]) -> None:
+    """Raises CacheError where one of the GPUs that code is for is another now: its name is the same."""
+    for name, about in known.items():
+        if gpu(torch.device(name)) != about:
+            raise CacheError(f"{name} is another GPU than it was", remedy="the graph is compiled for this one")
+
+
 def marked(call: HostCall, key: str, kind: str) -> HostCall:
     """`call`, which a later process can load by its key."""
     with contextlib.suppress(AttributeError, TypeError):  # one that takes no attributes cannot be told of
         with_recipe(call, "program", lambda: (key, kind))
     return call
+
+
+def kept_as(call: Callable[..., Any]) -> tuple[str, tuple[Any, ...]] | None:
+    """Where a call's program is stored, and of one that is recorded as a CUDA graph, how; None if it is not stored."""
+    recipe, told = recipe_of(call), ()
+    if recipe is not None and recipe.kind == "recorded":
+        inner, told = recipe.parts()
+        recipe = recipe_of(inner)
+    if recipe is None or recipe.kind != "program":
+        return None
+    return str(recipe.parts()[0]), told
 
 
 def text_of(key: str) -> str:
@@ -81,4 +105,4 @@ def stored_call(key: str, kind: str) -> HostCall:
     return found[0]
 
 
-__all__: list[str] = ["call_of_text", "load", "marked", "stored_call", "text_of"]
+__all__: list[str] = ["call_of_text", "kept_as", "load", "marked", "stored_call", "text_of"]

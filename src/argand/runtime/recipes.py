@@ -27,6 +27,10 @@ class Recipe:
     parts: Callable[[], tuple[Any, ...]]
 
 
+class Described:
+    """A class whose objects are called, and may carry recipes as functions do."""
+
+
 def with_recipe(fn: F, kind: str, parts: Callable[[], tuple[Any, ...]]) -> F:
     """`fn`, which takes attributes, with a recipe."""
     fn.__dict__[_NAME] = Recipe(kind, parts)
@@ -43,7 +47,7 @@ def described_by(fn: F, kind: str, parts: Callable[[], tuple[Any, ...]]) -> F:
 def recipe_of(fn: object) -> Recipe | None:
     """The recipe of a callable; None where it has none."""
     holder = fn.__self__ if type(fn) is MethodType and isinstance(fn.__self__, type) else fn
-    known = type(fn) is FunctionType or holder is not fn
+    known = type(fn) is FunctionType or holder is not fn or issubclass(type(fn), Described)
     found = vars(holder).get(_NAME) if known else None
     return found if type(found) is Recipe else None
 

@@ -22,7 +22,7 @@ from argand.errors import ArgandError, CacheError, ToolchainError
 from argand.graph.nodes import program_codec
 from argand.graph.nodes.program import AtenProgram
 from argand.runtime.environment import environment
-from argand.runtime.recipes import recipe_of
+from argand.runtime.programs import kept_as
 from argand.runtime.tape.plan import Kind, Plan, pairs
 
 _ALONE = "it is compiled by each process"
@@ -58,10 +58,10 @@ class KeptBackward:
         return self._key
 
     def _found_key(self) -> str:
-        recipe = recipe_of(self.forward)
+        forward = kept_as(self.forward)
         problem = undescribed(self.cut.backward)
         text = graph_key(self.cut.backward)
-        if recipe is None or recipe.kind != "program" or problem or text is None:
+        if forward is None or problem or text is None:
             raise CacheError(problem or "the forward is not kept", remedy=_ALONE)
         self._graph = program_codec.encode_program(self.cut.backward)
         if (replay := self.again.replay) is not None:
@@ -72,7 +72,7 @@ class KeptBackward:
         except ToolchainError as error:
             raise CacheError(str(error), remedy=_ALONE) from error
         moves = (self.plan, pairs(self.cut.arguments), _gradients(self.cut.gradients), _gradients(self.cut.passed))
-        parts = (recipe.parts(), text, moves, _tape(self.tape), self._replay)
+        parts = (forward, text, moves, _tape(self.tape), self._replay)
         return hashlib.sha256(f"backward\n{around}\n{parts!r}".encode()).hexdigest()[:40]
 
     def _write(self) -> None:
@@ -86,7 +86,7 @@ class KeptBackward:
             (kind, given, call)
             for kind, backward in self.backward.kinds.items()
             for given, call in backward.made.items()
-            if _program(call)
+            if kept_as(call) is not None
         ]
         every = (1 << len(self.plan.differentiable)) - 1
         alive = {every & ~self.plan.spent(given) for _, given, _ in made}
@@ -103,7 +103,7 @@ class KeptBackward:
 
     def _part(self, kind: Kind, given: tuple[bool, ...], call: Callable[..., Any]) -> tuple[Any, ...]:
         part = self.backward.of_kind(kind).part(given)
-        return kind, given, pairs(part.arguments), _gradients(part.gradients), _program(call)
+        return kind, given, pairs(part.arguments), _gradients(part.gradients), kept_as(call)
 
 
 def _tape(tape: Tape) -> tuple[Any, ...]:
@@ -113,9 +113,3 @@ def _tape(tape: Tape) -> tuple[Any, ...]:
 
 def _gradients(gradients: dict[int, Any]) -> tuple[tuple[int, str, int], ...]:
     return tuple([(position, slot.kind, slot.index) for position, slot in gradients.items()])
-
-
-def _program(call: Callable[..., Any]) -> str:
-    """The key of a compiled program; "" where it has none."""
-    recipe = recipe_of(call)
-    return str(recipe.parts()[0]) if recipe is not None and recipe.kind == "program" else ""

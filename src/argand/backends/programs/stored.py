@@ -28,7 +28,7 @@ from argand.config import config
 from argand.errors import ToolchainError
 from argand.graph.nodes.program import AtenProgram
 from argand.runtime import cache, programs
-from argand.runtime.environment import environment, replaced
+from argand.runtime.environment import environment, gpu, replaced
 from argand.runtime.host import HostCall
 
 STAGES = frozenset(
@@ -59,9 +59,11 @@ class Entry:
 
     Arguments:
         key: of the disk cache; "" where nothing is loaded or stored.
+        gpus: those that the program is for, by name.
     """
 
     key: str
+    gpus: dict[str, str] = field(default_factory=dict)
     events: list[dict[str, Any]] = field(default_factory=list)
     kept: bool = False
 
@@ -96,7 +98,8 @@ class Entry:
         """Store a host module. One that names tensors, made of the program's numbers by passes, is not."""
         if self.key and not constants:
             with contextlib.suppress(TypeError, ValueError):  # a listener's data that is no JSON
-                cache.keep(self.key, json.dumps({"text": text, "events": self.events}).encode(), cache.PROGRAM)
+                content = {"text": text, "events": self.events, "gpus": self.gpus}
+                cache.keep(self.key, json.dumps(content).encode(), cache.PROGRAM)
                 self.kept = True
 
     def marked(self, call: HostCall, kind: str) -> HostCall:
@@ -114,11 +117,13 @@ def entry_for(program: AtenProgram, key: str | None) -> Entry:
     if reason:
         events.emit("cache", "backend", f"the program is not stored: {reason}", outcome="bypass", reason=reason)
         return Entry("")
+    devices = devices_in(program)
     try:
-        text = f"{environment(devices_in(program))}\n{key}"
+        text = f"{environment(devices)}\n{key}"
     except ToolchainError:  # what is compiled then says so
         return Entry("")
-    return Entry(hashlib.sha256(text.encode()).hexdigest()[:40])
+    gpus = {str(device): gpu(device) for device in devices if device.type == "cuda"}
+    return Entry(hashlib.sha256(text.encode()).hexdigest()[:40], gpus)
 
 
 def _reason_against(program: AtenProgram, key: str | None) -> str:

@@ -24,6 +24,7 @@ from argand.runtime.gpu.cuda_graphs.recorder import Recorder
 from argand.runtime.gpu.cuda_graphs.recording import SMALL, Copied, NotRecorded, Recording, Results, planned, unfit
 from argand.runtime.gpu.cuda_graphs.trial import MOST_RESULTS, Trial, other_threads
 from argand.runtime.host import HostCall
+from argand.runtime.recipes import Described
 
 MAX_SIZES = 8  # that one graph is recorded for
 MAX_PLACES = 256  # of what is used in place: the layers of a model may share a graph
@@ -51,6 +52,17 @@ class Roles:
     kept: frozenset[int] = frozenset()
     varying: bool = False
     draws: bool = False
+
+    def described(self) -> tuple[Any, ...]:
+        """As plain values, of which `of` makes the same."""
+        sets = (self.lasting, self.written, self.taken, self.kept)
+        return (*[tuple(sorted(each)) for each in sets], self.varying, self.draws)
+
+    @classmethod
+    def of(cls, told: Sequence[Any]) -> Roles:
+        """What `described` told of."""
+        lasting, written, taken, kept = map(frozenset, told[:4])
+        return cls(lasting, written, taken, kept, *told[4:])
 
 
 @dataclass(slots=True, eq=False)
@@ -82,7 +94,7 @@ class _Shape:
     last: _Entry | None = None
 
 
-class Recorded:
+class Recorded(Described):
     """A compiled call that is recorded the second time it is made, and replayed from then on.
 
     Arguments:
