@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import functools
 import gc
 import json
 import subprocess
@@ -376,7 +378,7 @@ def test_autocast_is_the_engines() -> None:
         assert graphs_of(loss.backward) == ([], [])
 
 
-def test_cpp_hooks_of_ddp_are_seen(tmp_path: Path) -> None:
+def test_hooks_of_ddp_are_seen(tmp_path: Path) -> None:
     if not torch.distributed.is_available():
         pytest.skip("no torch.distributed")
     store = torch.distributed.FileStore(str(tmp_path / "store"), 1)
@@ -384,13 +386,19 @@ def test_cpp_hooks_of_ddp_are_seen(tmp_path: Path) -> None:
     try:
         model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 2))
 
-        def program() -> None:
-            for _ in range(3):
-                model(torch.ones(1, 2)).sum().backward()
+        def program(module: Any) -> None:
+            for _ in range(4):
+                module(torch.ones(1, 2)).sum().backward()
 
-        ids, reasons = graphs_of(program)
-        assert not ids and reasons
-        assert model.module.weight.grad.tolist() == [[3.0, 3.0]] * 2
+        ids, reasons = graphs_of(functools.partial(program, model))
+        assert ids == ["!0/-/-"] * 2 and not reasons  # without reductions, before there are buckets, and with them
+        assert model.module.weight.grad.tolist() == [[4.0, 4.0]] * 2
+        copied = copy.deepcopy(model)
+        copied(torch.ones(1, 2)).sum().backward()
+        freed = weakref.ref(model), weakref.ref(copied)
+        del model, copied
+        gc.collect()
+        assert freed[0]() is None and freed[1]() is None
     finally:
         torch.distributed.destroy_process_group()
 

@@ -78,6 +78,19 @@ class NodeLayout:
                 found.append(ctypes.cast(_word_at(hook + 8).value, ctypes.py_object).value)
         return found
 
+    def natively_followed(self, node: Any) -> bool:
+        """The one hook on this node is not Python's, and is called after it."""
+        address = _address(node, self.defined if isinstance(node, torch._C._FunctionBase) else _HEAD)
+        native = []
+        for at, kind in zip(self.lists, self.kinds):
+            for place in range(_word_at(address + at).value, _word_at(address + at + 8).value, 8):
+                hook = _word_at(place).value
+                if _word_at(hook).value != kind:
+                    native.append(at)
+                elif ctypes.cast(_word_at(hook + 8).value, ctypes.py_object).value:
+                    return False
+        return native == [self.lists[2]] and not _word_at(address + self.retained).value
+
     def sees_gradients(self, node: Any) -> bool:
         """There are hooks of tensors that the node made, which see what comes to it, whether it runs or not."""
         at = _address(node, self.defined if isinstance(node, torch._C._FunctionBase) else _HEAD) + self.lists[1]

@@ -24,6 +24,7 @@ from argand.config import config
 from argand.engine.entries import Entry, entries
 from argand.engine.node_state import NotRecorded
 from argand.engine.recording import Recorder
+from argand.engine.reducers import known
 from argand.engine.replay import Run, Varied, replay
 from argand.engine.structure import Structure, structure_of
 from argand.graph import ambient, compat
@@ -89,6 +90,7 @@ def run_backward(outputs: Sequence[Any], *args: Any, **kwargs: Any) -> Any:
     backend = _activity.chosen()
     if backend is None or not outputs or not isinstance(outputs[0], torch.Tensor):
         return engine(outputs, *args, **kwargs)
+    known.count()
     began = time.perf_counter()
     sketch = (type(outputs[0].grad_fn), outputs[0].shape, len(outputs))
     small = entries.small.get(sketch)
@@ -180,6 +182,11 @@ def _record(
             "a structure came with more sizes and numbers than config.cache_size_limit allows, or there are too many"
         )
         return engine(outputs, *args, **kwargs)
+    if any(not one.taken for one in structure.reduced.values()):
+        entries.tell_once(
+            "DistributedDataParallel's reducer sends gradients itself, after the graph: it has a communication hook of "
+            "the program's, or options that such a hook cannot stand for"
+        )
     events.bus.prepare()
     recorder = Recorder(structure, outputs, args[0])
     recorder.listen()

@@ -20,6 +20,7 @@ from torch import fx
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils.weak import WeakIdKeyDictionary
 
+from argand.engine.buckets import Pending, received, sent_bucket
 from argand.engine.node_state import NotRecorded, moves_of, tensor_fact
 from argand.engine.structure import Structure
 from argand.graph import compat
@@ -38,7 +39,8 @@ _ELSEWHERE = -1  # no node runs whose formula is recorded
 
 Value = tuple[Any, ...]
 """Where a tensor is from: ("grad", n) that the backward began with; ("saved", n) of the structure; ("out", n, node) of
-interval n's graph; ("made", node, n) the n-th gradient that an opaque node gave."""
+interval n's graph; ("made", node, n) the n-th gradient that an opaque node gave; ("old", r, n) the gradient that the
+n-th parameter of reduction r has already."""
 
 
 @dataclass(slots=True)
@@ -51,6 +53,7 @@ class Interval:
         call: the opaque node that runs then, and the gradients that it is given; None at the end.
         made: which gradients it gives, with their sizes and strides.
         final: outputs that nothing but its leaves needs.
+        reduced: (reduction, bucket, value) of what has been received.
     """
 
     graph: fx.Graph
@@ -60,6 +63,7 @@ class Interval:
     call: tuple[int, list[Value | None]] | None = None
     made: dict[int, tuple[tuple[int, ...], tuple[int, ...]]] = field(default_factory=dict)
     final: frozenset[Value] = frozenset()
+    reduced: list[tuple[int, int, Value]] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -104,6 +108,8 @@ class Recorder(compat.DispatchMode):
         self._compiled: dict[int, tuple[bool, ...]] = {}
         self._handles: list[Any] = []
         self._intervals: list[Interval] = []
+        self._buckets = [Pending(one) for one in structure.reductions]
+        self._sent: list[tuple[int, int, fx.Node]] = []
         self._begin_interval()
 
     def _begin_interval(self) -> None:
@@ -225,7 +231,28 @@ class Recorder(compat.DispatchMode):
     def _accumulates(self, at: int, grads: tuple[torch.Tensor | None, ...]) -> None:
         """A leaf's node begins, after hooks of the leaf have seen the sum of what it was given."""
         self._at = _ELSEWHERE
-        self._intervals[-1].leaves.append((at, self._sum(at, 0)))
+        value = self._sum(at, 0)
+        self._intervals[-1].leaves.append((at, value))
+        for number, pending in enumerate(self._buckets):
+            self._sent += [(number, bucket, self._send(number, bucket)) for bucket in pending.complete(at, value)]
+
+    def _send(self, number: int, bucket: int) -> fx.Node:
+        """Begin to reduce a bucket, of which all gradients are there."""
+        pending = self._buckets[number]
+        parts = []
+        for place in pending.reduction.buckets[bucket].parameters:
+            values = [("old", number, place)] if pending.reduction.old[place] is not None else []
+            new = pending.values.get(place)
+            parts.append((place, [self._node(value) for value in (*values, *([] if new is None else [new]))]))
+        return sent_bucket(self._graph, pending.reduction, bucket, parts)
+
+    def _receive(self) -> None:
+        """Wait for what was sent, as late as the interval's graph allows."""
+        number = len(self._intervals) - 1
+        for reduction, bucket, sent in self._sent:
+            value = ("out", number, received(self._graph, sent))
+            self._intervals[-1].reduced.append((reduction, bucket, value))
+        self._sent.clear()
 
     def _is_called(self, at: int, grads: tuple[torch.Tensor | None, ...]) -> None:
         """An opaque node begins, after its hooks have seen what it was given."""
@@ -251,6 +278,7 @@ class Recorder(compat.DispatchMode):
                 tensor_fact(one)
                 called.made[number] = (tuple(one.shape), one.stride())
                 self._give((self._places[id(to)], place), ("made", at, number))
+        self._receive()
         self._begin_interval()
 
     # ------------------------------------------------------------------ operations
@@ -327,7 +355,10 @@ class Recorder(compat.DispatchMode):
         Raises:
             NotRecorded: the engine has to run this.
         """
+        self._receive()
         accumulated = [(at, value) for one in self._intervals for at, value in one.leaves]
+        if not all(pending.is_complete() for pending in self._buckets):
+            self._refuse("the backward did not come to all parameters of a module under DistributedDataParallel")
         if self.reason or not any(value is not None for _, value in accumulated):
             self._refuse(self.reason or "no leaf was given a gradient")
         shown = [value for at, value in accumulated if at in self._structure.hooked and value is not None]
@@ -337,6 +368,7 @@ class Recorder(compat.DispatchMode):
                 if value is not None:
                     shown.append(value)
                     uses[value] += 1
+            uses.update([value for _, _, value in one.reduced])
         for number in reversed(range(len(self._intervals))):
             self._finish(number, uses)
         for value in shown:

@@ -102,6 +102,9 @@ def replay(
     """
     values: dict[Value, Any] = {("grad", at): grad for at, grad in enumerate(grads)}
     values.update({("saved", at): tensor for at, tensor in enumerate(structure.tensors)})
+    for at, one in enumerate(structure.reductions):
+        values.update({("old", at, number): old for number, old in enumerate(one.old)})
+        one.old.clear()
     structure.tensors.clear()
     for at, results in recorded.given.items():
         structure.nodes[at].computed = (threading.get_ident(), results)
@@ -109,12 +112,13 @@ def replay(
         _with_calls(_Calls(structure, recorded, compiled, values, run), roots, keep)
         return
     (only,) = recorded.intervals
+    ends = _ends(structure)
     structure.nodes.clear()
     with torch.enable_grad():
         nothing = _Nothing.apply(*roots)
     with _silent(structure) if structure.ordered else contextlib.nullcontext():
-        _engine(run, (nothing,), keep)
-    del nothing
+        _engine(run, (nothing,), keep, ends)
+    del nothing, ends
     given = [values[value] for value in only.inputs]
     direct = {value: values[value] for _, value in only.leaves if value is not None and value[0] != "out"}
     values.clear()
@@ -124,10 +128,19 @@ def replay(
     _deliver(structure, only, values, run)
 
 
-def _engine(run: Run, behind: tuple[torch.Tensor, ...], keep: bool = False) -> None:
-    """Let the engine begin at tensors without data."""
+def _engine(run: Run, behind: tuple[torch.Tensor, ...], keep: bool = False, ends: tuple[Any, ...] = ()) -> None:
+    """Let the engine begin at tensors without data.
+
+    Arguments:
+        ends: where it stops, if there are any; else it comes to all leaves.
+    """
     start = (torch.empty(0, device="cpu"),) * len(behind)
-    run(behind, start, keep, False, (), allow_unreachable=True, accumulate_grad=True)
+    run(behind, start, keep, False, ends, allow_unreachable=True, accumulate_grad=not ends)
+
+
+def _ends(structure: Structure) -> tuple[GradientEdge, ...]:
+    """Where the engine is to stop while it passes without gradients: a reducer counts how often it comes to leaves."""
+    return tuple([GradientEdge(structure.nodes[at], 0) for at in structure.leaves]) if structure.reduced else ()
 
 
 def _deliver(structure: Structure, interval: Interval, values: dict[Value, Any], run: Run) -> None:
@@ -141,7 +154,16 @@ def _deliver(structure: Structure, interval: Interval, values: dict[Value, Any],
         last = value is not None and value[0] == "out" and not uses[value] and value in interval.final
         gradients.append(None if value is None else values.pop(value) if last else values[value])
     leaves = [structure.leaves[at] for at, _ in interval.leaves]
-    _engine(run, _deliveries(gradients, leaves, structure.ordered))
+    arrived = [structure.reductions[number].reducer.arrived for number, _, _ in interval.reduced]
+    for (_, bucket, value), into in zip(interval.reduced, arrived):
+        into[bucket] = values.pop(value)
+    try:
+        _engine(run, _deliveries(gradients, leaves, structure.ordered))
+        if any(arrived):
+            raise RuntimeError("argand: DistributedDataParallel did not take what a graph has reduced")
+    finally:
+        for one in arrived:
+            one.clear()
 
 
 @dataclass(slots=True)
@@ -235,13 +257,14 @@ def _with_calls(calls: _Calls, roots: Sequence[torch.Tensor], keep: bool) -> Non
             calls.work()
             after.enter_context(_silent(structure))
 
+        ends = _ends(structure)
         with torch.enable_grad():
             between, nothing = _Between.apply(work, *roots), _Nothing.apply(*roots)
         try:
-            _engine(calls.run, (between,), keep)
+            _engine(calls.run, (between,), keep, ends)
         except BaseException:  # of the program's code: what is behind it is freed, as by the engine
             with contextlib.suppress(RuntimeError), _silent(structure):
-                _engine(calls.run, (nothing,), keep)
+                _engine(calls.run, (nothing,), keep, ends)
             raise
 
 

@@ -10,6 +10,7 @@ import torch
 
 from argand._core.node_layout import NodeLayout
 from argand.engine.node_state import NotRecorded, check_opaque, reading_of, tensor_fact
+from argand.engine.reducers import Reducer, Reduction, known, reductions_of
 
 
 @dataclass(slots=True)
@@ -25,6 +26,8 @@ class Structure:
         hooked: those of these nodes whose leaf has hooks that see the gradient before it is accumulated.
         ordered: some leaf has hooks, so that the order of leaves matters.
         opaque: nodes that the engine runs with the gradients that come to them, with the hooks on them.
+        reduced: nodes that accumulate a gradient, on which the hook of a reducer is.
+        reductions: which of these reductions are part of the backward.
     """
 
     key: tuple[Any, ...]
@@ -35,6 +38,8 @@ class Structure:
     hooked: set[int] = field(default_factory=set)
     ordered: bool = False
     opaque: dict[int, list[dict[int, Any]]] = field(default_factory=dict)
+    reduced: dict[int, Reducer] = field(default_factory=dict)
+    reductions: list[Reduction] = field(default_factory=list)
 
     def form(self) -> tuple[Any, ...]:
         """Names of nodes and how they are joined: what does not change with sizes."""
@@ -78,13 +83,14 @@ def structure_of(roots: Sequence[torch.Tensor], grads: Sequence[torch.Tensor | N
         at = place[id(node)]
         edges = node.next_functions
         leaf = getattr(node, "variable", None) if not edges else None
-        on_node = [] if hooks.unhooked(node) else _hooks_on(node, hooks)
+        hooked = not hooks.unhooked(node)
         if leaf is not None:
-            if on_node:
-                raise NotRecorded("there is a hook on the node of a leaf")
+            if hooked:
+                _read_reducer(found, at, node, hooks, leaf)
             facts.append(_leaf_facts(found, at, leaf))
         else:
             facts.append(type(node))
+            on_node = _hooks_on(node, hooks) if hooked else []
             reading = None if on_node else reading_of(node)
             if reading is None:
                 check_opaque(node)
@@ -98,13 +104,27 @@ def structure_of(roots: Sequence[torch.Tensor], grads: Sequence[torch.Tensor | N
             _check_edges(node, edges)
         facts.append(_received(node))
         found.saved.append(range(first, len(found.tensors)))
+    facts += _facts_of_all(found)
+    found.key = tuple(facts)
+    return found
+
+
+def _facts_of_all(found: Structure) -> list[Any]:
+    """What the key holds beyond single nodes: reductions, and the order of nodes where that matters."""
+    facts: list[Any] = []
+    if found.reduced:
+        found.reductions = reductions_of(found.reduced, found.leaves, found.nodes)
+        facts += [tuple(sorted(found.reduced)), *[one.facts() for one in found.reductions]]
+        sent = {id(one.reducer) for one in found.reductions}
+        if any(id(one) not in sent for one in found.reduced.values()):
+            found.ordered = True  # the order in which gradients come decides on buckets
     if found.opaque:
         leaf_hooks = [hook for leaf in found.leaves.values() for hook in (leaf._backward_hooks or {}).values()]
         if any(map(counts_runs, leaf_hooks)):
             raise NotRecorded("there is a hook of register_multi_grad_hook, and code of the program runs in between")
+    if found.opaque or found.reduced:
         facts.append(_order(found.nodes))
-    found.key = tuple(facts)
-    return found
+    return facts
 
 
 def _hooks_on(node: Any, hooks: NodeLayout) -> list[dict[int, Any]]:
@@ -121,6 +141,19 @@ def _hooks_on(node: Any, hooks: NodeLayout) -> list[dict[int, Any]]:
     if any(counts_runs(hook) for one in found for hook in one.values()):
         raise NotRecorded("there is a hook of register_multi_grad_hook on a tensor that is no leaf")
     return found if any(found) else []
+
+
+def _read_reducer(found: Structure, at: int, node: Any, hooks: NodeLayout, leaf: torch.Tensor) -> None:
+    """What is on the node of a leaf may be a reducer's.
+
+    Raises:
+        NotRecorded: it is something else.
+    """
+    reducer = known.of(leaf) if hooks.natively_followed(node) else None
+    if reducer is not None:
+        found.reduced[at] = reducer
+    elif _hooks_on(node, hooks):
+        raise NotRecorded("there is a hook on the node of a leaf")
 
 
 def counts_runs(hook: Any) -> bool:

@@ -1,0 +1,262 @@
+"""DistributedDataParallel under compiled autograd: which buckets its reducer would send now, and how it is told of
+those that a graph has sent.
+
+A reducer counts gradients by hooks of C++ on the nodes of its parameters, and stays what decides when a reduction is
+due, which parameters were used, and what `.grad` becomes. Its communication hook, which anybody may set once, is
+argand's: where a graph has sent a bucket already, it answers with what arrived, else it sends the bucket as the reducer
+itself would. Buckets have the reducer's sizes and are sent in its order either way, so ranks need not agree on whether
+a graph or the engine runs: they call the same collectives.
+"""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.utils.weak import WeakIdKeyDictionary
+
+from argand.engine.node_state import NotRecorded
+
+
+@dataclass(slots=True)
+class Bucket:
+    """Parameters that are reduced together, by their numbers in the module."""
+
+    parameters: list[int]
+    dtype: torch.dtype
+
+
+class Reducer:
+    """What is known of the reducer of one module under DistributedDataParallel.
+
+    Arguments:
+        ddp: the module.
+
+    Fields:
+        taken: the communication hook is argand's.
+        armed: the last forward asked for a reduction that has not begun; None where nobody has seen it.
+        calls: backwards since then; `usual`: how many the last reduction took.
+        arrived: per bucket, what a graph has received for the backward that runs.
+    """
+
+    def __init__(self, ddp: Any) -> None:
+        self._ddp = weakref.ref(ddp)
+        self.taken = _take(ddp, self)
+        self.armed: bool | None = None
+        self.calls = 0
+        self.usual = 0
+        self.arrived: dict[int, torch.Tensor] = {}
+        self._layout: tuple[Any, list[Bucket]] | None = None
+
+    def ddp(self) -> Any:
+        """The module; None where it is gone."""
+        return self._ddp()
+
+    def parameters(self) -> list[torch.Tensor]:
+        """Of the module."""
+        found: list[torch.Tensor] = self.ddp()._module_parameters
+        return found
+
+    def answer(self, bucket: Any) -> Any:
+        """The communication hook: a future of the reduced bucket."""
+        ddp = self.ddp()
+        buffer, number = bucket.buffer(), bucket.index()
+        if bucket.is_last():
+            self.armed, self.usual = False, self.calls
+        arrived = self.arrived.pop(number, None)
+        if arrived is not None:
+            if arrived.shape != buffer.shape or arrived.dtype is not buffer.dtype:
+                raise RuntimeError("argand: a graph has reduced another bucket than DistributedDataParallel's")
+            done: Any = torch.futures.Future()
+            done.set_result(arrived)
+            return done
+        if ddp._join_config.enable and not ddp._divide_by_initial_world_size:
+            raise RuntimeError(
+                "argand: under compiled autograd, join() of DistributedDataParallel divides by the number of all ranks "
+                "only (divide_by_initial_world_size=True)."
+            )
+        group = ddp.process_group
+        buffer.mul_(1.0 / group.size())
+        return dist.all_reduce(buffer, group=group, async_op=True).get_future().then(_first)
+
+    def buckets(self) -> list[Bucket]:
+        """The reducer's buckets, in the order in which it sends them."""
+        ddp = self.ddp()
+        state = (ddp._has_rebuilt_buckets, ddp.process_group.group_name)
+        if self._layout is None or self._layout[0] != state:
+            parameters = self.parameters()
+            numbers = {id(parameter): number for number, parameter in enumerate(parameters)}
+            found = []
+            for one in ddp.reducer._get_zeros_like_grad_buckets():
+                members = [numbers[id(parameter)] for parameter in one.parameters()]
+                if one.buffer().numel() != sum(parameters[number].numel() for number in members):
+                    raise NotRecorded("a bucket of DistributedDataParallel is laid out in another way")
+                found.append(Bucket(members, one.buffer().dtype))
+            self._layout = (state, found)
+        return self._layout[1]
+
+    def why_not(self) -> str:
+        """Why a graph cannot send the buckets now; "" where it can."""
+        ddp = self.ddp()
+        if not self.taken:
+            return "the communication hook is not argand's"
+        if not self.armed:
+            return "no reduction is due"
+        if ddp._join_config.enable or ddp.mixed_precision is not None:
+            return "join() or mixed precision is on"
+        if not (ddp._has_rebuilt_buckets or (ddp.find_unused_parameters and not ddp.static_graph)):
+            return "the buckets are yet to be made in the order in which gradients come"
+        if ddp.static_graph and self.usual != 1:
+            return "several backwards make one reduction"
+        return ""
+
+
+def _first(done: Any) -> Any:
+    return done.value()[0]
+
+
+def _hook(state: Reducer, bucket: Any) -> Any:
+    return state.answer(bucket)
+
+
+_hook.__annotations__ = {}  # DDP compares them with classes, here they are texts
+
+
+class _Watched:
+    """Stands for a module's reducer, to see when a forward asks for a reduction."""
+
+    def __init__(self, reducer: Any, state: Reducer) -> None:
+        self.reducer = reducer
+        self.state = state
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.reducer, name)
+
+    def prepare_for_backward(self, outputs: Any) -> None:
+        """A forward has ended, and its backward is to reduce gradients."""
+        self.reducer.prepare_for_backward(outputs)
+        self.state.armed, self.state.calls = True, 0
+        self.state.arrived.clear()
+
+
+def _take(ddp: Any, state: Reducer) -> bool:
+    """Make the communication hook argand's, where nobody has set one and gradients are multiplied, not divided."""
+    if ddp._comm_hooks or ddp.mixed_precision is not None or ddp._delay_all_reduce_all_params or ddp.device_ids:
+        return False
+    size = ddp.process_group.size()
+    if getattr(ddp, "batched_grad_copy", False) or (ddp.gradient_as_bucket_view and size & (size - 1)):
+        return False
+    try:
+        ddp.register_comm_hook(state, _hook)
+    except RuntimeError:  # one of C++
+        return False
+    ddp._comm_hooks.pop()  # is pickled and copied with the module
+    ddp.reducer = _Watched(ddp.reducer, state)
+    return True
+
+
+# ---------------------------------------------------------------------- which there are
+
+
+class _Known:
+    """The reducers of parameters; None for those that have none."""
+
+    def __init__(self) -> None:
+        self.by_parameter = WeakIdKeyDictionary()
+
+    def of(self, parameter: torch.Tensor) -> Reducer | None:
+        """The reducer whose hook is on a parameter's node."""
+        found: Reducer | None = self.by_parameter.get(parameter)
+        if parameter not in self.by_parameter or (found is not None and found.ddp() is None):
+            self.by_parameter[parameter] = None
+            self._search()
+            found = self.by_parameter[parameter]
+        return found
+
+    def _search(self) -> None:
+        """Nobody tells of modules under DistributedDataParallel that were made before one asks."""
+        if not dist.is_available():
+            return
+        known = {id(one.ddp()) for one in self.by_parameter.values() if one is not None}
+        for ddp in gc.get_objects():
+            if issubclass(type(ddp), torch.nn.parallel.DistributedDataParallel) and id(ddp) not in known:
+                try:
+                    reducer = Reducer(ddp)
+                except AttributeError:  # another version's
+                    continue
+                for parameter in reducer.parameters():
+                    self.by_parameter[parameter] = reducer
+
+    def count(self) -> None:
+        """A backward begins."""
+        for one in {id(one): one for one in self.by_parameter.values() if one is not None and one.armed}.values():
+            one.calls += 1
+
+
+known = _Known()
+
+
+@dataclass(slots=True)
+class Reduction:
+    """The reduction that one backward makes for a module.
+
+    Arguments:
+        leaves: per parameter, the node that accumulates its gradient; None where the backward does not come to it.
+        old: per parameter, the gradient that it has already.
+    """
+
+    reducer: Reducer
+    buckets: list[Bucket]
+    leaves: list[int | None]
+    old: list[torch.Tensor | None] = field(default_factory=list)
+
+    def facts(self) -> tuple[Any, ...]:
+        """The part of the key."""
+        ddp = self.reducer.ddp()
+        group = ddp.process_group
+        shapes = [
+            (one.shape, one.stride(), one.dtype, None if old is None else (old.shape, old.stride(), old.dtype))
+            for one, old in zip(self.reducer.parameters(), self.old)
+        ]
+        members = [tuple(one.parameters) for one in self.buckets]
+        return (group.group_name, group.size(), tuple(shapes), tuple(members), tuple(self.leaves))
+
+
+def reductions_of(
+    reduced: dict[int, Reducer], leaves: dict[int, torch.Tensor], nodes: Sequence[Any]
+) -> list[Reduction]:
+    """What a backward is to send itself; the rest its reducers send.
+
+    Arguments:
+        reduced: per node that accumulates a gradient, the reducer whose hook is on it.
+        leaves: their leaves.
+    """
+    found = []
+    for reducer in {id(one): one for one in reduced.values()}.values():
+        if reducer.why_not():
+            continue
+        places = {id(leaves[at]): at for at, one in reduced.items() if one is reducer}
+        parameters = reducer.parameters()
+        members = [places.get(id(parameter)) for parameter in parameters]
+        if None in members and not _is_reached(reducer, nodes):
+            continue
+        hooked = any(p._backward_hooks or p._post_accumulate_grad_hooks for p in parameters)
+        old = [parameter.grad for parameter in parameters]
+        odd = any(one is not None and (one.layout is not torch.strided or one.requires_grad) for one in old)
+        if not (hooked or odd):
+            found.append(Reduction(reducer, reducer.buckets(), members, old))
+    return found
+
+
+def _is_reached(reducer: Reducer, nodes: Sequence[Any]) -> bool:
+    """Whether the backward comes to all results of the module, so that what it does not come to was not used."""
+    ddp = reducer.ddp()
+    if not ddp.find_unused_parameters or ddp.static_graph:
+        return False
+    sinks = [node for node in nodes if isinstance(node, torch._C._FunctionBase) and hasattr(node, "ddp_weakref")]
+    return any(node.ddp_weakref() is ddp for node in sinks)
