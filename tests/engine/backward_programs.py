@@ -283,6 +283,19 @@ def post_accumulate_hook(model: Any, step: int) -> None:
         handle.remove()
 
 
+def hooks_in_a_row(model: Any, step: int) -> Any:
+    seen: list[Any] = []
+    y = model.a(_x())
+    z = y.tanh()
+    u = z.exp()
+    for at, one in enumerate((y, z, u)):
+        one.register_hook(lambda grad, at=at: seen.append((at, grad.clone())))
+        one.register_hook(lambda grad: grad * 1.5)
+    u.retain_grad()
+    (model.b(u) * z).sum().backward()
+    return seen, u.grad
+
+
 def module_hook(model: Any, step: int) -> None:
     seen: list[float] = []
     handle = model.b.register_full_backward_hook(lambda module, given, made: (given[0] * 3,))
@@ -355,6 +368,83 @@ def some_inputs(model: Any, step: int) -> None:
     model(_x()).exp().sum().backward(inputs=list(model.a.parameters()))
 
 
+def retained_and_hooked(model: Any, step: int) -> Any:
+    """What is retained is what the hook gives, added to what was retained before."""
+    y = model.a(_x())
+    y.retain_grad()
+    y.register_hook(lambda grad: grad * 2)
+    z = y.exp()
+    z.retain_grad()
+    for _ in range(2):
+        (model.b(z) + y).sum().backward(retain_graph=True)
+    return y.grad, z.grad
+
+
+def gradients_of_leaves(model: Any, step: int) -> Any:
+    return torch.autograd.grad(model.b(model.a(_x()).tanh()).exp().mean(), [*model.a.parameters(), model.b.weight])
+
+
+def gradients_of_results(model: Any, step: int) -> Any:
+    """Of what lies on the way, with a gradient to begin with, and of leaves behind it."""
+    y = model.a(_x()).sigmoid()
+    z = model.b(y) * y
+    return torch.autograd.grad(z, [y, model.a.weight], torch.randn_like(z))
+
+
+def gradient_of_data(model: Any, step: int) -> Any:
+    x = _x().requires_grad_()
+    found = torch.autograd.grad(model.b(model.a(x).sin()).square().sum(), x)
+    plain(nn.Sequential(model.a, model.b), step)
+    return found
+
+
+def gradients_through_a_graph(model: Any, step: int) -> Any:
+    y = argand.compile(lambda x: model.a(x).tanh())(_x())
+    return torch.autograd.grad(model.b(y).sin().sum(), [model.a.weight, model.b.bias])
+
+
+def gradients_one_by_one(model: Any, step: int) -> Any:
+    """The tape is used up where gradients have come, and is there elsewhere."""
+    y = model.b(model.a(_x()).tanh()).exp()
+    found = list(torch.autograd.grad(y.sum(), model.b.weight, retain_graph=True))
+    found += torch.autograd.grad(y.mean(), model.b.weight)
+    try:
+        torch.autograd.grad(y.sum(), model.a.weight)
+    except RuntimeError as error:
+        return found, "second time" in str(error)
+    return found, None
+
+
+def gradients_of_a_hooked_leaf(model: Any, step: int) -> Any:
+    handle = model.a.weight.register_hook(lambda grad: grad * 2)
+    found = torch.autograd.grad(model.b(model.a(_x())).sin().sum(), model.a.weight)
+    handle.remove()
+    return found
+
+
+def gradients_past_hooks(model: Any, step: int) -> Any:
+    """Code of the program runs on the way to the leaves that are asked for, and elsewhere, where it does not."""
+    seen: list[Any] = []
+    y = Clamped.apply(model.a(_x()))
+    y.register_hook(lambda grad: seen.append(grad.clone()))
+    z = model.b(y.sin())
+    z.register_hook(lambda grad: grad * 2)
+    u = model.unused(y).tanh()
+    u.register_hook(lambda grad: seen.append("nobody asked"))
+    return torch.autograd.grad((z * u).sum(), [model.a.weight, model.b.weight]), seen
+
+
+def gradients_of_unused(model: Any, step: int) -> Any:
+    y = model.b(model.a(_x())).sin().sum()
+    return torch.autograd.grad(y, [model.a.weight, model.unused.weight], allow_unused=True)
+
+
+def results_accumulate(model: Any, step: int) -> Any:
+    y = model.a(_x())
+    model.b(y).sin().sum().backward(inputs=[y, model.b.weight])
+    return y.grad
+
+
 def sparse(model: Any, step: int) -> None:
     F.embedding(torch.tensor([0, 2, 2]), model.a.weight, sparse=True).sum().backward()
     model.a.weight.grad = model.a.weight.grad.to_dense()
@@ -394,19 +484,30 @@ COMPILED: dict[str, tuple[Callable[[], nn.Module], Program]] = {
     "tensor_hook": (Two, tensor_hook),
     "module_hook": (Two, module_hook),
     "node_hooks": (Two, node_hooks),
+    "hooks_in_a_row": (Two, hooks_in_a_row),
     "own_function": (Two, own_function),
     "checkpointed_reentrant": (Two, checkpointed_reentrant),
+    "retained_gradient": (Two, retained_gradient),
+    "retained_and_hooked": (Two, retained_and_hooked),
+    "some_inputs": (Two, some_inputs),
+    "gradients_of_leaves": (Two, gradients_of_leaves),
+    "gradients_of_results": (Two, gradients_of_results),
+    "gradient_of_data": (Two, gradient_of_data),
+    "gradients_through_a_graph": (Two, gradients_through_a_graph),
+    "gradients_of_unused": (Two, gradients_of_unused),
+    "gradients_past_hooks": (Two, gradients_past_hooks),
+    "gradients_one_by_one": (Two, gradients_one_by_one),
 }
 """Programs whose backward is compiled."""
 
 ENGINE: dict[str, tuple[Callable[[], nn.Module], Program]] = {
     "results_of_a_computed_input": (Two, results_of_a_computed_input),
     "multi_grad_hook": (Two, multi_grad_hook),
-    "retained_gradient": (Two, retained_gradient),
     "checkpointed": (Two, checkpointed),
     "saved_elsewhere": (Two, saved_elsewhere),
-    "some_inputs": (Two, some_inputs),
     "sparse": (Two, sparse),
+    "gradients_of_a_hooked_leaf": (Two, gradients_of_a_hooked_leaf),
+    "results_accumulate": (Two, results_accumulate),
     "leaf_alone": (Two, leaf_alone),
 }
 """Programs whose backward is the engine's alone."""

@@ -99,6 +99,8 @@ class Log:
         self.seen: list[Any] = []
         self.leaves: Tensors = []
         self.handles: list[Any] = []
+        self.retaining: Tensors = []
+        self.results: Tensors = []
 
     def note(self, name: str, *grads: Any) -> None:
         there = [leaf.grad is not None for leaf in self.leaves]
@@ -121,7 +123,10 @@ class Log:
             self.note(f"{name} after", *made, *grads)
             return tuple(None if one is None else one * 2 for one in made)
 
-        if kind <= 2:
+        if kind == 5 and node is not None:
+            tensor.retain_grad()
+            self.retaining.append(tensor)
+        elif kind <= 2:
             self.handles.append(tensor.register_hook(changing))
         elif node is None:
             self.handles.append(tensor.register_post_accumulate_grad_hook(lambda leaf: self.note(name, leaf.grad)))
@@ -140,6 +145,9 @@ def program(seed: int) -> Callable[[Tensors, int, Log], None]:
     varied = draw.random() < 0.3
     retain = draw.random() < 0.2
     compiled = draw.random() < 0.5
+    asked = draw.choice(["all", "all", "some", "leaves", "results"])
+    retained = {draw.randrange(len(steps)): 5 for _ in range(draw.choice([0, 0, 1, 2]))}
+    hooked = {**retained, **hooked}
 
     def forward(leaves: Tensors, round: int, log: Log) -> torch.Tensor:
         known = list(leaves)
@@ -152,7 +160,21 @@ def program(seed: int) -> Callable[[Tensors, int, Log], None]:
             if at in hooked and made.requires_grad:
                 log.hook(hooked[at], f"{at}", made)
             known.append(made)
+            if made.requires_grad:
+                log.results.append(made)
         return known[-1].sum() + known[-2].mean()
+
+    def backward(loss: torch.Tensor, leaves: Tensors, log: Log, keep: bool) -> None:
+        if asked == "all":
+            loss.backward(retain_graph=keep)
+        elif asked == "some":
+            loss.backward(retain_graph=keep, inputs=leaves[1:])
+        else:
+            wanted = leaves[:2] if asked == "leaves" else [*log.results[-3:], leaves[2]]
+            found = torch.autograd.grad(loss, wanted, retain_graph=keep, allow_unused=True)
+            log.note("given back", *found)
+        for one in log.retaining:
+            log.note("retained", one.grad)
 
     def step(leaves: Tensors, round: int, log: Log) -> None:
         run: Any = argand.compile(forward, backend="eager") if compiled and not hooked else forward
@@ -160,10 +182,9 @@ def program(seed: int) -> Callable[[Tensors, int, Log], None]:
             log.hook(kind, f"leaf {at}", leaves[at])
         try:
             loss = run(leaves, round % 2, log)
-            if loss.requires_grad:
-                loss.backward(retain_graph=retain)
-                if retain:
-                    loss.backward()
+            for keep in (True, False) if retain else (False,):
+                if loss.requires_grad:
+                    backward(loss, leaves, log, keep)
         finally:
             for handle in log.handles:
                 handle.remove()

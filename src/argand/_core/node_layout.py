@@ -91,6 +91,15 @@ class NodeLayout:
                     return False
         return native == [self.lists[2]] and not _word_at(address + self.retained).value
 
+    def runs_hooks(self, node: Any) -> bool:
+        """There are hooks of Python's that are called before or after the node itself, not for tensors that it made."""
+        address = _address(node, self.defined if isinstance(node, torch._C._FunctionBase) else _HEAD)
+        for at in (self.lists[0], self.lists[2]):
+            for place in range(_word_at(address + at).value, _word_at(address + at + 8).value, 8):
+                if ctypes.cast(_word_at(_word_at(place).value + 8).value, ctypes.py_object).value:
+                    return True
+        return False
+
     def sees_gradients(self, node: Any) -> bool:
         """There are hooks of tensors that the node made, which see what comes to it, whether it runs or not."""
         at = _address(node, self.defined if isinstance(node, torch._C._FunctionBase) else _HEAD) + self.lists[1]

@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
+from torch.autograd.graph import get_gradient_edge
 
 from argand import events
 from argand._core.calls import uncaptured
@@ -92,7 +93,7 @@ def run_backward(outputs: Sequence[Any], *args: Any, **kwargs: Any) -> Any:
         return engine(outputs, *args, **kwargs)
     known.count()
     began = time.perf_counter()
-    sketch = (type(outputs[0].grad_fn), outputs[0].shape, len(outputs))
+    sketch = (type(outputs[0].grad_fn), outputs[0].shape, len(outputs), *[len(one) for one in args[3:4]])
     small = entries.small.get(sketch)
     if small is not None:
         found = engine(outputs, *args, **kwargs)
@@ -101,13 +102,17 @@ def run_backward(outputs: Sequence[Any], *args: Any, **kwargs: Any) -> Any:
         return found
     if _is_others(outputs, args, kwargs):
         return engine(outputs, *args, **kwargs)
-    grads, keep, create, inputs = args
+    grads, keep, create, inputs = args[:4]
     try:
-        if create or inputs or not kwargs.get("accumulate_grad"):
-            raise NotRecorded("create_graph, inputs or autograd.grad() ask for other than gradients of all leaves")
+        if create:
+            raise NotRecorded("create_graph asks for gradients that can be differentiated")
         if torch.is_anomaly_enabled():
             raise NotRecorded("anomaly mode looks at each node")
-        structure = uncaptured(_structure, outputs, grads, keep)
+        returned, unreached = (
+            not kwargs.get("accumulate_grad"),
+            bool(args[4] if args[4:] else kwargs["allow_unreachable"]),
+        )
+        structure = uncaptured(_structure, outputs, grads, keep, inputs, returned, unreached)
     except NotRecorded as refused:
         entries.tell_once(str(refused))
         return engine(outputs, *args, **kwargs)
@@ -121,12 +126,12 @@ def run_backward(outputs: Sequence[Any], *args: Any, **kwargs: Any) -> Any:
         return _timed(entry, sketch, engine, outputs, args, kwargs)
     compiled = functools.partial(entries.run, entry, backend)
     try:
-        uncaptured(replay, structure, entry.recorded, compiled, outputs, grads, keep, engine)
+        found = uncaptured(replay, structure, entry.recorded, compiled, outputs, grads, keep, engine)
     except Varied:
         entry.recorded = None
         raise
     entry.trial.took(time.perf_counter() - began, ours=True)
-    return ()
+    return found
 
 
 _MUCH = 4  # times as long as a backward that is too small to be compiled: then it is another one
@@ -149,21 +154,36 @@ def _timed(
 def _is_others(outputs: Sequence[Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     """A backward inside of another, of a tracer, of what has no data, or called in a way that is not known."""
     return (
-        len(args) != 4
+        len(args) not in (4, 5)
         or torch._C._current_graph_task_id() != -1
         or ambient.cannot_capture()
         or compat.autocast_active()
         or any(not isinstance(output, torch.Tensor) or output.device.type == "meta" for output in outputs)
+        or any(grad is not None and compat.is_transformed(grad) for grad in args[0])
     )
 
 
-def _structure(outputs: Sequence[torch.Tensor], grads: Sequence[torch.Tensor | None], keep: bool) -> Structure:
+def _structure(
+    outputs: Sequence[torch.Tensor],
+    grads: Sequence[torch.Tensor | None],
+    keep: bool,
+    inputs: Sequence[Any],
+    returned: bool,
+    unreached: bool,
+) -> Structure:
     layout = node_layout()
     if layout is None:
         raise NotRecorded("it cannot be told whether there are hooks on the nodes of this torch's tape")
-    structure = structure_of(outputs, grads, layout)
+    if not returned and any(not isinstance(one, torch.Tensor) or not one.is_leaf for one in inputs):
+        raise NotRecorded("gradients of tensors that are no leaves are to be accumulated")
+    ends = tuple([get_gradient_edge(one) if isinstance(one, torch.Tensor) else one for one in inputs])
+    structure = structure_of(outputs, grads, layout, ends, returned=returned)
+    if None in structure.returned and not unreached:
+        raise NotRecorded("an input does not lead to what is differentiated")
     structure.key = (
         structure.key,
+        returned,
+        unreached,
         bool(keep),
         torch.are_deterministic_algorithms_enabled(),
         torch.get_default_dtype(),

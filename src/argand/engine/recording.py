@@ -73,10 +73,12 @@ class Recorded:
     Arguments:
         intervals: in order.
         given: per node of a compiled graph, by which of its results gradients came.
+        returned: the gradients that are given back.
     """
 
     intervals: list[Interval]
     given: dict[int, tuple[bool, ...]]
+    returned: list[Value | None]
 
     def text(self) -> str:
         """The graphs."""
@@ -122,6 +124,8 @@ class Recorder(compat.DispatchMode):
     def listen(self) -> None:
         """Put hooks on the nodes."""
         for at, node in enumerate(self._structure.nodes):
+            if at in self._structure.captured:
+                continue
             if at in self._structure.leaves:
                 begins, ended = self._accumulates, None
             elif at in self._structure.opaque:
@@ -169,11 +173,10 @@ class Recorder(compat.DispatchMode):
     def _sum(self, at: int, number: int) -> Value | None:
         """What was given to an input of a node, added up in the engine's order."""
         given = self._given.get((at, number), [])
-        total = given[0] if given else None
-        for one in given[1:]:
-            node = self._graph.call_function(aten.add.Tensor, (self._node(total), self._node(one)))
-            total = ("out", len(self._intervals) - 1, node)
-        return total
+        while len(given) > 1:
+            node = self._graph.call_function(aten.add.Tensor, (self._node(given[0]), self._node(given[1])))
+            given[:2] = [("out", len(self._intervals) - 1, node)]
+        return given[0] if given else None
 
     def _sums(self, at: int, count: int) -> list[Value | None]:
         return [self._sum(at, number) for number in range(count)]
@@ -209,11 +212,11 @@ class Recorder(compat.DispatchMode):
 
     def _ended(self, at: int, made: tuple[torch.Tensor | None, ...], grads: tuple[torch.Tensor | None, ...]) -> None:
         for one, (to, number) in zip(made, self._structure.nodes[at].next_functions):
-            if one is not None and to is not None:
+            place = self._places.get(id(to))
+            if one is not None and place is not None:
                 value = self._lookup(one)
-                place = self._places[id(to)]
                 self._give((place, number), value)
-                if place in self._structure.leaves:
+                if place in self._structure.leaves or (place, number) in self._structure.returned:
                     self._check_alone(value, one)
         self._at = _ELSEWHERE
 
@@ -265,16 +268,16 @@ class Recorder(compat.DispatchMode):
                 self._refuse(f"{self._name(at)} is given gradients of some results only")
         else:
             self._passes_nothing(at, self._structure.nodes[at], len(grads))
-        if self._structure.opaque[at] and _lead_to_each_other(
-            [to for to, _ in self._structure.nodes[at].next_functions]
-        ):
+        by_engine = self._structure.opaque[at] and at not in self._structure.watched
+        behind = [to for to, _ in self._structure.nodes[at].next_functions if id(to) in self._places]
+        if by_engine and _lead_to_each_other(behind):
             self._refuse(f"{self._name(at)} has hooks, and the engine could not run it without nodes behind it")
         self._intervals[-1].call = (at, values)
 
     def _has_made(self, at: int, made: tuple[torch.Tensor | None, ...], grads: tuple[torch.Tensor | None, ...]) -> None:
         called = self._intervals[-1]
         for number, (one, (to, place)) in enumerate(zip(made, self._structure.nodes[at].next_functions)):
-            if one is not None and to is not None:
+            if one is not None and id(to) in self._places:
                 tensor_fact(one)
                 called.made[number] = (tuple(one.shape), one.stride())
                 self._give((self._places[id(to)], place), ("made", at, number))
@@ -359,14 +362,17 @@ class Recorder(compat.DispatchMode):
         accumulated = [(at, value) for one in self._intervals for at, value in one.leaves]
         if not all(pending.is_complete() for pending in self._buckets):
             self._refuse("the backward did not come to all parameters of a module under DistributedDataParallel")
-        if self.reason or not any(value is not None for _, value in accumulated):
+        returned = [None if place is None else self._sum(*place) for place in self._structure.returned]
+        given_back = [value for value in returned if value is not None]
+        if self.reason or not (given_back or any(value is not None for _, value in accumulated)):
             self._refuse(self.reason or "no leaf was given a gradient")
         shown = [value for at, value in accumulated if at in self._structure.hooked and value is not None]
-        uses = Counter(value for _, value in accumulated if value is not None)
+        uses = Counter([*[value for _, value in accumulated if value is not None], *given_back])
         for one in self._intervals:
             for value in () if one.call is None else one.call[1]:
                 if value is not None:
-                    shown.append(value)
+                    if self._is_shown(one.call[0] if one.call else 0):
+                        shown.append(value)
                     uses[value] += 1
             uses.update([value for _, _, value in one.reduced])
         for number in reversed(range(len(self._intervals))):
@@ -374,7 +380,12 @@ class Recorder(compat.DispatchMode):
         for value in shown:
             if uses[value] > 1 or not self._is_alone(value, uses):
                 self._refuse("code of the program sees a gradient that other formulas read as well")
-        return Recorded(self._intervals, self._compiled)
+        return Recorded(self._intervals, self._compiled, returned)
+
+    def _is_shown(self, at: int) -> bool:
+        """Whether code of the program sees what an opaque node is given; a copy of it may be retained."""
+        on_node = self._structure.opaque[at]
+        return not on_node or any(on_node)
 
     def _finish(self, number: int, uses: Counter[Value]) -> None:
         """Take out of an interval's graph what nobody uses."""

@@ -91,8 +91,8 @@ def replay(
     grads: Sequence[torch.Tensor],
     keep: bool,
     run: Run,
-) -> None:
-    """Compute gradients and give them to the leaves.
+) -> tuple[torch.Tensor | None, ...]:
+    """Compute gradients and give them to the leaves; those that are asked for are given back.
 
     Arguments:
         structure: of this backward; is emptied.
@@ -110,7 +110,7 @@ def replay(
         structure.nodes[at].computed = (threading.get_ident(), results)
     if len(recorded.intervals) > 1:
         _with_calls(_Calls(structure, recorded, compiled, values, run), roots, keep)
-        return
+        return tuple([None if value is None else values[value] for value in recorded.returned])
     (only,) = recorded.intervals
     ends = _ends(structure)
     structure.nodes.clear()
@@ -120,12 +120,14 @@ def replay(
         _engine(run, (nothing,), keep, ends)
     del nothing, ends
     given = [values[value] for value in only.inputs]
-    direct = {value: values[value] for _, value in only.leaves if value is not None and value[0] != "out"}
+    taken = [*[value for _, value in only.leaves], *recorded.returned]
+    direct = {value: values[value] for value in taken if value is not None and value[0] != "out"}
     values.clear()
     with torch.no_grad():
         values.update(zip(only.outputs, compiled(0, given)))
     values.update(direct)
     _deliver(structure, only, values, run)
+    return tuple([None if value is None else values[value] for value in recorded.returned])
 
 
 def _engine(run: Run, behind: tuple[torch.Tensor, ...], keep: bool = False, ends: tuple[Any, ...] = ()) -> None:
@@ -140,6 +142,8 @@ def _engine(run: Run, behind: tuple[torch.Tensor, ...], keep: bool = False, ends
 
 def _ends(structure: Structure) -> tuple[GradientEdge, ...]:
     """Where the engine is to stop while it passes without gradients: a reducer counts how often it comes to leaves."""
+    if structure.ends:
+        return structure.ends
     return tuple([GradientEdge(structure.nodes[at], 0) for at in structure.leaves]) if structure.reduced else ()
 
 
@@ -194,8 +198,14 @@ class _Calls:
     def _call(self, interval: Interval, at: int, wanted: list[Value | None]) -> None:
         node = self.structure.nodes[at]
         grads = [None if value is None else self.values[value] for value in wanted]
-        edges = [(number, *edge) for number, edge in enumerate(node.next_functions) if edge[0] is not None]
-        found = self._by_engine(node, grads, edges) if self.structure.opaque[at] else _directly(node, grads, edges)
+        run = {id(one) for one in self.structure.nodes}
+        edges = [(number, *edge) for number, edge in enumerate(node.next_functions) if id(edge[0]) in run]
+        if at in self.structure.watched:
+            found: Sequence[Any] = _directly(node, self._watched(node, grads), edges)
+        elif self.structure.opaque[at]:
+            found = self._by_engine(node, grads, edges)
+        else:
+            found = _directly(node, grads, edges)
         del grads
         made = {number: grad for (number, _, _), grad in zip(edges, found) if grad is not None}
         if made.keys() != interval.made.keys():
@@ -205,6 +215,13 @@ class _Calls:
             )
         for number, (size, stride) in interval.made.items():
             self.values["made", at, number] = _laid_out(made.pop(number), size, stride)
+
+    def _watched(self, node: Any, grads: list[Any]) -> list[Any]:
+        """What hooks of the tensors that a node made leave of their gradients: the engine stops before the node."""
+        edges = tuple([GradientEdge(node, number) for number in range(len(grads))])
+        behind = tuple([edge for edge, grad in zip(edges, grads) if grad is not None])
+        given = tuple([grad for grad in grads if grad is not None])
+        return list(self.run(behind, given, True, False, edges, allow_unreachable=True, accumulate_grad=False))
 
     def _by_engine(self, node: Any, grads: list[Any], edges: list[tuple[int, Any, int]]) -> Sequence[Any]:
         """What a node gives, with the hooks on it."""
@@ -218,18 +235,19 @@ class _Calls:
 
 
 def _directly(node: Any, grads: list[Any], edges: list[tuple[int, Any, int]]) -> list[Any]:
-    """What a node gives that has no hooks."""
-    if isinstance(node, torch._C._FunctionBase):
-        made = node.apply(*grads)
-        made = made if isinstance(made, tuple) else (made,)
-        found = [made[at] for at, needed in enumerate(node.needs_input_grad) if needed]
+    """What a node gives that has no hooks, where it is wanted."""
+    function = isinstance(node, torch._C._FunctionBase)
+    made = node.apply(*grads) if function else node(*grads)
+    made = made if isinstance(made, tuple) else (made,)
+    if function:  # gives something for all arguments
+        made = tuple([made[at] for at, needed in enumerate(node.needs_input_grad) if needed])
+        joined = [number for number, (to, _) in enumerate(node.next_functions) if to is not None]
+        if len(made) != len(joined):
+            raise RuntimeError(f"argand: {node.name()} gave {len(made)} gradients, not {len(joined)}")
+        given = dict(zip(joined, made))
     else:
-        made = node(*grads)
-        made = made if isinstance(made, tuple) else (made,)
-        found = [made[number] for number, _, _ in edges]
-    if len(found) != len(edges):
-        raise RuntimeError(f"argand: {node.name()} gave {len(found)} gradients, not {len(edges)}")
-    return [_fitting(grad, to._input_metadata[place]) for grad, (_, to, place) in zip(found, edges)]
+        given = dict(enumerate(made))
+    return [_fitting(given[number], to._input_metadata[place]) for number, to, place in edges]
 
 
 def _fitting(grad: Any, metadata: Any) -> Any:

@@ -7,10 +7,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from torch.autograd.graph import GradientEdge
 
 from argand._core.node_layout import NodeLayout
 from argand.engine.node_state import NotRecorded, check_opaque, reading_of, tensor_fact
 from argand.engine.reducers import Reducer, Reduction, known, reductions_of
+from argand.runtime.tape.result_nodes import is_own
 
 
 @dataclass(slots=True)
@@ -26,8 +28,12 @@ class Structure:
         hooked: those of these nodes whose leaf has hooks that see the gradient before it is accumulated.
         ordered: some leaf has hooks, so that the order of leaves matters.
         opaque: nodes that the engine runs with the gradients that come to them, with the hooks on them.
+        watched: those of them whose hooks are hooks of tensors that they made.
         reduced: nodes that accumulate a gradient, on which the hook of a reducer is.
         reductions: which of these reductions are part of the backward.
+        ends: where the engine stops, where not all leaves get gradients.
+        returned: the gradients that are given back: of which node, and which of those that it gets; None for none.
+        captured: nodes that do not run: only what comes to them is given back.
     """
 
     key: tuple[Any, ...]
@@ -38,36 +44,49 @@ class Structure:
     hooked: set[int] = field(default_factory=set)
     ordered: bool = False
     opaque: dict[int, list[dict[int, Any]]] = field(default_factory=dict)
+    watched: set[int] = field(default_factory=set)
     reduced: dict[int, Reducer] = field(default_factory=dict)
     reductions: list[Reduction] = field(default_factory=list)
+    ends: tuple[GradientEdge, ...] = ()
+    returned: list[tuple[int, int] | None] = field(default_factory=list)
+    captured: set[int] = field(default_factory=set)
 
     def form(self) -> tuple[Any, ...]:
         """Names of nodes and how they are joined: what does not change with sizes."""
         place = {id(node): at for at, node in enumerate(self.nodes)}
         return tuple(
-            [
-                (node.name(), tuple([None if to is None else (place[id(to)], nr) for to, nr in node.next_functions]))
-                for node in self.nodes
-            ]
+            [(node.name(), tuple([(place.get(id(to)), nr) for to, nr in node.next_functions])) for node in self.nodes]
         )
 
 
-def structure_of(roots: Sequence[torch.Tensor], grads: Sequence[torch.Tensor | None], hooks: NodeLayout) -> Structure:
+def structure_of(
+    roots: Sequence[torch.Tensor],
+    grads: Sequence[torch.Tensor | None],
+    hooks: NodeLayout,
+    ends: tuple[GradientEdge, ...] = (),
+    *,
+    returned: bool = False,
+) -> Structure:
     """Read the tape behind `roots`.
 
     Arguments:
         grads: that the backward begins with.
         hooks: tells whether there are hooks on a node.
+        ends: where gradients are wanted; nowhere else, where there are any.
+        returned: they are given back, not accumulated.
 
     Raises:
         NotRecorded: the engine has to run this.
         RuntimeError: it would raise one.
     """
-    found = Structure((), [], [], [], {})
+    found = Structure((), [], [], [], {}, ends=ends)
     place: dict[int, int] = {}
     facts: list[Any] = []
+    way = Way(roots, ends) if ends else None
 
-    def placed(node: Any) -> int:
+    def placed(node: Any) -> int | None:
+        if node is None or (way is not None and id(node) not in way.needed):
+            return None
         at = place.get(id(node))
         if at is None:
             at = place[id(node)] = len(place)
@@ -77,36 +96,93 @@ def structure_of(roots: Sequence[torch.Tensor], grads: Sequence[torch.Tensor | N
     for root, grad in zip(roots, grads):
         if type(root) is not torch.Tensor or root.grad_fn is None or grad is None:
             raise NotRecorded("what is differentiated is a leaf, or no plain tensor")
-        facts.append((placed(root.grad_fn), root.output_nr, tensor_fact(grad)))
+        at = placed(root.grad_fn)
+        if at is None:
+            raise NotRecorded("what is differentiated does not lead to where gradients are wanted")
+        facts.append((at, root.output_nr, tensor_fact(grad)))
     for node in found.nodes:  # grows
         first = len(found.tensors)
         at = place[id(node)]
-        edges = node.next_functions
-        leaf = getattr(node, "variable", None) if not edges else None
-        hooked = not hooks.unhooked(node)
-        if leaf is not None:
-            if hooked:
-                _read_reducer(found, at, node, hooks, leaf)
-            facts.append(_leaf_facts(found, at, leaf))
+        if returned and way is not None and id(node) not in way.runs:
+            _check_captured(node, hooks)
+            found.captured.add(at)
         else:
-            facts.append(type(node))
-            on_node = _hooks_on(node, hooks) if hooked else []
-            reading = None if on_node else reading_of(node)
-            if reading is None:
-                check_opaque(node)
-                if on_node:
-                    _check_targets(node, edges, hooks)
-                found.opaque[at] = on_node
-                facts.append("opaque")
-            else:
-                facts.append(reading(node, found.tensors))
-            facts.append(tuple([None if to is None else (placed(to), nr) for to, nr in edges]))
-            _check_edges(node, edges)
+            facts.append(_node_facts(found, at, node, hooks))
+            facts.append(tuple([(placed(to), nr) for to, nr in node.next_functions]))
         facts.append(_received(node))
         found.saved.append(range(first, len(found.tensors)))
+    if returned:
+        asked = [(place.get(id(edge.node)), edge.output_nr) for edge in ends]
+        found.returned = [None if at is None else (at, number) for at, number in asked]
+        facts.append(tuple(found.returned))
     facts += _facts_of_all(found)
     found.key = tuple(facts)
     return found
+
+
+def _node_facts(found: Structure, at: int, node: Any, hooks: NodeLayout) -> Any:
+    """What is known of a node that runs, beyond the nodes after it."""
+    edges = node.next_functions
+    leaf = getattr(node, "variable", None) if not edges else None
+    hooked = not hooks.unhooked(node)
+    if leaf is not None:
+        if hooked:
+            _read_reducer(found, at, node, hooks, leaf)
+        return _leaf_facts(found, at, leaf)
+    on_node = _hooks_on(node, hooks) if hooked else []
+    reading = None if on_node else reading_of(node)
+    if found.ends and is_own(node):
+        raise NotRecorded("results of a compiled graph hang apart, and gradients of some inputs only are wanted")
+    if reading is None:
+        check_opaque(node)
+        if on_node and hooks.runs_hooks(node):
+            _check_targets(node, edges, hooks)
+        elif on_node:
+            found.watched.add(at)
+        found.opaque[at] = on_node
+        return (type(node), "opaque")
+    _check_edges(node, edges)
+    return (type(node), reading(node, found.tensors))
+
+
+class Way:
+    """The nodes between what is differentiated and where gradients are wanted.
+
+    Fields:
+        runs: the nodes that lead to a wanted place.
+        needed: these, and the places.
+    """
+
+    def __init__(self, roots: Sequence[torch.Tensor], ends: Sequence[GradientEdge]) -> None:
+        self._nodes = [root.grad_fn for root in roots if root.grad_fn is not None]  # held: others may get their ids
+        before: dict[int, list[int]] = {id(node): [] for node in self._nodes}
+        for node in self._nodes:  # grows
+            for to, _ in node.next_functions:
+                if to is not None:
+                    if id(to) not in before:
+                        before[id(to)] = []
+                        self._nodes.append(to)
+                    before[id(to)].append(id(node))
+        self.runs: set[int] = set()
+        wanted = {id(edge.node) for edge in ends}
+        work = list(wanted)
+        while work:
+            for one in before.get(work.pop(), ()):
+                if one not in self.runs:
+                    self.runs.add(one)
+                    work.append(one)
+        self.needed = self.runs | wanted
+
+
+def _check_captured(node: Any, hooks: NodeLayout) -> None:
+    """Hooks of a tensor see its gradient also where that is only given back.
+
+    Raises:
+        NotRecorded: there are some.
+    """
+    leaf = getattr(node, "variable", None)
+    if hooks.sees_gradients(node) or hooks.retains(node) or (leaf is not None and leaf._backward_hooks):
+        raise NotRecorded("somebody looks at a gradient that is given back")
 
 
 def _facts_of_all(found: Structure) -> list[Any]:
@@ -128,7 +204,7 @@ def _facts_of_all(found: Structure) -> list[Any]:
 
 
 def _hooks_on(node: Any, hooks: NodeLayout) -> list[dict[int, Any]]:
-    """The hooks on a node; none where all were removed.
+    """The hooks on a node; none where all were removed. A tensor that retains its gradient counts as one.
 
     Raises:
         NotRecorded: one is not Python's.
@@ -136,10 +212,10 @@ def _hooks_on(node: Any, hooks: NodeLayout) -> list[dict[int, Any]]:
     found = hooks.hooks_of(node)
     if found is None:
         raise NotRecorded(f"there is a hook of C++ on {node.name()}")
-    if hooks.retains(node):
-        raise NotRecorded("a tensor that is no leaf retains its gradient")
     if any(counts_runs(hook) for one in found for hook in one.values()):
         raise NotRecorded("there is a hook of register_multi_grad_hook on a tensor that is no leaf")
+    if hooks.retains(node):
+        return [*found, {}]
     return found if any(found) else []
 
 
@@ -172,7 +248,8 @@ def _check_targets(node: Any, edges: Sequence[tuple[Any, int]], hooks: NodeLayou
         raise NotRecorded(f"{node.name()} gives two gradients to one place")
     for to, _ in edges:
         leaf = None if to is None else getattr(to, "variable", None)
-        if to is not None and (hooks.sees_gradients(to) or (leaf is not None and leaf._backward_hooks)):
+        seen = leaf is not None and leaf._backward_hooks
+        if to is not None and (seen or hooks.sees_gradients(to) or hooks.retains(to)):
             raise NotRecorded(f"there is a hook behind {node.name()}, which has hooks or is the program's own")
 
 
