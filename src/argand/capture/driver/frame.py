@@ -53,6 +53,7 @@ from argand.capture.sizes import subclasses
 from argand.capture.sizes.symbolic_policy import Policy
 from argand.capture.sizes.symbolic_state import Restart
 from argand.capture.torch_functions import modes, torch_contexts
+from argand.capture.torch_functions.higher_order import hook_state
 from argand.capture.torch_functions.overriding import TraceMode
 from argand.capture.world import aliasing, narration
 from argand.config import config
@@ -346,6 +347,8 @@ class _Capture:
                 for _, guard, _ in reversed(state.open_modes):
                     if guard is not None:
                         guard.__exit__(None, None, None)
+        if state.graph.hooks and exit.kind != "raise":
+            hook_state.check(state, goes_on=exit.kind != "return")
         if state.graph.entered and exit.kind != "raise":
             torch_contexts.check_end(state)
         if state.graph.undressing and exit.kind != "raise":

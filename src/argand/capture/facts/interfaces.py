@@ -292,6 +292,7 @@ class GraphBuilder(Protocol):
     maybe_same: dict[int, torch.Tensor]
     known: list[TensorInfo]
     gradients: dict[int, torch.Tensor | None]
+    hooks: list[object]
     staying: dict[int, GraphBreak]
     writing: set[fx.Node]
     effectful: set[fx.Node]

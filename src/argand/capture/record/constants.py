@@ -72,6 +72,15 @@ def _attach(builder: GraphBuilder, result: object, call: _Call, path: tuple[int,
             _attach(builder, part, call, (*path, number))
 
 
+def copied(builder: GraphBuilder, real: torch.Tensor) -> object:
+    """The stand-in of a copy, made at each call, of a tensor that the graph holds: its values are known."""
+    with torch._C.DisableTorchFunction():
+        held = builder.constant(real)
+        if real.device.type == "cpu" and real.numel() <= _LIMIT:
+            remember(builder, builder.tensors[id(held)], real)
+        return builder.call(torch.Tensor.clone, (held,), {})
+
+
 def remember(builder: GraphBuilder, info: TensorInfo, value: torch.Tensor | Deferred) -> None:
     """`value` is what `info`'s tensor holds until the program writes to it."""
     info.constant = value

@@ -20,6 +20,7 @@ from argand.capture.facts.kinds import is_a, module_of
 from argand.capture.facts.typefacts import is_heap
 from argand.capture.facts.values.array_value import Traced
 from argand.capture.facts.words import words
+from argand.capture.record import constants
 from argand.capture.sizes import symbolic_ops
 
 _GUARDED_BYTES = 4096
@@ -177,5 +178,5 @@ def to_tensor(state: CaptureState, array: object, name: str) -> object:
     if name != "tensor":
         array.flags.writeable = False  # they would share memory: from here on the array cannot change
     with torch._C.DisableTorchFunction():
-        constant = state.graph.constant(torch.tensor(held))
-        return state.graph.call(torch.Tensor.clone, (constant,), {})
+        real = torch.tensor(held)
+    return constants.copied(state.graph, real)

@@ -86,6 +86,7 @@ class GraphBuilder:
         arguments: of the call that is being recorded.
         on_data: operations that values can make raise.
         gradients: id of a stand-in that the program made -> its `.grad`, where that was set.
+        hooks: those on tensors that the program made (`higher_order.hook_state.Later`).
         staying: storage of stand-ins that the graph must not return -> the break that this is.
     """
 
@@ -117,6 +118,7 @@ class GraphBuilder:
         self.dynamics: Dynamics | None = None
         self.on_data = OnData()
         self.gradients: dict[int, torch.Tensor | None] = {}
+        self.hooks: list[object] = []
         self.staying: dict[int, errors.GraphBreak] = {}
 
     # ---------------------------------------------------------------- inputs

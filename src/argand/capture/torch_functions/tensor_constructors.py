@@ -17,7 +17,7 @@ from argand.capture.facts.values.symbolic import SYMBOLIC
 from argand.capture.facts.words import words
 from argand.capture.metadata import metadata, numpy_scalars
 from argand.capture.metadata.special_calls import named, special
-from argand.capture.record import numpy_calls
+from argand.capture.record import constants, numpy_calls
 
 _T = torch.Tensor
 
@@ -76,7 +76,7 @@ def _of_numbers(builder: GraphBuilder, func: Function, data: object, args: Args,
             raise metadata.call_raises(func.__name__, error) from None
     if count < _MANY:
         return None
-    tensor = builder.call(_T.clone, (builder.constant(held),), {})
+    tensor = constants.copied(builder, held)
     device = kwargs.get("device")
     return tensor if device is None else builder.call(_T.to, (tensor, device), {})
 

@@ -13,6 +13,7 @@ from argand.capture.metadata.rules import RULES
 from argand.capture.torch_functions import hops
 from argand.capture.torch_functions.gradients import engine_runs
 from argand.capture.torch_functions.gradients.engine_runs import refused, require, tensors_of
+from argand.capture.torch_functions.higher_order import hook_state
 from argand.capture.torch_functions.torch_calls import handler
 
 _NAMES = (
@@ -36,6 +37,7 @@ def _grad(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> obje
     builder = state.graph
     if builder.graph is not builder.root:
         raise refused("It is called in a function that became a graph of its own.")
+    hook_state.check(state)
     outputs, inputs = tensors_of(state, given["outputs"]), tensors_of(state, given["inputs"])
     grads = given.get("grad_outputs")
     grads = None if grads is None else tensors_of(state, grads, True)

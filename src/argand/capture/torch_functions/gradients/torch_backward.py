@@ -20,6 +20,7 @@ from argand.capture.metadata.rules import RULES
 from argand.capture.torch_functions import hops
 from argand.capture.torch_functions.gradients import engine_runs
 from argand.capture.torch_functions.gradients.engine_runs import Reached, require, tensors_of
+from argand.capture.torch_functions.higher_order import hook_state
 from argand.capture.torch_functions.torch_calls import handler
 
 _NAMES = ("tensors", "grad_tensors", "retain_graph", "create_graph", "grad_variables", "inputs")
@@ -60,6 +61,7 @@ def _run(state: CaptureState, given: dict[str, object]) -> None:
     builder = state.graph
     if builder.graph is not builder.root:
         raise _refused("It is called in a function that became a graph of its own.")
+    hook_state.check(state)
     outputs = tensors_of(state, given["tensors"])
     grads = None if given.get("grad_tensors") is None else tensors_of(state, given["grad_tensors"], True)
     inputs = None if given.get("inputs") is None else tensors_of(state, given["inputs"])

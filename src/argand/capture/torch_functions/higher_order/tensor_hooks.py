@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import torch
 
-from argand import errors
 from argand.capture.facts.handlers import Args, Function, Kwargs
 from argand.capture.facts.interfaces import CaptureState
 from argand.capture.record.scopes import fixed_sizes, placeholder
 from argand.capture.torch_functions import hops
-from argand.capture.torch_functions.higher_order import subgraphs
+from argand.capture.torch_functions.higher_order import hook_state, subgraphs
 from argand.capture.torch_functions.torch_calls import handler
+from argand.capture.world import pending
 
 
 class Handle:
@@ -19,20 +19,12 @@ class Handle:
     argand_temporary = True
 
     def remove(self) -> None:
-        raise _refused("The handle of a hook is used; the hook exists only when the program runs.")
-
-
-def _refused(explanation: str) -> errors.GraphBreak:
-    return errors.graph_break(
-        kind="hook on a tensor",
-        context="Tensor.register_hook",
-        explanation=explanation,
-    )
+        raise hook_state.refused("The handle of a hook is used; the hook exists only when the program runs.")
 
 
 @handler(Handle.remove)
 def _remove(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> object:
-    raise _refused("The handle of a hook is used; the hook exists only when the program runs.")
+    raise hook_state.refused("The handle of a hook is used; the hook exists only when the program runs.")
 
 
 @handler(torch.Tensor.register_hook)
@@ -45,15 +37,19 @@ def _register_hook(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs
     builder = state.graph
     info = state.tensor_info(tensor)
     if not tensor.requires_grad or info.source is not None:
-        raise _refused("The hook is put on a tensor that exists outside the compiled function, or needs no gradient.")
+        raise hook_state.refused(
+            "The hook is put on a tensor from outside the compiled function, or that needs no gradient."
+        )
     fixed_sizes(builder, info)
     grad = subgraphs.leaf_like(tensor, False)
+    before = hook_state.reached(state, hook)
     with subgraphs.scope(state, "Tensor.register_hook") as scope:
         builder.register(grad, placeholder(scope.graph, "grad"), info.device)
-        with subgraphs.grad_mode(False):
+        with subgraphs.grad_mode(False), pending.watching(state) as watched:
             result = state.interpreter.call(hook, (grad,), {})
+    hook_state.note(state, hook, before, watched.ids)
     if result is not None and not (isinstance(result, torch.Tensor) and result.shape == tensor.shape):
-        raise _refused("The hook returns something else than a gradient of the same size, or None.")
+        raise hook_state.refused("The hook returns something else than a gradient of the same size, or None.")
     body = subgraphs.close(builder, scope, [] if result is None else [result])
     subgraphs.record(builder, hops.register_hook, [("hook_body", body)], [info, *scope.order], [])
     return Handle()

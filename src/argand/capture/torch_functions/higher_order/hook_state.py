@@ -1,0 +1,165 @@
+"""What a hook looks at when it runs, which is later than when it is captured: it must still be the same by then.
+
+What the compiled function made (containers, instances, cells) is compared part by part, what existed before it by what
+capture holds back for it. Attributes of objects that others write to after the graph are not seen.
+"""
+
+from __future__ import annotations
+
+import collections
+import functools
+import types
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from argand import errors
+from argand.capture.facts.interfaces import CaptureState
+from argand.capture.facts.kinds import held_items, is_a, namespace
+from argand.capture.facts.overlays import Shadow
+from argand.capture.world import pending
+
+_CONTAINERS = (list, dict, set, collections.deque, collections.OrderedDict,
+            collections.defaultdict)  # fmt: skip
+_OF_MODULES = frozenset(("_parameters", "_buffers", "_modules"))
+_MOST = 2000  # objects that are followed
+
+Parts = list[tuple[object, tuple[object, ...]]]
+
+
+@dataclass(slots=True, eq=False)
+class Later:
+    """A hook that has been captured.
+
+    Arguments:
+        hook: the callable.
+        parts: the objects that can be reached from it, and what each one held when it was captured.
+        outer: ids of objects from before the frame that it looked at; before: what was held back of them.
+        sequence: number of the root instruction that put it on a tensor.
+    """
+
+    hook: object
+    parts: Parts
+    outer: set[int]
+    before: dict[int, list[object]]
+    sequence: int
+
+
+def refused(explanation: str) -> errors.GraphBreak:
+    return errors.graph_break(kind="hook on a tensor", context="Tensor.register_hook", explanation=explanation)
+
+
+def note(state: CaptureState, hook: object, before: Parts, outer: set[int]) -> None:
+    """A hook was captured.
+
+    Raises:
+        GraphBreak: it changed something, or looked at what may be another thing when it runs.
+    """
+    if not _same(before, reached(state, hook)):
+        raise errors.graph_break(
+            kind="side effect in a subgraph",
+            context="Tensor.register_hook",
+            explanation="The function given to Tensor.register_hook changes an object outside of it.",
+        )
+    read = [state.object_by_id(number) for number in outer if not _of_module(state, number)]
+    if any(type(value) in _CONTAINERS for value in read) or any(
+        is_a(value, list | dict | set | collections.deque) for value, _ in before
+    ):
+        raise refused("The hook reads a container that may hold something else by the time it runs.")
+    held = {number: kept for number, kept in _held_back(state).items() if number in outer}
+    state.graph.hooks.append(Later(hook, before, outer, held, state.interpreter.number))
+
+
+def check(state: CaptureState, goes_on: bool = False) -> None:
+    """Where gradients are computed, and where the graph ends.
+
+    Arguments:
+        goes_on: the compiled function does, behind a graph break, and may change what is its own.
+
+    Raises:
+        GraphBreak: something that a hook looked at is not what it was.
+    """
+    for later in state.graph.hooks:
+        assert isinstance(later, Later)
+        now = {number: kept for number, kept in _held_back(state).items() if number in later.outer}
+        same = now.keys() == later.before.keys() and all(_alike(now[each], later.before[each]) for each in now)
+        own = goes_on and any(not _lasting(part) for part, _ in later.parts)
+        if not same or own or not _same(later.parts, reached(state, later.hook)):
+            stop = refused("What the hook reads may change between the line that registers it and its run.")
+            stop.sequence = later.sequence
+            raise stop
+
+
+def reached(state: CaptureState, hook: object) -> Parts:
+    """What hangs together with a hook, of what the compiled function made, and what each part holds.
+
+    Raises:
+        GraphBreak: it is too much.
+    """
+    walked: Parts = []
+    seen: set[int] = set()
+    todo = [hook]
+    while todo:
+        value = todo.pop()
+        if id(value) in seen:
+            continue
+        seen.add(id(value))
+        parts = _parts(state, value)
+        if parts:
+            walked.append((value, parts))
+            todo.extend(parts)
+        if len(walked) > _MOST:
+            raise refused("The hook can reach more objects than are followed.")
+    return walked
+
+
+def _parts(state: CaptureState, value: object) -> tuple[object, ...]:
+    if is_a(value, types.FunctionType):
+        return (*(value.__closure__ or ()), *(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values())
+    if is_a(value, types.MethodType):
+        return value.__self__, value.__func__
+    if is_a(value, types.CellType):
+        if id(value) in state.interpreter.cell_values:
+            return (state.interpreter.cell_values[id(value)],)
+        try:
+            return (value.cell_contents,)
+        except ValueError:
+            return ()
+    if type(value) is functools.partial:
+        return value.func, *value.args, *value.keywords.values()
+    if state.is_outer(value) or is_a(value, type | types.ModuleType) or state.interpreter.is_tensor(value):
+        return ()
+    if is_a(value, list | tuple | dict | set | frozenset | collections.deque):
+        return tuple(held_items(value))
+    attributes = namespace(value)
+    return () if attributes is None else tuple(held_items(attributes))
+
+
+def _lasting(part: object) -> bool:
+    """Whether what is reached can only ever hold what it does."""
+    return is_a(part, tuple | frozenset | types.FunctionType | types.MethodType | functools.partial)
+
+
+def _same(before: Parts, after: Parts) -> bool:
+    return len(before) == len(after) and all(
+        a is b and _alike(ours, theirs) for (a, ours), (b, theirs) in zip(before, after)
+    )
+
+
+def _of_module(state: CaptureState, number: int) -> bool:
+    source = state.outer.get(number)
+    return source is not None and getattr(source, "key", None) in _OF_MODULES
+
+
+def _held_back(state: CaptureState) -> dict[int, list[object]]:
+    """By id of the object: what is held back of it."""
+    held: dict[int, list[object]] = {}
+    for entry in pending.pending(state):
+        if isinstance(entry, Shadow):
+            held[id(entry.original)] = list(held_items(entry.shadow))
+        else:
+            held[id(entry.obj)] = list(held_items(entry.values))
+    return held
+
+
+def _alike(now: Sequence[object], before: Sequence[object]) -> bool:
+    return len(now) == len(before) and all(a is b for a, b in zip(now, before))

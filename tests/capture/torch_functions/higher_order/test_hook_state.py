@@ -1,0 +1,140 @@
+"""Hooks on tensors see what is so when they run, not when they were put there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+import argand
+
+
+def _loop_variable(x: torch.Tensor) -> torch.Tensor:
+    y = x * 2
+    for factor in (2.0, 3.0):
+        y.register_hook(lambda grad: grad * factor)  # noqa: B023 - the variable's last value counts
+    return y.sin()
+
+
+def _assigned_later(x: torch.Tensor) -> torch.Tensor:
+    factor = 2.0
+    y = x * 2
+    y.register_hook(lambda grad: grad * factor)
+    z = y.sin()
+    factor = 5.0
+    return z
+
+
+def _list_filled_later(x: torch.Tensor) -> torch.Tensor:
+    factors = [2.0]
+    y = x * 2
+    y.register_hook(lambda grad: grad * sum(factors))
+    factors.append(4.0)
+    return y.sin()
+
+
+def _two_that_talk(x: torch.Tensor) -> torch.Tensor:
+    """What captum's DeepLift does: one hook hands the gradient to another."""
+    seen: dict[str, torch.Tensor] = {}
+
+    def first(grad: torch.Tensor) -> None:
+        seen["grad"] = grad
+
+    y = x * 2
+    y.register_hook(lambda grad: grad * seen["grad"] if seen else None)
+    z = y.sin()
+    z.register_hook(first)
+    return z * 3
+
+
+class Holder:
+    factor = 2.0
+
+
+def _instance_changed_later(x: torch.Tensor) -> torch.Tensor:
+    holder = Holder()
+    y = x * 2
+    y.register_hook(lambda grad: grad * holder.factor)
+    holder.factor = 7.0
+    return y.sin()
+
+
+def _gradient_inside(x: torch.Tensor) -> torch.Tensor:
+    factors = [2.0]
+    y = x * 2
+    y.register_hook(lambda grad: grad * sum(factors))
+    factors.append(4.0)
+    return torch.autograd.grad(y.sin().sum(), x)[0]
+
+
+def _still(x: torch.Tensor) -> torch.Tensor:
+    factors, holder = (2.0, 3.0), Holder()
+    y = x * 2
+    y.register_hook(lambda grad: grad * sum(factors) * holder.factor)
+    return y.sin()
+
+
+def _gradient(f: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
+    x = torch.linspace(0.1, 1.0, 3).requires_grad_()
+    result = f(x)
+    if result.requires_grad:
+        result.sum().backward()
+        assert x.grad is not None
+        return x.grad
+    return result
+
+
+@pytest.mark.parametrize(
+    "f",
+    [_loop_variable, _assigned_later, _list_filled_later, _two_that_talk, _instance_changed_later, _gradient_inside,
+     _still],
+)  # fmt: skip
+@pytest.mark.parametrize("backend", ["eager", "native"])
+def test_as_eager(f: Callable[[torch.Tensor], torch.Tensor], backend: str) -> None:
+    want, compiled = _gradient(f), argand.compile(f, backend=backend)
+    for _ in range(3):
+        torch.testing.assert_close(_gradient(compiled), want)
+
+
+def test_what_does_not_change_stays_in_one_graph() -> None:
+    assert torch.equal(_gradient(argand.compile(_still, fullgraph=True, backend="eager")), _gradient(_still))
+
+
+def test_container_from_outside() -> None:
+    """It is filled by a hook of a part that is not compiled."""
+    seen: list[torch.Tensor] = []
+
+    def f(x: torch.Tensor) -> torch.Tensor:
+        y = x * 2
+        y.register_hook(lambda grad: grad * seen[-1] if seen else None)
+        return y.sin()
+
+    def gradient(call: Callable[..., Any]) -> torch.Tensor:
+        seen.clear()
+        x = torch.linspace(0.1, 1.0, 3).requires_grad_()
+        z = call(x)
+        z.register_hook(seen.append)
+        (z * 3).sum().backward()
+        assert x.grad is not None
+        return x.grad
+
+    want, compiled = gradient(f), argand.compile(f, backend="eager")
+    for _ in range(3):
+        torch.testing.assert_close(gradient(compiled), want)
+
+
+def test_attribute_written_after_the_hook_was_put() -> None:
+    holder = Holder()
+
+    def f(x: torch.Tensor) -> torch.Tensor:
+        holder.factor = 2.0
+        y = x * 2
+        y.register_hook(lambda grad: grad * holder.factor)
+        holder.factor = 3.0
+        return y.sin()
+
+    want, compiled = _gradient(f), argand.compile(f, backend="eager")
+    for _ in range(3):
+        torch.testing.assert_close(_gradient(compiled), want)
