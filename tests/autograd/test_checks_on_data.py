@@ -103,3 +103,16 @@ def test_valid_data_passes() -> None:
 
     x = torch.eye(3) * 2 + 0.1
     assert torch.allclose(argand.compile(program, fullgraph=True)(x), program(x))
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_classes_of_a_transposed_tensor_lie_row_by_row(backend: str, dynamic: bool | None) -> None:
+    def program(x: torch.Tensor) -> torch.Tensor:
+        return F.one_hot(x.abs().long(), 10)
+
+    compiled = argand.compile(program, backend=backend, dynamic=dynamic)
+    for rows in (3, 4, 5):
+        x = torch.arange(float(rows * 2)).reshape(2, rows).t() % 9
+        got, want = compiled(x), program(x)
+        assert torch.equal(got, want) and got.stride() == want.stride()

@@ -270,3 +270,32 @@ def test_a_fused_step_after_accumulation_and_clipping(backend: str) -> None:
         norms = [run([torch.randn(3, 4), torch.randn(3, 4)]) for _ in range(5)]
         results.append([*norms, *[p.detach() for p in model.parameters()]])
     torch.testing.assert_close(results[1], results[0], rtol=1e-4, atol=1e-6)
+
+
+WRITES: dict[str, Callable[[list[torch.Tensor]], Any]] = {
+    "unary": lambda t: torch._foreach_neg_(t),
+    "number": lambda t: torch._foreach_mul_(t, 2),
+    "lists": lambda t: torch._foreach_add_(t, [one * 2 for one in t]),
+    "lerp": lambda t: torch._foreach_lerp_(t, [one * 2 for one in t], 0.5),
+    "scaled": lambda t: torch._foreach_addcmul_(t, [one * 2 for one in t], [one + 1 for one in t], 0.5),
+    "copy": lambda t: torch._foreach_copy_(t, [one * 2 for one in t]),
+    "zero": lambda t: torch._foreach_zero_(t),
+}
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "native"])
+@pytest.mark.parametrize("name", WRITES)
+def test_autograd_hears_of_writes_to_lists_of_tensors(name: str, backend: str) -> None:
+    """A backward that has kept one of them is refused afterwards, as it would compute with other values."""
+
+    def step(x: torch.Tensor, y: torch.Tensor) -> None:
+        WRITES[name]([x, y.data])
+
+    for wrap in (lambda fn: fn, lambda fn: argand.compile(fn, backend=backend)):
+        w, x, y = torch.ones(3, requires_grad=True), torch.full((3,), 2.0), torch.full((3,), 3.0)
+        kept, unnoticed = (w * x).sum(), (w * y).sum()
+        wrap(step)(x, y)
+        assert x._version == 1 and y._version == 0
+        unnoticed.backward()
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            kept.backward()

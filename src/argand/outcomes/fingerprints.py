@@ -8,7 +8,7 @@ import marshal
 import os
 import sys
 import types
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Any, Final
 
 FLAT: Final = 2
@@ -22,8 +22,12 @@ _C_PARTS: Final = (
     types.GetSetDescriptorType,
     types.MemberDescriptorType,
 )
-_namespace: Any = type.__dict__["__dict__"].__get__
-_mro: Any = type.__dict__["__mro__"].__get__
+namespace_of: Final[Callable[[type], types.MappingProxyType[str, Any]]] = type.__dict__["__dict__"].__get__
+mro_of: Final[Callable[[type], tuple[type, ...]]] = type.__dict__["__mro__"].__get__
+"""`__mro__` of a class, past any of its metaclass, as those below."""
+module_of: Final[Callable[[Any], Any]] = type.__dict__["__module__"].__get__
+qualname_of: Final[Callable[[type], str]] = type.__dict__["__qualname__"].__get__
+_flags: Final[Callable[[type], int]] = type.__dict__["__flags__"].__get__
 _COPIER = "__slotnames__"  # CPython puts it into a class when an object of it is first copied or pickled
 _COUNTING = "torch._dynamo.mutation_guard"  # once imported, it wraps two methods of nn.Module to count modules
 _COUNTED = "___needs_generation_tag_patch"  # what it leaves there besides
@@ -98,7 +102,7 @@ def _plain_text(value: object) -> str:
 
 def name_of(cls: type) -> str:
     """Module and qualified name of a class."""
-    return f"{cls.__module__}.{cls.__qualname__}"
+    return f"{module_of(cls)}.{qualname_of(cls)}"
 
 
 class Classes:
@@ -115,7 +119,7 @@ class Classes:
 
     def digest(self, cls: type) -> str | None:
         """None where a value cannot be told from another."""
-        texts = [self._text(klass) for klass in _mro(cls)]
+        texts = [self._text(klass) for klass in mro_of(cls)]
         known = [text for text in texts if text is not None]
         return digest("\n".join(known).encode()) if len(known) == len(texts) else None
 
@@ -126,8 +130,8 @@ class Classes:
 
     def _namespace_text(self, klass: type) -> str | None:
         parts = [name_of(klass)]
-        fixed = not klass.__flags__ & _HEAP or klass.__flags__ & _IMMUTABLE
-        for name, value in () if fixed else sorted(_namespace(klass).items(), key=lambda item: str(item[0])):
+        fixed = not _flags(klass) & _HEAP or _flags(klass) & _IMMUTABLE
+        for name, value in () if fixed else sorted(namespace_of(klass).items(), key=lambda item: str(item[0])):
             if type(name) is not str or name in (_COPIER, _COUNTED):
                 continue
             asked = self.names is None or name in self.names
@@ -158,7 +162,7 @@ def _member_text(value: Any) -> str | None:
         return f"{cls.__name__} {value.__objclass__.__qualname__}.{value.__name__}"
     if cls is types.BuiltinFunctionType:
         return f"builtin {value.__module__}.{value.__qualname__}"
-    if isinstance(value, type):
+    if issubclass(cls, type):
         return f"class {name_of(value)}"
     if cls is types.ModuleType:
         return f"module {value.__name__}"
@@ -183,7 +187,7 @@ def _uncounted(function: types.FunctionType) -> types.FunctionType:
 
 def of_plain_objects(cls: type) -> bool:
     """Whether objects of a class hold nothing but attributes: no C code but `object`'s keeps state in them."""
-    return all(klass is object or klass.__flags__ & _HEAP for klass in _mro(cls)) and not cls.__flags__ & _IMMUTABLE
+    return all(klass is object or _flags(klass) & _HEAP for klass in mro_of(cls)) and not _flags(cls) & _IMMUTABLE
 
 
 Stamp = tuple[str, int, int, str]

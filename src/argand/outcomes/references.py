@@ -62,12 +62,14 @@ class Checks:
         functions: (row, digest of the function, row of its globals).
         codes: (row, digest of the code object).
         classes: (row, names that matter or None, digest of the class).
+        registered: (row of a class, row of an abstract one that it does not derive from).
         modules: names of those that they come from.
     """
 
     functions: list[tuple[int, str, int]] = field(default_factory=list)
     codes: list[tuple[int, str]] = field(default_factory=list)
     classes: list[tuple[int, tuple[str, ...] | None, str]] = field(default_factory=list)
+    registered: list[tuple[int, int]] = field(default_factory=list)
     modules: set[str] = field(default_factory=set)
 
 
@@ -143,9 +145,9 @@ class Describer:
         classes = self._classes.setdefault(wanted, fingerprints.Classes(names if names is None else set(names)))
         found = classes.digest(cls)
         if found is None:
-            raise Unstorable(f"what class {cls.__qualname__} holds cannot be told from other values")
+            raise Unstorable(f"what class {fingerprints.qualname_of(cls)} holds cannot be told from other values")
         self.checks.classes.append((self.row(cls), wanted, found))
-        for klass in cls.__mro__:
+        for klass in fingerprints.mro_of(cls):
             self._note_module(klass)
 
     def _check_function(self, function: types.FunctionType, number: int) -> None:
@@ -155,8 +157,9 @@ class Describer:
             self._note_module(function)
 
     def _note_module(self, held: types.FunctionType | type) -> None:
-        if type(held.__module__) is str and not held.__module__.startswith("argand."):  # `environment` knows these
-            self.checks.modules.add(held.__module__)
+        home = held.__module__ if type(held) is types.FunctionType else fingerprints.module_of(held)
+        if type(home) is str and not home.startswith("argand."):  # `environment` knows these
+            self.checks.modules.add(home)
 
     def _describe(self, obj: Any) -> Row:
         cls = type(obj)
@@ -271,7 +274,9 @@ class Describer:
         if cls in DESCRIPTORS:
             return ("raw", self.row(obj.__objclass__), obj.__name__)
         if cls is types.FunctionType or issubclass(cls, type):
-            home, name = obj.__module__, obj.__qualname__
+            of_class = issubclass(cls, type)
+            home = fingerprints.module_of(obj) if of_class else obj.__module__
+            name = fingerprints.qualname_of(obj) if of_class else obj.__qualname__
             found = reached(home, name) if type(home) is str and type(name) is str else None
             if found is obj:
                 return ("path", home, name, ())
@@ -339,13 +344,11 @@ def reached(home: str, name: str) -> Any:
     for part in name.split("."):
         if found is None:
             return None
-        namespace = getattr(found, "__dict__", {})
-        if part in namespace:
-            found = namespace[part]
-        elif isinstance(found, type):
-            found = next((vars(base)[part] for base in found.__mro__ if part in vars(base)), None)
+        if issubclass(type(found), type):
+            namespaces = map(fingerprints.namespace_of, fingerprints.mro_of(found))
+            found = next((namespace[part] for namespace in namespaces if part in namespace), None)
         else:
-            found = None
+            found = getattr(found, "__dict__", {}).get(part)
         if isinstance(found, staticmethod | classmethod):
             found = found.__func__
     return found
@@ -391,7 +394,7 @@ def _within(found: Any, wanted: object) -> tuple[tuple[Any, ...], ...] | None:
 
 def _held_by_module(obj: object) -> Row | None:
     """An object that the module of its class holds under a name."""
-    home = type(obj).__module__
+    home = fingerprints.module_of(type(obj))
     for name, value in vars(sys.modules.get(home, types)).items():
         if value is obj:
             return ("path", home, name, ())

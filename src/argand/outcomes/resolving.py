@@ -118,8 +118,11 @@ class Resolver:
         for number, names, known in checks.classes:
             cls = self.object(number)
             asked = classes.setdefault(names, fingerprints.Classes(None if names is None else set(names)))
-            if not isinstance(cls, type) or asked.digest(cls) != known:
-                raise Mismatch(f"class {getattr(cls, '__qualname__', cls)} is another than it was")
+            if not issubclass(type(cls), type) or asked.digest(cls) != known:
+                raise Mismatch(f"{self.rows[number]} is another than it was")
+        for number, base in checks.registered:
+            if not issubclass(self.object(number), self.object(base)):
+                raise Mismatch(f"{self.rows[number]} is not registered with {self.rows[base]}")
 
     # ---------------------------------------------------------------- places
 
@@ -312,7 +315,8 @@ def _own_dict(_: Frame, value: Any) -> Any:
 
 
 def _type_attribute(_: Frame, cls: Any, name: str) -> Any:
-    return next(vars(base)[name] for base in cls.__mro__ if name in vars(base))
+    namespaces = map(fingerprints.namespace_of, fingerprints.mro_of(cls))
+    return next(namespace[name] for namespace in namespaces if name in namespace)
 
 
 def _item(_: Frame, value: Any, index: int) -> Any:

@@ -18,7 +18,7 @@ import torch
 from argand import events
 from argand._core import _C
 from argand.config import config
-from argand.errors import ArgandError, ToolchainError
+from argand.errors import ToolchainError
 from argand.graph import compat
 from argand.outcomes import fingerprints, records
 from argand.outcomes.references import Unstorable
@@ -26,7 +26,7 @@ from argand.outcomes.resumed import PARTS, unlabelled
 from argand.runtime import cache
 from argand.runtime.environment import current_gpu, environment, replaced
 
-FORMAT: Final = 3
+FORMAT: Final = 4
 _MOST: Final = 16
 """Records of one code object; the oldest go."""
 _LARGEST: Final = 32 << 20
@@ -75,7 +75,7 @@ class Store:
             try:
                 with events.span("load_outcome", "capture", function=info.code.co_name):
                     entry = records.installed(record, info, region, label())
-            except (records.Mismatch, ArgandError, ValueError, RecursionError) as error:
+            except Exception as error:  # a metaclass of the program's is asked, and may answer anything
                 text = str(error)
                 events.emit("cache", "capture", text, outcome="mismatch", level="outcome", reason=text)
                 continue
@@ -122,7 +122,7 @@ class Store:
 
 
 def _same(one: records.Record, other: records.Record) -> bool:
-    parts = ("rows", "calls", "files", "functions", "codes", "classes")
+    parts = ("rows", "calls", "files", "functions", "codes", "classes", "registered")
     return all(one[part] == other[part] for part in parts)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 import torch
 
@@ -21,3 +21,6 @@ CHECKS: dict[Any, Callable[..., None]] = {
     torch.ops.aten.one_hot.default: _one_hot,
 }
 """Function of torch → what is to be recorded before its call, with its arguments."""
+
+ROW_MAJOR: Final = frozenset(CHECKS)
+"""Functions whose results lie row by row, where what torch computes of stand-ins lies as the argument does."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -62,6 +62,11 @@ _BINARY: dict[str, Callable[..., Any]] = {
 }
 
 
+def _written(targets: Sequence[torch.Tensor]) -> None:
+    """The op wrote to these. Eager's raises their versions, and nothing does so for what is called in its place."""
+    compat.written_in_place([target for target in targets if not target.is_inference()])
+
+
 def _one_by_one(call: Callable[..., Any], lists: int) -> Handler:
     """A handler for an op whose first `lists` arguments go tensor by tensor, or are the same for each."""
 
@@ -74,7 +79,7 @@ def _one_by_one(call: Callable[..., Any], lists: int) -> Handler:
             return tracer.record(func, args, kwargs)  # which raises eager's error
         with tracer:
             made = [call(*row, **bound) for row in zip(*columns)]
-        return None if func._schema.is_mutable else made
+        return _written(given[0]) if func._schema.is_mutable else made
 
     return trace
 
@@ -96,7 +101,7 @@ def _scaled(call: Callable[..., Any]) -> Handler:
             return tracer.record(func, args, kwargs)
         with tracer:
             made = [call(*row, value=scale) for *row, scale in zip(*lists, scales)]
-        return None if func._schema.is_mutable else made
+        return _written(lists[0]) if func._schema.is_mutable else made
 
     return trace
 
@@ -116,11 +121,13 @@ def _copy(tracer: Recorder, func: Any, args: tuple[Any, ...], kwargs: dict[str, 
         raise RuntimeError("_foreach_copy_ expects lists of one length")
     for target, source in zip(targets, sources):
         tracer.run(aten.copy_.default, (target, source), {})
+    _written(targets)
 
 
 def _zero(tracer: Recorder, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     for target in args[0]:
         tracer.run(aten.zero_.default, (target,), {})
+    _written(args[0])
 
 
 def _powers(tracer: Recorder, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

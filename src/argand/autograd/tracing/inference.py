@@ -11,7 +11,7 @@ from torch import fx
 from argand import collector
 from argand.autograd.ops import custom, recurrent
 from argand.autograd.ops.attention import ATTENTION, with_cheap_mask
-from argand.autograd.ops.data_checks import CHECKS
+from argand.autograd.ops.data_checks import CHECKS, ROW_MAJOR
 from argand.autograd.recording.bases import Bases
 from argand.autograd.recording.inputs import InputBuilder
 from argand.autograd.tracing.outputs import finish
@@ -126,6 +126,8 @@ def run_graph(
             if tracer.whole_backwards:
                 made = custom.stands_for(node.target, args, kwargs)
             env[node] = _call(node, node.target, args, kwargs) if made is None else made
+            if node.target in ROW_MAJOR:
+                env[node] = _call(node, torch.Tensor.contiguous, (env[node],), {})
         elif op == "placeholder":
             env[node] = next(remaining) if not node.target.startswith("*") else _rest(node, remaining)
         elif op == "call_method":

@@ -215,11 +215,43 @@ def rerun_on_error(builder: GraphBuilder) -> bool:
 
 
 def written(builder: GraphBuilder, info: TensorInfo, func: Function | None = None, args: Args = ()) -> None:
-    """The graph writes to a tensor, by this call. Raises GraphBreak as `changes_outside` does."""
-    if builder.on_data.outside or func in _OF_AUTOGRAD or not _exists_outside(builder, info):
+    """The graph writes to a tensor, by this call. Raises GraphBreak as `check` and `changes_outside` do."""
+    refusable = _may_be_refused(builder, info, args) or _may_overlap(builder, info, args)
+    if (builder.on_data.outside and not refusable) or func in _OF_AUTOGRAD or not _exists_outside(builder, info):
+        return
+    if refusable:
+        raises(builder, "a write to an input" if func is None else _name(func))
+    if builder.on_data.outside:
         return
     if not repeatable_writes.repeatable(builder, info, func, args):
         changes_outside(builder, "an input that is written to")
+
+
+def _may_be_refused(builder: GraphBuilder, info: TensorInfo, args: Args) -> bool:
+    """Whether eager may refuse a write for what an input is to autograd, which guards do not ask.
+
+    It may be a view of a leaf, one of several views that one operation made, a view made while grad mode was off, or a
+    tensor of inference mode.
+    """
+    if torch.is_inference_mode_enabled():
+        return False
+    if torch.is_grad_enabled() and any(
+        isinstance(arg, torch.Tensor) and arg.requires_grad for arg in (info.tensor, *args)
+    ):
+        return True
+    written_to = builder.inputs if info.source is None else (info,)
+    return any(isinstance(other.real, torch.Tensor) and other.real.is_inference() for other in written_to)
+
+
+def _may_overlap(builder: GraphBuilder, info: TensorInfo, args: Args) -> bool:
+    """Whether eager may refuse a write because what is read lies in part where it writes, and the program would notice:
+    guards do not ask how inputs lie to each other."""
+    others = [builder.tensors[id(arg)] for arg in args if id(arg) in builder.tensors and arg is not info.tensor]
+    return (
+        bool(others)
+        and any(map(_noticed, builder.state.interpreter.frames))
+        and any(_exists_outside(builder, other) for other in others)
+    )
 
 
 def changes_outside(builder: GraphBuilder, name: str) -> None:

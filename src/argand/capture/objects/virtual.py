@@ -12,7 +12,7 @@ from argand import errors
 from argand.capture.facts.frames import NULL
 from argand.capture.facts.handlers import Function
 from argand.capture.facts.interfaces import Interpreter
-from argand.capture.facts.kinds import is_a
+from argand.capture.facts.kinds import is_a, mro_of
 from argand.capture.facts.sources import CallSource, ConstSource, DictItemSource, instance_dict
 from argand.capture.facts.typefacts import is_heap
 from argand.capture.facts.unregistered import Unregistered
@@ -35,10 +35,8 @@ def answer(interp: Interpreter, question: Function, value: object, cls: object, 
     if is_a(base, abc.ABCMeta):
         interp.types.namespaces.ask(base)
     result = bool(interp.unread(question, value, base))
-    if result and is_a(base, abc.ABCMeta) and is_a(cls, type) and all(one is not base for one in cls.__mro__):
-        interp.state.guards.registered.append((cls, base))
-    if not result and type(base) is not type and is_a(cls, type):
-        note(interp, cls, base)
+    if type(base) is not type and is_a(cls, type):
+        note(interp, cls, base, result)
     return result
 
 
@@ -86,11 +84,18 @@ def undecided(base: type, why: str) -> errors.GraphBreak:
     )
 
 
-def note(interp: Interpreter, cls: type, base: Any) -> None:
-    """The program was told that `cls` is no subclass of `base`."""
+def note(interp: Interpreter, cls: type, base: Any, is_subclass: bool) -> None:
+    """The program was told whether `cls` is a subclass of `base`."""
     if not issubclass(type(base), abc.ABCMeta):
         return
     if id(cls) in interp.local_classes or id(base) in interp.local_classes:
+        return
+    if is_subclass:
+        pairs = interp.state.guards.registered
+        if not any(base is one for one in mro_of(cls)) and not any(
+            one is cls and other is base for one, other in pairs
+        ):
+            pairs.append((cls, base))
         return
     unregistered = interp.unregistered
     if unregistered is None:

@@ -93,7 +93,8 @@ class GuardSet:
         self.of_process = ""
         """What the capture relies on that is another in each process, if anything: hashes of texts, addresses."""
         self.registered: list[tuple[type, type]] = []
-        """Classes that were found to be registered with abstract ones: for good, in this process."""
+        """Classes and abstract ones of theirs that they do not derive from: nobody can take a registration back, but
+        another process may not have made it."""
         self.locate: Callable[[], tuple[CodeType, int] | None] | None = None
         self.positions: dict[str, tuple[CodeType, int]] = {}  # by label, filled by build()
 

@@ -77,8 +77,19 @@ def _is_namespace(state: CaptureState, obj: object) -> bool:
 
 
 def _tensors(state: CaptureState) -> None:
-    """A tensor argument that is changed in place shares no memory with another one."""
-    mutated = [info for info in state.graph.mutated.values() if info.source is not None and _argument(info.source)]
+    """A tensor argument that is changed in place, also through a view, shares memory with the same others."""
+    if not state.graph.mutated:
+        return
+    with torch._C.DisableTorchFunction():
+        memory = {_memory(info.tensor) for info in state.graph.mutated.values()}
+        mutated = [
+            info
+            for info in state.graph.inputs
+            if isinstance(info.tensor, torch.Tensor)  # not a number that varies
+            and (_memory(info.tensor) in memory or id(info.tensor) in state.graph.mutated)
+            and info.source is not None
+            and _argument(info.source)
+        ]
     if not mutated:
         return
     ids = {id(info) for info in mutated}
@@ -93,6 +104,10 @@ def _tensors(state: CaptureState) -> None:
     reals = [info.real for info in (*mutated, *others) if info.real is not None]
     check = functools.partial(same_sharing, len(mutated), sharing(len(mutated), reals))
     state.guards.add(None, "python", check, sources, label="NO_ALIASING", shown=False)
+
+
+def _memory(tensor: torch.Tensor) -> int:
+    return tensor.untyped_storage()._cdata
 
 
 def _argument(source: Source) -> bool:

@@ -273,8 +273,8 @@ def _singledispatch(interp: Interpreter, fn: Function, args: list[object], kwarg
     if implementation is NULL:
         implementation = interp.unread(functools._find_impl, cls, known)  # type: ignore[attr-defined]
         for base in known:
-            if is_a(base, type) and not issubclass(cls, base):
-                virtual.note(interp, cls, base)
+            if is_a(base, type):
+                virtual.note(interp, cls, base, issubclass(cls, base))
     return interp.call(implementation, args, kwargs)
 
 

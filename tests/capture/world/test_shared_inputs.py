@@ -1,0 +1,167 @@
+"""Inputs of one call lie to each other in another way than those of the call that was captured."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+import argand
+
+Inputs = tuple[torch.Tensor, torch.Tensor]
+
+
+def by_slice(x, y):
+    x[1:].add_(1)
+    return y * 2
+
+
+def by_view(x, y):
+    x.view(-1).mul_(2)
+    return y * 2
+
+
+def by_view_as_result(x, y):
+    torch.add(x, 1, out=x[:])
+    return y * 2
+
+
+def by_item(x, y):
+    x[0] = 5
+    return y * 2
+
+
+def by_detached(x, y):
+    x.detach().add_(1)
+    return y * 2
+
+
+def by_data(x, y):
+    y.data.add_(x)
+    return x * 2
+
+
+def by_both(x, y):
+    x.data.add_(1)
+    y.detach().add_(x)
+    return x * 2
+
+
+def by_copies(x, y):
+    x.detach().copy_(y)
+    y.data.add_(x)
+    return x * 2
+
+
+def apart() -> Inputs:
+    return torch.arange(4.0) - 1, torch.arange(4.0)
+
+
+def one() -> Inputs:
+    x = torch.arange(4.0) - 1
+    return x, x
+
+
+def view() -> Inputs:
+    x = torch.arange(4.0) - 1
+    return x, x.view(4)
+
+
+def shown(fn: Callable[..., Any], inputs: Inputs) -> Any:
+    try:
+        result = fn(*inputs)
+    except RuntimeError as error:
+        result = str(error)
+    return [t.tolist() if isinstance(t, torch.Tensor) else t for t in (result, *inputs)]
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])
+@pytest.mark.parametrize(
+    "fn", [by_slice, by_view, by_view_as_result, by_item, by_detached, by_data, by_both, by_copies]
+)
+def test_writes_through_views_are_seen_by_inputs_that_share_memory_later(fn: Callable[..., Any], backend: str) -> None:
+    compiled = argand.compile(fn, backend=backend)
+    for inputs in (apart, one, view, apart):
+        assert shown(compiled, inputs()) == shown(fn, inputs())
+
+
+def test_written_inputs_beside_numbers_that_vary() -> None:
+    def fn(x, n):
+        x[0] = n
+        return x * n
+
+    compiled = argand.compile(fn, backend="eager", fullgraph=True)
+    for n in (3, 4, 5):
+        assert torch.equal(compiled(torch.ones(4), n), fn(torch.ones(4), n))
+
+
+def copied(x, y):
+    x.copy_(y)
+
+
+def added(x, y):
+    x.mul_(2)
+    y.sub_(x)
+
+
+def as_result(x, y):
+    torch.mul(y, 2, out=x)
+
+
+def set_item(x, y):
+    x[:] = y
+
+
+def alone(x, y):
+    y.add_(1)
+    x.add_(1)
+
+
+def through_a_view(x, y):
+    x[0] = y[1]
+
+
+def handled(write: Callable[..., None]) -> Callable[..., Any]:
+    def fn(x, y):
+        try:
+            write(x, y)
+        except RuntimeError as error:
+            return str(error)
+        return x * 2
+
+    return fn
+
+
+def overlapping() -> Inputs:
+    base = torch.arange(5.0) - 1
+    return base[1:], base[:-1]
+
+
+def of_a_leaf() -> Inputs:
+    return torch.arange(4.0, requires_grad=True).view(4), torch.arange(4.0)
+
+
+def one_of_several() -> Inputs:
+    return torch.ones(2, 4, requires_grad=True).mul(1).unbind()[0], torch.arange(4.0)
+
+
+def made_without_grad() -> Inputs:
+    base = torch.ones(4, requires_grad=True) * 1
+    with torch.no_grad():
+        return base.view(4), torch.arange(4.0)
+
+
+def of_inference() -> Inputs:
+    with torch.inference_mode():
+        return torch.ones(4), torch.arange(4.0)
+
+
+@pytest.mark.parametrize("backend", ["eager", "native"])
+@pytest.mark.parametrize("write", [copied, added, as_result, set_item, alone, through_a_view])
+def test_writes_that_eager_refuses_reach_the_handler(write: Callable[..., None], backend: str) -> None:
+    fn = handled(write)
+    compiled = argand.compile(fn, backend=backend)
+    for inputs in (apart, overlapping, of_a_leaf, one_of_several, made_without_grad, of_inference, one, apart):
+        assert shown(compiled, inputs()) == shown(fn, inputs())

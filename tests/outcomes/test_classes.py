@@ -1,0 +1,127 @@
+"""Classes that were registered with abstract ones, or had another metaclass, where an outcome was made."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+import argand
+from outcomes.processes import STORED, Program
+
+TEXT = """
+import abc
+import collections.abc
+import functools
+
+class Abstract(abc.ABC):
+    pass
+
+class Derived(Abstract):
+    pass
+
+class Mine:
+    pass
+
+@functools.singledispatch
+def times(value):
+    return 2.0
+
+@times.register(Abstract)
+def _(value):
+    return 3.0
+
+MINE = Mine()
+
+def by_class(x):
+    return x + 1 if issubclass(Mine, Derived) else x - 1
+
+def by_object(x):
+    return x + 1 if isinstance(MINE, (int, Derived)) else x - 1
+
+def by_match(x):
+    match MINE:
+        case collections.abc.Sequence():
+            return x + 1
+    return x - 1
+
+def by_dispatch(x):
+    return x * times(MINE)
+
+def of_library(x):
+    return x + 1 if isinstance({}, collections.abc.Mapping) else x - 1
+"""
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Path) -> Iterator[None]:
+    with argand.config.patch({**STORED, "cache_dir": str(tmp_path / "cache")}):
+        yield
+
+
+@pytest.mark.parametrize(
+    "name, registered",
+    [
+        ("by_class", "Derived"),
+        ("by_object", "Derived"),
+        ("by_match", "collections.abc.Sequence"),
+        ("by_dispatch", "Abstract"),
+        ("of_library", ""),
+    ],
+)
+def test_registrations_are_asked_for_again(tmp_path: Path, name: str, registered: str) -> None:
+    program, x = Program(tmp_path, TEXT), torch.randn(5)
+    said = []
+    for register in (True, False, True):
+        with program.process() as (module, outcomes), torch.no_grad():
+            if register and registered:
+                eval(registered, vars(module)).register(module.Mine)
+            fn = getattr(module, name)
+            torch.testing.assert_close(argand.compile(fn)(x), fn(x))
+            said.append(list(outcomes))
+    assert said[0] == ["stored"]
+    assert said[2][-1] == "hit"
+    if registered:
+        assert "mismatch" in said[1] and "hit" not in said[1]
+
+
+METACLASS = """
+class Meta(type):
+    asked = 0
+
+class Mine(metaclass=Meta):
+    lazy = 3.0
+
+def main(x):
+    return x * (2 if hasattr(Mine, "lazy") else 1)
+"""
+
+
+def answers_all(cls: type, name: str) -> float:
+    return 2.0
+
+
+def refuses_all(cls: type, name: str) -> float:
+    raise ValueError(name)
+
+
+@pytest.mark.parametrize("answer", [answers_all, refuses_all])
+def test_metaclasses_that_answer_anything_do_not_keep_outcomes_from_being_looked_for(
+    tmp_path: Path, answer: Callable[[type, str], float]
+) -> None:
+    program, x = Program(tmp_path, METACLASS), torch.randn(5)
+    with program.process() as (module, outcomes), torch.no_grad():
+        argand.compile(module.main)(x)
+        assert outcomes == ["stored"]
+    with program.process() as (module, outcomes), torch.no_grad():
+        module.Meta.__getattribute__ = answer
+        try:
+            want = module.main(x)
+        except ValueError as error:
+            with pytest.raises(ValueError, match=str(error)):
+                argand.compile(module.main)(x)
+        else:
+            torch.testing.assert_close(argand.compile(module.main)(x), want)
+        assert "hit" not in outcomes
