@@ -29,4 +29,5 @@ def backward_of(entry: dict[str, Any]) -> LazyBackward:
 
 def replay_of(entry: dict[str, Any]) -> Callable[..., Any]:
     """The forward as a function that eager's autograd can record (`partitioning.replay`)."""
-    return graph_function(decode_program(entry["again"]).graph, {}, "replay")
+    program = decode_program(entry["again"])
+    return graph_function(program.graph, program.constants, "replay")

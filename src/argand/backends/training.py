@@ -18,13 +18,20 @@ from argand.autograd.training import Boxed, LazyBackward, plan_of, recorded_prog
 from argand.backends.programs.kept_backward import KeptBackward
 from argand.config import config
 from argand.errors import ArgandError, InternalError
-from argand.graph import compat, time_limit
+from argand.graph import time_limit
 from argand.graph.nodes.printing import graph_function, readable
 from argand.graph.nodes.program import AtenProgram
 from argand.runtime import turns
 from argand.runtime.recipes import described_by
 from argand.runtime.tape.again import Differentiable
-from argand.runtime.tape.function import results_only, training_function, under_grad, untaped, with_tape
+from argand.runtime.tape.function import (
+    heeding_hooks,
+    results_only,
+    training_function,
+    under_grad,
+    untaped,
+    with_tape,
+)
 
 CompileProgram = Callable[[AtenProgram], Callable[..., Any]]
 
@@ -74,7 +81,7 @@ def compile_joint(
     if joint.differentiates and otherwise is not None:
         joint.differentiates = False
         run = compile_joint(joint, compile_program, backend=backend, boxed=boxed, otherwise=otherwise, graph=graph)
-        return _heeding_hooks(run, otherwise)
+        return heeding_hooks(run, otherwise)
     number = joint.program.model = events.bus.number("model")
     if not joint.gradients:
         program = joint.program
@@ -149,16 +156,6 @@ def took_too_long(what: str, late: time_limit.OutOfTime) -> str:
     reason = f"preparing {what} took more CPU time than config.prepare_time_limit allows: {late.reason}"
     warnings.warn(f"argand: {reason}: it runs with eager's kernels.", stacklevel=2)
     return reason
-
-
-def _heeding_hooks(run: Callable[..., Any], otherwise: Callable[..., Any]) -> Callable[..., Any]:
-    """A graph that differentiates itself saves nothing: where hooks are to see what autograd saves it runs eagerly."""
-    active = compat.saved_tensor_hooks_active
-
-    def call(*args: Any) -> Any:
-        return otherwise(*args) if active() else run(*args)
-
-    return call
 
 
 def _boxed(compiled: Callable[..., Any], boxed: bool) -> Callable[..., Any]:

@@ -31,6 +31,8 @@ _flags: Final[Callable[[type], int]] = type.__dict__["__flags__"].__get__
 _COPIER = "__slotnames__"  # CPython puts it into a class when an object of it is first copied or pickled
 _COUNTING = "torch._dynamo.mutation_guard"  # once imported, it wraps two methods of nn.Module to count modules
 _COUNTED = "___needs_generation_tag_patch"  # what it leaves there besides
+_NUMBERED = "_autograd_function_id"  # torch numbers the classes of custom Functions in the order of their making
+_DISABLED = "__dynamo_disable"  # a function that torch keeps from its compiler has it once it ran
 
 
 def is_atom(value: object) -> bool:
@@ -86,7 +88,8 @@ def _function_text(function: types.FunctionType) -> str:
     for name, value in (function.__kwdefaults__ or {}).items():
         parts.append(f"{name}={_plain_text(value)}")
     for name, value in sorted(vars(function).items(), key=lambda item: str(item[0])):
-        parts.append(f"{name}:{_plain_text(value)}")
+        if name != _DISABLED:
+            parts.append(f"{name}:{_plain_text(value)}")
     return "\n".join(parts)
 
 
@@ -135,6 +138,8 @@ class Classes:
             if type(name) is not str or name in (_COPIER, _COUNTED):
                 continue
             asked = self.names is None or name in self.names
+            if name == _NUMBERED and not asked:
+                continue
             if asked or name.startswith("_"):
                 text = _member_text(value)
                 if text is None and asked:

@@ -58,6 +58,14 @@ class Log:
                     found.setdefault(id(args[2]), (args[0], "class"))
         return found
 
+    def asked(self) -> dict[type, tuple[str, ...]]:
+        """The classes that are looked into, and the names that are looked up there."""
+        found: dict[type, tuple[str, ...]] = {}
+        for method, args, _ in self.calls:
+            if method == "check" and args[1] == _VERSIONED and len(args) > 3 and args[3]:
+                found[args[2]] = tuple(sorted(args[3]))
+        return found
+
     def described(self, describer: Describer) -> list[Call]:
         """The calls in words that another process understands.
 

@@ -59,7 +59,7 @@ def described(info: _C.FrameInfo, captured: Captured) -> Record:
         Unstorable: a part of it is known to this process alone.
     """
     log = captured.log
-    describer = Describer(info.code, info.globals, log.places(), captured.special, captured.aliases)
+    describer = Describer(info.code, info.globals, log.places(), captured.special, captured.aliases, log.asked())
     calls = log.described(describer)
     code = None if captured.code is None else code_objects.described(captured.code, describer)
     names = [(name, describer.row(value)) for name, value in captured.names.items()]

@@ -46,8 +46,11 @@ _HOMES: Final = (
 """Modules that have functions of C which do not say where they live."""
 _DEPTH: Final = 4
 _FOUND: Final = frozenset(
-    ("torch", "modules", "globals", "frame globals", "module", "member", "operator", "path", "raw", "place", "part")
-)
+    (
+        "torch", "modules", "globals", "frame globals", "module", "member", "operator", "path", "raw", "held", "place",
+        "part",
+    )
+)  # fmt: skip
 
 
 class Unstorable(Exception):
@@ -82,6 +85,7 @@ class Describer:
         places: id of an object that the guards find -> (node, whether it is the value there or its class).
         special: how further types are described: type -> (function of argand's that makes one, its arguments).
         aliases: id of an object -> the one that takes its place in other processes.
+        asked: classes that the guards look into, and the names that they look up there.
     """
 
     def __init__(
@@ -91,12 +95,14 @@ class Describer:
         places: Mapping[int, tuple[int, str]],
         special: Mapping[type, Callable[[Any], tuple[str, tuple[object, ...]]]] | None = None,
         aliases: Mapping[int, object] | None = None,
+        asked: Mapping[type, Iterable[str]] | None = None,
     ) -> None:
         self.code = code
         self.namespace = namespace
         self.places = places
         self.special = special or {}
         self.aliases = aliases or {}
+        self.asked = asked or {}
         self.rows: list[Row] = []
         self.checks = Checks()
         self._numbers: dict[int, int] = {}
@@ -232,7 +238,7 @@ class Describer:
             return self._recipe(recipe)
         if cls is _C.Region and obj.callback is None:
             return ("region", self.row(obj.fn))
-        path = self._path(obj)
+        path = self._path(obj) or self._in_class(obj)
         if path is not None:
             return (*path, fingerprints.name_of(cls)) if path[0] == "path" else path
         if id(obj) in self.places and _replaceable(obj):
@@ -267,6 +273,24 @@ class Describer:
 
     def _pairs(self, named: Mapping[str, Any]) -> tuple[tuple[str, int], ...]:
         return tuple([(name, self.row(value)) for name, value in named.items()])
+
+    def _in_class(self, obj: Any) -> Row | None:
+        """A function that a class holds under another name than its own, by itself or within a decorator's; a class
+        that torch made for one."""
+        if issubclass(type(obj), type):
+            forward = vars(obj).get("_forward_cls")
+            made = isinstance(forward, type) and vars(forward).get("_backward_cls") is obj
+            return ("backward class", self.row(forward)) if made else None
+        if type(obj) is not types.FunctionType:
+            return None
+        for cls, names in self.asked.items():
+            for klass in cls.__mro__:
+                for name in names if klass is not object else ():
+                    found = vars(klass).get(name)
+                    steps = _within(found, obj) if type(found) is types.FunctionType else None
+                    if steps is not None:
+                        return ("held", self.row(klass), name, steps)
+        return None
 
     def _path(self, obj: Any) -> Row | None:
         """The way to a function, class or object from a module."""

@@ -184,6 +184,23 @@ def _part_function(resolver: Resolver, number: int) -> types.FunctionType:
     return types.FunctionType(code, resolver.frame.globals, label_of(code))
 
 
+def _backward_class(resolver: Resolver, forward: int) -> type:
+    cls = resolver.object(forward)
+    found: type = vars(cls)["_backward_cls"]
+    if vars(found)["_forward_cls"] is not cls:
+        raise Mismatch(f"{cls.__qualname__}._backward_cls is another than torch made")
+    return found
+
+
+def _held(resolver: Resolver, owner: int, name: str, steps: Sequence[tuple[Any, ...]]) -> Any:
+    found = vars(resolver.object(owner))[name]
+    for way in steps:
+        found = step(found, way)
+    if type(found) is not types.FunctionType:
+        raise Mismatch(f"{name} is another than it was")
+    return found
+
+
 def _raw(resolver: Resolver, owner: int, name: str) -> Any:
     cls = resolver.object(owner)
     found = vars(cls)[name]
@@ -274,8 +291,11 @@ MAKERS: Final[Mapping[str, str | Callable[..., Any]]] = {
     "with tape": "argand.runtime.tape.function:with_tape",
     "only without grad": "argand.runtime.tape.function:only_without_grad",
     "under grad": "argand.runtime.tape.function:under_grad",
+    "heeding hooks": "argand.runtime.tape.function:heeding_hooks",
     "untaped": "argand.runtime.tape.function:untaped",
     "results only": "argand.runtime.tape.function:results_only",
+    "put back grad mode": "argand.capture.torch_functions.grad_mode:put_back_grad",
+    "put back modes": "argand.capture.torch_functions.modes:put_back_all",
 }
 """What makes callables of a recipe: functions, or where they are."""
 
@@ -302,6 +322,8 @@ _KINDS: Final[Mapping[str, Callable[..., Any]]] = {
     "operator": _operator,
     "path": _path,
     "raw": _raw,
+    "held": _held,
+    "backward class": _backward_class,
     "place": _place,
     "partial": _partial,
     "made": _made,

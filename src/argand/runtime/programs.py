@@ -11,6 +11,7 @@ import torch
 
 from argand import events
 from argand.errors import CacheError
+from argand.graph.nodes import literals
 from argand.runtime import cache
 from argand.runtime.environment import gpu
 from argand.runtime.host import HostCall, load_module
@@ -35,9 +36,10 @@ def load(key: str, kind: str, model: int = -1) -> tuple[HostCall, int] | None:
         stored = json.loads(data)
         text, told = stored["text"], stored["events"]
         _check_gpus(stored["gpus"])
+        constants = {name: literals.unpacked(*held) for name, held in stored["constants"].items()}
         with events.span("compile_graph", "backend", graph=name, kind=kind, number=model, stored=True):
             with events.span("load", "runtime"):
-                call: HostCall = load_module(text, {}, graph=f"graph_{number}").call
+                call: HostCall = load_module(text, constants, graph=f"graph_{number}").call
             for event in told:
                 events.emit(event["name"], event["stage"], event["text"], **event["data"])
     except Exception as error:  # whatever is wrong with the entry, the program can be compiled
@@ -75,12 +77,15 @@ def text_of(key: str) -> str:
     """The text of the host module that is stored under a key.
 
     Raises:
-        CacheError: it is not there any more.
+        CacheError: it is not there any more, or is more than a text.
     """
     data = cache.find(key, cache.PROGRAM)
     if data is None:
         raise CacheError(f"the program {key} is not in the cache", remedy="compile again")
-    text: str = json.loads(data)["text"]
+    stored = json.loads(data)
+    if stored["constants"]:
+        raise CacheError(f"the program {key} holds tensors", remedy="compute them from the arguments")
+    text: str = stored["text"]
     return text
 
 

@@ -11,6 +11,7 @@ from torch import fx
 
 from argand.backends.targets import devices_in, target_of
 from argand.graph import compat
+from argand.graph.nodes import literals
 from argand.graph.nodes.program import AtenProgram
 from argand.graph.sizes.expr import Expr
 from argand.graph.sizes.symbolic import SymbolicTensor
@@ -18,7 +19,8 @@ from argand.runtime.kernels import convolutions, products
 
 
 def graph_key(program: AtenProgram) -> str | None:
-    """Structure and metadata of a program; None when it holds constants, which are compared by nothing cheap."""
+    """Structure and metadata of a program; None when it holds large constants, which are compared by
+    nothing cheap."""
     numbers: dict[fx.Node, int] = {}
     parts = [f"threads {torch.get_num_threads()}, {products.key()}, {convolutions.key()}"]
     parts += [f"{device}: {target_of(device)}" for device in devices_in(program)]
@@ -26,7 +28,11 @@ def graph_key(program: AtenProgram) -> str | None:
     for number, node in enumerate(program.graph.nodes):
         numbers[node] = number
         if node.op == "get_attr":
-            return None
+            content = literals.packed(program.constants[str(node.target)])
+            if content is None:
+                return None
+            parts.append(f"{number}={content}")
+            continue
         target = str(node.target) if node.op == "call_function" else node.op
         args = _text((node.args, node.kwargs), numbers)
         parts.append(f"{number}={target}{args}{_meta(node.meta.get('val'))}{node.meta.get('device')}")

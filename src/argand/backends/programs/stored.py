@@ -26,6 +26,7 @@ from argand.backends.programs.graph_key import undescribed
 from argand.backends.targets import devices_in
 from argand.config import config
 from argand.errors import ToolchainError
+from argand.graph.nodes import literals
 from argand.graph.nodes.program import AtenProgram
 from argand.runtime import cache, programs
 from argand.runtime.environment import environment, gpu, replaced
@@ -95,10 +96,11 @@ class Entry:
             unsubscribe()
 
     def keep(self, text: str, constants: Mapping[str, torch.Tensor]) -> None:
-        """Store a host module. One that names tensors, made of the program's numbers by passes, is not."""
-        if self.key and not constants:
+        """Store a host module. One that names large tensors, made of the program's numbers by passes, is not."""
+        held = literals.packed_all(constants) if self.key else None
+        if held is not None:
             with contextlib.suppress(TypeError, ValueError):  # a listener's data that is no JSON
-                content = {"text": text, "events": self.events, "gpus": self.gpus}
+                content = {"text": text, "events": self.events, "gpus": self.gpus, "constants": held}
                 cache.keep(self.key, json.dumps(content).encode(), cache.PROGRAM)
                 self.kept = True
 

@@ -16,9 +16,11 @@ from torch.nn import attention
 from argand.capture.facts.handlers import Function
 from argand.capture.facts.interfaces import CaptureState
 from argand.capture.facts.sources import ConstSource, DictItemSource
+from argand.capture.torch_functions.grad_mode import put_back_grad
 from argand.graph import compat
 from argand.graph.compat import FLAGS as FLAGS
 from argand.graph.compat import set_deterministic as set_deterministic
+from argand.runtime.recipes import with_recipe
 
 _DEVICES = ("cpu", "cuda")
 
@@ -116,17 +118,11 @@ def put_back_on_error(run: Function, changes: str) -> Callable[..., object]:
     Arguments:
         changes: what the graph changes, of `changed_by`.
     """
-    if changes == "grad":
+    return put_back_grad(run) if changes == "grad" else put_back_all(run)
 
-        def with_grad(*args: object) -> object:
-            before = torch.is_grad_enabled()
-            try:
-                return run(*args)
-            except BaseException:
-                torch._C._set_grad_enabled(before)
-                raise
 
-        return with_grad
+def put_back_all(run: Function) -> Callable[..., object]:
+    """A compiled graph that leaves all of torch's state as it found it when an operation in it raises."""
 
     def with_all(*args: object) -> object:
         before = snapshot()
@@ -139,7 +135,7 @@ def put_back_on_error(run: Function, changes: str) -> Callable[..., object]:
                 function(*values)
             raise
 
-    return with_all
+    return with_recipe(with_all, "put back modes", lambda: (run,))
 
 
 def guard_functions(device: torch.device | None = None) -> tuple[tuple[Callable[[], object], object], ...]:

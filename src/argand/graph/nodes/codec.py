@@ -14,21 +14,24 @@ Encoded = tuple[tuple[Any, ...], ...]
 
 
 class NoText(ArgandError):
-    """A graph that holds modules or tensors."""
+    """A graph that holds tensors, or modules that are no graphs."""
 
 
 def encode(module: fx.GraphModule, row: Callable[[Any], int]) -> Encoded:
-    """The nodes of a graph of functions and methods.
+    """The nodes of a graph of functions, methods, and graphs within it.
 
     Arguments:
         row: describes an object that a node names, as a number.
 
     Raises:
-        NoText: the graph holds modules or tensors.
+        NoText: the graph holds other modules, or tensors.
     """
     numbers = {node: number for number, node in enumerate(module.graph.nodes)}
     made = []
     for node in module.graph.nodes:
+        if node.op == "get_attr" and isinstance(inner := getattr(module, str(node.target), None), fx.GraphModule):
+            made.append((node.op, node.target, encode(inner, row), ()))
+            continue
         if node.op not in ("placeholder", "call_function", "call_method", "output"):
             raise NoText(f"the graph holds {node.target}", remedy="it is captured by each process")
         target = row(node.target) if node.op == "call_function" else node.target
@@ -60,9 +63,13 @@ def decode(encoded: Encoded, objects: Callable[[int], Any]) -> fx.GraphModule:
     Arguments:
         objects: the object of a number.
     """
-    graph = fx.Graph()
+    graph, root = fx.Graph(), torch.nn.Module()
     nodes: list[fx.Node] = []
     for op, target, args, kwargs in encoded:
+        if op == "get_attr":
+            root.add_module(target, decode(args, objects))
+            nodes.append(graph.create_node(op, target))
+            continue
         given, named = _unpacked(args, nodes, objects), _unpacked(kwargs, nodes, objects)
         if op == "output":
             nodes.append(graph.output(*given))
@@ -70,7 +77,7 @@ def decode(encoded: Encoded, objects: Callable[[int], Any]) -> fx.GraphModule:
             nodes.append(graph.placeholder(target))
         else:
             nodes.append(graph.create_node(op, objects(target) if op == "call_function" else target, given, named))
-    return fx.GraphModule(torch.nn.Module(), graph)
+    return fx.GraphModule(root, graph)
 
 
 def _unpacked(packed: tuple[Any, ...], nodes: Sequence[fx.Node], objects: Callable[[int], Any]) -> Any:

@@ -9,6 +9,7 @@ from typing import Any, Final
 import torch
 from torch import fx
 
+from argand.graph.nodes import literals
 from argand.graph.nodes.codec import NoText
 from argand.graph.nodes.program import AtenProgram, InputSpec, TensorSpec
 from argand.graph.origin import NodeOrigin
@@ -31,7 +32,12 @@ def encode_program(program: AtenProgram) -> Encoded:
     nodes = []
     for node in program.graph.nodes:
         target = _target(node)
-        args = _packed((node.args, node.kwargs), numbers)
+        args: tuple[Any, ...] | None = _packed((node.args, node.kwargs), numbers)
+        if node.op == "get_attr":
+            held = program.constants.get(str(target))
+            args = None if held is None else literals.packed(held)
+        if args is None:
+            raise NoText(f"the graph holds the tensor {target}", remedy=_HOME)
         meta = None if node.op == "output" else (_packed_value(node.meta["val"]), _packed(node.meta.get("device"), {}))
         nodes.append((node.op, node.name, target, args, meta))
     if any(scalar.names for scalar in program.scalars):
@@ -46,7 +52,7 @@ def encode_program(program: AtenProgram) -> Encoded:
 
 
 def _target(node: fx.Node) -> Any:
-    if node.op in ("placeholder", "output"):
+    if node.op in ("placeholder", "output", "get_attr"):
         return node.target
     if node.op == "call_function" and node.target is operator.getitem:
         return "getitem"
@@ -106,9 +112,13 @@ def decode_program(encoded: Encoded) -> AtenProgram:
     """The program again."""
     graph = fx.Graph()
     nodes: list[fx.Node] = []
+    constants: dict[str, torch.Tensor] = {}
     for op, name, target, packed, meta in encoded["nodes"]:
-        args, kwargs = _unpacked(packed, nodes)
-        if op == "output":
+        args, kwargs = ((), {}) if op == "get_attr" else _unpacked(packed, nodes)
+        if op == "get_attr":
+            constants[target] = literals.unpacked(*packed)
+            node = graph.create_node(op, target, (), {}, name)
+        elif op == "output":
             node = graph.output(args[0])
         elif op == "placeholder":
             node = graph.create_node(op, target, args, kwargs, name)
@@ -124,7 +134,7 @@ def decode_program(encoded: Encoded) -> AtenProgram:
     inputs = [
         InputSpec(name, kind, index, TensorSpec(*_unpacked(spec, ()))) for name, kind, index, spec in encoded["inputs"]
     ]
-    program = AtenProgram(graph, inputs, [], [], {}, None, encoded["count"], kind="backward")
+    program = AtenProgram(graph, inputs, [], [], constants, None, encoded["count"], kind="backward")
     program.scalars = [
         Scalar(Sym(name, minimum), source, is_float, hint)
         for name, minimum, source, is_float, hint in encoded["scalars"]

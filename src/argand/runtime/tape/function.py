@@ -135,6 +135,16 @@ def under_grad(run: Callable[..., Any]) -> Callable[..., Any]:
     return with_recipe(call, "under grad", lambda: (run,))
 
 
+def heeding_hooks(run: Callable[..., Any], otherwise: Callable[..., Any]) -> Callable[..., Any]:
+    """A graph that differentiates itself saves nothing: where hooks are to see what autograd saves it runs eagerly."""
+    active = compat.saved_tensor_hooks_active
+
+    def call(*args: Any) -> Any:
+        return otherwise(*args) if active() else run(*args)
+
+    return with_recipe(call, "heeding hooks", lambda: (run, otherwise))
+
+
 def untaped(run: Callable[..., Any]) -> Callable[..., Any]:
     """No result depends on a tensor that requires grad; views of inputs, made outside, may."""
 

@@ -1,0 +1,165 @@
+"""Functions that differentiate, step an optimizer or call custom Functions: stored, and checked like any other."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+
+import argand
+from outcomes.processes import STORED, Program
+
+STEPS = """
+import copy
+import functools
+import torch
+
+RATE = 0.1
+FACTOR = torch.tensor([2.0, 3.0])
+
+class Square(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x * x
+    @staticmethod
+    def backward(ctx, grad):
+        (x,) = ctx.saved_tensors
+        return grad * 2 * x
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.nn.Linear(3, 2)
+    def forward(self, x):
+        return Square.apply(self.linear(x)) * torch.tensor([2.0, 3.0])
+
+def times(number):
+    def decorate(fn):
+        @functools.wraps(fn)
+        def wrapper(*args):
+            return fn(*args) * number
+        return wrapper
+    return decorate
+
+@times(3)
+def loss_of(net, x):
+    return net(x).mean()
+
+def by_hand(net, x):
+    loss = loss_of(net, x)
+    loss.backward()
+    with torch.no_grad():
+        for p in net.parameters():
+            p -= RATE * p.grad
+            p.grad = None
+    return loss.detach()
+
+def with_optimizer(net, optimizer, x):
+    optimizer.zero_grad()
+    loss = loss_of(net, x)
+    loss.backward()
+    torch.nn.utils.clip_grad_norm_(net.parameters(), 1.0)
+    optimizer.step()
+    return loss.detach()
+
+OPTIMIZERS = {"adamw": torch.optim.AdamW, "sgd": functools.partial(torch.optim.SGD, momentum=0.9)}
+WHAT = "by hand"
+
+def main(compile):
+    torch.manual_seed(0)
+    net = Net()
+    x = torch.randn(4, 3)
+    if WHAT == "by hand":
+        fn = functools.partial(compile(by_hand), net)
+    elif WHAT == "custom":
+        call = compile(net)
+        def fn(x):
+            net.zero_grad()
+            call(x).sum().backward()
+            return net.linear.weight.grad.clone()
+    else:
+        optimizer = OPTIMIZERS[WHAT](net.parameters(), lr=RATE)
+        fn = functools.partial(compile(with_optimizer), net, optimizer)
+    results = [fn(x) for _ in range(3)]
+    return results, [p.detach() for p in net.parameters()]
+
+def check(compile):
+    torch.testing.assert_close(main(compile), main(lambda fn: fn))
+"""
+KINDS = ("by hand", "custom", "adamw", "sgd")
+
+
+def what(kind: str) -> Callable[[ModuleType], None]:
+    def change(module: ModuleType) -> None:
+        module.WHAT = kind  # type: ignore[attr-defined]
+
+    return change
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("steps")
+
+
+@pytest.fixture(params=KINDS)
+def stored(request: pytest.FixtureRequest, folder: Path) -> Iterator[tuple[Program, str]]:
+    """The program, and of which of its functions outcomes are stored."""
+    with argand.config.patch({**STORED, "cache_dir": str(folder / "cache")}):
+        program = Program(folder, STEPS)
+        said = program.run(what(request.param))
+        assert "bypass" not in said, program.reasons
+        yield program, request.param
+
+
+def test_a_later_process_captures_nothing(stored: tuple[Program, str]) -> None:
+    program, kind = stored
+    assert set(program.run(what(kind))) <= {"hit", "mismatch"}, program.reasons
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("return grad * 2 * x", "return grad * 3 * x"),
+        ("return x * x", "return x * x + 1"),
+        ("torch.tensor([2.0, 3.0])\n\ndef times", "torch.tensor([2.0, 4.0])\n\ndef times"),
+    ],
+)
+def test_an_edited_part_is_captured_anew(stored: tuple[Program, str], old: str, new: str) -> None:
+    program, kind = stored
+    program.edit(old, new)
+    assert "hit" not in program.run(what(kind))
+
+
+def test_what_changes_without_an_edit_is_seen(stored: tuple[Program, str]) -> None:
+    program, kind = stored
+
+    def other(change: Callable[[ModuleType], Any]) -> Callable[[ModuleType], None]:
+        def both(module: ModuleType) -> None:
+            what(kind)(module)
+            change(module)
+
+        return both
+
+    def backward(module: ModuleType) -> None:
+        module.Square.backward = staticmethod(lambda ctx, grad: grad * 5 * ctx.saved_tensors[0])
+
+    def decorator(module: ModuleType) -> None:
+        module.loss_of = module.times(4)(module.loss_of.__wrapped__)
+
+    def rate(module: ModuleType) -> None:
+        module.RATE = 0.2
+
+    def betas(module: ModuleType) -> None:
+        module.OPTIMIZERS = {"adamw": functools.partial(torch.optim.AdamW, betas=(0.5, 0.6)), "sgd": torch.optim.SGD}
+
+    def step(module: ModuleType) -> None:
+        module.OPTIMIZERS = {"adamw": torch.optim.Adamax, "sgd": torch.optim.RMSprop}
+
+    for change in (backward, decorator, rate, betas, step):
+        program.run(other(change))  # compares with eager
