@@ -48,6 +48,14 @@ def replays(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return seen
 
 
+@pytest.fixture(params=[False, True], ids=["little kept", "much kept"])
+def kept(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Whether backwards are recorded in the memory of what their forwards kept, as where these keep much."""
+    if request.param:
+        monkeypatch.setattr("argand.runtime.gpu.cuda_graphs.graphs.MUCH_KEPT", 1)
+    return bool(request.param)
+
+
 @pytest.fixture
 def model() -> nn.Module:
     torch.manual_seed(0)
@@ -344,7 +352,7 @@ def train(model: nn.Module, call: Any, steps: int, amp: bool, accumulate: int) -
 
 @pytest.mark.parametrize("accumulate", [1, 3])
 @pytest.mark.parametrize("amp", [False, True])
-def test_training(model: nn.Module, amp: bool, accumulate: int, replays: list[int]) -> None:
+def test_training(model: nn.Module, amp: bool, accumulate: int, replays: list[int], kept: bool) -> None:
     model.requires_grad_(True).train()
     other = copy.deepcopy(model)
     want, parameters = train(other, other, 9, amp, accumulate)
@@ -355,7 +363,7 @@ def test_training(model: nn.Module, amp: bool, accumulate: int, replays: list[in
     assert len(replays) >= 2 * (9 * accumulate) - 8
 
 
-def test_training_in_the_default_mode(replays: list[int]) -> None:
+def test_training_in_the_default_mode(replays: list[int], kept: bool) -> None:
     """Many small layers keep the host busy: both graphs are recorded soon, and gradients that are held stay."""
     torch.manual_seed(0)
     model = nn.Sequential(*[Net() for _ in range(12)]).cuda()
@@ -378,7 +386,7 @@ def test_training_in_the_default_mode(replays: list[int]) -> None:
     assert len(replays) >= 2 * (30 - 18), said
 
 
-def test_many_forwards_before_their_backwards(model: nn.Module, replays: list[int]) -> None:
+def test_many_forwards_before_their_backwards(model: nn.Module, replays: list[int], kept: bool) -> None:
     model.requires_grad_(True)
     fast, parameters = compiled(model), list(model.parameters())
     for count in (1, 1, 1, 2, 3, 6, 2):
@@ -391,7 +399,7 @@ def test_many_forwards_before_their_backwards(model: nn.Module, replays: list[in
     assert len(replays) > 12
 
 
-def test_dropout(replays: list[int]) -> None:
+def test_dropout(replays: list[int], kept: bool) -> None:
     """Masks differ from call to call, are the same in the backward, and repeat by seed."""
     fast = compiled(lambda x: torch.nn.functional.dropout(x, 0.5) * 3)
     runs = []
@@ -510,7 +518,7 @@ def test_temporaries_of_calls_before_the_recording_are_freed() -> None:
     assert torch.cuda.memory_allocated() - before < 2 * x.nbytes + (160 << 20)  # and libraries' workspaces
 
 
-def test_memory_of_training(model: nn.Module) -> None:
+def test_memory_of_training(model: nn.Module, kept: bool) -> None:
     model.requires_grad_(True)
     fast = compiled(model)
     seen = []
@@ -522,9 +530,51 @@ def test_memory_of_training(model: nn.Module) -> None:
     assert seen[-1] == seen[10]
 
 
+def test_recorded_training_takes_no_more_memory_than_what_runs_as_it_is() -> None:
+    """Gradients and temporaries of the backward get the memory of what it has read of the forward."""
+    torch.manual_seed(0)
+    taken = []
+    for graphs in (False, True):
+        with config.patch({"triton.cudagraphs": graphs}):
+            layers = [layer for _ in range(12) for layer in (nn.Linear(1024, 1024), nn.GELU())]
+            model = nn.Sequential(*layers).cuda()
+            fast, x = argand.compile(model), torch.randn(16384, 1024, device="cuda")
+            for step in range(4):
+                if step == 3:
+                    gc.collect()
+                    torch.cuda.empty_cache()
+                    torch.cuda.reset_peak_memory_stats()
+                model.zero_grad(set_to_none=True)
+                fast(x).sum().backward()
+            taken.append(torch.cuda.max_memory_reserved())
+            del model, fast, x, layers
+        argand.reset()
+        gc.collect()
+        torch.cuda.empty_cache()
+    plain, recorded = taken
+    assert recorded < 1.15 * plain + (64 << 20), taken  # 1.6 GB of activations, 50 MB of gradients; a workspace
+
+
+def test_backwards_that_are_asked_for_twice(model: nn.Module, replays: list[int], kept: bool) -> None:
+    model.requires_grad_(True)
+    fast, parameters = compiled(model), list(model.parameters())
+    for step in range(10):
+        x, grads = torch.randn(8, 64, device="cuda"), []
+        for call in (model, fast):
+            loss = call(x).pow(2).sum()
+            again = step in (3, 4, 7)
+            grads.append([torch.autograd.grad(loss, parameters, retain_graph=again)])
+            if again:
+                grads[-1].append(torch.autograd.grad(loss, parameters))
+        close(grads[1], grads[0])
+    assert len(replays) > 10
+
+
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("small", [0, SMALL])
-def test_models_in_any_order(seed: int, small: int, monkeypatch: pytest.MonkeyPatch, replays: list[int]) -> None:
+def test_models_in_any_order(
+    seed: int, small: int, monkeypatch: pytest.MonkeyPatch, replays: list[int], kept: bool
+) -> None:
     """Inference, forwards and backwards of several models, results and gradients held: none changes, all are eager's."""
     monkeypatch.setattr("argand.runtime.gpu.cuda_graphs.recording.SMALL", small)
     monkeypatch.setattr("argand.runtime.gpu.cuda_graphs.graphs.SMALL", small)

@@ -122,7 +122,9 @@ def test_what_is_recorded_is_not_what_the_default_mode_runs(program: Program, re
 
 
 def test_roles_outlive_the_process() -> None:
-    roles = Roles(frozenset({1, 4}), frozenset({2}), frozenset(), frozenset({0, 3}), varying=True, draws=True)
+    roles = Roles(
+        frozenset({1, 4}), frozenset({2}), frozenset(), frozenset({0, 3}), varying=True, draws=True, seeded=True
+    )
     assert Roles.of(roles.described()) == roles
     assert Roles.of(Roles().described()) == Roles()
 
@@ -141,7 +143,7 @@ def test_calls_know_where_their_programs_are() -> None:
     stored = programs.marked(lambda args: tuple(args), "key", "forward")
     assert programs.kept_as(stored) == ("key", ())
     found = programs.kept_as(recorded(stored))
-    assert found == ("key", ("forward", 0, True, (), (), (), (), False, True))
+    assert found == ("key", ("forward", 0, True, (), (), (), (), False, True, False))
 
 
 # ---------------------------------------------------------------------- which GPU

@@ -15,10 +15,10 @@ from argand.backends.targets import devices_in
 from argand.graph import compat
 from argand.graph.nodes.program import AtenProgram
 from argand.graph.operators.custom_backward import custom_backward
-from argand.graph.operators.random_ops import random_ops
+from argand.graph.operators.random_ops import draws_seed, random_ops
 from argand.runtime.gpu.cuda_graphs.graphs import Roles, tell
 from argand.runtime.gpu.cuda_graphs.kept import recorded
-from argand.runtime.gpu.cuda_graphs.recorder import Recorder, recorder_of
+from argand.runtime.gpu.cuda_graphs.recorder import Recorder, recorder_of, unfit_memory
 from argand.runtime.host import HostCall
 from argand.runtime.kernels.recurrent import recurrent_ops
 
@@ -52,7 +52,7 @@ def with_cuda_graphs(
     devices = devices_in(program)
     if all(device.type == "cpu" for device in devices) and kind != "cpu":
         return call  # nobody expects one; the log says so for every graph of the CPU
-    reason = why_not(program, devices, kind) or ("" if asked else _why_not_unasked(program))
+    reason = why_not(program, devices, kind) or unfit_memory() or ("" if asked else _why_not_unasked(program))
     if reason:
         tell(name, reason, asked)
         return call
@@ -72,6 +72,7 @@ def with_cuda_graphs(
             kept=program.kept,
             varying=bool(program.scalars),
             draws=any(_draws(node) for node in program.graph.nodes),
+            seeded=any(draws_seed(node.target) for node in program.graph.nodes),
         ),
     )
 

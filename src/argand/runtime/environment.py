@@ -83,7 +83,11 @@ def current_gpu() -> str:
     return ", ".join(seen)
 
 
-_GPU_VARIABLES = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "CUDA_LAUNCH_BLOCKING")
+UNCACHED = ("PYTORCH_NO_CUDA_MEMORY_CACHING", "PYTORCH_NO_HIP_MEMORY_CACHING")
+"""With one of these, whatever it is, torch asks the driver for the memory of each tensor."""
+
+_VISIBLE = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
+_GPU_VARIABLES = (*_VISIBLE, "CUDA_LAUNCH_BLOCKING", *UNCACHED)
 
 
 def _setting(name: str) -> object:
@@ -122,4 +126,4 @@ def replaced() -> bool:
     return not own or registry.REGISTRY.altered()
 
 
-__all__ = ["current_gpu", "environment", "gpu", "replaced", "versions"]
+__all__ = ["UNCACHED", "current_gpu", "environment", "gpu", "replaced", "versions"]

@@ -119,15 +119,26 @@ class TapeRecorder:
         self.rooms: list[list[Tape]] = []
         self.parameters: weakref.WeakValueDictionary[int, torch.Tensor] = weakref.WeakValueDictionary()
         self.lent: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
+        self.given_up: list[tuple[list[Tape], torch.Tensor]] = []
 
     def capturing(self) -> bool:
         return self.foreign or self.underway
 
-    def room(self, *, lasting: bool) -> list[Tape]:
+    def room(self, *, lasting: bool, apart: bool = False) -> list[Tape]:
         """The tapes of a room, in the order in which they were recorded."""
+        if apart:
+            return []
         if lasting or not self.rooms:
             self.rooms.append([])
         return self.rooms[-1]
+
+    def unowned(self, tensor: torch.Tensor, room: list[Tape]) -> torch.Tensor:
+        """The tapes keep the memory."""
+        storage = tensor.untyped_storage()
+        memory = (ctypes.c_uint8 * storage.nbytes()).from_address(storage.data_ptr())
+        run = torch.frombuffer(memory, dtype=torch.uint8)
+        self.given_up.append((room, run))
+        return run
 
     def record(
         self, run: Callable[[], Any], room: list[Tape], *, draws: bool = False
@@ -153,6 +164,9 @@ class TapeRecorder:
             for later in room[room.index(tape) + 1 :]:
                 later.clear()  # what it left may lie where this has its temporaries
             tape.replay()
+            for there, run in self.given_up:
+                if there is room and tape is not room[0]:
+                    run.fill_(255)  # it was free for what this leaves behind
 
         return replay, results
 

@@ -174,7 +174,10 @@ def test_turns_on_several_streams_wait_for_each_other(monkeypatch: pytest.Monkey
 
 
 def test_rooms(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What lasts is alone when it is recorded; what does not shares the newest room that is in use."""
+    """What lasts is alone when it is recorded; what does not shares the newest room that is in use. What is apart stays
+    alone, and what the calls before it left in torch's cache is given back first."""
+    given_back: list[bool] = []
+    monkeypatch.setattr(recorder.torch.cuda, "empty_cache", lambda: given_back.append(True))
     monkeypatch.setattr(recorder.torch.cuda, "MemPool", lambda: object())
     monkeypatch.setattr(recorder.torch.cuda, "device", lambda index: torch.no_grad())
     made = CudaRecorder(0)
@@ -183,6 +186,8 @@ def test_rooms(monkeypatch: pytest.MonkeyPatch) -> None:
     two = made.room(lasting=True)
     assert two is not one and made.room(lasting=True) is not two
     three = made.room(lasting=True)
-    assert made.room(lasting=False) is three
+    assert made.room(lasting=False) is three and not given_back
+    four = made.room(lasting=True, apart=True)
+    assert four is not three and made.room(lasting=False) is three and given_back == [True]
     del three
     assert made.room(lasting=False) not in (one, two)

@@ -16,6 +16,7 @@ from torch import nn
 
 from argand.runtime.gpu.cuda_graphs import trial
 from argand.runtime.gpu.cuda_graphs.graphs import Recorded, Roles
+from argand.runtime.gpu.cuda_graphs.recording import Recording, Results
 from argand.runtime.gpu.cuda_graphs.trial import PAUSE, ROUNDS, SAMPLES, Trial, other_threads
 from helpers import collected
 from runtime.gpu import tape_recorder
@@ -141,10 +142,11 @@ def test_a_backward_is_timed_before_its_forward_is_recorded(clock: Clock) -> Non
     held = torch.zeros(3)
     for _ in range(1 + SAMPLES):
         assert torch.equal(run([held])[0], held + 1)
-    recorder.lent[held.data_ptr()] = run  # where a recorded forward leaves it
+    forward = Recording(lambda: None, (), [], [], [], Results())
+    recorder.lent[held.data_ptr()] = forward  # where a recorded forward leaves it
     for _ in range(3):
         assert torch.equal(run([held])[0], held + 1)
-    assert recorder.recorded == 1 and recorder.replayed == 2
+    assert recorder.recorded == 1 and recorder.replayed == 3
 
 
 def test_nothing_is_recorded_beside_threads_that_may_wait_for_the_gpu(clock: Clock) -> None:

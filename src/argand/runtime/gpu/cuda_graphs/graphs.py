@@ -31,6 +31,7 @@ MAX_PLACES = 256  # of what is used in place: the layers of a model may share a 
 MAX_MOVES = 4  # recordings made again because an input had moved; then all inputs that may move are copied
 LARGE = 1 << 22  # bytes of an input that is better not copied, if that can be
 MAX_RING = 4  # recordings for the same: as many calls' results may be held at once
+MUCH_KEPT = 1 << 25  # bytes that a forward keeps, from which on its backward is recorded in the same memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +45,7 @@ class Roles:
         kept: positions of results that only a backward sees.
         varying: sizes differ between calls.
         draws: kernels draw from torch's generator.
+        seeded: seeds are drawn from it.
     """
 
     lasting: frozenset[int] = frozenset()
@@ -52,17 +54,21 @@ class Roles:
     kept: frozenset[int] = frozenset()
     varying: bool = False
     draws: bool = False
+    seeded: bool = False
 
     def described(self) -> tuple[Any, ...]:
         """As plain values, of which `of` makes the same."""
         sets = (self.lasting, self.written, self.taken, self.kept)
-        return (*[tuple(sorted(each)) for each in sets], self.varying, self.draws)
+        return (*[tuple(sorted(each)) for each in sets], self.varying, self.draws, self.seeded)
 
     @classmethod
     def of(cls, told: Sequence[Any]) -> Roles:
         """What `described` told of."""
         lasting, written, taken, kept = map(frozenset, told[:4])
         return cls(lasting, written, taken, kept, *told[4:])
+
+
+_Seen = dict[int, tuple["weakref.ref[torch.Tensor]", int]]
 
 
 @dataclass(slots=True, eq=False)
@@ -73,11 +79,15 @@ class _Entry:
         places: addresses of the inputs that are surely used in place.
         seen: the tensors of the last call that ran and their addresses, by position; None before one did.
         ring: recordings of the same; a call uses one whose results nobody holds.
+        source: of a backward, the recording of the forward that kept what it gets; None where it cannot use that up.
+        kept: of a backward, positions of what that recording kept, and which of the tensors there it is.
     """
 
     places: list[int]
-    seen: dict[int, tuple[weakref.ref[torch.Tensor], int]] | None = None
+    seen: _Seen | None = None
     ring: list[Recording] = field(default_factory=list)
+    source: weakref.ref[Recording] | None = None
+    kept: list[tuple[int, int]] = field(default_factory=list)
 
 
 @dataclass(slots=True, eq=False)
@@ -87,11 +97,13 @@ class _Shape:
     Arguments:
         threads: in which such a call ran: libraries prepare themselves in each.
         entries: by places; `last`: the one that was used last.
+        seen: the tensors of the last call that ran.
     """
 
     threads: weakref.WeakSet[threading.Thread] = field(default_factory=weakref.WeakSet)
     entries: dict[tuple[int, ...], _Entry] = field(default_factory=dict)
     last: _Entry | None = None
+    seen: _Seen | None = None
 
 
 class Recorded(Described):
@@ -127,6 +139,7 @@ class Recorded(Described):
         # Some results stay in the recording's memory. Of a forward these are what it keeps; what programs get of it
         # they mostly hold until after the next call, which would need another recording with all that it keeps.
         self._lends = False
+        self._apart = False  # a forward's recordings share their memory with nothing but its backward's
         self._shapes: dict[Any, _Shape] = {}
         self._seen = False
         self._pid = os.getpid()
@@ -151,17 +164,20 @@ class Recorded(Described):
     def _run(self, args: list[Any]) -> tuple[Any, ...]:
         if not self._seen:
             return self._first(args)
-        shape = None if self._lost() else self._shape(args)
+        shape = None if self._lost() else self._shape(self._key(args))
         if shape is None:
             return self.call(args)
-        entry = self._entry(shape, args)
+        entry = self._entry(shape, [args[position].data_ptr() for position in self._pinned], args)
         if entry is None:
             return self._plain(shape, None, args)
         if entry.seen is None or threading.current_thread() not in shape.threads:
             return self._plain(shape, entry, args)
-        chosen = self._chosen(entry, args)
+        source = self._used_up(entry, args)
+        chosen = self._chosen(entry, args, source)
         if chosen is None and len(entry.ring) < MAX_RING and self._pays():
-            chosen = self._record(entry, args)
+            chosen = self._record(entry, args, source)
+        if source is not None and (chosen is None or not chosen[0].uses_up):
+            _put_back(entry, source, args)
         if chosen is None:
             return self.call(args) if self._trial is None else self._trial.call(lambda: self.call(args))
         recording, lend = chosen
@@ -196,23 +212,29 @@ class Recorded(Described):
 
     def _first(self, args: list[Any]) -> tuple[Any, ...]:
         """The first call of all shows what is written in place, and which inputs are parameters."""
-        given = list(args)
-        why = next((why for arg in given if (why := unfit(arg))), "")
+        why = next((why for arg in args if (why := unfit(arg))), "")
         if why:
             self._stop(why)
             return self.call(args)
+        seen, key = _seen(args), self._key(args)
+        parameters = {position for position, arg in enumerate(args) if self._is_parameter(arg)}
+        known = parameters | self.roles.written
+        given = [arg if position in known else None for position, arg in enumerate(args)]  # others may die in the call
         results = self.call(args)
         shown = [out for at, out in enumerate(results) if isinstance(out, torch.Tensor) and at not in self.roles.kept]
         large = sum(out.numel() * out.element_size() for out in shown) > SMALL
         self._lends = bool(self.roles.kept) or (self._asked and large)
+        kept = [results[at] for at in self.roles.kept]
+        self._apart = sum(out.nbytes for out in kept if isinstance(out, torch.Tensor)) >= MUCH_KEPT
+        del kept
         back = {id(out) for out in shown}
         pinned = {p for p in self.roles.written if id(given[p]) in back} | self.roles.lasting | self.roles.taken
-        pinned |= {p for p, arg in enumerate(given) if self._is_parameter(arg)}
-        self._pinned = tuple(sorted(pinned))
+        self._pinned = tuple(sorted(pinned | parameters))
         self._seen = True
-        shape = self._shape(given)
+        shape = self._shape(key)
         if shape is not None:
-            self._note(shape, self._entry(shape, given), given)
+            places = [seen[position][1] for position in self._pinned]
+            self._note(shape, None if self.roles.taken else self._entry(shape, places, given), seen)
         return tuple(results)
 
     def _is_parameter(self, arg: Any) -> bool:
@@ -223,17 +245,17 @@ class Recorded(Described):
 
     def _plain(self, shape: _Shape, entry: _Entry | None, args: list[Any]) -> tuple[Any, ...]:
         """A call that prepares what may not be prepared while recording: libraries' handles, choices by measurement."""
-        given = list(args)
+        seen = _seen(args)
         results = self.call(args) if self._trial is None else self._trial.call(lambda: self.call(args))
-        self._note(shape, entry, given)
+        self._note(shape, entry, seen)
         return results
 
     @staticmethod
-    def _note(shape: _Shape, entry: _Entry | None, given: list[Any]) -> None:
+    def _note(shape: _Shape, entry: _Entry | None, seen: _Seen) -> None:
         shape.threads.add(threading.current_thread())
+        shape.seen = seen
         if entry is not None:
-            tensors = [(position, arg) for position, arg in enumerate(given) if isinstance(arg, torch.Tensor)]
-            entry.seen = {position: (weakref.ref(arg), arg.data_ptr()) for position, arg in tensors}
+            entry.seen = seen
 
     def _stop(self, reason: str) -> None:
         """Nothing is recorded or replayed any more."""
@@ -244,9 +266,12 @@ class Recorded(Described):
 
     # --- which recording
 
-    def _shape(self, args: Sequence[Any]) -> _Shape | None:
+    def _key(self, args: Sequence[Any]) -> tuple[Any, ...]:
+        """The sizes and numbers of a call, where they vary."""
+        return tuple([_layout(arg) for arg in args]) if self.roles.varying else ()
+
+    def _shape(self, key: tuple[Any, ...]) -> _Shape | None:
         """What is known of calls with such sizes and numbers; None when there are too many."""
-        key = tuple([_layout(arg) for arg in args]) if self.roles.varying else ()
         found = self._shapes.get(key)
         if found is None:
             if len(self._shapes) >= MAX_SIZES:
@@ -255,30 +280,62 @@ class Recorded(Described):
             found = self._shapes[key] = _Shape()
         return found
 
-    def _entry(self, shape: _Shape, args: Sequence[Any]) -> _Entry | None:
-        """The recordings for the places of the inputs; None when nothing is to be recorded."""
-        places = [args[position].data_ptr() for position in self._pinned]
+    def _entry(self, shape: _Shape, places: list[int], args: Sequence[Any]) -> _Entry | None:
+        """The recordings for the places of the inputs that are surely used in place; None when nothing is to be
+        recorded."""
         entry = shape.last
         if entry is not None and entry.places == places:
             return entry
         key = tuple(places)
         entry = shape.entries.get(key)
         if entry is None:
-            if self.roles.taken and not self._follows_a_recording(args):
+            if self.roles.taken and not self._follows_a_recording(places):
                 return None
             if sum(len(each.entries) for each in self._shapes.values()) >= MAX_PLACES:
                 self._stop(f"parameters or tensors written to were in more than {MAX_PLACES} places")
                 return None
             self._drop_the_dead(shape)
             entry = shape.entries[key] = _Entry(places)
+            if self.roles.taken:  # but for what the forward kept, a call like the earlier ones
+                entry.seen = shape.seen
+                self._find_source(entry, args)
             pinned = [(place, args[position]) for place, position in zip(places, self._pinned)]
             self.recorder.parameters.update({p: arg for p, arg in pinned if isinstance(arg, torch.nn.Parameter)})
         shape.last = entry
         return entry
 
-    def _follows_a_recording(self, args: Sequence[Any]) -> bool:
+    def _follows_a_recording(self, places: Sequence[int]) -> bool:
         """Whether what the forward kept is where the next call of it will keep it."""
-        return all(args[position].data_ptr() in self.recorder.lent for position in self.roles.taken)
+        lent, taken = self.recorder.lent, self.roles.taken
+        return all(place in lent for place, position in zip(places, self._pinned) if position in taken)
+
+    def _find_source(self, entry: _Entry, args: Sequence[Any]) -> None:
+        """Note whose memory it is that a backward may use up, if all that it gets of a forward is of one recording."""
+        if self.roles.draws or self.roles.seeded:  # seeds are written before a replay, wherever they lie
+            return
+        found: dict[Recording, list[tuple[int, int]]] = {}
+        for position in sorted(self.roles.taken):
+            recording: Recording | None = self.recorder.lent.get(args[position].data_ptr())
+            number = None if recording is None or not args[position].nbytes else recording.kept_at(args[position])
+            if recording is not None and number is not None:  # else an input of the forward, where the program has it
+                found.setdefault(recording, []).append((position, number))
+        if len(found) == 1:
+            [(source, kept)] = found.items()
+            if source.room is not None:
+                entry.source, entry.kept = weakref.ref(source), kept
+
+    def _used_up(self, entry: _Entry, args: list[Any]) -> Recording | None:
+        """The recording of the forward, after what it kept was taken out of `args`; None where somebody else holds it,
+        as the program may differentiate once more."""
+        source = None if entry.source is None else entry.source()
+        if source is None:
+            return None
+        for position, _ in entry.kept:
+            args[position] = None
+        if source.unheld():
+            return source
+        _put_back(entry, source, args)
+        return None
 
     def _drop_the_dead(self, shape: _Shape) -> None:
         """Recordings that read what a recorded forward kept, which is recorded anew, are never used again."""
@@ -287,10 +344,18 @@ class Recorded(Described):
         for key in gone:
             del shape.entries[key]
 
-    def _chosen(self, entry: _Entry, args: Sequence[Any]) -> tuple[Recording, bool] | None:
-        """A recording whose results nobody holds, and whether it may lend its large ones: one must be left."""
+    def _chosen(
+        self, entry: _Entry, args: Sequence[Any], source: Recording | None = None
+    ) -> tuple[Recording, bool] | None:
+        """A recording whose results nobody holds, and whether it may lend its large ones: one must be left.
+
+        Arguments:
+            source: of what may be used up.
+        """
         first: Recording | None = None
         for recording in tuple(entry.ring):
+            if recording.uses_up and source is None:
+                continue
             if not recording.stayed(args):
                 self._moving.update(recording.moved(args))
                 self._moves += 1
@@ -307,12 +372,24 @@ class Recorded(Described):
 
     def _forget(self, entry: _Entry, recording: Recording) -> None:
         entry.ring.remove(recording)
+        source = entry.source() if recording.uses_up and entry.source is not None else None
+        if source is not None:
+            source.broken = True  # the forward is recorded again, and its backward with it
 
     # --- recording
 
-    def _record(self, entry: _Entry, args: list[Any]) -> tuple[Recording, bool] | None:
-        """A recording for these inputs, and whether it may lend its large results; None when that failed."""
+    def _record(self, entry: _Entry, args: list[Any], source: Recording | None = None) -> tuple[Recording, bool] | None:
+        """A recording for these inputs, and whether it may lend its large results; None when that failed.
+
+        Arguments:
+            source: of what may be used up, and is missing in `args`.
+        """
         seeds: list[torch.Tensor] = []
+        if source is not None and (source.room is None or source.broken):
+            if source.broken:
+                return None
+            _put_back(entry, source, args)
+            source = None
 
         def seed(device: torch.device) -> torch.Tensor:
             seeds.append(torch.empty((), dtype=torch.int64, device=device))
@@ -320,13 +397,18 @@ class Recorded(Described):
 
         try:
             with torch.inference_mode(False), torch.no_grad():
-                room = self.recorder.room(lasting=self._lends)
+                room = self.recorder.room(lasting=self._lends, apart=self._apart) if source is None else source.room
                 with self.recorder.placing(room):
                     copied, passed, fixed = self._passed(entry, args)
+                given = list(passed)
+                if source is not None:
+                    self._give_up(entry, source, given)
                 with seeds_from(seed):
                     replay, outputs = self.recorder.record(
-                        lambda: self.call(list(passed)), room, draws=self.roles.draws
+                        lambda: self.call(list(given) if source is None else given), room, draws=self.roles.draws
                     )
+                if source is not None and seeds:
+                    raise NotRecorded("seeds are drawn that nobody knew of")
                 results = planned(outputs, args, passed, self.roles.kept, lend=self._lends and not self.roles.kept)
             if not self._asked:
                 self._check(results)
@@ -335,7 +417,10 @@ class Recorded(Described):
             return None
         del outputs
         addresses = [args[position].data_ptr() for position in fixed]
-        recording = Recording(replay, fixed, addresses, copied, seeds, results, pure=not self.roles.written)
+        pure, own_room = not self.roles.written, room if self._apart else None
+        recording = Recording(replay, fixed, addresses, copied, seeds, results, pure=pure, room=own_room, source=source)
+        if source is not None:
+            source.broken = False
         entry.ring.append(recording)
         self.recorder.lent.update(dict.fromkeys(recording.places, recording))
         with events.bus.compiling(self._compile_id):
@@ -343,6 +428,14 @@ class Recorded(Described):
             text = f"{self.name} is recorded as a CUDA graph: {text}"
             events.emit("cudagraphs", "runtime", text, graph=self.name, outcome="recorded")
         return recording, recording.lends and len(entry.ring) < MAX_RING
+
+    def _give_up(self, entry: _Entry, source: Recording, given: list[Any]) -> None:
+        """Put what a forward kept into `given`, which alone holds its memory then. The forward cannot be replayed until
+        the backward that uses it up is recorded."""
+        source.broken, room = True, source.room
+        kept = source.give_up(lambda tensor: self.recorder.unowned(tensor, room))
+        for position, number in entry.kept:
+            given[position] = kept[number]
 
     def _check(self, results: Results) -> None:
         """Raises NotRecorded where nobody asked for what the recording takes."""
@@ -379,6 +472,17 @@ class Recorded(Described):
         if found is None or found[1] != arg.data_ptr() or position in self._moving or self._moves > MAX_MOVES:
             return False
         return found[0]() is arg or arg.nbytes > LARGE
+
+
+def _put_back(entry: _Entry, source: Recording, args: list[Any]) -> None:
+    """What a forward kept, for a call that does not use it up."""
+    for position, number in entry.kept:
+        args[position] = source.kept(number)
+
+
+def _seen(args: Sequence[Any]) -> _Seen:
+    """The tensors of a call and their addresses, by position."""
+    return {p: (weakref.ref(arg), arg.data_ptr()) for p, arg in enumerate(args) if isinstance(arg, torch.Tensor)}
 
 
 def _layout(arg: Any) -> Any:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import functools
+import os
 import threading
 import weakref
 from collections.abc import Callable, Iterator
@@ -25,12 +26,20 @@ import torch
 
 from argand import collector
 from argand.locks import fork_safe_lock
+from argand.runtime.environment import UNCACHED
 from argand.runtime.gpu.device import arena
 from argand.runtime.gpu.device.driver import Driver, driver
 
 _OF_THIS_THREAD = 1  # CU_STREAM_CAPTURE_MODE_THREAD_LOCAL: what other threads do meanwhile is their own affair
 _DEFAULT_STREAM = 0
 MOST_MEMORY = 0.25  # of the GPU's, for recordings that nobody asked for
+
+
+def unfit_memory() -> str:
+    """Why nothing can be recorded, whatever it is; empty if it can: each tensor would ask the driver for its memory,
+    which it does not give while a stream is recorded."""
+    found = next((name for name in UNCACHED if name in os.environ), "")
+    return f"{found} is set, so that torch keeps no memory" if found else ""
 
 
 class Recorder(Protocol):
@@ -51,12 +60,17 @@ class Recorder(Protocol):
     def capturing(self) -> bool:
         """Whether what the current stream is given is being recorded, by anybody."""
 
-    def room(self, *, lasting: bool) -> Any:
+    def room(self, *, lasting: bool, apart: bool = False) -> Any:
         """Memory for a recording.
 
         Arguments:
             lasting: no other recording's replays write to what the recording leaves in it; else any may.
+            apart: no recording is made in it but those for which it is given.
         """
+
+    def unowned(self, tensor: torch.Tensor, room: Any) -> torch.Tensor:
+        """The bytes of a tensor's storage, which is in `room`: when the storage dies they are free for what is recorded
+        there, and stay memory of the room, which lives as long as this."""
 
     def record(self, run: Callable[[], Any], room: Any, *, draws: bool = False) -> tuple[Callable[[], None], Any]:
         """A function that does on the current stream what `run` did, and what `run` returned.
@@ -94,6 +108,15 @@ class _Room:
     bytes: int = 0
 
 
+class _Bytes:
+    """The memory of a storage, as other libraries' arrays show theirs: it keeps the room, and not the storage."""
+
+    def __init__(self, storage: torch.UntypedStorage, room: _Room) -> None:
+        self.room = room
+        place = (storage.data_ptr(), False)
+        self.__cuda_array_interface__ = {"shape": (storage.nbytes(),), "typestr": "|u1", "data": place, "version": 2}
+
+
 class CudaRecorder:
     """A GPU's.
 
@@ -119,14 +142,21 @@ class CudaRecorder:
         """Whether the current stream of the current device is recorded."""
         return bool(torch.cuda.is_current_stream_capturing())
 
-    def room(self, *, lasting: bool) -> _Room:
+    def room(self, *, lasting: bool, apart: bool = False) -> _Room:
         """See `Recorder`. Others share the newest one: its lasting tensors stay allocated."""
-        room = None if lasting or self._newest is None else self._newest()
+        room = None if lasting or apart or self._newest is None else self._newest()
+        if apart:
+            torch.cuda.empty_cache()  # what calls that were not recorded have left: it would be there twice
         if room is None:
             with torch.cuda.device(self._index):
                 room = _Room(torch.cuda.MemPool())
-            self._newest = weakref.ref(room)
+            if not apart:
+                self._newest = weakref.ref(room)
         return room
+
+    def unowned(self, tensor: torch.Tensor, room: _Room) -> torch.Tensor:
+        """See `Recorder`."""
+        return torch.as_tensor(_Bytes(tensor.untyped_storage(), room), device=tensor.device)
 
     def record(self, run: Callable[[], Any], room: _Room, *, draws: bool = False) -> tuple[Callable[[], None], Any]:
         """See `Recorder`.

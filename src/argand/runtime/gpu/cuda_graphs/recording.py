@@ -174,6 +174,10 @@ def _check(output: Any) -> None:
 class Recording:
     """A graph and the tensors around it.
 
+    What a forward keeps is used up by a backward that is recorded in the same room: there its memory is free as soon as
+    it was read for the last time. Then the forward's replays write to what that backward's leave, and these to what the
+    forward's leave. So the one is replayed while nobody holds the other's results.
+
     Arguments:
         replay: queues the graph on the current stream.
         fixed: positions of inputs that are used in place and that no key names, and `addresses`, theirs.
@@ -181,6 +185,8 @@ class Recording:
         seeds: of random numbers; drawn before each replay, in the order of the call.
         results: what is handed out.
         pure: the graph writes to nothing but memory of its own.
+        room: of its memory, if nothing else was recorded there; until a backward is.
+        source: the recording of the forward that the graph uses up.
     """
 
     def __init__(
@@ -193,8 +199,14 @@ class Recording:
         results: Results,
         *,
         pure: bool = False,
+        room: Any = None,
+        source: Recording | None = None,
     ) -> None:
         self._pure = pure
+        self.room = room
+        self.uses_up = source is not None
+        self.broken = False  # what it keeps has no memory, or nobody to use it up any more
+        self._following: compat.Sharing | None = None  # who shares what the backward left in the same room
         self._replay = replay
         self.fixed = fixed
         self._addresses = addresses
@@ -205,6 +217,8 @@ class Recording:
         self._large = [each.tensor for each in results.large]
         self._sharing = compat.Sharing([*results.own, *self._large])
         self._starts = [tensor.data_ptr() for tensor in self._large]
+        if source is not None:
+            source._following = self._sharing
 
     @property
     def places(self) -> list[int]:
@@ -226,12 +240,49 @@ class Recording:
         return [position for position, address in pairs if args[position].data_ptr() != address]
 
     def free(self) -> bool:
+        """Whether nobody holds what was lent, of its own and of what its replays write to."""
+        return self.unheld() and (self._following is None or self._following.alone())
+
+    def unheld(self) -> bool:
         """Whether nobody holds what was lent."""
         return self._sharing.alone()
 
     def whole(self) -> bool:
         """Whether the memory that results were lent from is still there: programs may resize storages."""
-        return [tensor.data_ptr() for tensor in self._large] == self._starts
+        return not self.broken and [tensor.data_ptr() for tensor in self._large] == self._starts
+
+    def kept_at(self, tensor: torch.Tensor) -> int | None:
+        """Which of the tensors that it keeps for a backward, in memory of its own, this one is."""
+        for number, kept in enumerate(self._results.lent):
+            if kept.data_ptr() == tensor.data_ptr() and _geometry(kept) == _geometry(tensor):
+                return number if any(kept is own for own in self._results.own) else None
+        return None
+
+    def kept(self, number: int) -> torch.Tensor:
+        """A tensor that it keeps for a backward, as it is handed out."""
+        return self._results.lent[number].data
+
+    def give_up(self, unowned: Callable[[torch.Tensor], torch.Tensor]) -> list[torch.Tensor]:
+        """All tensors that it keeps for a backward, for the recording of one that uses them up. From now on it has
+        others, which do not own that memory.
+
+        Arguments:
+            unowned: the bytes of a tensor's storage, which do not keep it.
+        """
+        results = self._results
+        runs: dict[int, torch.Tensor] = {}
+        for tensor in results.own:
+            if tensor.untyped_storage().nbytes():
+                runs.setdefault(compat.storage_address(tensor), unowned(tensor))
+        given = results.lent
+        results.lent = [_over(runs.get(compat.storage_address(tensor)), tensor) for tensor in given]
+        own = {id(tensor) for tensor in results.own}
+        results.own = [new for new, old in zip(results.lent, given) if id(old) in own]
+        runs.clear()  # neither they nor the old record are among those who share it
+        del self._sharing
+        self._sharing = compat.Sharing([*results.own, *self._large])
+        self.room = None
+        return given
 
     def run(self, given: Sequence[Any], turn: Any, *, lend: bool) -> tuple[Any, ...]:
         """Replay; the results.
@@ -272,6 +323,18 @@ class Recording:
             else:
                 handed.append(given[index] if kind == "input" else result.value)
         return tuple(handed)
+
+
+def _geometry(tensor: torch.Tensor) -> tuple[Any, ...]:
+    return tensor.shape, tensor.stride(), tensor.dtype
+
+
+def _over(run: torch.Tensor | None, tensor: torch.Tensor) -> torch.Tensor:
+    """`tensor` again, over the bytes of its storage."""
+    if run is None:
+        return tensor
+    made = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
+    return made.set_(run.untyped_storage(), tensor.storage_offset(), tensor.shape, tensor.stride())
 
 
 def copy(targets: list[torch.Tensor], sources: list[torch.Tensor]) -> None:
