@@ -10,7 +10,7 @@ import torch
 import argand
 from argand.autograd.tracing.trace import trace_joint
 from argand.backends.cudagraphs import why_not
-from argand.graph.operators.custom_backward import custom_operator
+from argand.graph.operators.custom_backward import custom_call
 from helpers import CountingBackend, collected
 
 NAME = "argand_tests_custom"
@@ -79,11 +79,14 @@ def gradients(run: Any, *given: Any) -> list[torch.Tensor]:
     return [out.detach(), *found]
 
 
+@pytest.mark.parametrize("by_name", [False, True])
 @pytest.mark.parametrize("backend", ["aot_eager", "native"])
-def test_a_loop_over_groups(backend: str) -> None:
+def test_a_loop_over_groups(backend: str, by_name: bool) -> None:
     """As in layers of experts; which rows are whose changes from call to call."""
 
     def fn(x: Any, weight: Any, ends: Any) -> Any:
+        if by_name:
+            return own().grouped(x.sin() * 2, ends=ends, weight=weight).cos() + 1
         return own().grouped(x.sin() * 2, weight, ends).cos() + 1
 
     compiled = argand.compile(fn, backend=backend, fullgraph=True)
@@ -132,11 +135,13 @@ def test_others_run_as_they_are() -> None:
 
 def test_which_operators_may_be_called_again() -> None:
     x = torch.randn(3)
-    assert custom_operator(own().parts, [x], {}) is own().parts.default
-    assert custom_operator(own().noisy, [x], {}) is None  # other numbers
-    assert custom_operator(own().scaled, [x, 2.0], {}) is None
-    assert custom_operator(torch.ops.aten.sin.default, [x], {}) is None
-    assert custom_operator(torch.sin, [x], {}) is None
+    assert custom_call(own().parts, [x], {}) == (own().parts.default, [x])
+    assert custom_call(own().parts, [], {"x": x}) == (own().parts.default, [x])
+    assert custom_call(own().parts, [x], {"y": x}) is None
+    assert custom_call(own().noisy, [x], {}) is None  # other numbers
+    assert custom_call(own().scaled, [x, 2.0], {}) is None
+    assert custom_call(torch.ops.aten.sin.default, [x], {}) is None
+    assert custom_call(torch.sin, [x], {}) is None
 
 
 def test_it_is_in_no_cuda_graph() -> None:

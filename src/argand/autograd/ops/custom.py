@@ -8,17 +8,18 @@ from typing import Any
 import torch
 
 from argand.graph import compat
-from argand.graph.operators.custom_backward import custom_backward, custom_operator
+from argand.graph.operators.custom_backward import custom_backward, custom_call
 
 
 def stands_for(target: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     """The results of a program's own operator, its backward one operator too; None where it is recorded as it is."""
-    op = custom_operator(target, args, kwargs)
-    if compat.autocast_active():  # which may cast what the operator is given
+    call = custom_call(target, args, kwargs)
+    if call is None or compat.autocast_active():  # which may cast what the operator is given
         return None
-    if op is None or not torch.is_grad_enabled() or not any(arg.requires_grad for arg in args):
+    op, given = call
+    if not torch.is_grad_enabled() or not any(arg.requires_grad for arg in given):
         return None
-    return _Custom.apply(op, *args)
+    return _Custom.apply(op, *given)
 
 
 class _Custom(torch.autograd.Function):

@@ -7,7 +7,7 @@ operator is called once more with autograd, when the gradients are there.
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -31,18 +31,22 @@ def is_custom(target: Any) -> bool:
     return isinstance(target, torch._ops.OpOverload) and target.namespace not in _OWN
 
 
-def custom_operator(target: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-    """The overload that a call of a program's own operator is of; None where calling it again might differ."""
+def custom_call(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, list[Any]] | None:
+    """The overload that a call of a program's own operator is of, and its arguments in their order; None where calling
+    it again might differ."""
     if isinstance(target, torch._ops.OpOverloadPacket) and target.overloads() == ["default"]:
         target = target.default
-    if not isinstance(target, torch._ops.OpOverload) or target.namespace in _OWN or kwargs:
+    if not isinstance(target, torch._ops.OpOverload) or target.namespace in _OWN:
         return None
     schema = target._schema
     plain = not schema.is_mutable and all(one.alias_info is None for one in (*schema.arguments, *schema.returns))
-    tensors = all(isinstance(arg, torch.Tensor) for arg in args) and len(args) == len(schema.arguments)
+    given = [*args, *[kwargs[one.name] for one in schema.arguments[len(args) :] if one.name in kwargs]]
+    tensors = all(isinstance(arg, torch.Tensor) for arg in given)
+    tensors = tensors and len(given) == len(args) + len(kwargs) == len(schema.arguments)
+    tensors = tensors and not any(one.kwarg_only for one in schema.arguments)
     made = schema.returns and all(isinstance(one.type, torch.TensorType) for one in schema.returns)
     seeded = torch.Tag.nondeterministic_seeded in target.tags
-    return target if plain and tensors and made and not seeded else None
+    return (target, given) if plain and tensors and made and not seeded else None
 
 
 def _run(name: str, tensors: Any, grads: Any, wanted: Sequence[bool]) -> list[torch.Tensor]:
