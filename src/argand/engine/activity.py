@@ -108,42 +108,62 @@ def run_backward(outputs: Sequence[Any], *args: Any, **kwargs: Any) -> Any:
             raise NotRecorded("create_graph asks for gradients that can be differentiated")
         if torch.is_anomaly_enabled():
             raise NotRecorded("anomaly mode looks at each node")
-        returned, unreached = (
-            not kwargs.get("accumulate_grad"),
-            bool(args[4] if args[4:] else kwargs["allow_unreachable"]),
-        )
-        structure = uncaptured(_structure, outputs, grads, keep, inputs, returned, unreached)
+        unreached = bool(args[4] if args[4:] else kwargs["allow_unreachable"])
+        structure = uncaptured(_structure, outputs, grads, keep, inputs, not kwargs.get("accumulate_grad"), unreached)
     except NotRecorded as refused:
         entries.tell_once(str(refused))
         return engine(outputs, *args, **kwargs)
     except RuntimeError:  # something is freed, or was written to: the engine says so where it meets it
         return engine(outputs, *args, **kwargs)
     entry = entries.find(structure.key)
+    gpu = structure.gpu
+    if entry is not None and (entry.recorded is None or entry.trial.is_engines_turn()):
+        del structure
+        return _timed(entry, sketch, gpu, engine, outputs, args, kwargs)
+    if gpu is not None:  # has threads of its own in the engine
+        engine = functools.partial(_in_this_thread, engine)
     if entry is None:
         return _record(structure, engine, outputs, args, kwargs)
-    if entry.recorded is None or entry.trial.is_engines_turn():
-        del structure
-        return _timed(entry, sketch, engine, outputs, args, kwargs)
     compiled = functools.partial(entries.run, entry, backend)
     try:
         found = uncaptured(replay, structure, entry.recorded, compiled, outputs, grads, keep, engine)
     except Varied:
         entry.recorded = None
         raise
+    _finish(entry, gpu)
     entry.trial.took(time.perf_counter() - began, ours=True)
     return found
+
+
+def _in_this_thread(engine: Run, *args: Any, **kwargs: Any) -> Any:
+    """Run the engine with no thread of its own."""
+    with compat.single_threaded_autograd():
+        return engine(*args, **kwargs)
+
+
+def _finish(entry: Entry, gpu: torch.device | None) -> None:
+    """What runs on a GPU counts in a trial, too."""
+    if gpu is not None and not entry.trial.over:
+        torch.cuda.synchronize(gpu)
 
 
 _MUCH = 4  # times as long as a backward that is too small to be compiled: then it is another one
 
 
 def _timed(
-    entry: Entry, sketch: Any, engine: Run, outputs: Sequence[Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    entry: Entry,
+    sketch: Any,
+    gpu: torch.device | None,
+    engine: Run,
+    outputs: Sequence[Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
 ) -> Any:
     """Run the engine, for which this may be a trial."""
     began = time.perf_counter()
     found = engine(outputs, *args, **kwargs)
     if entry.recorded is not None:
+        _finish(entry, gpu)
         entry.trial.took(time.perf_counter() - began, ours=False)
         if entry.trial.engine_is_faster:
             entries.tell_once("a backward is so small that the engine is faster than reading its structure")

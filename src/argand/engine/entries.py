@@ -34,21 +34,21 @@ class Trial:
         self.ours: list[float] = []
         self.engines: list[float] = []
         self.engine_is_faster = False
-        self._over = False
+        self.over = False
 
     def is_engines_turn(self) -> bool:
         """Whether the engine is to run now."""
-        return self.engine_is_faster or (not self._over and 1 < len(self.ours) > len(self.engines) + 1)
+        return self.engine_is_faster or (not self.over and 1 < len(self.ours) > len(self.engines) + 1)
 
     def took(self, seconds: float, *, ours: bool) -> None:
         """One of both has run."""
-        if self._over:
+        if self.over:
             return
         (self.ours if ours else self.engines).append(seconds)
         if ours and len(self.ours) == 2 and seconds > _LONG:
-            self._over = True
+            self.over = True
         elif len(self.engines) == _TURNS:
-            self._over = True
+            self.over = True
             self.engine_is_faster = min(self.ours[1:]) > _GAIN * min(self.engines)
 
 

@@ -30,6 +30,8 @@ PARTLY_READ = frozenset(
 )
 """Nodes of torch's whose formulas depend on what they do not tell (`tests/engine/test_node_state.py` finds them)."""
 
+DEVICES = ("cpu",)
+
 _GENERATED = re.compile(r"Backward(Autograd[A-Za-z]+)?\d+(_copy)?$")
 """Names of the nodes that torch generates, which tell what they saved; others (CopySlices) do not. CopyBackwards knows
 only what the gradient that it gives must be."""
@@ -114,12 +116,15 @@ def tensor_fact(tensor: torch.Tensor) -> Any:
     """
     if type(tensor) not in _PLAIN or tensor.layout is not torch.strided:
         raise NotRecorded("a tensor is sparse, or of a subclass")
-    if tensor.device.type != "cpu":
-        raise NotRecorded(f"a tensor is on {tensor.device.type}")
+    device = tensor.device
+    if device.type not in DEVICES:
+        raise NotRecorded(f"a tensor is on {device.type}")
     dtype = tensor.dtype
     if tensor.is_neg() or (dtype.is_complex and tensor.is_conj()):
         raise NotRecorded("a tensor is a conjugated or negated view")
     shape = tensor.shape
+    if device.type != "cpu":  # Python's numbers are on the CPU
+        return (shape, tensor.stride(), dtype, device)
     return (shape, tensor.stride(), dtype) if shape else (dtype, _number(tensor))
 
 

@@ -21,7 +21,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils.weak import WeakIdKeyDictionary
 
 from argand.engine.buckets import Pending, received, sent_bucket
-from argand.engine.node_state import NotRecorded, moves_of, tensor_fact
+from argand.engine.node_state import DEVICES, NotRecorded, moves_of, tensor_fact
 from argand.engine.structure import Structure
 from argand.graph import compat
 from argand.graph.nodes.printing import readable
@@ -292,8 +292,8 @@ class Recorder(compat.DispatchMode):
         unsure = [tag.name for tag in _UNSURE if tag in func.tags]
         if unsure:
             self._refuse(f"{func} is called: {unsure[0]}")
-        if any(tensor.layout is not torch.strided or tensor.device.type != "cpu" for tensor in _tensors(out)):
-            self._refuse("a tensor is sparse, or not on a CPU")
+        if any(tensor.layout is not torch.strided or tensor.device.type not in DEVICES for tensor in _tensors(out)):
+            self._refuse("a tensor is sparse, or on another device")
         if func._schema.is_mutable:
             written = [arg for at, arg in enumerate(args) if _is_written(func, at)]
             named = [kwargs.get(arg.name) for arg in func._schema.arguments if arg.alias_info and arg.kwarg_only]

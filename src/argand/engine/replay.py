@@ -36,7 +36,7 @@ class _Nothing(torch.autograd.Function):
     def forward(ctx: Any, *roots: torch.Tensor) -> torch.Tensor:
         ctx.set_materialize_grads(False)
         ctx.count = len(roots)
-        return torch.empty(0, device="cpu")
+        return torch.empty(0, device=roots[0].device)
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
@@ -50,7 +50,7 @@ class _Delivered(torch.autograd.Function):
     def forward(ctx: Any, gradients: list[torch.Tensor], *leaves: torch.Tensor) -> torch.Tensor:
         ctx.set_materialize_grads(False)
         ctx.gradients = gradients
-        return torch.empty(0, device="cpu")
+        return torch.empty(0, device=leaves[0].device)
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
@@ -136,7 +136,7 @@ def _engine(run: Run, behind: tuple[torch.Tensor, ...], keep: bool = False, ends
     Arguments:
         ends: where it stops, if there are any; else it comes to all leaves.
     """
-    start = (torch.empty(0, device="cpu"),) * len(behind)
+    start = tuple([torch.empty(0, device=one.device) for one in behind])
     run(behind, start, keep, False, ends, allow_unreachable=True, accumulate_grad=not ends)
 
 

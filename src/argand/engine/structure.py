@@ -10,7 +10,7 @@ import torch
 from torch.autograd.graph import GradientEdge
 
 from argand._core.node_layout import NodeLayout
-from argand.engine.node_state import NotRecorded, check_opaque, reading_of, tensor_fact
+from argand.engine.node_state import DEVICES, NotRecorded, check_opaque, reading_of, tensor_fact
 from argand.engine.reducers import Reducer, Reduction, known, reductions_of
 from argand.runtime.tape.result_nodes import is_own
 
@@ -34,6 +34,7 @@ class Structure:
         ends: where the engine stops, where not all leaves get gradients.
         returned: the gradients that are given back: of which node, and which of those that it gets; None for none.
         captured: nodes that do not run: only what comes to them is given back.
+        gpu: where nodes run that do not run on the CPU.
     """
 
     key: tuple[Any, ...]
@@ -50,6 +51,7 @@ class Structure:
     ends: tuple[GradientEdge, ...] = ()
     returned: list[tuple[int, int] | None] = field(default_factory=list)
     captured: set[int] = field(default_factory=set)
+    gpu: torch.device | None = None
 
     def form(self) -> tuple[Any, ...]:
         """Names of nodes and how they are joined: what does not change with sizes."""
@@ -109,7 +111,7 @@ def structure_of(
         else:
             facts.append(_node_facts(found, at, node, hooks))
             facts.append(tuple([(placed(to), nr) for to, nr in node.next_functions]))
-        facts.append(_received(node))
+        facts.append(_received(found, node))
         found.saved.append(range(first, len(found.tensors)))
     if returned:
         asked = [(place.get(id(edge.node)), edge.output_nr) for edge in ends]
@@ -188,6 +190,8 @@ def _check_captured(node: Any, hooks: NodeLayout) -> None:
 def _facts_of_all(found: Structure) -> list[Any]:
     """What the key holds beyond single nodes: reductions, and the order of nodes where that matters."""
     facts: list[Any] = []
+    if found.gpu is not None and (found.opaque or found.ends or found.reduced):
+        raise NotRecorded("on a GPU, code of the program runs in between, or other than all gradients are accumulated")
     if found.reduced:
         found.reductions = reductions_of(found.reduced, found.leaves, found.nodes)
         facts += [tuple(sorted(found.reduced)), *[one.facts() for one in found.reductions]]
@@ -278,11 +282,15 @@ def _check_edges(node: Any, edges: Sequence[tuple[Any, int]]) -> None:
         raise NotRecorded("CatBackward0 does not tell the sizes of tensors without gradients")
 
 
-def _received(node: Any) -> tuple[Any, ...]:
+def _received(found: Structure, node: Any) -> tuple[Any, ...]:
     """The gradients that a node expects: sizes, dtypes, devices."""
     facts = []
     for one in node._input_metadata:
-        if one.is_nested_tensor or one.device.type != "cpu":
+        if one.is_nested_tensor or one.device.type not in DEVICES:
             raise NotRecorded(f"a gradient is nested, or on {one.device.type}")
-        facts.append((tuple(one.shape), one.dtype))
+        if one.device.type != "cpu":
+            if one.device != (found.gpu or one.device):
+                raise NotRecorded("gradients are on several GPUs")
+            found.gpu = one.device
+        facts.append((tuple(one.shape), one.dtype, one.device))
     return tuple(facts)
