@@ -12,6 +12,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import argand
+from argand.capture.torch_functions.gradients import engine_runs
 from helpers import CountingBackend, assert_same, collected
 
 BACKENDS = ["eager", "aot_eager", "native"]
@@ -547,3 +548,36 @@ def test_hooks_on_saved_tensors_see_what_eager_saves(backend: str) -> None:
         return len(seen), [p.grad for p in m.parameters()]
 
     assert_same(run(lambda fn: fn), run(lambda fn: argand.compile(fn, backend=backend, fullgraph=True)))
+
+
+def test_many_backwards_run_each_operation_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a gradient looks like is told by a run of the graph so far, which goes on where the last one ended."""
+    ran: list[str] = []
+    value = engine_runs._value
+
+    def counted(builder: Any, node: Any, *rest: Any) -> Any:
+        ran.append(node.name)
+        return value(builder, node, *rest)
+
+    monkeypatch.setattr(engine_runs, "_value", counted)
+
+    def program(weight: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        total = torch.zeros(())
+        for step in range(6):
+            loss = ((x * weight).sin() * (step + 1)).sum()
+            if step % 2:
+                with torch.no_grad():
+                    x = x + 1
+                loss.backward(retain_graph=step == 3)
+            else:
+                (grad,) = torch.autograd.grad(loss, weight, create_graph=True)
+                (grad * weight).sum().backward()
+            total = total + loss.detach()
+        return total
+
+    outcomes = []
+    for run in (program, argand.compile(program, backend="eager")):
+        weight = torch.arange(4.0).requires_grad_()
+        outcomes.append((run(weight, torch.ones(4)), weight.grad))
+    assert_same(outcomes[0], outcomes[1], exact=True)
+    assert len(ran) == len(set(ran)) > 40

@@ -294,6 +294,7 @@ class GraphBuilder(Protocol):
     gradients: dict[int, torch.Tensor | None]
     hooks: list[object]
     staying: dict[int, GraphBreak]
+    rerun: object
     writing: set[fx.Node]
     effectful: set[fx.Node]
     kept: set[fx.Node]

@@ -88,6 +88,7 @@ class GraphBuilder:
         gradients: id of a stand-in that the program made -> its `.grad`, where that was set.
         hooks: those on tensors that the program made (`higher_order.hook_state.Later`).
         staying: storage of stand-ins that the graph must not return -> the break that this is.
+        rerun: the graph so far, as it ran on new stand-ins to tell of gradients (`gradients.engine_runs.Run`).
     """
 
     def __init__(self) -> None:
@@ -120,6 +121,7 @@ class GraphBuilder:
         self.gradients: dict[int, torch.Tensor | None] = {}
         self.hooks: list[object] = []
         self.staying: dict[int, errors.GraphBreak] = {}
+        self.rerun: object = None
 
     # ---------------------------------------------------------------- inputs
 

@@ -1,10 +1,14 @@
-"""What the autograd engine gives for the graph recorded so far: it runs on new stand-ins, with autograd recording."""
+"""What the autograd engine gives for the graph recorded so far: it runs on new stand-ins, with autograd recording.
+
+A program may ask often: what has run stays, and runs on from there. So a question leaves everything as it was: the
+engine keeps the tape, which the graph's own call then uses up as the program's would.
+"""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import torch
@@ -67,12 +71,23 @@ class Run:
     Arguments:
         builder: of the graph.
         values: what each node gave.
-        enabled: whether gradients are enabled at the place that the capture has reached.
+        ran: the operations that ran, each with what it was given.
+        enabled: whether gradients are enabled behind them.
     """
 
     builder: GraphBuilder
-    values: dict[fx.Node, torch.Tensor]
-    enabled: bool
+    values: dict[fx.Node, Any] = field(default_factory=dict)
+    ran: list[tuple[fx.Node, object, object]] = field(default_factory=list)
+    enabled: bool | None = None
+
+    def goes_on(self) -> bool:
+        """Whether the graph is what ran, and more."""
+        calls = [node for node in self.builder.root.nodes if node.op not in _INPUTS]
+        same = all(
+            node is one and node.args is args and node.kwargs is kwargs
+            for node, (one, args, kwargs) in zip(calls, self.ran)
+        )
+        return same and len(self.ran) <= len(calls) and modes.changed_by(self.builder.root) != "more"
 
     def of(self, tensors: Tensors) -> list[torch.Tensor]:
         """What ran in place of stand-ins of the capture; None stays None."""
@@ -91,13 +106,20 @@ class Run:
 @contextlib.contextmanager
 def again(builder: GraphBuilder) -> Iterator[Run]:
     """Run the graph so far on new stand-ins; torch's state is as before when this is left."""
-    switches = [node.args[0] for node in builder.root.nodes if node.target is torch._C._set_grad_enabled]
+    run, builder.rerun = builder.rerun, None  # what an error leaves is not used again
+    if not isinstance(run, Run) or not run.goes_on():
+        run = Run(builder)
     with torch._C.DisableTorchFunction(), modes.restored(), compat.hidden_from_saved_tensor_hooks():
         enabled = torch.is_grad_enabled()
-        torch._C._set_grad_enabled(not switches[0] if switches else enabled)
-        run = Run(builder, _run(builder), enabled)
+        if run.enabled is None:
+            switches = [node.args[0] for node in builder.root.nodes if node.target is torch._C._set_grad_enabled]
+            run.enabled = not switches[0] if switches else enabled
+        torch._C._set_grad_enabled(run.enabled)
+        _run(run)
+        run.enabled = torch.is_grad_enabled()
         torch._C._set_grad_enabled(enabled)
         yield run
+    builder.rerun = run
 
 
 def gradients(
@@ -113,7 +135,7 @@ def gradients(
         given = [run.of(outputs), run.of(inputs)]
         seeds = None if grads is None else run.of(grads)
         try:
-            given_back = torch.autograd.grad(given[0], given[1], seeds, **options)
+            given_back = torch.autograd.grad(given[0], given[1], seeds, **{**options, "retain_graph": True})
         except Exception as error:
             raise metadata.meta_failure("torch.autograd.grad", error) from None
     like = [None if g is None else (g.requires_grad, g.stride() == t.stride()) for g, t in zip(given_back, given[1])]
@@ -169,7 +191,7 @@ def accumulated(
         order: list[torch.Tensor] = []
         hooks = [leaf.register_post_accumulate_grad_hook(order.append) for leaf in _distinct(leaves) if leaf.is_leaf]
         try:
-            torch.autograd.backward(roots, seeds, inputs=wanted, **options)
+            torch.autograd.backward(roots, seeds, inputs=wanted, **{**options, "retain_graph": True})
         except Exception as error:
             raise metadata.meta_failure("torch.autograd.backward", error) from None
         finally:
@@ -178,6 +200,8 @@ def accumulated(
         if any(not leaf.is_leaf or id(leaf) not in stand_ins for leaf in leaves):
             raise refused("Its history leads to a tensor that is not in the graph, or that is no leaf.", "backward()")
         received = [(leaf, leaf.grad) for leaf in order if leaf.grad is not None]
+        for leaf in order:
+            leaf.grad = None
         _refuse_shared([gradient for _, gradient in received], run.values.values())
         return [Reached(stand_ins[id(leaf)], grad.requires_grad, grad.stride()) for leaf, grad in received]
 
@@ -210,17 +234,24 @@ def _span(tensor: torch.Tensor) -> tuple[int, int]:
     return first, first + sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride()))
 
 
-def _run(builder: GraphBuilder) -> dict[fx.Node, Any]:
-    values: dict[fx.Node, object] = {}
+_INPUTS = frozenset(("placeholder", "get_attr"))
+
+
+def _run(run: Run) -> None:
+    """Run what has not run yet."""
+    builder = run.builder
     reals = {info.node: info.real for info in builder.inputs}
     for node in builder.root.nodes:
+        if node in run.values:
+            continue
         try:
-            values[node] = _value(builder, node, values, reals)
+            run.values[node] = _value(builder, node, run.values, reals)
         except errors.GraphBreak:
             raise
         except Exception as error:
             raise refused(f"The gradient's form cannot be told: {node.name} raises {type(error).__name__}.") from None
-    return values
+        if node.op not in _INPUTS:
+            run.ran.append((node, node.args, node.kwargs))
 
 
 def _value(builder: GraphBuilder, node: fx.Node, values: dict[fx.Node, object], reals: Reals) -> object:
