@@ -14,6 +14,7 @@ With --trace: a Chrome trace (Perfetto, chrome://tracing) of one step of each pr
 from __future__ import annotations
 
 import argparse
+import contextlib
 import datetime
 import json
 import os
@@ -54,6 +55,7 @@ def systems(options: Any) -> dict[str, Any]:
         return argand.compile(ddp, dynamic=False)  # a region of its own: its graphs are not cut
 
     found["argand, not cut"] = whole
+    found["argand, recorded"] = argand.compile  # with compiled autograd: reductions are in the backward's graph
     return found
 
 
@@ -73,7 +75,8 @@ def measure(rank: int, options: Any, folder: str) -> None:
             model = MODELS[name]()
             call = make(DistributedDataParallel(model, bucket_cap_mb=options.bucket_mb))
             optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-            steps[system] = (model, call, optimizer)
+            around = argand.compiled_autograd if system == "argand, recorded" else contextlib.nullcontext
+            steps[system] = (model, call, optimizer, around)
             argand.config.optimize_ddp = system != "argand, not cut"
             first[system] = one_step(*steps[system], rank, 0)
             times[system] = []
@@ -92,12 +95,13 @@ def measure(rank: int, options: Any, folder: str) -> None:
     dist.destroy_process_group()
 
 
-def one_step(model: Any, call: Any, optimizer: Any, rank: int, number: int) -> float:
+def one_step(model: Any, call: Any, optimizer: Any, around: Any, rank: int, number: int) -> float:
     x = batch(model, rank, number)
     dist.barrier()
     begun = time.perf_counter()
     optimizer.zero_grad()
-    call(x).square().mean().backward()
+    with around():
+        call(x).square().mean().backward()
     optimizer.step()
     return time.perf_counter() - begun
 
@@ -137,9 +141,9 @@ def traced_step(rank: int, name: str, ranks: int, bucket_mb: float, folder: str)
     call = argand.compile(DistributedDataParallel(model, bucket_cap_mb=bucket_mb))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     for number in range(3):
-        one_step(model, call, optimizer, rank, number)
+        one_step(model, call, optimizer, contextlib.nullcontext, rank, number)
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
-        one_step(model, call, optimizer, rank, 3)
+        one_step(model, call, optimizer, contextlib.nullcontext, rank, 3)
     profile.export_chrome_trace(f"{folder}/{rank}.json")
     dist.barrier()
     dist.destroy_process_group()

@@ -168,6 +168,7 @@ class _Known:
 
     def __init__(self) -> None:
         self.by_parameter = WeakIdKeyDictionary()
+        self.reducers: list[Reducer] = []
 
     def of(self, parameter: torch.Tensor) -> Reducer | None:
         """The reducer whose hook is on a parameter's node."""
@@ -182,20 +183,22 @@ class _Known:
         """Nobody tells of modules under DistributedDataParallel that were made before one asks."""
         if not dist.is_available():
             return
-        known = {id(one.ddp()) for one in self.by_parameter.values() if one is not None}
+        self.reducers = [one for one in self.reducers if one.ddp() is not None]
+        known = {id(one.ddp()) for one in self.reducers}
         for ddp in gc.get_objects():
             if issubclass(type(ddp), torch.nn.parallel.DistributedDataParallel) and id(ddp) not in known:
                 try:
                     reducer = Reducer(ddp)
                 except AttributeError:  # another version's
                     continue
+                self.reducers.append(reducer)
                 for parameter in reducer.parameters():
                     self.by_parameter[parameter] = reducer
 
     def count(self) -> None:
         """A backward begins."""
-        for one in {id(one): one for one in self.by_parameter.values() if one is not None and one.armed}.values():
-            one.calls += 1
+        for one in self.reducers:
+            one.calls += bool(one.armed)
 
 
 known = _Known()
