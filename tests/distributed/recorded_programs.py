@@ -215,14 +215,15 @@ def order(rank: int) -> dict[str, Any]:
 
 
 class Types(nn.Module):
-    """Channels last, a module of two types, and one parameter that is a scalar."""
+    """Channels last, a module of two types, a parameter that is a scalar, and one that is frozen."""
 
     def __init__(self) -> None:
         super().__init__()
         self.conv = nn.Conv2d(3, 8, 2).to(memory_format=torch.channels_last)
         self.linear = nn.Linear(8, 8).double()
         self.scale = nn.Parameter(torch.tensor(1.5))
+        self.frozen = nn.Parameter(torch.ones(8), requires_grad=False)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        y = self.conv(x.reshape(6, 3, 2, 2)).mean((2, 3)) * self.scale
+        y = self.conv(x.reshape(6, 3, 2, 2)).mean((2, 3)) * self.scale + self.frozen
         return self.linear(y.double())

@@ -244,15 +244,16 @@ def reductions_of(
         if reducer.why_not():
             continue
         places = {id(leaves[at]): at for at, one in reduced.items() if one is reducer}
-        parameters = reducer.parameters()
+        parameters, buckets = reducer.parameters(), reducer.buckets()
         members = [places.get(id(parameter)) for parameter in parameters]
-        if None in members and not _is_reached(reducer, nodes):
+        sent = [number for bucket in buckets for number in bucket.parameters]  # not those that are frozen
+        if any(members[number] is None for number in sent) and not _is_reached(reducer, nodes):
             continue
-        hooked = any(p._backward_hooks or p._post_accumulate_grad_hooks for p in parameters)
+        hooked = any(parameters[n]._backward_hooks or parameters[n]._post_accumulate_grad_hooks for n in sent)
         old = [parameter.grad for parameter in parameters]
         odd = any(one is not None and (one.layout is not torch.strided or one.requires_grad) for one in old)
         if not (hooked or odd):
-            found.append(Reduction(reducer, reducer.buckets(), members, old))
+            found.append(Reduction(reducer, buckets, members, old))
     return found
 
 
