@@ -170,11 +170,13 @@ def _leaf(program: AtenProgram, position: str, spec: OutputSpec, lines: list[str
     base = f"i{spec.index}" if "input" in spec.kind else f"out[{spec.index}]"
     if spec.view is None:
         return base
-    text = _viewed(program, position, spec, base, lines, names)
+    away = "data" if spec.unseen else "detach()"
+    text = _viewed(program, position, spec, f"{base}.{away}" if spec.detached_base else base, lines, names)
+    text = f"{text}.{away}" if spec.detached else text
     if spec.untaped:
         lines += ["    with no_grad():", f"        u{position} = {text}"]
         return f"u{position}"
-    return f"{text}.detach()" if spec.detached else text
+    return text
 
 
 def _viewed(

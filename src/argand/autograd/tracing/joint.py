@@ -291,7 +291,7 @@ class _JointOutputs(Outputs):
             raise AutogradError("the graph returns a view of an input that shares its memory with a written one")
         if not tensor.requires_grad:
             # A view of an input without a gradient gives it one when it is multiplied by something that has one.
-            return replace(spec, detached=tensor._base is not self.tracer.inputs[spec.index])
+            return spec
         return replace(spec, untaped=self._made_under_no_grad(tensor))
 
     def _carry(self, position: int, tensor: torch.Tensor) -> None:
@@ -299,7 +299,7 @@ class _JointOutputs(Outputs):
 
     def _view_of_result(self, tensor: TraceTensor, spec: OutputSpec) -> OutputSpec:
         if not tensor.requires_grad:
-            return replace(spec, detached=True)
+            return spec if spec.detached or spec.detached_base else replace(spec, detached=True)
         if self._made_under_no_grad(tensor):
             spec = replace(spec, untaped=True)
         if spec.index in self.carriers:

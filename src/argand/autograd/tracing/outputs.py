@@ -81,11 +81,13 @@ class Outputs:
         self._requires_grad = requires_grad  # per input, where nothing of the graph is recorded by autograd
         self.nodes: list[fx.Node] = []
         self._objects: dict[int, int] = {}  # id of a returned tensor object -> its graph output
+        self._holders: dict[int, torch.Tensor] = {}  # id of a root that several outputs share -> what they are views of
         self._inputs = {id(tensor): index for index, tensor in enumerate(tracer.inputs)}
 
     def classify(self, leaves: list[Any]) -> list[OutputSpec]:
         tensors = [self.tracer.tensor(leaf) if isinstance(leaf, torch.Tensor) else None for leaf in leaves]
         shared = self._shared_roots([t for t in tensors if t is not None])
+        self._find_holders([t for t in tensors if t is not None], shared)
         bases: dict[int, int] = {}  # id of a root value that several outputs share -> graph output that holds it
         self._find_leaves([t for t in tensors if t is not None], shared, bases)
         made: list[OutputSpec] = []
@@ -152,7 +154,9 @@ class Outputs:
         root = value.root
         if root.input >= 0:
             untaped = root.input < len(self._requires_grad) and self._requires_grad[root.input]
-            return OutputSpec("alias_of_input", root.input, _replay(value, root), untaped=untaped)
+            spec = OutputSpec("alias_of_input", root.input, _replay(value, root), untaped=untaped)
+            holds = None if self.tracer.bases.is_base(root) else self.tracer.inputs[root.input]
+            return self._apart(spec, tensor, holds)
         known = self._objects.get(id(tensor))
         if known is not None:
             return OutputSpec("alias_of_output", known)
@@ -164,13 +168,36 @@ class Outputs:
         base = bases.get(id(root))
         if base is None:
             base = bases[id(root)] = self.result(root)
-        if _covers(value, root) and self.may_hold(tensor):
+        holder = self._holders.get(id(root))
+        if _covers(value, root) and self.may_hold(tensor) and (holder is None or holder is tensor):
             # Two objects of one value: the second must be an object of its own.
             if base not in self._objects.values():
                 self._objects[id(tensor)] = base
                 return OutputSpec("value", base)
         self.tracer.read(value)
-        return OutputSpec("alias_of_output", base, _replay(value, root))
+        return self._apart(OutputSpec("alias_of_output", base, _replay(value, root)), tensor, holder)
+
+    def _find_holders(self, tensors: list[TraceTensor], shared: set[int]) -> None:
+        """Of each shared root, the tensor that others are views of to autograd: a returned one, if there is any."""
+        for tensor in tensors:
+            root = tensor.value.root
+            if id(root) in shared and root.input < 0 and _covers(tensor.value, root) and self.may_hold(tensor):
+                known = self._holders.get(id(root))
+                if known is None or (known._is_view() and not tensor._is_view()):
+                    self._holders[id(root)] = tensor
+        for tensor in tensors:
+            if id(tensor.value.root) in shared and tensor._is_view() and tensor._base is not None:
+                self._holders.setdefault(id(tensor.value.root), tensor._base)
+
+    def _apart(self, spec: OutputSpec, tensor: TraceTensor, holder: torch.Tensor | None) -> OutputSpec:
+        """What autograd is not to know of a result and of what it is rebuilt from."""
+        if self.tracer.inference_mode or tensor.requires_grad or holder is None or tensor is holder:
+            return spec
+        viewed = tensor._base if tensor._is_view() else tensor
+        if viewed is holder or (viewed is not tensor and viewed is holder._base):
+            return spec
+        unseen = not compat.share_version(tensor, holder)
+        return replace(spec, detached=viewed is tensor, detached_base=viewed is not tensor, unseen=unseen)
 
     def may_hold(self, tensor: TraceTensor) -> bool:
         """Whether the tensor may be the one that others, returned too, are views of."""

@@ -79,14 +79,20 @@ class OutputSpec:
             "alias_of_input": a view of graph input `index`, rebuilt by `view` after mutations were applied;
             "alias_of_output": graph output `index` itself when `view` is None, else a view of it;
             "constant": the Python value `value`.
+        detached: to autograd it is no view of what it lies in.
+        detached_base: it is a view of a tensor that is no view of what both lie in.
+        unseen: autograd does not notice writes to it there, and the other way round (`.data`).
+        untaped: a view made under no_grad.
     """
 
     kind: Literal["value", "input", "alias_of_input", "alias_of_output", "constant"]
     index: int = -1
     view: ViewReplay | None = None
     value: Any = None
-    detached: bool = False  # a view that carries no gradient although what it views does
-    untaped: bool = False  # a view made under no_grad
+    detached: bool = False
+    detached_base: bool = False
+    unseen: bool = False
+    untaped: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,75 @@
+"""Results that lie in an input's or another result's memory, and what autograd knows of that."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+import argand
+
+PROGRAMS: dict[str, Callable[[torch.Tensor], Any]] = {
+    "data": lambda x: (x * 2, x.data),
+    "detached": lambda x: (x * 2, x.detach()),
+    "view of detached": lambda x: (x * 2, x.detach()[1:]),
+    "view of data": lambda x: (x * 2, x.data[1:]),
+    "detached view": lambda x: (x * 2, x[1:].detach()),
+    "view": lambda x: (x * 2, x[1:]),
+    "detached twice": lambda x: (x * 2, x.detach().detach()),
+    "detached result": lambda x: ((y := x * 2), y.detach()),
+    "data of a result": lambda x: ((y := x * 2), y.data),
+    "views of a result": lambda x: ((y := x * 2), y[1:], y.data[1:]),
+    "view and data of a hidden result": lambda x: ((y := x * 2)[:2], y[1:], y.data[1:]),
+    "detached first": lambda x: ((y := x * 2).detach(), y),
+    "complex": lambda x: ((z := torch.complex(x, x)).real, z),
+}
+
+
+def plain() -> torch.Tensor:
+    return torch.ones(3)
+
+
+def leaf() -> torch.Tensor:
+    return torch.ones(3, requires_grad=True)
+
+
+def computed() -> torch.Tensor:
+    return torch.ones(3, requires_grad=True) * 1
+
+
+def told_by_autograd(t: torch.Tensor) -> Any:
+    try:
+        return t.requires_grad, t.is_leaf, t._is_view(), t._base is None
+    except RuntimeError as error:  # a view whose history has to be made anew, and may not
+        return str(error)[:40]
+
+
+def seen(fn: Callable[..., Any], make: Callable[[], torch.Tensor], grad: bool) -> list[Any]:
+    """What is to be seen of all tensors when the results are written to, with gradients."""
+    x, w = make(), torch.ones(1, requires_grad=True)
+    with torch.set_grad_enabled(grad):
+        results = fn(x)
+    told: list[Any] = []
+    for result in results:
+        before = [t._version for t in (x, *results)]
+        try:
+            result.mul_(w)
+        except RuntimeError as error:
+            told.append(str(error)[:40])
+            continue
+        told.append([t._version - old for t, old in zip((x, *results), before)])
+        told += map(told_by_autograd, (x, *results))
+        told.append(x.tolist())
+    return told
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "native"])
+@pytest.mark.parametrize("make", [plain, leaf, computed])
+@pytest.mark.parametrize("grad", [True, False])
+def test_writes_to_results_reach_what_they_reach_in_eager(
+    make: Callable[[], torch.Tensor], grad: bool, backend: str
+) -> None:
+    for name, program in PROGRAMS.items():
+        assert seen(argand.compile(program, backend=backend), make, grad) == seen(program, make, grad), name
