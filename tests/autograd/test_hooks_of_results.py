@@ -268,3 +268,18 @@ def test_hooks_after_accumulation_of_leaves_that_no_gradient_comes_to() -> None:
     assert seen == [] and w.grad is None
     compiled(x, w)[1].sum().backward()
     assert len(seen) == 1
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "native"])
+def test_complex_results_of_real_inputs(backend: str) -> None:
+    def program(x: torch.Tensor, y: torch.Tensor) -> Any:
+        return (y * x).to(torch.complex64), x * 2
+
+    def run(fn: Any) -> Any:
+        x, y = torch.randn(3, generator=torch.manual_seed(0)).requires_grad_(), torch.ones(3, requires_grad=True)
+        z, w = fn(x, y)
+        z.register_hook(lambda grad: grad * 3)
+        (z.abs().sum() + w.sum()).backward()
+        return z, w, x.grad, y.grad
+
+    torch.testing.assert_close(run(argand.compile(program, backend=backend)), run(program))

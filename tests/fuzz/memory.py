@@ -259,8 +259,22 @@ def environment(specs: list[str], seed: int) -> dict[str, Any]:
 def describe(value: Any, seen: list[torch.Tensor]) -> Any:
     if isinstance(value, torch.Tensor):
         seen.append(value)
-        return ("tensor", str(value.dtype), tuple(value.shape), value.stride(), value.storage_offset() if value.numel() else 0, value.requires_grad, value.is_leaf, value.grad_fn is None,
-                value.is_conj(), value.detach().clone())  # fmt: skip
+        strides = [stride for stride, size in zip(value.stride(), value.shape) if size != 1 and value.numel()]
+        try:
+            told: Any = value.requires_grad, value.is_leaf, value.grad_fn is None
+        except RuntimeError as error:  # a view whose history has to be made anew, and may not
+            told = str(error)
+        place = value.storage_offset() if value.numel() else 0
+        return (
+            "tensor",
+            str(value.dtype),
+            tuple(value.shape),
+            strides,
+            place,
+            told,
+            value.is_conj(),
+            value.detach().clone(),
+        )
     if isinstance(value, (list, tuple)):
         return [describe(v, seen) for v in value]
     return repr(value) if not isinstance(value, float) else ("float", value)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 import argand
+from argand.outcomes import records, store
 from outcomes.processes import STORED, Program
 
 TEXT = """
@@ -125,3 +127,21 @@ def test_metaclasses_that_answer_anything_do_not_keep_outcomes_from_being_looked
         else:
             torch.testing.assert_close(argand.compile(module.main)(x), want)
         assert "hit" not in outcomes
+
+
+def test_another_thread_takes_the_same_outcome(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program, x = Program(tmp_path, METACLASS), torch.randn(5)
+    with program.process() as (module, outcomes), torch.no_grad():
+        argand.compile(module.main)(x)
+        assert outcomes == ["stored"]
+    with program.process() as (module, outcomes), torch.no_grad():
+        installed = records.installed
+
+        def while_another_does(record: records.Record, info: Any, *rest: Any) -> Any:
+            for waiting in store.STORE._of(info.code).values():
+                waiting.clear()
+            return installed(record, info, *rest)
+
+        monkeypatch.setattr(records, "installed", while_another_does)
+        torch.testing.assert_close(argand.compile(module.main)(x), module.main(x))
+        assert outcomes == ["hit"]

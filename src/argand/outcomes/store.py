@@ -79,7 +79,8 @@ class Store:
                 text = str(error)
                 events.emit("cache", "capture", text, outcome="mismatch", level="outcome", reason=text)
                 continue
-            waiting.remove(record)
+            if record in waiting:  # another thread may have taken it, too
+                waiting.remove(record)
             records.tell_of_break(record, info)
             self._remember(info.code, region, record["history"])
             events.emit("cache", "capture", None, outcome="hit", level="outcome", function=info.code.co_name)

@@ -165,3 +165,65 @@ def test_writes_that_eager_refuses_reach_the_handler(write: Callable[..., None],
     compiled = argand.compile(fn, backend=backend)
     for inputs in (apart, overlapping, of_a_leaf, one_of_several, made_without_grad, of_inference, one, apart):
         assert shown(compiled, inputs()) == shown(fn, inputs())
+
+
+AT = torch.tensor([0, 1, 0])
+TWICE: dict[str, Callable[[torch.Tensor], Any]] = {
+    "index_add": lambda x: x.index_add_(0, AT, x),
+    "index_add of data": lambda x: x.index_add_(0, AT, x.data),
+    "index_copy": lambda x: x.index_copy_(0, AT, x.view(3)),
+    "index_fill": lambda x: x.index_fill_(0, AT, x[0]),
+    "index_reduce": lambda x: x.index_reduce_(0, AT, x, "amax"),
+    "index_put": lambda x: x.index_put_((AT,), x),
+    "scatter": lambda x: x.scatter_(0, AT, x.detach()),
+    "scatter_add": lambda x: x.scatter_add_(0, AT, x),
+    "scatter_reduce": lambda x: x.scatter_reduce_(0, AT, x.view(3), "amax"),
+    "item": lambda x: x.__setitem__(AT, x),
+    "item of a view": lambda x: x.__setitem__(AT[:2], x[:2]),
+    "item of an element": lambda x: x.__setitem__(AT, x[0]),
+    "mask": lambda x: x.__setitem__(x > 0, x[0]),
+    "masked_fill": lambda x: x.masked_fill_(x > 0, x[0]),
+    "masked_scatter": lambda x: x.masked_scatter_(x > -9, x.view(3)),
+    "put": lambda x: x.put_(AT, x),
+    "copy": lambda x: x.copy_(x.view(3)),
+    "shifted copy": lambda x: x[1:].copy_(x[:-1]),
+    "gather": lambda x: torch.gather(x, 0, AT, out=x),
+    "index_select": lambda x: torch.index_select(x, 0, AT, out=x),
+    "take": lambda x: torch.take(x, AT, out=x),
+    "cat": lambda x: torch.cat([x[:1], x[1:]], out=x),
+    "stack": lambda x: torch.stack([x[0], x[1], x[2]], out=x),
+    "sum": lambda x: torch.sum(x, 0, out=x[0]),
+    "cumsum": lambda x: torch.cumsum(x, 0, out=x),
+    "added": lambda x: x.add_(x),
+}
+
+
+@pytest.mark.parametrize("made_inside", [False, True])
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])
+def test_operations_that_are_given_one_memory_twice(backend: str, made_inside: bool) -> None:
+    def told(fn: Callable[..., Any]) -> Any:
+        x = torch.tensor([1.0, -2.0, 3.0])
+        try:
+            result = fn(x)
+        except RuntimeError as error:
+            result = str(error), x
+        return [t.tolist() if isinstance(t, torch.Tensor) else t for t in (*result, x)]
+
+    for name, write in TWICE.items():
+
+        def handled(x, write=write):
+            x = x * 1 if made_inside else x
+            try:
+                write(x)
+            except RuntimeError as error:
+                return str(error), x
+            return x * 2, x
+
+        def plain(x, write=write):
+            x = x * 1 if made_inside else x
+            write(x)
+            return x * 2, x
+
+        for fn in (handled, plain):
+            argand.reset()
+            assert told(argand.compile(fn, backend=backend)) == told(fn), name

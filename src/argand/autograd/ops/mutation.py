@@ -101,6 +101,9 @@ def run_mutation(tracer: Recorder, func: Any, args: tuple[Any, ...], kwargs: dic
     refuse_partial_overlap(
         _tensors(tracer, [bound.get(name) for name in form.written]), _tensors(tracer, [*bound.values()])
     )
+    if func._schema.name.partition("::")[2] in _APART:
+        read = [value for name, value in bound.items() if name not in form.written]
+        _refuse_overlap(_tensors(tracer, [bound.get(name) for name in form.written]), _tensors(tracer, read))
     _check(tracer, func, args, kwargs, bound, form)
     positional, keywords = _arguments_for(form, bound)
     result = tracer.run(form.func, positional, keywords)
@@ -117,6 +120,25 @@ def _tensors(tracer: Recorder, tree: Any) -> list[TraceTensor]:
     if isinstance(tree, torch.Tensor):
         return [tracer.tensor(tree)]
     return [t for item in tree for t in _tensors(tracer, item)] if isinstance(tree, (list, tuple)) else []
+
+
+_APART = frozenset(
+    (
+        "index_add_", "index_copy_", "index_fill_", "index_put_", "_index_put_impl_", "index_reduce_", "masked_fill_",
+        "masked_scatter_", "put_", "scatter_", "scatter_add_", "scatter_reduce_", "gather", "index_select", "take",
+    )
+)  # fmt: skip
+"""Writes (of some, those to `out=`) whose kernels refuse to read any of the memory that they write to."""
+
+
+def _refuse_overlap(written: list[TraceTensor], read: list[TraceTensor]) -> None:
+    for target in written:
+        for other in read:
+            if other.value.root is target.value.root and target.numel() and other.numel():
+                raise AutogradError(
+                    "an operator that reads and writes at positions is given memory twice",
+                    remedy="clone one argument; until then the graph runs eagerly, which raises if the kernel does",
+                )
 
 
 def refuse_partial_overlap(written: list[TraceTensor], read: list[TraceTensor]) -> None:

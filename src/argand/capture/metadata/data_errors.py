@@ -216,11 +216,15 @@ def rerun_on_error(builder: GraphBuilder) -> bool:
 
 def written(builder: GraphBuilder, info: TensorInfo, func: Function | None = None, args: Args = ()) -> None:
     """The graph writes to a tensor, by this call. Raises GraphBreak as `check` and `changes_outside` do."""
-    refusable = _may_be_refused(builder, info, args) or _may_overlap(builder, info, args)
-    if (builder.on_data.outside and not refusable) or func in _OF_AUTOGRAD or not _exists_outside(builder, info):
+    if func in _OF_AUTOGRAD:
+        return
+    if _may_overlap(builder, info, args):
+        raises(builder, _name(func))
+    refusable = _may_be_refused(builder, info, args)
+    if (builder.on_data.outside and not refusable) or not _exists_outside(builder, info):
         return
     if refusable:
-        raises(builder, "a write to an input" if func is None else _name(func))
+        raises(builder, _name(func))
     if builder.on_data.outside:
         return
     if not repeatable_writes.repeatable(builder, info, func, args):
@@ -244,14 +248,21 @@ def _may_be_refused(builder: GraphBuilder, info: TensorInfo, args: Args) -> bool
 
 
 def _may_overlap(builder: GraphBuilder, info: TensorInfo, args: Args) -> bool:
-    """Whether eager may refuse a write because what is read lies in part where it writes, and the program would notice:
-    guards do not ask how inputs lie to each other."""
-    others = [builder.tensors[id(arg)] for arg in args if id(arg) in builder.tensors and arg is not info.tensor]
-    return (
-        bool(others)
-        and any(map(_noticed, builder.state.interpreter.frames))
-        and any(_exists_outside(builder, other) for other in others)
-    )
+    """Whether eager may refuse a write because it reads memory that it writes to, and the program would notice.
+
+    Stand-ins do not refuse it, and guards do not ask how inputs lie to each other.
+    """
+    read = [arg for given in args for arg in (given if isinstance(given, tuple | list) else (given,))]
+    others = [builder.tensors[id(arg)] for arg in read if id(arg) in builder.tensors and arg is not info.tensor]
+    if not others or not any(map(_noticed, builder.state.interpreter.frames)):
+        return False
+    memory, outside = _memory(info.tensor), _exists_outside(builder, info)
+    return any(_memory(other.tensor) == memory or (outside and _exists_outside(builder, other)) for other in others)
+
+
+def _memory(tensor: torch.Tensor) -> int:
+    with torch._C.DisableTorchFunction():
+        return tensor.untyped_storage()._cdata
 
 
 def changes_outside(builder: GraphBuilder, name: str) -> None:
@@ -282,8 +293,8 @@ def _effects_lost(name: str) -> errors.GraphBreak:
     )
 
 
-def _name(func: Function) -> str:
-    return str(getattr(func, "__name__", func))
+def _name(func: Function | None) -> str:
+    return "a write to an input" if func is None else str(getattr(func, "__name__", func))
 
 
 def _inside_try(name: str) -> errors.GraphBreak:

@@ -82,7 +82,11 @@ class ResultNodes:
         add = compat.node_adder()
         groups = list(enumerate(plan.groups))
         plain = [
-            len(group.numbers) == 1 and not group.passed and place not in self.followed and add is not None
+            len(group.numbers) == 1
+            and not group.passed
+            and place not in self.followed
+            and add is not None
+            and not plan.tangents[group.numbers[0]].dtype.is_complex  # which torch's operation refuses
             for place, group in groups
         ]
 
