@@ -288,30 +288,6 @@ def layer_attribution(compile: Compile) -> Step:
     return lambda: attribute(images, target=1).detach()
 
 
-def sentence_loss(compile: Compile) -> Step:
-    import torch
-    from sentence_transformers import util
-
-    net = torch.nn.Linear(12, 8)
-    a, b = torch.randn(5, 12), torch.randn(5, 12)
-
-    def loss_of(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-        scores = util.cos_sim(net(a), net(b)) * 20
-        hits = util.semantic_search(net(a).detach(), net(b).detach(), top_k=2)
-        best = torch.tensor([each[0]["corpus_id"] for each in hits])
-        return torch.nn.functional.cross_entropy(scores, torch.arange(5)) + scores[torch.arange(5), best].mean()
-
-    call = compile(loss_of)
-
-    def step() -> list[torch.Tensor]:
-        net.zero_grad()
-        loss = call(a, b)
-        loss.backward()
-        return [loss.detach(), net.weight.grad]
-
-    return step
-
-
 def curves(compile: Compile) -> Step:
     import torch
     from torchmetrics.classification import BinaryAUROC, BinaryCalibrationError, MultilabelF1Score
@@ -385,7 +361,6 @@ PROGRAMS = {
     "captum FeatureAblation": Program("captum", attributions("FeatureAblation")),
     "captum InputXGradient": Program("captum", attributions("InputXGradient")),
     "captum GradCAM": Program("captum", layer_attribution),
-    "sentence-transformers loss": Program("sentence-transformers", sentence_loss),
     "torchmetrics curves": Program("torchmetrics", curves, fast=False),
     "torchmetrics images": Program("torchmetrics", image_metrics),
     "transformers BigBird training": Program("transformers", big_bird, fast=False),

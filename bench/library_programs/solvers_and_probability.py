@@ -1,4 +1,4 @@
-"""More of schedulers, solvers, probability and processes: diffusers, torchdiffeq, Pyro, GPyTorch, zuko, BoTorch."""
+"""More of schedulers, solvers, probability and processes: diffusers, torchdiffeq, Pyro, GPyTorch, zuko."""
 
 from __future__ import annotations
 
@@ -179,28 +179,6 @@ def continuous_flow(compile: Compile) -> Step:
     return step
 
 
-def expected_improvement(compile: Compile) -> Step:
-    import torch
-    from botorch.acquisition import qExpectedImprovement
-    from botorch.models import SingleTaskGP
-    from botorch.sampling import SobolQMCNormalSampler
-
-    x = torch.rand(8, 2, dtype=torch.float64)
-    model = SingleTaskGP(x, x.sin().sum(-1, keepdim=True)).eval()
-    sampler = SobolQMCNormalSampler(torch.Size([16]), seed=3)
-    acquisition = qExpectedImprovement(model, best_f=0.5, sampler=sampler)
-    points = torch.rand(4, 1, 2, dtype=torch.float64)
-    call = compile(acquisition)
-
-    def step() -> list[torch.Tensor]:
-        at = points.clone().requires_grad_()
-        value = call(at)
-        value.sum().backward()
-        return [value.detach(), at.grad]
-
-    return step
-
-
 PROGRAMS = {
     "diffusers DPM++ multistep": Program("diffusers", scheduler("DPMSolverMultistepScheduler")),
     "diffusers UniPC": Program("diffusers", scheduler("UniPCMultistepScheduler"), fast=False),
@@ -213,5 +191,4 @@ PROGRAMS = {
     "GPyTorch deep kernel": Program("gpytorch", deep_kernel, fast=False),
     "GPyTorch kernels": Program("gpytorch", kernels),
     "zuko coupling flow": Program("zuko", continuous_flow),
-    "BoTorch qEI": Program("botorch", expected_improvement, fast=False),
 }

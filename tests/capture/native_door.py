@@ -93,7 +93,7 @@ ALLOWED: Final[dict[str, list[str]]] = {
         "symbolic_ops.py plain_arguments: value.number()",
     ],
     "a stand-in, or the tensor behind it, with torch functions off": [
-        "one_sided_branches.py _hold: value.numel()",
+        "one_sided_branches.py hold: value.numel()",
         "tensor_attributes.py of_legacy_type: isinstance(info.real, legacy)",
     ],
     "a class, whose bases C code keeps; the class that is asked has no `__subclasscheck__` of its own": [

@@ -290,6 +290,12 @@ def _value(name: str, kind: str, match: re.Match[str]) -> Description:
     return name, _changed(old, new), remedy
 
 
+def _contents(name: str, kind: str, match: re.Match[str]) -> Description:
+    """A small tensor that the program keeps (`record.held_values`)."""
+    remedy = f"keep what {name} holds; once it has changed, the graph breaks where the program asks for its values."
+    return name, "holds other values, which decided a branch, a size or a number", remedy
+
+
 def _said(name: str, kind: str, match: re.Match[str]) -> Description:
     """An expression guard whose detail says old and new values itself."""
     return "", match[0], _default_remedy(name, kind)
@@ -307,6 +313,7 @@ _TABLE: tuple[tuple[str, Describe], ...] = (
     (r"expected (dtype|device|layout) (.+), found (.+)$", _tensor_property),
     (r"expected type (.+), found (.+)$", _type),
     (r"expected the object (.+) at 0x\w+, found (.+) at 0x\w+$", _identity),
+    (r".*\bcontents\b.*: expected b.*found b.*$", _contents),
     (r"(\w+): expected (.+), found (.+)$", _state),
     (r"expected length (\d+), found (\d+)$", _length),
     (r"expected keys (.+), found (.+)$", _keys),

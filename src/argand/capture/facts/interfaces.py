@@ -10,7 +10,7 @@ What a method does stands there; here only of those that have no text of their o
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from types import CellType, CodeType, FunctionType
 from typing import Any, Protocol
@@ -293,6 +293,8 @@ class GraphBuilder(Protocol):
     known: list[TensorInfo]
     gradients: dict[int, torch.Tensor | None]
     hooks: list[object]
+    asked: dict[int, Callable[[], None]]
+    outside: set[int]
     staying: dict[int, GraphBreak]
     rerun: object
     writing: set[fx.Node]

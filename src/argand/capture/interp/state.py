@@ -39,6 +39,7 @@ from argand.capture.facts.typefacts import is_foreign_value
 from argand.capture.facts.values.symbols import Memory
 from argand.capture.facts.values.tensor_info import TensorInfo
 from argand.capture.objects.call_protocol.binding import guarded_by_code
+from argand.capture.record import held_values
 from argand.capture.record.guards import GuardSet
 from argand.capture.record.tensors import GraphBuilder
 from argand.capture.sizes import subclasses, symbolic_policy
@@ -292,6 +293,8 @@ class CaptureState:
             dims = self.policy.dims(source, real) if self.policy is not None else None
             opened = symbolic_policy.tensor_input(self, source, real, dims) if dims else ((), ())
             self.guards.add(source, "tensor", *_C.tensor_guard_args(real, *opened))
+            if self.policy is not None:
+                held_values.offer(self, self.policy.history, self.tensors[id(stand_in)])
         return stand_in if type(real) in subclasses.PLAIN else subclasses.from_outside(self, stand_in, real)
 
     def note_constant(self, place: str) -> None:

@@ -18,6 +18,7 @@ from argand.capture.facts.interfaces import GraphBuilder
 from argand.capture.facts.kinds import is_a
 from argand.capture.facts.values.tensor_info import Deferred, TensorInfo
 from argand.capture.facts.words import words
+from argand.capture.sizes.symbolic_state import Restart
 from argand.graph import compat
 
 _LIMIT = 1 << 16  # elements of a tensor; a mask over 256 tokens
@@ -66,7 +67,7 @@ def _attach(builder: GraphBuilder, result: object, call: _Call, path: tuple[int,
     if is_a(result, torch.Tensor):
         info = builder.tensors.get(id(result))
         if info is not None:
-            remember(builder, info, Deferred(call.result, path, call.depth, result))
+            remember(builder, info, Deferred(call.result, path, call.depth, result, call.guarded))
     elif isinstance(result, tuple | list):
         for number, part in enumerate(result):
             _attach(builder, part, call, (*path, number))
@@ -81,6 +82,22 @@ def copied(builder: GraphBuilder, real: torch.Tensor) -> object:
         return builder.call(torch.Tensor.clone, (held,), {})
 
 
+def result(builder: GraphBuilder, func: Function, args: Args, kwargs: Kwargs) -> object:
+    """What a call gives whose result's size depends on values, where these are known; NotImplemented elsewhere."""
+    infos = [builder.tensors.get(id(arg)) for arg in (*args, *kwargs.values()) if is_a(arg, torch.Tensor)]
+    if not infos or any(info is None or info.constant is None or info.tensor.requires_grad for info in infos):
+        return NotImplemented
+    try:
+        value = _Call(builder, func, args, kwargs).result()
+    except _Unknown:
+        return NotImplemented
+    if is_a(value, torch.Tensor):
+        return copied(builder, value)
+    if type(value) is tuple and all(is_a(part, torch.Tensor) for part in value):
+        return tuple([copied(builder, part) for part in value])
+    return NotImplemented
+
+
 def remember(builder: GraphBuilder, info: TensorInfo, value: torch.Tensor | Deferred) -> None:
     """`value` is what `info`'s tensor holds until the program writes to it."""
     info.constant = value
@@ -91,7 +108,7 @@ class _Call:
     """A call that is made for real when its result is asked for, be its arguments written to by then."""
 
     def __init__(self, builder: GraphBuilder, func: Function, args: Args, kwargs: Kwargs) -> None:
-        self.func, self.depth = func, 1
+        self.func, self.depth, self.guarded = func, 1, False
         self.args = [_mapped(value, partial(self._held, builder)) for value in args]
         self.kwargs = {key: _mapped(value, partial(self._held, builder)) for key, value in kwargs.items()}
         self.results: list[object] = []
@@ -105,9 +122,10 @@ class _Call:
         info = builder.tensors.get(id(value))
         held = None if info is None else info.constant
         if info is not None and type(held) is Deferred and held.depth >= _DEEPEST:
-            held = _value(info)
+            held = None if held.guarded else _value(info)
         if held is None:
             raise _Unknown
+        self.guarded |= type(held) is Deferred and held.guarded
         self.depth = max(self.depth, held.depth + 1 if type(held) is Deferred else 1)
         return held
 
@@ -160,10 +178,33 @@ def forget(builder: GraphBuilder, info: TensorInfo) -> None:
         return
     with torch._C.DisableTorchFunction():
         storage = info.tensor.untyped_storage()._cdata
+        written = {storage}
+        if storage in builder.outside:
+            _restart_if_asked(builder, storage)
+            written = builder.outside  # two of them may share their memory
         for other in builder.known:
-            if other.tensor.untyped_storage()._cdata == storage:
+            if other.tensor.untyped_storage()._cdata in written:
                 other.constant = None
     builder.known[:] = [other for other in builder.known if other.constant is not None]
+
+
+def _restart_if_asked(builder: GraphBuilder, storage: int) -> None:
+    """A tensor that captured code writes to, such as a count of steps, is not known by its values.
+
+    Raises:
+        Restart: it was, so far.
+    """
+    if not builder.asked:
+        return
+    changing = [
+        note
+        for info in builder.inputs
+        if (note := builder.asked.get(id(info.tensor))) is not None and info.tensor.untyped_storage()._cdata == storage
+    ]
+    for note in changing:
+        note()
+    if changing:
+        raise Restart
 
 
 def _value(info: TensorInfo) -> torch.Tensor | None:
@@ -172,10 +213,16 @@ def _value(info: TensorInfo) -> torch.Tensor | None:
     return info.constant
 
 
-def value_of(builder: GraphBuilder, tensor: object) -> torch.Tensor | None:
-    """The known value of a stand-in, or None."""
+def value_of(builder: GraphBuilder, tensor: object, needed: bool = False) -> torch.Tensor | None:
+    """The known value of a stand-in, or None.
+
+    Arguments:
+        needed: the graph ends without it; else none is told that costs a guard.
+    """
     info = builder.tensors.get(id(tensor))
     if info is None or info.constant is None:
+        return None
+    if type(info.constant) is Deferred and info.constant.guarded and not needed:
         return None
     with torch._C.DisableTorchFunction():
         return _value(info)

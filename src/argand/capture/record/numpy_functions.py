@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
+
 from argand.capture.facts import callables, numpy_settings
 from argand.capture.facts.handlers import Function, Kwargs
 from argand.capture.facts.interfaces import Interpreter
 from argand.capture.facts.kinds import is_a, module_of
-from argand.capture.record import numpy_calls
+from argand.capture.record import constants, numpy_calls
 from argand.capture.sizes import symbolic_ops
 from argand.errors import GraphBreak, graph_break
 
@@ -54,6 +56,7 @@ def call(interp: Interpreter, fn: Any, args: list[Any], kwargs: Kwargs) -> objec
     traced = numpy_calls.traced_call(interp.state, fn, args, kwargs)
     if traced is not NotImplemented:
         return traced
+    args = _with_array_of_known(interp, fn, args)
     owner = callables.fact(fn, "__self__")
     values = [*args, *kwargs.values(), *([owner] if is_array(owner) else [])]
     numpy_calls.refuse_effects(callables.text_of(fn, "__name__"))
@@ -65,6 +68,17 @@ def call(interp: Interpreter, fn: Any, args: list[Any], kwargs: Kwargs) -> objec
         given, named = symbolic_ops.plain(given), symbolic_ops.plain(named)
     numpy_settings.rely(interp.state, callables.text_of(fn, "__name__"))
     return interp.native(fn, *given, **named)
+
+
+def _with_array_of_known(interp: Interpreter, fn: Function, args: list[Any]) -> list[Any]:
+    """The arguments of `numpy.array`, which copies, with a tensor whose values are known as an array of them."""
+    if not args or callables.text_of(fn, "__name__") != "array" or not interp.is_tensor(args[0]):
+        return args
+    known = None if args[0].requires_grad else constants.value_of(interp.state.graph, args[0], needed=True)
+    if known is None:
+        return args
+    with torch._C.DisableTorchFunction():
+        return [known.detach().numpy(), *args[1:]]
 
 
 def not_constant(fn: Function, value: object) -> GraphBreak:

@@ -28,9 +28,9 @@ _FACTORIES = tuple(
 _DEEPEST = 16
 
 
-def number(builder: GraphBuilder, tensor: Any) -> object:
+def number(builder: GraphBuilder, tensor: Any, needed: bool = False) -> object:
     """The value of a tensor as a plain or symbolic number; None where it is not known."""
-    constant = constants.value_of(builder, tensor)
+    constant = constants.value_of(builder, tensor, needed)
     if constant is not None:
         with torch._C.DisableTorchFunction():
             return constant.__index__()
@@ -85,7 +85,7 @@ def numbers(
         if not is_a(value, torch.Tensor) or value.dim() > 1:
             return value
         with torch._C.DisableTorchFunction():
-            constant = constants.value_of(builder, value)
+            constant = constants.value_of(builder, value, needed=not builder.state.data_numbers)
             plain = number(builder, value) if constant is None else constant.tolist()
             integer = not (value.dtype.is_floating_point or value.dtype.is_complex or value.dtype is torch.bool)
             if plain is None and value.dim() == 0 and integer:

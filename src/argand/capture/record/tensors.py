@@ -7,7 +7,7 @@ at `GraphBuilder.call`, which records a node and computes the result's metadata 
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -87,6 +87,8 @@ class GraphBuilder:
         on_data: operations that values can make raise.
         gradients: id of a stand-in that the program made -> its `.grad`, where that was set.
         hooks: those on tensors that the program made (`higher_order.hook_state.Later`).
+        asked: id of an input's stand-in whose value was told -> what notes that it varies.
+        outside: storages of inputs' stand-ins.
         staying: storage of stand-ins that the graph must not return -> the break that this is.
         rerun: the graph so far, as it ran on new stand-ins to tell of gradients (`gradients.engine_runs.Run`).
     """
@@ -120,6 +122,8 @@ class GraphBuilder:
         self.on_data = OnData()
         self.gradients: dict[int, torch.Tensor | None] = {}
         self.hooks: list[object] = []
+        self.asked: dict[int, Callable[[], None]] = {}
+        self.outside: set[int] = set()
         self.staying: dict[int, errors.GraphBreak] = {}
         self.rerun: object = None
 
@@ -130,6 +134,8 @@ class GraphBuilder:
         stand_in = metadata.stand_in(real)
         node = self.root.placeholder(free_name(source, self.input_names))
         node.meta.update(example_value=stand_in, source=source)
+        with torch._C.DisableTorchFunction():
+            self.outside.add(stand_in.untyped_storage()._cdata)
         info = TensorInfo(stand_in, node, real.device, source, real)
         self.tensors[id(stand_in)] = info
         self.inputs.append(info)

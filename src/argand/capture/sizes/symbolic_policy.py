@@ -31,12 +31,15 @@ class History:
         sizes, numbers: what the last capture saw.
         varying: places seen with different values.
         fixed: numbers that the program turned out to need as constants.
+        values: contents of small tensors that were asked for; changing: those that vary (`record.held_values`).
     """
 
     sizes: dict[str, tuple[int, ...]] = field(default_factory=dict)
     numbers: dict[str, Any] = field(default_factory=dict)
     varying: set[str] = field(default_factory=set)
     fixed: set[str] = field(default_factory=set)
+    values: dict[str, set[bytes]] = field(default_factory=dict)
+    changing: set[str] = field(default_factory=set)
 
 
 class Policy:

@@ -2,24 +2,34 @@
 
 `if not mask.all(): raise ValueError(...)`, `assert (x > 0).all()`: capture goes on as if the check held. When it does
 not, the graph raises before anything was done, and the frame's own code runs instead (rerun.py), with its exception.
+
+`if (variance < bound).any(): warnings.warn(...)` is taken for one of these too: the side that warns is not expected.
+
+Of `assert up.all() or down.all()` neither alternative only raises at the first jump: the others are computed too, where
+that is nothing but operations on tensors, and the graph checks that one of them holds.
 """
 
 from __future__ import annotations
 
+import types
 from typing import Any
 
 import torch
 
 from argand.bytecode.instruction import Instruction
 from argand.capture.facts import compat
+from argand.capture.facts.exceptions import ObservedException
 from argand.capture.facts.frames import Frame
 from argand.capture.facts.handlers import Args
 from argand.capture.facts.interfaces import GraphBuilder, Interpreter
+from argand.capture.facts.kinds import is_a
 from argand.capture.facts.values.symbolic import SymbolicBool
+from argand.capture.facts.words import words
 from argand.capture.metadata import data_errors
 from argand.capture.objects import operators
 from argand.capture.record import constants
 from argand.capture.sizes import symbolic_ops, unbacked_ops
+from argand.errors import GraphBreak
 
 _LEAVES = frozenset(("RETURN_VALUE", "RETURN_CONST", "YIELD_VALUE", "RETURN_GENERATOR", "SEND"))
 _RAISES = frozenset(("RAISE_VARARGS", "RERAISE"))
@@ -38,10 +48,15 @@ def truth(interp: Interpreter, frame: Frame, value: object, jumps_if: bool, targ
             return True
         for wanted in (True, False):
             otherwise = target if jumps_if is not wanted else frame.pc
-            if _only_raises(frame.program.instructions, frame.program.index, otherwise):
-                if _hold(interp.state.graph, value, wanted):
+            instructions = frame.program.instructions
+            warns = type(value) is not SymbolicBool and _begins_with_warning(instructions, otherwise)
+            if warns or _only_raises(instructions, frame.program.index, otherwise):
+                if hold(interp.state.graph, value, wanted):
                     return wanted
                 break
+        else:
+            if _one_holds(interp, frame, value, jumps_if, target):
+                return jumps_if
     return operators.truth(interp, value)
 
 
@@ -67,8 +82,116 @@ def _only_raises(instructions: list[Instruction], index: dict[Instruction, int],
     return raises
 
 
-def _hold(builder: GraphBuilder, value: Any, wanted: bool) -> bool:
-    """Make the check part of the graph; False where that cannot be."""
+def _begins_with_warning(instructions: list[Instruction], start: int) -> bool:
+    """Whether the statement at an instruction is a call of something that warns."""
+    warns = False
+    for inst in instructions[start : start + _FARTHEST]:
+        if inst.opname == "POP_TOP":
+            return warns
+        if inst.target is not None or inst.opname in _LEAVES | _RAISES or inst.opname.startswith("STORE_"):
+            return False
+        if inst.opname.startswith(("LOAD_GLOBAL", "LOAD_ATTR", "LOAD_METHOD")):
+            warns |= "warn" in str(inst.argval).lower()
+    return False
+
+
+_MOST = 4  # alternatives
+_LOADS = frozenset(("LOAD_FAST", "LOAD_FAST_CHECK", "LOAD_FAST_BORROW", "LOAD_CONST", "LOAD_DEREF", "LOAD_GLOBAL",
+                    "PUSH_NULL", "PRECALL", "TO_BOOL"))  # fmt: skip
+_OPERATORS = frozenset(("BINARY_OP", "COMPARE_OP", "UNARY_NOT", "UNARY_INVERT", "UNARY_NEGATIVE", "BINARY_SUBSCR"))
+_ATTRIBUTES = frozenset(("LOAD_METHOD", "LOAD_ATTR"))
+_NATIVE = types.BuiltinFunctionType | types.MethodDescriptorType | types.WrapperDescriptorType | types.MethodWrapperType
+_QUESTIONS = frozenset(words("all any isfinite isnan isinf abs eq ne lt le gt ge logical_not diff sum"))
+"""Methods of tensors and functions of torch that values cannot make raise."""
+
+
+def _one_holds(interp: Interpreter, frame: Frame, value: object, jumps_if: bool, target: int) -> bool:
+    """Check in the graph that one of several conditions makes the program jump; False where that cannot be."""
+    stack, start = list(frame.stack), frame.pc
+    conditions: tuple[object, ...] = (value,)
+    instructions, index = frame.program.instructions, frame.program.index
+    try:
+        for _ in range(_MOST):
+            jump = _run_question(interp, frame)
+            if jump is None or jump.target is None or not _same_way(instructions, index[jump.target], target):
+                return False
+            if not jump.opname.endswith("IF_TRUE" if jumps_if else "IF_FALSE"):
+                return False
+            conditions = (*conditions, frame.stack.pop())
+            if _only_raises(instructions, index, frame.pc):
+                return _hold_one(interp.state.graph, conditions, jumps_if)
+    except (GraphBreak, ObservedException):
+        pass  # eager may not come there
+    finally:
+        frame.stack[:], frame.pc = stack, start
+    return False
+
+
+def _same_way(instructions: list[Instruction], a: int, b: int) -> bool:
+    """Whether it makes no difference which of two instructions is next: compilers double short ways out."""
+    while a != b:
+        one, other = instructions[a], instructions[b]
+        if (one.opname, one.argval) != (other.opname, other.argval) or one.target is not other.target:
+            return False
+        if one.opname in _LEAVES:
+            return True
+        if not one.opname.startswith("LOAD_CONST"):
+            return False
+        a, b = a + 1, b + 1
+    return True
+
+
+def _run_question(interp: Interpreter, frame: Frame) -> Instruction | None:
+    """Run to the next conditional jump, whose value then is on the stack; None where more than tensors is asked."""
+    while True:
+        inst = frame.program.instructions[frame.pc]
+        if inst.opname.startswith("POP_JUMP"):
+            frame.pc += 1
+            return inst
+        if not _asks_tensors(interp, frame, inst):
+            return None
+        handler, arg = frame.program.ops[frame.pc]
+        frame.pc += 1
+        handler(interp, frame, arg)
+
+
+def _asks_tensors(interp: Interpreter, frame: Frame, inst: Instruction) -> bool:
+    known, stack = interp.state.graph.tensors, frame.stack
+    if inst.opname in _LOADS:
+        return True
+    if inst.opname in _ATTRIBUTES:
+        return inst.argval in _QUESTIONS and (stack[-1] is torch or id(stack[-1]) in known)
+    if inst.opname == "CALL":
+        count = inst.arg or 0
+        called = next((part for part in stack[-count - 2 :] if is_a(part, _NATIVE)), None)
+        name = getattr(called, "__name__", "")
+        own = any(called is getattr(owner, name, None) for owner in (torch, torch.Tensor))
+        if name not in _QUESTIONS or not (own or id(getattr(called, "__self__", None)) in known):
+            return False
+        operands = stack[-count:][:count]
+    elif inst.opname not in _OPERATORS or (str(inst.argval).endswith("=") and inst.opname == "BINARY_OP"):
+        return False
+    else:
+        operands = stack[-1:] if inst.opname.startswith("UNARY") else stack[-2:]
+    return all(id(operand) in known or type(operand) in (int, float, bool) for operand in operands)
+
+
+def _hold_one(builder: GraphBuilder, conditions: tuple[object, ...], wanted: bool) -> bool:
+    """Make the check that one of several is true, or false, part of the graph."""
+    whole: object = None
+    with torch._C.DisableTorchFunction():
+        for value in conditions:
+            info = builder.tensors.get(id(value))
+            if info is None or info.dynamic is not None or info.tensor.numel() != 1 or info.tensor.dtype.is_complex:
+                return False
+            one = builder.call(torch.ne if wanted else torch.eq, (value, 0), {})
+            one = builder.call(torch.Tensor.reshape, (one, ()), {})
+            whole = one if whole is None else builder.call(torch.logical_or, (whole, one), {})
+    return hold(builder, whole, True)
+
+
+def hold(builder: GraphBuilder, value: Any, wanted: bool) -> bool:
+    """Make the check that a value is true, or false, part of the graph; False where that cannot be."""
     if builder.graph is not builder.root:
         return False
     if type(value) is SymbolicBool:

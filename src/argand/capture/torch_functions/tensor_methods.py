@@ -18,7 +18,7 @@ from argand.capture.metadata.call_targets import target_of
 from argand.capture.metadata.special_calls import Special, getter, named, special
 from argand.capture.record import constants, size_tensors
 from argand.capture.sizes import subclasses, symbolic_index, symbolic_tensors, unbacked_index, unbacked_ops
-from argand.capture.torch_functions import data_dependent
+from argand.capture.torch_functions import data_dependent, one_sided_branches
 
 _T = torch.Tensor
 _META = torch.device("meta")
@@ -32,6 +32,7 @@ _OF_CONSTANTS = frozenset(
     ["item", "tolist", "__int__", "__float__", "__index__", "__complex__", "__bool__", "is_nonzero"]
 )
 
+_BRANCHES = frozenset(["__bool__", "is_nonzero"])
 _COMPARISONS = frozenset(["equal", "allclose"])
 
 
@@ -41,23 +42,32 @@ _WITH_SYMBOLS = {
     "bincount": "bincount",
 }  # fmt: skip
 """By name of the function: what captures it where values and sizes that depend on data are symbols."""
+_OF_KNOWN = frozenset(_WITH_SYMBOLS) - {"item", "tolist"}
+"""Whose result is known where the arguments are."""
 
 
 def _data_dependent(explanation: str, *hints: str) -> Special:
     def handler(builder: GraphBuilder, func: Function, args: Args, kwargs: Kwargs) -> Any:
         name = getattr(func, "__name__", str(func))
-        if name in _OF_CONSTANTS or name in _COMPARISONS:
-            known = [constants.value_of(builder, arg) if is_a(arg, torch.Tensor) else arg for arg in args]
-            if args and all(each is not None for each in known):
-                with torch._C.DisableTorchFunction():
-                    return func(*known, **kwargs)
+        value = _known_value(builder, name, func, args, kwargs, False)
+        if value is not NotImplemented:
+            return value
         if name == "item" and (number := size_tensors.number(builder, args[0])) is not None:
             return number
+        if name in _OF_KNOWN:
+            result = constants.result(builder, func, args, kwargs)
+            if result is NotImplemented and name == "bincount":
+                result = _counted(builder, *args, **kwargs)
+            if result is not NotImplemented:
+                return result
         if name in _WITH_SYMBOLS:
             result = getattr(unbacked_ops, _WITH_SYMBOLS[name])(builder, func, args, kwargs)
             if result is not NotImplemented:
                 return result
-        if name in ("__bool__", "is_nonzero"):
+        value = _known_value(builder, name, func, args, kwargs, True)
+        if value is not NotImplemented:
+            return value
+        if name in _BRANCHES:
             stop = data_dependent.branch(name)
         else:
             said = data_dependent.READS.get(name, f"{callable_words(func)} is called")
@@ -69,6 +79,33 @@ def _data_dependent(explanation: str, *hints: str) -> Special:
         raise stop
 
     return handler
+
+
+def _counted(builder: GraphBuilder, x: torch.Tensor, weights: object = None, minlength: object = 0) -> object:
+    """`bincount` with room for every value: the graph checks that there is, as it does for what a program asserts."""
+    info = builder.tensors.get(id(x))
+    if weights is not None or type(minlength) is not int or minlength <= 0 or info is None or info.dynamic is not None:
+        return NotImplemented
+    with torch._C.DisableTorchFunction():
+        if x.dim() != 1 or x.dtype.is_floating_point or x.dtype.is_complex or x.dtype is torch.bool:
+            return NotImplemented
+        sides = builder.call(_T.ge, (x, 0), {}), builder.call(_T.lt, (x, minlength), {})
+        fits = builder.call(torch.logical_and, sides, {})
+        if not one_sided_branches.hold(builder, builder.call(_T.all, (fits,), {}), True):
+            return NotImplemented
+        index = builder.call(_T.to, (x, torch.int64), {})
+        counts = builder.call(torch.zeros, (minlength,), {"dtype": torch.int64, "device": info.device})
+        return builder.call(_T.scatter_add, (counts, 0, index, builder.call(torch.ones_like, (index,), {})), {})
+
+
+def _known_value(builder: GraphBuilder, name: str, func: Function, args: Args, kwargs: Kwargs, needed: bool) -> object:
+    """What a question for values gives where these are known; NotImplemented elsewhere."""
+    if args and (name in _OF_CONSTANTS or name in _COMPARISONS):
+        known = [constants.value_of(builder, arg, needed) if is_a(arg, torch.Tensor) else arg for arg in args]
+        if all(each is not None for each in known):
+            with torch._C.DisableTorchFunction():
+                return func(*known, **kwargs)
+    return NotImplemented
 
 
 def _is_no_number(builder: GraphBuilder, tensor: torch.Tensor) -> bool:
@@ -377,6 +414,9 @@ def _getitem(builder: GraphBuilder, func: Function, args: Args, kwargs: Kwargs) 
     if result is not NotImplemented:
         return result
     if _has_boolean_index(args[1]):
+        result = constants.result(builder, func, args, kwargs)
+        if result is not NotImplemented:
+            return result
         raise errors.graph_break(
             kind="dynamic output shape",
             context="boolean mask index",
@@ -446,7 +486,7 @@ def _with_known_bounds(builder: GraphBuilder, index: object) -> object:
         return index
     parts = [index.start, index.stop, index.step]
     for i, part in enumerate(parts):
-        known = size_tensors.number(builder, part) if isinstance(part, _T) else None
+        known = size_tensors.number(builder, part, needed=True) if isinstance(part, _T) else None
         if known is not None:
             parts[i] = known
     if all(a is b for a, b in zip(parts, (index.start, index.stop, index.step))):
@@ -468,6 +508,9 @@ def _break_on_tensor_slices(index: object) -> None:
 @special(torch.where)
 def _where(builder: GraphBuilder, func: Function, args: Args, kwargs: Kwargs) -> object:
     if len(args) + len(kwargs) == 1:
+        result = constants.result(builder, func, args, kwargs)
+        if result is not NotImplemented:
+            return result
         result = unbacked_ops.nonzero(builder, func, args, kwargs)
         if result is not NotImplemented:
             return result
@@ -484,6 +527,9 @@ def _where(builder: GraphBuilder, func: Function, args: Args, kwargs: Kwargs) ->
 def _repeat_interleave(builder: GraphBuilder, func: Function, args: Args, kwargs: Kwargs) -> object:
     repeats = kwargs.get("repeats", args[1] if len(args) > 1 else args[0])
     if isinstance(repeats, _T) and kwargs.get("output_size") is None:
+        result = constants.result(builder, func, args, kwargs)
+        if result is not NotImplemented:
+            return result
         result = unbacked_ops.repeat_interleave(builder, func, args, kwargs)
         if result is not NotImplemented:
             return result
@@ -500,6 +546,9 @@ def _repeat_interleave(builder: GraphBuilder, func: Function, args: Args, kwargs
 def _one_hot(builder: GraphBuilder, func: Function, args: Args, kwargs: Kwargs) -> object:
     classes = kwargs.get("num_classes", args[1] if len(args) > 1 else -1)
     if classes == -1:
+        result = constants.result(builder, func, args, kwargs)
+        if result is not NotImplemented:
+            return result
         result = unbacked_ops.one_hot(builder, func, args, kwargs)
         if result is not NotImplemented:
             return result

@@ -38,12 +38,14 @@ class Deferred:
         path: the place of the value in that result.
         depth: of the calls that it waits for.
         like: the stand-in.
+        guarded: to tell it costs a guard on what a tensor from outside holds (`record.held_values`).
     """
 
     call: Callable[[], object]
     path: tuple[int, ...]
     depth: int
     like: torch.Tensor
+    guarded: bool = False
 
     def get(self) -> torch.Tensor | None:
         """The value; None where it is not what the stand-in says."""

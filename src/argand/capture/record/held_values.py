@@ -1,0 +1,71 @@
+"""Small tensors on the CPU that the program keeps, such as a scheduler's table of steps: known by their values.
+
+Nothing is guarded until captured code asks for a value (a branch, `.item()`, an index), or for one that is computed
+from such tensors alone. Then the tensor's contents are, for as long as they are what an earlier call saw: where they
+turn out to vary, the graph breaks at what asks. Arguments of the frame are the program's data, and are not asked.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from functools import partial
+
+import torch
+
+from argand.capture.facts.interfaces import CaptureState
+from argand.capture.facts.sources import AttrSource, InstanceDictSource, Source
+from argand.capture.facts.values.tensor_info import Deferred, TensorInfo
+from argand.capture.record import constants
+from argand.capture.sizes.symbolic_policy import History
+
+_LIMIT = 1024  # elements: a schedule of a thousand steps
+_WORDS = frozenset((torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.float16,
+                    torch.bfloat16, torch.float32, torch.float64))  # fmt: skip
+
+
+def offer(state: CaptureState, history: History, info: TensorInfo) -> None:
+    """Remember of a graph input how its value can be told."""
+    real, source = info.real, info.source
+    if real is None or source is None or not _is_kept(source):
+        return
+    if type(real) is not torch.Tensor or real.requires_grad or real.layout is not torch.strided:
+        return
+    if real.device.type != "cpu" or not 0 < real.numel() <= _LIMIT or real.dtype not in _WORDS or real.is_neg():
+        return
+    if source.name() not in history.changing:
+        read = partial(_read, state, history, source, info, real)
+        constants.remember(state.graph, info, Deferred(read, (), 1, info.tensor, guarded=True))
+
+
+def _is_kept(source: Source) -> bool:
+    """Whether a tensor is kept in an object, a global or a closure, and is no argument or item of one."""
+    step: Source | None = source
+    while step is not None:
+        if isinstance(step, AttrSource | InstanceDictSource):
+            return True
+        step = step.base
+    return source.kind in ("closure", "global")
+
+
+def _read(
+    state: CaptureState, history: History, source: Source, info: TensorInfo, real: torch.Tensor
+) -> torch.Tensor | None:
+    """The value, which is guarded from now on; None where it varies."""
+    name = source.name()
+    seen = history.values.setdefault(name, set())
+    bits = contents(real)
+    if bits not in seen and len(seen) >= (2 if real.dtype is torch.bool and real.numel() == 1 else 1):
+        history.changing.add(name)
+    if name in history.changing or info.dynamic is not None:
+        return None
+    seen.add(bits)
+    state.graph.asked[id(info.tensor)] = lambda: history.changing.add(name)
+    state.guard(source, "call", contents, bits, label="VALUE_MATCH")
+    return real.clone()
+
+
+def contents(tensor: torch.Tensor) -> bytes:
+    """What tells whether a small tensor still holds the same."""
+    with torch._C.DisableTorchFunction():
+        whole = tensor.detach().contiguous()
+        return ctypes.string_at(whole.data_ptr(), whole.nbytes)
