@@ -91,7 +91,7 @@ def chosen(options: argparse.Namespace) -> tuple[list[Part], list[str]]:
         "kernels": [Part("kernels", tests("test_kernels.py", "test_flex_attention.py"))],
         "launches": [Part("launches", tests("../runtime/gpu/test_on_gpu.py"))],
         "tools": tools(),
-        "cuda-graphs": [Part("cuda-graphs", tests("test_cuda_graphs.py"))],
+        "cuda-graphs": [Part("cuda-graphs", tests("test_cuda_graphs.py", "test_used_up.py"))],
         "op-db": op_db(options.short),
         "zoo": [],
         "several-gpus": [],

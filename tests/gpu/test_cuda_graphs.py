@@ -6,7 +6,7 @@ import copy
 import gc
 import random
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -18,48 +18,13 @@ import argand
 from argand.config import config
 from argand.runtime.gpu.cuda_graphs.graphs import Recorded, Roles
 from argand.runtime.gpu.cuda_graphs.recorder import recorder_of
-from argand.runtime.gpu.cuda_graphs.recording import SMALL, Recording
+from argand.runtime.gpu.cuda_graphs.recording import SMALL
 from helpers import collected
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-
-
-@pytest.fixture(autouse=True)
-def _apart() -> Iterator[None]:
-    argand.reset()
-    with config.patch({"triton.cudagraphs": True}):
-        yield
-    argand.reset()
-    gc.collect()
-    assert not torch.cuda.is_current_stream_capturing()
-
-
-@pytest.fixture
-def replays(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many inputs were given in each replay."""
-    seen: list[int] = []
-    run = Recording.run
-
-    def counted(self: Recording, given: Any, *args: Any, **kwargs: Any) -> Any:
-        seen.append(len(given))
-        return run(self, given, *args, **kwargs)
-
-    monkeypatch.setattr(Recording, "run", counted)
-    return seen
-
-
-@pytest.fixture(params=[False, True], ids=["little kept", "much kept"])
-def kept(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
-    """Whether backwards are recorded in the memory of what their forwards kept, as where these keep much."""
-    if request.param:
-        monkeypatch.setattr("argand.runtime.gpu.cuda_graphs.graphs.MUCH_KEPT", 1)
-    return bool(request.param)
-
-
-@pytest.fixture
-def model() -> nn.Module:
-    torch.manual_seed(0)
-    return nn.Sequential(Net(), Net(), Net()).cuda().eval().requires_grad_(False)
+pytestmark = [
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"),
+    pytest.mark.usefixtures("recorded"),
+]
 
 
 def test_a_model(model: nn.Module, replays: list[int]) -> None:
@@ -528,46 +493,6 @@ def test_memory_of_training(model: nn.Module, kept: bool) -> None:
         fast(torch.randn(512, 64, device="cuda")).pow(2).sum().backward()
         seen.append((torch.cuda.memory_allocated(), torch.cuda.memory_reserved()))
     assert seen[-1] == seen[10]
-
-
-def test_recorded_training_takes_no_more_memory_than_what_runs_as_it_is() -> None:
-    """Gradients and temporaries of the backward get the memory of what it has read of the forward."""
-    torch.manual_seed(0)
-    taken = []
-    for graphs in (False, True):
-        with config.patch({"triton.cudagraphs": graphs}):
-            layers = [layer for _ in range(12) for layer in (nn.Linear(1024, 1024), nn.GELU())]
-            model = nn.Sequential(*layers).cuda()
-            fast, x = argand.compile(model), torch.randn(16384, 1024, device="cuda")
-            for step in range(4):
-                if step == 3:
-                    gc.collect()
-                    torch.cuda.empty_cache()
-                    torch.cuda.reset_peak_memory_stats()
-                model.zero_grad(set_to_none=True)
-                fast(x).sum().backward()
-            taken.append(torch.cuda.max_memory_reserved())
-            del model, fast, x, layers
-        argand.reset()
-        gc.collect()
-        torch.cuda.empty_cache()
-    plain, recorded = taken
-    assert recorded < 1.15 * plain + (64 << 20), taken  # 1.6 GB of activations, 50 MB of gradients; a workspace
-
-
-def test_backwards_that_are_asked_for_twice(model: nn.Module, replays: list[int], kept: bool) -> None:
-    model.requires_grad_(True)
-    fast, parameters = compiled(model), list(model.parameters())
-    for step in range(10):
-        x, grads = torch.randn(8, 64, device="cuda"), []
-        for call in (model, fast):
-            loss = call(x).pow(2).sum()
-            again = step in (3, 4, 7)
-            grads.append([torch.autograd.grad(loss, parameters, retain_graph=again)])
-            if again:
-                grads[-1].append(torch.autograd.grad(loss, parameters))
-        close(grads[1], grads[0])
-    assert len(replays) > 10
 
 
 @pytest.mark.parametrize("seed", range(3))
