@@ -28,7 +28,7 @@ _FACTORIES = tuple(
 _DEEPEST = 16
 
 
-def number(builder: GraphBuilder, tensor: Any, needed: bool = False) -> object:
+def number(builder: GraphBuilder, tensor: torch.Tensor, needed: bool = False) -> object:
     """The value of a tensor as a plain or symbolic number; None where it is not known."""
     constant = constants.value_of(builder, tensor, needed)
     if constant is not None:
