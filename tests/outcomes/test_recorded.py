@@ -205,7 +205,8 @@ def test_the_current_gpu_is_part_of_the_key(gpus: list[str], monkeypatch: pytest
 
 
 def test_programs_are_for_the_gpu_of_the_same_name_and_kind(gpus: list[str]) -> None:
-    content = {"text": "def call(args):\n    return tuple(args)\n", "events": [], "gpus": {"cuda:1": "cuda:1 one kind"}}
+    text, gpu = "def call(args):\n    return tuple(args)\n", {"cuda:1": "cuda:1 one kind"}
+    content = {"text": text, "events": [], "constants": {}, "gpus": gpu}
     cache.keep("a" * 40, json.dumps(content).encode(), cache.PROGRAM)
     assert programs.load("a" * 40, "inference") is not None
     gpus[1] = "another kind"
