@@ -12,6 +12,9 @@ import pytest
 import torch
 
 import argand
+from argand.backends.taped import exact_sizes
+from argand.graph.nodes import codec
+from argand.outcomes.resolving import Late, run_graph
 from outcomes.processes import STORED, Program
 
 STEPS = """
@@ -163,3 +166,49 @@ def test_what_changes_without_an_edit_is_seen(stored: tuple[Program, str]) -> No
 
     for change in (backward, decorator, rate, betas, step):
         program.run(other(change))  # compares with eager
+
+
+def test_a_graph_for_many_sizes_compiles_for_those_that_its_program_is_not_for(tmp_path: Path) -> None:
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        return torch.relu(x).sum(0) * x.shape[0]
+
+    objects: list[Any] = []
+
+    def row(obj: Any) -> int:
+        objects.append(obj)
+        return len(objects) - 1
+
+    encoded = codec.encode(torch.fx.symbolic_trace(fn), row)
+    call = exact_sizes(run_graph(Late(encoded, dict(enumerate(objects)))))
+    with argand.config.patch({**STORED, "cache_dir": str(tmp_path)}), torch.no_grad():
+        for rows in (3, 1, 3, 0):
+            x = torch.randn(rows, 4)
+            torch.testing.assert_close(call(x), fn(x))
+
+
+DYNAMIC = """
+import torch
+SIZES = [4, 6]
+def main(x, w):
+    w.add_(x.sum(0))
+    return x[::2] * w
+def check(compile):
+    with torch.no_grad():
+        compiled = compile(main, dynamic=True)
+        for n in SIZES:
+            x, w = torch.randn(n, 3), [torch.ones(3), torch.ones(3)]
+            torch.testing.assert_close(compiled(x, w[0]), main(x, w[1]))
+            torch.testing.assert_close(*w)
+"""
+
+
+def test_graphs_for_many_sizes(tmp_path: Path) -> None:
+    with argand.config.patch({**STORED, "cache_dir": str(tmp_path / "cache")}):
+        program = Program(tmp_path, DYNAMIC)
+        assert set(program.run()) == {"stored"}, program.reasons
+
+        def more(module: ModuleType) -> None:
+            module.SIZES.extend([5, 9, 1])
+
+        said = program.run(more)
+        assert said[0] == "hit" and "bypass" not in said, program.reasons

@@ -21,6 +21,7 @@ from argand.graph import time_limit
 from argand.graph.nodes.printing import readable
 from argand.graph.nodes.program import AtenProgram
 from argand.locks import fork_safe_lock
+from argand.runtime.recipes import with_recipe
 
 CompileProgram = Callable[[AtenProgram], Callable[..., Any]]
 
@@ -46,12 +47,13 @@ def compile_dynamic(
         gradients: the call's results are differentiated.
     """
     exact = ExactSizes(gm, compile_exact, backend)
+    otherwise = exact.function()
     try:
         if gradients:
             with events.span("trace_joint", "autograd", backend=backend):
                 joint = trace_joint_dynamic(gm, example_inputs, prepare)
             return compile_joint(
-                joint, compile_program, backend=backend, boxed=boxed, otherwise=exact, graph=gm.forward
+                joint, compile_program, backend=backend, boxed=boxed, otherwise=otherwise, graph=gm.forward
             )
         with events.span("trace_dynamic", "autograd", backend=backend):
             program = trace_dynamic(gm, example_inputs, prepare)
@@ -66,8 +68,8 @@ def compile_dynamic(
         reason = f"each size is compiled by itself: {error}"
         events.emit("fallback", "backend", reason, backend=backend, reason=reason, scope="sizes")
         exact.prepare(example_inputs)
-        return exact
-    return wrap(program, run, boxed=boxed, otherwise=exact, untaped=True)
+        return otherwise
+    return wrap(program, run, boxed=boxed, otherwise=otherwise, untaped=True)
 
 
 class ExactSizes:
@@ -116,8 +118,13 @@ class ExactSizes:
             self.made[key] = found
         return found
 
-    def __call__(self, *args: Any) -> Any:
-        return self.prepare(args)(*args)
+    def function(self) -> Callable[..., Any]:
+        """The graph as a function."""
+
+        def call(*args: Any) -> Any:
+            return self.prepare(args)(*args)
+
+        return with_recipe(call, "exact sizes", lambda: (self.gm.forward,))
 
 
 def _layout(arg: Any) -> Any:

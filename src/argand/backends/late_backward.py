@@ -1,14 +1,17 @@
-"""A backward of an earlier process's graph, as this process would have traced it: compiled for whatever is asked."""
+"""A graph of an earlier process, as this process would have captured or traced it: compiled for whatever is asked."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
+from torch import fx
+
 from argand.autograd.partitioning.passed_results import Half
 from argand.autograd.tracing.tape import Tape
 from argand.autograd.training import LazyBackward
-from argand.backends.native import compile_program
+from argand.backends.dynamic import ExactSizes
+from argand.backends.native import compile_program, native
 from argand.backends.training import compile_backward
 from argand.graph.nodes.printing import graph_function
 from argand.graph.nodes.program_codec import decode_program
@@ -31,3 +34,8 @@ def replay_of(entry: dict[str, Any]) -> Callable[..., Any]:
     """The forward as a function that eager's autograd can record (`partitioning.replay`)."""
     program = decode_program(entry["again"])
     return graph_function(program.graph, program.constants, "replay")
+
+
+def for_sizes(module: fx.GraphModule) -> Callable[..., Any]:
+    """A captured graph, compiled for each of the few sizes that it is called with."""
+    return ExactSizes(module, lambda args: native(module, args), "native").function()

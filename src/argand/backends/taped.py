@@ -1,4 +1,4 @@
-"""Functions on autograd's tape that an earlier process compiled: no trace, no partition, no compiler.
+"""Functions that an earlier process compiled, on autograd's tape or for many sizes: no trace, no compiler.
 
 What that process did not compile, the backward for other results say, is compiled here from the backward's graph.
 """
@@ -16,9 +16,10 @@ from argand.config import config
 from argand.errors import CacheError
 from argand.graph import compat
 from argand.locks import fork_safe_lock
+from argand.outcomes.resolving import module_of
 from argand.runtime import programs
 from argand.runtime.host import HostCall
-from argand.runtime.recipes import described_by
+from argand.runtime.recipes import described_by, with_recipe
 from argand.runtime.tape.again import Differentiable, Facts
 from argand.runtime.tape.function import Boxed, training_function
 from argand.runtime.tape.plan import Kind, Part, Slot, StoredPart, plan_of, slots
@@ -148,3 +149,27 @@ class StoredBackwards:
 
             self._made = backward_of(self.entry).of_kind(self._kind)
         return self._made
+
+
+def exact_sizes(graph: Callable[..., Any]) -> Callable[..., Any]:
+    """A graph for many sizes where a call's are others than its program is for: compiled for a few of them.
+
+    Arguments:
+        graph: of `resolving.run_graph`.
+    """
+    made: list[Callable[..., Any]] = []
+    lock = fork_safe_lock()
+
+    def call(*args: Any) -> Any:
+        with lock:
+            if not made:
+                made.append(_compiled_for_sizes(graph))
+        return made[0](*args)
+
+    return with_recipe(call, "exact sizes", lambda: (graph,))
+
+
+def _compiled_for_sizes(graph: Callable[..., Any]) -> Callable[..., Any]:
+    from argand.backends import late_backward
+
+    return late_backward.for_sizes(module_of(graph))

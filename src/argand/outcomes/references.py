@@ -278,15 +278,16 @@ class Describer:
         """A function that a class holds under another name than its own, by itself or within a decorator's; a class
         that torch made for one."""
         if issubclass(type(obj), type):
-            forward = vars(obj).get("_forward_cls")
-            made = isinstance(forward, type) and vars(forward).get("_backward_cls") is obj
+            spaces = fingerprints.namespace_of
+            forward: Any = spaces(obj).get("_forward_cls")
+            made = issubclass(type(forward), type) and spaces(forward).get("_backward_cls") is obj
             return ("backward class", self.row(forward)) if made else None
         if type(obj) is not types.FunctionType:
             return None
         for cls, names in self.asked.items():
-            for klass in cls.__mro__:
+            for klass in fingerprints.mro_of(cls):
                 for name in names if klass is not object else ():
-                    found = vars(klass).get(name)
+                    found = fingerprints.namespace_of(klass).get(name)
                     steps = _within(found, obj) if type(found) is types.FunctionType else None
                     if steps is not None:
                         return ("held", self.row(klass), name, steps)

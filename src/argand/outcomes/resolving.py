@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Protocol
 
 import torch
+from torch import fx
 
 from argand._core import _C
 from argand.graph.nodes import codec
@@ -17,7 +18,7 @@ from argand.outcomes import fingerprints
 from argand.outcomes.references import DESCRIPTORS, Checks, Row, reached, step
 from argand.outcomes.resumed import PARTS, Place, label_of, labelled, new_label
 from argand.runtime.environment import gpu
-from argand.runtime.recipes import compile_wrapper, with_recipe
+from argand.runtime.recipes import compile_wrapper, recipe_of, with_recipe
 
 OWN: Final = "argand."
 """Only functions of argand's make objects for rows of the kind "made"."""
@@ -246,7 +247,7 @@ def _recipe(resolver: Resolver, kind: str, parts: Sequence[tuple[str, Any]]) -> 
             given.append(held)
         elif what == "graph":
             encoded, used = held
-            given.append(_Late(encoded, {number: resolver.object(number) for number in used}))
+            given.append(Late(encoded, {number: resolver.object(number) for number in used}))
         else:
             given.append(resolver.object(held))
     maker = MAKERS[kind]
@@ -259,26 +260,34 @@ def _made_by(place: str) -> Callable[..., Any]:
     return made
 
 
-class _Late:
+class Late:
     """A graph that is decoded when it is first run."""
 
     def __init__(self, encoded: codec.Encoded, objects: Mapping[int, Any]) -> None:
         self.encoded, self.objects = encoded, objects
-        self.made: Callable[..., Any] | None = None
+        self.made: fx.GraphModule | None = None
 
-    def run(self, *args: Any) -> Any:
+    def module(self) -> fx.GraphModule:
         if self.made is None:
-            self.made = codec.decode(self.encoded, self.objects.__getitem__).forward
-        return self.made(*args)
+            self.made = codec.decode(self.encoded, self.objects.__getitem__)
+        return self.made
 
 
-def run_graph(late: _Late) -> Callable[..., Any]:
+def run_graph(late: Late) -> Callable[..., Any]:
     """A captured graph as a function of its arguments."""
 
     def run(*args: Any) -> Any:
-        return late.run(*args)
+        return late.module().forward(*args)
 
     return with_recipe(run, "graph again", lambda: (late,))
+
+
+def module_of(graph: Callable[..., Any]) -> fx.GraphModule:
+    """The module of `run_graph`'s function."""
+    recipe = recipe_of(graph)
+    assert recipe is not None and recipe.kind == "graph again"
+    module: fx.GraphModule = recipe.parts()[0].module()
+    return module
 
 
 MAKERS: Final[Mapping[str, str | Callable[..., Any]]] = {
@@ -289,6 +298,7 @@ MAKERS: Final[Mapping[str, str | Callable[..., Any]]] = {
     "recorded": "argand.runtime.gpu.cuda_graphs.kept:recorded_again",
     "taped": "argand.backends.taped:stored_function",
     "with tape": "argand.runtime.tape.function:with_tape",
+    "exact sizes": "argand.backends.taped:exact_sizes",
     "only without grad": "argand.runtime.tape.function:only_without_grad",
     "under grad": "argand.runtime.tape.function:under_grad",
     "heeding hooks": "argand.runtime.tape.function:heeding_hooks",
