@@ -294,11 +294,16 @@ def _setting(dotted: str) -> Any:
 
 @cache_app.command("stats")
 def cache_stats() -> None:
-    """Where the cache is, how many kernels it holds and how large it is."""
+    """Where the cache is, what it holds, and why functions were not stored for later processes, by how often."""
     from argand.runtime import cache
 
     for key, value in dataclasses.asdict(cache.stats()).items():
         typer.echo(f"{key:12s} {value}")
+    reasons = cache.counted(cache.UNSTORED)
+    if reasons:
+        typer.echo("functions captured by each process, and why:")
+    for reason, times in reasons:
+        typer.echo(f"{times:6d}  {reason}")
 
 
 @cache_app.command("clear")

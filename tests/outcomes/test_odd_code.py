@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+from typer.testing import CliRunner
 
 import argand
+from argand.cli import app
 from outcomes.processes import STORED, Program
 
 RESUMED = """
@@ -131,3 +134,52 @@ def test_classes_that_only_one_process_registers(tmp_path: Path, first: bool) ->
     assert program.run(ways[0]) == ["stored"]
     assert program.run(ways[0]) == ["hit"]
     assert program.run(ways[1]) == ["mismatch", "stored"]
+
+
+def test_reasons_are_counted(tmp_path: Path) -> None:
+    program = Program(tmp_path, ADDRESS)
+    for _ in range(2):
+        assert program.run() == ["bypass"]
+    shown = CliRunner().invoke(app, ["cache", "stats"])
+    assert shown.exit_code == 0 and "     2  an address" in shown.output
+
+
+ADDRESS = """
+import torch
+thing = object()
+def main(x):
+    return x + id(thing) % 7
+def check(compile):
+    with torch.no_grad():
+        torch.testing.assert_close(compile(main)(torch.ones(3)), main(torch.ones(3)))
+"""
+
+
+MEMOIZED = """
+import functools
+import torch
+@functools.lru_cache
+def scale(n):
+    return n * 2
+def main(x):
+    return x * scale(x.shape[0])
+def check(compile):
+    with torch.no_grad():
+        torch.testing.assert_close(compile(main)(torch.ones(3)), main(torch.ones(3)))
+"""
+
+
+def test_functions_that_remember_their_results(tmp_path: Path) -> None:
+    program = Program(tmp_path, MEMOIZED)
+    assert program.run() == ["stored"], program.reasons
+    assert program.run() == ["hit"]
+
+    def other(module: ModuleType) -> None:
+        module.scale = functools.lru_cache(lambda n: n * 5)
+
+    assert "hit" not in program.run(other)
+
+    def another(module: ModuleType) -> None:
+        module.scale.__wrapped__.__code__ = (lambda n: n * 7).__code__
+
+    assert "hit" not in program.run(another)

@@ -44,6 +44,7 @@ _HOMES: Final = (
     "torch._C._autograd",
 )  # fmt: skip
 """Modules that have functions of C which do not say where they live."""
+_MEMOIZED: Final = type(functools.lru_cache(lambda: None))
 _DEPTH: Final = 4
 _FOUND: Final = frozenset(
     (
@@ -309,6 +310,9 @@ class Describer:
                 return _type_of_python(obj)
             steps = _within(found, obj) if found is not None else None
             return ("path", home, name, steps) if steps else None
+        if cls is _MEMOIZED and reached(obj.__module__, obj.__qualname__) is obj:
+            self.row(obj.__wrapped__)  # which is checked
+            return ("path", obj.__module__, obj.__qualname__, ())
         if cls is types.BuiltinFunctionType:
             homes = [obj.__module__, *_HOMES] if type(obj.__module__) is str else _HOMES
             place = next((home for home in homes if reached(home, obj.__name__) is obj), None)
@@ -409,6 +413,8 @@ def _within(found: Any, wanted: object) -> tuple[tuple[Any, ...], ...] | None:
         if isinstance(holder, types.FunctionType):
             ways: list[tuple[Any, ...]] = [("wrapped",)]
             ways += [("cell", i) for i in range(len(holder.__closure__ or ()))]
+        elif type(holder) is _MEMOIZED:
+            ways = [("wrapped",)]
         elif isinstance(holder, property):
             ways = [("fget",), ("fset",)]
         else:

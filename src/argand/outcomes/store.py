@@ -119,6 +119,7 @@ class Store:
     def leave_out(self, info: _C.FrameInfo, reason: str) -> None:
         """Say that what a capture answered is not stored."""
         name = info.code.co_name
+        cache.count(cache.UNSTORED, reason)
         events.emit("cache", "capture", reason, outcome="bypass", level="outcome", reason=reason, function=name)
 
 

@@ -35,6 +35,8 @@ _TRIM_SECONDS = 300
 MAX_BYTES = 512 << 20  # the least recently used entries go before the cache outgrows this
 LEFTOVERS = 16  # files of each kind that are kept for looking at: sources that did not compile, what was set aside
 _LEFTOVER_SECONDS = 7 * 86400
+UNSTORED = "not-stored"  # the note that counts for which reasons outcomes are not stored
+_COUNTED, _LINE = 128, 200  # texts that are counted in a note, and characters of each
 _LIBRARY_BYTES, _NOTE_BYTES, _RECORD_BYTES, _KEPT_BYTES = 256 << 20, 64 << 10, 4 << 10, 8 << 20
 
 
@@ -182,6 +184,23 @@ def forget_note(name: str) -> None:
     folder = _shared_directory()
     if folder is not None and os.path.lexists(folder / f"{name}.note"):
         files.set_aside(folder / f"{name}.note", _KEPT_BYTES)
+
+
+def count(name: str, what: str) -> None:
+    """Count something in a note, so that a later process can tell how often it was; two processes at once may lose one.
+
+    Arguments:
+        what: any text; its first line counts.
+    """
+    what, note = what.partition("\n")[0][:_LINE], read_note(name) or {}
+    if what in note or len(note) < _COUNTED:
+        write_note(name, {**note, what: str(int(note.get(what, "0")) + 1)})
+
+
+def counted(name: str) -> list[tuple[str, int]]:
+    """What was counted in a note, most frequent first."""
+    found = [(what, int(times)) for what, times in (read_note(name) or {}).items()]
+    return sorted(found, key=lambda one: -one[1])
 
 
 def _seal(note: dict[str, Any]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Mapping
 from types import CodeType, MappingProxyType
 from typing import Any, Final
@@ -14,6 +15,7 @@ from argand.capture.driver.region import Region
 from argand.capture.facts.code import effort_limits
 from argand.capture.facts.unregistered import Unregistered
 from argand.capture.interp.state import CaptureState
+from argand.capture.objects.call_protocol.lru_caches import Answer
 from argand.capture.output import rerun
 from argand.capture.output.transform import Transformed
 from argand.capture.record.guards import GuardSet
@@ -112,9 +114,18 @@ def _unregistered_parts(guard: Unregistered) -> tuple[str, tuple[object, ...]]:
     return f"{Unregistered.__module__}:{Unregistered.__qualname__}", (tuple(guard.pairs),)
 
 
+def _answer_parts(guard: Answer) -> tuple[str, tuple[object, ...]]:
+    question = guard.ask
+    if any(type(value) is weakref.ref for value in (*question.args, *question.kwargs.values())):
+        raise Unstorable("what a cached function gives for an object")
+    parts = (question.fn, question.args, tuple(question.kwargs.items()), guard.value)
+    return "argand.capture.driver.late:StoredAnswer", parts
+
+
 _SPECIAL: dict[type, Callable[[Any], tuple[str, tuple[object, ...]]]] = {
     rerun.Rerun: _rerun_parts,
     Unregistered: _unregistered_parts,
+    Answer: _answer_parts,
 }
 _ALIASES: dict[int, object] = {id(rerun.raised): late.raised}
 

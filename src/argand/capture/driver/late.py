@@ -65,3 +65,20 @@ def raised(
     from argand.capture.output import rerun
 
     return rerun.raised(error, plan.real(), states, copies)
+
+
+class StoredAnswer:
+    """A guard: a function that remembers its results gives this one (`call_protocol.lru_caches.Answer`).
+
+    Arguments:
+        args, named: plain values.
+    """
+
+    def __init__(
+        self, fn: Callable[..., object], args: list[object], named: tuple[tuple[str, object], ...], value: object
+    ) -> None:
+        self.fn, self.args, self.named, self.value = fn, args, dict(named), value
+
+    def __call__(self, _: object) -> bool:
+        result = self.fn(*self.args, **self.named)
+        return result is self.value or (type(result) is type(self.value) and bool(result == self.value))
