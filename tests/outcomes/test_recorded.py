@@ -121,6 +121,33 @@ def test_what_is_recorded_is_not_what_the_default_mode_runs(program: Program, re
     assert (recorder.recorded, recorder.replayed) == (1, 4)
 
 
+def test_reasons_against_a_recording_are_said_again(
+    program: Program, recorder: Rerun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cudagraphs, "why_not", lambda *_: "nobody may")
+    for cached in ("stored", "hit"):
+        said: list[str] = []
+        remove = events.bus.subscribe(lambda event, said=said: said.append(event.text()), ("fallback",))
+        try:
+            assert program.run() == [cached], program.reasons
+        finally:
+            remove()
+        assert sum(text.endswith("nobody may") for text in said) == 1, said
+    assert recorder.recorded == 0
+
+
+def test_a_process_that_can_record_nothing_stores_what_others_record(
+    program: Program, recorder: Rerun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as without:
+        without.setattr(kept, "unfit_memory", lambda: "torch keeps no memory")
+        assert program.run() == ["stored"], program.reasons
+        assert program.run() == ["hit"], program.reasons
+        assert recorder.recorded == 0
+    assert program.run() == ["hit"], program.reasons
+    assert (recorder.recorded, recorder.replayed) == (1, 4)
+
+
 def test_roles_outlive_the_process() -> None:
     roles = Roles(
         frozenset({1, 4}), frozenset({2}), frozenset(), frozenset({0, 3}), varying=True, draws=True, seeded=True
@@ -143,7 +170,7 @@ def test_calls_know_where_their_programs_are() -> None:
     stored = programs.marked(lambda args: tuple(args), "key", "forward")
     assert programs.kept_as(stored) == ("key", ())
     found = programs.kept_as(recorded(stored))
-    assert found == ("key", ("forward", 0, True, (), (), (), (), False, True, False))
+    assert found == ("key", ("forward", True, "", 0, (), (), (), (), False, True, False))
 
 
 # ---------------------------------------------------------------------- which GPU

@@ -16,9 +16,9 @@ from argand.graph import compat
 from argand.graph.nodes.program import AtenProgram
 from argand.graph.operators.custom_backward import custom_backward
 from argand.graph.operators.random_ops import draws_seed, random_ops
-from argand.runtime.gpu.cuda_graphs.graphs import Roles, tell
-from argand.runtime.gpu.cuda_graphs.kept import recorded
-from argand.runtime.gpu.cuda_graphs.recorder import Recorder, recorder_of, unfit_memory
+from argand.runtime.gpu.cuda_graphs.graphs import Roles
+from argand.runtime.gpu.cuda_graphs.kept import not_recorded, recorded
+from argand.runtime.gpu.cuda_graphs.recorder import Recorder, recorder_of
 from argand.runtime.host import HostCall
 from argand.runtime.kernels.recurrent import recurrent_ops
 
@@ -40,7 +40,7 @@ def with_cuda_graphs(
     *,
     asked: bool = True,
 ) -> HostCall:
-    """`call`, recorded as a CUDA graph and replayed; or itself, after saying why not.
+    """`call`, recorded as a CUDA graph and replayed; or what calls it, after saying why not.
 
     Arguments:
         call: of the program's graph.
@@ -52,10 +52,9 @@ def with_cuda_graphs(
     devices = devices_in(program)
     if all(device.type == "cpu" for device in devices) and kind != "cpu":
         return call  # nobody expects one; the log says so for every graph of the CPU
-    reason = why_not(program, devices, kind) or unfit_memory() or ("" if asked else _why_not_unasked(program))
+    reason = why_not(program, devices, kind) or ("" if asked else _why_not_unasked(program))
     if reason:
-        tell(name, reason, asked)
-        return call
+        return not_recorded(call, reason, name=name, kind=program.kind, asked=asked)
     index = devices[0].index
     inputs = program.inputs
     return recorded(

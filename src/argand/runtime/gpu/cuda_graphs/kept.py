@@ -1,4 +1,4 @@
-"""Calls that are recorded, as later processes make them again: of the same program, under the same conditions."""
+"""Calls that are recorded, or not, as later processes make them again of the same programs."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ from collections.abc import Callable
 from typing import Any
 
 from argand import events
-from argand.runtime.gpu.cuda_graphs.graphs import Recorded, Roles
-from argand.runtime.gpu.cuda_graphs.recorder import Recorder, recorder_of
+from argand.runtime.gpu.cuda_graphs.graphs import Recorded, Roles, tell
+from argand.runtime.gpu.cuda_graphs.recorder import Recorder, recorder_of, unfit_memory
 from argand.runtime.host import HostCall
 from argand.runtime.recipes import with_recipe
 
 Told = tuple[Any, ...]
-"""Of a call that is recorded: the kind of its program, the device's index, whether it was asked for, its roles."""
+"""Of a call: the kind of its program, whether recording it was asked for, and why its program is not recorded; else "",
+the device's index, and its roles."""
 
 
 def recorded(
@@ -24,20 +25,41 @@ def recorded(
     kind: str,
     asked: bool,
     roles: Roles,
-) -> Recorded:
-    """`call`, recorded on a device, with a recipe.
+) -> HostCall:
+    """`call`, recorded on a device, with a recipe; as it is where this process can record nothing.
 
     Arguments:
         name: of the graph, for events.
         kind: of the program: "forward", "backward", "inference".
         others: of `Recorded`.
     """
+    told = (kind, asked, "", index, *roles.described())
+    reason = unfit_memory()
+    if reason:
+        return _as_it_is(call, reason, name, asked, told)
     made = Recorded(call, recorder(index), name=name, roles=roles, asked=asked)
-    return with_recipe(made, "recorded", lambda: (call, (kind, index, asked, *roles.described())))
+    return with_recipe(made, "recorded", lambda: (call, told))
 
 
-def recorded_again(call: HostCall, told: Told) -> Recorded:
+def not_recorded(call: HostCall, reason: str, *, name: str, kind: str, asked: bool) -> HostCall:
+    """`call` as it is, after saying why its program is recorded by no process."""
+    return _as_it_is(call, reason, name, asked, (kind, asked, reason))
+
+
+def _as_it_is(call: HostCall, reason: str, name: str, asked: bool, told: Told) -> HostCall:
+    """A function of its own, for a call may be shared with programs that are recorded."""
+    tell(name, reason, asked)
+
+    def run(args: list[Any]) -> tuple[Any, ...]:
+        return call(args)
+
+    return with_recipe(run, "recorded", lambda: (call, told))
+
+
+def recorded_again(call: HostCall, told: Told) -> HostCall:
     """What an earlier process made of a call of the same program."""
-    kind, index, asked, *roles = told
+    kind, asked, reason, *how = told
     name = f"model__{events.bus.number('model')}_{kind}"
-    return recorded(call, recorder_of, index, name=name, kind=kind, asked=asked, roles=Roles.of(roles))
+    if reason:
+        return not_recorded(call, reason, name=name, kind=kind, asked=asked)
+    return recorded(call, recorder_of, how[0], name=name, kind=kind, asked=asked, roles=Roles.of(how[1:]))
