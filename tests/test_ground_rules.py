@@ -196,7 +196,7 @@ OTHER_READERS = {
     "debug/minify/files.py": "/proc, and the reproduction that it just wrote",
     "debug/minify/sources.py": "a file that the user named in a setting",
     "outcomes/fingerprints.py": "sources of the program, which Python has read",
-    "runtime/environment.py": "/proc/cpuinfo",
+    "runtime/environment.py": "argand's own files",
     "runtime/processor.py": "/proc/cpuinfo",
     "debug/frame_records/record_reader.py": "a descriptor of files.open_file",
     "debug/trial/isolation.py": "/proc",

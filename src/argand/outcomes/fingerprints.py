@@ -9,6 +9,7 @@ import os
 import sys
 import types
 from collections.abc import Callable, Collection, Iterable
+from enum import Enum
 from typing import Any, Final
 
 FLAT: Final = 2
@@ -176,6 +177,9 @@ def _member_text(value: Any) -> str | None:
         known = [item for item in items if item is not None]
         if len(known) == len(items):
             return f"{cls.__name__}({','.join(known if cls is tuple else sorted(known))})"
+    if issubclass(cls, Enum):  # from Python 3.12 on, classes hold their members themselves
+        held = vars(value)
+        return f"member {name_of(cls)}.{held.get('_name_')} {_plain_text(held.get('_value_'))}"
     if cls in (list, dict, set) or of_plain_objects(cls):  # what is read of it is guarded where it comes from
         return f"a {name_of(cls)}"
     return None

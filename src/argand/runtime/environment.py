@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import hashlib
 import importlib.metadata
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ import torch
 from argand import events
 from argand.config import config
 from argand.graph import compat
-from argand.runtime import toolchain
+from argand.runtime import processor, toolchain
 from argand.version import __version__
 
 
@@ -100,16 +99,21 @@ def _setting(name: str) -> object:
 @functools.cache
 def _installation() -> str:
     """Versions, argand's own files, and the processor."""
-    root = Path(events.__file__).parent
-    files = sorted(path for path in root.rglob("*") if path.suffix in (".py", ".so", ".h", ".cpp") and path.is_file())
-    stamps = [(str(path.relative_to(root)), path.stat().st_size, path.stat().st_mtime_ns) for path in files]
-    own = hashlib.sha256(repr(stamps).encode()).hexdigest()
-    processor = ""
-    with contextlib.suppress(OSError), open("/proc/cpuinfo", encoding="utf-8", errors="replace") as stream:
-        names = ("vendor_id", "model name", "flags", "Features")
-        lines = (line for line in stream if line.partition(":")[0].strip() in names)
-        processor = hashlib.sha256("".join(dict.fromkeys(lines)).encode()).hexdigest()
-    return f"{sys.version} {torch.__version__} {torch.version.git_version} argand {own} processor {processor}"
+    own = hashlib.sha256(repr(sorted(_stamps(os.path.dirname(events.__file__), ""))).encode()).hexdigest()
+    known = processor.facts()
+    chip = [known.get(name) for name in ("vendor_id", "model name", "flags", "Features")]
+    return f"{sys.version} {torch.__version__} {torch.version.git_version} argand {own} processor {chip}"
+
+
+def _stamps(folder: str, within: str) -> Iterator[tuple[str, int, int]]:
+    """Names, sizes and times of the files in a folder that code is made from."""
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.name.endswith((".py", ".so", ".h", ".cpp")):
+                found = entry.stat()
+                yield within + entry.name, found.st_size, found.st_mtime_ns
+            elif entry.name != "__pycache__" and entry.is_dir():
+                yield from _stamps(entry.path, f"{within}{entry.name}/")
 
 
 def replaced() -> bool:
