@@ -115,7 +115,7 @@ def test_forwards_before_the_backward_of_the_first(monkeypatch: pytest.MonkeyPat
 
 
 def test_gradients_that_the_program_holds_stay(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They lie where the forward is about to write: another recording of it is used, or none."""
+    """They lie where the forward is about to write: it is recorded again, and its backward elsewhere."""
     monkeypatch.setattr(recording, "SMALL", 0)
     monkeypatch.setattr(graphs, "SMALL", 0)
     layer, held = Layer(monkeypatch), []
@@ -128,6 +128,22 @@ def test_gradients_that_the_program_holds_stay(monkeypatch: pytest.MonkeyPatch) 
         if step == 2 * MAX_RING:
             held.clear()
     assert not layer.backward.reason and not layer.forward.reason
+
+
+def test_gradients_that_are_dropped_behind_the_next_forward(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As by `zero_grad` between forward and backward: each is recorded once more, and what is kept is there once."""
+    monkeypatch.setattr(recording, "SMALL", 0)
+    monkeypatch.setattr(graphs, "SMALL", 0)
+    layer, held = Layer(monkeypatch), list[torch.Tensor]()
+    for step in range(10):
+        kept, want = layer.ahead(float(step))
+        held.clear()
+        args = [kept]
+        del kept
+        held.append(layer.back(args, want))
+    assert layer.tape.recorded == 4 and layer.tape.replayed == 2 * 9
+    assert sum(len(entry.ring) for shape in layer.forward._shapes.values() for entry in shape.entries.values()) == 1
+    assert [recording.uses_up for recording in layer.recordings] == [False]
 
 
 def test_a_backward_that_cannot_be_recorded(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -362,6 +362,9 @@ class Recorded(Described):
                 self._forget(entry, recording)
             elif not recording.whole():
                 self._forget(entry, recording)
+            elif recording.outlived():  # gradients are dropped late, or added up: they need memory of their own
+                self._apart = False
+                self._forget(entry, recording)
             elif recording.free():
                 if first is not None:
                     return first, first.lends

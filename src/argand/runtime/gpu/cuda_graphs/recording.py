@@ -243,6 +243,10 @@ class Recording:
         """Whether nobody holds what was lent, of its own and of what its replays write to."""
         return self.unheld() and (self._following is None or self._following.alone())
 
+    def outlived(self) -> bool:
+        """Whether what the backward left in the same room is all that is held."""
+        return self._following is not None and self.unheld() and not self._following.alone()
+
     def unheld(self) -> bool:
         """Whether nobody holds what was lent."""
         return self._sharing.alone()
