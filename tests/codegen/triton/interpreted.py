@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
+from unittest import mock
 
 HERE = Path(__file__).resolve()
 sys.path.insert(0, str(HERE.parents[2] / "schedule"))
@@ -22,7 +23,7 @@ from product_programs import ALONE, FUSED, OPERANDS, Products  # noqa: E402
 from test_fusion import add, random_program, relu  # noqa: E402
 from test_scans import random_scans  # noqa: E402
 
-from argand.codegen.triton import generate  # noqa: E402
+from argand.codegen.triton import generate, statements  # noqa: E402
 from argand.graph.sizes.expr import Var, evaluate, product  # noqa: E402
 from argand.ir.interpret import interpret  # noqa: E402
 from argand.ir.kernel import Tile  # noqa: E402
@@ -96,6 +97,17 @@ def rows():
         b.reduce("argmax", x, [1]),
         b.reduce("argmin", x, [0, 2]),
     )
+
+
+def error_functions():
+    """The coarse one, as if its sum with 1 were rounded."""
+    far = torch.tensor([float("nan"), float("inf"), -float("inf"), 0.0, -0.0, 1e-30, 5.0, -5.0, 40.0, -40.0])
+    x = torch.cat([torch.linspace(-4.5, 4.5, 3000), far])
+    b = Builder()
+    total = b.pointwise(lambda o, v: o.add(o.erf(v), o.constant(1.0, v.dtype)), b.input(x.numel()))
+    with mock.patch.object(statements, "is_coarse", lambda *_: True):
+        (plan,) = check(b, total, inputs=[x], tolerance={"rtol": 0.0, "atol": 1.8e-7})
+        assert "erf_beside_one" in generate([plan], 132).text
 
 
 def layouts():
@@ -302,7 +314,9 @@ def main():
     parser.add_argument("--examples", type=int, default=60)
     options = parser.parse_args()
     torch.manual_seed(0)
-    for part in (rows, layouts, dtypes, functions, lookups, long_reductions, segments, rows_of_halves, products):
+    for part in (
+        rows, error_functions, layouts, dtypes, functions, lookups, long_reductions, segments, rows_of_halves, products,
+    ):  # fmt: skip
         part()
     random_programs(options.examples)
     scans(options.examples)

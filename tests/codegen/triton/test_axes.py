@@ -96,3 +96,20 @@ def test_places_of_extremes_keep_the_order_of_their_row() -> None:
     (axes,) = layouts(b, b.reduce("argmax", x, [2, 3]))
     row = axes.stages[0].row
     assert row is not None and [as_int(size) for _, size in row.loops] == [4, 256]
+
+
+@pytest.mark.parametrize("step", [1, 2])
+def test_threads_side_by_side_read_from_places_apart(step: int) -> None:
+    """As windows that move by two do: a point for each thread, not eight."""
+    b = Builder()
+    x, y = (b.input(64, 4096, step).permute(2, 0, 1).narrow(0, 0, 1) for _ in range(2))
+    (axes,) = layouts(b, b.pointwise(lambda o, v, w: o.add(v, w), x, y))
+    assert (axes.grid[0].block, axes.num_warps) == ((1024, 4) if step == 1 else (128, 4))
+
+
+@pytest.mark.parametrize("rows", [64, 16384])
+@pytest.mark.parametrize("length", [768, 4096])
+def test_many_rows_have_fewer_threads_each(rows: int, length: int) -> None:
+    b = Builder()
+    (axes,) = layouts(b, softmax(b, b.input(rows, length)))
+    assert axes.num_warps * 32 * (8 if rows == 64 else 16) == axes.grid[0].block * (1024 if length == 768 else 4096)

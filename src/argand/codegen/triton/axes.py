@@ -28,6 +28,9 @@ Parts = dict[Var, Expr]
 PERSISTENT = 8192
 # Elements of a block: enough for each thread to move 128 bits at once.
 BLOCK = 1024
+# Of a block of points one for each thread, where threads side by side read from places apart: so many lines of memory
+# fewer does each access touch.
+_ONE_EACH = 128
 _TILE = 32  # of each of two axes, where memory is walked along both
 # Where memory is contiguous along the points of a reduction: points of a program, so that it reads whole lines of
 # memory, and elements of its block.
@@ -36,6 +39,7 @@ _FEW_ROWS, _SOME_ROWS = 32, 128  # that one block takes; so many only of few col
 _FEW_ELEMENTS = 1 << 17
 _MANY_RESULTS = 4  # reductions beyond which a thread has few elements, for what they have added up to is in registers
 _HELD_COLUMNS = 16  # fewer columns, of rows that are held for later stages, are not worth it
+_BUSY = 8  # programs for each processor
 _MAX_GRID = 65535  # programs along the second axis of a grid
 _MAX_WARPS = 16  # of a program
 
@@ -144,8 +148,11 @@ def lay_out(plan: KernelPlan, processors: int) -> KernelAxes:
         return KernelAxes(grid, (_stage(plan.stages[0], (grid[1], grid[0])),), reach_of(plan), 4)
     points = _total(plan, product(size for _, size in loops))
     block = max(min(_power(points // (2 * processors)), BLOCK), 128)
+    if points > _ONE_EACH and _steps_over(plan, loops):
+        block, warps = _ONE_EACH, _ONE_EACH // 32
+    else:
+        warps = max(block // 256, 1) if points > 1 else 1
     axis = Axis("x", loops, block if points > 1 else 1)
-    warps = max(block // 256, 1) if points > 1 else 1
     return KernelAxes((axis,), tuple(_stage(stage, (axis,)) for stage in plan.stages), reach_of(plan), warps)
 
 
@@ -272,7 +279,9 @@ def _rows(plan: KernelPlan, rows: Sequence[Loops], cuts: Sequence[Parts], proces
             block = _power(int(as_int(length) or 1)) if held else row
             axes = (*grid, Axis("r", loops, block, looped=not held))
         stages.append(_stage(stage, axes, cut))
-    warps = max(min(width * row // 256, _MAX_WARPS), 1)
+    # 8 elements for each thread; 16 have more memory in flight and less to exchange, where all processors are busy
+    each = 16 if held and not across and count // width >= _BUSY * processors else 8
+    warps = max(min(width * row // (32 * each), _MAX_WARPS), 1)
     if across and not held and _results(plan) <= _MANY_RESULTS:
         warps = max(warps // 2, 1)
     return KernelAxes(grid, tuple(stages), reach_of(plan), warps)
@@ -335,6 +344,13 @@ def _contiguous_along(plan: KernelPlan, points: Sequence[tuple[Var, Expr]], rows
         elif any(coefficient(index, var) == 1 for var in rows):
             votes -= size
     return votes > 0
+
+
+def _steps_over(plan: KernelPlan, loops: Loops) -> bool:
+    """Whether most accesses step over elements along the innermost loop, as windows do that move by two."""
+    steps = [coefficient(index, var) for _, index in _accesses(s.body for s in plan.stages) for var, _ in loops[-1:]]
+    known = [abs(number) for step in steps if step is not None and (number := as_int(step)) is not None]
+    return 2 * sum(number > 1 for number in known) > len(steps)
 
 
 def _two_axes(

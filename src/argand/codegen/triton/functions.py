@@ -1,8 +1,8 @@
 """One Triton expression per op of `lower.ops`, and the helper functions that some of them call.
 
 In: operand texts and their dtype. Out: an expression that holds for blocks of any shape. Floats go through CUDA's
-libdevice, which eager's kernels use too, so that results agree to the bit in most cases; divisions and square roots
-round correctly.
+libdevice, which eager's kernels use too, so that results agree to the bit in most cases (but for `erf_beside_one`);
+divisions and square roots round correctly.
 """
 
 from __future__ import annotations
@@ -178,6 +178,20 @@ def first_minimum(a, i, b, j):
     equal = (a == b) | ((a != a) & (b != b))
     take = better | (equal & (i < j))
     return tl.where(take, a, b), tl.where(take, i, j)
+''',
+    "erf_beside_one": '''
+@triton.jit
+def erf_beside_one(a):
+    """The error function up to 1e-7: as 1 - 2 ** (-t * p(t)), where p is a polynomial, for |a| = t."""
+    t = tl.minimum(tl.abs(a), 4.0, propagate_nan=tl.PropagateNan.ALL)
+    p = tl.fma(t, tl.full([], 4.535860352916643e-05, tl.float32), -0.00044550769962370396)
+    p = tl.fma(p, t, 0.001489441841840744)
+    p = tl.fma(p, t, 0.0007746292394585907)
+    p = tl.fma(p, t, -0.02825368009507656)
+    p = tl.fma(p, t, 0.1484816074371338)
+    p = tl.fma(p, t, 0.9184163808822632)
+    p = tl.fma(p, t, 1.6279085874557495)
+    return libdevice.copysign(1.0 - tl.exp2(-p * t), a)
 ''',
     "sign": '''
 @triton.jit

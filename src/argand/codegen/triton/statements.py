@@ -17,6 +17,7 @@ from argand.codegen.analysis import StageFacts, analyse, is_half
 from argand.codegen.triton.axes import StageAxes, mapped, simplifier
 from argand.codegen.triton.functions import expression
 from argand.codegen.triton.indices import index_text
+from argand.codegen.triton.rounding import is_coarse, users_of
 from argand.codegen.triton.types import PositionType, constant, value_type
 from argand.errors import InternalError
 from argand.graph.sizes.expr import Expr, Simplifier, Var, substitute
@@ -89,6 +90,7 @@ class StagePrinter:
         self.plan, self.number, self.axes, self.memory, self.dims = plan, number, axes, memory, dims
         self.position = position
         self.body = axes.stage.body
+        self.users = users_of(self.body)
         self.facts: StageFacts = analyse(self.body, plan.registers, [var for var, _ in plan.outer])
         self.simplify: Simplifier = simplifier(axes)
         self.row = axes.row
@@ -203,6 +205,8 @@ class StagePrinter:
             text = f"{texts[0]}.to({value_type(value.dtype)}, bitcast=True)"
         elif value.op == "truediv" and (factor := _reciprocal(value)):
             text = f"({texts[0]} * {factor})"
+        elif value.op == "erf" and is_coarse(value, self.users):
+            text = f"erf_beside_one({texts[0]})"
         else:
             text = expression(value.op, value.args[-1].dtype, texts)
         self._define(value, axes, text)
