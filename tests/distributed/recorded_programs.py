@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
 from torch.nn.parallel import DistributedDataParallel as DDP
@@ -200,6 +201,32 @@ def two_modules(rank: int) -> dict[str, Any]:
 
     want, got = outcome(None), outcome("eager" if rank == 0 else "aot_eager")
     return {"eager": {"error": max(float((a - b).detach().abs().max()) for a, b in zip(want, got)), "told": []}}
+
+
+def parts(rank: int) -> dict[str, Any]:
+    """When a communication hook of the program's gets buckets: while the backward goes on."""
+    order: list[str] = []
+
+    def reduce(state, bucket):  # DDP reads annotations, and takes no texts
+        order.append("bucket")
+        return dist.all_reduce(bucket.buffer(), async_op=True).get_future().then(lambda done: done.value()[0])
+
+    def backend(module: torch.fx.GraphModule, inputs: Any) -> Callable[..., Any]:
+        def run(*args: Any) -> Any:
+            order.append("part")
+            return module(*args)
+
+        return run
+
+    argand.reset()
+    torch.manual_seed(0)
+    ddp = DDP(GPT(), bucket_cap_mb=0.2)
+    ddp.register_comm_hook(None, reduce)
+    with recorded(backend, False):
+        for step in range(4):
+            order.clear()
+            ddp(batch(ddp.module, rank, step)).square().mean().backward()
+    return {"order": order}
 
 
 def order(rank: int) -> dict[str, Any]:

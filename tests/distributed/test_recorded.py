@@ -47,6 +47,13 @@ def test_what_the_reducer_sends() -> None:
 
 
 @pytest.mark.distributed
+def test_a_hook_of_the_programs_gets_buckets_while_the_backward_goes_on() -> None:
+    for answers in run_ranks(PROGRAMS, ["parts"]):
+        found = answers["parts"]["order"]
+        assert found == ["part", "bucket"] * (len(found) // 2) and len(found) >= 6
+
+
+@pytest.mark.distributed
 def test_four_ranks() -> None:
     """Sums of four depend on where in a bucket a value lies."""
     check(["cnn", "accumulated", "unused", "two_modules", "one_rank_records"], ranks=4)

@@ -111,6 +111,7 @@ class Recorder(compat.DispatchMode):
         self._handles: list[Any] = []
         self._intervals: list[Interval] = []
         self._buckets = [Pending(one) for one in structure.reductions]
+        self._cuts = [Pending(one) for one in structure.cuts]
         self._sent: list[tuple[int, int, fx.Node]] = []
         self._begin_interval()
 
@@ -238,6 +239,9 @@ class Recorder(compat.DispatchMode):
         self._intervals[-1].leaves.append((at, value))
         for number, pending in enumerate(self._buckets):
             self._sent += [(number, bucket, self._send(number, bucket)) for bucket in pending.complete(at, value)]
+        if any([bool(list(one.complete(at, value))) and not one.is_complete() for one in self._cuts]):
+            self._receive()
+            self._begin_interval()
 
     def _send(self, number: int, bucket: int) -> fx.Node:
         """Begin to reduce a bucket, of which all gradients are there."""

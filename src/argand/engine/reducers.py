@@ -100,6 +100,11 @@ class Reducer:
             self._layout = (state, found)
         return self._layout[1]
 
+    def sends_soon(self) -> bool:
+        """Whether a communication hook of the program's waits for buckets, as far as can be told."""
+        ddp = self.ddp()
+        return not self.taken and ddp._has_rebuilt_buckets and ddp.require_forward_param_sync
+
     def why_not(self) -> str:
         """Why a graph cannot send the buckets now; "" where it can."""
         ddp = self.ddp()
@@ -232,16 +237,17 @@ class Reduction:
 
 def reductions_of(
     reduced: dict[int, Reducer], leaves: dict[int, torch.Tensor], nodes: Sequence[Any]
-) -> list[Reduction]:
-    """What a backward is to send itself; the rest its reducers send.
+) -> tuple[list[Reduction], list[Reduction]]:
+    """What a backward is to send itself, and what communication hooks of the program's send while it runs.
 
     Arguments:
         reduced: per node that accumulates a gradient, the reducer whose hook is on it.
         leaves: their leaves.
     """
-    found = []
+    found: list[Reduction] = []
+    others: list[Reduction] = []
     for reducer in {id(one): one for one in reduced.values()}.values():
-        if reducer.why_not():
+        if reducer.why_not() and not reducer.sends_soon():
             continue
         places = {id(leaves[at]): at for at, one in reduced.items() if one is reducer}
         parameters, buckets = reducer.parameters(), reducer.buckets()
@@ -252,9 +258,11 @@ def reductions_of(
         hooked = any(parameters[n]._backward_hooks or parameters[n]._post_accumulate_grad_hooks for n in sent)
         old = [parameter.grad for parameter in parameters]
         odd = any(one is not None and (one.layout is not torch.strided or one.requires_grad) for one in old)
-        if not (hooked or odd):
+        if reducer.sends_soon():
+            others.append(Reduction(reducer, buckets, members, [None] * len(parameters)))
+        elif not (hooked or odd):
             found.append(Reduction(reducer, buckets, members, old))
-    return found
+    return found, others
 
 
 def _is_reached(reducer: Reducer, nodes: Sequence[Any]) -> bool:

@@ -31,6 +31,7 @@ class Structure:
         watched: those of them whose hooks are hooks of tensors that they made.
         reduced: nodes that accumulate a gradient, on which the hook of a reducer is.
         reductions: which of these reductions are part of the backward.
+        cuts: those that the program's code begins as soon as a bucket is complete.
         ends: where the engine stops, where not all leaves get gradients.
         returned: the gradients that are given back: of which node, and which of those that it gets; None for none.
         captured: nodes that do not run: only what comes to them is given back.
@@ -48,6 +49,7 @@ class Structure:
     watched: set[int] = field(default_factory=set)
     reduced: dict[int, Reducer] = field(default_factory=dict)
     reductions: list[Reduction] = field(default_factory=list)
+    cuts: list[Reduction] = field(default_factory=list)
     ends: tuple[GradientEdge, ...] = ()
     returned: list[tuple[int, int] | None] = field(default_factory=list)
     captured: set[int] = field(default_factory=set)
@@ -193,8 +195,9 @@ def _facts_of_all(found: Structure) -> list[Any]:
     if found.gpu is not None and (found.opaque or found.ends or found.reduced):
         raise NotRecorded("on a GPU, code of the program runs in between, or other than all gradients are accumulated")
     if found.reduced:
-        found.reductions = reductions_of(found.reduced, found.leaves, found.nodes)
-        facts += [tuple(sorted(found.reduced)), *[one.facts() for one in found.reductions]]
+        found.reductions, found.cuts = reductions_of(found.reduced, found.leaves, found.nodes)
+        facts += [tuple(sorted(found.reduced)), *[one.facts() for one in found.reductions], len(found.cuts)]
+        facts += [one.facts() for one in found.cuts]
         sent = {id(one.reducer) for one in found.reductions}
         if any(id(one) not in sent for one in found.reduced.values()):
             found.ordered = True  # the order in which gradients come decides on buckets
