@@ -18,7 +18,7 @@ import pytest
 import torch
 
 import argand
-from argand.engine import entries
+from argand.engine import activity, entries
 from argand.report.html import build
 from helpers import collected
 
@@ -308,6 +308,23 @@ def test_more_forms_than_the_limit_run_on_the_engine(monkeypatch: pytest.MonkeyP
     ids, reasons = graphs_of(program)
     assert len(ids) == 2 and len(reasons) == 1
     assert weight.grad is not None and weight.grad.tolist() == [6.0, 6.0]
+
+
+def test_a_backward_that_is_refused_is_not_looked_at_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    table, reads = leaf(4, 2), []
+    read = activity._structure
+    monkeypatch.setattr(activity, "_structure", lambda *args: reads.append(args) or read(*args))
+
+    def program(sparse: bool) -> None:
+        torch.nn.functional.embedding(torch.tensor([0, 2]), table, sparse=sparse).sum().backward()
+        table.grad = None
+
+    for _ in range(120):
+        program(True)
+    assert 8 <= len(reads) < 14, "and now and then, for it might be another one"
+    reads.clear()
+    ids, _ = graphs_of(lambda: [program(False) for _ in range(100)])
+    assert len(ids) == 1, "one that begins in the same way is recorded"
 
 
 def test_a_backend_that_fails_leaves_the_engine() -> None:

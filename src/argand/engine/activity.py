@@ -93,14 +93,14 @@ def run_backward(outputs: Sequence[Any], *args: Any, **kwargs: Any) -> Any:
         return engine(outputs, *args, **kwargs)
     known.count()
     began = time.perf_counter()
-    sketch = (type(outputs[0].grad_fn), outputs[0].shape, len(outputs), *[len(one) for one in args[3:4]])
+    sketch = _sketch(outputs, args)
     small = entries.small.get(sketch)
     if small is not None:
         found = engine(outputs, *args, **kwargs)
         if time.perf_counter() - began > _MUCH * small:  # another backward that begins in the same way
             entries.small.pop(sketch, None)
         return found
-    if _is_others(outputs, args, kwargs):
+    if entries.is_vain(sketch) or _is_others(outputs, args, kwargs):
         return engine(outputs, *args, **kwargs)
     grads, keep, create, inputs = args[:4]
     try:
@@ -112,11 +112,13 @@ def run_backward(outputs: Sequence[Any], *args: Any, **kwargs: Any) -> Any:
         structure = uncaptured(_structure, outputs, grads, keep, inputs, not kwargs.get("accumulate_grad"), unreached)
     except NotRecorded as refused:
         entries.tell_once(str(refused))
+        entries.was_vain(sketch)
         return engine(outputs, *args, **kwargs)
     except RuntimeError:  # something is freed, or was written to: the engine says so where it meets it
         return engine(outputs, *args, **kwargs)
     entry = entries.find(structure.key)
     gpu = structure.gpu
+    entries.was_vain(sketch, entry is not None and entry.recorded is None)
     if entry is not None and (entry.recorded is None or entry.trial.is_engines_turn()):
         del structure
         return _timed(entry, sketch, gpu, engine, outputs, args, kwargs)
@@ -133,6 +135,19 @@ def run_backward(outputs: Sequence[Any], *args: Any, **kwargs: Any) -> Any:
     _finish(entry, gpu)
     entry.trial.took(time.perf_counter() - began, ours=True)
     return found
+
+
+def _sketch(outputs: Sequence[Any], args: tuple[Any, ...]) -> Any:
+    """What tells one backward from another before its structure is read: the first nodes, one behind the other."""
+    kinds: list[type] = []
+    node = outputs[0].grad_fn
+    while node is not None and len(kinds) < _SKETCHED:
+        kinds.append(type(node))
+        node = next((to for to, _ in node.next_functions if to is not None), None)
+    return (*kinds, outputs[0].shape, len(outputs), *[len(one) for one in args[3:4]])
+
+
+_SKETCHED = 12  # nodes
 
 
 def _in_this_thread(engine: Run, *args: Any, **kwargs: Any) -> Any:

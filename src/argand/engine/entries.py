@@ -91,6 +91,8 @@ class _Form:
     compiles: Iterator[int] = field(default_factory=itertools.count)
 
 
+_VAIN = 8  # refusals in a row after which a structure that begins so is looked at seldom
+_TRIED = 64  # calls: then it is read again
 _MOST_FORMS = 256  # a program whose backward is always another one is not recorded for ever
 
 
@@ -99,6 +101,7 @@ class Entries:
 
     Fields:
         small: by what a backward begins with, the seconds that the engine takes where it is faster alone.
+        refused: by the same, how often the structure was read for nothing since it was of use.
     """
 
     def __init__(self) -> None:
@@ -112,10 +115,26 @@ class Entries:
         self._numbers: Iterator[int] = itertools.count()
         self._told: set[str] = set()
         self.small: dict[Any, float] = {}
+        self.refused: dict[Any, int] = {}
 
     def find(self, key: Any) -> Entry | None:
         """What was recorded for a key."""
         return self._entries.get(key)
+
+    def is_vain(self, sketch: Any) -> bool:
+        """Whether reading a structure is likely to be of no use, as the last times; now and then it is tried."""
+        count = self.refused.get(sketch, 0)
+        if count < _VAIN:
+            return False
+        self.refused[sketch] = count + 1
+        return count % _TRIED != 0
+
+    def was_vain(self, sketch: Any, vain: bool = True) -> None:
+        """A structure was read, and its graph cannot run, or can."""
+        if vain and len(self.refused) < _MOST_FORMS:
+            self.refused[sketch] = self.refused.get(sketch, 0) + 1
+        else:
+            self.refused.pop(sketch, None)
 
     def next_id(self, structure: Structure) -> CompileId | None:
         """The id of a structure that is new; None where there are too many already."""

@@ -239,7 +239,8 @@ class Recorder(compat.DispatchMode):
         self._intervals[-1].leaves.append((at, value))
         for number, pending in enumerate(self._buckets):
             self._sent += [(number, bucket, self._send(number, bucket)) for bucket in pending.complete(at, value)]
-        if any([bool(list(one.complete(at, value))) and not one.is_complete() for one in self._cuts]):
+        complete = [one for one in self._cuts if list(one.complete(at, value))]
+        if not all(one.is_complete() for one in complete):
             self._receive()
             self._begin_interval()
 
@@ -294,7 +295,7 @@ class Recorder(compat.DispatchMode):
         if not isinstance(func, torch._ops.OpOverload):
             self._refuse(f"{func} is called, which is no operator of torch's")
         unsure = [tag.name for tag in _UNSURE if tag in func.tags]
-        if unsure:
+        if unsure and not _draws_again(func):
             self._refuse(f"{func} is called: {unsure[0]}")
         if any(tensor.layout is not torch.strided or tensor.device.type not in DEVICES for tensor in _tensors(out)):
             self._refuse("a tensor is sparse, or on another device")
@@ -448,6 +449,12 @@ def _has_effect(node: fx.Node) -> bool:
     return node.op in ("placeholder", "output") or (
         isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable
     )
+
+
+def _draws_again(func: Any) -> bool:
+    """Whether an operation of a backward computes with the random numbers of the forward, whose seed it is given."""
+    names = {argument.name for argument in func._schema.arguments}
+    return func._schema.name.endswith("_backward") and "philox_seed" in names
 
 
 def _is_written(func: Any, at: int) -> bool:
