@@ -161,6 +161,20 @@ def test_hooks_that_raise() -> None:
         same_as_eager(lambda raises=raises: program(raises), 1)  # type: ignore[misc]
 
 
+def test_formulas_of_nodes_with_hooks_are_in_graphs() -> None:
+    weight = leaf(3)
+    with collected("compiled_autograd_graph") as events:
+        for _ in range(3):
+            y = weight.tanh()
+            y.register_hook(lambda grad: grad * 2)
+            z = y.exp()
+            z.retain_grad()
+            z.sum().backward()
+    (text,) = [event.text() for event in events]
+    before, between, after = text.split("# code of the program runs")
+    assert "expand" in before and "mul" in between and "tanh_backward" in after
+
+
 def test_a_function_whose_gradients_vary() -> None:
     """Which inputs a function gives gradients to is not known ahead: an error says that it was another time."""
 

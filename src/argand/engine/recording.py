@@ -129,6 +129,8 @@ class Recorder(compat.DispatchMode):
                 continue
             if at in self._structure.leaves:
                 begins, ended = self._accumulates, None
+            elif at in self._structure.formulas:
+                begins, ended = self._is_watched, self._ended
             elif at in self._structure.opaque:
                 begins, ended = self._is_called, self._has_made
             else:
@@ -278,6 +280,23 @@ class Recorder(compat.DispatchMode):
         if by_engine and _lead_to_each_other(behind):
             self._refuse(f"{self._name(at)} has hooks, and the engine could not run it without nodes behind it")
         self._intervals[-1].call = (at, values)
+
+    def _is_watched(self, at: int, grads: tuple[torch.Tensor | None, ...]) -> None:
+        """A node begins, after hooks of the tensors that it made have seen what it is given."""
+        values = self._sums(at, len(grads))
+        if not any(value is not None for value in values):
+            self._refuse(f"{self._name(at)} is given no gradient")
+        called = self._intervals[-1]
+        called.call = (at, values)
+        self._receive()
+        self._begin_interval()
+        for number, grad in enumerate(grads):
+            if grad is not None:
+                tensor_fact(grad)
+                called.made[number] = (tuple(grad.shape), grad.stride())
+                self._known[grad] = ("made", at, number)
+        self._at = at
+        self._passes_nothing(at, self._structure.nodes[at], len(grads))
 
     def _has_made(self, at: int, made: tuple[torch.Tensor | None, ...], grads: tuple[torch.Tensor | None, ...]) -> None:
         called = self._intervals[-1]

@@ -198,6 +198,22 @@ class _Calls:
     def _call(self, interval: Interval, at: int, wanted: list[Value | None]) -> None:
         node = self.structure.nodes[at]
         grads = [None if value is None else self.values[value] for value in wanted]
+        if at in self.structure.formulas:
+            seen = self._watched(node, grads)
+            made = {number: grad for number, grad in enumerate(seen) if grad is not None}
+        else:
+            made = self._made(at, node, grads)
+        del grads
+        if made.keys() != interval.made.keys():
+            raise Varied(
+                f"argand: {node.name()} gave gradients to other inputs than when compiled autograd recorded this "
+                "backward. From now on the engine runs it."
+            )
+        for number, (size, stride) in interval.made.items():
+            self.values["made", at, number] = _laid_out(made.pop(number), size, stride)
+
+    def _made(self, at: int, node: Any, grads: list[Any]) -> dict[int, Any]:
+        """What an opaque node gives, where it is wanted."""
         run = {id(one) for one in self.structure.nodes}
         edges = [(number, *edge) for number, edge in enumerate(node.next_functions) if id(edge[0]) in run]
         if at in self.structure.watched:
@@ -206,15 +222,7 @@ class _Calls:
             found = self._by_engine(node, grads, edges)
         else:
             found = _directly(node, grads, edges)
-        del grads
-        made = {number: grad for (number, _, _), grad in zip(edges, found) if grad is not None}
-        if made.keys() != interval.made.keys():
-            raise Varied(
-                f"argand: {node.name()} gave gradients to other inputs than when compiled autograd recorded this "
-                "backward. From now on the engine runs it."
-            )
-        for number, (size, stride) in interval.made.items():
-            self.values["made", at, number] = _laid_out(made.pop(number), size, stride)
+        return {number: grad for (number, _, _), grad in zip(edges, found) if grad is not None}
 
     def _watched(self, node: Any, grads: list[Any]) -> list[Any]:
         """What hooks of the tensors that a node made leave of their gradients: the engine stops before the node."""

@@ -29,6 +29,7 @@ class Structure:
         ordered: some leaf has hooks, so that the order of leaves matters.
         opaque: nodes that the engine runs with the gradients that come to them, with the hooks on them.
         watched: those of them whose hooks are hooks of tensors that they made.
+        formulas: those of these whose formula is part of the graph; only their hooks are code of the program.
         reduced: nodes that accumulate a gradient, on which the hook of a reducer is.
         reductions: which of these reductions are part of the backward.
         cuts: those that the program's code begins as soon as a bucket is complete.
@@ -47,6 +48,7 @@ class Structure:
     ordered: bool = False
     opaque: dict[int, list[dict[int, Any]]] = field(default_factory=dict)
     watched: set[int] = field(default_factory=set)
+    formulas: set[int] = field(default_factory=set)
     reduced: dict[int, Reducer] = field(default_factory=dict)
     reductions: list[Reduction] = field(default_factory=list)
     cuts: list[Reduction] = field(default_factory=list)
@@ -134,19 +136,25 @@ def _node_facts(found: Structure, at: int, node: Any, hooks: NodeLayout) -> Any:
             _read_reducer(found, at, node, hooks, leaf)
         return _leaf_facts(found, at, leaf)
     on_node = _hooks_on(node, hooks) if hooked else []
-    reading = None if on_node else reading_of(node)
+    around = bool(on_node) and hooks.runs_hooks(node)
+    ours = isinstance(node, torch._C._FunctionBase)
+    reading = None if around or (on_node and ours) else reading_of(node)
     if found.ends and is_own(node):
         raise NotRecorded("results of a compiled graph hang apart, and gradients of some inputs only are wanted")
     if reading is None:
         check_opaque(node)
-        if on_node and hooks.runs_hooks(node):
-            _check_targets(node, edges, hooks)
-        elif on_node:
-            found.watched.add(at)
+    if around:
+        _check_targets(node, edges, hooks)
+    elif on_node:
+        found.watched.add(at)
+    if reading is None or on_node:
         found.opaque[at] = on_node
+    if reading is None:
         return (type(node), "opaque")
+    if on_node:
+        found.formulas.add(at)
     _check_edges(node, edges)
-    return (type(node), reading(node, found.tensors))
+    return (type(node), bool(on_node), reading(node, found.tensors))
 
 
 class Way:
