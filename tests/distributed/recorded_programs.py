@@ -170,6 +170,12 @@ def one_rank_records(rank: int) -> dict[str, Any]:
     return {"eager": {"error": max(float((a - b).detach().abs().max()) for a, b in zip(want, got)), "told": []}}
 
 
+def one_rank_compiles(rank: int) -> dict[str, Any]:
+    want = train(rank, GPT)
+    got = train(rank, GPT, "native" if rank == 0 else None)
+    return {"native": {"error": max(float((a - b).detach().abs().max()) for a, b in zip(want, got)), "told": []}}
+
+
 def engines_turns(rank: int) -> dict[str, Any]:
     """As it is used: ranks measure, each for itself, whether the engine is faster."""
     return compare(rank, CNN, "eager native", turns=True)
