@@ -151,7 +151,9 @@ class _Watched:
 
 def _take(ddp: Any, state: Reducer) -> bool:
     """Make the communication hook argand's, where nobody has set one and gradients are multiplied, not divided."""
-    if ddp._comm_hooks or ddp.mixed_precision is not None or ddp._delay_all_reduce_all_params or ddp.device_ids:
+    if ddp._comm_hooks or ddp.mixed_precision is not None or ddp._delay_all_reduce_all_params:
+        return False
+    if ddp.device_ids or ddp.device_type != "cpu":
         return False
     size = ddp.process_group.size()
     if getattr(ddp, "batched_grad_copy", False) or (ddp.gradient_as_bucket_view and size & (size - 1)):
