@@ -100,9 +100,29 @@ def in_loop(x: torch.Tensor) -> torch.Tensor:
     return x
 
 
+def _reducing(op: Any, number: int) -> Callable[[torch.Tensor], torch.Tensor]:
+    def reduces(x: torch.Tensor) -> torch.Tensor:
+        """What it reduces by is a value from outside, which has a name and is compared."""
+        y = funcol.all_reduce(x, funcol.REDUCE_OP_TO_STR[op], dist.group.WORLD)
+        dist.all_reduce(y, op)
+        return y * number if op == dist.ReduceOp.MAX and op != dist.ReduceOp.SUM else y + number
+
+    return reduces
+
+
 def compare(rank: int) -> dict[str, float]:
     found: dict[str, float] = {}
-    for program in (functional, equal_calls, coalesced, in_place, writes_its_argument, raw, by_rank, in_loop):
+    for program in (
+        functional,
+        equal_calls,
+        coalesced,
+        in_place,
+        writes_its_argument,
+        raw,
+        by_rank,
+        in_loop,
+        _reducing(dist.ReduceOp.MAX, 2),
+    ):
         for backend in BACKENDS:
             argand.reset()
             compiled = argand.compile(program, backend=backend, fullgraph=True)

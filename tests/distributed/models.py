@@ -46,7 +46,7 @@ class GPT(nn.Module):
         self.head.weight = self.words.weight
 
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
-        x = self.words(ids) + self.places(torch.arange(ids.shape[1]))
+        x = self.words(ids) + self.places(torch.arange(ids.shape[1], device=ids.device))
         for block in self.blocks:
             x = block(x)
         return self.head(self.norm(x))
@@ -82,7 +82,7 @@ class Llama(nn.Module):
     @torch.no_grad()
     def angles(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         with torch.autocast("cpu", enabled=False):
-            turns = torch.outer(torch.arange(x.shape[1]).float(), self.rates)
+            turns = torch.outer(torch.arange(x.shape[1], device=x.device).float(), self.rates)
             both = torch.cat((turns, turns), -1)
             return both.cos(), both.sin()
 

@@ -9,6 +9,7 @@ import pytest
 from distributed.ranks import run_ranks
 
 PROGRAMS = "tests.distributed.shard_programs"
+PARALLEL = "tests.distributed.parallel_programs"
 TOLERANCE = {"eager": 1e-6, "aot_eager": 1e-6, "native": 1e-4}
 
 
@@ -38,10 +39,27 @@ def test_where_graphs_of_shards_break() -> None:
     for answer in run_ranks(PROGRAMS, ["breaks"]):
         found = answer["breaks"]
         assert isinstance(found, Mapping)
-        assert len(found["fsdp"]) <= 4 and len(found["tensor_parallel"]) <= 4, found
-        assert {reason.split()[0] for reasons in found.values() for reason in reasons} <= {"AG0105", "AG0089", "AG0038"}
+        assert len(found["fsdp"]) <= 4 and not found["tensor_parallel"], found
+        assert {reason.split()[0] for reason in found["fsdp"]} <= {"AG0105", "AG0089", "AG0038"}
 
 
 @pytest.mark.distributed
 def test_shards_of_parallel_layers() -> None:
     assert not wrong(run_ranks(PROGRAMS, ["both"], ranks=4), "both")
+
+
+@pytest.mark.distributed
+def test_modules_of_parallel_layers_are_one_graph() -> None:
+    """The programs compile them with `fullgraph=True`; operations on DTensors, with their layouts, are eager's."""
+    answers = run_ranks(PARALLEL, ["whole", "operations"])
+    assert not wrong(answers, "whole")
+    for answer in answers:
+        found = answer["operations"]
+        assert isinstance(found, Mapping)
+        assert not found["wrong"], found["wrong"]
+        assert all(found["breaks"].values()) and len(found["breaks"]) == 5, found["breaks"]
+
+
+@pytest.mark.distributed
+def test_blocks_of_shards_of_parallel_layers_are_one_graph_each() -> None:
+    assert not wrong(run_ranks(PARALLEL, ["sharded_blocks"], ranks=4), "sharded_blocks")

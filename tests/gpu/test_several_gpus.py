@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -109,3 +112,12 @@ def test_data_parallel_replicas() -> None:
     for device in ("cuda:0", "cuda:1"):
         model.to(device)
         close(argand.compile(model)(x.to(device)), model(x.to(device)))
+
+
+@pytest.mark.parametrize("way", ["ddp", "fsdp", "tp"])
+def test_training_on_two_processes_is_eagers(way: str) -> None:
+    """NCCL, twenty steps: parameters, gradients and optimizer states."""
+    root = Path(__file__).resolve().parents[2]
+    command = [sys.executable, "bench/distributed.py", "--device", "cuda", "--check", "20", "--ways", way]
+    done = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=600)
+    assert not done.returncode, done.stdout + done.stderr[-3000:]

@@ -8,6 +8,7 @@ then is made by each of them, at once. What nobody can load is marked in the fil
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import sys
 import threading
@@ -23,8 +24,12 @@ LONGEST = 60.0
 
 _BEAT = 0.5
 _USELESS = b"-"
-_mine: set[str] = set()
-"""Keys whose turn this process has: one of its threads does not wait for another."""
+
+
+@functools.cache
+def _mine() -> set[str]:
+    """Keys whose turn this process has: one of its threads does not wait for another."""
+    return set()
 
 
 def others() -> bool:
@@ -40,7 +45,7 @@ def others() -> bool:
 
 def held() -> bool:
     """Whether this process makes something now that others wait for."""
-    return bool(_mine)
+    return bool(_mine())
 
 
 class Turn:
@@ -64,7 +69,7 @@ class Turn:
 @contextlib.contextmanager
 def turn(key: str) -> Iterator[Turn | None]:
     """The turn to make what `key` stands for; None where this process makes it without waiting for anybody."""
-    if not key or key in _mine or not others():
+    if not key or key in _mine() or not others():
         yield None
         return
     with contextlib.ExitStack() as stack:
@@ -84,8 +89,8 @@ def _taken(key: str, stack: contextlib.ExitStack) -> Turn | None:
     if descriptor is None:
         with places.locked(path, places.PATIENCE, LONGEST):
             return Turn(waited=True)
-    _mine.add(key)
-    stack.callback(_mine.discard, key)
+    _mine().add(key)
+    stack.callback(_mine().discard, key)
     stack.enter_context(_beating())
     return Turn(waited=False, descriptor=descriptor)
 

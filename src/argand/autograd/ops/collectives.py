@@ -25,6 +25,8 @@ def handler_of(func: Any) -> Handler | None:
         return start_in_place
     if namespace == "_c10d_functional" and name == "wait_tensor":
         return wait
+    if name == "_wrap_tensor_autograd":
+        return as_it_is
     return refuse
 
 
@@ -58,6 +60,11 @@ def start_in_place(tracer: Recorder, func: Any, args: tuple[Any, ...], kwargs: d
     for each in result if isinstance(result, (list, tuple)) else (result,):
         tracer.received.append(tracer.tensor(each).value.root)
     return result
+
+
+def as_it_is(tracer: Recorder, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """A tensor that would wait when it is read: what is started in a graph is received at once."""
+    return args[0]
 
 
 def wait(tracer: Recorder, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

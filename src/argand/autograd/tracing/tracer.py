@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import sys
 from typing import Any
 
 import torch
@@ -11,9 +12,11 @@ from argand.autograd.ops import collectives, foreach, mutation, special, views
 from argand.autograd.recording.recorder import Handler, Recorder
 from argand.autograd.recording.values import TraceTensor
 from argand.graph import compat, time_limit
+from argand.graph.sharded import dispatches_itself, fakes, forget_masks
 
 aten = torch.ops.aten
 
+_DTENSOR = "torch.distributed.tensor"
 _NUMBERS = {bool: torch.bool, int: torch.int64, float: torch.float64, complex: torch.complex128}
 """Types of the tensors that torch makes of numbers."""
 
@@ -28,7 +31,21 @@ def _begins_with_tensor(func: Any) -> bool:
 class Tracer(Recorder):
     """Records every ATen call made while it is active."""
 
+    _masks = False  # an operation was seen whose rows DTensor may mask
+
+    def close(self) -> None:
+        """As `Recorder.close`."""
+        super().close()
+        if self._masks:
+            forget_masks(lambda mask: isinstance(mask, TraceTensor))
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if _DTENSOR in sys.modules:
+            if any(dispatches_itself(cls) for cls in types):
+                self._masks = self._masks or "embedding" in func._schema.name or "gather" in func._schema.name
+                return NotImplemented
+            if fakes():
+                return func(*args, **(kwargs or {}))
         return self.run(func, args, kwargs or {})
 
     def run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -49,7 +49,7 @@ from argand.capture.output import before_error, endings, rerun
 from argand.capture.output.resumes import Resumes
 from argand.capture.output.transform import Transformed, Transformer
 from argand.capture.record.tensors import GraphBuilder
-from argand.capture.sizes import subclasses
+from argand.capture.sizes import sharded, subclasses
 from argand.capture.sizes.symbolic_policy import Policy
 from argand.capture.sizes.symbolic_state import Restart
 from argand.capture.torch_functions import modes, torch_contexts
@@ -396,6 +396,7 @@ class _Capture:
         self._has_graph()
         endings.check(state)
         aliasing.guard(state)
+        sharded.guard_layouts(state)
         if rerun.draws(state):
             modes.guard_transforms(state)
         transformer = Transformer(state, _process.resumes, exit, before, after, self.reason)
@@ -475,7 +476,7 @@ class _Capture:
     def _backend(self, graph: fx.GraphModule, inputs: list[torch.Tensor]) -> object:
         with events.span("backend", "capture", backend=self.region.backend_name), without_default_device():
             changes = modes.changed_by(graph.graph)
-            places = subclasses.places(inputs)
+            places = subclasses.places(inputs, graph)
             compiled = self.region.backend(graph, subclasses.bare_at(places, inputs))
             if places:
                 compiled = subclasses.bared(compiled, places)

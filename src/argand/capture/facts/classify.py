@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from argand.capture.facts.kinds import is_a, module_of, namespace, per_class
+from argand.graph.sharded import is_sharded
 
 _EQUALS: frozenset[type] = frozenset(
     {int, float, complex, str, bytes, range, slice, torch.Size, torch.device, types.GenericAlias, types.UnionType}
@@ -80,6 +81,9 @@ _IDENTITY_INSTANCES: tuple[type, ...] = (
     property,
 )
 _ATOMS: frozenset[type] = _EQUALS | _IDENTITY | {types.FunctionType}
+_COLLECTIVES = "torch._C._distributed_c10d"
+_PLACEMENTS = "torch.distributed.tensor.placement_types"
+_NAMES_OF_PLACEMENTS = ("Partial", "Replicate", "Shard", "_MaskPartial", "_StridedShard")
 _CONTAINERS: tuple[type, ...] = (list, tuple, dict, set, frozenset, collections.deque)
 
 
@@ -103,11 +107,22 @@ def handling_of_type(cls: type) -> str:
         return "equals"
     if module_of(cls) == "numpy" and cls.__name__ == "ufunc":
         return "identity"
+    if any(cls is value for value in distributed_values()):
+        return "identity"
     return "object"
 
 
 def _is_numpy_scalar(cls: type) -> bool:
     return any(base.__name__ == "generic" and base.__module__ == "numpy" for base in cls.__mro__)
+
+
+def distributed_values() -> list[type]:
+    """Classes of torch.distributed that are imported, and of which C code keeps what never changes: how DTensors are
+    laid out, how a collective reduces."""
+    module = sys.modules.get(_PLACEMENTS)
+    classes = [] if module is None else [vars(module).get(name) for name in _NAMES_OF_PLACEMENTS]
+    classes.append(getattr(getattr(sys.modules.get(_COLLECTIVES), "ReduceOp", None), "RedOpType", None))
+    return [cls for cls in classes if is_a(cls, type)]
 
 
 def handling(value: object) -> str:
@@ -124,6 +139,8 @@ def handling(value: object) -> str:
     if kind == "tensor":
         return "tensor" if is_plain_tensor(value) else "refuse"
     if kind == "subclass":
+        if is_sharded(cls):
+            return "tensor"
         if awaits(cls):
             return "refuse" if is_a(value, torch.Tensor) and value.requires_grad else "tensor"
         return "tensor" if not why_not(cls) and is_plain_tensor(value) else "refuse"

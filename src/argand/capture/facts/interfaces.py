@@ -34,6 +34,7 @@ from argand.capture.facts.values.symbols import Memory, Nodes, Origin, Place
 from argand.capture.facts.values.tainted import TaintedText
 from argand.capture.facts.values.tensor_info import Dressed, Scope, TensorInfo
 from argand.errors import GraphBreak, UserLine
+from argand.graph.sharded import Layout
 from argand.graph.sizes.expr import Expr, Sym
 from argand.graph.sizes.relations import Bounds, Relation
 from argand.graph.sizes.symbols import SymbolTable
@@ -213,6 +214,19 @@ class GuardSet(Protocol):
     def __iter__(self) -> Iterator[Any]: ...
 
 
+class History(Protocol):
+    """What earlier captures of the code have shown (`sizes.symbolic_policy.History`)."""
+
+    exact: bool
+
+
+class Policy(Protocol):
+    """Which sizes and numbers vary."""
+
+    @property
+    def history(self) -> History: ...
+
+
 class CaptureState(Protocol):
     """What one capture knows: what was loaded from outside, what is held back, what is to be replayed."""
 
@@ -242,6 +256,9 @@ class CaptureState(Protocol):
     data_numbers: bool
     """Numbers that are read from tensors stay in the graph."""
     data_sizes: bool  # the same of sizes
+
+    @property
+    def policy(self) -> Policy | None: ...
 
     @property
     def interpreter(self) -> Interpreter: ...
@@ -309,6 +326,10 @@ class GraphBuilder(Protocol):
     arguments: tuple[object, ...]
     dynamics: Dynamics | None
     on_data: OnData
+    sharded: bool
+    layouts: list[tuple[Source, Layout]]
+    local_parts: dict[int, torch.Tensor]
+    masks: dict[int, tuple[torch.Tensor | None, int]]
 
     @property
     def state(self) -> CaptureState: ...

@@ -17,6 +17,7 @@ from typing import Any, Final
 import torch
 
 import argand.capture.interp.handlers  # noqa: F401  (registers them: `wants` looks into their tables)
+from argand.capture.facts import classify
 from argand.capture.facts.code.effort_limits import Patience
 from argand.capture.facts.exceptions import CAPTURE_FOLDER, InternalFailure, ObservedException, innermost_file
 from argand.capture.facts.frames import NULL, LazyLocal
@@ -111,6 +112,7 @@ class Access:
             facts.python[id(cls)] = frozenset()
         facts.native.add(id(torch.Tensor))
         self.fast: set[type] = {*ATOMS, *_TORCH_VALUES, SymbolicSize, torch.Tensor, torch.nn.Parameter}
+        self.fast.update(classify.distributed_values())
         self.settled = frozenset(self.fast - BOUND_METHODS)
         """Types whose objects native code may always have: values, and the stand-ins of tensors."""
 

@@ -17,6 +17,7 @@ from argand.capture.torch_functions import (  # noqa: F401
     collectives,
     modules,
     optimizers,
+    sharded_calls,
     subclass_calls,
     tensor_methods,
     torch_contexts,

@@ -21,8 +21,9 @@ from argand.capture.interp.state import CaptureState
 from argand.capture.output import local_objects, rebuild
 from argand.capture.output.emit import Emitter
 from argand.capture.output.values import Again, Plan, Values, unreconstructable
-from argand.capture.sizes import symbolic_emit
+from argand.capture.sizes import sharded, symbolic_emit
 from argand.capture.world import shadows
+from argand.graph.sharded import is_sharded, made_of
 
 _FLEETING = LocalSource | ClosureSource | ImportedSource
 _WITH_PARTS = type | types.ModuleType | types.BuiltinFunctionType
@@ -89,7 +90,20 @@ class Reconstructor(Values):
         if info.source is not None:
             self.push_outer(info.source)
             return
+        if is_sharded(type(tensor)):
+            self._sharded(tensor)
+            return
         self.graph_output(tensor)
+
+    def _sharded(self, tensor: Any) -> None:
+        """A DTensor over the local part, which the graph returns."""
+        name = self.temps.get(id(tensor))
+        if name is not None:
+            self.asm.load_fast(name)
+            return
+        self.graph_output(sharded.local_output(self.state.graph, tensor))
+        self.emitter.call_helper(made_of, (tensor._spec,))
+        self.remember(tensor)
 
     def _subclass(self, worn: Dressed) -> None:
         """A tensor of the program's class, with its attributes, over what the graph returns."""

@@ -37,6 +37,7 @@ from argand.capture.metadata.call_targets import (
 from argand.capture.metadata.special_calls import CONSTANTS, SPECIAL
 from argand.capture.record import constants, scopes, size_tensors
 from argand.capture.sizes import (
+    sharded,
     symbolic_bends,
     symbolic_index,
     symbolic_tensors,
@@ -48,6 +49,7 @@ from argand.capture.sizes.symbolic_calls import ProbedCall
 from argand.capture.world import narration
 from argand.capture.world.native_reads import base_value, refuse_python_sequence
 from argand.graph import time_limit
+from argand.graph.sharded import Layout
 
 _Tensor = torch.Tensor
 _Parameter = torch.nn.Parameter
@@ -91,6 +93,8 @@ class GraphBuilder:
         outside: storages of inputs' stand-ins.
         staying: storage of stand-ins that the graph must not return -> the break that this is.
         rerun: the graph so far, as it ran on new stand-ins to tell of gradients (`gradients.engine_runs.Run`).
+        sharded: stand-ins of DTensors were made; layouts: of those that are inputs; local_parts: id of one
+            -> what the graph gives for it; masks: id of a buffer -> what it holds meanwhile (`sizes.sharded`).
     """
 
     def __init__(self) -> None:
@@ -126,6 +130,10 @@ class GraphBuilder:
         self.outside: set[int] = set()
         self.staying: dict[int, errors.GraphBreak] = {}
         self.rerun: object = None
+        self.sharded = False
+        self.layouts: list[tuple[Source, Layout]] = []
+        self.local_parts: dict[int, torch.Tensor] = {}
+        self.masks: dict[int, tuple[torch.Tensor | None, int]] = {}
 
     # ---------------------------------------------------------------- inputs
 
@@ -171,6 +179,8 @@ class GraphBuilder:
         Raises:
             GraphBreak: the call cannot be part of a graph.
         """
+        if self.sharded and sharded.among(args, kwargs):
+            return sharded.call(self, func, args, kwargs)
         if func in CONSTANTS:
             if self.unsure and id(args[0] if args else None) in self.unsure and func in metadata.LAYOUT_READS:
                 raise metadata.unknown_layout(func)
@@ -206,6 +216,8 @@ class GraphBuilder:
             device: logical device of the results; default: that of the tensor arguments, or the call's `device`.
             meta_args, meta_kwargs: arguments for computing metadata, where they differ.
         """
+        if self.sharded and sharded.among(args, kwargs):
+            return sharded.record(self, func, func, args, kwargs)
         try:
             time_limit.check()
             kwargs = placed(func, kwargs, device) if self.entered else kwargs
@@ -393,6 +405,8 @@ class GraphBuilder:
         for item in written if isinstance(written, tuple | list) else (written,):
             info = self.tensors.get(id(item))
             if info is not None:
+                if self.sharded:
+                    sharded.refuse_write_to_part(self, info)
                 self.mutated[id(item)] = info
                 data_errors.written(self, info, func, args)
                 constants.forget(self, info)
@@ -439,7 +453,11 @@ class GraphBuilder:
         if isinstance(value, int | float | str):
             return base_value(value)
         if isinstance(value, _Tensor):
-            raise metadata.leak(value)
+            info = self.tensors.get(id(value))
+            if info is None:
+                raise metadata.leak(value)
+            infos.append(info)
+            return self.node_of(info)
         if isinstance(value, torch.Generator):
             raise metadata.generator("A function draws from a torch.Generator")
         raise errors.graph_break(

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from torch import fx
 from torch.overrides import TorchFunctionMode
 
 from argand import errors
@@ -22,6 +23,7 @@ from argand.capture.facts.interfaces import CaptureState, GraphBuilder
 from argand.capture.facts.kinds import is_a
 from argand.capture.facts.values.tensor_info import Dressed
 from argand.capture.sizes import awaited
+from argand.graph.sharded import Edge, local_of
 
 _Tensor = torch.Tensor
 PLAIN = (torch.Tensor, torch.nn.Parameter)
@@ -254,27 +256,36 @@ def still_off(undressing: list[int]) -> errors.GraphBreak:
 # ---------------------------------------------------------------------- at run time
 
 
-def bare(tensor: torch.Tensor) -> torch.Tensor:
-    """The same memory as a plain tensor; what is to come from other processes is there then."""
+def bare(tensor: torch.Tensor, edge: Edge | None) -> torch.Tensor:
+    """The same memory as a plain tensor; what is to come from other processes is there then. Of a DTensor its part."""
+    if edge is not None:
+        return local_of(tensor, edge)
     if awaits(type(tensor)):
         arrived: torch.Tensor = tensor.trigger_wait()
         return arrived
     return _Tensor.as_subclass(tensor, _Tensor)
 
 
-def places(inputs: Sequence[Any]) -> list[int]:
-    """Which inputs of a graph are subclasses."""
-    return [i for i, value in enumerate(inputs) if is_a(value, _Tensor) and type(value) not in PLAIN]
+def places(inputs: Sequence[Any], graph: fx.GraphModule) -> list[tuple[int, Edge | None]]:
+    """Which inputs of a graph are subclasses; with what a DTensor shares with the graph."""
+    at = [i for i, value in enumerate(inputs) if is_a(value, _Tensor) and type(value) not in PLAIN]
+    nodes = list(graph.graph.nodes) if at else []
+    edges = [node.meta.get("edge") for node in nodes if node.op == "placeholder"]
+    records = any(node.target is torch._C._set_grad_enabled for node in nodes)
+    for edge in edges:
+        if edge is not None:
+            edge.records = records
+    return [(i, edges[i]) for i in at]
 
 
-def bare_at(at: list[int], inputs: Sequence[object]) -> list[object]:
+def bare_at(at: list[tuple[int, Edge | None]], inputs: Sequence[object]) -> list[object]:
     """Inputs with plain tensors at the places `at`."""
     given = list(inputs)
-    for place in at:
-        given[place] = bare(given[place])
+    for place, edge in at:
+        given[place] = bare(given[place], edge)
     return given
 
 
-def bared(run: Any, at: list[int]) -> Any:
+def bared(run: Any, at: list[tuple[int, Edge | None]]) -> Any:
     """A compiled graph whose inputs at the places `at` are subclasses; it gets plain tensors."""
     return lambda *args: run(*bare_at(at, args))

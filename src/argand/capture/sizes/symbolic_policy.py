@@ -32,6 +32,7 @@ class History:
         varying: places seen with different values.
         fixed: numbers that the program turned out to need as constants.
         values: contents of small tensors that were asked for; changing: those that vary (`record.held_values`).
+        exact: everything is a constant: sizes come to DTensors.
     """
 
     sizes: dict[str, tuple[int, ...]] = field(default_factory=dict)
@@ -40,6 +41,7 @@ class History:
     fixed: set[str] = field(default_factory=set)
     values: dict[str, set[bytes]] = field(default_factory=dict)
     changing: set[str] = field(default_factory=set)
+    exact: bool = False
 
 
 class Policy:
@@ -60,7 +62,7 @@ class Policy:
         own = real.__dict__ if hasattr(real, "__dict__") else {}
         marked = own.get(directives.DYNAMIC)
         module_owned = type(real) is torch.nn.Parameter or _of_module(source)
-        if marked is None and type(real) is torch.nn.Parameter:
+        if self.history.exact or (marked is None and type(real) is torch.nn.Parameter):
             return {}
         shape = tuple(real.shape)
         self._watch(source, shape)
@@ -101,7 +103,7 @@ class Policy:
             return False
         if what == "int" and (value in (0, 1) or not -_LIMIT < value < _LIMIT):
             return False
-        if place in history.fixed:
+        if history.exact or place in history.fixed:
             return False
         return (self.automatic and place in history.varying) or (self.everything and _is_argument(source))
 

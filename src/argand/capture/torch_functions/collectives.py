@@ -8,10 +8,7 @@ is valid while the group of a name has the size and the rank that it had.
 from __future__ import annotations
 
 import datetime
-import functools
 import sys
-from collections.abc import Callable
-from types import ModuleType
 from typing import Any
 
 import torch
@@ -30,6 +27,7 @@ from argand.capture.torch_functions.torch_calls import (
     leaf,
     name_of,
 )
+from argand.capture.world.process_groups import asking, c10d, guarded_facts
 from argand.graph.operators.collectives import IN_PLACE, NAMESPACES, STARTS
 
 _SUMS_ONLY = frozenset(
@@ -49,43 +47,21 @@ def _refused(fn: Function, why: str) -> errors.GraphBreak:
 # ----------------------------------------------------------------------- groups
 
 
-def _c10d() -> ModuleType:
-    return sys.modules["torch.distributed.distributed_c10d"]
-
-
-def group_facts(name: str | None) -> tuple[str, int, int] | None:
-    """Name, size and own rank of the group of a name, or of the default one; None where there is none."""
-    c10d = sys.modules.get("torch.distributed.distributed_c10d")
-    if c10d is None:
-        return None
-    try:
-        group = c10d._get_default_group() if name is None else c10d._resolve_process_group(name)
-    except (LookupError, RuntimeError, ValueError):
-        return None
-    return group.group_name, group.size(), group.rank()
-
-
 def group_answer(question: str, name: str, *rest: int) -> object:
     """What a function of torch.distributed says of the group of a name; None where there is none."""
-    c10d = _c10d()
+    module = c10d()
     try:
-        answer = getattr(c10d, question)(c10d._resolve_process_group(name), *rest)
+        answer = getattr(module, question)(module._resolve_process_group(name), *rest)
     except (LookupError, RuntimeError, ValueError):
         return None
     return tuple(answer) if type(answer) is list else answer
 
 
-@functools.cache
-def _asking(ask: Callable[..., object], *args: object) -> Callable[[], object]:
-    return functools.partial(ask, *args)
-
-
 def _facts(state: CaptureState, fn: Function, name: str | None) -> tuple[str, int, int]:
     """Facts of a group, which are guarded."""
-    facts = group_facts(name)
+    facts = guarded_facts(state, name)
     if facts is None:
         raise _refused(fn, "there is no such process group")
-    state.guards.add(None, "global_state", ((_asking(group_facts, name), facts),), label="GLOBAL_STATE")
     return facts
 
 
@@ -152,7 +128,7 @@ def _of_ranks(names: str) -> Handler:
         reply = group_answer(fn.__name__, group, *rest)
         if reply is None or any(type(rank) is not int for rank in rest):
             raise _refused(fn, "it has no answer")
-        check = _asking(group_answer, fn.__name__, group, *rest)
+        check = asking(group_answer, fn.__name__, group, *rest)
         state.guards.add(None, "global_state", ((check, reply),), label="GLOBAL_STATE")
         return [*reply] if type(reply) is tuple else reply
 
@@ -162,7 +138,7 @@ def _of_ranks(names: str) -> Handler:
 def _world(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> object:
     """`dist.group.WORLD`: the object itself, for graphs refer to groups by name."""
     _facts(state, fn, None)
-    group = _c10d()._get_default_group()
+    group = c10d()._get_default_group()
     return state.load_source(ConstSource(group), group)
 
 
@@ -319,22 +295,29 @@ def _of_work(name: str) -> Handler:
     return answer
 
 
-def _reduction(fn: Function, op: object) -> str:
+def _reduction(state: CaptureState, fn: Function, op: object, group: str) -> str:
     """The name of an operation; a sum where none is said."""
     if op is None:
         return "sum"
     names: dict[object, str] = sys.modules["torch.distributed._functional_collectives"].REDUCE_OP_TO_STR
     try:
-        return names[op]
+        name = names[op]
     except (KeyError, TypeError):
         raise _refused(fn, "what it reduces by has no name") from None
+    if name == "avg" and group_answer("get_backend", group) != "nccl":
+        raise _refused(fn, "where a sum is divided behind the communication, autograd notices that write")
+    return name
 
 
 def _all_reduce(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> object:
     bound = _bound(fn, "tensor op= group= async_op=", args, kwargs)
     name, _ = _member(state, fn, bound)
     _plain(state, fn, bound["tensor"])
-    _put(state, bound["tensor"], _call(state, "all_reduce", bound["tensor"], _reduction(fn, bound["op"]), name))
+    _put(
+        state,
+        bound["tensor"],
+        _call(state, "all_reduce", bound["tensor"], _reduction(state, fn, bound["op"], name), name),
+    )
     return _begun(state, bound)
 
 
@@ -342,11 +325,11 @@ def _broadcast(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) ->
     bound = _bound(fn, "tensor src= group= async_op= group_src=", args, kwargs)
     name, size = _member(state, fn, bound)
     _plain(state, fn, bound["tensor"])
-    source, c10d = bound["group_src"], _c10d()
+    source, module = bound["group_src"], c10d()
     if (source is None) == (bound["src"] is None):
         raise _refused(fn, "it is not said which process sends")
     if source is None:
-        ranks = c10d.get_process_group_ranks(c10d._resolve_process_group(name))
+        ranks = module.get_process_group_ranks(module._resolve_process_group(name))
         source = ranks.index(bound["src"]) if bound["src"] in ranks else -1
     if type(source) is not int or not 0 <= source < size:
         raise _refused(fn, "what sends is not in the group")
@@ -369,7 +352,7 @@ def _reduce_scatter_tensor(state: CaptureState, fn: Function, args: Args, kwargs
     name, size = _member(state, fn, bound)
     _plain(state, fn, bound["output"], bound["input"])
     _fit(state, fn, bound["input"], bound["output"], size)
-    how = _reduction(fn, bound["op"])
+    how = _reduction(state, fn, bound["op"], name)
     _put(
         state, bound["output"], _call(state, "reduce_scatter_tensor", _flat(state, bound["input"]), how, size, name)
     )  # fmt: skip

@@ -26,7 +26,7 @@ from argand.capture.facts.values.array_value import Traced, needs_values
 from argand.capture.facts.words import public_name
 from argand.capture.metadata import metadata
 from argand.capture.record import numpy_calls
-from argand.capture.sizes import symbolic_ops
+from argand.capture.sizes import sharded, symbolic_ops
 from argand.capture.torch_functions import assumed_constants
 from argand.capture.world import native_reads
 from argand.graph.compat import COMMUNICATION
@@ -165,8 +165,10 @@ _BREAK_MODULES: dict[str, str] = {
 
 _PLAIN_PYTHON = frozenset((
     "torch._dynamo._trace_wrapped_higher_order_op", "torch.distributed._functional_collectives",
+    "torch.distributed.tensor.parallel.style",
 ))  # fmt: skip
-"""Within those, modules with helpers of programs (index functions of attention masks, collectives): interpreted."""
+"""Within those, modules with helpers of programs (index functions of attention masks, collectives, hooks of parallel
+layers): interpreted."""
 
 
 @functools.lru_cache(maxsize=4096)
@@ -248,6 +250,8 @@ def torch_call(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) ->
             return marked
     handler = _hashable_handler(fn)
     if handler is not None:
+        if state.graph.sharded:
+            sharded.refuse_functions(handler, name_of(fn), args, kwargs)
         result = handler(state, fn, args, kwargs)
         if result is not NotImplemented:
             return result

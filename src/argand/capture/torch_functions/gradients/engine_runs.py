@@ -240,6 +240,8 @@ _INPUTS = frozenset(("placeholder", "get_attr"))
 def _run(run: Run) -> None:
     """Run what has not run yet."""
     builder = run.builder
+    if builder.sharded:
+        raise refused("The graph has DTensors, which compute gradients by rules of their own.")
     reals = {info.node: info.real for info in builder.inputs}
     for node in builder.root.nodes:
         if node in run.values:

@@ -1,0 +1,333 @@
+"""DTensors: tensors of which each process has a part, and a mesh and placements that say which.
+
+Their stand-ins are DTensors over stand-ins of the local parts, so that what operations on them give is DTensor's own
+answer. The graph takes local parts, makes DTensors of them, operates on those, and gives local parts of its results
+(`graph.sharded`). How an input is laid out is guarded; so is the size of the groups that its mesh is made of.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable, Iterable
+from typing import NoReturn, cast
+
+import torch
+
+from argand import errors
+from argand._core import _C
+from argand.capture.facts.classify import awaits, is_plain_tensor
+from argand.capture.facts.handlers import Args, Function, Kwargs
+from argand.capture.facts.interfaces import CaptureState, GraphBuilder
+from argand.capture.facts.sources import Source
+from argand.capture.facts.values.symbolic import SYMBOLIC
+from argand.capture.facts.values.tensor_info import TensorInfo
+from argand.capture.metadata import metadata
+from argand.capture.metadata.call_targets import target_of
+from argand.capture.metadata.special_calls import CONSTANTS, getter
+from argand.capture.sizes.symbolic_state import Restart
+from argand.capture.world.process_groups import guarded_facts
+from argand.graph import compat, sharded
+from argand.graph.operators.collectives import NAMESPACES, STARTS
+from argand.graph.sharded import DTensor, Edge, Layout, MaskBuffer, Spec, is_sharded
+
+_Tensor = torch.Tensor
+_OF_STAND_INS = frozenset(getter(name) for name in ("is_leaf", "requires_grad", "itemsize", "nbytes"))
+_VIEWS = frozenset(getter(name) for name in ("T", "mT", "H", "mH", "real"))
+_CASTS = "what autocast does with tensors without data is not what it does with DTensors"
+_ROOMS = ("argand.capture.torch_functions.higher_order.", "argand.capture.torch_functions.gradients.")
+_OPTIMIZERS = os.path.join(os.path.dirname(torch.optim.__file__), "")
+
+
+def refused(what: str, why: str) -> errors.GraphBreak:
+    """The break for what is not done with DTensors in a graph."""
+    return errors.graph_break(
+        kind="part of torch that is not captured",
+        context=what,
+        explanation=f"{what}: {why}.",
+        hints=("Use the local tensor, or call it outside the compiled function.",),
+    )
+
+
+def why_not(tensor: DTensor) -> str:
+    """Why a DTensor from outside cannot be in a graph; "" where it can."""
+    local = tensor._local_tensor
+    if type(local) is not _Tensor and not awaits(type(local)):
+        return f"its local tensor is a {type(local).__name__}"
+    if not is_plain_tensor(local):
+        return "its local tensor is sparse, quantized or nested"
+    if mask_buffers(tensor):
+        return "it is a sum whose parts are masked"
+    if tensor._spec.tensor_meta is None or tensor._spec.mesh.get_coordinate() is None:
+        return "this process is not in its mesh"
+    return ""
+
+
+def mask_buffers(tensor: DTensor) -> list[MaskBuffer]:
+    """Where placements of a DTensor keep which rows other processes have; one object serves many DTensors."""
+    return [place.mask_buffer for place in tensor._spec.placements if hasattr(place, "mask_buffer")]
+
+
+# ---------------------------------------------------------------------- inputs
+
+
+def new_input(state: CaptureState, source: Source, real: DTensor) -> torch.Tensor:
+    """The stand-in of a DTensor that existed before the frame."""
+    why = why_not(real)
+    if any(frame.code.co_filename.startswith(_OPTIMIZERS) for frame in state.interpreter.frames):
+        why = "optimizers make other tensors where code is captured, which do not go together with DTensors"
+    if torch._C._is_any_autocast_enabled():
+        why = _CASTS
+    if why:
+        raise refused(source.friendly(), why)
+    builder = state.graph
+    spec = real._spec
+    edge = Edge(spec)
+    guard_mesh(state, spec.mesh)
+    state.guards.add(source, "tensor", *_C.tensor_guard_args(real))
+    local = sharded.local_of(real, edge)
+    plain = builder.new_input(source, local)
+    info = builder.tensors[id(plain)]
+    info.real = real
+    info.node.meta["edge"] = edge
+    builder.layouts.append((source, Layout(spec, local)))
+    if real.is_leaf:
+        stand_in: DTensor = sharded.with_spec(metadata.stand_in(local.detach()), spec, real.requires_grad)
+    else:
+        stand_in = sharded.made_of(plain, spec)
+    if "_is_param" in vars(real):
+        stand_in._is_param = True
+    node = builder.root.call_function(sharded.entered(edge), (info.node,))
+    builder.annotate(node)
+    builder.sharded = True
+    builder.register(stand_in, node, info.device)
+    own = builder.tensors[id(stand_in)]
+    own.source, own.real = source, real
+    return stand_in
+
+
+def guard_layouts(state: CaptureState) -> None:
+    """One guard for all inputs that are DTensors; called at the end of a capture."""
+    if state.graph.layouts:
+        sources, layouts = zip(*state.graph.layouts)
+        check = functools.partial(sharded.laid_out, layouts)
+        state.guards.add(None, "python", check, [*sources], label="TENSOR_SUBCLASS_MATCH", shown=False)
+
+
+def guard_mesh(state: CaptureState, mesh: Spec) -> None:
+    """The groups of a mesh have the sizes and ranks that they had."""
+    names: tuple[str, ...] = tuple(getattr(mesh, "_dim_group_names", ()))
+    if len(names) != mesh.ndim:
+        raise refused("DeviceMesh", "the process groups of its dimensions are not known")
+    for name in names:
+        if guarded_facts(state, name) is None:
+            raise refused("DeviceMesh", "there is no process group for one of its dimensions")
+
+
+# ---------------------------------------------------------------------- operations
+
+
+def among(args: Args, kwargs: Kwargs) -> bool:
+    """Whether a call is given a DTensor."""
+    for value in (*args, *kwargs.values()):
+        if is_sharded(type(value)):
+            return True
+        if type(value) in (list, tuple) and any(is_sharded(type(item)) for item in value):
+            return True
+    return False
+
+
+def refuse_functions(decides: Callable[..., object], name: str, args: Args, kwargs: Kwargs) -> None:
+    """End the graph where a DTensor is given to a function whose body, or hook, or gradient would be part of it.
+
+    Arguments:
+        decides: what is asked what becomes of the call.
+    """
+    if decides.__module__.startswith(_ROOMS) and among(args, kwargs):
+        raise refused(name, "functions of functions, hooks and gradients of DTensors are not captured")
+
+
+def call(builder: GraphBuilder, func: Function, args: Args, kwargs: Kwargs) -> object:
+    """A torch call with DTensors among its arguments.
+
+    Raises:
+        GraphBreak: the call cannot be part of a graph.
+    """
+    name = getattr(func, "__name__", str(func))
+    if func in CONSTANTS or func in _OF_STAND_INS:
+        return func(*args, **kwargs)
+    if func == getter("device"):
+        return builder.tensors[id(args[0])].device
+    if name in ("__get__", "__set__") and func not in _VIEWS:
+        raise refused(name, "this attribute of a DTensor is known, or set, only when the program runs")
+    return record(builder, func, func, args, kwargs)
+
+
+def record(builder: GraphBuilder, func: Function, operation: Function, args: Args, kwargs: Kwargs) -> object:
+    """One node.
+
+    Arguments:
+        func: what is called on stand-ins.
+        operation: what the graph calls; where it is `func`, as the program called it.
+    """
+    name = getattr(func, "__name__", str(func))
+    if torch._C._is_any_autocast_enabled():
+        raise refused(name, _CASTS)
+    if builder.scopes:
+        raise refused(name, "it is called in a function of a function, which may run it again")
+    infos: list[TensorInfo] = []
+    node_args = tuple([builder.to_node(arg, infos) for arg in args])
+    node_kwargs = {key: builder.to_node(value, infos) for key, value in kwargs.items()}
+    if any(info.dynamic is not None for info in infos) or _symbolic((*args, *kwargs.values())):
+        _with_constants(builder, name)
+    device = infos[0].device
+    target = target_of(operation)
+    before = _versions(infos)
+    meta = _with_masks(builder, infos, lambda: _computed(name, func, args, kwargs))
+    changed = _versions(infos) != before
+    writes = changed or target.mutates or "out" in kwargs
+    if writes:
+        _refuse_writes(builder, name, infos)
+    if name.endswith("_") and not (changed or name.endswith("__")):
+        raise refused(name, "it changes what a DTensor is, and not what it holds")
+    if not metadata.has_tensor(meta) and not (changed and meta is None):
+        raise refused(name, "it gives, or does, what is known only when the program runs")
+    builder.sharded = True
+    return builder.finish_call(target, node_args, node_kwargs, meta, device, writes)
+
+
+def _with_constants(builder: GraphBuilder, name: str) -> NoReturn:
+    """Capture again, with every size and number a constant."""
+    policy = builder.state.policy
+    if policy is None or policy.history.exact:
+        raise refused(name, "its sizes depend on data")
+    policy.history.exact = True
+    raise Restart
+
+
+def _with_masks(builder: GraphBuilder, infos: list[TensorInfo], compute: Callable[[], object]) -> object:
+    """Masks of rows are there while an operation on stand-ins runs; eager's own operations do not find them."""
+    buffers = [buffer for info in infos if is_sharded(type(info.tensor)) for buffer in mask_buffers(info.tensor)]
+    for buffer in buffers:
+        buffer.data, buffer.refcount = builder.masks.pop(id(buffer), (None, 0))
+    try:
+        meta = compute()
+    except BaseException:
+        sharded.forget_masks(lambda mask: mask.is_meta)
+        raise
+    results = meta if isinstance(meta, (tuple, list)) else (meta,)
+    buffers += [buffer for item in results if is_sharded(type(item)) for buffer in mask_buffers(item)]
+    for buffer in buffers:
+        if buffer.data is not None:
+            builder.masks[id(buffer)] = (buffer.data, buffer.refcount)
+            buffer.data, buffer.refcount = None, 0
+    return meta
+
+
+def _symbolic(values: Iterable[object]) -> bool:
+    return any(type(value) in SYMBOLIC or (isinstance(value, (list, tuple)) and _symbolic(value)) for value in values)
+
+
+def _versions(infos: list[TensorInfo]) -> list[int | None]:
+    return [metadata.version(each) for info in infos for each in (info.tensor, _part(info.tensor))]
+
+
+def _part(tensor: DTensor) -> torch.Tensor:
+    """The local part of a DTensor; any other tensor itself."""
+    part: torch.Tensor = tensor._local_tensor if is_sharded(type(tensor)) else tensor
+    return part
+
+
+def _refuse_writes(builder: GraphBuilder, name: str, infos: list[TensorInfo]) -> None:
+    """Nothing that is from outside is written to: it would have to know of that, as a DTensor and as its part."""
+    outside = {_part(info.tensor).untyped_storage()._cdata for info in builder.tensors.values() if info.source}
+    outside |= {info.tensor.untyped_storage()._cdata for info in builder.inputs if isinstance(info.tensor, _Tensor)}
+    if any(_part(info.tensor).untyped_storage()._cdata in outside for info in infos):
+        raise refused(name, "it may write to a DTensor that is from outside of the compiled function")
+
+
+def refuse_write_to_part(builder: GraphBuilder, written: TensorInfo) -> None:
+    """End the graph where a plain tensor is written to that is the local part of a DTensor from outside."""
+    storage = _part(written.tensor).untyped_storage()._cdata
+    inputs = [info.tensor for info in builder.tensors.values() if info.source and is_sharded(type(info.tensor))]
+    if any(_part(tensor).untyped_storage()._cdata == storage for tensor in inputs):
+        raise refused("to_local", "the local part of a DTensor from outside is written to")
+
+
+def _computed(name: str, func: Function, args: Args, kwargs: Kwargs) -> object:
+    """What `func` gives of stand-ins. Nothing is sent: collectives of tensors without data only tell sizes."""
+    compat.keep_torch_compiler_out()
+    with torch._C.DisableTorchFunction():
+        try:
+            with _Vetting(name):
+                meta = func(*args, **kwargs)
+        except errors.GraphBreak:
+            raise
+        except Exception as error:
+            raise refused(name, f"on tensors without data it raises {type(error).__name__}: {error}") from None
+        return _arrived(meta)
+
+
+def _arrived(meta: object) -> object:
+    """Results as they are once what they wait for is there."""
+    if isinstance(meta, _Tensor) and awaits(type(meta)):
+        plain = torch.empty_strided(meta.shape, meta.stride(), dtype=meta.dtype, device="meta")
+        if not meta.requires_grad:
+            return plain
+        with torch.enable_grad():
+            return plain.requires_grad_().view_as(plain)
+    if isinstance(meta, (list, tuple)) and type(meta) in (list, tuple):
+        return type(meta)([_arrived(item) for item in meta])
+    return meta
+
+
+class _Vetting(compat.DispatchMode):
+    """Refuses operations that do more than what their stand-ins tell: draw numbers, look at data, send anything."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self.name = name
+
+    def __torch_dispatch__(
+        self, func: torch._ops.OpOverload, types: Iterable[type], args: Args = (), kwargs: Kwargs | None = None
+    ) -> object:
+        if sharded.fakes():
+            return func(*args, **(kwargs or {}))
+        if any(is_sharded(cls) or awaits(cls) for cls in types):
+            self._vet(func)
+            return NotImplemented
+        if compat.communicates(func) and not _is_functional(func):
+            raise refused(self.name, f"it calls {func}")
+        if _wraps(func):
+            return args[0]
+        return func(*args, **(kwargs or {}))
+
+    def _vet(self, func: torch._ops.OpOverload) -> None:
+        if compat.is_random(func):
+            raise refused(self.name, "how processes draw random numbers together is not captured")
+        if func in sharded.own_rules_of_dtensor():
+            raise refused(self.name, f"{func} has a rule of its own, which may communicate")
+
+
+def _is_functional(func: torch._ops.OpOverload) -> bool:
+    namespace, _, name = func._schema.name.partition("::")
+    return namespace in NAMESPACES and (name in STARTS or name in ("wait_tensor", "_wrap_tensor_autograd"))
+
+
+def _wraps(func: torch._ops.OpOverload) -> bool:
+    return bool(func._schema.name == "_c10d_functional::_wrap_tensor_autograd")
+
+
+# ---------------------------------------------------------------------- results
+
+
+def local_output(builder: GraphBuilder, tensor: torch.Tensor) -> torch.Tensor:
+    """The stand-in of what the graph gives for a DTensor."""
+    part = builder.local_parts.get(id(tensor))
+    if part is None:
+        if mask_buffers(tensor):
+            raise refused("DTensor", "a sum whose parts are masked leaves the graph")
+        with torch._C.DisableTorchFunction():
+            part = cast(torch.Tensor, record(builder, sharded.as_local, sharded.as_local, (tensor,), {}))
+        builder.local_parts[id(tensor)] = part
+    return part

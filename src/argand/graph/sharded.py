@@ -1,0 +1,263 @@
+"""DTensors at the edges of graphs: outside they are DTensors, inside they begin and end as the tensors of this process.
+
+A compiled graph takes and gives local tensors. Its first operations make DTensors of them (`entered`), its last take
+what is local of its results (`left`); what lies between dispatches by DTensor's own rules, forward and backward. Around
+the graph, `local_of` and `made_of` do the opposite, with gradients: what the graph finds out about how a gradient is
+laid out is in the `Edge` that the two sides of an input share.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import torch
+
+from argand.graph.metadata.strides import is_dense
+
+DTensor: TypeAlias = Any
+Spec: TypeAlias = Any
+MaskBuffer: TypeAlias = Any
+"""torch.distributed.tensor is imported by programs that use it, not here: its classes, by their names."""
+
+
+def sharded_class() -> type | None:
+    """DTensor, where it is imported; only that class itself is known here."""
+    module = sys.modules.get("torch.distributed.tensor")
+    return None if module is None else vars(module).get("DTensor")
+
+
+def is_sharded(cls: type) -> bool:
+    """Whether tensors of a class are DTensors."""
+    return cls.__name__ == "DTensor" and cls is sharded_class()
+
+
+def dispatches_itself(cls: type) -> bool:
+    """Whether what operations on tensors of a class do is for the class to say: DTensors, and what awaits data."""
+    return cls.__name__ in ("DTensor", "AsyncCollectiveTensor") and cls.__module__.startswith("torch.distributed.")
+
+
+def fakes() -> bool:
+    """Whether torch's fake tensors are on, by which DTensor asks how large results are: none of the program's."""
+    return torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE) is not None
+
+
+def own_rules_of_dtensor() -> frozenset[Any]:
+    """Operators that DTensor's dispatcher does not run by its tables of placements."""
+    cls: Any = sharded_class()
+    return frozenset(cls._op_dispatcher._custom_op_handlers) - {
+        torch.ops.aten.is_same_size.default,
+        torch.ops.aten.as_strided.default,
+    }
+
+
+def forget_masks(of: Callable[[torch.Tensor], bool]) -> None:
+    """Empty the buffers in which placements of DTensors keep masks of rows, where a mask is one of tracing.
+
+    DTensor keeps one object for all calls that look alike: what tracing leaves there, eager would find.
+    """
+    kind = getattr(sys.modules.get("torch.distributed.tensor._ops._mask_buffer"), "MaskBuffer", None)
+    for each in [] if kind is None else gc.get_objects():
+        if type(each) is kind and each.data is not None and of(each.data):
+            each.data, each.refcount = None, 0
+
+
+def arrived(local: torch.Tensor) -> torch.Tensor:
+    """What is local, once it is there."""
+    wait = getattr(local, "trigger_wait", None)
+    made: torch.Tensor = local if wait is None else wait()
+    return made
+
+
+def with_spec(local: torch.Tensor, spec: Spec, requires_grad: bool) -> torch.Tensor:
+    """The DTensor of which `local` is this process's part; the memory is the same."""
+    cls: Any = sharded_class()
+    made: torch.Tensor = cls(local, spec, requires_grad=requires_grad)
+    return made
+
+
+def _for_gradients(placements: Any) -> tuple[Any, ...]:
+    """How a gradient is laid out of what is laid out so: nowhere as parts of a sum."""
+    from torch.distributed.tensor import Replicate
+
+    return tuple(Replicate() if placement.is_partial() else placement for placement in placements)
+
+
+def _gradient(local: torch.Tensor, spec: Spec, placements: Any) -> torch.Tensor:
+    """The gradient, laid out as `placements` say, of what has `spec`."""
+    cls: Any = sharded_class()
+    shape = spec.tensor_meta.shape
+    if not is_dense(local.shape, local.stride()):
+        local = local.contiguous()
+    stride = spec.tensor_meta.stride
+    if not local.is_contiguous() or stride != torch.empty(shape, device="meta").stride():
+        order = sorted(range(local.dim()), key=lambda dim: (-local.stride(dim), dim))
+        stride = _strides_in(order, shape)
+    made: torch.Tensor = cls.from_local(local, spec.mesh, placements, run_check=False, shape=shape, stride=stride)
+    return made
+
+
+def _strides_in(order: list[int], shape: Any) -> tuple[int, ...]:
+    """Strides of a dense tensor whose dimensions lie in memory in this order."""
+    strides, step = [1] * len(shape), 1
+    for dim in reversed(order):
+        strides[dim] = step
+        step *= max(shape[dim], 1)
+    return tuple(strides)
+
+
+@dataclass(slots=True, eq=False)
+class Edge:
+    """An input of a graph.
+
+    Arguments:
+        spec: how the DTensor is laid out, which is guarded.
+        placements: how its gradient is, once the graph's backward was traced, or has run.
+        records: the graph may turn gradients on where it is called without.
+    """
+
+    spec: Spec
+    placements: tuple[Any, ...] | None = None
+    records: bool = False
+
+
+class Layout:
+    """How a DTensor and its local part are laid out."""
+
+    __slots__ = ("part", "spec")
+
+    def __init__(self, spec: Spec, local: torch.Tensor) -> None:
+        self.spec = spec
+        self.part = _layout(local)
+
+
+def laid_out(layouts: tuple[Layout, ...], *tensors: DTensor) -> bool:
+    """Whether DTensors of the same classes, dtypes and global sizes are laid out so."""
+    with torch._C.DisableTorchFunction():
+        for layout, tensor in zip(layouts, tensors):
+            spec = tensor._spec
+            if not (spec is layout.spec or spec == layout.spec) or _layout(tensor._local_tensor) != layout.part:
+                return False
+    return True
+
+
+def _layout(local: torch.Tensor) -> tuple[object, ...]:
+    known = type(local) is torch.Tensor or dispatches_itself(type(local))
+    return known, local.shape, local.stride(), local.dtype, local.device
+
+
+class _Entered(torch.autograd.Function):
+    """local tensor -> DTensor, inside the graph."""
+
+    @staticmethod
+    def forward(ctx: Any, local: torch.Tensor, edge: Edge) -> torch.Tensor:
+        ctx.edge, ctx.shape = edge, local.shape
+        ctx.set_materialize_grads(False)
+        return with_spec(local.view_as(local), edge.spec, local.requires_grad)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Any) -> Any:
+        if grad is None:
+            return None, None
+        edge = ctx.edge
+        if grad._local_tensor.shape != ctx.shape:  # in eager it may be laid out in any way
+            grad = grad.redistribute(placements=edge.spec.placements)
+        edge.placements = grad.placements
+        return grad.to_local(), None  # which can be differentiated again
+
+
+class _Local(torch.autograd.Function):
+    """DTensor -> local tensor, around the graph."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: DTensor, edge: Edge) -> torch.Tensor:
+        ctx.edge = edge
+        ctx.set_materialize_grads(False)
+        local = arrived(tensor._local_tensor)
+        return local.view_as(local)
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor | None) -> Any:
+        if grad is None:
+            return None, None
+        edge = ctx.edge
+        return _gradient(grad, edge.spec, edge.placements), None
+
+
+class _Left(torch.autograd.Function):
+    """DTensor -> local tensor, inside the graph."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: DTensor) -> torch.Tensor:
+        ctx.spec = tensor._spec
+        ctx.set_materialize_grads(False)
+        local = arrived(tensor._local_tensor)
+        return local.view_as(local)
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor | None) -> Any:
+        return None if grad is None else _gradient(grad, ctx.spec, _for_gradients(ctx.spec.placements))
+
+
+class _Made(torch.autograd.Function):
+    """local tensor -> DTensor, around the graph."""
+
+    @staticmethod
+    def forward(ctx: Any, local: torch.Tensor, spec: Spec) -> torch.Tensor:
+        ctx.spec = spec
+        ctx.set_materialize_grads(False)
+        return with_spec(local.view_as(local), spec, local.requires_grad)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Any) -> Any:
+        if grad is None:
+            return None, None
+        wanted = _for_gradients(ctx.spec.placements)
+        if grad.placements != wanted:
+            grad = grad.redistribute(placements=wanted)
+        return grad.to_local(), None  # which can be differentiated again
+
+
+def entered(edge: Edge) -> Callable[[torch.Tensor], torch.Tensor]:
+    """The operation of a graph that makes its input a DTensor."""
+
+    def as_dtensor(local: torch.Tensor) -> torch.Tensor:
+        if not local.requires_grad:
+            return with_spec(local, edge.spec, False)
+        with torch.enable_grad():
+            made: torch.Tensor = _Entered.apply(local, edge)
+        return made
+
+    return as_dtensor
+
+
+def as_local(tensor: DTensor) -> torch.Tensor:
+    """The operation of a graph that takes what is local of its result."""
+    if not tensor.requires_grad:
+        return arrived(tensor._local_tensor)
+    with torch.enable_grad():
+        made: torch.Tensor = _Left.apply(tensor)
+    return made
+
+
+def local_of(tensor: DTensor, edge: Edge) -> torch.Tensor:
+    """What a graph gets for a DTensor."""
+    if not tensor.requires_grad:
+        return arrived(tensor._local_tensor)
+    if not (edge.records or torch.is_grad_enabled()):
+        return arrived(tensor._local_tensor).detach().requires_grad_()
+    with torch.enable_grad():
+        made: torch.Tensor = _Local.apply(tensor, edge)
+    return made
+
+
+def made_of(local: torch.Tensor, spec: Spec) -> torch.Tensor:
+    """What the program gets for what a graph gave."""
+    if not local.requires_grad:
+        return with_spec(local, spec, False)
+    with torch.enable_grad():
+        made: torch.Tensor = _Made.apply(local, spec)
+    return made
