@@ -14,14 +14,13 @@ from argand.capture.natives import (  # noqa: F401
     value_classes,
 )
 from argand.capture.torch_functions import (  # noqa: F401
-    collectives,
     modules,
     optimizers,
-    sharded_calls,
     subclass_calls,
     tensor_methods,
     torch_contexts,
     torch_tables,
 )
+from argand.capture.torch_functions.distributed import collectives, sharded_calls  # noqa: F401
 from argand.capture.torch_functions.gradients import torch_autograd, torch_backward  # noqa: F401
 from argand.capture.torch_functions.higher_order import control_flow, flex_attention, tensor_hooks, transforms  # noqa: F401

@@ -165,8 +165,8 @@ def _operators(names: frozenset[str]) -> list[object]:
     return operators
 
 
-def _tensors(value: Any) -> list[Any]:
-    return [*value] if is_a(value, list | tuple) else [value]
+def _tensors(value: object) -> list[Any]:
+    return [*value] if isinstance(value, list | tuple) else [value]
 
 
 def _start(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> object:
