@@ -227,3 +227,18 @@ def test_operations_that_are_given_one_memory_twice(backend: str, made_inside: b
         for fn in (handled, plain):
             argand.reset()
             assert told(argand.compile(fn, backend=backend)) == told(fn), name
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "native"])
+def test_an_empty_input_that_begins_behind_the_memory_of_a_written_one(backend: str) -> None:
+    def fn(x, y):
+        x.add_(1)
+        return y.tile(2) + x
+
+    def inputs() -> Inputs:
+        x = torch.ones(1)[::2]
+        return x, x[1:]
+
+    x, y = inputs()
+    result = argand.compile(fn, backend=backend)(x, y)
+    assert shown(lambda *_: result, (x, y)) == shown(fn, inputs())

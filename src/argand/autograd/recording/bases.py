@@ -145,8 +145,10 @@ def _covering(tensors: list[torch.Tensor]) -> Group:
             raise AutogradError(
                 "inputs that share memory with a written one were computed by operations with gradients"
             )
+        if not tensor.numel():  # it may begin behind the memory's end
+            continue
         begin = int(tensor.storage_offset())
-        last = begin + sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride())) if tensor.numel() else begin - 1
+        last = begin + sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride()))
         low = begin if low is None else min(low, begin)
         high, elements = max(high, last + 1), elements + tensor.numel()
     low = low or 0

@@ -191,7 +191,9 @@ class Outputs:
 
     def _apart(self, spec: OutputSpec, tensor: TraceTensor, holder: torch.Tensor | None) -> OutputSpec:
         """What autograd is not to know of a result and of what it is rebuilt from."""
-        if self.tracer.inference_mode or tensor.requires_grad or holder is None or tensor is holder:
+        if holder is None or tensor is holder or tensor.requires_grad:
+            return spec
+        if self.tracer.inference_mode or tensor.is_inference() or holder.is_inference():
             return spec
         viewed = tensor._base if tensor._is_view() else tensor
         if viewed is holder or (viewed is not tensor and viewed is holder._base):

@@ -42,6 +42,13 @@ def _as_strided_scatter(
         raise Misfit(f"a source of size {list(src.shape)} for a part of size {list(size)}")
 
 
+def _as_strided(x: object, size: Sequence[int], *args: object, **kwargs: object) -> None:
+    with torch._C.DisableTorchFunction():
+        empty = tensor(x).untyped_storage().nbytes() == 0
+    if empty and 0 not in size:  # the storage of other stand-ins is as large as their elements need
+        raise Misfit("elements of a tensor that has no memory")
+
+
 def _class_loss(x: object, target: torch.Tensor, *args: object, **kwargs: object) -> None:
     """Class numbers: one for each element but for the dimension of classes. (Probabilities have the input's size.)"""
     shape, given = tuple(tensor(x).shape), tuple(tensor(target).shape)
@@ -67,6 +74,7 @@ for _check, _functions in (
     (_select_scatter, (torch.select_scatter, torch.Tensor.select_scatter)),
     (_diagonal_scatter, (torch.diagonal_scatter, torch.Tensor.diagonal_scatter)),
     (_as_strided_scatter, (torch.as_strided_scatter, torch.Tensor.as_strided_scatter)),
+    (_as_strided, (torch.as_strided, torch.Tensor.as_strided)),
     (_class_loss, (F.cross_entropy, F.nll_loss, torch._C._nn.cross_entropy_loss, torch._C._nn.nll_loss_nd)),
     (_pixel_unshuffle, (F.pixel_unshuffle, torch.pixel_unshuffle)),
 ):
