@@ -401,6 +401,8 @@ class _Capture:
             modes.guard_transforms(state)
         transformer = Transformer(state, _process.resumes, exit, before, after, self.reason)
         prefix = transformer.build_prefix() if empty else None
+        if prefix is None:
+            endings.check_generators(state)
         transformed = prefix or transformer.build(self._backend)
         once = _this_call_only(state)
         keeper = keeping.keeper(self.info, self.region, state) if once is None else None

@@ -13,6 +13,8 @@ from typing import Any
 from argand.capture.facts.kinds import is_a, namespace
 from argand.capture.facts.overlays import Overlay, Shadow
 from argand.capture.interp.state import CaptureState
+from argand.capture.objects import generators
+from argand.capture.output.values import unreconstructable
 from argand.capture.world import shadows
 from argand.capture.world.pending import pending
 from argand.errors import graph_break
@@ -34,6 +36,22 @@ def check(state: CaptureState) -> None:
                     "where it was, and its end may run code: a `finally` of the generator, or __del__.",
                     skip_frame=True,
                 )
+
+
+def check_generators(state: CaptureState) -> None:
+    """Refuse to give up a generator that the captured code has begun, and whose end runs code of the program.
+
+    In eager it ends with the frame, or with what holds it; here it would never. One that is needed later cannot be
+    rebuilt either.
+
+    Raises:
+        GraphBreak: it was made too late, as of a value that cannot be rebuilt.
+    """
+    interp = state.interpreter
+    begun = [obj for obj in interp.generators if generators.ends_visibly(obj) and generators.is_suspended(obj)]
+    if begun:
+        first = min(begun, key=lambda obj: interp.born.get(id(obj), (None, 0))[1])
+        raise unreconstructable(first, first.__qualname__)
 
 
 def _taken_away(entry: Shadow | Overlay) -> Iterator[object]:
