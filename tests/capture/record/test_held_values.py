@@ -167,3 +167,27 @@ def test_a_count_is_compiled_once() -> None:
     results = [compiled(torch.ones(1)).item() for _ in range(6)]
     assert results == [2.0, 2.0, 2.0, 3.0, 3.0, 3.0]
     assert len(graphs) <= 3
+
+
+def test_an_argument_that_is_a_size() -> None:
+    """A tensor of one integer in the place of a size is guarded like the size; once it varies, the graph breaks."""
+
+    def f(x: torch.Tensor, n: torch.Tensor) -> torch.Tensor:
+        zeros = x.new_zeros(n, 2)
+        return torch.cat([zeros, x[:n]]).view(2 * n, 2).narrow(0, 0, n) + x.sum()
+
+    compiled, graphs = _graphs(f)
+    x = torch.arange(20.0).view(10, 2)
+    for size in (3, 3, 3):
+        assert torch.equal(compiled(x, torch.tensor(size)), f(x, torch.tensor(size)))
+    assert len(graphs) == 1
+    for size in (4, 2, 7, 1, 10, 3):
+        assert torch.equal(compiled(x, torch.tensor(size)), f(x, torch.tensor(size)))
+
+
+def test_an_argument_is_not_asked_for_a_branch() -> None:
+    def f(x: torch.Tensor, n: torch.Tensor) -> torch.Tensor:
+        return x * 2 if n > 2 else x
+
+    with pytest.raises(argand.errors.Unsupported):
+        argand.compile(f, backend="eager", fullgraph=True)(torch.ones(2), torch.tensor(3))

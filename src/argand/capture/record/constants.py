@@ -16,7 +16,7 @@ from torch._ops import OpOverload
 from argand.capture.facts.handlers import Args, Function, Kwargs
 from argand.capture.facts.interfaces import GraphBuilder
 from argand.capture.facts.kinds import is_a
-from argand.capture.facts.values.tensor_info import Deferred, TensorInfo
+from argand.capture.facts.values.tensor_info import Cost, Deferred, TensorInfo
 from argand.capture.facts.words import words
 from argand.capture.sizes.symbolic_state import Restart
 from argand.graph import compat
@@ -67,7 +67,7 @@ def _attach(builder: GraphBuilder, result: object, call: _Call, path: tuple[int,
     if is_a(result, torch.Tensor):
         info = builder.tensors.get(id(result))
         if info is not None:
-            remember(builder, info, Deferred(call.result, path, call.depth, result, call.guarded))
+            remember(builder, info, Deferred(call.result, path, call.depth, result, call.cost))
     elif isinstance(result, tuple | list):
         for number, part in enumerate(result):
             _attach(builder, part, call, (*path, number))
@@ -85,7 +85,7 @@ def copied(builder: GraphBuilder, real: torch.Tensor) -> object:
 def result(builder: GraphBuilder, func: Function, args: Args, kwargs: Kwargs) -> object:
     """What a call gives whose result's size depends on values, where these are known; NotImplemented elsewhere."""
     infos = [builder.tensors.get(id(arg)) for arg in (*args, *kwargs.values()) if is_a(arg, torch.Tensor)]
-    if not infos or any(info is None or info.constant is None or info.tensor.requires_grad for info in infos):
+    if not infos or any(info is None or not _at_hand(info) for info in infos):
         return NotImplemented
     try:
         value = _Call(builder, func, args, kwargs).result()
@@ -98,6 +98,11 @@ def result(builder: GraphBuilder, func: Function, args: Args, kwargs: Kwargs) ->
     return NotImplemented
 
 
+def _at_hand(info: TensorInfo) -> bool:
+    argument = type(info.constant) is Deferred and info.constant.cost is Cost.ARGUMENT
+    return info.constant is not None and not argument and not info.tensor.requires_grad
+
+
 def remember(builder: GraphBuilder, info: TensorInfo, value: torch.Tensor | Deferred) -> None:
     """`value` is what `info`'s tensor holds until the program writes to it."""
     info.constant = value
@@ -108,7 +113,7 @@ class _Call:
     """A call that is made for real when its result is asked for, be its arguments written to by then."""
 
     def __init__(self, builder: GraphBuilder, func: Function, args: Args, kwargs: Kwargs) -> None:
-        self.func, self.depth, self.guarded = func, 1, False
+        self.func, self.depth, self.cost = func, 1, Cost.NOTHING
         self.args = [_mapped(value, partial(self._held, builder)) for value in args]
         self.kwargs = {key: _mapped(value, partial(self._held, builder)) for key, value in kwargs.items()}
         self.results: list[object] = []
@@ -122,10 +127,10 @@ class _Call:
         info = builder.tensors.get(id(value))
         held = None if info is None else info.constant
         if info is not None and type(held) is Deferred and held.depth >= _DEEPEST:
-            held = None if held.guarded else _value(info)
+            held = None if held.cost else _value(info)
         if held is None:
             raise _Unknown
-        self.guarded |= type(held) is Deferred and held.guarded
+        self.cost = max(self.cost, held.cost if type(held) is Deferred else Cost.NOTHING)
         self.depth = max(self.depth, held.depth + 1 if type(held) is Deferred else 1)
         return held
 
@@ -213,16 +218,16 @@ def _value(info: TensorInfo) -> torch.Tensor | None:
     return info.constant
 
 
-def value_of(builder: GraphBuilder, tensor: object, needed: bool = False) -> torch.Tensor | None:
+def value_of(builder: GraphBuilder, tensor: object, most: Cost = Cost.NOTHING) -> torch.Tensor | None:
     """The known value of a stand-in, or None.
 
     Arguments:
-        needed: the graph ends without it; else none is told that costs a guard.
+        most: what may be paid for it where the graph ends without it.
     """
     info = builder.tensors.get(id(tensor))
     if info is None or info.constant is None:
         return None
-    if type(info.constant) is Deferred and info.constant.guarded and not needed:
+    if type(info.constant) is Deferred and info.constant.cost > most:
         return None
     with torch._C.DisableTorchFunction():
         return _value(info)

@@ -2,7 +2,8 @@
 
 Nothing is guarded until captured code asks for a value (a branch, `.item()`, an index), or for one that is computed
 from such tensors alone. Then the tensor's contents are, for as long as they are what an earlier call saw: where they
-turn out to vary, the graph breaks at what asks. Arguments of the frame are the program's data, and are not asked.
+turn out to vary, the graph breaks at what asks. Arguments of the frame are the program's data: they are asked only
+where one that holds a single integer is a size.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import torch
 
 from argand.capture.facts.interfaces import CaptureState
 from argand.capture.facts.sources import AttrSource, InstanceDictSource, Source
-from argand.capture.facts.values.tensor_info import Deferred, TensorInfo
+from argand.capture.facts.values.tensor_info import Cost, Deferred, TensorInfo
 from argand.capture.record import constants
 from argand.capture.sizes.symbolic_policy import History
 
@@ -26,7 +27,10 @@ _WORDS = frozenset((torch.bool, torch.uint8, torch.int8, torch.int16, torch.int3
 def offer(state: CaptureState, history: History, info: TensorInfo) -> None:
     """Remember of a graph input how its value can be told."""
     real, source = info.real, info.source
-    if real is None or source is None or not _is_kept(source):
+    if real is None or source is None:
+        return
+    cost = Cost.KEPT if _is_kept(source) else Cost.ARGUMENT
+    if cost is Cost.ARGUMENT and (real.dim() or real.dtype not in (torch.int64, torch.int32)):
         return
     if type(real) is not torch.Tensor or real.requires_grad or real.layout is not torch.strided:
         return
@@ -34,7 +38,7 @@ def offer(state: CaptureState, history: History, info: TensorInfo) -> None:
         return
     if source.name() not in history.changing:
         read = partial(_read, state, history, source, info, real)
-        constants.remember(state.graph, info, Deferred(read, (), 1, info.tensor, guarded=True))
+        constants.remember(state.graph, info, Deferred(read, (), 1, info.tensor, cost))
 
 
 def _is_kept(source: Source) -> bool:

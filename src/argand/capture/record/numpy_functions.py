@@ -13,6 +13,7 @@ from argand.capture.facts import callables, numpy_settings
 from argand.capture.facts.handlers import Function, Kwargs
 from argand.capture.facts.interfaces import Interpreter
 from argand.capture.facts.kinds import is_a, module_of
+from argand.capture.facts.values.tensor_info import Cost
 from argand.capture.record import constants, numpy_calls
 from argand.capture.sizes import symbolic_ops
 from argand.errors import GraphBreak, graph_break
@@ -70,11 +71,12 @@ def call(interp: Interpreter, fn: Any, args: list[Any], kwargs: Kwargs) -> objec
     return interp.native(fn, *given, **named)
 
 
-def _with_array_of_known(interp: Interpreter, fn: Function, args: list[Any]) -> list[Any]:
+def _with_array_of_known(interp: Interpreter, fn: Function, args: list[object]) -> list[object]:
     """The arguments of `numpy.array`, which copies, with a tensor whose values are known as an array of them."""
-    if not args or callables.text_of(fn, "__name__") != "array" or not interp.is_tensor(args[0]):
+    tensor = args[0] if args and callables.text_of(fn, "__name__") == "array" else None
+    if not is_a(tensor, torch.Tensor) or tensor.requires_grad:
         return args
-    known = None if args[0].requires_grad else constants.value_of(interp.state.graph, args[0], needed=True)
+    known = constants.value_of(interp.state.graph, tensor, Cost.KEPT)
     if known is None:
         return args
     with torch._C.DisableTorchFunction():

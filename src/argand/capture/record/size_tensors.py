@@ -11,7 +11,7 @@ from argand.capture.facts.handlers import Args, Function, Kwargs
 from argand.capture.facts.interfaces import GraphBuilder
 from argand.capture.facts.kinds import is_a
 from argand.capture.facts.values.symbolic import SYMBOLIC
-from argand.capture.facts.values.tensor_info import TensorInfo
+from argand.capture.facts.values.tensor_info import Cost, TensorInfo
 from argand.capture.facts.words import words
 from argand.capture.record import constants
 from argand.graph.python_operators import ARITHMETIC, NEGATIVE
@@ -28,9 +28,9 @@ _FACTORIES = tuple(
 _DEEPEST = 16
 
 
-def number(builder: GraphBuilder, tensor: torch.Tensor, needed: bool = False) -> object:
+def number(builder: GraphBuilder, tensor: torch.Tensor, most: Cost = Cost.NOTHING) -> object:
     """The value of a tensor as a plain or symbolic number; None where it is not known."""
-    constant = constants.value_of(builder, tensor, needed)
+    constant = constants.value_of(builder, tensor, most)
     if constant is not None:
         with torch._C.DisableTorchFunction():
             return constant.__index__()
@@ -85,7 +85,8 @@ def numbers(
         if not is_a(value, torch.Tensor) or value.dim() > 1:
             return value
         with torch._C.DisableTorchFunction():
-            constant = constants.value_of(builder, value, needed=not builder.state.data_numbers)
+            most = Cost.NOTHING if builder.state.data_numbers else Cost.ARGUMENT
+            constant = constants.value_of(builder, value, most)
             plain = number(builder, value) if constant is None else constant.tolist()
             integer = not (value.dtype.is_floating_point or value.dtype.is_complex or value.dtype is torch.bool)
             if plain is None and value.dim() == 0 and integer:

@@ -11,7 +11,7 @@ from argand.capture.facts.handlers import Args, Function, Kwargs
 from argand.capture.facts.interfaces import GraphBuilder
 from argand.capture.facts.kinds import is_a
 from argand.capture.facts.sources import AttrSource
-from argand.capture.facts.values.tensor_info import TensorInfo
+from argand.capture.facts.values.tensor_info import Cost, TensorInfo
 from argand.capture.facts.words import callable_words, words
 from argand.capture.metadata import data_errors, metadata
 from argand.capture.metadata.call_targets import target_of
@@ -49,7 +49,7 @@ _OF_KNOWN = frozenset(_WITH_SYMBOLS) - {"item", "tolist"}
 def _data_dependent(explanation: str, *hints: str) -> Special:
     def handler(builder: GraphBuilder, func: Function, args: Args, kwargs: Kwargs) -> Any:
         name = getattr(func, "__name__", str(func))
-        value = _known_value(builder, name, func, args, kwargs, False)
+        value = _known_value(builder, name, func, args, kwargs, Cost.NOTHING)
         if value is not NotImplemented:
             return value
         if name == "item" and (number := size_tensors.number(builder, args[0])) is not None:
@@ -64,7 +64,7 @@ def _data_dependent(explanation: str, *hints: str) -> Special:
             result = getattr(unbacked_ops, _WITH_SYMBOLS[name])(builder, func, args, kwargs)
             if result is not NotImplemented:
                 return result
-        value = _known_value(builder, name, func, args, kwargs, True)
+        value = _known_value(builder, name, func, args, kwargs, Cost.KEPT)
         if value is not NotImplemented:
             return value
         if name in _BRANCHES:
@@ -98,10 +98,10 @@ def _counted(builder: GraphBuilder, x: torch.Tensor, weights: object = None, min
         return builder.call(_T.scatter_add, (counts, 0, index, builder.call(torch.ones_like, (index,), {})), {})
 
 
-def _known_value(builder: GraphBuilder, name: str, func: Function, args: Args, kwargs: Kwargs, needed: bool) -> object:
+def _known_value(builder: GraphBuilder, name: str, func: Function, args: Args, kwargs: Kwargs, most: Cost) -> object:
     """What a question for values gives where these are known; NotImplemented elsewhere."""
     if args and (name in _OF_CONSTANTS or name in _COMPARISONS):
-        known = [constants.value_of(builder, arg, needed) if is_a(arg, torch.Tensor) else arg for arg in args]
+        known = [constants.value_of(builder, arg, most) if is_a(arg, torch.Tensor) else arg for arg in args]
         if all(each is not None for each in known):
             with torch._C.DisableTorchFunction():
                 return func(*known, **kwargs)
@@ -486,7 +486,7 @@ def _with_known_bounds(builder: GraphBuilder, index: object) -> object:
         return index
     parts = [index.start, index.stop, index.step]
     for i, part in enumerate(parts):
-        known = size_tensors.number(builder, part, needed=True) if isinstance(part, _T) else None
+        known = size_tensors.number(builder, part, Cost.ARGUMENT) if isinstance(part, _T) else None
         if known is not None:
             parts[i] = known
     if all(a is b for a, b in zip(parts, (index.start, index.stop, index.step))):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -29,6 +30,14 @@ class Dynamic:
         self.strides = strides
 
 
+class Cost(enum.IntEnum):
+    """Of knowing the value of a tensor; also the most that somebody pays for it."""
+
+    NOTHING = 0
+    KEPT = 1
+    ARGUMENT = 2
+
+
 @dataclass(slots=True, eq=False)
 class Deferred:
     """The value of a stand-in that is known, and not computed yet.
@@ -38,14 +47,15 @@ class Deferred:
         path: the place of the value in that result.
         depth: of the calls that it waits for.
         like: the stand-in.
-        guarded: to tell it costs a guard on what a tensor from outside holds (`record.held_values`).
+        cost: what telling it costs: nothing, a guard on what a tensor that the program keeps holds, or on what an
+            argument does (`record.held_values`).
     """
 
     call: Callable[[], object]
     path: tuple[int, ...]
     depth: int
     like: torch.Tensor
-    guarded: bool = False
+    cost: Cost = Cost.NOTHING
 
     def get(self) -> torch.Tensor | None:
         """The value; None where it is not what the stand-in says."""
