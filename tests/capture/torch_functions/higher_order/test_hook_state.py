@@ -138,3 +138,46 @@ def test_attribute_written_after_the_hook_was_put() -> None:
     want, compiled = _gradient(f), argand.compile(f, backend="eager")
     for _ in range(3):
         torch.testing.assert_close(_gradient(compiled), want)
+
+
+def _function(backward: Callable[..., Any]) -> Any:
+    class Scaled(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: torch.Tensor, kept: Any) -> torch.Tensor:
+            ctx.kept = kept
+            return x * 2
+
+    Scaled.backward = staticmethod(backward)  # type: ignore[method-assign]
+    return Scaled
+
+
+def test_backward_sees_what_is_so_when_it_runs() -> None:
+    holder = Holder()
+    by_list = _function(lambda ctx, grad: (grad * sum(ctx.kept), None))
+    by_holder = _function(lambda ctx, grad: (grad * holder.factor, None))
+
+    def f(x: torch.Tensor) -> torch.Tensor:
+        factors = [2.0]
+        y = by_list.apply(x, factors)
+        factors.append(4.0)
+        return y.sin()
+
+    def g(x: torch.Tensor) -> torch.Tensor:
+        holder.factor = 2.0
+        y = by_holder.apply(x, None)
+        holder.factor = 5.0
+        return y.sin()
+
+    for program in (f, g):
+        want, compiled = _gradient(program), argand.compile(program, backend="eager")
+        for _ in range(3):
+            torch.testing.assert_close(_gradient(compiled), want)
+
+
+def test_backward_whose_context_stays_is_in_one_graph() -> None:
+    by_list = _function(lambda ctx, grad: (grad * sum(ctx.kept), None))
+
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return by_list.apply(x, [2.0, 3.0]).sin()
+
+    assert torch.equal(_gradient(argand.compile(f, fullgraph=True, backend="eager")), _gradient(f))

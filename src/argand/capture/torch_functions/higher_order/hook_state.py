@@ -1,4 +1,5 @@
-"""What a hook looks at when it runs, which is later than when it is captured: it must still be the same by then.
+"""What a hook, or the backward of an autograd.Function, looks at when it runs, which is later than when it is captured:
+it must still be the same by then.
 
 What the compiled function made (containers, instances, cells) is compared part by part, what existed before it by what
 capture holds back for it. Attributes of objects that others write to after the graph are not seen.
@@ -28,15 +29,17 @@ Parts = list[tuple[object, tuple[object, ...]]]
 
 @dataclass(slots=True, eq=False)
 class Later:
-    """A hook that has been captured.
+    """A hook, or a backward, that has been captured.
 
     Arguments:
-        hook: the callable.
+        kind: which of the two.
+        hook: the callable, or the backward and its `ctx`.
         parts: the objects that can be reached from it, and what each one held when it was captured.
         outer: ids of objects from before the frame that it looked at; before: what was held back of them.
         sequence: number of the root instruction that put it on a tensor.
     """
 
+    kind: str
     hook: object
     parts: Parts
     outer: set[int]
@@ -44,8 +47,13 @@ class Later:
     sequence: int
 
 
-def refused(explanation: str) -> errors.GraphBreak:
-    return errors.graph_break(kind="hook on a tensor", context="Tensor.register_hook", explanation=explanation)
+_HOOK = "hook on a tensor"
+_BACKWARD = "autograd.Function"
+
+
+def refused(explanation: str, kind: str = _HOOK) -> errors.GraphBreak:
+    context = "Tensor.register_hook" if kind is _HOOK else "backward"
+    return errors.graph_break(kind=kind, context=context, explanation=explanation)
 
 
 def note(state: CaptureState, hook: object, before: Parts, outer: set[int]) -> None:
@@ -65,8 +73,18 @@ def note(state: CaptureState, hook: object, before: Parts, outer: set[int]) -> N
         is_a(value, list | dict | set | collections.deque) for value, _ in before
     ):
         raise refused("The hook reads a container that may hold something else by the time it runs.")
+    _append(state, _HOOK, hook, before, outer)
+
+
+def note_backward(state: CaptureState, backward: object, context: object, outer: set[int]) -> None:
+    """The backward of an autograd.Function was captured."""
+    both = (backward, context)
+    _append(state, _BACKWARD, both, reached(state, both), outer)
+
+
+def _append(state: CaptureState, kind: str, hook: object, parts: Parts, outer: set[int]) -> None:
     held = {number: kept for number, kept in _held_back(state).items() if number in outer}
-    state.graph.hooks.append(Later(hook, before, outer, held, state.interpreter.number))
+    state.graph.hooks.append(Later(kind, hook, parts, outer, held, state.interpreter.number))
 
 
 def check(state: CaptureState, goes_on: bool = False) -> None:
@@ -82,9 +100,9 @@ def check(state: CaptureState, goes_on: bool = False) -> None:
         assert isinstance(later, Later)
         now = {number: kept for number, kept in _held_back(state).items() if number in later.outer}
         same = now.keys() == later.before.keys() and all(_alike(now[each], later.before[each]) for each in now)
-        own = goes_on and any(not _lasting(part) for part, _ in later.parts)
+        own = later.kind is _HOOK and goes_on and any(not _lasting(part) for part, _ in later.parts)
         if not same or own or not _same(later.parts, reached(state, later.hook)):
-            stop = refused("What the hook reads may change between the line that registers it and its run.")
+            stop = refused("What it reads may change between the line that hands it over and its run.", later.kind)
             stop.sequence = later.sequence
             raise stop
 

@@ -16,9 +16,10 @@ from argand.capture.facts.values.tensor_info import Scope, TensorInfo
 from argand.capture.objects.call_protocol import native_handlers
 from argand.capture.record.scopes import fixed_sizes, placeholder
 from argand.capture.torch_functions import hops, torch_polyfills
-from argand.capture.torch_functions.higher_order import subgraphs
+from argand.capture.torch_functions.higher_order import hook_state, subgraphs
 from argand.capture.torch_functions.torch_calls import CODES, all_of, enter_late, handler, name_of
 from argand.capture.torch_functions.torch_calls import leaf as operation
+from argand.capture.world import pending
 
 _CHECKPOINT_OPTIONS = ("use_reentrant", "context_fn", "determinism_check", "debug", "preserve_rng_state", "early_stop")
 
@@ -223,11 +224,14 @@ class _Captured:
         with (
             subgraphs.scope(state, f"the backward of {self.what}", feeds=forward) as backward,
             subgraphs.grad_mode(False),
+            pending.watching(state) as watched,
         ):
             stand_ins = [self._gradient(tensor, backward) for tensor in results]
             remaining = iter(stand_ins)
             grads = tuple(next(remaining) if isinstance(out, torch.Tensor) else None for out in outputs)
-            answer = state.interpreter.call(state.interpreter.getattr(self.cls, "backward"), (context, *grads), {})
+            function = state.interpreter.getattr(self.cls, "backward")
+            answer = state.interpreter.call(function, (context, *grads), {})
+        hook_state.note_backward(state, function, context, watched.ids)
         gradients = self._gradients(answer)
         flat, call, graphs = self._graphs(infos, context, forward, backward, results, gradients)
         graphs[0].meta["call"] = call
