@@ -42,3 +42,20 @@ def test_as_eager(name: str) -> None:
         grads = torch.autograd.grad(out.sum(), x) if out.requires_grad else ()
         results.append((out, *grads))
     torch.testing.assert_close(results[1], results[0])
+
+
+def test_tangents_are_asked_for() -> None:
+    """kornia asks before it writes in place; in a dual level the answer is another one."""
+
+    def f(x: torch.Tensor) -> torch.Tensor:
+        dual = torch.autograd.forward_ad.unpack_dual(x)
+        return dual.primal * 2 if dual.tangent is None else dual.tangent * 3
+
+    x = torch.ones(2)
+    assert torch.equal(argand.compile(f, fullgraph=True, backend="eager")(x), f(x))
+    compiled = argand.compile(f, backend="eager")
+    assert torch.equal(compiled(x), f(x))
+    with torch.autograd.forward_ad.dual_level():
+        dual = torch.autograd.forward_ad.make_dual(x, torch.full((2,), 5.0))
+        assert torch.equal(compiled(dual), f(dual))
+    assert torch.equal(compiled(x), f(x))
