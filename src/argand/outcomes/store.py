@@ -118,6 +118,9 @@ class Store:
 
     def leave_out(self, info: _C.FrameInfo, reason: str) -> None:
         """Say that what a capture answered is not stored."""
+        if self.collected is not None:
+            self.collected.append(reason)
+            return
         name = info.code.co_name
         cache.count(cache.UNSTORED, reason)
         events.emit("cache", "capture", reason, outcome="bypass", level="outcome", reason=reason, function=name)
