@@ -57,6 +57,21 @@ def test_few_rows_that_are_long_are_several_kernels():
     assert len(kernels(check(b, softmax(b, b.input(2, 1 << 16)), target=replace(GPU, split_reduction=0)))) > 1
 
 
+@pytest.mark.parametrize(("taps", "columns", "count"), [(3, True, 1), (9, True, 2), (9, False, 1)])
+def test_windows_are_computed_before_sums_of_columns(taps, columns, count):
+    """Not on the way; in sums of rows, along which they read memory, they are."""
+    b = Builder()
+    x = b.input(64 + taps, 256)
+
+    def added(ops, first, *rest):
+        for each in rest:
+            first = ops.add(first, each)
+        return first
+
+    y = b.pointwise(added, *[x.narrow(0, tap, 64) for tap in range(taps)])
+    assert len(kernels(check(b, y, b.reduce("sum", y, [0 if columns else 1])))) == count
+
+
 def test_columns_share_the_contiguous_loop():
     b = Builder()
     (kernel,) = kernels(check(b, softmax(b, b.input(64, 96), 0)))

@@ -252,7 +252,9 @@ def _rows(plan: KernelPlan, rows: Sequence[Loops], cuts: Sequence[Parts], proces
     across = _contiguous_along(plan, points, {var for loops in rows for var, _ in loops})
     if across:
         few = count * longest <= _FEW_ELEMENTS
-        most = 4 * BLOCK // _HELD_COLUMNS if len(plan.stages) > 1 else _SOME_ROWS if few else _FEW_ROWS
+        # rows that one stage alone runs through are held for nobody
+        shared = len(plan.stages) > 1 and (len(lengths) > 1 or count < _COLUMNS * _BUSY * processors)
+        most = 4 * BLOCK // _HELD_COLUMNS if shared else _SOME_ROWS if few else _FEW_ROWS
         row = _power(longest)
         held = held and row <= most
         width = min(32, 4 * BLOCK // row) if held else _COLUMNS

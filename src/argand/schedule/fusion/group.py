@@ -7,6 +7,7 @@ exp, quotient.
 
 from __future__ import annotations
 
+import collections
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -19,6 +20,8 @@ from argand.schedule.space import FreshVars, Unifier, affine, is_dense_row
 
 if TYPE_CHECKING:
     import torch
+
+_WINDOW = 4  # loads of one buffer by one loop node, beyond which they are a window that slides
 
 
 @dataclass(slots=True, eq=False)
@@ -229,7 +232,9 @@ class Merger:
         made.stages = assign_stages(made.members)
         if len(made.stages) > 1:
             return made if self._shared_loops(made, target) and is_legal(made, target) else None
-        return made if target.shares_innermost or self._one_stage_pays(made, first, second) else None
+        if target.shares_innermost:
+            return made if not self._slides_in_columns(made) else None
+        return made if self._one_stage_pays(made, first, second) else None
 
     def _unify(self, first: Group, second: Group) -> Group | None:
         unifier = Unifier(dict(first.dims), dict(second.dims), self.fresh)
@@ -328,6 +333,15 @@ class Merger:
         inner = self.unit_stride(stage)
         return inner is None or inner in stage.reduce
 
+    def _slides_in_columns(self, made: Group) -> bool:
+        """Whether sums of columns would compute windows on the way: each thread has few elements in flight then, and
+        many positions to find."""
+        stage = made.stages[0]
+        if not stage.reduce or not any(map(_is_window, stage.inside)):
+            return False
+        inner = self.unit_stride(stage)
+        return inner is not None and inner not in stage.reduce
+
     def unit_stride(self, stage: StageDraft) -> Var | None:
         """The loop variable along which most of the stage's memory is contiguous."""
         votes: dict[Var, float] = {}
@@ -396,6 +410,12 @@ class Merger:
                 size = hint(product(inner)) * itemsize(self.buffers[name].dtype)
                 seen[name] = max(seen.get(name, 0), size)
         return sum(seen.values())
+
+
+def _is_window(member: Member) -> bool:
+    """Whether it reads many elements of one buffer for each point."""
+    counts = collections.Counter(name for name, _ in set(member.loads))
+    return not member.reduce and max(counts.values(), default=0) > _WINDOW
 
 
 def is_legal(group: Group, target: Target) -> bool:
