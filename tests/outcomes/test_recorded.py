@@ -18,7 +18,7 @@ from argand.outcomes.references import Describer, Unstorable
 from argand.outcomes.resolving import Mismatch, Resolver
 from argand.runtime import cache, environment, programs
 from argand.runtime.gpu.cuda_graphs import kept
-from argand.runtime.gpu.cuda_graphs.graphs import Recorded, Roles
+from argand.runtime.gpu.cuda_graphs.graphs import Roles
 from helpers import collected
 from outcomes.processes import STORED, Program
 from runtime.gpu.tape_recorder import Tape, TapeRecorder, tensors
@@ -160,7 +160,7 @@ def test_calls_know_where_their_programs_are() -> None:
     def call(args: list[Any]) -> tuple[Any, ...]:
         return tuple(args)
 
-    def recorded(of: Callable[..., Any]) -> Recorded:
+    def recorded(of: Callable[..., Any]) -> Callable[..., Any]:
         return kept.recorded(
             of, lambda index: TapeRecorder(), 0, name="graph", kind="forward", asked=True, roles=Roles(draws=True)
         )
