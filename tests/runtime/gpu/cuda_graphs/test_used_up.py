@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch import nn
 
-from argand.runtime.gpu.cuda_graphs import graphs, recording
+from argand.runtime.gpu.cuda_graphs import graphs, recording, trial
 from argand.runtime.gpu.cuda_graphs.graphs import MAX_RING, Recorded, Roles
 from argand.runtime.gpu.cuda_graphs.recording import Recording, planned
 from runtime.gpu.cuda_graphs.test_graphs import boxed
@@ -191,6 +191,22 @@ def test_a_gradient_that_moves_has_both_recorded_again(monkeypatch: pytest.Monke
             got, _ = layer.backward(args)
         assert torch.equal(got, want * grad)
     assert not layer.backward.reason and all(each.uses_up for each in layer.recordings)
+
+
+@pytest.mark.parametrize("verdict, recorded", [(None, 2), ("", 2), ("the GPU is busy", 1)])
+def test_a_backward_does_not_wait_for_times(
+    verdict: str | None, recorded: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the default mode a forward that was found to gain by a recording keeps what it keeps until its backward is
+    recorded, too."""
+    layer = Layer(monkeypatch)
+    monkeypatch.setattr(trial.Trial, "why_not", lambda self: "" if self is layer.forward._trial else verdict)
+    for each in (layer.forward, layer.backward):
+        each._asked, each._trial = False, trial.Trial(layer.tape)
+    for step in range(4):
+        layer.step(float(step))
+    assert layer.tape.recorded == recorded
+    assert [recording.uses_up for recording in layer.recordings] == [True] * (recorded - 1)
 
 
 @pytest.mark.parametrize("seed", range(6))

@@ -174,7 +174,7 @@ class Recorded(Described):
             return self._plain(shape, entry, args)
         source = self._used_up(entry, args)
         chosen = self._chosen(entry, args, source)
-        if chosen is None and len(entry.ring) < MAX_RING and self._pays():
+        if chosen is None and len(entry.ring) < MAX_RING and self._pays(source):
             chosen = self._record(entry, args, source)
         if source is not None and (chosen is None or not chosen[0].uses_up):
             _put_back(entry, source, args)
@@ -188,13 +188,19 @@ class Recorded(Described):
             return recording.run(given, self.recorder.turn(), lend=lend)
         return self._trial.replay(lambda: recording.run(given, self.recorder.turn(), lend=lend))
 
-    def _pays(self) -> bool:
-        """Whether a recording is to be made now."""
+    def _pays(self, source: Recording | None) -> bool:
+        """Whether a recording is to be made now.
+
+        Arguments:
+            source: of what may be used up; while a backward is not recorded, that stays in memory until its end.
+        """
         if self._asked:
             return True
         why = other_threads() if self._trial is None else self._trial.why_not()
         if why and self._trial is not None:
             self._stop(why)
+        if why is None and source is not None:
+            why = other_threads()
         return why == ""
 
     def _lost(self) -> bool:
