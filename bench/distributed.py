@@ -123,7 +123,7 @@ def measure(rank: int, options: Any, folder: str) -> None:
             torch.manual_seed(0)
             model = MODELS[name]()
             call = make(spread(model, way, options))
-            optimizer = torch.optim.SGD(model.parameters(), lr=0.01, foreach=way != "tp")
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
             around = argand.compiled_autograd if system == "argand, recorded" else contextlib.nullcontext
             steps[system] = (model, call, optimizer, options, around)
             argand.config.optimize_ddp = system != "argand, not cut"
@@ -172,7 +172,7 @@ def check(rank: int, options: Any, folder: str) -> None:
             torch.manual_seed(0)
             model = MODELS[name]()
             call = make(spread(model, way, options))
-            optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9, foreach=way != "tp")
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
             for number in range(options.check):
                 one_step(model, call, optimizer, options, contextlib.nullcontext, 0 if way == "tp" else rank, number)
             states.append([

@@ -196,6 +196,7 @@ def _is_others(outputs: Sequence[Any], args: tuple[Any, ...], kwargs: dict[str, 
         or compat.autocast_active()
         or any(not isinstance(output, torch.Tensor) or output.device.type == "meta" for output in outputs)
         or any(grad is not None and compat.is_transformed(grad) for grad in args[0])
+        or (outputs[0].is_cuda and torch.cuda.is_current_stream_capturing())
     )
 
 

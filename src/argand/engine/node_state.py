@@ -30,7 +30,7 @@ PARTLY_READ = frozenset(
 )
 """Nodes of torch's whose formulas depend on what they do not tell (`tests/engine/test_node_state.py` finds them)."""
 
-DEVICES = ("cpu",)
+DEVICES = ("cpu", "cuda")
 
 _GENERATED = re.compile(r"Backward(Autograd[A-Za-z]+)?\d+(_copy)?$")
 """Names of the nodes that torch generates, which tell what they saved; others (CopySlices) do not. CopyBackwards knows

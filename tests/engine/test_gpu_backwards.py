@@ -1,0 +1,67 @@
+"""Compiled autograd on a GPU: eager's gradients, also where the forward ran on another stream."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from tests.engine import backward_programs as programs
+from torch import nn
+
+import argand
+from argand.engine.entries import Trial
+from helpers import collected
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
+
+
+@pytest.fixture(autouse=True)
+def on_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Trial, "is_engines_turn", lambda self: False)
+    monkeypatch.setattr(programs, "_x", lambda: torch.randn(5, 8, device="cuda"))
+
+
+def trained(name: str, backend: str | None) -> list[torch.Tensor]:
+    """Parameters and gradients after each of four steps."""
+    make, program = programs.COMPILED[name]
+    torch.manual_seed(0)
+    model: nn.Module = make().cuda()
+    seen: list[Any] = []
+    for step in range(4):
+        torch.manual_seed(step + 1)
+        with argand.compiled_autograd(backend=backend) if backend else argand.config.patch(compiled_autograd=False):
+            program(model, step)
+        seen += [one.detach().clone() for p in model.parameters() for one in (p, p.grad) if one is not None]
+    return seen
+
+
+@pytest.mark.parametrize("backend", ["eager", "native"])
+@pytest.mark.parametrize(
+    "name", ["graph_break", "shared", "retained", "many_roots", "leaf_hook", "post_accumulate_hook", "several_results"]
+)
+def test_gradients_are_eagers(name: str, backend: str) -> None:
+    want = trained(name, None)
+    with collected("compiled_autograd_graph") as events:
+        got = trained(name, backend)
+    assert events
+    torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.filterwarnings("ignore:The AccumulateGrad node's stream")
+def test_a_forward_on_another_stream() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(*[nn.Linear(512, 512) for _ in range(8)]).cuda()
+    stream = torch.cuda.Stream()
+    for _ in range(5):
+        grads = []
+        x = torch.randn(256, 512, device="cuda")
+        for backend in (None, "eager"):
+            model.zero_grad()
+            stream.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(stream):
+                loss = model(x).square().mean()
+            with argand.compiled_autograd(backend=backend) if backend else argand.config.patch(compiled_autograd=False):
+                loss.backward()
+            grads.append([p.grad.clone() for p in model.parameters() if p.grad is not None])
+        torch.testing.assert_close(grads[0], grads[1])
