@@ -242,3 +242,30 @@ def test_an_empty_input_that_begins_behind_the_memory_of_a_written_one(backend: 
     x, y = inputs()
     result = argand.compile(fn, backend=backend)(x, y)
     assert shown(lambda *_: result, (x, y)) == shown(fn, inputs())
+
+
+HISTORIES: dict[str, Callable[[torch.Tensor, torch.Tensor], Any]] = {
+    "written": lambda x, w: x.lerp_(w, 0.5),
+    "written through a view": lambda x, w: x[1:].mul_(w[1:]),
+    "read": lambda x, w: x + w,
+    "detached": lambda x, w: x.detach_(),
+    "requires": lambda x, w: x.requires_grad_(),
+    "written without grad": lambda x, w: x.detach().add_(w.detach()),
+}
+
+
+@pytest.mark.parametrize("backend", ["eager", "native"])
+@pytest.mark.parametrize("name", HISTORIES)
+def test_what_an_input_is_to_autograd_after_a_write(name: str, backend: str) -> None:
+    def fn(x, w):
+        HISTORIES[name](x, w)
+        return x.grad_fn is None, x.is_leaf, x.requires_grad
+
+    compiled = argand.compile(fn, backend=backend)
+    for computed in (False, True, False):
+
+        def told(fn: Callable[..., Any], computed: bool = computed) -> Any:
+            w = torch.ones(3, requires_grad=True)
+            return fn(w * 1 if computed else torch.ones(3), w)
+
+        assert told(compiled) == told(fn)

@@ -303,10 +303,11 @@ def _type(builder: GraphBuilder, func: Function, args: Args, kwargs: Any) -> obj
 @special(getter("grad_fn"))
 def _grad_fn(builder: GraphBuilder, func: Function, args: Args, kwargs: Kwargs) -> object:
     info = info_of(builder, args[0])
-    if info.source is not None and info.real is not None and info.real.grad_fn is None:
+    as_before = _as_before(info, args[0])
+    if as_before and info.source is not None and info.real is not None and info.real.grad_fn is None:
         builder.state.guard(AttrSource(info.source, "grad_fn"), "is_none")
         return None
-    if info.source is None and args[0].grad_fn is None:
+    if not as_before and args[0].grad_fn is None:
         return None
     raise errors.graph_break(
         kind="autograd graph inspected",
@@ -316,10 +317,15 @@ def _grad_fn(builder: GraphBuilder, func: Function, args: Args, kwargs: Kwargs) 
     )
 
 
+def _as_before(info: TensorInfo, value: torch.Tensor) -> bool:
+    """Whether to autograd an input is what it was: nothing with a gradient was written to it, nor was it detached."""
+    return info.source is not None and (info.real is None or info.real.requires_grad is value.requires_grad)
+
+
 @special(getter("is_leaf"))
 def _is_leaf(builder: GraphBuilder, func: Function, args: Args, kwargs: Kwargs) -> bool:
     info = info_of(builder, args[0])
-    if info.source is not None and info.real is not None:
+    if _as_before(info, args[0]) and info.source is not None and info.real is not None:
         leaf = bool(info.real.is_leaf)
         builder.state.guard(AttrSource(info.source, "is_leaf"), "id", leaf)
         return leaf
