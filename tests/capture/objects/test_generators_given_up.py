@@ -19,21 +19,8 @@ def made(x, n, log):
         log.append("closed")
 
 
-def delegating(x, n, log):
-    yield from made(x, n, log)
-
-
 def behind_a_branch(x, log):
     values = made(x, 3, log)
-    x = x + next(values)
-    if x.sum() > 100:
-        return x
-    log.append("after")
-    return x
-
-
-def delegated(x, log):
-    values = delegating(x, 3, log)
     x = x + next(values)
     if x.sum() > 100:
         return x
@@ -84,7 +71,7 @@ def deleted(x, log):
     return x
 
 
-PROGRAMS = [behind_a_branch, delegated, in_a_try, in_a_list, without_a_break, left_loop, deleted]
+PROGRAMS = [behind_a_branch, in_a_try, in_a_list, without_a_break, left_loop, deleted]
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
