@@ -84,24 +84,21 @@ class Countdown:
         return self.n
 
 
-READ = torch.ones(3)
-
-
 class Thing:
-    def __init__(self, log):
-        self.log = log
+    def __init__(self, log, read):
+        self.log, self.read = log, read
 
     @property
     def prop(self):
         self.log.append("prop")
-        y = READ * 1
+        y = self.read * 1
         BREAK
         return y * 2
 
     def __getattr__(self, name):
         if name.startswith("_"):
             raise AttributeError(name)
-        y = READ * 1
+        y = self.read * 1
         BREAK
         return name
 

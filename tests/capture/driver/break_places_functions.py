@@ -121,7 +121,7 @@ return list(map(double, [1, 2, 3])), functools.reduce(lambda a, b: double(a) + b
 """,
     "property": """
 y = x + 1
-thing = Thing(log)
+thing = Thing(log, x)
 return y + thing.prop, thing.missing, getattr(thing, "other"), hasattr(thing, "_private")
 """,
     "closure_cells": """
