@@ -399,6 +399,7 @@ class _Capture:
         sharded.guard_layouts(state)
         if rerun.draws(state):
             modes.guard_transforms(state)
+        modes.guard_current_gpu(state)
         transformer = Transformer(state, _process.resumes, exit, before, after, self.reason)
         prefix = transformer.build_prefix() if empty else None
         if prefix is None:

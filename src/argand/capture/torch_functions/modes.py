@@ -182,6 +182,17 @@ def guard_transforms(state: CaptureState) -> None:
     state.guards.add(None, "global_state", ((torch._C._functorch.peek_interpreter_stack, None),))
 
 
+def guard_current_gpu(state: CaptureState) -> None:
+    """Guard which GPU is the current one where tensors are made on one: `device="cuda"` means that."""
+    devices = {info.node: info.device for info in state.graph.tensors.values()}
+    for node, device in devices.items():
+        if device.type != "cuda" or node.op in ("placeholder", "get_attr"):
+            continue
+        if all(devices.get(given) != device for given in node.all_input_nodes):
+            state.guards.add(None, "global_state", ((torch.cuda.current_device, torch.cuda.current_device()),))
+            return
+
+
 def autocast_state() -> tuple[object, ...]:
     """Which devices autocast to which type, or would, and whether casts are kept."""
     kinds = tuple([(d, torch.is_autocast_enabled(d), str(torch.get_autocast_dtype(d))) for d in _DEVICES])
