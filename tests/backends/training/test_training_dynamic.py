@@ -189,7 +189,7 @@ def test_what_is_compiled_for_one_size_belongs_to_its_frame() -> None:
 
     with events.bus.compiling(events.CompileId(3, 1)):
         exact = ExactSizes(torch.fx.symbolic_trace(nn.Identity()), compile_exact, "native")
-    exact(torch.ones(2))
+    exact.prepare((torch.ones(2),))
     assert ids == [events.CompileId(3, 1)] and events.bus.compile_id is None
 
 

@@ -51,9 +51,8 @@ _HOOK = "hook on a tensor"
 _BACKWARD = "autograd.Function"
 
 
-def refused(explanation: str, kind: str = _HOOK) -> errors.GraphBreak:
-    context = "Tensor.register_hook" if kind is _HOOK else "backward"
-    return errors.graph_break(kind=kind, context=context, explanation=explanation)
+def refused(explanation: str) -> errors.GraphBreak:
+    return errors.graph_break(kind=_HOOK, context="Tensor.register_hook", explanation=explanation)
 
 
 def note(state: CaptureState, hook: object, before: Parts, outer: set[int]) -> None:
@@ -102,7 +101,9 @@ def check(state: CaptureState, goes_on: bool = False) -> None:
         same = now.keys() == later.before.keys() and all(_alike(now[each], later.before[each]) for each in now)
         own = later.kind is _HOOK and goes_on and any(not _lasting(part) for part, _ in later.parts)
         if not same or own or not _same(later.parts, reached(state, later.hook)):
-            stop = refused("What it reads may change between the line that hands it over and its run.", later.kind)
+            why = "What it reads may change between the line that hands it over and its run."
+            backward = errors.graph_break(kind=_BACKWARD, context="backward", explanation=why)
+            stop = refused(why) if later.kind is _HOOK else backward
             stop.sequence = later.sequence
             raise stop
 
