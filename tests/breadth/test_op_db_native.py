@@ -17,7 +17,7 @@ import op_db as bench
 import sweeps
 
 _SHARDS = sweeps.part(16)
-_STRIDE = 5 if sweeps.WHOLE else 10
+_STRIDE = 5 if sweeps.WHOLE else 12
 _SAMPLES = 4  # of an operator and dtype, in one graph
 
 
