@@ -127,7 +127,7 @@ match_type_version(const Check *check, PyObject *obj)
 }
 
 /* Steals result: NULL means an exception. */
-static int
+int
 compare_result(PyObject *result, PyObject *expected)
 {
     if (result == NULL) {

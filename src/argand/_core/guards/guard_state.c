@@ -120,19 +120,6 @@ state_table_free(StateTable *table)
     PyMem_Free(table);
 }
 
-/* 1 when the pair holds, 0 when it does not, -1 with an exception. */
-static int
-ask(PyObject *pair)
-{
-    PyObject *expected = PyTuple_GET_ITEM(pair, 1), *result = PyObject_CallNoArgs(PyTuple_GET_ITEM(pair, 0));
-    if (result == NULL) {
-        return -1;
-    }
-    int status = result == expected && PyBool_Check(result) ? 1 : exact_equal(result, expected);
-    Py_DECREF(result);
-    return status;
-}
-
 /* Index of the first pair that does not hold, the number of pairs when all hold, -1 with an exception. */
 Py_ssize_t
 check_first_changed_state(const Check *check)
@@ -144,7 +131,8 @@ check_first_changed_state(const Check *check)
         if (LIKELY(read != NULL && table->entries[i].known && table->entries[i].held == now)) {
             continue;
         }
-        int status = ask(PyTuple_GET_ITEM(check->a, i));
+        PyObject *pair = PyTuple_GET_ITEM(check->a, i);
+        int status = compare_result(PyObject_CallNoArgs(PyTuple_GET_ITEM(pair, 0)), PyTuple_GET_ITEM(pair, 1));
         if (status <= 0) {
             return status < 0 ? -1 : i;
         }

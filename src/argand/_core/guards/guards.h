@@ -226,6 +226,7 @@ bool check_same(const Check *a, const Check *b);
 int check_match(const Check *check, PyObject *obj, Walk *walk); /* 1, 0, -1 with exception */
 int check_distinct(const Check *check, const Walk *walk, int *first, int *second);
 PyObject *dict_key_list(PyObject *dict); /* a new list in its own order, whatever methods its class has */
+int compare_result(PyObject *result, PyObject *expected); /* 1, 0, -1 with an exception; steals result */
 Py_ssize_t check_first_changed_state(const Check *check);
 StateTable *state_table_new(PyObject *pairs);
 void state_table_free(StateTable *table);

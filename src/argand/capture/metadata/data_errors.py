@@ -24,6 +24,7 @@ from argand.capture.facts.kinds import is_a, module_of
 from argand.capture.facts.values.tensor_info import TensorInfo
 from argand.capture.facts.words import words
 from argand.capture.metadata import repeatable_writes
+from argand.graph.compat import storage_address
 
 RAISED: tuple[type[Exception], ...] = (IndexError, RuntimeError, AssertionError)
 """What torch's operations raise because of values."""
@@ -256,13 +257,11 @@ def _may_overlap(builder: GraphBuilder, info: TensorInfo, args: Args) -> bool:
     others = [builder.tensors[id(arg)] for arg in read if id(arg) in builder.tensors and arg is not info.tensor]
     if not others or not any(map(_noticed, builder.state.interpreter.frames)):
         return False
-    memory, outside = _memory(info.tensor), _exists_outside(builder, info)
-    return any(_memory(other.tensor) == memory or (outside and _exists_outside(builder, other)) for other in others)
-
-
-def _memory(tensor: torch.Tensor) -> int:
     with torch._C.DisableTorchFunction():
-        return tensor.untyped_storage()._cdata
+        memory, outside = storage_address(info.tensor), _exists_outside(builder, info)
+        return any(
+            storage_address(other.tensor) == memory or (outside and _exists_outside(builder, other)) for other in others
+        )
 
 
 def changes_outside(builder: GraphBuilder, name: str) -> None:
@@ -311,9 +310,9 @@ def _exists_outside(builder: GraphBuilder, info: TensorInfo) -> bool:
     if info.source is not None or info.node.op not in ("call_function", "call_method"):
         return True
     with torch._C.DisableTorchFunction():
-        mine = info.tensor.untyped_storage()._cdata
+        mine = storage_address(info.tensor)
         return any(
-            other.node.op in ("placeholder", "get_attr") and other.tensor.untyped_storage()._cdata == mine
+            other.node.op in ("placeholder", "get_attr") and storage_address(other.tensor) == mine
             for other in builder.tensors.values()
         )
 

@@ -13,6 +13,7 @@ from argand.capture.facts.handlers import Args, Function
 from argand.capture.facts.interfaces import GraphBuilder
 from argand.capture.facts.values.tensor_info import TensorInfo
 from argand.capture.facts.words import words
+from argand.graph.compat import storage_address
 
 _SMALL = 64
 """As many elements are copied in less time than a graph is called."""
@@ -27,8 +28,8 @@ def repeatable(builder: GraphBuilder, info: TensorInfo, func: Function | None, a
     if len(builder.on_data.saved) + len(builder.on_data.overwrites) >= _MOST:
         return False
     with torch._C.DisableTorchFunction():
-        memory = _memory(info.tensor)
-        sharing = [other for other in builder.tensors.values() if _memory(other.tensor) == memory]
+        memory = storage_address(info.tensor)
+        sharing = [other for other in builder.tensors.values() if storage_address(other.tensor) == memory]
         owner = next((other for other in sharing if other.source is not None), None)
         if owner is None or owner.node.op != "placeholder" or not _alone(builder, owner):
             return False
@@ -55,18 +56,14 @@ def noted(builder: GraphBuilder, written: torch.fx.Node) -> None:
     on_data.overwriting = None
 
 
-def _memory(tensor: torch.Tensor) -> int:
-    return tensor.untyped_storage()._cdata
-
-
 def _alone(builder: GraphBuilder, owner: TensorInfo) -> bool:
     """Whether no other input is known to lie in an input's memory."""
     real = owner.real
     if real is None or type(real) not in (torch.Tensor, torch.nn.Parameter) or real.layout is not torch.strided:
         return False
-    memory = _memory(real)
+    memory = storage_address(real)
     reals = [other.real for other in builder.inputs if other is not owner and isinstance(other.real, torch.Tensor)]
-    return not any(other.layout is not torch.strided or _memory(other) == memory for other in reals)
+    return not any(other.layout is not torch.strided or storage_address(other) == memory for other in reals)
 
 
 def _is_small(owner: TensorInfo) -> bool:

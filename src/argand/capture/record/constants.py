@@ -182,13 +182,13 @@ def forget(builder: GraphBuilder, info: TensorInfo) -> None:
     if not builder.known:
         return
     with torch._C.DisableTorchFunction():
-        storage = info.tensor.untyped_storage()._cdata
+        storage = compat.storage_address(info.tensor)
         written = {storage}
         if storage in builder.outside:
             _restart_if_asked(builder, storage)
             written = builder.outside  # two of them may share their memory
         for other in builder.known:
-            if other.tensor.untyped_storage()._cdata in written:
+            if compat.storage_address(other.tensor) in written:
                 other.constant = None
     builder.known[:] = [other for other in builder.known if other.constant is not None]
 
@@ -204,7 +204,7 @@ def _restart_if_asked(builder: GraphBuilder, storage: int) -> None:
     changing = [
         note
         for info in builder.inputs
-        if (note := builder.asked.get(id(info.tensor))) is not None and info.tensor.untyped_storage()._cdata == storage
+        if (note := builder.asked.get(id(info.tensor))) is not None and compat.storage_address(info.tensor) == storage
     ]
     for note in changing:
         note()

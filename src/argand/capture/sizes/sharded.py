@@ -240,17 +240,17 @@ def _part(tensor: DTensor) -> torch.Tensor:
 
 def _refuse_writes(builder: GraphBuilder, name: str, infos: list[TensorInfo]) -> None:
     """Nothing that is from outside is written to: it would have to know of that, as a DTensor and as its part."""
-    outside = {_part(info.tensor).untyped_storage()._cdata for info in builder.tensors.values() if info.source}
-    outside |= {info.tensor.untyped_storage()._cdata for info in builder.inputs if isinstance(info.tensor, _Tensor)}
-    if any(_part(info.tensor).untyped_storage()._cdata in outside for info in infos):
+    outside = {compat.storage_address(_part(info.tensor)) for info in builder.tensors.values() if info.source}
+    outside |= {compat.storage_address(info.tensor) for info in builder.inputs if isinstance(info.tensor, _Tensor)}
+    if any(compat.storage_address(_part(info.tensor)) in outside for info in infos):
         raise refused(name, "it may write to a DTensor that is from outside of the compiled function")
 
 
 def refuse_write_to_part(builder: GraphBuilder, written: TensorInfo) -> None:
     """End the graph where a plain tensor is written to that is the local part of a DTensor from outside."""
-    storage = _part(written.tensor).untyped_storage()._cdata
+    storage = compat.storage_address(_part(written.tensor))
     inputs = [info.tensor for info in builder.tensors.values() if info.source and is_sharded(type(info.tensor))]
-    if any(_part(tensor).untyped_storage()._cdata == storage for tensor in inputs):
+    if any(compat.storage_address(_part(tensor)) == storage for tensor in inputs):
         raise refused("to_local", "the local part of a DTensor from outside is written to")
 
 

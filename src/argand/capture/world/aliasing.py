@@ -25,6 +25,7 @@ from argand.capture.facts.sources import (
 from argand.capture.world import identity
 from argand.capture.world.pending import pending as held_back
 from argand.capture.world.pending import whole_globals
+from argand.graph.compat import storage_address
 
 _TABLES = ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set")
 
@@ -81,12 +82,12 @@ def _tensors(state: CaptureState) -> None:
     if not state.graph.mutated:
         return
     with torch._C.DisableTorchFunction():
-        memory = {_memory(info.tensor) for info in state.graph.mutated.values()}
+        memory = {storage_address(info.tensor) for info in state.graph.mutated.values()}
         mutated = [
             info
             for info in state.graph.inputs
             if isinstance(info.tensor, torch.Tensor)  # not a number that varies
-            and (_memory(info.tensor) in memory or id(info.tensor) in state.graph.mutated)
+            and (storage_address(info.tensor) in memory or id(info.tensor) in state.graph.mutated)
             and info.source is not None
             and _argument(info.source)
         ]
@@ -104,10 +105,6 @@ def _tensors(state: CaptureState) -> None:
     reals = [info.real for info in (*mutated, *others) if info.real is not None]
     check = functools.partial(same_sharing, len(mutated), sharing(len(mutated), reals))
     state.guards.add(None, "python", check, sources, label="NO_ALIASING", shown=False)
-
-
-def _memory(tensor: torch.Tensor) -> int:
-    return tensor.untyped_storage()._cdata
 
 
 def _argument(source: Source) -> bool:
