@@ -10,7 +10,7 @@ from types import CodeType
 from typing import Any
 
 from argand.bytecode.cells import SAVED_CELL_MARK, CellSlots, cell_slots
-from argand.bytecode.decode import ambiguous_names
+from argand.bytecode.decode import ambiguous_names, decode
 from argand.bytecode.encode import Pools, encode, encode_with_offsets
 from argand.bytecode.flow import (
     clone_instructions,
@@ -360,3 +360,27 @@ def transformed_code(
         kwonlyargcount=0,
         flags=code.co_flags & ~(CO_VARARGS | CO_VARKEYWORDS),
     )
+
+
+def raising_code(resume: ResumeCode, error: BaseException) -> CodeType | None:
+    """A resume function's code that raises an error where it would go on; None where nothing there would notice.
+
+    Returns:
+        Code for the same frame, as `transformed_code` makes it.
+    """
+    instructions = decode(resume.code, original_offsets=resume.original_offsets)
+    first = next(i for i, inst in enumerate(instructions) if inst.offset is not None)
+    entry, body = instructions[:first], instructions[first:]
+    target = (entry.pop().target if entry[-1].target is not None else None) or body[0]
+    handler, positions = target.handler, target.positions
+    if handler is None:
+        return None
+    # An iterator lets go of its list at its end: the error, whose traceback holds this code's frame, is not held by it.
+    raised = [
+        Instruction("LOAD_CONST", None, iter([error]), positions=positions, handler=handler),
+        Instruction("UNPACK_SEQUENCE", 1, 1, positions=positions, handler=handler),
+        Instruction("RAISE_VARARGS", 1, 1, positions=positions, handler=handler),
+    ]
+    whole = [*entry, *raised, *body]
+    used = reachable(whole)
+    return transformed_code(resume.code, [inst for inst in whole if inst in used])

@@ -15,6 +15,15 @@ from argand.runtime import turns
 
 def answer_frame(info: _C.FrameInfo, *, region: Region) -> _C.Answer:
     """As `frame.capture_frame`, which is asked where nothing is stored that fits the frame."""
+    try:
+        return _answer(info, region)
+    except BaseException as error:
+        from argand.capture.driver.frame import raise_in_blocks
+
+        return raise_in_blocks(info, region, error)
+
+
+def _answer(info: _C.FrameInfo, region: Region) -> _C.Answer:
     if config.disable or not process_limits.can_capture():
         return None
     if skip.why_never(info.code) is not None:

@@ -13,7 +13,6 @@ import torch
 
 from argand import errors, events
 from argand._core import _C
-from argand.bytecode.resume import resume_label
 from argand.capture.driver import consequences, recompiles, stance, strict
 from argand.capture.driver.region import Region
 from argand.capture.facts.code.stack_text import line_of_frame
@@ -68,8 +67,6 @@ def past_limit(info: _C.FrameInfo, region: Region, known: Known) -> bool:
 def unsupported(ending: errors.GraphBreak, code: CodeType) -> errors.Unsupported:
     """What fullgraph=True raises for a break."""
     reason = ending.reason
-    if resume_label(code) is not None:
-        strict.reset()  # the `with error_on_graph_break(...)` that this function goes on in will not be left in order
     context = f" ({reason.context})" if config.verbose and reason.context else ""
     cause = f"graph break, which fullgraph=True and error_on_graph_break turn into an error: {reason.headline}{context}"
     return errors.Unsupported(cause, remedy=f"{' Or: '.join(reason.hints)}\nMore: {reason.more}", where=reason.where)

@@ -18,7 +18,7 @@ from argand import collector, errors, events
 from argand._core import _C
 from argand.bytecode.decode import decode
 from argand.bytecode.format import dis_text
-from argand.bytecode.resume import resume_label, transformed_code
+from argand.bytecode.resume import raising_code, resume_label, transformed_code
 from argand.capture.driver import (
     announce,
     consequences,
@@ -171,6 +171,21 @@ def capture_frame(info: _C.FrameInfo, *, region: Region) -> _C.Answer:
                 known.too_deep += 1
                 return failures.gave_up(too_deep(), info, region, known) if known.too_deep >= _TOO_DEEP else None
             return failures.internal_failure(error, info, region, known)
+
+
+def raise_in_blocks(info: _C.FrameInfo, region: Region, error: BaseException) -> _C.Answer:
+    """What a resume function runs where compiling it failed: the `with` and `try` that it goes on in, and the error.
+
+    They began before the break: if the error came out of the call, gradients would stay off and locks held.
+
+    Raises:
+        error: the frame is no resume function, or goes on in no block.
+    """
+    resume = _process.resumes.of(info.code)
+    code = None if resume is None else raising_code(resume.body, error)
+    if code is None:
+        raise error
+    return _C.Entry(code, None, region)
 
 
 def _announce(info: _C.FrameInfo, known: failures.Known) -> None:
