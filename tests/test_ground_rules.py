@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import itertools
 import re
 import subprocess
 import sys
@@ -169,18 +170,52 @@ def test_annotations_of_capture_say_types() -> None:
     assert count <= ANY_IN_CAPTURE, f"{count} times Any in capture"
 
 
-def test_names_of_capture_say_their_subject() -> None:
+def test_names_say_their_subject() -> None:
     """Not that it was found or made, which says nothing of what it is."""
-    word = re.compile(rf"\b({'|'.join(NO_NAMES)})\b")
+    word = re.compile(rf"\b_*({'|'.join(NO_NAMES)})\b")
     names = [
         f"{path.relative_to(SRC)}:{node.lineno} {name}"
-        for path in sorted((SRC / "capture").rglob("*.py"))
+        for path in FILES
         if word.search(text := path.read_text())
         for node in ast.walk(ast.parse(text))
         for name in (getattr(node, field, None) for field in ("id", "arg", "attr", "name"))
-        if name in NO_NAMES
+        if name and name.lstrip("_") in NO_NAMES
+    ]
+    others = re.compile(r'"(?:\\.|[^"\\\n])*"|/\*.*?\*/|//[^\n]*', re.S)
+    names += [
+        f"{path.relative_to(SRC)}: {match[0]}"
+        for path in SRC.rglob("*.[ch]")
+        for match in word.finditer(others.sub("", path.read_text()))
     ]
     assert not names, names
+
+
+def described_arguments(text: str) -> list[str]:
+    """The names that the section on arguments of a docstring describes."""
+    lines = text.partition("Arguments:\n")[2].splitlines()
+    lines = list(itertools.takewhile(lambda line: not line or line.startswith(" "), lines))
+    heads = [match[1] for line in lines if (match := re.match(r"    ([\w*][\w, *]*):(?: |$)", line))]
+    return [name.strip(" *") for head in heads for name in head.split(",")]
+
+
+def own_names(node: ast.ClassDef | ast.FunctionDef) -> set[str]:
+    """What a function takes; what a class or its objects have, and what its methods take."""
+    inner = ast.walk(node) if isinstance(node, ast.ClassDef) else ast.walk(node.args)
+    fields = {ast.arg: "arg", ast.Attribute: "attr", ast.Name: "id"}
+    return {getattr(child, fields[type(child)]) for child in inner if type(child) in fields}
+
+
+def test_docstrings_describe_arguments_that_there_are() -> None:
+    gone = [
+        f"{path.relative_to(SRC)}:{node.lineno} {node.name}: {name}"
+        for path in FILES
+        if "Arguments:" in (text := path.read_text())
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, (ast.ClassDef, ast.FunctionDef))
+        for name in described_arguments(ast.get_docstring(node) or "")
+        if name not in own_names(node)
+    ]
+    assert not gone
 
 
 # Who reads files otherwise than by `argand.files`, and why nothing can block or be without bound there.

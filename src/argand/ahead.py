@@ -158,7 +158,7 @@ def _captured(fn: Any, region: Region, args: tuple[Any, ...], kwargs: dict[str, 
 
     again = dataclasses.replace(region, fullgraph=True)
     memo.clear()  # programs that were compiled while none were kept
-    found: list[records.Record | str] = []
+    collected: list[records.Record | str] = []
     settings = {"cache": True, "program_cache": True, "outcome_cache": True}
     with config.patch(settings):
         if not store.wanted():
@@ -166,13 +166,13 @@ def _captured(fn: Any, region: Region, args: tuple[Any, ...], kwargs: dict[str, 
                 "somebody listens to what is captured, or a setting looks into it",
                 remedy="save without ARGAND_LOGS, traces, debug directories and settings that check compiled code",
             )
-        store.STORE.collected = found
+        store.STORE.collected = collected
         try:
             _C.run_with_callback(functools.partial(capture_frame, region=again), again, fn, args, kwargs)
         finally:
             store.STORE.collected = None
-        whole = [record for record in found if isinstance(record, dict)]
-        reasons = [reason for reason in found if isinstance(reason, str)]
+        whole = [record for record in collected if isinstance(record, dict)]
+        reasons = [reason for reason in collected if isinstance(reason, str)]
         if len(whole) != 1 or reasons:
             why = "; ".join(reasons) or "the call made no graph, or more than one"
             raise SavedModelError(

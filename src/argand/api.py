@@ -183,8 +183,8 @@ def _region(
         observe = getattr(backend, "observe_only", False) is True
         request = (backend, fullgraph, dynamic, mode, options)
         call, kept = _compiler(backend, mode, options), functools.partial(stored_as, request)
-        made = Region(call, _backend_name(backend), fullgraph, dynamic, observe, request, kept)
-        region = _process.regions.setdefault(key, made)
+        own_region = Region(call, _backend_name(backend), fullgraph, dynamic, observe, request, kept)
+        region = _process.regions.setdefault(key, own_region)
     return region, _process.callbacks.setdefault(region, functools.partial(answer_frame, region=region))
 
 
@@ -372,15 +372,15 @@ class OptimizedModule(HostedModule):
 
     def _with_hooks(self, module: Any) -> Any:
         """A callable that runs the module, its hooks included, under the frame hook."""
-        made = self.__dict__.get("_hooked")
-        if made is None or made[0] is not module:
+        hooked = self.__dict__.get("_hooked")
+        if hooked is None or hooked[0] is not module:
             callback, region = self.__dict__["_region"]
 
             def call(*args: Any, **kwargs: Any) -> Any:
                 return _C.run_with_callback(callback, region, module, args, kwargs)
 
-            made = self.__dict__["_hooked"] = (module, _audited(call, module.__call__))
-        return made[1]
+            hooked = self.__dict__["_hooked"] = (module, _audited(call, module.__call__))
+        return hooked[1]
 
     def __getattr__(self, name: str) -> Any:
         modules = self.__dict__.get("_modules")
@@ -451,11 +451,11 @@ def _request(*asked: Any) -> _Request:
 
 def _reduce_function(compiled: _C.Region) -> Any:
     """How a compiled function is copied and pickled: by its name, as functions are, or else compiled again."""
-    found: Any = sys.modules.get(getattr(compiled, "__module__", None) or "")
+    named: Any = sys.modules.get(getattr(compiled, "__module__", None) or "")
     name: str = getattr(compiled, "__qualname__", "")
     for part in name.split("."):
-        found = getattr(found, part, None)
-    if found is compiled:
+        named = getattr(named, part, None)
+    if named is compiled:
         return name
     fn = compiled.__dict__.get("__wrapped__", compiled.fn)
     return _restore, (fn, _Request(compiled.callback, compiled.key))

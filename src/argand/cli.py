@@ -165,10 +165,10 @@ def bench(
     recorder = Recorder()
     with answer_torch_compile(), recorder.observing():
         outcome = _run_as_main(script, context.args, is_module)
-        found = recorder.measured(functions, seconds) if outcome == "finished" else []
+        measured = recorder.measured(functions, seconds) if outcome == "finished" else []
     with contextlib.ExitStack() as files:
         file = files.enter_context(output.open("w")) if output is not None else sys.stdout
-        write_report(found, recorder, outcome, file, as_json=as_json, rows=rows)
+        write_report(measured, recorder, outcome, file, as_json=as_json, rows=rows)
     raise typer.Exit(_exit_code(outcome))
 
 
@@ -240,10 +240,10 @@ def _gpus() -> dict[str, str]:
 
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     names = [torch.cuda.get_device_name(index) for index in range(count)]
-    found = {"GPUs": ", ".join(f"{names.count(name)} x {name}" for name in dict.fromkeys(names)) or "none"}
-    found["triton"] = triton_version().partition("+")[0] or "none"
+    facts = {"GPUs": ", ".join(f"{names.count(name)} x {name}" for name in dict.fromkeys(names)) or "none"}
+    facts["triton"] = triton_version().partition("+")[0] or "none"
     problem = gpu_problem("cuda") if names else None
-    return {**found, "GPU kernels": f"none: {problem}"} if problem is not None else found
+    return {**facts, "GPU kernels": f"none: {problem}"} if problem is not None else facts
 
 
 @app.command()
@@ -255,11 +255,11 @@ def breaks(
     """Show what the graph breaks with these ids mean, with an example before and after; without an id, list all."""
     from argand.breaks import render
 
-    found = [(name, render.find(name)) for name in ids or ()]
-    unknown = [name for name, page in found if page is None]
+    pages = [(name, render.find(name)) for name in ids or ()]
+    unknown = [name for name, page in pages if page is None]
     if unknown:
         raise typer.BadParameter(f"no graph break {', '.join(unknown)}: `argand breaks` lists them", param_hint="ID")
-    texts = [render.terminal(page) for _, page in found if page is not None]
+    texts = [render.terminal(page) for _, page in pages if page is not None]
     typer.echo(f"\n{'-' * 100}\n\n".join(texts) if texts else render.listing(), nl=False)
 
 

@@ -376,7 +376,7 @@ _ROOT = {
 }
 
 _SECTIONS = {"trace": _TRACE, "cpp": _CPP, "triton": _TRITON}
-config = Section("config", _ROOT, {name: Section(f"config.{name}", found) for name, found in _SECTIONS.items()})
+config = Section("config", _ROOT, {name: Section(f"config.{name}", settings) for name, settings in _SECTIONS.items()})
 
 
 class _ConfigModule(types.ModuleType):

@@ -113,11 +113,11 @@ class BackendCompilerFailed(ArgandError):
     stage = "backend"
 
     def __init__(self, backend: str, inner: BaseException, *, where: tuple[UserLine, ...] = ()) -> None:
-        found = "".join(f"\n{note}" for note in getattr(inner, "__notes__", ()))  # where the minifier wrote, say
+        notes = "".join(f"\n{note}" for note in getattr(inner, "__notes__", ()))  # where the minifier wrote, say
         super().__init__(
             f"backend={backend!r} raised:\n{type(inner).__name__}: {inner}",
             remedy='compile with backend="eager" to see whether capture alone works, or set '
-            f"argand.config.suppress_errors = True to run the frame eagerly instead{found}",
+            f"argand.config.suppress_errors = True to run the frame eagerly instead{notes}",
             where=where,
         )
         self.backend = backend

@@ -57,8 +57,8 @@ class Event:
 
     def text(self) -> str:
         """The payload as text."""
-        made = self.payload() if callable(self.payload) else self.payload
-        return "" if made is None else str(made)
+        payload = self.payload() if callable(self.payload) else self.payload
+        return "" if payload is None else str(payload)
 
 
 Sink = Callable[[Event], None]

@@ -53,8 +53,8 @@ class HostedModule(torch.nn.Module):
     @property  # type: ignore[misc]
     def __class__(self) -> type[Any]:
         loaded = sys.modules.get("torch._dynamo.eval_frame")
-        found: type[Any] = getattr(loaded, "OptimizedModule", type(self))  # while it is being imported there is none
-        return found
+        cls: type[Any] = getattr(loaded, "OptimizedModule", type(self))  # while it is being imported there is none
+        return cls
 
     @property
     def dynamo_ctx(self) -> Callable[[Any], Any]:

@@ -31,11 +31,11 @@ def capture_wrong_resume() -> None:
     def get(self: Any, code: Any, instructions: Any, target: Any, layout: Any, names: Any) -> Any:
         import dataclasses
 
-        found = original(self, code, instructions, target, layout, names)
-        names = found.made.arg_names
-        count = found.made.stack_args
+        resume = original(self, code, instructions, target, layout, names)
+        names = resume.body.arg_names
+        count = resume.body.stack_args
         swapped = type(names)([*names[:count], *reversed(names[count:])])
-        return dataclasses.replace(found, made=dataclasses.replace(found.made, arg_names=swapped))
+        return dataclasses.replace(resume, body=dataclasses.replace(resume.body, arg_names=swapped))
 
     Resumes.get = get  # type: ignore[method-assign]
 

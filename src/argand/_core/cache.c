@@ -196,7 +196,7 @@ fits_globals(const Entry *entry, const FrameView *view)
 }
 
 int
-cache_lookup(CodeCache *cache, PyObject *key, const FrameView *view, Entry **found, PyObject **inputs)
+cache_lookup(CodeCache *cache, PyObject *key, const FrameView *view, Entry **match, PyObject **inputs)
 {
     for (int attempt = 0; attempt < MAX_RESTARTS; attempt++) {
         unsigned version = cache->version;
@@ -213,7 +213,7 @@ cache_lookup(CodeCache *cache, PyObject *key, const FrameView *view, Entry **fou
                 if (entry != cache->head && entry->owner == cache) {
                     move_to_front(cache, entry);
                 }
-                *found = entry;
+                *match = entry;
                 return 1;
             }
             Entry *next = entry->next;

@@ -85,7 +85,7 @@ int cache_set_mode(CodeCache *cache, PyObject *key, CodeMode mode);
 int cache_insert(CodeCache *cache, Entry *entry);
 /* 1: *found, and *inputs where its guards collect any, are new references; 0: nothing matches; -1: exception. */
 bool cache_idles(CodeCache *cache, Entry *entry);
-int cache_lookup(CodeCache *cache, PyObject *key, const FrameView *view, Entry **found, PyObject **inputs);
+int cache_lookup(CodeCache *cache, PyObject *key, const FrameView *view, Entry **match, PyObject **inputs);
 /* New tuple of (index, label, detail); drops dead entries; *live counts the others, *wasted those dropped unused. */
 PyObject *cache_explain(CodeCache *cache, PyObject *key, const FrameView *view, Py_ssize_t *live, Py_ssize_t *wasted);
 int sentinel_mode(PyObject *obj); /* MODE_NONE when obj is no sentinel */

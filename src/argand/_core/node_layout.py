@@ -69,14 +69,14 @@ class NodeLayout:
     def hooks_of(self, node: Any) -> list[dict[int, Any]] | None:
         """The dictionaries of the hooks on a node and on tensors that it made; None where some hook is not Python's."""
         address = _address(node, self.defined if isinstance(node, torch._C._FunctionBase) else _HEAD)
-        found: list[dict[int, Any]] = []
+        hooks: list[dict[int, Any]] = []
         for at, kind in zip(self.lists, self.kinds):
             for place in range(_word_at(address + at).value, _word_at(address + at + 8).value, 8):
                 hook = _word_at(place).value
                 if _word_at(hook).value != kind:
                     return None
-                found.append(ctypes.cast(_word_at(hook + 8).value, ctypes.py_object).value)
-        return found
+                hooks.append(ctypes.cast(_word_at(hook + 8).value, ctypes.py_object).value)
+        return hooks
 
     def natively_followed(self, node: Any) -> bool:
         """The one hook on this node is not Python's, and is called after it."""
@@ -129,12 +129,12 @@ def node_layout() -> NodeLayout | None:
         return _learnt()
 
 
-def _made() -> torch.Tensor:
+def _sample_result() -> torch.Tensor:
     return torch.ones(2, device="cpu", requires_grad=True).exp()
 
 
 def _learnt() -> NodeLayout | None:
-    plain = [_made() for _ in range(4)]
+    plain = [_sample_result() for _ in range(4)]
     nodes = [tensor.grad_fn for tensor in plain]  # held: torch 2.11 makes another object each time one asks
     clean = [_words(_address(node, _HEAD)) for node in nodes]
     if not all(words.count(id(node)) == 1 for words, node in zip(clean, nodes)):
@@ -143,7 +143,7 @@ def _learnt() -> NodeLayout | None:
     dictionaries: list[list[int]] = []
     kept: list[Any] = []
     for kind in range(4):
-        tensors = [_made(), _made()]
+        tensors = [_sample_result(), _sample_result()]
         dictionaries.append([])
         for tensor in tensors:
             node: Any = tensor.grad_fn
@@ -196,9 +196,9 @@ def _is_list(at: int, clean: list[list[int]], hooked: list[list[int]]) -> bool:
     return empty and all(words[at] and words[at] + 8 == words[at + 1] <= words[at + 2] for words in hooked)
 
 
-def _only(found: Any) -> int | None:
+def _only(matches: Any) -> int | None:
     """The one place at which something is found."""
-    places = [at for at, one in enumerate(found) if one]
+    places = [at for at, one in enumerate(matches) if one]
     return places[0] if len(places) == 1 else None
 
 
@@ -207,21 +207,21 @@ def _defined() -> int | None:
     edges = _edges()
     if edges is None:
         return None
-    found: set[int] | None = None
+    common: set[int] | None = None
     for _ in range(3):
-        tensor: torch.Tensor = _Sample.apply(_made())
+        tensor: torch.Tensor = _Sample.apply(_sample_result())
         after = tensor.exp()
         first = _words(_address(after.grad_fn, _HEAD))[edges]
         address = int(ctypes.c_uint64.from_address(first).value)
         places = range(_HEAD, torch._C._FunctionBase.__basicsize__ - 7, 8)
         here = {at for at in places if _address(tensor.grad_fn, at) == address}
-        found = here if found is None else found & here
-    return found.pop() if found is not None and len(found) == 1 else None
+        common = here if common is None else common & here
+    return common.pop() if common is not None and len(common) == 1 else None
 
 
 def _edges() -> int | None:
     """Which word of a node begins the list of the nodes after it."""
-    first = _made()
+    first = _sample_result()
     second = first.exp()
     address, words = _address(first.grad_fn, _HEAD), _words(_address(second.grad_fn, _HEAD))
     return _only(
@@ -237,7 +237,7 @@ def _told_of_defined(layout: NodeLayout) -> bool:
     """Whether the layout is right about nodes that Python defines."""
     told = []
     for kind in range(4):
-        tensor: Any = _Sample.apply(_made())
+        tensor: Any = _Sample.apply(_sample_result())
         told.append(layout.unhooked(tensor.grad_fn))
         _put(kind, tensor)
         told.append(not layout.unhooked(tensor.grad_fn))

@@ -149,11 +149,11 @@ def _autocast_keys() -> int:
     import torch
 
     keys: Iterable[Any] = torch._C.DispatchKey.__members__.items()
-    found = 0
+    bits = 0
     for name, key in keys:
         if name.startswith("Autocast"):
-            found |= int(torch._C.DispatchKeySet(key).raw_repr())
-    return found
+            bits |= int(torch._C.DispatchKeySet(key).raw_repr())
+    return bits
 
 
 def _context() -> int:

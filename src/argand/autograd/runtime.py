@@ -72,8 +72,8 @@ def wrapper_source(
         else:
             names[f"c{position}"] = program.constants[spec.name]
             inputs.append(f"c{position}")
-    inputs, made = _with_bases(program, inputs, names, otherwise)
-    lines += made
+    inputs, views = _with_bases(program, inputs, names, otherwise)
+    lines += views
     raised = {position for base in program.bases for position in base.written}
     seen = [*program.outputs, *[leaf.data for leaf in program.leaves if leaf.data is not None]]
     used = {m.input for m in program.mutations} | {o.index for o in seen if "input" in o.kind} | raised
@@ -132,16 +132,16 @@ def _with_bases(
     if otherwise is None:
         raise InternalError("a program with bases needs somebody to call when inputs share memory in another way")
     names["otherwise"], names["base_tensor"] = otherwise, base_tensor
-    lines, made = [], list(inputs)
+    lines, given = [], list(inputs)
     for position, spec in enumerate(program.inputs):
         if spec.kind != "base":
             continue
         base = program.bases[spec.index]
         members = ", ".join(inputs[member] for member in base.members)
-        made[position] = f"base{spec.index}"
+        given[position] = f"base{spec.index}"
         lines.append(f"    base{spec.index} = base_tensor(({members},), {base.offsets}, {base.start}, {base.length})")
         lines += [f"    if base{spec.index} is None:", "        return otherwise(*args)"]
-    return made, lines
+    return given, lines
 
 
 def _mutation_lines(program: AtenProgram) -> list[str]:

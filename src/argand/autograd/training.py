@@ -35,7 +35,7 @@ class LazyBackward:
         make: compiles a program.
 
     Fields:
-        made: per results that got a gradient, the compiled graph.
+        compiled: per results that got a gradient, the compiled graph.
         told: called when there is one more of these.
     """
 
@@ -44,7 +44,7 @@ class LazyBackward:
         self.tape = tape
         self._make = make
         self._parts: dict[tuple[bool, ...], BackwardPart] = {}
-        self.made: dict[tuple[bool, ...], Boxed] = {}
+        self.compiled: dict[tuple[bool, ...], Boxed] = {}
         self.told: Callable[[], None] | None = None
         self._eager: dict[tuple[bool, ...], Boxed] = {}
         self._lock = fork_safe_lock()
@@ -52,13 +52,13 @@ class LazyBackward:
 
     def of_kind(self, kind: Kind) -> LazyBackward:
         """The backward of a kind."""
-        found = self.kinds.get(kind)
-        if found is None:
+        backward = self.kinds.get(kind)
+        if backward is None:
             half = uncaptured(cut_at_results, self.cut, kind)
-            found = LazyBackward(half, tape_of(self.tape, kind, self.cut.passed), self._make)
-            found.told = self._tell
-            found = self.kinds.setdefault(kind, found)
-        return found
+            backward = LazyBackward(half, tape_of(self.tape, kind, self.cut.passed), self._make)
+            backward.told = self._tell
+            backward = self.kinds.setdefault(kind, backward)
+        return backward
 
     def _tell(self) -> None:
         if self.told is not None:
@@ -66,14 +66,14 @@ class LazyBackward:
 
     def part(self, given: tuple[bool, ...]) -> BackwardPart:
         """The graph for the results that are `given`, and what it reads."""
-        found = self._parts.get(given)
-        if found is None:
-            found = self._parts[given] = uncaptured(backward_part, self.cut, self.tape, given)
-        return found
+        part = self._parts.get(given)
+        if part is None:
+            part = self._parts[given] = uncaptured(backward_part, self.cut, self.tape, given)
+        return part
 
     def run(self, given: tuple[bool, ...]) -> Boxed:
         """The compiled graph for the results that are `given`."""
-        run = self.made.get(given)
+        run = self.compiled.get(given)
         if run is None:
             run = uncaptured(_C.call_locked, self._lock, _C.call_restoring, self._compile, given)
         return run
@@ -83,13 +83,13 @@ class LazyBackward:
         return self.run((True,) * len(self.tape.conflicts))
 
     def _compile(self, given: tuple[bool, ...]) -> Boxed:
-        run = self.made.get(given)
+        run = self.compiled.get(given)
         if run is None:
-            if len(self.made) >= _MOST_PARTS:
+            if len(self.compiled) >= _MOST_PARTS:
                 return self.run_eagerly(given, f"{_MOST_PARTS} combinations of results were differentiated before")
             program = backward_part(self.cut, self.tape, given).program  # compiling changes it
             with compat.without_default_device():
-                run = self.made[given] = self._make(program)
+                run = self.compiled[given] = self._make(program)
             self._tell()
         return run
 
@@ -209,10 +209,10 @@ def _groups(
 def _kept(cut: Partition, leaf_of: dict[int, int]) -> list[tuple[str, int]]:
     """Where what is saved is found."""
     slots = [(slot.kind, slot.index) for slot in cut.saved]
-    found: list[tuple[str, int]] = [
+    places: list[tuple[str, int]] = [
         ("input", leaf_of[i]) if kind == "output" and i in leaf_of else (kind, i) for kind, i in slots
     ]
-    return [("view", i) if kind == "input" and i in cut.through_views else (kind, i) for kind, i in found]
+    return [("view", i) if kind == "input" and i in cut.through_views else (kind, i) for kind, i in places]
 
 
 def _tangent(tangent: InputSpec) -> Tangent:

@@ -87,14 +87,16 @@ def tuned_schedule(schedule: Schedule, timer: Timer | None = None) -> tuple[Sche
     Arguments:
         timer: gives the microseconds of each of some calls; `time_calls` unless told.
     """
-    made = replace(schedule, steps=list(schedule.steps), buffers=dict(schedule.buffers), aliases=dict(schedule.aliases))
+    tuned = replace(
+        schedule, steps=list(schedule.steps), buffers=dict(schedule.buffers), aliases=dict(schedule.aliases)
+    )
     precision = compat.float32_products()
-    with size_hints(made.hints):
-        kernels = tune(made, precision, timer or time_calls)
+    with size_hints(tuned.hints):
+        kernels = tune(tuned, precision, timer or time_calls)
     bound = any(
         plan.product is not None and plan.buffers[plan.product.result].dtype is torch.float32 for plan in kernels
     )
-    return made, precision if bound else None
+    return tuned, precision if bound else None
 
 
 def tune(schedule: Schedule, precision: str, timer: Timer) -> list[KernelPlan]:
@@ -104,14 +106,14 @@ def tune(schedule: Schedule, precision: str, timer: Timer) -> list[KernelPlan]:
         precision: of float32 products: "ieee" or "tf32".
         timer: gives the microseconds of each of some calls.
     """
-    found = proposals(schedule, precision) if can_time() else []
-    found = [proposal for proposal in found if tiles_for(proposal.plan, schedule.targets[proposal.plan.device])]
-    ways = [_ways(schedule, proposal) for proposal in found]
+    proposed = proposals(schedule, precision) if can_time() else []
+    proposed = [proposal for proposal in proposed if tiles_for(proposal.plan, schedule.targets[proposal.plan.device])]
+    ways = [_ways(schedule, proposal) for proposal in proposed]
     keys = [_key(schedule, way) for way in ways]
     decisions = _decisions(schedule, dict(zip(keys, ways)), timer)
     names = product_names(schedule)
     chosen: list[tuple[Proposal, Step]] = []
-    for proposal, way, key in zip(found, ways, keys):
+    for proposal, way, key in zip(proposed, ways, keys):
         fastest = decisions[key].way
         if fastest is not None:
             chosen.append((way[fastest][0], named(with_tile(*way[fastest]), names)))
@@ -128,20 +130,20 @@ Ways = Mapping[str, tuple[Proposal, Tile]]
 def _ways(schedule: Schedule, proposal: Proposal) -> Ways:
     """The kernels that are timed for one product, by name."""
     tiles = tiles_for(proposal.plan, schedule.targets[proposal.plan.device])
-    found = {str(tile): (proposal, tile) for tile in tiles}
+    ways = {str(tile): (proposal, tile) for tile in tiles}
     more = with_operands(schedule, proposal)
     if more is not None:
         tiles = tiles_for(more.plan, schedule.targets[more.plan.device])
-        found.update({f"{_INSIDE}{tile}": (more, tile) for tile in tiles})
-    return found
+        ways.update({f"{_INSIDE}{tile}": (more, tile) for tile in tiles})
+    return ways
 
 
-def _decisions(schedule: Schedule, found: Mapping[str, Ways], timer: Timer) -> dict[str, Decision]:
+def _decisions(schedule: Schedule, by_key: Mapping[str, Ways], timer: Timer) -> dict[str, Decision]:
     """What is best for each product, by its key; all kernels that have to be timed are compiled together."""
-    notes = {key: f"product-{cache.digest(key)}" for key in found}
-    words = {key: _words(ways) for key, ways in found.items()}
-    known = {key: _from_note(cache.read_note(notes[key]), words[key]) for key in found}
-    left = {key: _Trial(schedule, found[key], f"t{number}") for number, key in enumerate(found) if known[key] is None}
+    notes = {key: f"product-{cache.digest(key)}" for key in by_key}
+    words = {key: _words(ways) for key, ways in by_key.items()}
+    known = {key: _from_note(cache.read_note(notes[key]), words[key]) for key in by_key}
+    left = {key: _Trial(schedule, by_key[key], f"t{number}") for number, key in enumerate(by_key) if known[key] is None}
     decisions = {key: decision for key, decision in known.items() if decision is not None}
     if left:
         with events.span("autotune", "backend", products=len(left)):
@@ -149,7 +151,7 @@ def _decisions(schedule: Schedule, found: Mapping[str, Ways], timer: Timer) -> d
             for key, trial in left.items():
                 decisions[key] = trial.decide(words[key], timer)
                 cache.write_note(notes[key], {name: f"{time:.3f}" for name, time in decisions[key].times.items()})
-    for key in found:
+    for key in by_key:
         _tell(decisions[key])
     return decisions
 
@@ -196,7 +198,7 @@ class _Trial:
         self.before = self._named([step for n, step in loops.items() if n < largest.product], f"{name}_before")
         self.after = self._named([step for n, step in loops.items() if n > largest.product], f"{name}_after")
         self.inside = frozenset(way for way, (proposal, _) in ways.items() if proposal is largest)
-        self.tiled = {way: with_tile(*found, f"{name}_{n}") for n, (way, found) in enumerate(ways.items())}
+        self.tiled = {way: with_tile(*proposed, f"{name}_{n}") for n, (way, proposed) in enumerate(ways.items())}
         base = next(iter(ways.values()))[0]
         library = activated(schedule, base)
         if library is not None:
@@ -319,8 +321,8 @@ def _compile(trials: Sequence[_Trial]) -> None:
 
 
 def _grid(spec: KernelSpec) -> tuple[int, ...]:
-    found = [-(-int(as_int(points) or 0) // block) for points, block in zip(spec.points, spec.blocks, strict=True)]
-    return (*found, *(1,) * (3 - len(found)))
+    blocks = [-(-int(as_int(points) or 0) // block) for points, block in zip(spec.points, spec.blocks, strict=True)]
+    return (*blocks, *(1,) * (3 - len(blocks)))
 
 
 def _words(ways: Ways) -> str:

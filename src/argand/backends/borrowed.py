@@ -21,12 +21,12 @@ def torch_backend(name: str) -> Callable[..., Callable[..., Any]] | None:
         return None
     from torch._dynamo import lookup_backend
 
-    found: Callable[..., Callable[..., Any]] = lookup_backend(name)
+    compile_graph: Callable[..., Callable[..., Any]] = lookup_backend(name)
 
     def backend(gm: fx.GraphModule, example_inputs: Sequence[Any], **options: Any) -> Callable[..., Any]:
         if gm.meta.get("unbacked"):  # they would trace it with the values of these inputs
             return gm.forward
-        return found(gm, _fake(gm, example_inputs), **options)
+        return compile_graph(gm, _fake(gm, example_inputs), **options)
 
     backend.__name__ = name
     return backend

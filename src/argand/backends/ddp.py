@@ -59,12 +59,12 @@ def compile_split(
 
 def bucket_limits(ddp: Any) -> Iterator[int]:
     """Bytes of gradients that fill each bucket, in the order in which gradients arrive; the last goes on for ever."""
-    found = getattr(ddp, "_bucket_config", None)
+    bucket_config = getattr(ddp, "_bucket_config", None)
     usual = int(ddp.bucket_bytes_cap)
-    each: tuple[int, ...] = tuple(getattr(found, "per_bucket_bytes_caps", ()))
+    each: tuple[int, ...] = tuple(getattr(bucket_config, "per_bucket_bytes_caps", ()))
     if not each:
         default = getattr(ddp, "bucket_bytes_cap_default", False)
-        first = getattr(found, "first_bucket_bytes_cap", _FIRST_BUCKET if default else usual)
+        first = getattr(bucket_config, "first_bucket_bytes_cap", _FIRST_BUCKET if default else usual)
         each = (int(first), usual)
     yield from each
     while True:
@@ -276,20 +276,20 @@ class _Part(torch.nn.Module):
 
     def __call__(self, *args: Any) -> Any:
         key = (torch.is_grad_enabled(), *[_layout(args[i]) for i in self.inner])
-        found = self.versions.get(key)
-        if found is None:
-            found = uncaptured(_C.call_locked, self.lock, _C.call_restoring, self._make, key, args)
-        return found(*args)
+        version = self.versions.get(key)
+        if version is None:
+            version = uncaptured(_C.call_locked, self.lock, _C.call_restoring, self._make, key, args)
+        return version(*args)
 
     def _make(self, key: Any, args: tuple[Any, ...]) -> Callable[..., Any]:
-        found = self.versions.get(key)
-        if found is None:
-            found = self.gm[0].forward
+        version = self.versions.get(key)
+        if version is None:
+            version = self.gm[0].forward
             if len(self.versions) < _VERSIONS:
                 with events.bus.compiling(self.compile_id), events.span("compile_part", "backend"):
-                    found = self._compiled(list(args))
-            self.versions[key] = found
-        return found
+                    version = self._compiled(list(args))
+            self.versions[key] = version
+        return version
 
     def _compiled(self, args: list[Any]) -> Callable[..., Any]:
         """The part for these arguments. The parts before it have run; there is no way back to capture, which would run

@@ -88,35 +88,35 @@ class ExactSizes:
         self.compile_exact = compile_exact
         self.backend = backend
         self.compile_id = events.bus.compile_id
-        self.made: dict[Any, Callable[..., Any]] = {}
+        self.by_sizes: dict[Any, Callable[..., Any]] = {}
         self.lock = fork_safe_lock()
 
     def prepare(self, args: Sequence[Any]) -> Callable[..., Any]:
         """The callable for the sizes of `args`."""
         key = tuple([_layout(arg) for arg in args])
-        found = self.made.get(key)
-        if found is not None:
-            return found
+        call = self.by_sizes.get(key)
+        if call is not None:
+            return call
         return uncaptured(_C.call_locked, self.lock, _C.call_restoring, self._make, key, args)
 
     def _make(self, key: Any, args: Sequence[Any]) -> Callable[..., Any]:
-        found = self.made.get(key)
-        if found is not None:
-            return found
+        call = self.by_sizes.get(key)
+        if call is not None:
+            return call
         with events.bus.compiling(self.compile_id):
-            if len(self.made) >= int(config.exact_sizes_limit):
-                reason = f"the graph was compiled for {len(self.made)} sizes already (config.exact_sizes_limit)"
+            if len(self.by_sizes) >= int(config.exact_sizes_limit):
+                reason = f"the graph was compiled for {len(self.by_sizes)} sizes already (config.exact_sizes_limit)"
                 events.emit("fallback", "backend", reason, backend=self.backend, reason=reason, scope="sizes")
                 return self.gm.forward
             try:
                 with time_limit.preparing(len(self.gm.graph.nodes)):
-                    found = self.compile_exact(args)
+                    call = self.compile_exact(args)
             except time_limit.OutOfTime as late:
                 reason = took_too_long("a graph", late)
                 events.emit("fallback", "backend", reason, backend=self.backend, reason=reason, scope="sizes")
-                found = self.gm.forward
-            self.made[key] = found
-        return found
+                call = self.gm.forward
+            self.by_sizes[key] = call
+        return call
 
     def function(self) -> Callable[..., Any]:
         """The graph as a function."""

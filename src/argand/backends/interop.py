@@ -51,7 +51,7 @@ def argand_for_torch_compile(gm: fx.GraphModule, example_inputs: Sequence[Any], 
 @contextlib.contextmanager
 def _announced(gm: fx.GraphModule, entries: int) -> Iterator[None]:
     """What argand's own capture says of a frame and its graph, of a graph that torch captured."""
-    stack = next((found for node in gm.graph.nodes if (found := user_stack(node))), ())
+    stack = next((frames for node in gm.graph.nodes if (frames := user_stack(node))), ())
     place = stack[0] if stack else UserLine("", 0, "")
     with events.span("torch_compile", "backends", function=place.function):
         events.emit(
@@ -72,10 +72,10 @@ def _torchs_compile_id() -> events.CompileId | None:
     """The id under which torch.compile compiles now: what argand says about its graphs goes by it too."""
     from torch._guards import CompileContext
 
-    found = CompileContext.current_trace_id()
-    if found is None or found.compile_id.frame_id is None or found.compile_id.frame_compile_id is None:
+    theirs = CompileContext.current_trace_id()
+    if theirs is None or theirs.compile_id.frame_id is None or theirs.compile_id.frame_compile_id is None:
         return None
-    return events.CompileId(found.compile_id.frame_id, found.compile_id.frame_compile_id, found.attempt)
+    return events.CompileId(theirs.compile_id.frame_id, theirs.compile_id.frame_compile_id, theirs.attempt)
 
 
 def _sharing(args: tuple[Any, ...]) -> tuple[int, ...]:

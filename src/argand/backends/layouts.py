@@ -48,13 +48,13 @@ def choose_layouts(program: AtenProgram, timer: Timer = time_calls) -> int:
     Returns:
         how many nodes have another layout then.
     """
-    found = [node for node in convolutions(program) if _has_choice(node.meta["device"])]
-    target = target_of(found[0].meta["device"]) if found else None
+    candidates = [node for node in convolutions(program) if _has_choice(node.meta["device"])]
+    target = target_of(candidates[0].meta["device"]) if candidates else None
     if target is None:
         return 0
-    if target.depthwise_innermost and any(map(_is_wide_depthwise, found)):
-        return lay_out(program, found, weights=not target.host_memory)
-    timed = [node for node in found if not _is_loops(node)]
+    if target.depthwise_innermost and any(map(_is_wide_depthwise, candidates)):
+        return lay_out(program, candidates, weights=not target.host_memory)
+    timed = [node for node in candidates if not _is_loops(node)]
     if not _can_time(target, timed):
         return 0
     kinds = Counter(_kind(node) for node in timed)
@@ -74,26 +74,26 @@ def choose_layouts(program: AtenProgram, timer: Timer = time_calls) -> int:
     chosen = times.after < (_GAIN_IN_HOST_MEMORY if host else _GAIN) * before and times.after + _LEAST < before
     events.emit(
         "autotuning", "backend",
-        f"{len(found)} convolutions: {'channels innermost' if chosen else 'as they are'} "
+        f"{len(candidates)} convolutions: {'channels innermost' if chosen else 'as they are'} "
         f"(channels innermost: {times.after:.1f} us; as they are: {before:.1f} us)",
         product="convolutions", chosen="channels innermost" if chosen else "as they are",
         times={"as it is": before, "channels innermost": times.after},
     )  # fmt: skip
     if not chosen:
         return 0
-    return lay_out(program, [node for node in found if _digest(_kind(node)) not in times.slower], weights=not host)
+    return lay_out(program, [node for node in candidates if _digest(_kind(node)) not in times.slower], weights=not host)
 
 
 def _pools(program: AtenProgram) -> float:
     """Microseconds of a CPU's thread that pools take longer row after row than with the channels innermost."""
     aten = torch.ops.aten
-    found = [
+    pools = [
         n for n in program.graph.nodes if n.target in (aten.max_pool2d_with_indices.default, aten.avg_pool2d.default)
     ]
     results = [
-        node.meta["val"] if isinstance(node.meta["val"], torch.Tensor) else node.meta["val"][0] for node in found
+        node.meta["val"] if isinstance(node.meta["val"], torch.Tensor) else node.meta["val"][0] for node in pools
     ]
-    return _POOLED * sum(float(made.numel() * prod(node.args[1])) for made, node in zip(results, found))
+    return _POOLED * sum(float(result.numel() * prod(node.args[1])) for result, node in zip(results, pools))
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,8 +143,8 @@ def _can_time(target: Target, nodes: Sequence[fx.Node]) -> bool:
 def _is_loops(node: fx.Node) -> bool:
     """Whether a convolution, or all that is asked of a gradient, is argand's own once its channels are innermost."""
     target = target_of(node.meta["device"])
-    found = _depthwise(node)
-    if target is None or found is None or not becomes_loops(target, found.dtype, found.shape[2:], True):
+    weight = _depthwise(node)
+    if target is None or weight is None or not becomes_loops(target, weight.dtype, weight.shape[2:], True):
         return False
     return target.depthwise_weights or node.target is torch.ops.aten.convolution.default
 
@@ -208,8 +208,8 @@ def _estimate(node: fx.Node) -> float:
 
 def _products(node: fx.Node) -> float:
     """How many multiplications a convolution takes; its gradients take twice as many."""
-    made, _, weight = _operands(node)
-    return (1.0 if _is_forward(node) else 2.0) * made.numel() * weight.numel() / max(weight.shape[0], 1)
+    result, _, weight = _operands(node)
+    return (1.0 if _is_forward(node) else 2.0) * result.numel() * weight.numel() / max(weight.shape[0], 1)
 
 
 def _is_forward(node: fx.Node) -> bool:
@@ -219,8 +219,8 @@ def _is_forward(node: fx.Node) -> bool:
 def _operands(node: fx.Node) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """The result, the argument, the weight; of a backward, those of its forward."""
     first, second, third = (arg.meta["val"] if isinstance(arg, fx.Node) else None for arg in node.args[:3])
-    made, x, weight = (node.meta["val"], first, second) if _is_forward(node) else (first, second, third)
-    return made, x, weight
+    result, x, weight = (node.meta["val"], first, second) if _is_forward(node) else (first, second, third)
+    return result, x, weight
 
 
 def _times(

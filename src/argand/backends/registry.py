@@ -92,8 +92,8 @@ def lookup_backend(backend: str | Backend) -> Backend:
     place = _BUILTIN.get(backend)
     if place is not None:
         module, attribute = place
-        found: Backend = getattr(importlib.import_module(module), attribute)
-        return found
+        builtin: Backend = getattr(importlib.import_module(module), attribute)
+        return builtin
     user = _registry.user.get(backend)
     if user is not None:
         return user

@@ -72,27 +72,27 @@ class StoredBackwards:
         for of_kind, given, arguments, gradients, program in entry["parts"]:
             if of_kind != kind:
                 continue
-            found = {position: Slot(kind, index) for position, kind, index in gradients}
-            self._parts[given] = StoredPart(list(slots(arguments)), found)
+            slots_by_input = {position: Slot(kind, index) for position, kind, index in gradients}
+            self._parts[given] = StoredPart(list(slots(arguments)), slots_by_input)
             self._kept[given] = program
         self._read = {results: set(slots(held)) for results, held in entry["read"]}
         self._runs: dict[Given, Boxed] = {}
-        self._made: Any = None
+        self._backwards: Any = None
         self._lock = fork_safe_lock()
 
     def of_kind(self, kind: Kind) -> StoredBackwards:
         """The backwards of a kind."""
-        found = self._kinds.get(kind)
-        if found is None:
-            found = self._kinds.setdefault(kind, StoredBackwards(self.entry, kind))
-        return found
+        backwards = self._kinds.get(kind)
+        if backwards is None:
+            backwards = self._kinds.setdefault(kind, StoredBackwards(self.entry, kind))
+        return backwards
 
     def part(self, given: Given) -> Part:
         """What the graph for the results that are `given` reads and gives."""
-        found = self._parts.get(given)
-        if found is None:
-            found = self._parts[given] = self._anew().part(given)
-        return found
+        part = self._parts.get(given)
+        if part is None:
+            part = self._parts[given] = self._anew().part(given)
+        return part
 
     def run(self, given: Given) -> Boxed:
         """The compiled graph for the results that are `given`."""
@@ -131,10 +131,10 @@ class StoredBackwards:
 
     def read_by(self, results: int) -> set[Slot]:
         """What is read when any of the results is differentiated."""
-        found = self._read.get(results)
-        if found is None:
-            found = self._read[results] = self._anew().read_by(results)
-        return found
+        read = self._read.get(results)
+        if read is None:
+            read = self._read[results] = self._anew().read_by(results)
+        return read
 
     def replay(self) -> Callable[..., Any]:
         """The functional graph of the forward, for gradients of gradients."""
@@ -144,11 +144,11 @@ class StoredBackwards:
 
     def _anew(self) -> Any:
         """The backwards as a process that traced the graph has them."""
-        if self._made is None:
+        if self._backwards is None:
             from argand.backends.late_backward import backward_of
 
-            self._made = backward_of(self.entry).of_kind(self._kind)
-        return self._made
+            self._backwards = backward_of(self.entry).of_kind(self._kind)
+        return self._backwards
 
 
 def exact_sizes(graph: Callable[..., Any]) -> Callable[..., Any]:
@@ -157,14 +157,14 @@ def exact_sizes(graph: Callable[..., Any]) -> Callable[..., Any]:
     Arguments:
         graph: of `resolving.run_graph`.
     """
-    made: list[Callable[..., Any]] = []
+    compiled: list[Callable[..., Any]] = []
     lock = fork_safe_lock()
 
     def call(*args: Any) -> Any:
         with lock:
-            if not made:
-                made.append(_compiled_for_sizes(graph))
-        return made[0](*args)
+            if not compiled:
+                compiled.append(_compiled_for_sizes(graph))
+        return compiled[0](*args)
 
     return with_recipe(call, "exact sizes", lambda: (graph,))
 

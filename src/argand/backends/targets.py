@@ -43,9 +43,11 @@ def problem_of(device: torch.device) -> str | None:
 @functools.cache
 def _properties(device: torch.device) -> tuple[int, int]:
     """Multiprocessors, and the shared memory that a program may have."""
-    found = torch.cuda.get_device_properties(device)
-    memory = getattr(found, "shared_memory_per_block_optin", 0) or getattr(found, "shared_memory_per_block", 48 << 10)
-    return int(found.multi_processor_count), int(memory)
+    properties = torch.cuda.get_device_properties(device)
+    memory = getattr(properties, "shared_memory_per_block_optin", 0) or getattr(
+        properties, "shared_memory_per_block", 48 << 10
+    )
+    return int(properties.multi_processor_count), int(memory)
 
 
 def without_target(devices: Iterable[torch.device]) -> set[str]:

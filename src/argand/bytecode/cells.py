@@ -65,16 +65,16 @@ def cell_slots(code: CodeType, instructions: Sequence[Instruction]) -> dict[Inst
     borrowed |= {inst.argval for inst in instructions if inst.opname == "STORE_FAST"} & cells
     if not borrowed:
         return {}
-    found: dict[Instruction, CellSlots] = {}
+    slots: dict[Instruction, CellSlots] = {}
     index = {inst: i for i, inst in enumerate(instructions)}
     todo = [(instructions[0], CellSlots(frozenset(), ()))]
     while todo:
         inst, state = todo.pop()
-        if inst in found:
-            state = found[inst].merged(state)
-            if state == found[inst]:
+        if inst in slots:
+            state = slots[inst].merged(state)
+            if state == slots[inst]:
                 continue
-        found[inst] = state
+        slots[inst] = state
         if inst.handler is not None:
             unwound = state.stack[: inst.handler.depth] + (None,) * (1 + inst.handler.lasti)
             todo.append((inst.handler.target, CellSlots(state.plain, unwound, state.unsure)))
@@ -82,7 +82,7 @@ def cell_slots(code: CodeType, instructions: Sequence[Instruction]) -> dict[Inst
             todo.append((inst.target, _after(inst, state, True, cells)))
         if not inst.is_terminator:
             todo.append((instructions[index[inst] + 1], _after(inst, state, False, cells)))
-    return found
+    return slots
 
 
 def _after(inst: Instruction, state: CellSlots, jump: bool, cells: frozenset[str]) -> CellSlots:

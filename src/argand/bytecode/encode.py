@@ -185,19 +185,19 @@ class Pools:
             for i, known in enumerate(self.consts):
                 self.const_index.setdefault(const_key(known), i)
         key = const_key(value)
-        found = self.const_index.get(key)
-        if found is None:
-            found = self.const_index[key] = len(self.consts)
+        index = self.const_index.get(key)
+        if index is None:
+            index = self.const_index[key] = len(self.consts)
             self.consts.append(value)
-        return found
+        return index
 
     def name(self, name: str) -> int:
         """Index of a name in co_names."""
-        found = self.name_index.get(name)
-        if found is None:
-            found = self.name_index[name] = len(self.names)
+        index = self.name_index.get(name)
+        if index is None:
+            index = self.name_index[name] = len(self.names)
             self.names.append(name)
-        return found
+        return index
 
     def add_locals(self, used: Iterable[str]) -> None:
         """Give each used local a slot, then number all slots."""

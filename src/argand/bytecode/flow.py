@@ -72,16 +72,16 @@ def zero_argument_super_calls(instructions: Sequence[Instruction], code: CodeTyp
     Such a call reads `__class__` and the first argument of its function, which no instruction names. (LOAD_SUPER_ATTR
     names both.) Empty for a function in which it cannot work.
     """
-    found: dict[Instruction, Instruction] = {}
+    calls: dict[Instruction, Instruction] = {}
     if "__class__" not in code.co_freevars or not code.co_argcount:
-        return found
+        return calls
     for i, inst in enumerate(instructions):
         if inst.opname == "LOAD_GLOBAL" and inst.argval == "super" and inst.push_null:
             for pattern in _SUPER_CALLS:
                 call = instructions[i + 1 : i + len(pattern)]
                 if tuple(part.opname for part in call) == pattern[1:] and call[-1].arg == 0:
-                    found.update(dict.fromkeys(call, call[0]))
-    return found
+                    calls.update(dict.fromkeys(call, call[0]))
+    return calls
 
 
 def prologue_length(instructions: Sequence[Instruction]) -> int:

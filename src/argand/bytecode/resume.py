@@ -231,14 +231,14 @@ def _entry(
             entry.append(Instruction("POP_TOP", positions=where))
     names = iter(stack_names)
     for slot, producer in zip(stack_layout, producers):
-        made = where if producer is None or where is None else _on_line(producer.positions, where)
+        at_place = where if producer is None or where is None else _on_line(producer.positions, where)
         if slot is StackSlot.NULL:
             entry.append(Instruction("PUSH_NULL", positions=where))
         elif PY312:
-            entry.append(Instruction("LOAD_FAST_AND_CLEAR", None, next(names), positions=made))
+            entry.append(Instruction("LOAD_FAST_AND_CLEAR", None, next(names), positions=at_place))
         else:
             name = next(names)
-            entry.append(Instruction("LOAD_FAST", None, name, positions=made))
+            entry.append(Instruction("LOAD_FAST", None, name, positions=at_place))
             entry.append(Instruction("DELETE_FAST", None, name, positions=where))
         if slot is StackSlot.HANDLED:
             entry.append(Instruction("PUSH_EXC_INFO", positions=where))
@@ -257,31 +257,31 @@ def _producers(instructions: Sequence[Instruction], target: Instruction) -> list
     """For each slot of the stack at `target`, the last instruction of the expression that left it there."""
     depths = stack_depths(instructions)
     at = next(i for i, inst in enumerate(instructions) if inst is target)
-    found: list[Instruction | None] = [None] * depths[target]
-    open_slots, last = len(found), None
+    producers: list[Instruction | None] = [None] * depths[target]
+    open_slots, last = len(producers), None
     for inst in reversed(instructions[:at]):
         if last is None and inst.positions is not None and inst.positions[2] is not None:
             last = inst
         depth = depths.get(inst)
         while depth is not None and open_slots > depth:
             open_slots -= 1
-            found[open_slots] = last
+            producers[open_slots] = last
             last = None
         if not open_slots:
             break
-    return found
+    return producers
 
 
 def stack_expressions(code: CodeType) -> dict[str, tuple[int, int, int]]:
     """Where (line, first and last column) the expressions are whose values a resume function gets, by parameter."""
-    found = {}
+    places = {}
     for inst in dis.get_instructions(code):
         position = inst.positions
         if inst.opname not in ("LOAD_FAST", "LOAD_FAST_AND_CLEAR") or STACK_PREFIX not in str(inst.argval):
             continue
         if position is not None and position.lineno and position.col_offset is not None and position.end_col_offset:
-            found[str(inst.argval)] = (position.lineno, position.col_offset, position.end_col_offset)
-    return found
+            places[str(inst.argval)] = (position.lineno, position.col_offset, position.end_col_offset)
+    return places
 
 
 def _explicit_super(

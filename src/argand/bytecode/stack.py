@@ -93,9 +93,9 @@ def _depths(instructions: Sequence[Instruction]) -> tuple[dict[Instruction, int]
                 deepest = max(deepest, handler.entry_depth)
                 todo.append((handler.target, handler.entry_depth))
             if inst.target is not None:
-                there = depth + stack_effect(inst, jump=True)
-                deepest = max(deepest, there)
-                todo.append((inst.target, there))
+                at_target = depth + stack_effect(inst, jump=True)
+                deepest = max(deepest, at_target)
+                todo.append((inst.target, at_target))
             if inst.is_terminator:
                 break
             depth += stack_effect(inst)

@@ -29,16 +29,16 @@ def unbound_cell_blocks(
     if not reads:
         return []
     depths = stack_depths(instructions)
-    made: dict[tuple[ExceptionHandler | None, int], ExceptionHandler] = {}
+    handlers: dict[tuple[ExceptionHandler | None, int], ExceptionHandler] = {}
     blocks: list[Instruction] = []
     for inst in reads:
         copy = copies[inst]
         key = copy.handler, depths[inst]
-        if key not in made:
+        if key not in handlers:
             block = _block(copy)
-            made[key] = ExceptionHandler(block[0], depths[inst])
+            handlers[key] = ExceptionHandler(block[0], depths[inst])
             blocks += block
-        copy.handler = made[key]
+        copy.handler = handlers[key]
     return blocks
 
 
@@ -58,6 +58,6 @@ def as_local(exc: BaseException) -> BaseException:
     if type(exc) is not NameError:
         return exc
     text = f"cannot access local variable {exc.name!r} where it is not associated with a value"
-    made = UnboundLocalError(text)
-    made.__context__ = exc.__context__
-    return made.with_traceback(exc.__traceback__)
+    local_error = UnboundLocalError(text)
+    local_error.__context__ = exc.__context__
+    return local_error.with_traceback(exc.__traceback__)

@@ -58,14 +58,14 @@ class StageFacts:
 
     def index_deps(self, index: Expr) -> Deps:
         """The loop variables that an index expression depends on."""
-        found: set[Var] = set()
+        variables: set[Var] = set()
         for var in free_vars(index):
             source = self.indirect.get(var)
             if source is None:
-                found.add(var)
+                variables.add(var)
             else:
-                found |= self.deps[source]
-        return frozenset(found)
+                variables |= self.deps[source]
+        return frozenset(variables)
 
 
 def analyse(body: LoopBody, registers: frozenset[str] = frozenset(), outer: Iterable[Var] = ()) -> StageFacts:
@@ -114,14 +114,14 @@ def _visit(facts: StageFacts, statements: Iterable[Value], mask: Deps, point: De
 
 def _operands(value: Value) -> list[Value | Expr]:
     """Values and index expressions that a statement reads (a block's result stands for the block)."""
-    found: list[Value | Expr] = []
+    operands: list[Value | Expr] = []
     for arg in value.args:
         if isinstance(arg, (Value, Expr)):
-            found.append(arg)
+            operands.append(arg)
         elif isinstance(arg, LoopBlock):
-            found.append(arg.result)
-            found.extend(arg.statements)
-    return found
+            operands.append(arg.result)
+            operands.extend(arg.statements)
+    return operands
 
 
 def is_half(dtype: torch.dtype) -> bool:
@@ -148,9 +148,9 @@ def lane_stride(facts: StageFacts, index: Expr, var: Var, lanes: int) -> Expr | 
         source = facts.indirect.get(other)
         if source is not None and var in facts.deps[source]:
             return None
-    found = coefficient(index, var)
-    if found is not None or not index.has_divmod or lanes == 1:
-        return found
+    step = coefficient(index, var)
+    if step is not None or not index.has_divmod or lanes == 1:
+        return step
     return _piecewise_stride(index, var, lanes)
 
 
@@ -191,7 +191,7 @@ def _divmod_stride(atom: Expr, var: Var, lanes: int) -> Expr | None:
 def separates(facts: StageFacts, index: Expr, var: Var, size: Expr) -> bool:
     """Whether two points that differ in `var` certainly have different values of `index`."""
     count = as_int(size)
-    step = as_int(found) if (found := coefficient(index, var)) is not None else None
+    step = as_int(factor) if (factor := coefficient(index, var)) is not None else None
     if count is None or not step or lane_stride(facts, index, var, 1) is None:
         return False
     reach = abs(step) * count

@@ -93,10 +93,12 @@ def same(
         exact_dtype: dtypes must be equal.
         strides: so must strides.
     """
-    found = compare(expected, actual, float64, tol=tol, equal_nan=equal_nan, exact_dtype=exact_dtype, strides=strides)
-    if found is not None:
-        log.error("Accuracy failed: %s", found)
-    return found is None
+    mismatch = compare(
+        expected, actual, float64, tol=tol, equal_nan=equal_nan, exact_dtype=exact_dtype, strides=strides
+    )
+    if mismatch is not None:
+        log.error("Accuracy failed: %s", mismatch)
+    return mismatch is None
 
 
 def compare(
@@ -145,9 +147,9 @@ def _compare(expected: Any, actual: Any, float64: Any, where: str, rules: _Rules
     if parts.keys() != others.keys():
         return Mismatch(where, "structure", 0.0, f"parts {list(others)}, not {list(parts)}")
     for name, part in parts.items():
-        found = _compare(part, others[name], arbiters.get(name), where + name, rules)
-        if found is not None:
-            return found
+        mismatch = _compare(part, others[name], arbiters.get(name), where + name, rules)
+        if mismatch is not None:
+            return mismatch
     return None
 
 
@@ -207,9 +209,9 @@ def _values(
         arbiter = torch.view_as_real(arbiter.resolve_conj()) if arbiter is not None and arbiter.is_complex() else None
     want, got = expected.double(), actual.double()
     right = _arbiter(arbiter, want, tol)
-    found = _special(want, got, right, rules.equal_nan, where)
-    if found is not None:
-        return found
+    mismatch = _special(want, got, right, rules.equal_nan, where)
+    if mismatch is not None:
+        return mismatch
     normal = torch.isfinite(want) & torch.isfinite(got) & torch.isfinite(right)
     want, got, right = want[normal], got[normal], right[normal]
     if not want.numel():
@@ -261,8 +263,8 @@ def _special(
     for name, test in (("nan", torch.isnan), ("inf", torch.isinf)):
         odd = (test(want) != test(got)) & (test(got) != test(right))
         if bool(odd.any()):
-            made = int((odd & test(got)).sum())
-            said = f"{int(odd.sum())} elements differ in being {name} ({made} of them are {name} when compiled)"
+            odd_in_both = int((odd & test(got)).sum())
+            said = f"{int(odd.sum())} elements differ in being {name} ({odd_in_both} of them are {name} when compiled)"
             return Mismatch(where, name, 0.0, said)
     infinite = torch.isinf(want) & torch.isinf(got) & (want != got)
     return Mismatch(where, "inf", 0.0, "infinities of the other sign") if bool(infinite.any()) else None

@@ -37,9 +37,9 @@ def audited(compiled: Callable[..., Any], original: Callable[..., Any]) -> Calla
     def call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return auditor.run(args, kwargs) if auditor.picks() else compiled(*args, **kwargs)
 
-    made = stand_in(original, call)
-    made.__dict__["auditor"] = auditor
-    return made
+    audited_function = stand_in(original, call)
+    audited_function.__dict__["auditor"] = auditor
+    return audited_function
 
 
 class Auditor:
@@ -87,19 +87,19 @@ class Auditor:
             finally:
                 drew = any(map(_differ, _generators(), before))
                 _set_generators(after)
-            found = self._compare(expected, result, "the result", drew)
-            found = found or self._compare((copied_args, copied_kwargs), (args, kwargs), "the arguments", drew)
-            found = found or self._compare(outer.buffers(), outer.compiled_buffers, "the buffers", drew)
-        if found is not None:
-            self._report(str(found))
+            mismatch = self._compare(expected, result, "the result", drew)
+            mismatch = mismatch or self._compare((copied_args, copied_kwargs), (args, kwargs), "the arguments", drew)
+            mismatch = mismatch or self._compare(outer.buffers(), outer.compiled_buffers, "the buffers", drew)
+        if mismatch is not None:
+            self._report(str(mismatch))
         return result
 
     def _compare(self, expected: Any, actual: Any, what: str, drew: bool) -> Mismatch | None:
         """The difference; values that depend on random numbers of another generator are not compared."""
-        found = accuracy.compare(expected, actual, where=what)
-        if found is not None and found.kind == "value" and drew and not config.fallback_random:
+        mismatch = accuracy.compare(expected, actual, where=what)
+        if mismatch is not None and mismatch.kind == "value" and drew and not config.fallback_random:
             return None
-        return found
+        return mismatch
 
     def _report(self, text: str) -> None:
         self.findings.append(text)
@@ -130,11 +130,11 @@ class _Copier:
         self.kept: list[Any] = []
 
     def copy(self, value: Any) -> Any:
-        found = self.memo.get(id(value))
-        if found is None:
+        twin = self.memo.get(id(value))
+        if twin is None:
             self.kept.append(value)
-            found = self.memo[id(value)] = self._copy(value)
-        return found
+            twin = self.memo[id(value)] = self._copy(value)
+        return twin
 
     def _copy(self, value: Any) -> Any:
         if isinstance(value, torch.nn.Parameter):
@@ -157,9 +157,9 @@ class _Copier:
         storage = self.storages.get(key)
         if storage is None:
             storage = self.storages[key] = value.untyped_storage().clone()
-        made = torch.empty(0, dtype=value.dtype, device=value.device)
-        made.set_(storage, value.storage_offset(), value.shape, value.stride())
-        return made.requires_grad_(value.requires_grad)
+        twin = torch.empty(0, dtype=value.dtype, device=value.device)
+        twin.set_(storage, value.storage_offset(), value.shape, value.stride())
+        return twin.requires_grad_(value.requires_grad)
 
 
 class _Outer:

@@ -83,15 +83,15 @@ def diagram(schedule: Schedule, title: str) -> str:
 
 
 def _boxes(schedule: Schedule) -> list[Box]:
-    made: dict[str, Box] = {}
+    by_value: dict[str, Box] = {}
     boxes: list[Box] = []
 
     def source(name: str) -> Box:
         """What made a buffer last; an input gets a box when it is first needed."""
-        if name not in made:
-            made[name] = Box("value", [name, _layout(schedule.buffers.get(name))], f"{name}: input")
-            boxes.append(made[name])
-        return made[name]
+        if name not in by_value:
+            by_value[name] = Box("value", [name, _layout(schedule.buffers.get(name))], f"{name}: input")
+            boxes.append(by_value[name])
+        return by_value[name]
 
     for step in schedule.steps:
         box = _step(step)
@@ -102,7 +102,7 @@ def _boxes(schedule: Schedule) -> list[Box]:
         box.needs = [(source(names[0]), ", ".join(names)) for names in together.values()]
         boxes.append(box)
         for name in writes:
-            made[name] = box
+            by_value[name] = box
     for position, ref in enumerate(tensor_refs(tuple(schedule.outputs))):
         box = Box("value", [f"output {position}", _layout(schedule.buffers.get(ref.buffer))], f"{ref.buffer}: output")
         box.needs = [(source(ref.buffer), ref.buffer)]

@@ -146,8 +146,8 @@ class DebugDirectory:
 
     def _folder(self) -> Folder | None:
         """What this thread compiles."""
-        found = self.open.get(threading.get_ident())
-        return found[-1] if found else None
+        folders = self.open.get(threading.get_ident())
+        return folders[-1] if folders else None
 
     def _enter(self, event: Event) -> None:
         name = event.data["graph"]

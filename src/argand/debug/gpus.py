@@ -24,8 +24,8 @@ def in_use() -> bool:
 
 def device_of(tensors: Iterable[torch.Tensor]) -> torch.device:
     """The device that a call on these tensors keeps busy: the first GPU among theirs, else the CPU."""
-    found = [tensor.device for tensor in tensors]
-    return next((device for device in found if device.type == "cuda"), torch.device("cpu"))
+    devices = [tensor.device for tensor in tensors]
+    return next((device for device in devices if device.type == "cuda"), torch.device("cpu"))
 
 
 def synchronize() -> None:

@@ -359,7 +359,7 @@ def _handlers() -> list[logging.Handler]:
     formatter = make_formatter()
     stream = _Stream()
     stream.setFormatter(formatter)
-    found: list[logging.Handler] = [stream]
+    handlers: list[logging.Handler] = [stream]
     path = first_env(OUT_ENV)
     if path is not None:
         try:
@@ -368,8 +368,8 @@ def _handlers() -> list[logging.Handler]:
             warnings.warn(f"argand: logs are not written to {path}: {error}", stacklevel=2)
         else:
             file.setFormatter(formatter)
-            found.append(file)
-    return found
+            handlers.append(file)
+    return handlers
 
 
 def make_formatter() -> logging.Formatter:

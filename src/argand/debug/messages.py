@@ -161,9 +161,9 @@ def _titled(title: str) -> Callable[[Event], str]:
 
 
 def _verbose_recompile(event: Event) -> str:
-    made = event.data["recompile"]
-    lines = [f"Recompiling {made.function} ({made.filename}:{made.lineno}), all guards that failed:"]
-    for failure in made.failures:
+    recompile = event.data["recompile"]
+    lines = [f"Recompiling {recompile.function} ({recompile.filename}:{recompile.lineno}), all guards that failed:"]
+    for failure in recompile.failures:
         lines.append(f"  version {failure.version}: {failure}    [{failure.guard}]")
         if failure.where is not None:
             lines.append("    needed by " + str(failure.where).replace("\n", "\n    "))

@@ -98,12 +98,12 @@ class CheckedGraph:
         for number, plan in enumerate(self.launches.steps):
             for name in plan.outputs:
                 last[name] = number
-        found: list[list[tuple[str, TensorRef]]] = [[] for _ in self.launches.steps]
+        complete: list[list[tuple[str, TensorRef]]] = [[] for _ in self.launches.steps]
         for node, ref in self.schedule.values.items():
             uninitialised = "empty" in str(self.nodes[node].target)
             if ref.buffer in last and ref.dtype is None and not uninitialised:
-                found[last[ref.buffer]].append((node, ref))
-        return found
+                complete[last[ref.buffer]].append((node, ref))
+        return complete
 
     def __call__(self, args: list[Any]) -> Any:
         with capture_off():
@@ -138,9 +138,9 @@ class CheckedGraph:
         right = self.right.get(name)
         node = self.nodes[name]
         arbiter = right if isinstance(right, torch.Tensor) else None
-        found = accuracy.compare(expected, actual, arbiter, floor=self._floor(node, expected.dtype))
-        if found is not None:
-            raise NumericsError(kernel, _code(node), found, user_lines(node))
+        mismatch = accuracy.compare(expected, actual, arbiter, floor=self._floor(node, expected.dtype))
+        if mismatch is not None:
+            raise NumericsError(kernel, _code(node), mismatch, user_lines(node))
 
     def _floor(self, node: fx.Node, dtype: torch.dtype) -> float:
         """Rounding errors of what a value is computed from, where that cancels."""

@@ -27,12 +27,12 @@ class _Failures:
 
     def __str__(self) -> str:
         """`x.size()[0] was 2, is now 3, 4, 5, ...`."""
-        found = [detail.partition(", is now ") for detail in self.details]
-        values = [now for before, _, now in found if now and before == found[0][0]]
+        changes = [detail.partition(", is now ") for detail in self.details]
+        values = [now for before, _, now in changes if now and before == changes[0][0]]
         if len(values) < 2:
             return str(self.first)
         shown = ", ".join(values[:6]) + (", ..." if len(values) > 6 else "")
-        return f"{self.first.what} {found[0][0]}, is now {shown}"
+        return f"{self.first.what} {changes[0][0]}, is now {shown}"
 
 
 @dataclass(slots=True)
@@ -93,11 +93,11 @@ class CompileProfiler:
 
     def recompiled(self) -> list[_Recompiled]:
         """The functions that did not fit their compiled code at some call, the most frequent first."""
-        found: dict[str, _Recompiled] = {}
+        by_place: dict[str, _Recompiled] = {}
         for recompile in self.findings.recompiles:
             place = f"{recompile.filename}:{recompile.lineno}"
-            found.setdefault(place, _Recompiled(recompile.function, place)).add(recompile)
-        return sorted(found.values(), key=lambda one: -one.count)
+            by_place.setdefault(place, _Recompiled(recompile.function, place)).add(recompile)
+        return sorted(by_place.values(), key=lambda one: -one.count)
 
     def as_dict(self) -> dict[str, Any]:
         """JSON-able form of the report."""
@@ -130,22 +130,22 @@ class CompileProfiler:
         return "\n".join(lines)
 
     def _breaks(self) -> list[str]:
-        found = counted(self.findings.breaks)
-        if not found:
+        reasons = counted(self.findings.breaks)
+        if not reasons:
             return ["No graph breaks."]
-        lines = [f"{many(len(self.findings.breaks), 'graph break')}, for {many(len(found), 'reason')}:"]
-        for reason, count in found:
+        lines = [f"{many(len(self.findings.breaks), 'graph break')}, for {many(len(reasons), 'reason')}:"]
+        for reason, count in reasons:
             lines.append(f"{count:5d}  {reason.headline}")
             lines += ["       " + line for place in reason.where[-1:] for line in str(place).splitlines()]
             lines += [f"       What to do: {hint}" for hint in reason.hints[:1]]
         return lines
 
     def _recompiles(self) -> list[str]:
-        found = self.recompiled()
-        if not found:
+        functions = self.recompiled()
+        if not functions:
             return ["No recompiles: every call fitted the code that was compiled first."]
         lines = ["These functions were called with something that their compiled code does not fit:"]
-        for one in found:
+        for one in functions:
             lines.append(f"{one.count:5d}  {one.function} ({one.place})")
             for failures in sorted(one.failures.values(), key=lambda item: -item.count):
                 lines.append(f"       {failures.count:5d}  {failures}    [{failures.first.guard}]")

@@ -31,7 +31,7 @@ _DEVICE = re.compile(r"\b([a-z]+):\d+\b")
 
 
 @dataclass(slots=True)
-class Made:
+class CompiledHere:
     """What a rank made of a frame.
 
     Arguments:
@@ -51,7 +51,7 @@ class Made:
     breaks: list[str] = field(default_factory=list)
     recompiles: list[str] = field(default_factory=list)
 
-    def same(self, other: Made) -> bool:
+    def same(self, other: CompiledHere) -> bool:
         """Whether both ranks run the same."""
         return (self.place, self.digest, self.breaks) == (other.place, other.digest, other.breaks)
 
@@ -63,11 +63,11 @@ class Made:
         return "\n".join(parts)
 
 
-def difference(mine: Made, other: Made) -> str:
+def difference(mine: CompiledHere, other: CompiledHere) -> str:
     """What two ranks made differently of the same place, or at the same point of their runs; "" when nothing."""
     if mine.same(other):
         return ""
-    first, second = sorted((mine, other), key=lambda made: made.rank)
+    first, second = sorted((mine, other), key=lambda one: one.rank)
     text = f"ranks {first.rank} and {second.rank} compile differently:\n{first.summary()}\n{second.summary()}"
     if first.place == second.place and first.digest != second.digest:
         pairs = zip([*first.lines, ""], [*second.lines, ""])
@@ -83,7 +83,7 @@ class RankCheck:
     def __init__(self) -> None:
         self.lock = fork_safe_lock()
         self._process = -1
-        self._open: dict[str, Made] = {}
+        self._open: dict[str, CompiledHere] = {}
         self._times: Counter[str] = Counter()
         self._order = 0
         self._store: Any = None
@@ -106,53 +106,53 @@ class RankCheck:
         if event.name == "frame_start":
             data = event.data
             place = f"{data['function']} ({os.path.basename(data['filename'])}:{data['lineno']})"
-            self._open[key] = Made(_rank(), place, key)
-        made = self._open.get(key)
-        if made is None:
+            self._open[key] = CompiledHere(_rank(), place, key)
+        compiled = self._open.get(key)
+        if compiled is None:
             return
         if event.name == "graph" and event.data.get("graph") is not None:
             text = _DEVICE.sub(r"\1", module_text(event.data["graph"]))
-            made.digest = hashlib.sha256(text.encode()).hexdigest()
-            made.lines = [line.partition("  #")[0][:_LINE] for line in text.splitlines()[:_LINES]]
+            compiled.digest = hashlib.sha256(text.encode()).hexdigest()
+            compiled.lines = [line.partition("  #")[0][:_LINE] for line in text.splitlines()[:_LINES]]
         elif event.name == "graph_breaks":
             reason = event.text().splitlines()
-            if reason and reason[0] not in made.breaks:
-                made.breaks.append(reason[0])
+            if reason and reason[0] not in compiled.breaks:
+                compiled.breaks.append(reason[0])
         elif event.name == "recompiles":
-            made.recompiles = [str(reason) for reason in event.data.get("reasons", ())]
+            compiled.recompiles = [str(reason) for reason in event.data.get("reasons", ())]
         elif event.name == "span_end" and event.data.get("span") == "capture_frame":
             self._compare(self._open.pop(key))
 
-    def _compare(self, made: Made) -> None:
-        made.rank = _rank()
-        if made.rank < 0 or not (made.digest or made.breaks):
+    def _compare(self, own: CompiledHere) -> None:
+        own.rank = _rank()
+        if own.rank < 0 or not (own.digest or own.breaks):
             return
-        number = self._times[made.place]
-        self._times[made.place] += 1
-        names = [f"place/{made.place}/{number}"]
+        number = self._times[own.place]
+        self._times[own.place] += 1
+        names = [f"place/{own.place}/{number}"]
         if (
             number == 0
         ):  # a rank may compile again, for sizes that the others have not seen, and then goes on as they do
             names.append(f"order/{self._order}")
             self._order += 1
         for name in names:
-            other = self._first(name, made)
-            text = difference(made, other) if other is not None else ""
+            other = self._first(name, own)
+            text = difference(own, other) if other is not None else ""
             if text:
-                events.emit("rank_difference", "debug", text, rank=made.rank, other=other.rank if other else -1)
+                events.emit("rank_difference", "debug", text, rank=own.rank, other=other.rank if other else -1)
                 warnings.warn(f"argand: {text}", stacklevel=2)
                 return
 
-    def _first(self, name: str, made: Made) -> Made | None:
+    def _first(self, name: str, own: CompiledHere) -> CompiledHere | None:
         """What the first rank to come here made; None when it is this one, or the store does not answer."""
         try:
             distributed: Any = sys.modules["torch.distributed"]
             if self._store is None:
                 store = distributed.distributed_c10d._get_default_store()
                 self._store = distributed.PrefixStore("argand ranks", store)
-            text = json.dumps(asdict(made))
-            found = self._store.compare_set(name, "", text).decode()
-            return None if found == text else Made(**json.loads(found))
+            text = json.dumps(asdict(own))
+            stored = self._store.compare_set(name, "", text).decode()
+            return None if stored == text else CompiledHere(**json.loads(stored))
         except Exception as error:  # the rank that keeps the store is gone, say: the program will hear of it
             events.emit("rank_check", "debug", f"ranks cannot be compared: {error}")
             return None

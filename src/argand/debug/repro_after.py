@@ -154,14 +154,14 @@ def check_results(program: Program, check: BackendCheck) -> None:
     outcome = attempt(check, program, limits())
     if not outcome.failed or (not outcome.data and fails_eagerly(check, program, limits(), outcome)):
         return
-    found = _minify(program, check, outcome, outcome)
+    remedy = _minify(program, check, outcome, outcome)
     error: ArgandError
     if outcome.data:
         data = outcome.data
         mismatch = Mismatch(*(data[name] for name in ("where", "kind", "size", "text")))
-        error = AccuracyError(mismatch, str(data["output"]), remedy=found)
+        error = AccuracyError(mismatch, str(data["output"]), remedy=remedy)
     else:
-        error = ChildFailure(f"the compiled graph {outcome}", remedy=found)
+        error = ChildFailure(f"the compiled graph {outcome}", remedy=remedy)
     raise error
 
 
@@ -187,8 +187,8 @@ def _handle(program: Program, check: BackendCheck, error: Exception) -> None:
     if not getattr(error, "argand_minified", False):
         with contextlib.suppress(AttributeError):
             error.argand_minified = True  # type: ignore[attr-defined]
-        found = _minify(program, check, outcome_of(error, "compile"))
-        error.add_note(found)
+        note = _minify(program, check, outcome_of(error, "compile"))
+        error.add_note(note)
 
 
 def _handle_running(program: Program, check: BackendCheck, error: Exception) -> None:
@@ -221,18 +221,18 @@ def _minify(
             if int(config.repro_level) == 1:
                 writer.launcher(program)
                 copy_to_base(writer.repro(program))
-                return _found(directory, "The graph that fails is in")
+                return _place_note(directory, "The graph that fails is in")
             search_in(directory, program, check, wanted, outcome=in_child)
-            return _found(directory, "The smallest graph that fails so is in")
+            return _place_note(directory, "The smallest graph that fails so is in")
     except NotReproduced as error:
         print(f"argand: {error}", file=sys.stderr)
-        return _found(directory, "The graph that fails (it could not be made smaller) is in")
+        return _place_note(directory, "The graph that fails (it could not be made smaller) is in")
     except Exception as error:  # the program's own error is what the user must see
         print(f"argand: the minifier failed: {type(error).__name__}: {error}", file=sys.stderr)
-        return _found(directory, "What the minifier wrote before it failed is in")
+        return _place_note(directory, "What the minifier wrote before it failed is in")
 
 
-def _found(directory: Path, text: str) -> str:
+def _place_note(directory: Path, text: str) -> str:
     print(directory, file=sys.stderr, flush=True)
     repro = directory / "repro.py"
     return f"{text} {repro if repro.exists() else directory}"

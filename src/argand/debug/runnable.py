@@ -80,13 +80,13 @@ def runnable_text(program: AtenProgram, title: str, saved: Sequence[str] = ()) -
 
 def constants_to_save(program: AtenProgram, limit: int) -> dict[str, torch.Tensor]:
     """The graph's constants that are too large for the text, as far as `limit` bytes reach."""
-    found: dict[str, torch.Tensor] = {}
+    saved: dict[str, torch.Tensor] = {}
     for name, tensor in program.constants.items():
         size = tensor.numel() * tensor.element_size()
         if not _is_inline(tensor) and size <= limit:
-            found[name] = tensor.detach()
+            saved[name] = tensor.detach()
             limit -= size
-    return found
+    return saved
 
 
 def _module(program: AtenProgram) -> tuple[str, dict[str, Any]]:
@@ -144,13 +144,13 @@ def _example_inputs(program: AtenProgram) -> list[str]:
 def _input(node: fx.Node, spec: InputSpec, hints: Mapping[str, Any]) -> str:
     if spec.kind == "scalar" or spec.name in hints:
         return spec.name
-    made = spec.spec
-    size: Sequence[Any] = made.size
-    stride: Sequence[Any] = made.stride
+    tensor = spec.spec
+    size: Sequence[Any] = tensor.size
+    stride: Sequence[Any] = tensor.stride
     value = node.meta.get("val")
     if isinstance(value, SymbolicTensor):  # the sizes of `spec` are those of one trace
         size, stride = value.shape, value.strides
-    return f'rand_strided({_dims(size)}, {_dims(stride)}, {made.dtype}, "{made.device}")'
+    return f'rand_strided({_dims(size)}, {_dims(stride)}, {tensor.dtype}, "{tensor.device}")'
 
 
 def _dims(dims: Sequence[Any]) -> str:
@@ -165,8 +165,8 @@ def load_constants(script: str, name: str) -> dict[str, torch.Tensor]:
     """The constants that lie beside a script."""
     path = Path(script).resolve().parent / name
     with open(files.open_file(path, 1 << 40, own=False), "rb") as stream:
-        found: dict[str, torch.Tensor] = torch.load(stream, weights_only=True)
-    return found
+        constants: dict[str, torch.Tensor] = torch.load(stream, weights_only=True)
+    return constants
 
 
 def run(module: torch.nn.Module, args: Sequence[Any], backend: str = "native") -> tuple[Any, ...]:
@@ -176,11 +176,11 @@ def run(module: torch.nn.Module, args: Sequence[Any], backend: str = "native") -
     with torch.no_grad():
         wanted = module(*args)
         torch.manual_seed(0)
-        found: tuple[Any, ...] = argand.compile(module, backend=backend, fullgraph=True)(*args)
-    print(f"backend {backend!r}, {len(found)} results")
-    for position, (want, got) in enumerate(zip(wanted, found)):
+        results: tuple[Any, ...] = argand.compile(module, backend=backend, fullgraph=True)(*args)
+    print(f"backend {backend!r}, {len(results)} results")
+    for position, (want, got) in enumerate(zip(wanted, results)):
         print(f"  {position}: {_described(got)}{_difference(want, got)}")
-    return found
+    return results
 
 
 def _described(value: Any) -> str:

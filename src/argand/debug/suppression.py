@@ -13,7 +13,7 @@ from argand.events import Event, bus
 class Suppressed:
     """Errors that were suppressed, by function and text; counts of each."""
 
-    found: dict[tuple[str, str], int] = field(default_factory=dict)
+    counts: dict[tuple[str, str], int] = field(default_factory=dict)
     installed: bool = False
 
     def install(self) -> None:
@@ -26,16 +26,16 @@ class Suppressed:
     def take(self, event: Event) -> None:
         """The sink."""
         key = (str(event.data.get("function", "")), event.text())
-        self.found[key] = self.found.get(key, 0) + 1
+        self.counts[key] = self.counts.get(key, 0) + 1
 
     def text(self) -> str:
         """The summary; "" when nothing was suppressed."""
-        if not self.found:
+        if not self.counts:
             return ""
-        functions = len({function for function, _ in self.found})
+        functions = len({function for function, _ in self.counts})
         said = "1 function runs" if functions == 1 else f"{functions} functions run"
         lines = [f"argand: {said} eagerly, because suppress_errors hides what went wrong:"]
-        for (function, cause), count in self.found.items():
+        for (function, cause), count in self.counts.items():
             first = " ".join([line.strip() for line in cause.splitlines() if line.strip()][:2])
             more = f" ({count} times)" if count > 1 else ""
             lines.append(f"  {function}: {first}{more}")

@@ -53,14 +53,14 @@ def clone_strided(value: torch.Tensor, device: torch.device | None = None) -> to
     """A leaf with memory of its own (on another device, if one is named), the same values and the same strides."""
     plain = value.detach()
     if plain.layout is not torch.strided or plain.device.type == "meta" or not plain.numel():
-        made = plain.clone() if device is None else plain.clone().to(device)
+        copied = plain.clone() if device is None else plain.clone().to(device)
     else:
         extent = 1 + sum((n - 1) * s for n, s in zip(plain.shape, plain.stride()))
-        made = plain.new_empty(extent, device=device).as_strided(plain.shape, plain.stride())
-        fill(made, plain)
+        copied = plain.new_empty(extent, device=device).as_strided(plain.shape, plain.stride())
+        fill(copied, plain)
     if isinstance(value, torch.nn.Parameter):
-        return torch.nn.Parameter(made, requires_grad=value.requires_grad)
-    return made.requires_grad_(value.requires_grad)
+        return torch.nn.Parameter(copied, requires_grad=value.requires_grad)
+    return copied.requires_grad_(value.requires_grad)
 
 
 def fill(target: torch.Tensor, source: torch.Tensor) -> None:

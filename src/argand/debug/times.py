@@ -46,17 +46,17 @@ def stages() -> list[StageTimes]:
     inner: dict[SpanPath, float] = {}
     for path, seconds in taken.items():
         inner[path[:-1]] = inner.get(path[:-1], 0.0) + sum(seconds)
-    found: list[StageTimes] = []
+    rows: list[StageTimes] = []
 
     def below(parent: SpanPath) -> None:
         for path, seconds in taken.items():
             if path[:-1] == parent:
                 if seconds:
-                    found.append(StageTimes(path, seconds, max(sum(seconds) - inner.get(path, 0.0), 0.0)))
+                    rows.append(StageTimes(path, seconds, max(sum(seconds) - inner.get(path, 0.0), 0.0)))
                 below(path)
 
     below(())
-    return found
+    return rows
 
 
 def compile_times(repr: str = "str", aggregate: bool = False) -> Any:
@@ -78,7 +78,7 @@ def compile_times(repr: str = "str", aggregate: bool = False) -> Any:
     rows = stages()
     if repr == "dict":
         dicts = [row.as_dict() for row in rows]
-        return [{k: v for k, v in made.items() if k != "seconds"} for made in dicts] if aggregate else dicts
+        return [{k: v for k, v in row.items() if k != "seconds"} for row in dicts] if aggregate else dicts
     if repr == "csv":
         header = ["stage", "count", "total", "own"] + ([] if aggregate else ["seconds"])
         return header, [_cells(row, aggregate) for row in rows]
@@ -87,11 +87,11 @@ def compile_times(repr: str = "str", aggregate: bool = False) -> Any:
 
 def by_name(rows: list[StageTimes]) -> list[tuple[str, int, float]]:
     """(stage, count, own seconds) of every stage, wherever it ran, the most expensive first."""
-    found: dict[str, tuple[int, float]] = {}
+    totals: dict[str, tuple[int, float]] = {}
     for row in rows:
-        count, own = found.get(row.path[-1], (0, 0.0))
-        found[row.path[-1]] = (count + len(row.seconds), own + row.own)
-    return sorted(((name, count, own) for name, (count, own) in found.items()), key=lambda item: -item[2])
+        count, own = totals.get(row.path[-1], (0, 0.0))
+        totals[row.path[-1]] = (count + len(row.seconds), own + row.own)
+    return sorted(((name, count, own) for name, (count, own) in totals.items()), key=lambda item: -item[2])
 
 
 def _flat_table(rows: list[StageTimes]) -> str:

@@ -96,10 +96,10 @@ def run_backward(outputs: Sequence[Any], *args: Any, **kwargs: Any) -> Any:
     sketch = _sketch(outputs, args)
     small = entries.small.get(sketch)
     if small is not None:
-        found = engine(outputs, *args, **kwargs)
+        results = engine(outputs, *args, **kwargs)
         if time.perf_counter() - began > _MUCH * small:  # another backward that begins in the same way
             entries.small.pop(sketch, None)
-        return found
+        return results
     if entries.is_vain(sketch) or _is_others(outputs, args, kwargs):
         return engine(outputs, *args, **kwargs)
     grads, keep, create, inputs = args[:4]
@@ -128,13 +128,13 @@ def run_backward(outputs: Sequence[Any], *args: Any, **kwargs: Any) -> Any:
         return _record(structure, engine, outputs, args, kwargs)
     compiled = functools.partial(entries.run, entry, backend)
     try:
-        found = uncaptured(replay, structure, entry.recorded, compiled, outputs, grads, keep, engine)
+        results = uncaptured(replay, structure, entry.recorded, compiled, outputs, grads, keep, engine)
     except Varied:
         entry.recorded = None
         raise
     _finish(entry, gpu)
     entry.trial.took(time.perf_counter() - began, ours=True)
-    return found
+    return results
 
 
 def _sketch(outputs: Sequence[Any], args: tuple[Any, ...]) -> Any:
@@ -177,14 +177,14 @@ def _timed(
 ) -> Any:
     """Run the engine, for which this may be a trial."""
     began = time.perf_counter()
-    found = engine(outputs, *args, **kwargs)
+    results = engine(outputs, *args, **kwargs)
     if entry.recorded is not None:
         _finish(entry, gpu)
         entry.trial.took(time.perf_counter() - began, ours=False)
         if entry.trial.engine_is_faster:
             entries.tell_once("a backward is so small that the engine is faster than reading its structure")
             entries.small[sketch] = min(entry.trial.engines)
-    return found
+    return results
 
 
 def _is_others(outputs: Sequence[Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
@@ -249,7 +249,7 @@ def _record(
     recorder.listen()
     try:
         with recorder:
-            found = engine(outputs, *args, **kwargs)
+            results = engine(outputs, *args, **kwargs)
     finally:
         recorder.stop()
     with events.bus.compiling(compile_id):
@@ -261,4 +261,4 @@ def _record(
         else:
             entries.keep(key, structure, recorded, compile_id)
             events.emit("compiled_autograd_graph", "engine", recorded.text)
-    return found
+    return results

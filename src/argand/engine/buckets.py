@@ -70,10 +70,10 @@ def sent_bucket(
     for number, terms in parts:
         parameter = parameters[number]
         if not terms:
-            made = call(
+            part = call(
                 aten.zeros.default, ([parameter.numel()],), {"dtype": parameter.dtype, "device": parameter.device}
             )
-            flat.append(made)
+            flat.append(part)
             continue
         total = terms[0] if len(terms) == 1 else call(aten.add.Tensor, (terms[0], terms[1]))
         scaled = call(aten.mul.Tensor, (total, 1.0 / group.size()))

@@ -154,8 +154,8 @@ class Entries:
         form = self._forms[structure.form()]
         if recorded is not None and form.frame is None:
             form.frame = next_frame_id()
-        made = None if recorded is None else next(form.compiles)
-        self._entries[key] = Entry(recorded, CompileId(form.frame, made, 0, form.number))
+        compile_number = None if recorded is None else next(form.compiles)
+        self._entries[key] = Entry(recorded, CompileId(form.frame, compile_number, 0, form.number))
 
     def run(self, entry: Entry, backend: str | Backend, number: int, inputs: list[torch.Tensor]) -> list[torch.Tensor]:
         """What the graph of an interval returns, compiled when this is asked for the first time.

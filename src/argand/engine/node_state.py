@@ -65,14 +65,14 @@ class Reader:
         first = len(saved)
         for name, raw in self.tensors:
             _check_unhooked(getattr(node, raw))
-            found = getattr(node, name)
-            if isinstance(found, (list, tuple)):
-                facts.append(tuple([one is not None for one in found]))
-                saved += [one for one in found if one is not None]
+            value = getattr(node, name)
+            if isinstance(value, (list, tuple)):
+                facts.append(tuple([one is not None for one in value]))
+                saved += [one for one in value if one is not None]
             else:
-                facts.append(found is not None)
-                if found is not None:
-                    saved.append(found)
+                facts.append(value is not None)
+                if value is not None:
+                    saved.append(value)
         return (*facts, *tensor_facts(saved[first:]))
 
 

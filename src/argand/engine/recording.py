@@ -51,7 +51,7 @@ class Interval:
         graph: of `inputs`; returns `outputs`.
         leaves: the nodes that accumulate a value (None: no gradient), in the engine's order.
         call: the opaque node that runs then, and the gradients that it is given; None at the end.
-        made: which gradients it gives, with their sizes and strides.
+        layouts: which gradients it gives, with their sizes and strides.
         final: outputs that nothing but its leaves needs.
         reduced: (reduction, bucket, value) of what has been received.
     """
@@ -61,7 +61,7 @@ class Interval:
     outputs: list[Value]
     leaves: list[tuple[int, Value | None]]
     call: tuple[int, list[Value | None]] | None = None
-    made: dict[int, tuple[tuple[int, ...], tuple[int, ...]]] = field(default_factory=dict)
+    layouts: dict[int, tuple[tuple[int, ...], tuple[int, ...]]] = field(default_factory=dict)
     final: frozenset[Value] = frozenset()
     reduced: list[tuple[int, int, Value]] = field(default_factory=list)
 
@@ -205,16 +205,16 @@ class Recorder(compat.DispatchMode):
         computed: list[Any] = []
         self._probed = computed
         try:
-            made = node(*[None] * count)
+            results = node(*[None] * count)
         except Exception as error:
             self._refuse(f"{self._name(at)} cannot run without a gradient: {type(error).__name__}")
         finally:
             self._probed = None
-        if computed or any(one is not None for one in (made if isinstance(made, tuple) else (made,))):
+        if computed or any(one is not None for one in (results if isinstance(results, tuple) else (results,))):
             self._refuse(f"{self._name(at)} computes without a gradient")
 
-    def _ended(self, at: int, made: tuple[torch.Tensor | None, ...], grads: tuple[torch.Tensor | None, ...]) -> None:
-        for one, (to, number) in zip(made, self._structure.nodes[at].next_functions):
+    def _ended(self, at: int, results: tuple[torch.Tensor | None, ...], grads: tuple[torch.Tensor | None, ...]) -> None:
+        for one, (to, number) in zip(results, self._structure.nodes[at].next_functions):
             place = self._places.get(id(to))
             if one is not None and place is not None:
                 value = self._lookup(one)
@@ -293,17 +293,19 @@ class Recorder(compat.DispatchMode):
         for number, grad in enumerate(grads):
             if grad is not None:
                 tensor_fact(grad)
-                called.made[number] = (tuple(grad.shape), grad.stride())
+                called.layouts[number] = (tuple(grad.shape), grad.stride())
                 self._known[grad] = ("made", at, number)
         self._at = at
         self._passes_nothing(at, self._structure.nodes[at], len(grads))
 
-    def _has_made(self, at: int, made: tuple[torch.Tensor | None, ...], grads: tuple[torch.Tensor | None, ...]) -> None:
+    def _has_made(
+        self, at: int, results: tuple[torch.Tensor | None, ...], grads: tuple[torch.Tensor | None, ...]
+    ) -> None:
         called = self._intervals[-1]
-        for number, (one, (to, place)) in enumerate(zip(made, self._structure.nodes[at].next_functions)):
+        for number, (one, (to, place)) in enumerate(zip(results, self._structure.nodes[at].next_functions)):
             if one is not None and id(to) in self._places:
                 tensor_fact(one)
-                called.made[number] = (tuple(one.shape), one.stride())
+                called.layouts[number] = (tuple(one.shape), one.stride())
                 self._give((self._places[id(to)], place), ("made", at, number))
         self._receive()
         self._begin_interval()
@@ -351,9 +353,9 @@ class Recorder(compat.DispatchMode):
         return value
 
     def _lookup(self, tensor: torch.Tensor) -> Value:
-        found: Value | None = self._known.get(tensor)
-        if found is not None:
-            return found
+        known: Value | None = self._known.get(tensor)
+        if known is not None:
+            return known
         for at in self._structure.saved[self._at]:
             if _is_same(self._structure.tensors[at], tensor):
                 return ("saved", at)
@@ -365,14 +367,14 @@ class Recorder(compat.DispatchMode):
         if value[0] == "out" and value[1] == len(self._intervals) - 1:
             node: fx.Node = value[2]
             return node
-        found = self._placeholders.get(value)
-        if found is None:
+        placeholder = self._placeholders.get(value)
+        if placeholder is None:
             first = next(iter(self._graph.nodes), None)
             name = "_".join(map(str, value))
             with self._graph.inserting_before(first) if first is not None else contextlib.nullcontext():
-                found = self._placeholders[value] = self._graph.placeholder(name)
+                placeholder = self._placeholders[value] = self._graph.placeholder(name)
             self._intervals[-1].inputs.insert(0, value)
-        return found
+        return placeholder
 
     # ------------------------------------------------------------------ what comes of it
 

@@ -59,8 +59,8 @@ class Reducer:
 
     def parameters(self) -> list[torch.Tensor]:
         """Of the module."""
-        found: list[torch.Tensor] = self.ddp()._module_parameters
-        return found
+        parameters: list[torch.Tensor] = self.ddp()._module_parameters
+        return parameters
 
     def answer(self, bucket: Any) -> Any:
         """The communication hook: a future of the reduced bucket."""
@@ -91,13 +91,13 @@ class Reducer:
         if self._layout is None or self._layout[0] != state:
             parameters = self.parameters()
             numbers = {id(parameter): number for number, parameter in enumerate(parameters)}
-            found = []
+            buckets = []
             for one in ddp.reducer._get_zeros_like_grad_buckets():
                 members = [numbers[id(parameter)] for parameter in one.parameters()]
                 if one.buffer().numel() != sum(parameters[number].numel() for number in members):
                     raise NotRecorded("a bucket of DistributedDataParallel is laid out in another way")
-                found.append(Bucket(members, one.buffer().dtype))
-            self._layout = (state, found)
+                buckets.append(Bucket(members, one.buffer().dtype))
+            self._layout = (state, buckets)
         return self._layout[1]
 
     def sends_soon(self) -> bool:
@@ -179,12 +179,12 @@ class _Known:
 
     def of(self, parameter: torch.Tensor) -> Reducer | None:
         """The reducer whose hook is on a parameter's node."""
-        found: Reducer | None = self.by_parameter.get(parameter)
-        if parameter not in self.by_parameter or (found is not None and found.ddp() is None):
+        reducer: Reducer | None = self.by_parameter.get(parameter)
+        if parameter not in self.by_parameter or (reducer is not None and reducer.ddp() is None):
             self.by_parameter[parameter] = None
             self._search()
-            found = self.by_parameter[parameter]
-        return found
+            reducer = self.by_parameter[parameter]
+        return reducer
 
     def _search(self) -> None:
         """Nobody tells of modules under DistributedDataParallel that were made before one asks."""
@@ -246,7 +246,7 @@ def reductions_of(
         reduced: per node that accumulates a gradient, the reducer whose hook is on it.
         leaves: their leaves.
     """
-    found: list[Reduction] = []
+    reductions: list[Reduction] = []
     others: list[Reduction] = []
     for reducer in {id(one): one for one in reduced.values()}.values():
         if reducer.why_not() and not reducer.sends_soon():
@@ -263,8 +263,8 @@ def reductions_of(
         if reducer.sends_soon():
             others.append(Reduction(reducer, buckets, members, [None] * len(parameters)))
         elif not (hooked or odd):
-            found.append(Reduction(reducer, buckets, members, old))
-    return found, others
+            reductions.append(Reduction(reducer, buckets, members, old))
+    return reductions, others
 
 
 def _is_reached(reducer: Reducer, nodes: Sequence[Any]) -> bool:

@@ -57,9 +57,9 @@ class _Delivered(torch.autograd.Function):
         # Nobody else holds them: the engine may take them as they are.
         gradients = ctx.gradients
         del ctx.gradients
-        found = (None, *gradients)
+        handed = (None, *gradients)
         gradients.clear()
-        return found
+        return handed
 
 
 class _Between(torch.autograd.Function):
@@ -200,29 +200,29 @@ class _Calls:
         grads = [None if value is None else self.values[value] for value in wanted]
         if at in self.structure.formulas:
             seen = self._watched(node, grads)
-            made = {number: grad for number, grad in enumerate(seen) if grad is not None}
+            by_number = {number: grad for number, grad in enumerate(seen) if grad is not None}
         else:
-            made = self._made(at, node, grads)
+            by_number = self._opaque_gradients(at, node, grads)
         del grads
-        if made.keys() != interval.made.keys():
+        if by_number.keys() != interval.layouts.keys():
             raise Varied(
                 f"argand: {node.name()} gave gradients to other inputs than when compiled autograd recorded this "
                 "backward. From now on the engine runs it."
             )
-        for number, (size, stride) in interval.made.items():
-            self.values["made", at, number] = _laid_out(made.pop(number), size, stride)
+        for number, (size, stride) in interval.layouts.items():
+            self.values["made", at, number] = _laid_out(by_number.pop(number), size, stride)
 
-    def _made(self, at: int, node: Any, grads: list[Any]) -> dict[int, Any]:
+    def _opaque_gradients(self, at: int, node: Any, grads: list[Any]) -> dict[int, Any]:
         """What an opaque node gives, where it is wanted."""
         run = {id(one) for one in self.structure.nodes}
         edges = [(number, *edge) for number, edge in enumerate(node.next_functions) if id(edge[0]) in run]
         if at in self.structure.watched:
-            found: Sequence[Any] = _directly(node, self._watched(node, grads), edges)
+            results: Sequence[Any] = _directly(node, self._watched(node, grads), edges)
         elif self.structure.opaque[at]:
-            found = self._by_engine(node, grads, edges)
+            results = self._by_engine(node, grads, edges)
         else:
-            found = _directly(node, grads, edges)
-        return {number: grad for (number, _, _), grad in zip(edges, found) if grad is not None}
+            results = _directly(node, grads, edges)
+        return {number: grad for (number, _, _), grad in zip(edges, results) if grad is not None}
 
     def _watched(self, node: Any, grads: list[Any]) -> list[Any]:
         """What hooks of the tensors that a node made leave of their gradients: the engine stops before the node."""
@@ -236,25 +236,25 @@ class _Calls:
         given = [(GradientEdge(node, number), grad) for number, grad in enumerate(grads) if grad is not None]
         wanted = tuple([GradientEdge(to, place) for _, to, place in edges])
         behind, grads = zip(*given)  # type: ignore[assignment]
-        found: Sequence[Any] = self.run(
+        results: Sequence[Any] = self.run(
             behind, grads, True, False, wanted, allow_unreachable=True, accumulate_grad=False
         )
-        return found
+        return results
 
 
 def _directly(node: Any, grads: list[Any], edges: list[tuple[int, Any, int]]) -> list[Any]:
     """What a node gives that has no hooks, where it is wanted."""
     function = isinstance(node, torch._C._FunctionBase)
-    made = node.apply(*grads) if function else node(*grads)
-    made = made if isinstance(made, tuple) else (made,)
+    results = node.apply(*grads) if function else node(*grads)
+    results = results if isinstance(results, tuple) else (results,)
     if function:  # gives something for all arguments
-        made = tuple([made[at] for at, needed in enumerate(node.needs_input_grad) if needed])
+        results = tuple([results[at] for at, needed in enumerate(node.needs_input_grad) if needed])
         joined = [number for number, (to, _) in enumerate(node.next_functions) if to is not None]
-        if len(made) != len(joined):
-            raise RuntimeError(f"argand: {node.name()} gave {len(made)} gradients, not {len(joined)}")
-        given = dict(zip(joined, made))
+        if len(results) != len(joined):
+            raise RuntimeError(f"argand: {node.name()} gave {len(results)} gradients, not {len(joined)}")
+        given = dict(zip(joined, results))
     else:
-        given = dict(enumerate(made))
+        given = dict(enumerate(results))
     return [_fitting(given[number], to._input_metadata[place]) for number, to, place in edges]
 
 
@@ -303,8 +303,8 @@ def _deliveries(gradients: list[Any], leaves: list[torch.Tensor], ordered: bool)
     with torch.enable_grad():
         if not ordered:
             return (_Delivered.apply(gradients, *leaves),)
-        found = [_Delivered.apply([gradients.pop()], leaf) for leaf in reversed(leaves)]
-        return tuple(found)
+        delivered = [_Delivered.apply([gradients.pop()], leaf) for leaf in reversed(leaves)]
+        return tuple(delivered)
 
 
 class _Silent:
@@ -321,7 +321,7 @@ class _Silent:
 @contextlib.contextmanager
 def _silent(structure: Structure) -> Iterator[None]:
     """Hooks, and backwards of the program's functions, are not called in this thread."""
-    hooks: list[Any] = [one for found in structure.opaque.values() for one in found]
+    hooks: list[Any] = [one for on_node in structure.opaque.values() for one in on_node]
     for leaf in structure.leaves.values():
         hooks += [one for one in (leaf._backward_hooks, leaf._post_accumulate_grad_hooks) if one]
     functions = [structure.nodes[at] for at in structure.opaque]

@@ -85,7 +85,7 @@ def structure_of(
         NotRecorded: the engine has to run this.
         RuntimeError: it would raise one.
     """
-    found = Structure((), [], [], [], {}, ends=ends)
+    structure = Structure((), [], [], [], {}, ends=ends)
     place: dict[int, int] = {}
     facts: list[Any] = []
     way = Way(roots, ends) if ends else None
@@ -96,7 +96,7 @@ def structure_of(
         at = place.get(id(node))
         if at is None:
             at = place[id(node)] = len(place)
-            found.nodes.append(node)
+            structure.nodes.append(node)
         return at
 
     for root, grad in zip(roots, grads):
@@ -106,55 +106,55 @@ def structure_of(
         if at is None:
             raise NotRecorded("what is differentiated does not lead to where gradients are wanted")
         facts.append((at, root.output_nr, tensor_fact(grad)))
-    for node in found.nodes:  # grows
-        first = len(found.tensors)
+    for node in structure.nodes:  # grows
+        first = len(structure.tensors)
         at = place[id(node)]
         if returned and way is not None and id(node) not in way.runs:
             _check_captured(node, hooks)
-            found.captured.add(at)
+            structure.captured.add(at)
         else:
-            facts.append(_node_facts(found, at, node, hooks))
+            facts.append(_node_facts(structure, at, node, hooks))
             facts.append(tuple([(placed(to), nr) for to, nr in node.next_functions]))
-        facts.append(_received(found, node))
-        found.saved.append(range(first, len(found.tensors)))
+        facts.append(_received(structure, node))
+        structure.saved.append(range(first, len(structure.tensors)))
     if returned:
         asked = [(place.get(id(edge.node)), edge.output_nr) for edge in ends]
-        found.returned = [None if at is None else (at, number) for at, number in asked]
-        facts.append(tuple(found.returned))
-    facts += _facts_of_all(found)
-    found.key = tuple(facts)
-    return found
+        structure.returned = [None if at is None else (at, number) for at, number in asked]
+        facts.append(tuple(structure.returned))
+    facts += _facts_of_all(structure)
+    structure.key = tuple(facts)
+    return structure
 
 
-def _node_facts(found: Structure, at: int, node: Any, hooks: NodeLayout) -> Any:
+def _node_facts(structure: Structure, at: int, node: Any, hooks: NodeLayout) -> Any:
     """What is known of a node that runs, beyond the nodes after it."""
     edges = node.next_functions
     leaf = getattr(node, "variable", None) if not edges else None
     hooked = not hooks.unhooked(node)
     if leaf is not None:
         if hooked:
-            _read_reducer(found, at, node, hooks, leaf)
-        return _leaf_facts(found, at, leaf)
+            _read_reducer(structure, at, node, hooks, leaf)
+        return _leaf_facts(structure, at, leaf)
     on_node = _hooks_on(node, hooks) if hooked else []
     around = bool(on_node) and hooks.runs_hooks(node)
     ours = isinstance(node, torch._C._FunctionBase)
     reading = None if around or (on_node and ours) else reading_of(node)
-    if found.ends and is_own(node):
+    if structure.ends and is_own(node):
         raise NotRecorded("results of a compiled graph hang apart, and gradients of some inputs only are wanted")
     if reading is None:
         check_opaque(node)
     if around:
         _check_targets(node, edges, hooks)
     elif on_node:
-        found.watched.add(at)
+        structure.watched.add(at)
     if reading is None or on_node:
-        found.opaque[at] = on_node
+        structure.opaque[at] = on_node
     if reading is None:
         return (type(node), "opaque")
     if on_node:
-        found.formulas.add(at)
+        structure.formulas.add(at)
     _check_edges(node, edges)
-    return (type(node), bool(on_node), reading(node, found.tensors))
+    return (type(node), bool(on_node), reading(node, structure.tensors))
 
 
 class Way:
@@ -197,24 +197,24 @@ def _check_captured(node: Any, hooks: NodeLayout) -> None:
         raise NotRecorded("somebody looks at a gradient that is given back")
 
 
-def _facts_of_all(found: Structure) -> list[Any]:
+def _facts_of_all(structure: Structure) -> list[Any]:
     """What the key holds beyond single nodes: reductions, and the order of nodes where that matters."""
     facts: list[Any] = []
-    if found.gpu is not None and (found.opaque or found.ends or found.reduced):
+    if structure.gpu is not None and (structure.opaque or structure.ends or structure.reduced):
         raise NotRecorded("on a GPU, code of the program runs in between, or other than all gradients are accumulated")
-    if found.reduced:
-        found.reductions, found.cuts = reductions_of(found.reduced, found.leaves, found.nodes)
-        facts += [tuple(sorted(found.reduced)), *[one.facts() for one in found.reductions], len(found.cuts)]
-        facts += [one.facts() for one in found.cuts]
-        sent = {id(one.reducer) for one in found.reductions}
-        if any(id(one) not in sent for one in found.reduced.values()):
-            found.ordered = True  # the order in which gradients come decides on buckets
-    if found.opaque:
-        leaf_hooks = [hook for leaf in found.leaves.values() for hook in (leaf._backward_hooks or {}).values()]
+    if structure.reduced:
+        structure.reductions, structure.cuts = reductions_of(structure.reduced, structure.leaves, structure.nodes)
+        facts += [tuple(sorted(structure.reduced)), *[one.facts() for one in structure.reductions], len(structure.cuts)]
+        facts += [one.facts() for one in structure.cuts]
+        sent = {id(one.reducer) for one in structure.reductions}
+        if any(id(one) not in sent for one in structure.reduced.values()):
+            structure.ordered = True  # the order in which gradients come decides on buckets
+    if structure.opaque:
+        leaf_hooks = [hook for leaf in structure.leaves.values() for hook in (leaf._backward_hooks or {}).values()]
         if any(map(counts_runs, leaf_hooks)):
             raise NotRecorded("there is a hook of register_multi_grad_hook, and code of the program runs in between")
-    if found.opaque or found.reduced:
-        facts.append(_order(found.nodes))
+    if structure.opaque or structure.reduced:
+        facts.append(_order(structure.nodes))
     return facts
 
 
@@ -224,17 +224,17 @@ def _hooks_on(node: Any, hooks: NodeLayout) -> list[dict[int, Any]]:
     Raises:
         NotRecorded: one is not Python's.
     """
-    found = hooks.hooks_of(node)
-    if found is None:
+    on_node = hooks.hooks_of(node)
+    if on_node is None:
         raise NotRecorded(f"there is a hook of C++ on {node.name()}")
-    if any(counts_runs(hook) for one in found for hook in one.values()):
+    if any(counts_runs(hook) for one in on_node for hook in one.values()):
         raise NotRecorded("there is a hook of register_multi_grad_hook on a tensor that is no leaf")
     if hooks.retains(node):
-        return [*found, {}]
-    return found if any(found) else []
+        return [*on_node, {}]
+    return on_node if any(on_node) else []
 
 
-def _read_reducer(found: Structure, at: int, node: Any, hooks: NodeLayout, leaf: torch.Tensor) -> None:
+def _read_reducer(structure: Structure, at: int, node: Any, hooks: NodeLayout, leaf: torch.Tensor) -> None:
     """What is on the node of a leaf may be a reducer's.
 
     Raises:
@@ -242,7 +242,7 @@ def _read_reducer(found: Structure, at: int, node: Any, hooks: NodeLayout, leaf:
     """
     reducer = known.of(leaf) if hooks.natively_followed(node) else None
     if reducer is not None:
-        found.reduced[at] = reducer
+        structure.reduced[at] = reducer
     elif _hooks_on(node, hooks):
         raise NotRecorded("there is a hook on the node of a leaf")
 
@@ -270,21 +270,21 @@ def _check_targets(node: Any, edges: Sequence[tuple[Any, int]], hooks: NodeLayou
 
 def _order(nodes: Sequence[Any]) -> tuple[int, ...]:
     """In which order the engine would run nodes that are ready: then code of the program runs in between."""
-    made = [node._sequence_nr() for node in nodes]
-    return tuple(sorted(range(len(made)), key=made.__getitem__))
+    sequence = [node._sequence_nr() for node in nodes]
+    return tuple(sorted(range(len(sequence)), key=sequence.__getitem__))
 
 
-def _leaf_facts(found: Structure, at: int, leaf: torch.Tensor) -> Any:
+def _leaf_facts(structure: Structure, at: int, leaf: torch.Tensor) -> Any:
     """What is known of a leaf beyond its gradient, which the engine itself accumulates."""
     if not leaf.is_leaf or type(leaf) not in (torch.Tensor, torch.nn.Parameter) or leaf.layout is not torch.strided:
         raise NotRecorded("a leaf is of a subclass, sparse, or no leaf any more")
-    found.leaves[at] = leaf
+    structure.leaves[at] = leaf
     if leaf._backward_hooks:
-        found.hooked.add(at)
-        found.ordered = True
+        structure.hooked.add(at)
+        structure.ordered = True
     if leaf._post_accumulate_grad_hooks:
-        found.ordered = True
-    return ("leaf", at in found.hooked)
+        structure.ordered = True
+    return ("leaf", at in structure.hooked)
 
 
 def _check_edges(node: Any, edges: Sequence[tuple[Any, int]]) -> None:
@@ -293,15 +293,15 @@ def _check_edges(node: Any, edges: Sequence[tuple[Any, int]]) -> None:
         raise NotRecorded("CatBackward0 does not tell the sizes of tensors without gradients")
 
 
-def _received(found: Structure, node: Any) -> tuple[Any, ...]:
+def _received(structure: Structure, node: Any) -> tuple[Any, ...]:
     """The gradients that a node expects: sizes, dtypes, devices."""
     facts = []
     for one in node._input_metadata:
         if one.is_nested_tensor or one.device.type not in DEVICES:
             raise NotRecorded(f"a gradient is nested, or on {one.device.type}")
         if one.device.type != "cpu":
-            if one.device != (found.gpu or one.device):
+            if one.device != (structure.gpu or one.device):
                 raise NotRecorded("gradients are on several GPUs")
-            found.gpu = one.device
+            structure.gpu = one.device
         facts.append((tuple(one.shape), one.dtype, one.device))
     return tuple(facts)

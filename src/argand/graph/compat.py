@@ -56,24 +56,24 @@ def make_wrapper(
     device: torch.device,
 ) -> torch.Tensor:
     """A tensor without data of a subclass, with the metadata given and the dispatch keys of `device`."""
-    made: torch.Tensor = torch.Tensor._make_wrapper_subclass(
+    wrapper: torch.Tensor = torch.Tensor._make_wrapper_subclass(
         cls, size, stride, offset, None, dtype, torch.strided, device
     )
-    return made
+    return wrapper
 
 
 def outside_of_modes() -> contextlib.AbstractContextManager[Any]:
     """Inside, operations on plain tensors run as if no dispatch mode were active."""
-    made: contextlib.AbstractContextManager[Any] = torch._C._DisableTorchDispatch()
-    return made
+    context: contextlib.AbstractContextManager[Any] = torch._C._DisableTorchDispatch()
+    return context
 
 
 def without_modes() -> contextlib.AbstractContextManager[Any]:
     """Inside, no dispatch mode is active, and another one can be entered."""
     from torch.utils._python_dispatch import _disable_current_modes
 
-    made: contextlib.AbstractContextManager[Any] = _disable_current_modes()
-    return made
+    context: contextlib.AbstractContextManager[Any] = _disable_current_modes()
+    return context
 
 
 def set_wrapper_metadata(tensor: torch.Tensor, size: tuple[int, ...], stride: tuple[int, ...], offset: int) -> None:
@@ -129,9 +129,9 @@ def new_node(
 def copy_node(graph: fx.Graph, node: fx.Node, argument: Callable[[fx.Node], Any]) -> fx.Node:
     """`graph.node_copy(node, argument)`, as `new_node` makes nodes."""
     args, kwargs = fx.map_arg((node.args, node.kwargs), argument)
-    made = new_node(graph, node.target, args, kwargs, node.name, node.op, node.type)
-    made.meta.update(node.meta)
-    return made
+    copied = new_node(graph, node.target, args, kwargs, node.name, node.op, node.type)
+    copied.meta.update(node.meta)
+    return copied
 
 
 def _free_name(names: Any, wish: str) -> str:
@@ -162,11 +162,11 @@ def is_view_op(func: Any) -> bool:
 
 def written_arguments(func: Any) -> list[tuple[int, str]]:
     """(position, name) of the arguments that an op writes to, as its schema says."""
-    found = []
+    written = []
     for position, argument in enumerate(func._schema.arguments):
         if argument.alias_info is not None and argument.alias_info.is_write:
-            found.append((position, argument.name))
-    return found
+            written.append((position, argument.name))
+    return written
 
 
 @functools.cache
@@ -184,8 +184,8 @@ def has_effect(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> boo
     something, talks to other processes, or was asked to raise where a decomposition does not exist."""
     if getattr(func, "_schema", None) is None:
         return False
-    found = _effect(func)
-    return bool(bound_arguments(func, args, kwargs).get("check_errors")) if found is None else found
+    effect = _effect(func)
+    return bool(bound_arguments(func, args, kwargs).get("check_errors")) if effect is None else effect
 
 
 @functools.cache
@@ -326,33 +326,33 @@ def _compiled_helper(name: str) -> Any | None:
 
 def gpu_allocator() -> Callable[..., torch.Tensor]:
     """`empty(size, stride, dtype)` on the current GPU, in half of the time of torch.empty_strided."""
-    found: Callable[..., torch.Tensor] | None = _compiled_helper("_empty_strided_cuda")
+    helper: Callable[..., torch.Tensor] | None = _compiled_helper("_empty_strided_cuda")
 
     def empty(size: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
         return torch.empty_strided(size, stride, dtype=dtype, device="cuda")
 
-    return found or empty
+    return helper or empty
 
 
 def cpu_allocator() -> Callable[..., torch.Tensor]:
     """`empty(size, stride, dtype)` in the CPU's memory, in half of the time of a method of a tensor."""
-    found: Callable[..., torch.Tensor] | None = _compiled_helper("_empty_strided_cpu")
+    helper: Callable[..., torch.Tensor] | None = _compiled_helper("_empty_strided_cpu")
 
     def empty(size: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
         return torch.empty_strided(size, stride, dtype=dtype, device="cpu")
 
-    return found or empty
+    return helper or empty
 
 
 def view_maker() -> Callable[..., torch.Tensor]:
     """`view(base, size, stride, offset)`, the offset from the first element of `base`: a plain tensor over its memory,
     of which autograd does not know that it is a view."""
-    found: Callable[..., torch.Tensor] | None = _compiled_helper("_reinterpret_tensor")
+    helper: Callable[..., torch.Tensor] | None = _compiled_helper("_reinterpret_tensor")
 
     def view(base: torch.Tensor, size: tuple[int, ...], stride: tuple[int, ...], offset: int) -> torch.Tensor:
         return torch.as_strided(base, size, stride, base.storage_offset() + offset)
 
-    return found or view
+    return helper or view
 
 
 @contextlib.contextmanager

@@ -22,9 +22,9 @@ def nodes(functions: Iterable[Any]) -> list[Any]:
 
 def leaves(functions: Iterable[Any]) -> list[torch.Tensor]:
     """Every leaf that a backward through `functions` would accumulate a gradient in."""
-    found: dict[int, torch.Tensor] = {}
+    by_id: dict[int, torch.Tensor] = {}
     for node in nodes(functions):
         leaf = getattr(node, "variable", None)
         if isinstance(leaf, torch.Tensor):
-            found[id(leaf)] = leaf
-    return list(found.values())
+            by_id[id(leaf)] = leaf
+    return list(by_id.values())

@@ -22,10 +22,10 @@ def profiler_range(name: str, values: tuple[Any, ...] = ()) -> contextlib.Abstra
     `torch.profiler.record_function` would take 16 us where a small kernel takes one; this takes one.
     """
     fast = getattr(torch._C._profiler, "_RecordFunctionFast", None)
-    made: contextlib.AbstractContextManager[Any] = (
+    context: contextlib.AbstractContextManager[Any] = (
         torch.profiler.record_function(name) if fast is None else fast(name, values)
     )
-    return made
+    return context
 
 
 def operation_times(call: Callable[[], object]) -> dict[str, float]:
@@ -35,7 +35,7 @@ def operation_times(call: Callable[[], object]) -> dict[str, float]:
     """
     from torch.autograd import profiler, profiler_legacy
 
-    found: dict[str, float] = {}
+    times: dict[str, float] = {}
     with profiler_legacy.profile() as profile:
         profiler._is_profiler_enabled = True
         try:
@@ -43,13 +43,13 @@ def operation_times(call: Callable[[], object]) -> dict[str, float]:
         finally:
             profiler._is_profiler_enabled = False
     for event in profile.function_events:
-        found[event.name] = found.get(event.name, 0.0) + float(event.self_cpu_time_total)
-    return found
+        times[event.name] = times.get(event.name, 0.0) + float(event.self_cpu_time_total)
+    return times
 
 
 def allocations(profile: torch.profiler.profile) -> list[int]:
     """Bytes of each allocation that a profile with `profile_memory=True` saw, in order."""
-    found = getattr(profile.profiler, "kineto_results", None)
-    if found is None:
+    results = getattr(profile.profiler, "kineto_results", None)
+    if results is None:
         return []
-    return [event.nbytes() for event in found.events() if event.name() == "[memory]" and event.nbytes() > 0]
+    return [event.nbytes() for event in results.events() if event.name() == "[memory]" and event.nbytes() > 0]

@@ -68,15 +68,15 @@ def forget_masks(of: Callable[[torch.Tensor], bool]) -> None:
 def arrived(local: torch.Tensor) -> torch.Tensor:
     """What is local, once it is there."""
     wait = getattr(local, "trigger_wait", None)
-    made: torch.Tensor = local if wait is None else wait()
-    return made
+    part: torch.Tensor = local if wait is None else wait()
+    return part
 
 
 def with_spec(local: torch.Tensor, spec: Spec, requires_grad: bool) -> torch.Tensor:
     """The DTensor of which `local` is this process's part; the memory is the same."""
     cls: Any = sharded_class()
-    made: torch.Tensor = cls(local, spec, requires_grad=requires_grad)
-    return made
+    sharded: torch.Tensor = cls(local, spec, requires_grad=requires_grad)
+    return sharded
 
 
 def _for_gradients(placements: Any) -> tuple[Any, ...]:
@@ -96,8 +96,8 @@ def _gradient(local: torch.Tensor, spec: Spec, placements: Any) -> torch.Tensor:
     if not local.is_contiguous() or stride != torch.empty(shape, device="meta").stride():
         order = sorted(range(local.dim()), key=lambda dim: (-local.stride(dim), dim))
         stride = _strides_in(order, shape)
-    made: torch.Tensor = cls.from_local(local, spec.mesh, placements, run_check=False, shape=shape, stride=stride)
-    return made
+    gradient: torch.Tensor = cls.from_local(local, spec.mesh, placements, run_check=False, shape=shape, stride=stride)
+    return gradient
 
 
 def _strides_in(order: list[int], shape: Any) -> tuple[int, ...]:
@@ -228,8 +228,8 @@ def entered(edge: Edge) -> Callable[[torch.Tensor], torch.Tensor]:
         if not local.requires_grad:
             return with_spec(local, edge.spec, False)
         with torch.enable_grad():
-            made: torch.Tensor = _Entered.apply(local, edge)
-        return made
+            sharded: torch.Tensor = _Entered.apply(local, edge)
+        return sharded
 
     return as_dtensor
 
@@ -239,8 +239,8 @@ def as_local(tensor: DTensor) -> torch.Tensor:
     if not tensor.requires_grad:
         return arrived(tensor._local_tensor)
     with torch.enable_grad():
-        made: torch.Tensor = _Left.apply(tensor)
-    return made
+        part: torch.Tensor = _Left.apply(tensor)
+    return part
 
 
 def local_of(tensor: DTensor, edge: Edge) -> torch.Tensor:
@@ -250,8 +250,8 @@ def local_of(tensor: DTensor, edge: Edge) -> torch.Tensor:
     if not (edge.records or torch.is_grad_enabled()):
         return arrived(tensor._local_tensor).detach().requires_grad_()
     with torch.enable_grad():
-        made: torch.Tensor = _Local.apply(tensor, edge)
-    return made
+        part: torch.Tensor = _Local.apply(tensor, edge)
+    return part
 
 
 def made_of(local: torch.Tensor, spec: Spec) -> torch.Tensor:
@@ -259,5 +259,5 @@ def made_of(local: torch.Tensor, spec: Spec) -> torch.Tensor:
     if not local.requires_grad:
         return with_spec(local, spec, False)
     with torch.enable_grad():
-        made: torch.Tensor = _Made.apply(local, spec)
-    return made
+        sharded: torch.Tensor = _Made.apply(local, spec)
+    return sharded

@@ -135,10 +135,10 @@ class Product:
 
 
 def _number(size: Expr) -> int:
-    found = as_int(size)
-    if found is None:
+    number = as_int(size)
+    if number is None:
         raise InternalError(f"a size of a product varies: {size}")
-    return found
+    return number
 
 
 @dataclass(slots=True, eq=False)
@@ -225,11 +225,11 @@ class Schedule:
 
     def kernels(self) -> list[KernelPlan]:
         """Every different kernel once (steps that share a name do the same)."""
-        found: dict[str, KernelPlan] = {}
+        by_name: dict[str, KernelPlan] = {}
         for step in self.steps:
             if isinstance(step, KernelPlan):
-                found.setdefault(step.name, step)
-        return list(found.values())
+                by_name.setdefault(step.name, step)
+        return list(by_name.values())
 
     def in_host_memory(self, name: str) -> bool:
         """Whether a buffer is one that the host's memory plan and argand's own CPU kernels are for."""

@@ -172,17 +172,17 @@ def statements_of(body: LoopBody) -> Sequence[Value]:
 
 def with_nested(statements: Sequence[Value]) -> Sequence[Value]:
     """Statements and those inside of their `masked` blocks, in execution order."""
-    found: list[Value] = []
+    nested: list[Value] = []
 
     def visit(statements: Sequence[Value]) -> None:
         for statement in statements:
             for arg in statement.args:
                 if isinstance(arg, LoopBlock):
                     visit(arg.statements)
-            found.append(statement)
+            nested.append(statement)
 
     visit(statements)
-    return found
+    return nested
 
 
 def identity(kind: str, dtype: torch.dtype) -> int | float | bool:

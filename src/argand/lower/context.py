@@ -101,12 +101,12 @@ class Context:
     def sizes(self, values: Sequence[Any]) -> tuple[Expr, ...]:
         """A shape or strides as expressions."""
         key = tuple(values)
-        found = self._sizes.get(key)
-        if found is None:
-            found = tuple([Const(value) if type(value) is int else self.expr(value) for value in key])
+        sizes = self._sizes.get(key)
+        if sizes is None:
+            sizes = tuple([Const(value) if type(value) is int else self.expr(value) for value in key])
             if all(type(value) is int for value in key):
-                self._sizes[key] = found
-        return found
+                self._sizes[key] = sizes
+        return sizes
 
     def hint(self, expr: Expr) -> int:
         """A likely value of a size."""
@@ -189,7 +189,7 @@ class Context:
             raise NoLowering(f"a view of {x.dtype} that strides cannot express")
         if stride is None:
             stride = self.sizes(self.val.stride())
-        made = Tensor(
+        viewed = Tensor(
             size,
             stride,
             x.dtype,
@@ -203,8 +203,8 @@ class Context:
             to_ref=to_ref,
         )
         if x.split is not None and places is not None:
-            made.split = (places[x.split[0]], x.split[1])
-        return made
+            viewed.split = (places[x.split[0]], x.split[1])
+        return viewed
 
     def from_ref(self, ref: TensorRef, dtype: torch.dtype, device: torch.device) -> Tensor:
         """A realised tensor."""
@@ -327,10 +327,10 @@ class Context:
 
     def var(self, prefix: str, number: int) -> Var:
         """The loop variable of that name."""
-        found = self._vars.get((prefix, number))
-        if found is None:
-            found = self._vars[prefix, number] = Var(f"{prefix}{number}")
-        return found
+        var = self._vars.get((prefix, number))
+        if var is None:
+            var = self._vars[prefix, number] = Var(f"{prefix}{number}")
+        return var
 
     def add_loop(
         self,

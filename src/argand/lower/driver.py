@@ -175,10 +175,10 @@ class _Lowering:
         target = node.target
         if target is operator.getitem:
             source, position = node.args
-            found = self.env[source][position]
-            if isinstance(found, Tensor):
-                self._place(node, found)
-            return found
+            part = self.env[source][position]
+            if isinstance(part, Tensor):
+                self._place(node, part)
+            return part
         ctx = self.ctx
         ctx.node = node
         ctx.val = node.meta["val"]
@@ -372,8 +372,8 @@ def _no_number_of_kernels(arguments: Sequence[Any]) -> str:
         if isinstance(arg, fx.Node):
             continue
         if isinstance(arg, (tuple, list)):
-            if found := _no_number_of_kernels(arg):
-                return found
+            if problem := _no_number_of_kernels(arg):
+                return problem
         elif isinstance(arg, int) and not -(2**63) <= arg < 2**63:  # ATen takes some of these, and refuses others
             return "an argument is an integer of more than 64 bits"
         elif isinstance(arg, complex):
@@ -462,20 +462,20 @@ def _must_stay(node: Any) -> bool:
 
 def reads_of(node: Any) -> set[str]:
     """Buffers that a node reads."""
-    found: set[str] = set()
+    buffers: set[str] = set()
     if isinstance(node, ExternNode):
-        collect_refs((node.args, node.kwargs), found)
-        return found
+        collect_refs((node.args, node.kwargs), buffers)
+        return buffers
     return {statement.args[0] for statement in statements_of(node.body) if statement.op == "load"} | set(node.mutates)
 
 
-def collect_refs(value: Any, found: set[str]) -> None:
-    """Add the buffers of every TensorRef in nested `value` to `found`."""
+def collect_refs(value: Any, buffers: set[str]) -> None:
+    """Add the buffers of every TensorRef in nested `value` to `buffers`."""
     if isinstance(value, TensorRef):
-        found.add(value.buffer)
+        buffers.add(value.buffer)
     elif isinstance(value, (list, tuple)):
         for item in value:
-            collect_refs(item, found)
+            collect_refs(item, buffers)
     elif isinstance(value, dict):
         for item in value.values():
-            collect_refs(item, found)
+            collect_refs(item, buffers)

@@ -105,7 +105,7 @@ def _users(program: Program) -> dict[str, list[str]]:
     for ref in (*program.outputs, *(ref for _, ref in program.mutations)):
         if isinstance(ref, TensorRef):
             users.setdefault(ref.buffer, {})["NodeUser(node=OUTPUT, can_inplace=False)"] = None
-    return {name: list(found) for name, found in users.items()}
+    return {name: list(texts) for name, texts in users.items()}
 
 
 def _reads_where_it_writes(node: LoopNode, buffer: str) -> bool:

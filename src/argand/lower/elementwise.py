@@ -69,16 +69,16 @@ def pointwise(
 
 def common_split(ctx: Context, inputs: Sequence[Tensor], ndim: int) -> tuple[int, Index] | None:
     """Where the parts of the inputs meet in the result; inputs that disagree are stored."""
-    found: tuple[int, Index] | None = None
+    common: tuple[int, Index] | None = None
     for x in inputs:
         if x.split is None:
             continue
         shifted = (x.split[0] + ndim - x.ndim, x.split[1])
-        if found is None:
-            found = shifted
-        elif found != shifted:
+        if common is None:
+            common = shifted
+        elif common != shifted:
             ctx.realise(x)
-    return found
+    return common
 
 
 def reader(
@@ -161,11 +161,13 @@ def result_type(ctx: Context, *positions: int) -> torch.dtype:
     node = ctx.node
     if node is None:
         raise NoLowering("no node to read arguments from")
-    found = [_meta_of(ctx, node.args[position]) for position in positions]
-    if len(found) == 1:
-        return found[0].dtype if isinstance(found[0], torch.Tensor) else torch.result_type(found[0], found[0])
-    dtype = torch.result_type(found[0], found[1])
-    for other in found[2:]:
+    operands = [_meta_of(ctx, node.args[position]) for position in positions]
+    if len(operands) == 1:
+        return (
+            operands[0].dtype if isinstance(operands[0], torch.Tensor) else torch.result_type(operands[0], operands[0])
+        )
+    dtype = torch.result_type(operands[0], operands[1])
+    for other in operands[2:]:
         dtype = torch.promote_types(dtype, torch.result_type(torch.empty(1, dtype=dtype), other))
     return dtype
 

@@ -58,9 +58,9 @@ class Recorder(Ops):
         # repr keeps 0, 0.0, -0.0 and False apart, and finds nan equal to itself
         key = (op, repr(args[0]), dtype) if op == "constant" else (op, args, dtype)
         for scope in self._scopes:
-            found = scope.seen.get(key)
-            if found is not None:
-                return found
+            recorded = scope.seen.get(key)
+            if recorded is not None:
+                return recorded
         value = Value(self._next, op, args, dtype, self.origin)
         self._next += 1
         scope = self._scopes[-1]
@@ -86,11 +86,11 @@ class Recorder(Ops):
         if a.dtype is torch.int64 and op in ("add", "sub", "mul"):
             left, right = index_of(a), index_of(b)
             if left is not None and right is not None:
-                made = left + right if op == "add" else left - right if op == "sub" else left * right
-                low, high = self.simplifier.bounds(made)
+                exact = left + right if op == "add" else left - right if op == "sub" else left * right
+                low, high = self.simplifier.bounds(exact)
                 if low is not None and high is not None and -_FAR < low <= high < _FAR:
                     self.folded = True
-                    return self.index_expr(made, torch.int64)
+                    return self.index_expr(exact, torch.int64)
         return super().binary(op, a, b)
 
     def masked(self, mask: Value, block: Callable[[], Value], other: Number | Value) -> Value:
@@ -114,9 +114,9 @@ class Recorder(Ops):
     def recall(self, key: Any) -> Value | None:
         """What `remember` stored under `key` in this scope or an enclosing one."""
         for scope in self._scopes:
-            found = scope.memo.get(key)
-            if found is not None:
-                return found
+            remembered = scope.memo.get(key)
+            if remembered is not None:
+                return remembered
         return None
 
     def remember(self, key: Any, value: Value) -> None:
@@ -127,8 +127,8 @@ def index_of(value: Value) -> Expr | None:
     """The index expression that an int64 value is, if it is one."""
     if value.dtype is torch.int64:
         if value.op == "index_expr":
-            found: Expr = value.args[0]
-            return found
+            expr: Expr = value.args[0]
+            return expr
         if value.op == "constant":
             return Const(value.args[0])
     return None

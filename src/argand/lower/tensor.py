@@ -90,15 +90,15 @@ class Tensor:
         if self.ref is not None:
             return ops.load_ref(self.ref, index, self.dtype)
         key = (id(self), index)
-        found = ops.recall(key)
-        if found is None:
+        element = ops.recall(key)
+        if element is None:
             before, ops.origin = ops.origin, self.origin or ops.origin
             if self.loader is None:
                 raise InternalError("a tensor with neither a buffer nor a loader")
-            found = self.loader(ops, index)
+            element = self.loader(ops, index)
             ops.origin = before
-            ops.remember(key, found)
-        return found
+            ops.remember(key, element)
+        return element
 
     def hold(self, ref: TensorRef) -> None:
         """It is realised now: from here on it is read from `ref`."""

@@ -42,7 +42,7 @@ def _plain_set(value: Any) -> bool:
     return type(value) is frozenset and all(map(plain, value))
 
 
-def made(packed: Packed, resolver: Resolver, names: Mapping[str, str]) -> CodeType:
+def unpacked(packed: Packed, resolver: Resolver, names: Mapping[str, str]) -> CodeType:
     """The code object again.
 
     Arguments:

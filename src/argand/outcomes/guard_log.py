@@ -29,42 +29,42 @@ class Log:
         return answer
 
     def child(self, *args: Any) -> int:
-        made: int = self._noted("child", args, None, self.tree.child(*args))
-        return made
+        number: int = self._noted("child", args, None, self.tree.child(*args))
+        return number
 
     def check(self, *args: Any, label: str = "") -> None:
         self._noted("check", args, label, self.tree.check(*args, label=label))
 
     def check_expr(self, *args: Any, label: str = "") -> int:
-        made: int = self._noted("check_expr", args, label, self.tree.check_expr(*args, label=label))
-        return made
+        number: int = self._noted("check_expr", args, label, self.tree.check_expr(*args, label=label))
+        return number
 
     def collect(self, *args: Any) -> None:
         self.tree.collect(*args)
         self._noted("collect", args, None, None)
 
     def slot(self, *args: Any, **named: Any) -> int:
-        made: int = self._noted("slot", (*args, tuple(named.items())), None, self.tree.slot(*args, **named))
-        return made
+        number: int = self._noted("slot", (*args, tuple(named.items())), None, self.tree.slot(*args, **named))
+        return number
 
     def places(self) -> dict[int, tuple[int, str]]:
         """id of an object that a check asks for -> the node where it is found, and whether it is the class there."""
-        found: dict[int, tuple[int, str]] = {}
+        places: dict[int, tuple[int, str]] = {}
         for method, args, _ in self.calls:
             if method == "check" and args[1] in _INTERESTING and args[0]:
                 if args[1] == "id":
-                    found.setdefault(id(args[2]), (args[0], "value"))
+                    places.setdefault(id(args[2]), (args[0], "value"))
                 elif args[1] != _VERSIONED:
-                    found.setdefault(id(args[2]), (args[0], "class"))
-        return found
+                    places.setdefault(id(args[2]), (args[0], "class"))
+        return places
 
     def asked(self) -> dict[type, tuple[str, ...]]:
         """The classes that are looked into, and the names that are looked up there."""
-        found: dict[type, tuple[str, ...]] = {}
+        names_of: dict[type, tuple[str, ...]] = {}
         for method, args, _ in self.calls:
             if method == "check" and args[1] == _VERSIONED and len(args) > 3 and args[3]:
-                found[args[2]] = tuple(sorted(args[3]))
-        return found
+                names_of[args[2]] = tuple(sorted(args[3]))
+        return names_of
 
     def described(self, describer: Describer) -> list[Call]:
         """The calls in words that another process understands.
@@ -85,14 +85,14 @@ def _described(describer: Describer, method: str, args: tuple[Any, ...], label: 
         return method, (args[0], _VERSIONED, describer.row(args[2]), wanted), (2,), label
     if plain(args):
         return method, args, (), label
-    made: list[Any] = []
+    described: list[Any] = []
     rows = []
     for place, arg in enumerate(args):
         value, is_row = describer.argument(arg)
-        made.append(value)
+        described.append(value)
         if is_row:
             rows.append(place)
-    return method, tuple(made), tuple(rows), label
+    return method, tuple(described), tuple(rows), label
 
 
 def nodes(calls: Sequence[Call], numbers: Sequence[int]) -> dict[int, Child]:
@@ -143,12 +143,12 @@ def _partial(calls: Sequence[Call], numbers: Sequence[int], resolver: Resolver, 
     here = {0: 0}  # numbers of nodes in the whole tree -> in this one
     for (method, args, rows, label), number in zip(calls, numbers):
         if method == "child" and args[0] in here and not (args[1] == "local" and args[2] not in given):
-            made = resolver.arguments(args, rows)
-            here[number] = tree.child(here[args[0]], *made[1:])
+            resolved = resolver.arguments(args, rows)
+            here[number] = tree.child(here[args[0]], *resolved[1:])
         elif method == "check" and args[0] in here and args[1] in _OF_ONE:
-            made = resolver.arguments(args, rows)
-            names = (frozenset(args[3]),) if args[1] == _VERSIONED and args[3] is not None else made[3:]
-            tree.check(here[args[0]], *made[1:3], *names, label=label or "")
+            resolved = resolver.arguments(args, rows)
+            names = (frozenset(args[3]),) if args[1] == _VERSIONED and args[3] is not None else resolved[3:]
+            tree.check(here[args[0]], *resolved[1:3], *names, label=label or "")
     return tree
 
 

@@ -138,8 +138,8 @@ def has_backward(record: Record) -> bool:
 
 def gpus(record: Record) -> list[str]:
     """The devices that a record names, besides the CPU."""
-    found = [row[1:3] for row in record["rows"] if row[0] == "device" and row[3]]
-    return [kind if index is None else f"{kind}:{index}" for kind, index in dict.fromkeys(found)]
+    devices = [row[1:3] for row in record["rows"] if row[0] == "device" and row[3]]
+    return [kind if index is None else f"{kind}:{index}" for kind, index in dict.fromkeys(devices)]
 
 
 def with_programs(record: Record, text_of: Callable[[str], str]) -> Record:
@@ -155,8 +155,8 @@ def with_programs(record: Record, text_of: Callable[[str], str]) -> Record:
 
 def texts(record: Record) -> list[tuple[str, str]]:
     """The texts and kinds of a record's programs."""
-    found = [row[2] for row in record["rows"] if row[:2] == ("recipe", "text")]
-    return [(text, kind) for (_, text), (_, kind) in found]
+    parts = [row[2] for row in record["rows"] if row[:2] == ("recipe", "text")]
+    return [(text, kind) for (_, text), (_, kind) in parts]
 
 
 def installed(record: Record, info: _C.FrameInfo, key: object, label: str) -> _C.Entry | None:
@@ -182,7 +182,7 @@ def installed(record: Record, info: _C.FrameInfo, key: object, label: str) -> _C
         return None
     numbered = {name: f"__stored_fn_{next(NUMBERS)}" for name, _ in record["names"]}
     values = {numbered[name]: resolver.object(row) for name, row in record["names"]}
-    code = code_objects.made(record["code"], resolver, numbered)
+    code = code_objects.unpacked(record["code"], resolver, numbered)
     resumed = PARTS.of(info.code) is not None
     entry = _C.Entry(code, tree, key, Needed(), label, info.globals, record["graph"], resumed)
     install(values, code, info.globals)

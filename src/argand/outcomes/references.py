@@ -150,10 +150,10 @@ class Describer:
         """The class must have the same under these names."""
         wanted = None if names is None else tuple(sorted(names))
         classes = self._classes.setdefault(wanted, fingerprints.Classes(names if names is None else set(names)))
-        found = classes.digest(cls)
-        if found is None:
+        digest = classes.digest(cls)
+        if digest is None:
             raise Unstorable(f"what class {fingerprints.qualname_of(cls)} holds cannot be told from other values")
-        self.checks.classes.append((self.row(cls), wanted, found))
+        self.checks.classes.append((self.row(cls), wanted, digest))
         for klass in fingerprints.mro_of(cls):
             self._note_module(klass)
 
@@ -281,15 +281,15 @@ class Describer:
         if issubclass(type(obj), type):
             spaces = fingerprints.namespace_of
             forward: Any = spaces(obj).get("_forward_cls")
-            made = issubclass(type(forward), type) and spaces(forward).get("_backward_cls") is obj
-            return ("backward class", self.row(forward)) if made else None
+            is_backward = issubclass(type(forward), type) and spaces(forward).get("_backward_cls") is obj
+            return ("backward class", self.row(forward)) if is_backward else None
         if type(obj) is not types.FunctionType:
             return None
         for cls, names in self.asked.items():
             for klass in fingerprints.mro_of(cls):
                 for name in names if klass is not object else ():
-                    found = fingerprints.namespace_of(klass).get(name)
-                    steps = _within(found, obj) if type(found) is types.FunctionType else None
+                    held = fingerprints.namespace_of(klass).get(name)
+                    steps = _within(held, obj) if type(held) is types.FunctionType else None
                     if steps is not None:
                         return ("held", self.row(klass), name, steps)
         return None
@@ -303,12 +303,12 @@ class Describer:
             of_class = issubclass(cls, type)
             home = fingerprints.module_of(obj) if of_class else obj.__module__
             name = fingerprints.qualname_of(obj) if of_class else obj.__qualname__
-            found = reached(home, name) if type(home) is str and type(name) is str else None
-            if found is obj:
+            held = reached(home, name) if type(home) is str and type(name) is str else None
+            if held is obj:
                 return ("path", home, name, ())
             if issubclass(cls, type):
                 return _type_of_python(obj)
-            steps = _within(found, obj) if found is not None else None
+            steps = _within(held, obj) if held is not None else None
             return ("path", home, name, steps) if steps else None
         if cls is _MEMOIZED and reached(obj.__module__, obj.__qualname__) is obj:
             self.row(obj.__wrapped__)  # which is checked
@@ -369,18 +369,18 @@ def _module_name(module: types.ModuleType) -> str:
 
 def reached(home: str, name: str) -> Any:
     """What a module has under a qualified name, of classes without their descriptors' answers; None if nothing."""
-    found: Any = sys.modules.get(home)
+    held: Any = sys.modules.get(home)
     for part in name.split("."):
-        if found is None:
+        if held is None:
             return None
-        if issubclass(type(found), type):
-            namespaces = map(fingerprints.namespace_of, fingerprints.mro_of(found))
-            found = next((namespace[part] for namespace in namespaces if part in namespace), None)
+        if issubclass(type(held), type):
+            namespaces = map(fingerprints.namespace_of, fingerprints.mro_of(held))
+            held = next((namespace[part] for namespace in namespaces if part in namespace), None)
         else:
-            found = getattr(found, "__dict__", {}).get(part)
-        if isinstance(found, staticmethod | classmethod):
-            found = found.__func__
-    return found
+            held = getattr(held, "__dict__", {}).get(part)
+        if isinstance(held, staticmethod | classmethod):
+            held = held.__func__
+    return held
 
 
 STEPS: Final[Mapping[str, Callable[[Any], Any]]] = {
@@ -399,9 +399,9 @@ def step(obj: Any, way: tuple[Any, ...]) -> Any:
         return None
 
 
-def _within(found: Any, wanted: object) -> tuple[tuple[Any, ...], ...] | None:
+def _within(outermost: Any, wanted: object) -> tuple[tuple[Any, ...], ...] | None:
     """The steps from what a name leads to, a decorator's function, to the function that it holds."""
-    pending: list[tuple[Any, tuple[tuple[Any, ...], ...]]] = [(found, ())]
+    pending: list[tuple[Any, tuple[tuple[Any, ...], ...]]] = [(outermost, ())]
     seen: set[int] = set()
     while pending:
         holder, steps = pending.pop(0)

@@ -77,14 +77,14 @@ class Resolver:
         self._open.add(number)
         kind, *parts = self.rows[number]
         try:
-            found = _KINDS[kind](self, *parts)
+            held = _KINDS[kind](self, *parts)
         except Mismatch:
             raise
         except Exception as error:
             raise Mismatch(f"{kind} {parts}: {error!r}") from error
         self._open.discard(number)
-        self._objects[number] = found
-        return found
+        self._objects[number] = held
+        return held
 
     def objects(self, numbers: Sequence[int]) -> list[Any]:
         """What several rows stand for."""
@@ -94,10 +94,10 @@ class Resolver:
         """Arguments of a call, of which those at the places `rows` are numbers of rows."""
         if not rows:
             return args
-        made = list(args)
+        resolved = list(args)
         for place in rows:
-            made[place] = self.object(made[place])
-        return made
+            resolved[place] = self.object(resolved[place])
+        return resolved
 
     def check(self, checks: Checks) -> None:
         """Compare functions and classes with what they were.
@@ -143,15 +143,15 @@ class Resolver:
 def _path(_: Resolver, home: str, name: str, steps: Sequence[tuple[Any, ...]], kind: str) -> Any:
     if home.startswith(OWN):
         importlib.import_module(home)
-    found = reached(home, name)
+    held = reached(home, name)
     for way in steps:
-        found = step(found, way)
-    if found is None:
+        held = step(held, way)
+    if held is None:
         raise Mismatch(f"there is no {home}.{name}")
-    cls = type(found)
-    if fingerprints.name_of(cls) != kind or (cls is types.BuiltinFunctionType and found.__name__ != name):
+    cls = type(held)
+    if fingerprints.name_of(cls) != kind or (cls is types.BuiltinFunctionType and held.__name__ != name):
         raise Mismatch(f"{home}.{name} is another than it was")
-    return found
+    return held
 
 
 def _module(_: Resolver, name: str) -> Any:
@@ -187,27 +187,27 @@ def _part_function(resolver: Resolver, number: int) -> types.FunctionType:
 
 def _backward_class(resolver: Resolver, forward: int) -> type:
     cls = resolver.object(forward)
-    found: type = vars(cls)["_backward_cls"]
-    if vars(found)["_forward_cls"] is not cls:
+    backward: type = vars(cls)["_backward_cls"]
+    if vars(backward)["_forward_cls"] is not cls:
         raise Mismatch(f"{cls.__qualname__}._backward_cls is another than torch made")
-    return found
+    return backward
 
 
 def _held(resolver: Resolver, owner: int, name: str, steps: Sequence[tuple[Any, ...]]) -> Any:
-    found = vars(resolver.object(owner))[name]
+    held = vars(resolver.object(owner))[name]
     for way in steps:
-        found = step(found, way)
-    if type(found) is not types.FunctionType:
+        held = step(held, way)
+    if type(held) is not types.FunctionType:
         raise Mismatch(f"{name} is another than it was")
-    return found
+    return held
 
 
 def _raw(resolver: Resolver, owner: int, name: str) -> Any:
     cls = resolver.object(owner)
-    found = vars(cls)[name]
-    if type(found) not in DESCRIPTORS or found.__objclass__ is not cls or found.__name__ != name:
+    descriptor = vars(cls)[name]
+    if type(descriptor) not in DESCRIPTORS or descriptor.__objclass__ is not cls or descriptor.__name__ != name:
         raise Mismatch(f"{cls.__qualname__}.{name} is another than it was")
-    return found
+    return descriptor
 
 
 def _operator(_: Resolver, namespace: str, name: str, overload: str) -> Any:
@@ -215,10 +215,10 @@ def _operator(_: Resolver, namespace: str, name: str, overload: str) -> Any:
 
 
 def _device(_: Resolver, kind: str, index: int | None, about: str) -> torch.device:
-    found = torch.device(kind) if index is None else torch.device(kind, index)
-    if about and not (torch.cuda.is_initialized() and gpu(found) == about):
-        raise Mismatch(f"{found} is another GPU than it was")
-    return found
+    device = torch.device(kind) if index is None else torch.device(kind, index)
+    if about and not (torch.cuda.is_initialized() and gpu(device) == about):
+        raise Mismatch(f"{device} is another GPU than it was")
+    return device
 
 
 def _place(resolver: Resolver, node: int, what: str) -> Any:
@@ -231,7 +231,7 @@ def _partial(resolver: Resolver, fn: int, args: Sequence[int], keywords: Sequenc
     return functools.partial(resolver.object(fn), *resolver.objects(args), **named)
 
 
-def _made(resolver: Resolver, maker: str, args: Sequence[int]) -> Any:
+def _from_maker(resolver: Resolver, maker: str, args: Sequence[int]) -> Any:
     home, _, name = maker.partition(":")
     if not home.startswith(OWN):
         raise Mismatch(f"{maker} is not argand's")
@@ -256,8 +256,8 @@ def _recipe(resolver: Resolver, kind: str, parts: Sequence[tuple[str, Any]]) -> 
 
 def _made_by(place: str) -> Callable[..., Any]:
     home, _, name = place.partition(":")
-    made: Callable[..., Any] = getattr(importlib.import_module(home), name)
-    return made
+    maker: Callable[..., Any] = getattr(importlib.import_module(home), name)
+    return maker
 
 
 class Late:
@@ -265,12 +265,12 @@ class Late:
 
     def __init__(self, encoded: codec.Encoded, objects: Mapping[int, Any]) -> None:
         self.encoded, self.objects = encoded, objects
-        self.made: fx.GraphModule | None = None
+        self.graph: fx.GraphModule | None = None
 
     def module(self) -> fx.GraphModule:
-        if self.made is None:
-            self.made = codec.decode(self.encoded, self.objects.__getitem__)
-        return self.made
+        if self.graph is None:
+            self.graph = codec.decode(self.encoded, self.objects.__getitem__)
+        return self.graph
 
 
 def run_graph(late: Late) -> Callable[..., Any]:
@@ -336,7 +336,7 @@ _KINDS: Final[Mapping[str, Callable[..., Any]]] = {
     "backward class": _backward_class,
     "place": _place,
     "partial": _partial,
-    "made": _made,
+    "made": _from_maker,
     "recipe": _recipe,
     "region": lambda to, fn: _C.Region(None, None, to.object(fn)),
 }

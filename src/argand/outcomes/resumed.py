@@ -43,12 +43,12 @@ class Parts:
     """The codes of resume functions. Safe to use from several threads."""
 
     def __init__(self) -> None:
-        self._made: PerCode[dict[Place, CodeType]] = PerCode()  # by the user's code, which they live as long as
+        self._codes: PerCode[dict[Place, CodeType]] = PerCode()  # by the user's code, which they live as long as
         self._origins: PerCode[Origin] = PerCode()  # by their own
 
     def clear(self) -> None:
         """Forget all (argand.reset)."""
-        self._made.clear()
+        self._codes.clear()
         self._origins.clear()
 
     def of(self, code: CodeType) -> Origin | None:
@@ -62,10 +62,10 @@ class Parts:
 
     def enter(self, users: CodeType, place: Place, code: CodeType) -> CodeType:
         """The code of the resume function at a place: `code`, if there was none that is the same but for its label."""
-        made = self._made.get(users)
-        if made is None:
-            made = self._made.add(users, {})
-        known = made.setdefault(place, code)
+        by_place = self._codes.get(users)
+        if by_place is None:
+            by_place = self._codes.add(users, {})
+        known = by_place.setdefault(place, code)
         if known is not code and unlabelled(known) != unlabelled(code):
             return code
         self._origins.set(known, Origin(weakref.ref(users), place))

@@ -164,8 +164,8 @@ def _read(key: str) -> list[records.Record]:
     if data is None:
         return []
     try:
-        version, found = marshal.loads(data)
-        return list(found) if version == FORMAT else []
+        version, stored = marshal.loads(data)
+        return list(stored) if version == FORMAT else []
     except (ValueError, EOFError, TypeError):  # written by another version of argand, or damaged before it was sealed
         return []
 

@@ -45,10 +45,10 @@ def convolutions(program: AtenProgram) -> list[fx.Node]:
 
 
 def _is_plain(node: fx.Node) -> bool:
-    made = node.meta["val"]
+    val = node.meta["val"]
     if bool(node.args[6]) or not _tensors((*node.args[:2], node)):
         return False
-    return is_contiguous(made.shape, made.stride()) and not is_channels_last(made.shape, made.stride())
+    return is_contiguous(val.shape, val.stride()) and not is_channels_last(val.shape, val.stride())
 
 
 def _tensors(nodes: Sequence[Any]) -> bool:
@@ -98,8 +98,8 @@ class _Layouts:
         with self.builder.at(node):
             operands = [self._copy(arg, last=True) for arg in node.args[:count]]
         node.args = (*operands, *node.args[count:])
-        made = [node.meta["val"]] if forward else node.meta["val"][:2]
-        laid = [None if one is None else layouts.in_format(one, torch.channels_last) for one in made]
+        vals = [node.meta["val"]] if forward else node.meta["val"][:2]
+        laid = [None if one is None else layouts.in_format(one, torch.channels_last) for one in vals]
         self._set(node, laid[0] if forward else (*laid, *node.meta["val"][2:]))
 
     def _set(self, node: fx.Node, val: Any) -> None:
@@ -118,15 +118,15 @@ class _Layouts:
         if not layouts.is_pointwise(target) and target._schema.name.partition("::")[2] not in _FOLLOW:
             return False
         try:
-            made = self.builder.infer(target, node.args, dict(node.kwargs))
+            inferred = self.builder.infer(target, node.args, dict(node.kwargs))
         except RuntimeError:  # a view that the new strides do not allow
             return False
-        if made.__class__ is Spec:
-            if made.meta.stride() != node.meta["val"].stride():
-                self._set(node, made.meta)
+        if inferred.__class__ is Spec:
+            if inferred.meta.stride() != node.meta["val"].stride():
+                self._set(node, inferred.meta)
             return True
-        if made.__class__ is Many:
-            self._set(node, made.metas)
+        if inferred.__class__ is Many:
+            self._set(node, inferred.metas)
             return True
         return False
 
@@ -150,14 +150,14 @@ class _Layouts:
             return self.copies[key]
         if last:
             done = is_channels_last(now.shape, now.stride())
-            made = node if done else self.builder(aten.clone.default, node, memory_format=torch.channels_last)
+            copied = node if done else self.builder(aten.clone.default, node, memory_format=torch.channels_last)
         elif is_dense(tuple(now.shape), self.before[node].stride()):
-            made = with_strides(self.builder, node, self.before[node].stride())
+            copied = with_strides(self.builder, node, self.before[node].stride())
         else:  # a view of some of its argument
             args, kwargs = (fx.node.map_arg(part, self._as_before) for part in (node.args, node.kwargs))
-            made = self.builder(node.target, *args, **kwargs)
-        self.copies[key] = made
-        return made
+            copied = self.builder(node.target, *args, **kwargs)
+        self.copies[key] = copied
+        return copied
 
     def _restore_results(self, output: fx.Node) -> None:
         with self.builder.at(output):

@@ -47,8 +47,8 @@ def _part_bias(builder: Builder, node: fx.Node) -> bool:
         per_channel = builder(aten.view.default, bias, [1, -1, *[1] * (val.dim() - 2)])
         whole = builder(aten.add.Tensor, plain, per_channel)
     if whole.meta["val"].stride() != val.stride() or whole.meta["val"].dtype != val.dtype:
-        for made in (whole, per_channel, plain):
-            builder.graph.erase_node(made)
+        for needless in (whole, per_channel, plain):
+            builder.graph.erase_node(needless)
         return False
     node.replace_all_uses_with(whole)
     builder.graph.erase_node(node)

@@ -37,18 +37,18 @@ def eliminate_common_subexpressions(program: AtenProgram) -> int:
 
 def returned_storages(graph: fx.Graph) -> set[fx.Node]:
     """Nodes whose memory (through views) leaves the graph as a result."""
-    found: set[fx.Node] = set()
+    returned: set[fx.Node] = set()
     output = next(iter(reversed(graph.nodes)))
     for result in output.all_input_nodes:
         node = result
-        found.add(node)
+        returned.add(node)
         while node.op == "call_function" and node.args and isinstance(node.args[0], fx.Node):
             is_view = isinstance(node.target, torch._ops.OpOverload) and compat.is_view_op(node.target)
             if not is_view and node.target is not torch.ops.aten._unsafe_view.default:
                 break
             node = node.args[0]
-            found.add(node)
-    return found
+            returned.add(node)
+    return returned
 
 
 def _is_blank(node: fx.Node) -> bool:

@@ -33,11 +33,11 @@ def decompose(program: AtenProgram, rules: Mapping[Any, Any] = RULES) -> int:
             continue
         before = node.prev
         with builder.at(node):
-            made = apply(rule, builder, node)
-            if made is NotImplemented:
+            parts = apply(rule, builder, node)
+            if parts is NotImplemented:
                 node = node.next
                 continue
-            replace(builder, node, made)
+            replace(builder, node, parts)
         changes += 1
         after = before.next  # what the rule made may have rules too
         node = after
@@ -56,16 +56,16 @@ def apply(rule: Any, builder: Builder, node: fx.Node) -> Any:
         return NotImplemented
 
 
-def replace(builder: Builder, node: fx.Node, made: Any) -> None:
-    """Put `made` (a node, or one per result) in the place of `node`, in its layout, and erase `node`."""
-    if not isinstance(made, tuple):
-        node.replace_all_uses_with(conform(builder, made, node))
+def replace(builder: Builder, node: fx.Node, parts: Any) -> None:
+    """Put `parts` (a node, or one per result) in the place of `node`, in its layout, and erase `node`."""
+    if not isinstance(parts, tuple):
+        node.replace_all_uses_with(conform(builder, parts, node))
         builder.graph.erase_node(node)
         return
     for user in list(node.users):
         if user.target is not operator.getitem:
             raise InternalError(f"{node.name} has several results and is used as one by {user.name}")
-        new = made[int(user.args[1])]
+        new = parts[int(user.args[1])]
         user.replace_all_uses_with(conform(builder, new, user))
         builder.graph.erase_node(user)
     builder.graph.erase_node(node)

@@ -50,10 +50,10 @@ def generalise(
     Raises:
         NotGeneral: the programs differ in more than sizes, or in sizes that no expression describes.
     """
-    made = _Generaliser(programs, fitter, floats, conditions).run()
+    program = _Generaliser(programs, fitter, floats, conditions).run()
     conditions.update(fitter.conditions)
-    _divide_symbols(made, conditions)
-    return made
+    _divide_symbols(program, conditions)
+    return program
 
 
 class _Generaliser:
@@ -131,8 +131,8 @@ class _Generaliser:
         """A reshape keeps the number of elements: at every size, not only at the probes."""
         if node.target not in _RESHAPES:
             return
-        source, made = node.args[0].meta["val"], node.meta["val"]
-        gap = product(source.shape) - product(made.shape)
+        source, view = node.args[0].meta["val"], node.meta["val"]
+        gap = product(source.shape) - product(view.shape)
         if gap != 0:
             self.conditions[Relation("eq", gap)] = None
 
@@ -149,8 +149,8 @@ class _Generaliser:
         if isinstance(first, (tuple, list)):
             if any(not isinstance(item, (tuple, list)) or len(item) != len(first) for item in items):
                 raise NotGeneral(f"the length of an argument of {self.where} depends on the sizes")
-            made = [self._tree([item[k] for item in items]) for k in range(len(first))]
-            return tuple(made) if isinstance(first, tuple) else made
+            parts = [self._tree([item[k] for item in items]) for k in range(len(first))]
+            return tuple(parts) if isinstance(first, tuple) else parts
         if all(type(item) is int for item in items):
             return self.number(items)
         if any(type(item) is not type(first) for item in items):
@@ -163,17 +163,17 @@ class _Generaliser:
 
     def number(self, values: Sequence[int]) -> int | Expr:
         """An integer that may vary."""
-        found = self.fitter.fit(values)
-        if found is None:
+        fitted = self.fitter.fit(values)
+        if fitted is None:
             raise NotGeneral(f"the numbers {list(values)} at {self.where} are no simple function of the sizes")
-        return found
+        return fitted
 
     def _float(self, values: Sequence[float]) -> Any:
         if all(value == values[0] or (value != value and values[0] != values[0]) for value in values):
             return values[0]
-        found = self.floats.get(tuple(values))
-        if found is not None:
-            return found
+        known = self.floats.get(tuple(values))
+        if known is not None:
+            return known
         if all(value.is_integer() for value in values) and all(abs(value) < 1 << 53 for value in values):
             return self.number([int(value) for value in values])
         raise NotGeneral(f"the numbers {list(values)} at {self.where} are no simple function of the sizes")
@@ -209,17 +209,17 @@ class _Generaliser:
         """Those of a dense tensor follow from its sizes and the order of its dimensions; others are fitted."""
         columns = list(zip(*[val.stride() for val in vals]))
         order = memory_order(tuple(vals[0].shape), vals[0].stride())
-        made: list[Any] = [None] * len(shape)
+        strides: list[Any] = [None] * len(shape)
         step: Any = 1
         for dim in reversed(order):
             if shape[dim] == 1:
-                made[dim] = self.number(columns[dim])
+                strides[dim] = self.number(columns[dim])
                 continue
-            made[dim] = step
+            strides[dim] = step
             step = step * shape[dim]
             self.fitter.learn(step)
-        if all(shape[dim] == 1 or self.fitter.vector(made[dim]) == columns[dim] for dim in order):
-            return tuple(made)
+        if all(shape[dim] == 1 or self.fitter.vector(strides[dim]) == columns[dim] for dim in order):
+            return tuple(strides)
         return tuple([self.number(column) for column in columns])
 
     # --- what surrounds the graph
@@ -440,7 +440,7 @@ def _combine(factors: dict[Sym, int], sym: Sym, divisor: int) -> None:
 
 def _needed_divisor(expr: Expr, sym: Sym) -> int:
     """The least divisor of `sym` that makes `expr` vanish, or else its quotients exact; 1 if there is none."""
-    found = 1
+    needed = 1
     for monomial, _ in expr.poly:
         for atom in monomial:
             if not isinstance(atom, (FloorDiv, Mod)):
@@ -450,8 +450,8 @@ def _needed_divisor(expr: Expr, sym: Sym) -> int:
                 continue
             trial = {sym: divided(sym, divisor) * divisor}
             if substitute(expr, trial) == 0 or not substitute(atom, trial).has_divmod:
-                found = max(found, divisor)
-    return found
+                needed = max(needed, divisor)
+    return needed
 
 
 def _substitute_program(program: AtenProgram, mapping: Mapping[Any, Any]) -> None:
@@ -480,8 +480,8 @@ def _substitute_program(program: AtenProgram, mapping: Mapping[Any, Any]) -> Non
         view = output.view
         if view is None:
             return output
-        made = ViewReplay(convert(view.size), convert(view.stride), convert(view.offset), view.chain)
-        return replace(output, view=made)
+        replay = ViewReplay(convert(view.size), convert(view.stride), convert(view.offset), view.chain)
+        return replace(output, view=replay)
 
     program.outputs = [result(output) for output in program.outputs]
     program.leaves = [

@@ -70,9 +70,9 @@ def _open(program: AtenProgram, wanted: Callable[[fx.Node], bool]) -> int:
         if not wanted(node):
             continue
         with builder.at(node):
-            made = apply(RULES[node.target], builder, node)
-            if made is not NotImplemented:
-                replace(builder, node, made)
+            parts = apply(RULES[node.target], builder, node)
+            if parts is not NotImplemented:
+                replace(builder, node, parts)
                 changes += 1
     return changes
 

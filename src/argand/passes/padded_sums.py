@@ -48,12 +48,12 @@ def join_padded_sums(program: AtenProgram) -> int:
         if len(joined) < LEAST_PARTS:
             continue
         with builder.at(root):
-            made = _joined(builder, [_summed(builder, same) for same in joined], list(root.meta["val"].shape))
+            joined_sum = _joined(builder, [_summed(builder, same) for same in joined], list(root.meta["val"].shape))
             for other in (*others, *left):
-                made = builder(aten.add.Tensor, other, made)
+                joined_sum = builder(aten.add.Tensor, other, joined_sum)
             if not others and not left:  # as where zeros are added: -0.0 becomes 0.0
-                made = builder(aten.add.Tensor, made, 0.0)
-            replace(builder, root, made)
+                joined_sum = builder(aten.add.Tensor, joined_sum, 0.0)
+            replace(builder, root, joined_sum)
         changes += 1
     return changes
 
@@ -147,5 +147,5 @@ def _joined(b: Builder, parts: list[_Part], size: list[int]) -> fx.Node:
         pads = [0] * (2 * (len(size) - dim))
         pads[-2:] = [before, after]
         pieces.append(b(aten.constant_pad_nd.default, part.value, pads, 0.0) if before or after else part.value)
-    made: fx.Node = b(aten.cat.default, pieces, dim)
-    return made
+    concatenated: fx.Node = b(aten.cat.default, pieces, dim)
+    return concatenated

@@ -37,8 +37,8 @@ def _uniform(b: Builder, size: Any, dtype: torch.dtype, device: torch.device) ->
     """Numbers from 0 up to, not including, 1."""
     ops = random_ops()
     wide = torch.float64 if dtype is torch.float64 else torch.float32
-    made: fx.Node = b(ops.uniform, b(ops.seed, device=device), list(size), dtype=wide)
-    return made
+    drawn: fx.Node = b(ops.uniform, b(ops.seed, device=device), list(size), dtype=wide)
+    return drawn
 
 
 def _plain(x: fx.Node) -> bool:
@@ -90,8 +90,8 @@ def _normal(b: Builder, size: Any, dtype: torch.dtype, device: torch.device) -> 
     first, second = _uniform(b, size, dtype, device), _uniform(b, size, dtype, device)
     away = b(aten.add.Tensor, b(aten.neg.default, first), 1.0)  # never 0
     radius = b(aten.sqrt.default, b(aten.mul.Tensor, b(aten.log.default, away), -2.0))
-    made: fx.Node = b(aten.mul.Tensor, radius, b(aten.cos.default, b(aten.mul.Tensor, second, 2 * math.pi)))
-    return made
+    drawn: fx.Node = b(aten.mul.Tensor, radius, b(aten.cos.default, b(aten.mul.Tensor, second, 2 * math.pi)))
+    return drawn
 
 
 def _drawn_like(b: Builder, x: fx.Node, draw: Draw) -> fx.Node:

@@ -62,9 +62,9 @@ def _move(program: AtenProgram, device: torch.device) -> int:
     builder = Builder(program.graph, program.specs or SpecTable(), made_by="move_scalars")
     _compute_before(uses)
     with builder.at(uses[0].node):
-        made = _copy(builder, uses, device)
+        elements = _copy(builder, uses, device)
     for use in uses:
-        _replace(builder, use, made)
+        _replace(builder, use, elements)
     return len(uses)
 
 
@@ -84,7 +84,7 @@ def _compute_before(uses: list[_Use]) -> None:
 
 
 def _uses(graph: fx.Graph, device: torch.device) -> list[_Use]:
-    found = []
+    uses = []
     computed_here = _on_cpu_alone(graph)
     for node in graph.nodes:
         if node.target not in _ARITHMETIC or node.meta["device"] != device or not _is_float(node):
@@ -93,8 +93,8 @@ def _uses(graph: fx.Graph, device: torch.device) -> list[_Use]:
             if not isinstance(arg, fx.Node) or arg not in computed_here or _is_literal(arg):
                 continue
             if arg.meta["val"].dim() == 0 and _is_float(arg):
-                found.append(_Use(node, place, arg))
-    return found
+                uses.append(_Use(node, place, arg))
+    return uses
 
 
 def _is_literal(node: fx.Node) -> bool:
@@ -110,13 +110,13 @@ def _is_float(node: fx.Node) -> bool:
 
 def _on_cpu_alone(graph: fx.Graph) -> set[fx.Node]:
     """Tensors whose values do not wait for another device."""
-    found: set[fx.Node] = set()
+    on_cpu: set[fx.Node] = set()
     for node in graph.nodes:
         here = isinstance(node.meta.get("val"), torch.Tensor) and node.meta["device"].type == "cpu"
         pure = node.op != "call_function" or not is_impure(node)
-        if here and pure and all(each in found for each in node.all_input_nodes):
-            found.add(node)
-    return found
+        if here and pure and all(each in on_cpu for each in node.all_input_nodes):
+            on_cpu.add(node)
+    return on_cpu
 
 
 def _divides(use: _Use) -> bool:
@@ -126,26 +126,26 @@ def _divides(use: _Use) -> bool:
 
 def _copy(b: Builder, uses: list[_Use], device: torch.device) -> _Made:
     """Give every number its place on the GPU."""
-    made: _Made = {}
+    elements: _Made = {}
     singles: dict[torch.dtype, dict[tuple[fx.Node, bool], fx.Node]] = {}
     vectors: dict[fx.Node, fx.Node] = {}
     for use in uses:
         key = (use.scalar, _divides(use))
-        if key in made:
+        if key in elements:
             continue
         vector = None if key[1] else _vector_of(use.scalar)
         if vector is not None:
             moved = vectors.get(vector)
             if moved is None:
                 moved = vectors[vector] = b(device_ops().to_device, vector, device=device)
-            made[key] = b(aten.select.int, moved, *use.scalar.args[1:])
+            elements[key] = b(aten.select.int, moved, *use.scalar.args[1:])
             continue
         number = _reciprocal(b, use) if key[1] else use.scalar
         singles.setdefault(number.meta["val"].dtype, {}).setdefault(key, number)
     for group in singles.values():
         for key, element in zip(group, _elements(b, group.values(), device)):
-            made[key] = element
-    return made
+            elements[key] = element
+    return elements
 
 
 def _vector_of(scalar: fx.Node) -> fx.Node | None:
@@ -159,11 +159,11 @@ def _vector_of(scalar: fx.Node) -> fx.Node | None:
 def _reciprocal(b: Builder, use: _Use) -> fx.Node:
     dtype = use.node.meta["val"].dtype
     dtype = _WIDE.get(dtype, dtype)
-    made = use.scalar
-    if made.meta["val"].dtype is not dtype:
-        made = b(aten._to_copy.default, made, dtype=dtype)
-    found: fx.Node = b(aten.reciprocal.default, made)
-    return found
+    number = use.scalar
+    if number.meta["val"].dtype is not dtype:
+        number = b(aten._to_copy.default, number, dtype=dtype)
+    reciprocal: fx.Node = b(aten.reciprocal.default, number)
+    return reciprocal
 
 
 def _elements(b: Builder, numbers: Iterable[fx.Node], device: torch.device) -> list[fx.Node]:
@@ -179,12 +179,12 @@ def _replace(b: Builder, use: _Use, elements: _Made) -> None:
     args[use.place] = elements[use.scalar, divides]
     target = aten.mul.Tensor if divides else use.node.target
     with b.at(use.node):
-        made = b(target, *args, **use.node.kwargs)
-    one, two = made.meta["val"], use.node.meta["val"]
+        replacement = b(target, *args, **use.node.kwargs)
+    one, two = replacement.meta["val"], use.node.meta["val"]
     if one.dtype is not two.dtype or one.shape != two.shape or one.stride() != two.stride():
-        b.graph.erase_node(made)  # eager's kernel computes it
+        b.graph.erase_node(replacement)  # eager's kernel computes it
         return
-    use.node.replace_all_uses_with(made)
+    use.node.replace_all_uses_with(replacement)
     b.graph.erase_node(use.node)
 
 

@@ -121,10 +121,10 @@ def _view_of_view(b: Builder, node: fx.Node) -> fx.Node | None:
     if _same(node, origin):
         return origin
     try:
-        made: fx.Node = b(aten.view.default, origin, node.args[1])
+        view: fx.Node = b(aten.view.default, origin, node.args[1])
     except RuntimeError:  # not a view of the first tensor's strides
         return None
-    return made
+    return view
 
 
 @simplifies(aten.expand.default)

@@ -69,11 +69,15 @@ def _check_call(node: fx.Node, builder: Builder, after: str) -> None:
     if not node.target._schema.returns:
         return
     try:
-        made = builder.infer(node.target, node.args, dict(node.kwargs))
+        inferred = builder.infer(node.target, node.args, dict(node.kwargs))
     except Exception as error:
         _rule(False, f"refuses its arguments: {error}", node, after)
     else:
-        _same(node, made.meta if made.__class__ is Spec else made.metas if made.__class__ is Many else made, after)
+        _same(
+            node,
+            inferred.meta if inferred.__class__ is Spec else inferred.metas if inferred.__class__ is Many else inferred,
+            after,
+        )
 
 
 def _same(node: fx.Node, val: Any, after: str) -> None:

@@ -34,7 +34,7 @@ def chrome_event(event: Event) -> dict[str, Any] | None:
         if key != "span" and isinstance(value, _PLAIN):
             arguments[key] = value
     rank = process_rank()
-    made: dict[str, Any] = {
+    in_chrome: dict[str, Any] = {
         "name": event.data["span"] if phase != "i" else name,
         "ts": event.time_ns / 1000,
         "args": arguments,
@@ -44,10 +44,10 @@ def chrome_event(event: Event) -> dict[str, Any] | None:
         "pid": os.getpid() if rank is None else rank,
     }
     if phase == "i":
-        made["s"] = "t"
+        in_chrome["s"] = "t"
         if text := _headline(event):
             arguments["text"] = text
-    return made
+    return in_chrome
 
 
 def _headline(event: Event) -> str:
@@ -72,12 +72,12 @@ class ChromeTraceSink:
         self.lock = threading.Lock()
 
     def __call__(self, event: Event) -> None:
-        made = chrome_event(event)
-        if made is None or self._dead:
+        in_chrome = chrome_event(event)
+        if in_chrome is None or self._dead:
             return
         if self._pid != os.getpid():
             self._pid, self._file, self.lock = os.getpid(), -1, threading.Lock()
-        self._write(b"\n" + to_json(made))
+        self._write(b"\n" + to_json(in_chrome))
 
     @locked
     def _write(self, line: bytes) -> None:

@@ -104,7 +104,7 @@ class CompilationMetrics:
 class _Open:
     """A compile that is under way."""
 
-    made: CompilationMetrics
+    metrics: CompilationMetrics
     root: str
     compile_id: CompileId
     depth: Counter[str] = field(default_factory=Counter)
@@ -144,113 +144,115 @@ class Collector:
             now.compile_id = event.compile_id
         if name == "span_end":
             for one in stack:
-                one.made.add_phase(data["span"], data["seconds"])
+                one.metrics.add_phase(data["span"], data["seconds"])
             if data["span"] == now.root:
                 stack.pop()
                 if not stack:
                     del self._open[thread]
                 _finish(now, event)
                 self._name(now)
-                self.done(now.made, now.compile_id)
+                self.done(now.metrics, now.compile_id)
             return
         hear = _HEARD.get(name)
         if hear is not None:
-            hear(now.made, event)
+            hear(now.metrics, event)
 
     def _name(self, one: _Open) -> None:
         """A backward belongs to the function of its forward."""
-        made, key = one.made, (one.compile_id.frame, one.compile_id.recompile)
-        if made.is_forward:
+        metrics, key = one.metrics, (one.compile_id.frame, one.compile_id.recompile)
+        if metrics.is_forward:
             if len(self._functions) >= KEPT:
                 self._functions.clear()
-            self._functions[key] = made.co_name, made.co_filename, made.co_firstlineno
+            self._functions[key] = metrics.co_name, metrics.co_filename, metrics.co_firstlineno
         else:
-            made.co_name, made.co_filename, made.co_firstlineno = self._functions.get(key, (made.co_name, None, None))
+            metrics.co_name, metrics.co_filename, metrics.co_firstlineno = self._functions.get(
+                key, (metrics.co_name, None, None)
+            )
 
 
 def _start(event: Event) -> _Open:
     assert event.compile_id is not None
-    made = CompilationMetrics(start_time=event.time_ns / 1e9, thread=threading.get_native_id())
+    metrics = CompilationMetrics(start_time=event.time_ns / 1e9, thread=threading.get_native_id())
     root = str(event.data["span"])
-    made.is_forward = root not in ("compile_backward", "compile_autograd")
-    made.co_name = event.data.get("function")
-    return _Open(made, root, event.compile_id)
+    metrics.is_forward = root not in ("compile_backward", "compile_autograd")
+    metrics.co_name = event.data.get("function")
+    return _Open(metrics, root, event.compile_id)
 
 
 def _finish(one: _Open, event: Event) -> None:
-    made, data = one.made, event.data
-    made.compile_id = str(one.compile_id)
-    made.end_time = event.time_ns / 1e9
-    made.entire_frame_compile_time_s = data["seconds"]
-    made.backend_compile_time_s = made.phases.get("backend", 0.0)
-    made.inductor_compile_time_s = sum(made.phases.get(name, 0.0) for name in _NATIVE)
-    made.code_gen_time_s = sum(made.phases.get(name, 0.0) for name in _CODE)
+    metrics, data = one.metrics, event.data
+    metrics.compile_id = str(one.compile_id)
+    metrics.end_time = event.time_ns / 1e9
+    metrics.entire_frame_compile_time_s = data["seconds"]
+    metrics.backend_compile_time_s = metrics.phases.get("backend", 0.0)
+    metrics.inductor_compile_time_s = sum(metrics.phases.get(name, 0.0) for name in _NATIVE)
+    metrics.code_gen_time_s = sum(metrics.phases.get(name, 0.0) for name in _CODE)
     if not data["ok"]:
         error = sys.exception()  # the span ends because of it
         inner = error.inner if isinstance(error, BackendCompilerFailed) else error
         where = error.where[-1] if isinstance(error, ArgandError) and error.where else None
-        made.fail(type(error).__name__, str(inner if inner is not None else "unknown"), where)
+        metrics.fail(type(error).__name__, str(inner if inner is not None else "unknown"), where)
 
 
-def _on_frame(made: CompilationMetrics, event: Event) -> None:
+def _on_frame(metrics: CompilationMetrics, event: Event) -> None:
     data = event.data
-    made.co_name, made.co_filename, made.co_firstlineno = data["function"], data["filename"], data["lineno"]
-    made.cache_size = made.accumulated_cache_size = data.get("entries", 0)
+    metrics.co_name, metrics.co_filename, metrics.co_firstlineno = data["function"], data["filename"], data["lineno"]
+    metrics.cache_size = metrics.accumulated_cache_size = data.get("entries", 0)
 
 
-def _on_graph(made: CompilationMetrics, event: Event) -> None:
+def _on_graph(metrics: CompilationMetrics, event: Event) -> None:
     graph = event.data.get("graph")
     if graph is not None:
         ops = [node.op for node in graph.graph.nodes]
-        made.graph_node_count = len(ops)
-        made.graph_op_count = sum(op.startswith("call") for op in ops)
-        made.graph_input_count = ops.count("placeholder")
+        metrics.graph_node_count = len(ops)
+        metrics.graph_op_count = sum(op.startswith("call") for op in ops)
+        metrics.graph_input_count = ops.count("placeholder")
 
 
-def _on_guards(made: CompilationMetrics, event: Event) -> None:
-    made.guard_count = event.data.get("guards", 0)
-    made.shape_env_guard_count = len(event.data.get("conditions", ()))
+def _on_guards(metrics: CompilationMetrics, event: Event) -> None:
+    metrics.guard_count = event.data.get("guards", 0)
+    metrics.shape_env_guard_count = len(event.data.get("conditions", ()))
 
 
-def _on_break(made: CompilationMetrics, event: Event) -> None:
+def _on_break(metrics: CompilationMetrics, event: Event) -> None:
     reason = event.data.get("reason")
     if reason is None:
         return
-    made.break_reasons.append(str(reason))
+    metrics.break_reasons.append(str(reason))
     if event.data.get("frame_skipped"):
-        made.fail("Unsupported", str(reason), reason.where[-1] if reason.where else None)
+        metrics.fail("Unsupported", str(reason), reason.where[-1] if reason.where else None)
 
 
-def _on_restart(made: CompilationMetrics, event: Event) -> None:
-    made.restart_reasons.append(event.text())
-    made.dynamo_time_before_restart_s = event.time_ns / 1e9 - made.start_time
+def _on_restart(metrics: CompilationMetrics, event: Event) -> None:
+    metrics.restart_reasons.append(event.text())
+    metrics.dynamo_time_before_restart_s = event.time_ns / 1e9 - metrics.start_time
 
 
-def _on_raised(made: CompilationMetrics, event: Event) -> None:
-    made.fail("FrameRaised", f"the program raises in this call: {event.text()}")
+def _on_raised(metrics: CompilationMetrics, event: Event) -> None:
+    metrics.fail("FrameRaised", f"the program raises in this call: {event.text()}")
 
 
-def _on_fallback(made: CompilationMetrics, event: Event) -> None:
+def _on_fallback(metrics: CompilationMetrics, event: Event) -> None:
     what = event.data.get("op") or event.data.get("scope") or event.stage
-    made.fallbacks.append(f"{what}: {event.data.get('reason') or event.text()}")
+    metrics.fallbacks.append(f"{what}: {event.data.get('reason') or event.text()}")
 
 
-def _on_cache(made: CompilationMetrics, event: Event) -> None:
+def _on_cache(metrics: CompilationMetrics, event: Event) -> None:
     outcome = event.data.get("outcome")
     if outcome == "hit":
-        made.cache_hits += 1
+        metrics.cache_hits += 1
     elif outcome in ("miss", "corrupt"):
-        made.cache_misses += outcome == "miss"
+        metrics.cache_misses += outcome == "miss"
     else:
-        made.cache_bypasses += 1
+        metrics.cache_bypasses += 1
 
 
-def _on_schedule(made: CompilationMetrics, event: Event) -> None:
-    made.kernels += int(event.data.get("kernels", 0))
+def _on_schedule(metrics: CompilationMetrics, event: Event) -> None:
+    metrics.kernels += int(event.data.get("kernels", 0))
 
 
-def _on_recompile(made: CompilationMetrics, event: Event) -> None:
-    made.recompile_reasons += [str(reason) for reason in event.data.get("reasons", ())]
+def _on_recompile(metrics: CompilationMetrics, event: Event) -> None:
+    metrics.recompile_reasons += [str(reason) for reason in event.data.get("reasons", ())]
 
 
 _HEARD: dict[str, Callable[[CompilationMetrics, Event], None]] = {
@@ -322,10 +324,10 @@ def _counted(event: Event) -> list[tuple[str, str, int]]:
         return [("cuda_graphs", data["outcome"], 1)] if "outcome" in data else []
     if name == "schedule":
         return [("kernels", "generated", int(data.get("kernels", 0)))]
-    group, found = _SIMPLE.get(name, ("", ""))
+    group, source = _SIMPLE.get(name, ("", ""))
     if not group:
         return []
-    return [(group, str(data.get(found[1:], "unknown")) if found.startswith("=") else found, 1)]
+    return [(group, str(data.get(source[1:], "unknown")) if source.startswith("=") else source, 1)]
 
 
 _SIMPLE = {

@@ -65,22 +65,22 @@ class Reader:
     def __iter__(self) -> Iterator[Record]:
         """The records, file by file; in the order in which they appear when following."""
         index = 0
-        made = True
+        progress = True
         try:
-            while made or self.follow:
-                made = False
+            while progress or self.follow:
+                progress = False
                 self._look()
                 for scanner in list(self._scanners.values()):
                     for record in self._of(scanner):
                         record.index = index
                         index += 1
-                        made = True
+                        progress = True
                         yield record
                 if not self.follow:
                     return
-                if not made:
+                if not progress:
                     if self.stop is not None and self.stop():
-                        self.follow, made = False, True  # once more, for what is cut off at the end
+                        self.follow, progress = False, True  # once more, for what is cut off at the end
                     else:
                         time.sleep(self.poll)
         finally:

@@ -192,5 +192,5 @@ def trace_files(source: str | os.PathLike[str]) -> list[Path]:
 
 def rank_of(path: Path) -> int:
     """The rank that a trace file's name gives; -1 without one."""
-    found = _RANK.search(path.name)
-    return int(found[1]) if found else -1
+    rank = _RANK.search(path.name)
+    return int(rank[1]) if rank else -1

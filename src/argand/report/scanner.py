@@ -218,11 +218,11 @@ class Scanner:
 
     def _line(self, at: int, end: int, cut: bool) -> Record | None:
         """The record of the line in `buffer[at:end]`, unless its payload has to be read first."""
-        made = self._parse(at, end, cut)
-        if made is None:
+        parsed = self._parse(at, end, cut)
+        if parsed is None:
             self._body, self._at = _Body(None, 0, ""), end  # it may have a payload
             return None
-        record, digest = made
+        record, digest = parsed
         if cut or digest is None:
             self._at = end + 1
             return record
@@ -242,9 +242,9 @@ class Scanner:
     def _read_body(self, body: _Body, final: bool) -> bool:
         """Read on in a payload; whether its end was found."""
         buffer, at = self._buffer, self._at
-        found = _LINE.search(buffer, at)
-        stop = len(buffer) if found is None else found.start()
-        done = final or (found is not None and stop + 1 < len(buffer))
+        next_line = _LINE.search(buffer, at)
+        stop = len(buffer) if next_line is None else next_line.start()
+        done = final or (next_line is not None and stop + 1 < len(buffer))
         if stop > at:
             body.feed(buffer[at:stop])
         self._at = stop + 1 if done else stop
@@ -330,14 +330,14 @@ class Scanner:
         """A stack as in the trace, with its file names in place of their numbers."""
         if not isinstance(stack, list):
             return stack
-        made = []
+        frames = []
         for frame in stack:
             if isinstance(frame, dict):
                 number = frame.get("filename")
                 if type(number) is int:
                     frame = {**frame, "filename": self.strings.get(number, "(unknown)")}
-            made.append(frame)
-        return made
+            frames.append(frame)
+        return frames
 
     def _stack(self, stack: Any) -> tuple[StackFrame, ...]:
         return frames_of(self._named(stack))
@@ -347,12 +347,12 @@ def frames_of(stack: Any) -> tuple[StackFrame, ...]:
     """The frames of a stack in a record's fields (`fields["user_stack"]`, say); what is no frame is left out."""
     if not isinstance(stack, list):
         return ()
-    made = []
+    frames = []
     for frame in stack:
         if isinstance(frame, dict):
             line = _number(frame.get("line"))
             name, source = frame.get("name"), frame.get("loc", frame.get("source"))
-            made.append(
+            frames.append(
                 StackFrame(
                     str(frame.get("uninterned_filename") or frame.get("filename") or "(unknown)"),
                     0 if line is None else line,
@@ -360,7 +360,7 @@ def frames_of(stack: Any) -> tuple[StackFrame, ...]:
                     source if isinstance(source, str) else "",
                 )
             )
-    return tuple(made)
+    return tuple(frames)
 
 
 def _json(text: bytes) -> Any:

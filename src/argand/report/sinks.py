@@ -39,10 +39,10 @@ class ProcessMetrics:
         self.counters(event)
         self._collector(event)
 
-    def _done(self, made: CompilationMetrics, compile_id: CompileId) -> None:
-        self.finished.append(made)
+    def _done(self, finished: CompilationMetrics, compile_id: CompileId) -> None:
+        self.finished.append(finished)
         for listener in self.listeners:
-            listener(made)
+            listener(finished)
 
     def clear(self) -> None:
         """Forget everything."""
@@ -57,10 +57,10 @@ class MetricsFile:
         self.path = path
         self._dead = False
 
-    def __call__(self, made: CompilationMetrics) -> None:
+    def __call__(self, finished: CompilationMetrics) -> None:
         if self._dead:
             return
-        line = to_json({**made.as_dict(), "pid": os.getpid(), "rank": process_rank()}) + b"\n"
+        line = to_json({**finished.as_dict(), "pid": os.getpid(), "rank": process_rank()}) + b"\n"
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             handle = files.open_append(self.path)
@@ -153,10 +153,10 @@ def metrics(*, clear: bool = False) -> list[CompilationMetrics]:
     Arguments:
         clear: forget them, and the counters, afterwards.
     """
-    found = list(_installed.metrics.finished)
+    finished = list(_installed.metrics.finished)
     if clear:
         _installed.metrics.clear()
-    return found
+    return finished
 
 
 def counters() -> dict[str, dict[str, int]]:

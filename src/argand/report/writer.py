@@ -98,10 +98,10 @@ class TraceSink:
             self._said[key] = text
             self.artifact(event, "dynamo_graph_break_reason", text, where)
 
-    def _metrics(self, made: CompilationMetrics, compile_id: CompileId) -> None:
-        kind = "compilation_metrics" if made.is_forward else "bwd_compilation_metrics"
+    def _metrics(self, metrics: CompilationMetrics, compile_id: CompileId) -> None:
+        kind = "compilation_metrics" if metrics.is_forward else "bwd_compilation_metrics"
         self._said.pop((compile_id.frame, compile_id.recompile), None)
-        self.file.write(kind, made.as_dict(), compile_id, where=_emitter())
+        self.file.write(kind, metrics.as_dict(), compile_id, where=_emitter())
 
     def close(self) -> None:
         """Close the file."""
@@ -140,9 +140,9 @@ _Hear = Callable[[TraceSink, Event, tuple[str, int]], None]
 def _frame_start(sink: TraceSink, event: Event, where: tuple[str, int]) -> None:
     frames = event.payload()
     stack = sink.file.stack(frames)
-    for made, (filename, line, _) in zip(stack[:-1], frames):  # the last is the function itself: it has no line yet
+    for caller, (filename, line, _) in zip(stack[:-1], frames):  # the last is the function itself: it has no line yet
         if text := linecache.getline(filename, line).strip():
-            made["loc"] = text[:500]
+            caller["loc"] = text[:500]
     sink.put(event, "dynamo_start", {"stack": stack}, None, where)
 
 
@@ -156,14 +156,14 @@ def _graph(sink: TraceSink, event: Event, where: tuple[str, int]) -> None:
 
 
 def _sizes(graph: Any) -> dict[str, list[Any]]:
-    found = {}
+    sizes = {}
     for node in graph.graph.nodes:
         for key in ("example_value", "val"):
             shape = getattr(node.meta.get(key), "shape", None)
             if shape is not None:
-                found[node.name] = [size if type(size) is int else str(size) for size in shape]
+                sizes[node.name] = [size if type(size) is int else str(size) for size in shape]
                 break
-    return found
+    return sizes
 
 
 def _plain(kind: str) -> _Hear:
@@ -235,11 +235,11 @@ def _restart(sink: TraceSink, event: Event, where: tuple[str, int]) -> None:
 
 
 def _recompiles(sink: TraceSink, event: Event, where: tuple[str, int]) -> None:
-    made = event.data.get("recompile")
+    recompile = event.data.get("recompile")
     reasons = event.data.get("reasons") or [event.text()]
     sink.artifact(event, "recompile_reasons", _pretty([str(reason) for reason in reasons]), where, "json")
-    if made is not None:
-        sink.artifact(event, event.name, _pretty(made.as_dict()), where, "json")
+    if recompile is not None:
+        sink.artifact(event, event.name, _pretty(recompile.as_dict()), where, "json")
 
 
 def _cache(sink: TraceSink, event: Event, where: tuple[str, int]) -> None:
@@ -285,11 +285,11 @@ def _provenance_lines(sink: TraceSink, event: Event, where: tuple[str, int]) -> 
 
 def _turned(table: dict[str, list[str]]) -> dict[str, list[str]]:
     """The table read the other way round."""
-    made: dict[str, list[str]] = {}
+    inverse: dict[str, list[str]] = {}
     for key, values in table.items():
         for value in values:
-            made.setdefault(value, []).append(key)
-    return made
+            inverse.setdefault(value, []).append(key)
+    return inverse
 
 
 def _after_pass(sink: TraceSink, event: Event, where: tuple[str, int]) -> None:

@@ -22,15 +22,15 @@ def write(path: Path) -> int:
         OSError: the archive cannot be written.
     """
     key, count = _key(), 0
-    made = io.BytesIO()
-    with tarfile.open(fileobj=made, mode="w") as archive:
+    content = io.BytesIO()
+    with tarfile.open(fileobj=content, mode="w") as archive:
         for name, source, data in cache.whole_entries():
             packed = remote.pack(name, source, data, key)
             info = tarfile.TarInfo(name)
             info.size = len(packed)
             archive.addfile(info, io.BytesIO(packed))
             count += 1
-    files.write_atomically(path, made.getvalue())
+    files.write_atomically(path, content.getvalue())
     return count
 
 

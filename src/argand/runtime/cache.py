@@ -199,8 +199,8 @@ def count(name: str, what: str) -> None:
 
 def counted(name: str) -> list[tuple[str, int]]:
     """What was counted in a note, most frequent first."""
-    found = [(what, int(times)) for what, times in (read_note(name) or {}).items()]
-    return sorted(found, key=lambda one: -one[1])
+    counts = [(what, int(times)) for what, times in (read_note(name) or {}).items()]
+    return sorted(counts, key=lambda one: -one[1])
 
 
 def _seal(note: dict[str, Any]) -> str:
@@ -333,10 +333,10 @@ def _from_shared(folder: Path, name: str, source: str, build: Callable[[Path], P
 
 def _fetched(path: Path) -> bool:
     """Whether the fleet's cache had the entry, and it is on disk now."""
-    found = REMOTE.fetch(path.name) or REMOTE.lead(path.name)
-    if found is None:
+    fetched = REMOTE.fetch(path.name) or REMOTE.lead(path.name)
+    if fetched is None:
         return False
-    put(path.name, *found)
+    put(path.name, *fetched)
     return True
 
 
@@ -361,14 +361,14 @@ def _from_private(name: str, source: str, build: Callable[[Path], Path]) -> Path
 def _build_entry(path: Path, source: str, build: Callable[[Path], Path], *, bounded: bool) -> Path:
     begun = time.monotonic()
     with places.work_directory(path.parent) as work:
-        made = build(work)
-        data = files.read(made, _LIBRARY_BYTES, own=False)  # in a folder of our own
+        built = build(work)
+        data = files.read(built, _LIBRARY_BYTES, own=False)  # in a folder of our own
         if bounded:
             _make_room(path.parent, len(data) + len(source.encode()) + _RECORD_BYTES)
         files.write_atomically(path.with_suffix(_kind(path).source), source.encode())
         _write_record(path, data)
-        os.chmod(made, 0o700)
-        files.move(made, path)
+        os.chmod(built, 0o700)
+        files.move(built, path)
     if bounded and config.remote_cache:
         REMOTE.offer(path.name, source.encode(), data, time.monotonic() - begun)
     return path
@@ -438,11 +438,11 @@ def keep_failed(source: Path) -> Path:
 
 def _entries(folder: Path) -> list[tuple[float, int, Path]]:
     """(last use, bytes with its companions, path) of each entry, oldest first."""
-    found = []
+    entries = []
     for path in (path for kind in _KINDS for path in folder.glob(f"*{kind.product}")):
         with contextlib.suppress(OSError):
-            found.append((path.lstat().st_mtime, sum(map(_size, _files(path))), path))
-    return sorted(found)
+            entries.append((path.lstat().st_mtime, sum(map(_size, _files(path))), path))
+    return sorted(entries)
 
 
 def _kind(path: Path) -> Kind:
@@ -507,16 +507,16 @@ def _noted(descriptor: int | None) -> int:
 
 
 def _total(folder: Path) -> int:
-    with contextlib.suppress(OSError), os.scandir(folder) as found:
-        return sum(_size(Path(item.path)) for item in found)
+    with contextlib.suppress(OSError), os.scandir(folder) as listing:
+        return sum(_size(Path(item.path)) for item in listing)
     return 0
 
 
 def _sweep(folder: Path) -> None:
     """Remove what dead processes left, and all but the newest few files that are kept for looking at."""
     kept: dict[str, list[tuple[float, Path]]] = {"failed": [], "corrupt": []}
-    with contextlib.suppress(OSError), os.scandir(folder) as found:
-        for item in found:
+    with contextlib.suppress(OSError), os.scandir(folder) as listing:
+        for item in listing:
             name = item.name
             if name.startswith(".build-"):
                 path = Path(item.path)

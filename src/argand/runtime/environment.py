@@ -110,8 +110,8 @@ def _stamps(folder: str, within: str) -> Iterator[tuple[str, int, int]]:
     with os.scandir(folder) as entries:
         for entry in entries:
             if entry.name.endswith((".py", ".so", ".h", ".cpp")):
-                found = entry.stat()
-                yield within + entry.name, found.st_size, found.st_mtime_ns
+                stat = entry.stat()
+                yield within + entry.name, stat.st_size, stat.st_mtime_ns
             elif entry.name != "__pycache__" and entry.is_dir():
                 yield from _stamps(entry.path, f"{within}{entry.name}/")
 

@@ -84,10 +84,10 @@ class FrozenCall:
         self._changes = 0
 
     def __call__(self, inputs: list[Any]) -> tuple[Any, ...]:
-        for found in self._sets:
-            if all(parameter.is_same(inputs) for parameter in found.parameters):
-                found.calls += 1
-                inputs += found.values
+        for prepared in self._sets:
+            if all(parameter.is_same(inputs) for parameter in prepared.parameters):
+                prepared.calls += 1
+                inputs += prepared.values
                 return self.run(inputs)
         return self._anew(inputs)
 
@@ -101,16 +101,16 @@ class FrozenCall:
         self._changes = self._changes + 1 if last is not None and last.calls < _OFTEN else 0
         if self._changes > _PATIENCE:
             return self._give_up(f"parameters changed {self._changes} times within {_OFTEN} calls each")(inputs)
-        made = uncaptured(self._made, inputs, tensors)
-        inputs += made.values
+        prepared = uncaptured(self._prepared, inputs, tensors)
+        inputs += prepared.values
         return self.run(inputs)
 
-    def _made(self, inputs: list[Any], tensors: list[torch.Tensor]) -> _Set:
+    def _prepared(self, inputs: list[Any], tensors: list[torch.Tensor]) -> _Set:
         parameters = [self._parameter(position, tensor) for position, tensor in zip(self.positions, tensors)]
         with torch.no_grad(), events.span("freeze", "runtime", parameters=len(tensors)):
-            made = _Set(parameters, tuple(self.prepare(*inputs)))
-        self._sets = (made, *[each for each in self._sets if each.lives()][: _KEPT - 1])
-        return made
+            prepared = _Set(parameters, tuple(self.prepare(*inputs)))
+        self._sets = (prepared, *[each for each in self._sets if each.lives()][: _KEPT - 1])
+        return prepared
 
     def _parameter(self, position: int, tensor: torch.Tensor) -> _Parameter:
         place, sample = tensor.data_ptr(), _NOTHING

@@ -45,5 +45,5 @@ def make_kernel(address: int, name: str, num_tensors: int, num_ints: int) -> Ker
         return ProfiledKernel(CtypesKernel(address, name, num_tensors, num_ints), name)
     connect()
     _C.set_exchange_api(torch.Tensor.__dlpack_c_exchange_api__)
-    made: Kernel = kernel_type(address, name, num_tensors, num_ints)
-    return made
+    kernel: Kernel = kernel_type(address, name, num_tensors, num_ints)
+    return kernel

@@ -44,10 +44,10 @@ class Library:
 
     def function(self, symbol: str) -> ctypes._NamedFuncPointer:
         """`symbol` as a ctypes function `(void** pointers, int64_t* sizes)`."""
-        found = getattr(self._handle, symbol)
-        found.argtypes = [ctypes.c_void_p, ctypes.c_void_p]
-        found.restype = None
-        return found  # ctypes has no name for what attribute access gives
+        function = getattr(self._handle, symbol)
+        function.argtypes = [ctypes.c_void_p, ctypes.c_void_p]
+        function.restype = None
+        return function  # ctypes has no name for what attribute access gives
 
 
 def load(path: Path) -> Library:

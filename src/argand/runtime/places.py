@@ -246,17 +246,17 @@ class _Private:
     """Directories of this process alone, one for each place; gone when it ends."""
 
     def __init__(self) -> None:
-        self.made: dict[str, tuple[Path, int, int]] = {}  # path, descriptor of its lock, process
+        self.by_place: dict[str, tuple[Path, int, int]] = {}  # path, descriptor of its lock, process
 
     def get(self, place: str) -> Path:
         """The directory in `place`; raises OSError where there can be none."""
-        path, _, process = self.made.get(place, (None, -1, -1))
+        path, _, process = self.by_place.get(place, (None, -1, -1))
         if path is not None and process == os.getpid() and path.is_dir():
             return path
         path, descriptor = _new_directory(Path(place), "argand-kernels-")
-        if not self.made:
+        if not self.by_place:
             atexit.register(self.remove)
-        self.made[place] = path, descriptor, os.getpid()
+        self.by_place[place] = path, descriptor, os.getpid()
         for other in Path(place).glob("argand-kernels-*"):
             if other != path and is_left(other):
                 shutil.rmtree(other, ignore_errors=True)
@@ -264,10 +264,10 @@ class _Private:
 
     def remove(self) -> None:
         """Delete them."""
-        for path, _, process in self.made.values():
+        for path, _, process in self.by_place.values():
             if process == os.getpid():  # a forked child must not delete its parent's
                 shutil.rmtree(path, ignore_errors=True)
-        self.made.clear()
+        self.by_place.clear()
 
 
 _private = _Private()

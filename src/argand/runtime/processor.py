@@ -8,17 +8,17 @@ import functools
 @functools.cache
 def facts() -> dict[str, str]:
     """Linux's description of the first processor, by name; empty where there is none."""
-    found: dict[str, str] = {}
+    values: dict[str, str] = {}
     try:
         with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as stream:
             for line in stream:
                 if not line.strip():  # of each there is a paragraph
                     break
                 name, _, value = line.partition(":")
-                found.setdefault(name.strip(), value.strip())
+                values.setdefault(name.strip(), value.strip())
     except OSError:
         pass
-    return found
+    return values
 
 
 def model() -> str:

@@ -104,10 +104,10 @@ def stored_call(key: str, kind: str) -> HostCall:
     Raises:
         CacheError: it is not there any more.
     """
-    found = load(key, kind)
-    if found is None:
+    loaded = load(key, kind)
+    if loaded is None:
         raise CacheError(f"the program {key} is not in the cache", remedy="it is compiled again")
-    return found[0]
+    return loaded[0]
 
 
 __all__: list[str] = ["call_of_text", "kept_as", "load", "marked", "stored_call", "text_of"]

@@ -48,8 +48,8 @@ def recipe_of(fn: object) -> Recipe | None:
     """The recipe of a callable; None where it has none."""
     holder = fn.__self__ if type(fn) is MethodType and isinstance(fn.__self__, type) else fn
     known = type(fn) is FunctionType or holder is not fn or issubclass(type(fn), Described)
-    found = vars(holder).get(_NAME) if known else None
-    return found if type(found) is Recipe else None
+    recipe = vars(holder).get(_NAME) if known else None
+    return recipe if type(recipe) is Recipe else None
 
 
 def same_recipe(fn: F, as_of: object) -> F:
@@ -64,5 +64,5 @@ def compile_wrapper(source: str, names: dict[str, Any]) -> Callable[..., Any]:
     """The function `call` that `source` defines, in a namespace of these names."""
     namespace = dict(names)
     exec(compile(source, "<argand runtime wrapper>", "exec"), namespace)
-    made: Callable[..., Any] = namespace["call"]
-    return with_recipe(made, "wrapper", lambda: (source, names))
+    wrapper: Callable[..., Any] = namespace["call"]
+    return with_recipe(wrapper, "wrapper", lambda: (source, names))

@@ -182,13 +182,13 @@ class RemoteCache:
             self._note("miss", name, begun)
             return None
         try:
-            found = unpack(name, packed, fleet_key())
+            entry = unpack(name, packed, fleet_key())
         except Unsigned as error:
             self._note("rejected", name, begun, str(error))
             self._tell("rejected", f"an entry of the remote cache is not used: {error}")
             return None
         self._note("hit", name, begun)
-        return found
+        return entry
 
     def lead(self, name: str) -> tuple[bytes, bytes] | None:
         """As `fetch`, for what is not there: another process may be compiling it, and is waited for, as long as
@@ -209,11 +209,11 @@ class RemoteCache:
                 return None
             if packed:
                 try:
-                    found = unpack(name, packed, fleet_key())
+                    entry = unpack(name, packed, fleet_key())
                 except Unsigned:
                     return None
                 self._note("waited", name, begun)
-                return found
+                return entry
         return None
 
     def offer(self, name: str, source: bytes, data: bytes, seconds: float = 0.0) -> None:
@@ -272,12 +272,12 @@ class RemoteCache:
         answer: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._of_server().asked.put((do, answer))
         try:
-            found, error = answer.get(timeout=TIMEOUT)
+            reply, error = answer.get(timeout=TIMEOUT)
         except queue.Empty:
-            found, error = None, TimeoutError(f"no answer within {TIMEOUT * 1e3:.0f} ms")
+            reply, error = None, TimeoutError(f"no answer within {TIMEOUT * 1e3:.0f} ms")
         if error is None:
             self._rest = _REST
-            return found
+            return reply
         worker, self._worker, self._waiting = self._worker, None, 0
         if worker is not None:
             worker.asked.put(None)  # its thread ends after the socket's own timeout

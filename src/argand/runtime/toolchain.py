@@ -408,10 +408,10 @@ def _build(tools: Toolchain, flags: tuple[str, ...], texts: list[str], folder: P
     compiler = shlex.split(tools.cxx)
     objects = [source.with_suffix(".o") for source in sources]
     commands = [[*compiler, *flags, "-c", s.name, "-o", o.name] for s, o in zip(sources, objects)]
-    for ended, source, made in zip(_run(commands, folder), sources, objects):
+    for ended, source, compiled in zip(_run(commands, folder), sources, objects):
         if ended.code and _blames(ended.output, source):
             raise compile_error(list(ended.command), ended.output, cache.keep_failed(source), source)
-        _demand(ended, made, "the C++ compiler")
+        _demand(ended, compiled, "the C++ compiler")
     library = folder / f"{name}.so"
     # No library is named: OpenMP, libm and libc are in the process, and must be the ones that torch uses.
     inputs = [item.name for item in objects] + ([tools.libgcc] if tools.libgcc else [])
@@ -453,11 +453,11 @@ _DISK = re.compile(
 )
 
 
-def _demand(ended: Ended, made: Path, what: str) -> None:
+def _demand(ended: Ended, product: Path, what: str) -> None:
     """Raise a ToolchainError unless a command ended well and wrote its file."""
-    if not ended.code and made.is_file() and made.stat().st_size:
+    if not ended.code and product.is_file() and product.stat().st_size:
         return
-    how = ended.how if ended.code else f"wrote no {made.suffix} file"
+    how = ended.how if ended.code else f"wrote no {product.suffix} file"
     said = files.printable(_shorten(ended.output.strip(), 8), 300)
     raise ToolchainError(
         f"{what} ({ended.command[0]}) {how}" + (f":\n{said}" if said else ""),
@@ -509,7 +509,7 @@ def compile_error(command: list[str], output: str, kept: Path, source: Path) -> 
 def _operand_lines(text: list[str], number: int) -> list[str]:
     """Where the operands of a kernel line were computed: the line that the compiler names is often not at fault."""
     statement = text[number - 1].split("=", 1)[-1]
-    found: list[str] = []
+    lines: list[str] = []
     for name in dict.fromkeys(re.findall(r"\btmp\d+\b", statement)):
         definition = re.compile(rf"\b{name} = ")
         for at in range(number - 2, -1, -1):
@@ -519,9 +519,9 @@ def _operand_lines(text: list[str], number: int) -> list[str]:
                 origin = _origin_above(text, at + 1)
                 user = f"  <- {origin['user']}" if origin and origin["user"] else ""
                 source = f"  // {origin['code']}{user}" if origin else ""
-                found.append(f"  {name} from line {at + 1}: {text[at].strip()}{source}")
+                lines.append(f"  {name} from line {at + 1}: {text[at].strip()}{source}")
                 break
-    return [f"Its operands:\n{chr(10).join(found)}"] if found else []
+    return [f"Its operands:\n{chr(10).join(lines)}"] if lines else []
 
 
 def _shorten(output: str, limit: int = 60) -> str:

@@ -74,10 +74,10 @@ def turn(key: str) -> Iterator[Turn | None]:
         return
     with contextlib.ExitStack() as stack:
         try:
-            found = _taken(key, stack)
+            taken = _taken(key, stack)
         except (OSError, ArgandError):  # no cache, so nothing that others could load
-            found = None
-        yield found
+            taken = None
+        yield taken
 
 
 def _taken(key: str, stack: contextlib.ExitStack) -> Turn | None:

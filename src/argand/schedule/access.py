@@ -114,8 +114,8 @@ def device_of(access: Accesses, buffers: Mapping[str, Buffer], name: str) -> tor
     """
     devices = {buffers[each].device for each in (*access.reads, *access.writes)}
     if len(devices) != 1:
-        found = ", ".join(sorted(map(str, devices))) or "no device"
-        raise InternalError(f"the buffers of loop node {name} are on {found}")
+        listed = ", ".join(sorted(map(str, devices))) or "no device"
+        raise InternalError(f"the buffers of loop node {name} are on {listed}")
     return devices.pop()
 
 
@@ -153,8 +153,8 @@ def build_graph(program: Program) -> Graph:
     kept = {ref.buffer for ref in tensor_refs(program.outputs)}
     for name, ref in program.mutations:
         kept.update((name, ref.buffer))
-    found = [accesses(node) for node in program.nodes]
-    nodes, used = _alive(program.nodes, found, kept)
+    of_nodes = [accesses(node) for node in program.nodes]
+    nodes, used = _alive(program.nodes, of_nodes, kept)
     graph = Graph(nodes, used, kept=kept)
     given = {*program.inputs, *program.constants}
     kept |= given
@@ -184,17 +184,17 @@ def build_graph(program: Program) -> Graph:
     return graph
 
 
-def _alive(nodes: list[Node], found: list[Accesses], kept: set[str]) -> tuple[list[Node], list[Accesses]]:
+def _alive(nodes: list[Node], of_nodes: list[Accesses], kept: set[str]) -> tuple[list[Node], list[Accesses]]:
     needed = set(kept)
     alive = []
     for position in reversed(range(len(nodes))):
         if _does_nothing(nodes[position]):
             continue
-        if not needed.isdisjoint(found[position].writes) or must_stay(nodes[position]):
-            needed.update(found[position].reads)
+        if not needed.isdisjoint(of_nodes[position].writes) or must_stay(nodes[position]):
+            needed.update(of_nodes[position].reads)
             alive.append(position)
     alive.reverse()
-    return [nodes[p] for p in alive], [found[p] for p in alive]
+    return [nodes[p] for p in alive], [of_nodes[p] for p in alive]
 
 
 def _does_nothing(node: Node) -> bool:
@@ -209,15 +209,15 @@ def is_empty(buffer: Buffer) -> bool:
 
 def operands(statement: Value) -> set[int]:
     """Ids of the values that a statement uses, through index expressions and blocks too (block-local ones included)."""
-    found: set[int] = set()
+    used: set[int] = set()
 
     def visit(arg: Any) -> None:
         if isinstance(arg, Value):
-            found.add(arg.id)
+            used.add(arg.id)
         elif isinstance(arg, Expr):
             for atom in arg.free:
                 if isinstance(atom, Var) and atom.name[0] == "i" and atom.name[1:].isdigit():
-                    found.add(int(atom.name[1:]))
+                    used.add(int(atom.name[1:]))
         elif isinstance(arg, LoopBlock):
             for inner in arg.statements:
                 for item in inner.args:
@@ -229,7 +229,7 @@ def operands(statement: Value) -> set[int]:
 
     for arg in statement.args:
         visit(arg)
-    return found
+    return used
 
 
 def is_fusible(node: Node) -> bool:

@@ -51,7 +51,7 @@ def _dependencies(steps: Sequence[Step]) -> list[set[int]]:
     readers: dict[str, list[int]] = {}
     effect: int | None = None
     barrier: int | None = None
-    found: list[set[int]] = []
+    dependencies: list[set[int]] = []
     for number, step in enumerate(steps):
         reads, writes = touched(step)
         deps = {writer[name] for name in reads | writes if name in writer}
@@ -68,8 +68,8 @@ def _dependencies(steps: Sequence[Step]) -> list[set[int]]:
             barrier = number
         elif barrier is not None:
             deps.add(barrier)
-        found.append(deps)
-    return found
+        dependencies.append(deps)
+    return dependencies
 
 
 def _is_barrier(step: Step) -> bool:
@@ -174,9 +174,9 @@ class _Placing:
         self.placed.append(number)
         step = self._steps[number]
         if is_start(step):
-            made = touched(step)[1]
+            written = touched(step)[1]
             later = range(number + 1, len(self._steps))
-            ends = [n for n in later if is_end(self._steps[n]) and not made.isdisjoint(touched(self._steps[n])[0])]
+            ends = [n for n in later if is_end(self._steps[n]) and not written.isdisjoint(touched(self._steps[n])[0])]
             self._flying[number] = ends
         elif is_end(step):
             self._flying = {n: ends for n, ends in self._flying.items() if not self._done.issuperset(ends)}

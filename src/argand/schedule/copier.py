@@ -33,18 +33,18 @@ class Copier:
         self, op: str, args: tuple[Any, ...], like: Value, dtype: torch.dtype, into: list[Value] | None = None
     ) -> Value:
         """A new statement, at the end of the body (or of a block); it stands where `like` stood in the program."""
-        made = Value(self.count, op, args, dtype, like.origin)
+        copied = Value(self.count, op, args, dtype, like.origin)
         self.count += 1
-        (self.statements if into is None else into).append(made)
-        return made
+        (self.statements if into is None else into).append(copied)
+        return copied
 
     def copy(self, source: Iterable[Value], into: list[Value]) -> None:
         """Copy statements to the end of `into`."""
         for old in source:
-            made = self.add(old.op, tuple(map(self._arg, old.args)), old, old.dtype, into)
-            self.known[old.id] = made
+            copied = self.add(old.op, tuple(map(self._arg, old.args)), old, old.dtype, into)
+            self.known[old.id] = copied
             if old.op == "indirect":
-                self.index[Var(f"i{old.id}")] = Var(f"i{made.id}")
+                self.index[Var(f"i{old.id}")] = Var(f"i{copied.id}")
 
     def _arg(self, arg: Any) -> Any:
         if isinstance(arg, Value):

@@ -104,12 +104,12 @@ def _step_users(schedule: Schedule) -> dict[str, list[str]]:
                 users.setdefault(name, []).append(f"NodeUser(node={step.name}, can_inplace=False)")
     for ref in tensor_refs((tuple(schedule.outputs), tuple(ref for _, ref in schedule.mutations))):
         users.setdefault(ref.buffer, []).append("NodeUser(node=OUTPUT, can_inplace=False)")
-    return {name: list(dict.fromkeys(found)) for name, found in users.items()}
+    return {name: list(dict.fromkeys(texts)) for name, texts in users.items()}
 
 
 def _memory(plan: KernelPlan, op: str, names: dict[str, str]) -> dict[str, list[str]]:
     """Buffer -> the dependencies on it of a kernel's loads or stores, each once: of those in `names`, so named."""
-    found: dict[str, dict[str, None]] = {}
+    by_buffer: dict[str, dict[str, None]] = {}
     for stage in plan.stages:
         body = stage.body
         sizes = dict(zip((*body.vars, *body.reduction_vars), (*body.sizes, *body.reduction_sizes)))
@@ -118,8 +118,8 @@ def _memory(plan: KernelPlan, op: str, names: dict[str, str]) -> dict[str, list[
             if statement.op == op:
                 buffer, index = statement.args[:2]
                 if buffer in names:
-                    found.setdefault(buffer, {})[memory_dependency(names[buffer], index, sizes)] = None
-    return {name: list(deps) for name, deps in found.items()}
+                    by_buffer.setdefault(buffer, {})[memory_dependency(names[buffer], index, sizes)] = None
+    return {name: list(deps) for name, deps in by_buffer.items()}
 
 
 def _kernel_text(plan: KernelPlan, given: set[str], users: dict[str, list[str]], overwrites: dict[str, str]) -> str:

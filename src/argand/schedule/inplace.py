@@ -27,33 +27,33 @@ from argand.ir.loops import (
 from argand.schedule.space import affine, is_dense_row
 
 
-def reuse_in_place(made: Schedule) -> None:
-    """Alias outputs of kernels to dying inputs with the same elements; fills `made.aliases`."""
-    last = _last_uses(made)
-    returned = {ref.buffer for ref in tensor_refs((made.outputs, [ref for _, ref in made.mutations]))}
+def reuse_in_place(schedule: Schedule) -> None:
+    """Alias outputs of kernels to dying inputs with the same elements; fills `schedule.aliases`."""
+    last = _last_uses(schedule)
+    returned = {ref.buffer for ref in tensor_refs((schedule.outputs, [ref for _, ref in schedule.mutations]))}
     fresh = {
         name
-        for step in made.steps
+        for step in schedule.steps
         if isinstance(step, ExternNode) and step.out_variant is None and not aliases_arguments(step)
         for name in step.outputs
         if name is not None
     }
-    pinned = {*made.inputs, *made.constants, *returned}
-    writers = Counter(output for step in made.steps for output in step.outputs)  # a long cat is stored by several
-    for number, step in enumerate(made.steps):
+    pinned = {*schedule.inputs, *schedule.constants, *returned}
+    writers = Counter(output for step in schedule.steps for output in step.outputs)  # a long cat is stored by several
+    for number, step in enumerate(schedule.steps):
         if not isinstance(step, KernelPlan):
             continue
         taken: set[str] = set()
         for output in step.outputs:
             for name in step.inputs if writers[output] == 1 else ():
-                if name in pinned or name in taken or last[name] != number or name not in made.buffers:
+                if name in pinned or name in taken or last[name] != number or name not in schedule.buffers:
                     continue
                 same = _same_layout(step.buffers[name], step.buffers[output])
                 if output in returned and not (name in fresh and same):
                     continue
-                if memory_of(made.aliases, name) in returned or not _elementwise(step, name, output):
+                if memory_of(schedule.aliases, name) in returned or not _elementwise(step, name, output):
                     continue
-                made.aliases[output] = name
+                schedule.aliases[output] = name
                 taken.add(name)
                 _rename(step, name, output)
                 if output in fresh or name in fresh:
@@ -61,7 +61,7 @@ def reuse_in_place(made: Schedule) -> None:
                 break
 
 
-def write_inputs_in_place(made: Schedule, written: Sequence[tuple[str, int]]) -> None:
+def write_inputs_in_place(schedule: Schedule, written: Sequence[tuple[str, int]]) -> None:
     """Let kernels store what inputs shall hold afterwards in the inputs themselves, where nobody needs the old value.
 
     The result is then the input itself; whoever calls the graph has nothing left to copy.
@@ -69,57 +69,59 @@ def write_inputs_in_place(made: Schedule, written: Sequence[tuple[str, int]]) ->
     Arguments:
         written: name of an input, and the position of the result that is its new value.
     """
-    last = _last_uses(made)
-    returned = [ref.buffer for ref in tensor_refs(made.outputs)]
+    last = _last_uses(schedule)
+    returned = [ref.buffer for ref in tensor_refs(schedule.outputs)]
     writers: dict[str, list[int]] = {}
-    for number, step in enumerate(made.steps):
+    for number, step in enumerate(schedule.steps):
         for output in (*step.outputs, *(step.mutates if isinstance(step, ExternNode) else ())):
             writers.setdefault(str(output), []).append(number)
-    for number, step in enumerate(made.steps):
+    for number, step in enumerate(schedule.steps):
         if isinstance(step, ExternNode) and str(step.target).startswith("argand.fused_"):
-            made.steps[number] = _updating(made, step, number, written, last)
+            schedule.steps[number] = _updating(schedule, step, number, written, last)
     for name, position in written:
-        ref = made.outputs[position]
+        ref = schedule.outputs[position]
         if not isinstance(ref, TensorRef) or len(writers.get(ref.buffer, ())) != 1 or name in returned:
             continue
         output, [number] = ref.buffer, writers[ref.buffer]
-        step = made.steps[number]
-        if not isinstance(step, KernelPlan) or name not in made.inputs or name not in made.buffers:
+        step = schedule.steps[number]
+        if not isinstance(step, KernelPlan) or name not in schedule.inputs or name not in schedule.buffers:
             continue
-        one, two = made.buffers[name], made.buffers[output]
-        if output in made.aliases or output in made.aliases.values() or returned.count(output) != 1:
+        one, two = schedule.buffers[name], schedule.buffers[output]
+        if output in schedule.aliases or output in schedule.aliases.values() or returned.count(output) != 1:
             continue
         if not (_is_whole(ref, two) and _same_layout(one, two)) or two.dtype.is_complex:
             continue
         if last.get(name, -1) > number or (last.get(name, -1) == number and not _elementwise(step, name, output)):
             continue
-        made.aliases[output] = name
+        schedule.aliases[output] = name
         _rename(step, name, output)
 
 
 def _updating(
-    made: Schedule, step: ExternNode, number: int, written: Sequence[tuple[str, int]], last: dict[str, int]
+    schedule: Schedule, step: ExternNode, number: int, written: Sequence[tuple[str, int]], last: dict[str, int]
 ) -> ExternNode:
     """A fused optimizer's step as a call of torch's kernel that writes to the inputs, where all it writes are such."""
     fused = optimizer_ops().by_functional[step.target]
     targets = fused.targets(step.args, step.kwargs)
-    returned = [ref.buffer for ref in tensor_refs(made.outputs)]
-    positions = {ref.buffer: position for position, ref in enumerate(made.outputs) if isinstance(ref, TensorRef)}
+    returned = [ref.buffer for ref in tensor_refs(schedule.outputs)]
+    positions = {ref.buffer: position for position, ref in enumerate(schedule.outputs) if isinstance(ref, TensorRef)}
     places = dict(written)
     arguments = [ref.buffer for ref in tensor_refs((step.args, step.kwargs))]
     for target, output in zip(targets, step.outputs):
         name = target.buffer
-        if output is None or name not in made.inputs or arguments.count(name) != 1 or name in returned:
+        if output is None or name not in schedule.inputs or arguments.count(name) != 1 or name in returned:
             return step
-        whole = _is_whole(target, made.buffers[name]) and _same_layout(made.buffers[name], made.buffers[output])
+        whole = _is_whole(target, schedule.buffers[name]) and _same_layout(
+            schedule.buffers[name], schedule.buffers[output]
+        )
         if not whole or last.get(output, number) != number or last[name] != number or returned.count(output) != 1:
             return step
-        ref = made.outputs[positions[output]]
-        if places.get(name) != positions[output] or not _is_whole(ref, made.buffers[output]):
+        ref = schedule.outputs[positions[output]]
+        if places.get(name) != positions[output] or not _is_whole(ref, schedule.buffers[output]):
             return step
     for target, output in zip(targets, step.outputs):
-        made.outputs[positions[str(output)]] = target
-        del made.buffers[str(output)]
+        schedule.outputs[positions[str(output)]] = target
+        del schedule.buffers[str(output)]
     return replace(step, target=fused.writing, outputs=(), mutates=tuple(target.buffer for target in targets))
 
 
@@ -128,16 +130,16 @@ def _is_whole(ref: Any, buffer: Buffer) -> bool:
     return same and as_int(ref.offset) == 0 and ref.dtype in (None, buffer.dtype)
 
 
-def _last_uses(made: Schedule) -> dict[str, int]:
+def _last_uses(schedule: Schedule) -> dict[str, int]:
     last: dict[str, int] = {}
-    for number, step in enumerate(made.steps):
+    for number, step in enumerate(schedule.steps):
         if isinstance(step, KernelPlan):
             used = (*step.inputs, *step.outputs)
         else:
             used = (*(ref.buffer for ref in tensor_refs((step.args, step.kwargs))), *step.mutates)
             if aliases_arguments(step):
                 # Its results may be views of its arguments: these stay as they are to the end.
-                last.update({name: len(made.steps) for name in used})
+                last.update({name: len(schedule.steps) for name in used})
                 used = ()
         for name in used:
             last[name] = max(number, last.get(name, number))

@@ -50,7 +50,7 @@ def schedule(program: Program, *, targets: Targets | None = None, fusion: bool =
     if fusion:
         steps = join_small(join_alike(steps, known), known)
     steps = overlap(steps, program.buffers)
-    made = Schedule(
+    ordered = Schedule(
         steps,
         list(program.inputs),
         list(program.input_symbols),
@@ -65,31 +65,35 @@ def schedule(program: Program, *, targets: Targets | None = None, fusion: bool =
         targets=known,
     )
     if fusion:
-        reuse_in_place(made)
-    _name(made)
+        reuse_in_place(ordered)
+    _name(ordered)
     if config.verify_ir:
-        verify(made)
+        verify(ordered)
     events.emit(
-        "schedule", "schedule", lambda: _text("order_text", made), kernels=len(made.kernels()), steps=len(made.steps)
+        "schedule",
+        "schedule",
+        lambda: _text("order_text", ordered),
+        kernels=len(ordered.kernels()),
+        steps=len(ordered.steps),
     )
-    return made
+    return ordered
 
 
-def join_kernels(made: Schedule) -> None:
+def join_kernels(ordered: Schedule) -> None:
     """Join alike kernels, in place: the last thing to do to a schedule, when it is known what is written where."""
-    before = len(made.steps)
-    join_segments(made)
-    if len(made.steps) == before:
+    before = len(ordered.steps)
+    join_segments(ordered)
+    if len(ordered.steps) == before:
         return
-    _name(made)
+    _name(ordered)
     if config.verify_ir:
-        verify(made)
+        verify(ordered)
 
 
 def _targets(program: Program, find: Targets) -> dict[torch.device, Target]:
     devices = dict.fromkeys(buffer.device for buffer in program.buffers.values())
-    found = {device: find(device) for device in devices}
-    return {device: target for device, target in found.items() if target is not None}
+    by_device = {device: find(device) for device in devices}
+    return {device: target for device, target in by_device.items() if target is not None}
 
 
 def _emit(program: Program, graph: Graph, units: list[Unit], targets: Mapping[torch.device, Target]) -> list[Step]:
@@ -124,17 +128,17 @@ def _existing(program: Program, steps: Iterable[Step]) -> dict[str, Buffer]:
     return {name: program.buffers[name] for name in names if name in program.buffers}
 
 
-def _name(made: Schedule) -> None:
+def _name(ordered: Schedule) -> None:
     """Name kernels after their ops; kernels that do the same share one name, and so one compiled function."""
     known: dict[str, str] = {}
     count = 0
-    for step in made.steps:
+    for step in ordered.steps:
         if not isinstance(step, KernelPlan):
             continue
         key = signature(step)
         name = known.get(key)
         if name is None:
-            name = known[key] = f"{made.targets[step.device].name}_fused_{_ops(step.origins)}_{count}"
+            name = known[key] = f"{ordered.targets[step.device].name}_fused_{_ops(step.origins)}_{count}"
             count += 1
         step.name = name
 
@@ -143,8 +147,8 @@ def _ops(origins: Iterable[Origin]) -> str:
     names: dict[str, None] = {}
     for origin in origins:
         names[re.sub(r"\W", "_", _NUMBER.sub("", origin.fx_node)).strip("_")] = None
-    found = [name for name in names if name] or ["loop"]
-    return "_".join(found[:_MAX_NAMES])
+    used = [name for name in names if name] or ["loop"]
+    return "_".join(used[:_MAX_NAMES])
 
 
 def _report(graph: Graph, units: list[Unit]) -> None:

@@ -29,10 +29,10 @@ def signature(plan: KernelPlan) -> str:
         pairs = [f"{names[one]}={names[other]}" for one, other in segment.buffers.items()]
         parts.append(f"segment {','.join(pairs)} {sorted(segment.numbers.items())}")
     if plan.product is not None:
-        found = plan.product
-        refs = [ref for ref in (found.left, found.right, found.bias) if ref is not None]
+        product = plan.product
+        refs = [ref for ref in (product.left, product.right, product.bias) if ref is not None]
         operands = [(names[ref.buffer], ref.size, ref.stride, ref.offset) for ref in refs]
-        parts += [f"product {operands} {names[found.result]} {found.precision} {found.tile}"]
+        parts += [f"product {operands} {names[product.result]} {product.precision} {product.tile}"]
     for stage in plan.stages:
         body = stage.body
         parts.append(f"stage {stage.inner} {body.vars} {body.sizes} {body.reduction_vars} {body.reduction_sizes}")

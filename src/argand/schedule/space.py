@@ -27,22 +27,22 @@ def affine(expr: Expr, dims: Mapping[Var, Expr]) -> Affine | None:
     terms: dict[Var, list[Expr]] = {}
     rest: list[Expr] = []
     for monomial, scale in expr.poly:
-        found: Var | None = None
+        var: Var | None = None
         others: Expr = ONE
         for atom in monomial:
             if isinstance(atom, Var):
-                if found is not None or atom not in dims:
+                if var is not None or atom not in dims:
                     return None
-                found = atom
+                var = atom
                 continue
             if isinstance(atom, (FloorDiv, Mod)) and any(isinstance(a, Var) for a in atom.free):
                 return None
             others = others * atom
         term = others * scale
-        if found is None:
+        if var is None:
             rest.append(term)
         else:
-            terms.setdefault(found, []).append(term)
+            terms.setdefault(var, []).append(term)
     coefficients = {var: sum_of(parts) if len(parts) > 1 else parts[0] for var, parts in terms.items()}
     return Affine(coefficients, sum_of(rest) if rest else ZERO)
 
@@ -119,9 +119,9 @@ class Unifier:
         if parts is None:
             return [var]
         dims = self.dims_b if side else self.dims_a
-        found = affine(parts, dims)
-        assert found is not None  # a split is affine by construction
-        return sorted(found.coefficients, key=lambda v: hint(found.coefficients[v]))
+        form = affine(parts, dims)
+        assert form is not None  # a split is affine by construction
+        return sorted(form.coefficients, key=lambda v: hint(form.coefficients[v]))
 
     def _split(self, side: int, link: Link, sizes: list[Expr]) -> None:
         if len(sizes) < 2:

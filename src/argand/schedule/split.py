@@ -114,27 +114,27 @@ def _along_points(body: LoopBody, buffers: Mapping[str, Buffer]) -> bool:
 
 
 def _cut(body: LoopBody, wanted: int) -> _Chunks:
-    made = _Chunks()
+    cut = _Chunks()
     rest = list(zip(body.reduction_vars, body.reduction_sizes))
     while rest and wanted > 1:
         var, size = rest[0]
-        chunk = Var(f"c{len(made.loops)}")
+        chunk = Var(f"c{len(cut.loops)}")
         typical = hint(size)
         if typical <= wanted and len(rest) > 1:
-            made.loops.append((chunk, size))
-            made.index[var] = chunk
+            cut.loops.append((chunk, size))
+            cut.index[var] = chunk
             wanted = -(-wanted // max(typical, 1))
             rest.pop(0)
             continue
         count, length = _count_and_length(size, min(wanted, typical))
-        made.loops.append((chunk, Const(count)))
-        made.index[var] = chunk * length + var
+        cut.loops.append((chunk, Const(count)))
+        cut.index[var] = chunk * length + var
         if length * count != size:
-            made.bound = (made.index[var], size)
+            cut.bound = (cut.index[var], size)
         rest[0] = (var, length)
         break
-    made.left = rest
-    return made
+    cut.left = rest
+    return cut
 
 
 def _count_and_length(size: Expr, wanted: int) -> tuple[int, Expr]:
@@ -209,7 +209,7 @@ class _Parts:
 def _parts(node: LoopNode, chunks: _Chunks, device: torch.device) -> list[_Parts]:
     points = node.body.sizes
     size = (*(count for _, count in chunks.loops), *points)
-    found = []
+    of_reductions = []
     for number, reduction in enumerate(s for s in node.body.statements if s.op == "reduction"):
         name = f"{node.outputs[0]}_part{number}"
         parts = _Parts(reduction, _contiguous(name, reduction.dtype, device, size))
@@ -217,8 +217,8 @@ def _parts(node: LoopNode, chunks: _Chunks, device: torch.device) -> list[_Parts
             dtype = reduction.args[1].dtype
             parts.extremum = _contiguous(f"{name}_extremum", dtype, device, size)
             parts.best = _contiguous(f"{name}_best", dtype, device, points)
-        found.append(parts)
-    return found
+        of_reductions.append(parts)
+    return of_reductions
 
 
 def _contiguous(name: str, dtype: torch.dtype, device: torch.device, size: tuple[Expr, ...]) -> Buffer:
@@ -231,16 +231,16 @@ def _place(buffer: Buffer, loops: Iterable[Var]) -> Expr:
 
 def _in_two(node: LoopNode, chunks: _Chunks, buffers: dict[str, Buffer]) -> list[Node]:
     parts = _parts(node, chunks, buffers[node.outputs[0]].device)
-    made: list[Node] = []
+    nodes: list[Node] = []
     firsts = [each for one in parts for each in (one.part, one.extremum) if each is not None]
     bests = [one.best for one in parts if one.best is not None]
     buffers.update({buffer.name: buffer for buffer in (*firsts, *bests)})
     first = _first(node.body, chunks, parts)
-    made.append(LoopNode(f"{node.name}_chunks", first, tuple(buffer.name for buffer in firsts), node.origins))
+    nodes.append(LoopNode(f"{node.name}_chunks", first, tuple(buffer.name for buffer in firsts), node.origins))
     if bests:
         between = _extrema(node.body, chunks, parts)
-        made.append(LoopNode(f"{node.name}_extrema", between, tuple(buffer.name for buffer in bests), node.origins))
-    return [*made, LoopNode(node.name, _second(node.body, chunks, parts), node.outputs, node.origins)]
+        nodes.append(LoopNode(f"{node.name}_extrema", between, tuple(buffer.name for buffer in bests), node.origins))
+    return [*nodes, LoopNode(node.name, _second(node.body, chunks, parts), node.outputs, node.origins)]
 
 
 def _first(body: LoopBody, chunks: _Chunks, parts: Sequence[_Parts]) -> LoopBody:
@@ -254,13 +254,13 @@ def _first(body: LoopBody, chunks: _Chunks, parts: Sequence[_Parts]) -> LoopBody
     index = _place(parts[0].part, [var for var, _ in loops])
     for one, value in zip(parts, taken):
         kind, like = one.reduction.args[0], one.reduction
-        made = copier.add("reduction", (kind, value), like, like.dtype)
+        result = copier.add("reduction", (kind, value), like, like.dtype)
         if one.extremum is not None:
             start = copier.add("index_expr", (_start(body, chunks), torch.int64), like, torch.int64)
-            made = copier.add("add", (start, made), like, torch.int64)
+            result = copier.add("add", (start, result), like, torch.int64)
             extremum = copier.add("reduction", (POSITIONS[kind], value), like, value.dtype)
             copier.add("store", (one.extremum.name, index, extremum, None), like, value.dtype)
-        copier.add("store", (one.part.name, index, made, None), like, made.dtype)
+        copier.add("store", (one.part.name, index, result, None), like, result.dtype)
     return _body(loops, chunks.left, copier.statements)
 
 
@@ -347,12 +347,12 @@ def _body(loops: Sequence[tuple[Var, Expr]], reduced: Sequence[tuple[Var, Expr]]
 def _needed(users: Sequence[Value], among: Sequence[Value], without: set[int]) -> list[Value]:
     """The statements of `among` that `users` need, directly or not, in order."""
     needed = {each for user in users for each in operands(user)}
-    found = []
+    in_reverse = []
     for statement in reversed(among):
         if statement.id in needed and statement.id not in without:
-            found.append(statement)
+            in_reverse.append(statement)
             needed |= operands(statement)
-    return found[::-1]
+    return in_reverse[::-1]
 
 
 __all__ = ["KINDS", "split_reductions"]

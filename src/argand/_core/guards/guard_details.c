@@ -3,12 +3,12 @@
 
 /* "expected X, found Y" from two objects. */
 static PyObject *
-expected_found(PyObject *expected, PyObject *found)
+expected_found(PyObject *expected, PyObject *actual)
 {
-    PyObject *e = short_repr(expected), *f = e == NULL ? NULL : short_repr(found), *text = NULL;
-    if (f != NULL && Py_TYPE(expected) != Py_TYPE(found)) {
+    PyObject *e = short_repr(expected), *f = e == NULL ? NULL : short_repr(actual), *text = NULL;
+    if (f != NULL && Py_TYPE(expected) != Py_TYPE(actual)) {
         text = PyUnicode_FromFormat("expected %U (%.100s), found %U (%.100s)", e, Py_TYPE(expected)->tp_name, f,
-                                    Py_TYPE(found)->tp_name);
+                                    Py_TYPE(actual)->tp_name);
     }
     else if (f != NULL) {
         text = PyUnicode_FromFormat("expected %U, found %U", e, f);
@@ -47,13 +47,13 @@ detail_identity(const Check *check, PyObject *obj)
         return PyUnicode_FromString("the expected object no longer exists");
     }
     PyObject *text = short_repr(target);
-    PyObject *found = text == NULL ? NULL : short_repr(obj);
+    PyObject *own_text = text == NULL ? NULL : short_repr(obj);
     PyObject *detail = NULL;
-    if (found != NULL) {
-        detail = PyUnicode_FromFormat("expected the object %U at %p, found %U at %p", text, target, found, obj);
+    if (own_text != NULL) {
+        detail = PyUnicode_FromFormat("expected the object %U at %p, found %U at %p", text, target, own_text, obj);
     }
     Py_XDECREF(text);
-    Py_XDECREF(found);
+    Py_XDECREF(own_text);
     return detail;
 }
 
@@ -64,16 +64,16 @@ detail_dict_keys(const Check *check, PyObject *obj)
         return PyUnicode_FromFormat("expected a dict, found %.100s", Py_TYPE(obj)->tp_name);
     }
     PyObject *keys = dict_key_list(obj);
-    PyObject *found = keys == NULL ? NULL : PyList_AsTuple(keys);
+    PyObject *actual_keys = keys == NULL ? NULL : PyList_AsTuple(keys);
     PyObject *text = NULL;
-    if (found != NULL) {
-        PyObject *e = short_repr(check->a), *f = e == NULL ? NULL : short_repr(found);
+    if (actual_keys != NULL) {
+        PyObject *e = short_repr(check->a), *f = e == NULL ? NULL : short_repr(actual_keys);
         text = f == NULL ? NULL : PyUnicode_FromFormat("expected keys %U, found %U", e, f);
         Py_XDECREF(e);
         Py_XDECREF(f);
     }
     Py_XDECREF(keys);
-    Py_XDECREF(found);
+    Py_XDECREF(actual_keys);
     return text;
 }
 

@@ -102,11 +102,11 @@ replay_slot_of(PyObject *obj, PyObject *name)
     if (type->tp_getattro != PyObject_GenericGetAttr) {
         return 0;
     }
-    PyObject *found = _PyType_Lookup(type, name); /* borrowed */
-    if (found == NULL || !Py_IS_TYPE(found, &PyMemberDescr_Type)) {
+    PyObject *descriptor = _PyType_Lookup(type, name); /* borrowed */
+    if (descriptor == NULL || !Py_IS_TYPE(descriptor, &PyMemberDescr_Type)) {
         return 0;
     }
-    const PyMemberDef *member = ((PyMemberDescrObject *)found)->d_member;
-    bool plain = member->type == T_OBJECT_EX && (member->flags & ~READONLY) == 0 && member->offset > 0 && PyType_IsSubtype(type, PyDescr_TYPE(found));
+    const PyMemberDef *member = ((PyMemberDescrObject *)descriptor)->d_member;
+    bool plain = member->type == T_OBJECT_EX && (member->flags & ~READONLY) == 0 && member->offset > 0 && PyType_IsSubtype(type, PyDescr_TYPE(descriptor));
     return plain ? member->offset : 0;
 }

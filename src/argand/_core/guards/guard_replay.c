@@ -43,14 +43,14 @@ dict_unchanged_where_it_counts(const Replay *replay, int index, PyObject *dict, 
     const Item *items = replay->items.items;
     const GuardTree *tree = walk->tree;
     const Lookups *lookups = &((const Lookups *)replay->lookups.items)[index];
-    int wanted = lookups->item_end - lookups->item_begin, found = 0, next = lookups->item_begin;
+    int wanted = lookups->item_end - lookups->item_begin, matched = 0, next = lookups->item_begin;
     PyObject *key, *value;
     Py_ssize_t pos = 0;
     while (PyDict_Next(dict, &pos, &key, &value)) {
         if (!PyUnicode_CheckExact(key)) {
             return false;
         }
-        for (int i = 0; i < wanted && found < wanted; i++) {
+        for (int i = 0; i < wanted && matched < wanted; i++) {
             const Item *item = &items[next];
             next = next + 1 == lookups->item_end ? lookups->item_begin : next + 1;
             if (item->key != key) {
@@ -66,11 +66,11 @@ dict_unchanged_where_it_counts(const Replay *replay, int index, PyObject *dict, 
                     return false;
                 }
             }
-            found++;
+            matched++;
             break;
         }
     }
-    if (found != wanted) {
+    if (matched != wanted) {
         return false;
     }
     for (int k = lookups->own_begin; k < lookups->own_end; k++) {

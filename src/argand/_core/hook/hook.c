@@ -341,8 +341,8 @@ accept_answer(PyCodeObject *code, PyObject *key, PyObject *answer, Entry **entry
                      Py_TYPE(answer)->tp_name);
         return -1;
     }
-    Entry *found = (Entry *)answer;
-    PyCodeObject *transformed = (PyCodeObject *)found->code;
+    Entry *compiled = (Entry *)answer;
+    PyCodeObject *transformed = (PyCodeObject *)compiled->code;
     if (!code_fits_frame(transformed, code)) {
         PyErr_Format(PyExc_TypeError,
                      "transformed code of %U takes %d arguments and %d free variables; the frame has %zd and %d",
@@ -350,13 +350,13 @@ accept_answer(PyCodeObject *code, PyObject *key, PyObject *answer, Entry **entry
                      (int)code->co_nfreevars);
         return -1;
     }
-    if (found->guards != Py_None) {
+    if (compiled->guards != Py_None) {
         CodeCache *cache = cache_get_or_create(code);
-        if (cache == NULL || cache_insert(cache, found) < 0) {
+        if (cache == NULL || cache_insert(cache, compiled) < 0) {
             return -1;
         }
     }
-    *entry = (Entry *)Py_NewRef(found);
+    *entry = (Entry *)Py_NewRef(compiled);
     return 1;
 }
 

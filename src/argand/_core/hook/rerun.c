@@ -25,13 +25,13 @@ rerun_ask(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
         PyErr_SetString(PyExc_TypeError, "run_original takes a list and a callable or None");
         return NULL;
     }
-    Rerun *made = PyObject_New(Rerun, &Rerun_Type);
-    if (made == NULL) {
+    Rerun *rerun = PyObject_New(Rerun, &Rerun_Type);
+    if (rerun == NULL) {
         return NULL;
     }
-    made->arguments = Py_NewRef(args[0]);
-    made->after = args[1] == Py_None ? NULL : Py_NewRef(args[1]);
-    return (PyObject *)made;
+    rerun->arguments = Py_NewRef(args[0]);
+    rerun->after = args[1] == Py_None ? NULL : Py_NewRef(args[1]);
+    return (PyObject *)rerun;
 }
 
 /* Tells `after` whether the frame's own code returned; the exception that is set stays. */

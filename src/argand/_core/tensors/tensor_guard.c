@@ -69,20 +69,20 @@ get_reference(PyObject *dtype, PyObject *device, bool inference, Reference *out)
         known_layout = tensor_layout_generation;
     }
     PyObject *key = PyTuple_Pack(3, dtype, device, inference ? Py_True : Py_False);
-    PyObject *found = key == NULL ? NULL : Py_XNewRef(PyDict_GetItemWithError(references, key));
-    if (found == NULL && key != NULL && !PyErr_Occurred()) {
-        found = make_reference(dtype, device, inference);
-        if (found != NULL && PyDict_SetItem(references, key, found) < 0) {
-            Py_CLEAR(found);
+    PyObject *reference = key == NULL ? NULL : Py_XNewRef(PyDict_GetItemWithError(references, key));
+    if (reference == NULL && key != NULL && !PyErr_Occurred()) {
+        reference = make_reference(dtype, device, inference);
+        if (reference != NULL && PyDict_SetItem(references, key, reference) < 0) {
+            Py_CLEAR(reference);
         }
     }
     Py_XDECREF(key);
-    int status = found == NULL ? -1 : 0;
-    if (found != NULL && PyBytes_Check(found)) {
-        memcpy(out, PyBytes_AS_STRING(found), sizeof(*out));
+    int status = reference == NULL ? -1 : 0;
+    if (reference != NULL && PyBytes_Check(reference)) {
+        memcpy(out, PyBytes_AS_STRING(reference), sizeof(*out));
         status = 1;
     }
-    Py_XDECREF(found);
+    Py_XDECREF(reference);
     return status;
 }
 
@@ -303,10 +303,10 @@ tuple_matches(const DimSpec *dims, PyObject *tuple)
 
 /* Steals found. */
 static int
-equals_and_drop(PyObject *found, PyObject *expected)
+equals_and_drop(PyObject *actual, PyObject *expected)
 {
-    int status = found == NULL ? -1 : exact_equal(found, expected);
-    Py_XDECREF(found);
+    int status = actual == NULL ? -1 : exact_equal(actual, expected);
+    Py_XDECREF(actual);
     return status;
 }
 
@@ -350,15 +350,15 @@ tensor_spec_match(const TensorSpec *spec, PyObject *obj)
 static PyObject *
 attribute_detail(PyObject *obj, int name, PyObject *expected)
 {
-    PyObject *found = PyObject_GetAttr(obj, tensor_names[name]);
-    if (found == NULL) {
+    PyObject *actual = PyObject_GetAttr(obj, tensor_names[name]);
+    if (actual == NULL) {
         return NULL;
     }
-    int same = exact_equal(found, expected);
+    int same = exact_equal(actual, expected);
     PyObject *text = same < 0 ? NULL
                      : same   ? Py_NewRef(Py_None)
-                              : PyUnicode_FromFormat("expected %U %S, found %S", tensor_names[name], expected, found);
-    Py_DECREF(found);
+                              : PyUnicode_FromFormat("expected %U %S, found %S", tensor_names[name], expected, actual);
+    Py_DECREF(actual);
     return text;
 }
 
@@ -484,19 +484,19 @@ open_dims(PyObject *tuple, PyObject *open)
 
 /* A tuple of ints with the open places None, or None where the tensor has no such property. Steals found. */
 static PyObject *
-dims_or_none(PyObject *found, PyObject *open)
+dims_or_none(PyObject *value, PyObject *open)
 {
-    if (found == NULL) {
+    if (value == NULL) {
         if (!PyErr_ExceptionMatches(PyExc_Exception)) {
             return NULL;
         }
         PyErr_Clear();
         return Py_NewRef(Py_None);
     }
-    PyObject *list = PySequence_List(found);
+    PyObject *list = PySequence_List(value);
     PyObject *tuple = list == NULL ? NULL : PyList_AsTuple(list); /* a plain tuple, of a torch.Size too */
     Py_XDECREF(list);
-    Py_DECREF(found);
+    Py_DECREF(value);
     for (Py_ssize_t i = 0; tuple != NULL && i < PyTuple_GET_SIZE(tuple); i++) {
         if (!PyLong_CheckExact(PyTuple_GET_ITEM(tuple, i))) { /* symbolic sizes of a nested tensor */
             Py_DECREF(tuple);

@@ -26,17 +26,17 @@ tensor_hush(PyObject *obj, PyObject **hush)
         return 0;
     }
     PyObject *torch = PyDict_GetItemString(PyImport_GetModuleDict(), "torch._C");
-    PyObject *made = torch == NULL ? NULL : PyObject_CallMethod(torch, "DisableTorchFunctionSubclass", NULL);
-    PyObject *entered = made == NULL ? NULL : PyObject_CallMethod(made, "__enter__", NULL);
+    PyObject *guard = torch == NULL ? NULL : PyObject_CallMethod(torch, "DisableTorchFunctionSubclass", NULL);
+    PyObject *entered = guard == NULL ? NULL : PyObject_CallMethod(guard, "__enter__", NULL);
     if (entered == NULL) {
-        Py_XDECREF(made);
+        Py_XDECREF(guard);
         if (!PyErr_Occurred()) {
             PyErr_SetString(PyExc_RuntimeError, "torch is not imported");
         }
         return -1;
     }
     Py_DECREF(entered);
-    *hush = made;
+    *hush = guard;
     return 0;
 }
 

@@ -99,7 +99,7 @@ static bool
 find_impl(Samples *s)
 {
     Group *shapes = &s->shapes;
-    int found = 0;
+    int matches = 0;
     Py_ssize_t size = Py_TYPE(shapes->tensors[0])->tp_basicsize;
     for (int at = sizeof(PyObject); at + 8 <= size && at < 128; at += 8) {
         ptrdiff_t to_sizes = 0, to_strides = 0;
@@ -118,13 +118,13 @@ find_impl(Samples *s)
             to_strides = strides;
         }
         if (same && to_sizes != 0) {
-            found++;
+            matches++;
             tensor_layout.impl = at;
             tensor_layout.sizes = (int)to_sizes;
             tensor_layout.strides = (int)to_strides;
         }
     }
-    return found == 1;
+    return matches == 1;
 }
 
 /* The rank stands right before the sizes; from rank 6 on, the first word of the sizes points to sizes and strides. */
@@ -149,7 +149,7 @@ find_rank(Samples *s)
 static bool
 find_keys(Samples *s)
 {
-    int found = 0;
+    int matches = 0;
     for (int at = 8; at + 8 <= s->end; at += 8) {
         bool same = true;
         for (int i = 0; same && i < s->keys.count; i++) {
@@ -159,11 +159,11 @@ find_keys(Samples *s)
             same = word_at(s->dtypes.impls[i] + at) == s->dtypes.keys[i];
         }
         if (same) {
-            found++;
+            matches++;
             tensor_layout.keys = at;
         }
     }
-    return found == 1;
+    return matches == 1;
 }
 
 static bool
@@ -176,7 +176,7 @@ inside_keys(int at)
 static bool
 find_dtype(Samples *s)
 {
-    int found = 0;
+    int matches = 0;
     for (int at = tensor_layout.strides + INLINE_DIMS * 8; at + 2 <= s->end; at += 2) {
         bool good = !inside_keys(at);
         uint16_t first, other;
@@ -198,18 +198,18 @@ find_dtype(Samples *s)
             good = other == first;
         }
         if (good) {
-            found++;
+            matches++;
             tensor_layout.dtype = at;
         }
     }
-    return found == 1;
+    return matches == 1;
 }
 
 /* A byte that differs between the CPU and the meta device, followed by the index, which is -1 for both. */
 static bool
 find_device(Samples *s)
 {
-    int found = 0;
+    int matches = 0;
     for (int at = tensor_layout.strides + INLINE_DIMS * 8; at + 2 <= s->end; at++) {
         const unsigned char cpu = (unsigned char)s->plain.impls[0][at], meta = (unsigned char)s->meta.impls[0][at];
         bool good = !inside_keys(at) && cpu != meta && (unsigned char)s->meta.impls[0][at + 1] == 0xff;
@@ -220,18 +220,18 @@ find_device(Samples *s)
             }
         }
         if (good) {
-            found++;
+            matches++;
             tensor_layout.device = at;
         }
     }
-    return found == 1;
+    return matches == 1;
 }
 
 /* A pointer that is null where nothing ever required grad and set where it does. */
 static bool
 find_autograd(Samples *s)
 {
-    int found = 0;
+    int matches = 0;
     for (int at = 16; at + 8 <= tensor_layout.rank; at += 8) {
         bool good = true;
         for (int i = 0; good && i < s->grad.count; i++) {
@@ -244,11 +244,11 @@ find_autograd(Samples *s)
             good = word_at(s->dtypes.impls[i] + at) == 0;
         }
         if (good) {
-            found++;
+            matches++;
             tensor_layout.autograd = at;
         }
     }
-    return found == 1;
+    return matches == 1;
 }
 
 static bool
@@ -283,14 +283,14 @@ find_requires_grad(Samples *s)
             }
         }
     }
-    int found = 0;
+    int matches = 0;
     for (int at = 8; at < size; at++) {
         if (agree[at]) {
-            found++;
+            matches++;
             tensor_layout.requires_grad = at;
         }
     }
-    return found == 1;
+    return matches == 1;
 }
 
 /* The pointer that is set in results of recorded operations and in nothing else: the other way to require grad. Torch 2.11
@@ -298,7 +298,7 @@ find_requires_grad(Samples *s)
 static bool
 find_grad_fn(Samples *s)
 {
-    int found = 0, size = META_TAIL;
+    int matches = 0, size = META_TAIL;
     bool adjacent = true;
     const Group *groups[] = {&s->result, &s->grad};
     for (int g = 0; g < 2; g++) {
@@ -317,11 +317,11 @@ find_grad_fn(Samples *s)
             }
         }
         if (good) {
-            adjacent = found == 0 || at == tensor_layout.grad_fn + 8;
-            tensor_layout.grad_fn = found++ == 0 ? at : tensor_layout.grad_fn;
+            adjacent = matches == 0 || at == tensor_layout.grad_fn + 8;
+            tensor_layout.grad_fn = matches++ == 0 ? at : tensor_layout.grad_fn;
         }
     }
-    return found == 1 || (found == 2 && adjacent);
+    return matches == 1 || (matches == 2 && adjacent);
 }
 
 /* What the first word of a plain autograd part is (its type, as C++ has it). A view has another: it may also require grad

@@ -228,9 +228,9 @@ match_together(const TensorRuns *runs, const Run *run, int begin, int count)
     for (int k = run->probe_begin; k < run->probe_end; k++) {
         Probe probe = runs->probes[k];
         for (int i = 0; i < count; i++) {
-            Pair found;
-            memcpy(&found, impls[i] + probe.offset, sizeof(found));
-            differ |= (found ^ probe.want) & probe.mask;
+            Pair words;
+            memcpy(&words, impls[i] + probe.offset, sizeof(words));
+            differ |= (words ^ probe.want) & probe.mask;
         }
     }
     if (UNLIKELY((differ[0] | differ[1]) != 0)) {

@@ -69,17 +69,17 @@ def _computed(node: fx.Node | None) -> torch.Tensor | None:
         if one not in order:
             order[one] = None
             stack.extend(one.all_input_nodes)
-    found: dict[fx.Node, Any] = {}
+    values: dict[fx.Node, Any] = {}
     first: Any = node
     for one in (other for other in first.graph.nodes if other in order):
-        args, kwargs = fx.map_arg((one.args, one.kwargs), found.__getitem__)
+        args, kwargs = fx.map_arg((one.args, one.kwargs), values.__getitem__)
         if "device" in kwargs:
             kwargs = {**kwargs, "device": torch.device("cpu")}
-        made = one.target(*args, **kwargs)
-        if isinstance(made, torch.Tensor) and made.numel() > _ELEMENTS:
+        value = one.target(*args, **kwargs)
+        if isinstance(value, torch.Tensor) and value.numel() > _ELEMENTS:
             return None
-        found[one] = made
-    result = found[first]
+        values[one] = value
+    result = values[first]
     return result if isinstance(result, torch.Tensor) else None
 
 
@@ -103,8 +103,8 @@ def _dense(mask: Any) -> Any:
     """
     if mask.shape[-1] == 1 or mask.stride(-1) == 1:
         return mask
-    made = mask
+    one_row = mask
     for dim in range(mask.dim() - 1):
         if mask.stride(dim) == 0:
-            made = made.narrow(dim, 0, 1)
-    return made.contiguous().expand(mask.shape)
+            one_row = one_row.narrow(dim, 0, 1)
+    return one_row.contiguous().expand(mask.shape)

@@ -45,8 +45,8 @@ def start(tracer: Recorder, func: Any, args: tuple[Any, ...], kwargs: dict[str, 
     target = getattr(torch.ops._c10d_functional, func._schema.name.partition("::")[2]).default
     rest = tuple(bound[name] for name in names[1:])
     pending = tracer.record(target, (given if several else given[0], *rest), {})
-    made = [tracer.one(collective_ops().received, each, given) for each in (pending if several else (pending,))]
-    return made if several else made[0]
+    delivered = [tracer.one(collective_ops().received, each, given) for each in (pending if several else (pending,))]
+    return delivered if several else delivered[0]
 
 
 def _row_major(tracer: Recorder, tensor: TraceTensor) -> TraceTensor:

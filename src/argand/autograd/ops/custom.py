@@ -34,5 +34,5 @@ class _Custom(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[Any, ...]:
         wanted = list(ctx.needs_input_grad[1:])
-        made = iter(custom_backward().custom_backward(ctx.name, list(ctx.saved_tensors), list(grads), wanted))
-        return None, *[next(made) if want else None for want in wanted]
+        gradients = iter(custom_backward().custom_backward(ctx.name, list(ctx.saved_tensors), list(grads), wanted))
+        return None, *[next(gradients) if want else None for want in wanted]

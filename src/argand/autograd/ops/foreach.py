@@ -78,8 +78,8 @@ def _one_by_one(call: Callable[..., Any], lists: int) -> Handler:
         if any(len(column) != count for column in columns):
             return tracer.record(func, args, kwargs)  # which raises eager's error
         with tracer:
-            made = [call(*row, **bound) for row in zip(*columns)]
-        return _written(given[0]) if func._schema.is_mutable else made
+            results = [call(*row, **bound) for row in zip(*columns)]
+        return _written(given[0]) if func._schema.is_mutable else results
 
     return trace
 
@@ -100,8 +100,8 @@ def _scaled(call: Callable[..., Any]) -> Handler:
         if len(scales) != count:
             return tracer.record(func, args, kwargs)
         with tracer:
-            made = [call(*row, value=scale) for *row, scale in zip(*lists, scales)]
-        return _written(lists[0]) if func._schema.is_mutable else made
+            results = [call(*row, value=scale) for *row, scale in zip(*lists, scales)]
+        return _written(lists[0]) if func._schema.is_mutable else results
 
     return trace
 
@@ -151,9 +151,9 @@ def handler_of(func: Any) -> Handler | None:
     if not schema.name.startswith(_PREFIX):
         return None
     name, overload = schema.name.removeprefix(_PREFIX), schema.overload_name or "default"
-    found = _OTHERS.get((name, overload))
-    if found is not None:
-        return found
+    handler = _OTHERS.get((name, overload))
+    if handler is not None:
+        return handler
     base = name.removesuffix("_")
     if overload == "ScalarAndTensor" or schema.arguments[-1].is_out or (base not in _UNARY and base not in _BINARY):
         return None

@@ -89,7 +89,7 @@ class _Recurrence(torch.autograd.Function):
         given = [grad.contiguous() for grad in grads]
         ops = recurrent_ops()
         if kept:
-            made = iter(ops.recurrence_backward_from(given, kept, *operands))
+            gradients = iter(ops.recurrence_backward_from(given, kept, *operands))
         else:
-            made = iter(ops.recurrence_backward(given, *operands))
-        return None, *[next(made) if want else None for want in wanted]
+            gradients = iter(ops.recurrence_backward(given, *operands))
+        return None, *[next(gradients) if want else None for want in wanted]

@@ -48,9 +48,9 @@ def lift_literal(tracer: Recorder, func: Any, args: Args, kwargs: Kwargs) -> Any
     spec = tracer.specs.make(tuple(real.shape), real.stride(), 0, real.dtype, real.device)
     node = tracer.graph.get_attr(name)
     node.meta.update(val=spec.meta, device=spec.device, origin=tracer.origin)
-    made = make_tensor(Value(spec, node))
-    made.constant = real.detach()
-    return made
+    literal = make_tensor(Value(spec, node))
+    literal.constant = real.detach()
+    return literal
 
 
 def read_scalar(tracer: Recorder, func: Any, args: Args, kwargs: Kwargs) -> Any:
@@ -80,10 +80,10 @@ def change_metadata(tracer: Recorder, func: Any, args: Args, kwargs: Kwargs) -> 
     if args[0].__class__ is not TraceTensor or any(target is tensor for tensor in tracer.inputs):
         raise AutogradError(f"{func} changes the shape of an input of the graph")
     view = METADATA_CHANGES[func]
-    made: TraceTensor = tracer.run(view, (target, *args[1:]), kwargs)
-    spec: Spec = made.value.spec
+    viewed: TraceTensor = tracer.run(view, (target, *args[1:]), kwargs)
+    spec: Spec = viewed.value.spec
     compat.set_wrapper_metadata(target, spec.size, spec.stride, spec.offset)
-    target.value = made.value
+    target.value = viewed.value
     target.constant = None
     return args[0]
 
@@ -161,8 +161,8 @@ def trace_bernoulli(tracer: Recorder, func: Any, args: Args, kwargs: Kwargs) -> 
 def trace_optimizer_step(tracer: Recorder, func: Any, args: Args, kwargs: Kwargs) -> Any:
     """A fused optimizer kernel: new values of all that it writes to, in one node."""
     step = optimizer_ops().by_writing[func]
-    made = tracer.record(step.functional, args, kwargs)
-    for target, new in zip(step.targets(args, kwargs), made):
+    updated = tracer.record(step.functional, args, kwargs)
+    for target, new in zip(step.targets(args, kwargs), updated):
         tracer.write(tracer.tensor(target), new)
 
 
@@ -175,14 +175,14 @@ def trace_recurrent_layer(tracer: Recorder, func: Any, args: Args, kwargs: Kwarg
 
 def trace_empty(tracer: Recorder, func: Any, args: Args, kwargs: Kwargs) -> Any:
     """Memory of unknown content, which torch fills where algorithms must be deterministic."""
-    made = tracer.record(func, args, kwargs)
+    unfilled = tracer.record(func, args, kwargs)
     if not compat.fills_empty_tensors():
-        return made
-    dtype = made.dtype
+        return unfilled
+    dtype = unfilled.dtype
     value: Any = float("nan")
     if not (dtype.is_floating_point or dtype.is_complex):
         value = True if dtype is torch.bool else torch.iinfo(dtype).max
-    return tracer.record(aten.full_like.default, (made, value), {})
+    return tracer.record(aten.full_like.default, (unfilled, value), {})
 
 
 def drop(tracer: Recorder, func: Any, args: Args, kwargs: Kwargs) -> Any:

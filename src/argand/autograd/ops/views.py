@@ -30,9 +30,9 @@ def trace_view(tracer: Recorder, func: Any, args: tuple[Any, ...], kwargs: dict[
 def trace_alias(tracer: Recorder, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """detach, alias: another tensor object of the same value; no node."""
     source = tracer.tensor(args[0])
-    made = make_tensor(source.value)
-    made.constant = source.constant
-    return made
+    alias = make_tensor(source.value)
+    alias.constant = source.constant
+    return alias
 
 
 def trace_split(tracer: Recorder, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -51,12 +51,12 @@ def trace_split(tracer: Recorder, func: Any, args: tuple[Any, ...], kwargs: dict
         sizes = [step] * (count - 1) + [extent - step * (count - 1)]
     elif sum(sizes) != extent or min(sizes, default=0) < 0:
         raise RuntimeError(f"split_with_sizes expects sizes that sum to {extent}, not {list(sizes)}")
-    made = []
+    pieces = []
     start = 0
     for size in sizes:
-        made.append(tracer.record_view(aten.slice.Tensor, (source, dim, start, start + size), {}))
+        pieces.append(tracer.record_view(aten.slice.Tensor, (source, dim, start, start + size), {}))
         start += size
-    return made
+    return pieces
 
 
 def trace_unbind(tracer: Recorder, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -86,10 +86,10 @@ def trace_as_strided(tracer: Recorder, func: Any, args: tuple[Any, ...], kwargs:
     if not is_dense(spec.size, spec.stride) or start < 0 or start + reach > max(root.spec.meta.numel(), 0):
         raise AutogradError("as_strided reaches memory outside the tensor that owns it in this graph")
     node = tracer.read(root)
-    made: TraceTensor = _strided(tracer, make_tensor(Value(spec, node)), size, stride, start)
+    strided: TraceTensor = _strided(tracer, make_tensor(Value(spec, node)), size, stride, start)
     # What eager reports has the offset that the user asked for; the node's own storage starts at the root.
     eager = tracer.specs.make(size, stride, offset, spec.dtype, spec.device)
-    value = Value(eager, tracer.read(made.value))
+    value = Value(eager, tracer.read(strided.value))
     tracer.link(value, root, "as_strided", (size, stride, start), {})
     return make_tensor(value)
 

@@ -164,11 +164,11 @@ class _Split:
         )
 
     def _descendants(self, roots: Iterable[fx.Node]) -> frozenset[fx.Node]:
-        found = set(roots)
+        below = set(roots)
         for node in self.nodes:
-            if node.op != "output" and any(argument in found for argument in node.all_input_nodes):
-                found.add(node)
-        return frozenset(found)
+            if node.op != "output" and any(argument in below for argument in node.all_input_nodes):
+                below.add(node)
+        return frozenset(below)
 
     @property
     def needed(self) -> list[fx.Node]:
@@ -186,7 +186,7 @@ class _Split:
 
     def everything(self) -> list[fx.Node]:
         """Values of the forward that nodes of the backward read."""
-        found: dict[fx.Node, None] = {}
+        saved: dict[fx.Node, None] = {}
         for node in self.needed:
             in_forward = "backward" not in node.meta
             read = node in self.grads or any(
@@ -194,8 +194,8 @@ class _Split:
             )
             if in_forward and read:
                 for one in _tensors(node):
-                    found[one] = None
-        return list(found)
+                    saved[one] = None
+        return list(saved)
 
 
 def _tensors(node: fx.Node) -> list[fx.Node]:
@@ -209,12 +209,12 @@ def _copy(graph: fx.Graph, node: fx.Node, env: dict[fx.Node, fx.Node]) -> fx.Nod
     if node.op == "call_function":
         args = fx.map_arg(node.args, env.__getitem__)
         kwargs = fx.map_arg(node.kwargs, env.__getitem__) if node.kwargs else {}
-        made = compat.new_node(graph, node.target, args, kwargs)
+        twin = compat.new_node(graph, node.target, args, kwargs)
     else:
-        made = compat.copy_node(graph, node, env.__getitem__)
-    made.meta.update(node.meta)
-    env[node] = made
-    return made
+        twin = compat.copy_node(graph, node, env.__getitem__)
+    twin.meta.update(node.meta)
+    env[node] = twin
+    return twin
 
 
 def first_places(nodes: Iterable[fx.Node]) -> dict[fx.Node, int]:
@@ -273,10 +273,10 @@ def _forward_program(
 
 def _duplicate(graph: fx.Graph, node: fx.Node) -> fx.Node:
     """The old value of an input that the call writes to."""
-    made = compat.new_node(graph, aten.clone.default, (node,), {})
-    made.meta.update(node.meta)
-    made.meta["origin"] = NodeOrigin(node.name, made_by="partition")
-    return made
+    twin = compat.new_node(graph, aten.clone.default, (node,), {})
+    twin.meta.update(node.meta)
+    twin.meta["origin"] = NodeOrigin(node.name, made_by="partition")
+    return twin
 
 
 def _constants(program: AtenProgram, graph: fx.Graph) -> dict[str, torch.Tensor]:
@@ -303,25 +303,25 @@ def _with_backward(
         if node not in read:
             continue
         val, device = node.meta["val"], node.meta["device"]
-        made = graph.placeholder(node.name)
-        made.meta.update(node.meta)
+        placeholder = graph.placeholder(node.name)
+        placeholder.meta.update(node.meta)
         kind: Literal["saved", "tangent"] = "tangent" if slot.kind == "tangent" else "saved"
         spec = TensorSpec(tuple(val.shape), tuple(val.stride()), val.storage_offset(), val.dtype, device)
-        inputs.append(InputSpec(made.name, kind, len(arguments), spec))
-        env[node] = made
+        inputs.append(InputSpec(placeholder.name, kind, len(arguments), spec))
+        env[node] = placeholder
         arguments.append(slot)
     _emit(graph, split, env, read)
     outputs: dict[fx.Node, int] = {}
     places = first_places(graph.nodes)
 
-    def found(node: fx.Node) -> Slot:
-        made = env[node]
-        if made.op == "placeholder":
-            return arguments[places[made]]
-        return Slot("value", outputs.setdefault(made, len(outputs)))
+    def slot_of(node: fx.Node) -> Slot:
+        own = env[node]
+        if own.op == "placeholder":
+            return arguments[places[own]]
+        return Slot("value", outputs.setdefault(own, len(outputs)))
 
-    gradients = {position: found(node) for position, node in zip(joint.gradients, split.grads)}
-    passed = {number: found(node) for number, node in split.passed.items()}
+    gradients = {position: slot_of(node) for position, node in zip(joint.gradients, split.grads)}
+    passed = {number: slot_of(node) for number, node in split.passed.items()}
     _finish(graph, list(outputs))
     handed = {slot.index for slot in gradients.values() if slot.kind == "output"}
     kept = {slot.index for slot in arguments if slot.kind == "output"} - handed
@@ -353,9 +353,9 @@ def _pass_numbers(joint: JointProgram, backward: AtenProgram, arguments: list[Sl
         if spec.kind != "scalar" or node.name not in used:
             continue
         with backward.graph.inserting_before(before):
-            made = backward.graph.placeholder(node.name)
-        made.meta.update(node.meta)
-        backward.inputs.append(InputSpec(made.name, "scalar", -1, spec.spec))
+            placeholder = backward.graph.placeholder(node.name)
+        placeholder.meta.update(node.meta)
+        backward.inputs.append(InputSpec(placeholder.name, "scalar", -1, spec.spec))
         arguments.append(Slot("number", position))
 
 

@@ -105,7 +105,7 @@ def _remaining(
     reached = tape.leads_to(given)
     output = next(iter(reversed(graph.nodes)))
     values: tuple[fx.Node, ...] = output.args[0]
-    found: dict[int, Slot] = {}
+    gradients: dict[int, Slot] = {}
     returned: dict[fx.Node, int] = {}
     for position, slot in cut.gradients.items():
         if position not in reached:
@@ -116,17 +116,17 @@ def _remaining(
                 with graph.inserting_before(output):
                     value = _as_tensor(graph, value)
             slot = Slot("value", returned.setdefault(value, len(returned)))
-        found[position] = slot
+        gradients[position] = slot
     output.args = (tuple(returned),)
     output.meta["val"] = tuple([node.meta["val"] for node in returned])
-    return found
+    return gradients
 
 
 def _without(graph: fx.Graph, missing: Iterable[fx.Node]) -> set[fx.Node]:
     """Take out of the graph what only zeros reach; returns the nodes whose values are zeros for want of a gradient."""
     zeros = set(missing)
     constants: set[fx.Node] = set()  # zeros by themselves: a product with them is computed
-    made: dict[fx.Node, fx.Node] = {}
+    stand_ins: dict[fx.Node, fx.Node] = {}
     for node in list(graph.nodes):
         if node.op != "call_function":
             continue
@@ -140,10 +140,10 @@ def _without(graph: fx.Graph, missing: Iterable[fx.Node]) -> set[fx.Node]:
             node.replace_all_uses_with(other)
             continue
         for argument in wanting:
-            if argument not in made:
+            if argument not in stand_ins:
                 with graph.inserting_before(node):
-                    made[argument] = _as_tensor(graph, argument)
-            node.replace_input_with(argument, made[argument])
+                    stand_ins[argument] = _as_tensor(graph, argument)
+            node.replace_input_with(argument, stand_ins[argument])
     return zeros
 
 
@@ -210,22 +210,22 @@ def _as_tensor(graph: fx.Graph, zero: fx.Node) -> fx.Node:
     moved = whole.permute(back)
     if moved.expand(size).stride() != stride:
         return zero
-    made = _full(graph, zero, tuple(dense), whole)
-    made = _node(graph, zero, aten.permute.default, (made, back), moved)
+    filled = _full(graph, zero, tuple(dense), whole)
+    filled = _node(graph, zero, aten.permute.default, (filled, back), moved)
     if moved.shape != val.shape:
-        made = _node(graph, zero, aten.expand.default, (made, list(size)), val)
-    return made
+        filled = _node(graph, zero, aten.expand.default, (filled, list(size)), val)
+    return filled
 
 
 def _full(graph: fx.Graph, zero: fx.Node, size: tuple[Any, ...], val: MetaTensor) -> fx.Node:
     device = zero.meta["device"]
-    made = _node(graph, zero, aten.full.default, (list(size), 0), strided_meta(size, tuple(val.stride()), val.dtype))
-    made.kwargs = {"dtype": val.dtype, "device": device}
-    return made
+    filled = _node(graph, zero, aten.full.default, (list(size), 0), strided_meta(size, tuple(val.stride()), val.dtype))
+    filled.kwargs = {"dtype": val.dtype, "device": device}
+    return filled
 
 
 def _node(graph: fx.Graph, zero: fx.Node, func: Any, args: tuple[Any, ...], val: MetaTensor) -> fx.Node:
-    made = compat.new_node(graph, func, args, {})
-    made.meta.update(zero.meta)
-    made.meta.update(val=val, origin=NodeOrigin(zero.name, made_by="partition"))
-    return made
+    new = compat.new_node(graph, func, args, {})
+    new.meta.update(zero.meta)
+    new.meta.update(val=val, origin=NodeOrigin(zero.name, made_by="partition"))
+    return new

@@ -94,14 +94,14 @@ def cut_at_results(cut: Backward, kind: Kind) -> Half:
         instead[gradient] = own = _as_laid_out(program.graph, tangent, gradient)
         gradient.replace_all_uses_with(own, delete_user_cb=lambda user: user.op != "output")
     if kind == "passed":
-        found = {place: values[slot.index] for place, slot in enumerate(cut.passed.values())}
+        given = {place: values[slot.index] for place, slot in enumerate(cut.passed.values())}
     else:
-        found = {p: values[slot.index] for p, slot in cut.gradients.items() if slot.kind == "value"}
-        found = {position: instead.get(value, value) for position, value in found.items()}
+        given = {p: values[slot.index] for p, slot in cut.gradients.items() if slot.kind == "value"}
+        given = {position: instead.get(value, value) for position, value in given.items()}
     slots = {node: slot for slot, node in placeholders.items()}
     returned: dict[fx.Node, int] = {}
     gradients = dict(cut.gradients) if kind == "apart" else {}
-    for position, value in found.items():
+    for position, value in given.items():
         gradients[position] = slots.get(value) or Slot("value", returned.setdefault(value, len(returned)))
     output.args = (tuple(returned),)
     output.meta["val"] = tuple([node.meta["val"] for node in returned])
@@ -139,7 +139,7 @@ def _as_laid_out(graph: fx.Graph, tangent: fx.Node, gradient: fx.Node) -> fx.Nod
     if not order:
         return tangent
     back = [order.index(dim) for dim in range(len(order))]
-    made, val = tangent, tangent.meta["val"]
+    laid_out, val = tangent, tangent.meta["val"]
     steps: tuple[tuple[Any, tuple[Any, ...], dict[str, Any], MetaTensor], ...] = (
         (aten.permute.default, (order,), {}, val.permute(order)),
         (aten.clone.default, (), {"memory_format": torch.contiguous_format}, val.permute(order).contiguous()),
@@ -147,12 +147,12 @@ def _as_laid_out(graph: fx.Graph, tangent: fx.Node, gradient: fx.Node) -> fx.Nod
     )
     with graph.inserting_before(gradient):
         for func, args, kwargs, result in steps:
-            made = _node(graph, made, func, args, kwargs, result)
-    return made
+            laid_out = _node(graph, laid_out, func, args, kwargs, result)
+    return laid_out
 
 
 def _node(graph: fx.Graph, of: fx.Node, func: Any, args: Any, kwargs: dict[str, Any], val: MetaTensor) -> fx.Node:
-    made = compat.new_node(graph, func, (of, *args), kwargs)
-    made.meta.update(of.meta)
-    made.meta.update(val=val, backward=True, origin=NodeOrigin(of.name, made_by="partition"))
-    return made
+    new = compat.new_node(graph, func, (of, *args), kwargs)
+    new.meta.update(of.meta)
+    new.meta.update(val=val, backward=True, origin=NodeOrigin(of.name, made_by="partition"))
+    return new

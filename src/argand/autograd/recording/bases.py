@@ -104,7 +104,7 @@ class Bases:
 
     def finish(self, inputs: Sequence[TraceTensor]) -> list[BaseSpec]:
         """The description of each base, when the trace with these inputs is over."""
-        made = []
+        described = []
         for group in self.groups:
             if group.root is None or group.stand_ins is None:
                 raise AutogradError("inputs that share memory were met in one trace and not in the next")
@@ -116,8 +116,8 @@ class Bases:
                 position for position, stand_in in zip(members, group.stand_ins) if stand_in._version > group.raised
             )
             start = group.low - group.stand_ins[0].value.spec.offset
-            made.append(BaseSpec(members, offsets, start, group.length, written))
-        return made
+            described.append(BaseSpec(members, offsets, start, group.length, written))
+        return described
 
     def covers(self, tensor: torch.Tensor) -> bool:
         """Whether writes to the tensor's memory are followed: it is an input of a group, or the base itself."""

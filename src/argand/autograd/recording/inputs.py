@@ -47,9 +47,9 @@ class InputBuilder:
     def constant(self, tensor: torch.Tensor) -> TraceTensor:
         known = self._names.get(id(tensor))
         name = f"p_{known}" if known else f"constant{len(self.constants)}"
-        made = self._add(tensor, re.sub(r"\W", "_", name), "constant", -1)
+        lifted = self._add(tensor, re.sub(r"\W", "_", name), "constant", -1)
         self.constants[self.specs[-1].name] = tensor
-        return made
+        return lifted
 
     def _add(
         self, tensor: torch.Tensor, name: str, kind: Any, index: int, layout: TensorSpec | None = None
@@ -71,14 +71,14 @@ class InputBuilder:
         viewed = self._of_base(group, spec) if group is not None else None
         node = self.placeholder(name)
         node.meta.update(val=spec.meta, device=spec.device, origin=NodeOrigin(name))
-        made = make_tensor(Value(spec, node)) if viewed is None else viewed
-        made.value.input = len(self.specs)
+        stand_in = make_tensor(Value(spec, node)) if viewed is None else viewed
+        stand_in.value.input = len(self.specs)
         plain = TensorSpec(spec.size, spec.stride, spec.offset, spec.dtype, spec.device, tensor.requires_grad)
         self.specs.append(InputSpec(node.name, kind, index, plain))
         self.reals.append(tensor)
-        tracer.inputs.append(made)
-        tracer.lifted[id(tensor)] = (tensor, made)
-        return made
+        tracer.inputs.append(stand_in)
+        tracer.lifted[id(tensor)] = (tensor, stand_in)
+        return stand_in
 
     def leaf(self, tensor: TraceTensor) -> int:
         """An input for a leaf that the graph makes; returns its position."""
@@ -98,10 +98,10 @@ class InputBuilder:
     def _of_base(self, group: Group, spec: Spec) -> TraceTensor:
         """An input of a group: a view of the group's base."""
         root = self.tracer.bases.root_of(group, self.base)
-        made = _viewed(self.tracer, root, spec)
+        stand_in = _viewed(self.tracer, root, spec)
         if group.stand_ins is not None:
-            group.stand_ins.append(made)
-        return made
+            group.stand_ins.append(stand_in)
+        return stand_in
 
     def placeholder(self, name: str) -> fx.Node:
         """A new placeholder behind those made so far."""
@@ -124,19 +124,19 @@ def _viewed(tracer: Recorder, root: TraceTensor, spec: Spec) -> TraceTensor:
     if is_dense(size, stride) and 0 not in size:
         order = memory_order(size, stride)
         inner = [size[d] for d in order]
-        made = tracer.record_view(aten.slice.Tensor, (root, 0, start, start + prod(inner)), {})
-        made = tracer.record_view(aten.view.default, (made, inner), {})
+        part = tracer.record_view(aten.slice.Tensor, (root, 0, start, start + prod(inner)), {})
+        part = tracer.record_view(aten.view.default, (part, inner), {})
         if order != tuple(range(len(order))):
             back = [order.index(d) for d in range(len(order))]
-            made = tracer.record_view(aten.permute.default, (made, back), {})
-        parent, view = made.value.parent, made.value.view
+            part = tracer.record_view(aten.permute.default, (part, back), {})
+        parent, view = part.value.parent, part.value.view
     else:
         node = tracer.read(root.value)
         held = make_tensor(Value(root.value.spec, node))
-        made = tracer.one(aten.as_strided.default, held, list(size), list(stride), start)
+        part = tracer.one(aten.as_strided.default, held, list(size), list(stride), start)
         parent, view = root.value, ("as_strided", (size, stride, start), {})
     if parent is None or view is None:
         raise AutogradError("an input that shares memory could not be made a view")
-    value = Value(spec, tracer.read(made.value))
+    value = Value(spec, tracer.read(part.value))
     tracer.link(value, parent, *view)
     return make_tensor(value)

@@ -106,8 +106,8 @@ class Recorder(compat.DispatchMode):
 
     def one(self, func: Any, *args: Any, **kwargs: Any) -> TraceTensor:
         """Record an op that makes a single tensor."""
-        made: TraceTensor = self.record(func, args, kwargs)
-        return made
+        result: TraceTensor = self.record(func, args, kwargs)
+        return result
 
     def _record_uneven(
         self, held: Any, func: Any, args: Any, kwargs: dict[str, Any], node_args: Any, node_kwargs: dict[str, Any]
@@ -126,10 +126,10 @@ class Recorder(compat.DispatchMode):
         if held.__class__ is not metas.Many:
             return held
         node = self._node(func, node_args, node_kwargs, held.metas, held.device)
-        made = []
+        picked = []
         for index, (item, seen) in enumerate(zip(held.items, eager.items)):
-            made.append(self._pick(node, index, seen, item) if item.__class__ is Spec else item)
-        return held.kind(made)
+            picked.append(self._pick(node, index, seen, item) if item.__class__ is Spec else item)
+        return held.kind(picked)
 
     def record_view(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> TraceTensor:
         """Record an op whose only result is a view of its first argument."""
@@ -342,11 +342,11 @@ class Recorder(compat.DispatchMode):
 
 def _as_eager(args: Any) -> tuple[Any, ...]:
     """Arguments whose tensors claim to hold what eager's would."""
-    made: list[Any] = []
+    as_eager: list[Any] = []
     for arg in args:
         if arg.__class__ is TraceTensor:
             arg = make_tensor(Value(arg.value.spec, arg.value.node))
         elif isinstance(arg, (list, tuple)):
             arg = list(_as_eager(arg))
-        made.append(arg)
-    return tuple(made)
+        as_eager.append(arg)
+    return tuple(as_eager)

@@ -105,12 +105,12 @@ class Tracing:
 
     def _mentioned(self) -> frozenset[Sym]:
         """The symbols that the graph's inputs depend on. A number that only the program's Python needs is none."""
-        found: set[Sym] = set()
+        mentioned: set[Sym] = set()
         for node in self.placeholders:
             for value in (*(node.meta.get("sizes") or ()), *(node.meta.get("strides") or ()), node.meta.get("expr")):
                 if isinstance(value, Expr):
-                    found.update(self.table.inputs(value))
-        return frozenset(found)
+                    mentioned.update(self.table.inputs(value))
+        return frozenset(mentioned)
 
     # --- assignments
 
@@ -154,13 +154,13 @@ class Tracing:
         return None
 
     def _complete(self, columns: dict[Sym, list[Any]]) -> list[Assignment]:
-        made: list[Assignment] = []
+        assignments_made: list[Assignment] = []
         for k in range(MORE_ROWS):
             assignment: Assignment = {sym: column[k] for sym, column in columns.items()}
             for sym in self.table.definitions:
                 assignment[sym] = self.table.evaluate(sym, assignment)
-            made.append(assignment)
-        return made
+            assignments_made.append(assignment)
+        return assignments_made
 
     def _column(
         self,
@@ -189,15 +189,15 @@ class Tracing:
 
     def _static_sizes(self) -> set[int]:
         """Numbers that mean something else in the graph."""
-        found: set[int] = set()
+        static: set[int] = set()
         for node in self.gm.graph.nodes:
             value = node.meta.get("example_value")
             if isinstance(value, torch.Tensor):
                 sizes = node.meta.get("sizes", tuple(value.shape))
-                found.update(int(n) for n in sizes if isinstance(n, int))
+                static.update(int(n) for n in sizes if isinstance(n, int))
         for tensor in (*self.gm.parameters(), *self.gm.buffers()):
-            found.update(int(n) for n in tensor.shape)
-        return found
+            static.update(int(n) for n in tensor.shape)
+        return static
 
     # --- one set
 
@@ -358,10 +358,10 @@ class Tracing:
             else:
                 continue
             try:
-                made = tuple([int(evaluate(size, hints)) for size in sizes])
+                computed = tuple([int(evaluate(size, hints)) for size in sizes])
             except (KeyError, ArithmeticError):
                 continue
-            if made != tuple(seen.shape):
+            if computed != tuple(seen.shape):
                 raise NotGeneral("the sizes of this call are a special case")
 
     def _numbers(self, assignment: Assignment) -> dict[Sym, int]:
@@ -436,19 +436,19 @@ class Tracing:
 
 def read_symbols(placeholders: Sequence[fx.Node]) -> dict[Sym, str]:
     """Python text that reads each symbol from the call's `args`."""
-    found: dict[Sym, str] = {}
+    readers: dict[Sym, str] = {}
     for index, node in enumerate(placeholders):
         expr = node.meta.get("expr")
         if isinstance(expr, Sym):
-            found.setdefault(expr, f"args[{index}]")
+            readers.setdefault(expr, f"args[{index}]")
         for dim, size in enumerate(node.meta.get("sizes") or ()):
             if isinstance(size, Sym):
-                found.setdefault(size, f"args[{index}].size({dim})")
+                readers.setdefault(size, f"args[{index}].size({dim})")
     for index, node in enumerate(placeholders):
         for dim, stride in enumerate(node.meta.get("strides") or ()):
             if isinstance(stride, Sym):
-                found.setdefault(stride, f"args[{index}].stride({dim})")
-    return found
+                readers.setdefault(stride, f"args[{index}].stride({dim})")
+    return readers
 
 
 def parts_of(sym: Sym) -> tuple[str, int]:
@@ -471,7 +471,7 @@ def attach_scalars(program: AtenProgram, conditions: list[Relation], tracing: Tr
             scalars.need(sym)
     for sym in sorted(used, key=lambda s: s.name):
         scalars.need(sym)
-    program.scalars = list(scalars.made.values())
+    program.scalars = list(scalars.scalars.values())
     graph = program.graph
     last = program.placeholders[-1] if program.placeholders else None
     for sym in sorted(used, key=lambda s: s.name):
@@ -513,21 +513,21 @@ class _Scalars:
     def __init__(self, tracing: Tracing) -> None:
         self.tracing = tracing
         self.table = tracing.table
-        self.made: dict[Sym, Scalar] = {}
+        self.scalars: dict[Sym, Scalar] = {}
 
     def need(self, sym: Sym) -> None:
-        if sym in self.made:
+        if sym in self.scalars:
             return
         reader = self.tracing.readers.get(sym)
         if reader is not None:
-            self.made[sym] = Scalar(sym, reader, self.table.kinds[sym] == "float", self.table.hints[sym])
+            self.scalars[sym] = Scalar(sym, reader, self.table.kinds[sym] == "float", self.table.hints[sym])
             return
         definition = self.table.definitions.get(sym)
         if definition is None:
             base, factor = parts_of(sym)
             whole = next(s for s in self.table.symbols if s.name == base)
             self.need(whole)
-            self.made[sym] = Scalar(sym, f"{base} // {factor}", False, int(self.table.hints[whole]) // factor)
+            self.scalars[sym] = Scalar(sym, f"{base} // {factor}", False, int(self.table.hints[whole]) // factor)
             return
         for arg in definition.args:
             if isinstance(arg, Expr):
@@ -536,7 +536,7 @@ class _Scalars:
         function = f"{definition.op}_number"
         source = f"{function}({', '.join(_text(arg) for arg in definition.args)})"
         is_float = self.table.kinds[sym] == "float"
-        self.made[sym] = Scalar(sym, source, is_float, self.table.hints[sym], {function: FUNCTIONS[definition.op]})
+        self.scalars[sym] = Scalar(sym, source, is_float, self.table.hints[sym], {function: FUNCTIONS[definition.op]})
 
 
 def _text(value: Any) -> str:
@@ -547,12 +547,12 @@ def _text(value: Any) -> str:
 
 def symbols_in(program: AtenProgram) -> set[Sym]:
     """Every symbol that the program's graph and results mention."""
-    found: set[Sym] = set()
+    symbols: set[Sym] = set()
 
     def visit(tree: Any) -> None:
         if isinstance(tree, Expr):
             if as_int(tree) is None:
-                found.update(free_symbols(tree))
+                symbols.update(free_symbols(tree))
         elif isinstance(tree, SymbolicTensor):
             visit((tree.shape, tree.strides, tree.offset))
         elif isinstance(tree, (tuple, list)):
@@ -567,7 +567,7 @@ def symbols_in(program: AtenProgram) -> set[Sym]:
         visit(output.value)
         if output.view is not None:
             visit((output.view.size, output.view.stride, output.view.offset))
-    return found
+    return symbols
 
 
 __all__ = ["NotGeneral", "divided", "is_dynamic", "trace_dynamic"]

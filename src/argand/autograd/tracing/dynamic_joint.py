@@ -30,12 +30,12 @@ def trace_joint_dynamic(gm: fx.GraphModule, example_inputs: Sequence[Any], prepa
     """
     tracing = _JointTracing(gm, example_inputs, prepare)
     program = tracing.run()
-    found = next(joint for joint in tracing.joints if joint.program is program)
+    joint_program = next(joint for joint in tracing.joints if joint.program is program)
     program.inputs = [
         replace(spec, spec=_general(spec.spec, node.meta["val"])) if spec.kind in ("tangent", "leaf") else spec
         for spec, node in zip(program.inputs, program.placeholders)
     ]
-    return found
+    return joint_program
 
 
 class _JointTracing(Tracing):
@@ -48,12 +48,12 @@ class _JointTracing(Tracing):
     def _generalised(
         self, assignments: list[Assignment], pinned: frozenset[Sym], domain: Sequence[Expr] = ()
     ) -> tuple[AtenProgram, bool]:
-        made = super()._generalised(assignments, pinned, domain)
+        general = super()._generalised(assignments, pinned, domain)
         joints = [joint for joint in self.joints if any(joint.program is each for each in self.programs)]
         kinds = {(joint.results, joint.differentiable, joint.gradients, joint.tape, joint.passed) for joint in joints}
         if len(kinds) != 1:
             raise NotGeneral("which results have gradients depends on the sizes")
-        return made
+        return general
 
     def _traced(self, values: list[Any], layouts: dict[int, TensorSpec]) -> AtenProgram:
         joint = trace_joint(self.gm, values, layouts=layouts)

@@ -36,11 +36,11 @@ def stands_for(score: Any, mask: Any, *tensors: torch.Tensor) -> Any:
     if query.__class__ is not TraceTensor or call.greatest or not _has_kernels(query.device):
         return None
     try:
-        made = _Kernel(score, mask, call, tensors)
+        kernel = _Kernel(score, mask, call, tensors)
     except NotPrintable as why:
         events.emit("fallback", "autograd", str(why), op="flex_attention", reason=str(why))
         return None
-    out, logs = _Attention.apply(made.flex, made.lists, made.reads, *made.operands)
+    out, logs = _Attention.apply(kernel.flex, kernel.lists, kernel.reads, *kernel.operands)
     return flex.laid_out(out, query.stride()), logs, logs.detach()
 
 
@@ -85,13 +85,13 @@ class _Kernel:
 
 def _rows(tensor: torch.Tensor) -> torch.Tensor:
     """An operand with the numbers of a row side by side, as kernels read it."""
-    made: torch.Tensor = flex.GradientLaidOut.apply(tensor, tensor.stride())
-    return made.contiguous()
+    laid_out: torch.Tensor = flex.GradientLaidOut.apply(tensor, tensor.stride())
+    return laid_out.contiguous()
 
 
 def _lists(info: Sequence[Any], query: torch.Tensor) -> list[torch.Tensor]:
     """The lists of blocks: by query, then by key."""
-    found = []
+    lists = []
     for fields in _LIST_FIELDS:
         tensors = [info[i] for i in fields]
         kept = [tensor for tensor in tensors if tensor is not None]
@@ -103,10 +103,10 @@ def _lists(info: Sequence[Any], query: torch.Tensor) -> list[torch.Tensor]:
                 raise NotPrintable("the sizes of a block mask's lists")
         if len({tuple(blocks.shape) for blocks in kept[1::2]}) != 1:
             raise NotPrintable("the sizes of a block mask's lists")
-        found += [tensor.contiguous() for tensor in kept]
-    if len(found) not in (4, 8):
+        lists += [tensor.contiguous() for tensor in kept]
+    if len(lists) not in (4, 8):
         raise NotPrintable("a block mask without all of its lists")
-    return found
+    return lists
 
 
 # ---------------------------------------------------------------------- functions
@@ -125,15 +125,15 @@ def _printed(
     with compat.without_modes(), torch.no_grad(), torch.autocast(query.device.type, enabled=False):
         score_gm = _whole(score, [matrix, *given[:count]], size, query.device)
         mask_gm = _whole(mask, given[count:], size, query.device)
-        made = [
+        printed = [
             _print("score_mod", _traced(score_gm, [matrix, *given[:count]]), {0: "score"}, takes, takes[:count]),
             _print("mask_mod", _traced(mask_gm, given[count:]), {}, takes, takes[count:]),
         ]
-        if gradient and not made[0].passes:
+        if gradient and not printed[0].passes:
             program = _differentiated(score_gm, [matrix, *given[:count]])
             blocks = {0: "score", count + 1: "grad"}
-            made.append(_print("score_grad", program, blocks, takes, takes[:count]))
-    return made
+            printed.append(_print("score_grad", program, blocks, takes, takes[:count]))
+    return printed
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,8 +160,8 @@ def _whole(body: Any, given: Sequence[_Given], size: tuple[int, ...], device: to
     def run(*tensors: torch.Tensor) -> torch.Tensor:
         positions = [torch.arange(n, device=device) for n in size]
         scores, reads = (tensors[0], tensors[1:]) if scored else (None, tensors)
-        made = flex.everywhere(flex.only(body), scores, positions, reads)
-        return made.expand(size).clone(memory_format=torch.contiguous_format)
+        matrix = flex.everywhere(flex.only(body), scores, positions, reads)
+        return matrix.expand(size).clone(memory_format=torch.contiguous_format)
 
     graph = fx.Graph()
     arguments = tuple([graph.placeholder(one.name) for one in given])
@@ -182,14 +182,14 @@ def _differentiated(gm: fx.GraphModule, given: Sequence[_Given]) -> AtenProgram:
     layouts = {number: one.spec(number == 0) for number, one in enumerate(given)}
     try:
         with torch.enable_grad():
-            made = joint.trace(gm, [one.example(i == 0) for i, one in enumerate(given)], layouts)
+            traced = joint.trace(gm, [one.example(i == 0) for i, one in enumerate(given)], layouts)
     except ArgandError as error:
         raise NotPrintable(str(error)) from error
-    if made.gradients != (0,):
+    if traced.gradients != (0,):
         raise NotPrintable("a score that has no gradient")
-    program = made.program
+    program = traced.program
     output = next(iter(reversed(program.graph.nodes)))
-    output.args = (tuple(output.args[0][made.results :]),)
+    output.args = (tuple(output.args[0][traced.results :]),)
     output.meta["val"] = tuple([node.meta["val"] for node in output.args[0]])
     program.outputs = []
     eliminate_dead(program.graph)
@@ -226,9 +226,9 @@ class _Attention(torch.autograd.Function):
         ctx: Any, call: Flex, lists: list[torch.Tensor], reads: list[torch.Tensor], *tensors: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
         ctx.call, ctx.others = call, (lists, reads)
-        made: tuple[torch.Tensor, torch.Tensor] = flex_ops().flex_attention(*tensors, lists, reads, *_plain(call))
-        ctx.save_for_backward(*tensors, *made)
-        return made
+        results: tuple[torch.Tensor, torch.Tensor] = flex_ops().flex_attention(*tensors, lists, reads, *_plain(call))
+        ctx.save_for_backward(*tensors, *results)
+        return results
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[Any, ...]:
@@ -237,10 +237,10 @@ class _Attention(torch.autograd.Function):
         grad = grads[0] if grads[0].stride(-1) == 1 else grads[0].contiguous()
         # the logarithms that come out are of base 2
         delta = (out.float() * grad.float()).sum(-1) - grads[1] * flex.LOG2E
-        made = flex_ops().flex_attention_backward(
+        gradients = flex_ops().flex_attention_backward(
             grad, logs, delta.contiguous(), query, key, value, lists, reads, *_plain(ctx.call)
         )  # fmt: skip
-        return None, None, None, *made
+        return None, None, None, *gradients
 
 
 def _plain(call: Flex) -> tuple[Any, ...]:

@@ -84,12 +84,12 @@ def _trace(
 
 def lift_attributes(gm: fx.GraphModule, tracer: Tracer) -> dict[str, Any]:
     """What each `get_attr` target stands for. Made before the tracer is active, which would record the making."""
-    found: dict[str, Any] = {}
+    lifted: dict[str, Any] = {}
     for node in gm.graph.nodes:
-        if node.op == "get_attr" and node.target not in found:
+        if node.op == "get_attr" and node.target not in lifted:
             value = attribute(gm, node.target)
-            found[node.target] = tracer.tensor(value) if isinstance(value, torch.Tensor) else value
-    return found
+            lifted[node.target] = tracer.tensor(value) if isinstance(value, torch.Tensor) else value
+    return lifted
 
 
 def run_graph(
@@ -114,18 +114,18 @@ def run_graph(
             tracer.origin = _origin(node)
             time_limit.begin(tracer.origin)
             args, kwargs = _values(node.args, env), _values(node.kwargs, env)
-            made = None
+            stand_in = None
             if node.target in CHECKS:
                 _call(node, CHECKS[node.target], args, kwargs)
             if node.target is ATTENTION:
                 args, kwargs = with_cheap_mask(args, kwargs, tracer.many_sizes)
             if node.target in RECURRENT:
-                made = recurrent.stands_for(RECURRENT[node.target], args, kwargs, tracer.many_sizes)
+                stand_in = recurrent.stands_for(RECURRENT[node.target], args, kwargs, tracer.many_sizes)
             if node.target is flex.flex_attention and attention is not None:
-                made = attention(*args)
+                stand_in = attention(*args)
             if tracer.whole_backwards:
-                made = custom.stands_for(node.target, args, kwargs)
-            env[node] = _call(node, node.target, args, kwargs) if made is None else made
+                stand_in = custom.stands_for(node.target, args, kwargs)
+            env[node] = _call(node, node.target, args, kwargs) if stand_in is None else stand_in
             if node.target in ROW_MAJOR:
                 env[node] = _call(node, torch.Tensor.contiguous, (env[node],), {})
         elif op == "placeholder":

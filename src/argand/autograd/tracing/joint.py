@@ -96,10 +96,10 @@ class JointTracer(Tracer):
 
     def tensor(self, tensor: torch.Tensor) -> TraceTensor:
         """As `Tracer.tensor`; a module's own parameters arrive here behind autograd, which knows them as leaves."""
-        made = super().tensor(tensor)
-        if made is not tensor and tensor.requires_grad:
-            self.reached.setdefault(made.value.input, tensor)
-        return made
+        traced = super().tensor(tensor)
+        if traced is not tensor and tensor.requires_grad:
+            self.reached.setdefault(traced.value.input, tensor)
+        return traced
 
     def run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """As `Tracer.run`; notes where the program leaves the tape."""
@@ -201,18 +201,18 @@ def _trace(
     with collector.paused(), compat.restored_torch_state(), compat.single_threaded_autograd():
         for index, value in enumerate(example_inputs):
             if isinstance(value, torch.Tensor):
-                made = builder.argument(value, index, layouts.get(index) if layouts else None)
-                arguments.append(_differentiable_input(tracer, leaves, made, value))
+                stand_in = builder.argument(value, index, layouts.get(index) if layouts else None)
+                arguments.append(_differentiable_input(tracer, leaves, stand_in, value))
             else:
                 specialised[index] = value
                 arguments.append(value)
 
         tracer.on_lift = builder.constant
         attributes = {
-            name: _differentiable_input(tracer, leaves, made, attribute(gm, name))
-            if isinstance(made, TraceTensor)
-            else made
-            for name, made in lift_attributes(gm, tracer).items()
+            name: _differentiable_input(tracer, leaves, lifted, attribute(gm, name))
+            if isinstance(lifted, TraceTensor)
+            else lifted
+            for name, lifted in lift_attributes(gm, tracer).items()
         }
         tracer.reached.clear()
         with tracer, compat.hidden_from_saved_tensor_hooks():
@@ -237,18 +237,18 @@ def _leaves_tape(node: fx.Node) -> bool:
     return str(getattr(node.target, "__module__", "")).startswith("argand")
 
 
-def _differentiable_input(tracer: Tracer, leaves: _Leaves, made: TraceTensor, real: torch.Tensor) -> TraceTensor:
-    position = made.value.input
-    if not real.requires_grad or position in leaves.by_input or made.requires_grad:
-        return made
-    if not (made.dtype.is_floating_point or made.dtype.is_complex):
-        return made
-    made.requires_grad_(True)
-    leaves.by_input[position] = made
+def _differentiable_input(tracer: Tracer, leaves: _Leaves, stand_in: TraceTensor, real: torch.Tensor) -> TraceTensor:
+    position = stand_in.value.input
+    if not real.requires_grad or position in leaves.by_input or stand_in.requires_grad:
+        return stand_in
+    if not (stand_in.dtype.is_floating_point or stand_in.dtype.is_complex):
+        return stand_in
+    stand_in.requires_grad_(True)
+    leaves.by_input[position] = stand_in
     if real.is_leaf:
-        return made
+        return stand_in
     with torch.enable_grad():  # which a graph may do itself, later
-        inner: TraceTensor = _Identity.apply(made)
+        inner: TraceTensor = _Identity.apply(stand_in)
     tracer.inputs[position] = inner
     tracer.lifted[id(real)] = (real, inner)
     leaves.starts[position] = inner.grad_fn
@@ -370,7 +370,7 @@ class _Finisher:
         )  # fmt: skip
 
     def _mutations(self) -> list[MutationSpec]:
-        made: list[MutationSpec] = []
+        mutations: list[MutationSpec] = []
         tracer, outputs = self.tracer, self.outputs
         for index, root in tracer.mutated.items():
             with torch.no_grad():
@@ -381,15 +381,15 @@ class _Finisher:
                 changed = False  # written under no_grad
             if changed:
                 outputs.carriers[position] = tensor
-            made.append(MutationSpec(index, position, changed, written_unseen(tracer, index)))
-        return made
+            mutations.append(MutationSpec(index, position, changed, written_unseen(tracer, index)))
+        return mutations
 
     def _spent(self) -> dict[int, str]:
         """Results that cannot be differentiated, as the graph has freed what autograd saved for that."""
         wanted = [*self.leaves.by_input.values(), *self.tracer.reached.values(), *self.outputs.leaf_inputs.values()]
-        found: dict[int, str] = {}
+        spent: dict[int, str] = {}
         if not wanted:  # torch 2.11 refuses to be asked for nothing
-            return found
+            return spent
         for position, carrier in self.outputs.carriers.items():
             try:
                 with self.tracer:
@@ -398,8 +398,8 @@ class _Finisher:
             except RuntimeError as error:
                 if _FREED not in str(error):
                     raise AutogradError(f"a result cannot be differentiated: {error}") from error
-                found[position] = str(error)
-        return found
+                spent[position] = str(error)
+        return spent
 
     def _backward(self, positions: tuple[int, ...], handed: set[int]) -> tuple[int, ...]:
         """Ask the engine for the gradients; appends their nodes to the outputs, returns the inputs they belong to.
@@ -430,20 +430,20 @@ class _Finisher:
                 f"the backward of the graph raised {type(error).__name__}: {error}",
                 remedy="the graph runs eagerly, which raises the program's own error if it is one",
             ) from error
-        found: dict[int, torch.Tensor] = {}
+        by_input: dict[int, torch.Tensor] = {}
         with torch.no_grad(), tracer:
             for (index, _), grad in zip(wanted, grads):
                 if grad is not None:
-                    found[index] = grad if index not in found else found[index] + grad
-        if not found:
+                    by_input[index] = grad if index not in by_input else by_input[index] + grad
+        if not by_input:
             raise AutogradError("results require grad, and no input of the graph has a gradient")
         with torch.no_grad():
-            outputs.nodes += [self._gradient(grad) for grad in found.values()]
+            outputs.nodes += [self._gradient(grad) for grad in by_input.values()]
             values = {n: tracer.tensor(g).value for n, g in zip(passed, grads[len(wanted) :]) if g is not None}
             values = {n: value for n, value in values.items() if not (value.held.conj or value.held.neg)}
             outputs.nodes += [tracer.read(value) for value in values.values()]
             self.passed = tuple(values)
-        return tuple(found)
+        return tuple(by_input)
 
     def _unseen_leaves(self, carriers: list[torch.Tensor], known: set[int]) -> list[tuple[int, torch.Tensor]]:
         """Inputs for leaves that the graph made and does not return, where nothing else makes results require grad."""
@@ -453,12 +453,12 @@ class _Finisher:
             reached = reached_leaves(carriers)
         if any(id(leaf) in known for leaf in reached):
             return []
-        made: list[tuple[int, torch.Tensor]] = []
+        unseen: list[tuple[int, torch.Tensor]] = []
         for leaf in reached:
             if isinstance(leaf, TraceTensor):
-                made.append((self.builder.leaf(leaf), leaf))
-                self.outputs.leaves.append(LeafSpec(made[-1][0], None))
-        return made
+                unseen.append((self.builder.leaf(leaf), leaf))
+                self.outputs.leaves.append(LeafSpec(unseen[-1][0], None))
+        return unseen
 
     def _drop_late_constants(self) -> None:
         """The engine looks at tensors of its own; inputs stand before the tangents, so that none may be used."""

@@ -90,13 +90,13 @@ class Outputs:
         self._find_holders([t for t in tensors if t is not None], shared)
         bases: dict[int, int] = {}  # id of a root value that several outputs share -> graph output that holds it
         self._find_leaves([t for t in tensors if t is not None], shared, bases)
-        made: list[OutputSpec] = []
+        specs: list[OutputSpec] = []
         for leaf, tensor in zip(leaves, tensors):
             if tensor is None:
-                made.append(OutputSpec("constant", value=leaf))
+                specs.append(OutputSpec("constant", value=leaf))
             else:
-                made.append(self._tensor(tensor, shared, bases))
-        return made
+                specs.append(self._tensor(tensor, shared, bases))
+        return specs
 
     def _find_leaves(self, tensors: list[TraceTensor], shared: set[int], bases: dict[int, int]) -> None:
         """Inputs for the returned tensors that are leaves of the graph's own, before anything is a view of them."""

@@ -52,10 +52,10 @@ def _variety(column: list[int]) -> tuple[int, int]:
 
     `(n + 1) // 2` and `2 * (n // 4) + 1`, say, are equal for every n that leaves 1 or 2 when divided by 4.
     """
-    found = sum(len({n % divisor for n in column}) for divisor in _DIVISORS)
+    variety = sum(len({n % divisor for n in column}) for divisor in _DIVISORS)
     for divisor in _DIVISORS:
-        found += len({n // divisor % 2 for n in column[:ROWS]}) + len({n // divisor % 3 for n in column})
-    return sum(len({n % divisor for n in column}) for divisor in (2, 3, 4)), found
+        variety += len({n // divisor % 2 for n in column[:ROWS]}) + len({n // divisor % 3 for n in column})
+    return sum(len({n % divisor for n in column}) for divisor in (2, 3, 4)), variety
 
 
 def few(column: Sequence[int]) -> tuple[int, int, int] | None:

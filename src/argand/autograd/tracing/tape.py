@@ -71,21 +71,21 @@ def read_tape(
                     arrived[following, place] |= near
                 else:
                     direct[following] = direct.get(following, 0) | near
-        found = positions.get(id(getattr(node, "variable", None)))
-        if found or _holds_tensors(node):
+        leaf_positions = positions.get(id(getattr(node, "variable", None)))
+        if leaf_positions or _holds_tensors(node):
             for index in range(len(results)):
                 if mask >> index & 1:
-                    if found:
-                        reached[index] |= found
-                        alone[index] |= found if near >> index & 1 else set()
+                    if leaf_positions:
+                        reached[index] |= leaf_positions
+                        alone[index] |= leaf_positions if near >> index & 1 else set()
                     else:
                         conflicts[index] |= mask
     for index, result in enumerate(results):
         own = positions.get(id(result), set())
         reached[index] |= own
         alone[index] |= own
-    made = sorted({root for root in roots if root is not None}, key=compat.sequence_number)
-    numbers = {node: number for number, node in enumerate(made)}
+    in_order = sorted({root for root in roots if root is not None}, key=compat.sequence_number)
+    numbers = {node: number for number, node in enumerate(in_order)}
     # a leaf has no node: hooks are its own
     nodes = [len(roots) + index if root is None else numbers[root] for index, root in enumerate(roots)]
     passed = [
@@ -127,10 +127,10 @@ def _holds_tensors(node: Any) -> bool:
 def _saved_names(node: Any) -> list[str]:
     """Attributes of autograd's node that stand for saved tensors."""
     kind = type(node)
-    found = _NAMES.get(kind)
-    if found is None:
-        found = _NAMES[kind] = [name for name in dir(kind) if name.startswith("_raw_saved_")]
-    return found
+    names = _NAMES.get(kind)
+    if names is None:
+        names = _NAMES[kind] = [name for name in dir(kind) if name.startswith("_raw_saved_")]
+    return names
 
 
 _NAMES: weakref.WeakKeyDictionary[type, list[str]] = weakref.WeakKeyDictionary()  # programs make classes of nodes

@@ -40,14 +40,14 @@ _GAIN = 0.95  # of the time of what else there is that a packed product may take
 
 def constant_arguments(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> frozenset[int]:
     """Arguments of a captured graph that are parameters or buffers of modules."""
-    found = set()
+    constant = set()
     for index, (node, value) in enumerate(zip(gm.graph.find_nodes(op="placeholder"), example_inputs)):
         if not isinstance(value, torch.Tensor):
             continue
         source = str(node.meta.get("source", ""))
         if isinstance(value, torch.nn.Parameter) or "._buffers[" in source:
-            found.add(index)
-    return frozenset(found)
+            constant.add(index)
+    return frozenset(constant)
 
 
 def compile_frozen(program: AtenProgram, constant: frozenset[int], compile_program: Compile) -> HostCall:

@@ -65,10 +65,10 @@ def _build(program: AtenProgram, graph: str, tuned: bool, keep: Keep | None) -> 
         from argand.backends.autotune import tuned_schedule  # whoever does not ask for it does not pay for it
 
         schedule = _scheduled(program, by_rule=False)
-        made, precision = tuned_schedule(schedule)
-        _finish(made)
-        _tell(program, made)
-        call = _load(made, graph)
+        chosen, precision = tuned_schedule(schedule)
+        _finish(chosen)
+        _tell(program, chosen)
+        call = _load(chosen, graph)
         return call if precision is None else _with_precision(call, precision, lambda: _load(_finish(schedule), graph))
     except ToolchainError as error:
         memo.warn_once(str(error))
@@ -111,25 +111,27 @@ def _with_precision(call: HostCall, precision: str, make: Callable[[], HostCall]
 
 def schedule_program(program: AtenProgram) -> Schedule:
     """From ATen graph to ordered kernels and extern calls."""
-    made = _finish(_scheduled(program))
-    _tell(program, made)
-    return made
+    finished = _finish(_scheduled(program))
+    _tell(program, finished)
+    return finished
 
 
-def _finish(made: Schedule) -> Schedule:
+def _finish(schedule: Schedule) -> Schedule:
     """What is done to a schedule last, in place: who computes products, and one launch for small kernels alike."""
-    with size_hints(made.hints):
-        choose_products(made)
+    with size_hints(schedule.hints):
+        choose_products(schedule)
         if config.fusion:
-            join_kernels(made)
-    return made
+            join_kernels(schedule)
+    return schedule
 
 
-def _tell(program: AtenProgram, made: Schedule) -> None:
-    events.emit("ir_post_fusion", "schedule", lambda: post_fusion_text(made))
-    events.emit("provenance", "schedule", lambda: provenance(program.graph, made))
-    events.emit("provenance_lines", "schedule", lambda: {"ir_post_fusion": loop_lines(post_fusion_text(made), made)})
-    events.bus.detail("fused_graph", "schedule", None, schedule=made)
+def _tell(program: AtenProgram, schedule: Schedule) -> None:
+    events.emit("ir_post_fusion", "schedule", lambda: post_fusion_text(schedule))
+    events.emit("provenance", "schedule", lambda: provenance(program.graph, schedule))
+    events.emit(
+        "provenance_lines", "schedule", lambda: {"ir_post_fusion": loop_lines(post_fusion_text(schedule), schedule)}
+    )
+    events.bus.detail("fused_graph", "schedule", None, schedule=schedule)
 
 
 def _scheduled(program: AtenProgram, *, by_rule: bool = True) -> Schedule:
@@ -147,18 +149,18 @@ def _scheduled(program: AtenProgram, *, by_rule: bool = True) -> Schedule:
     plain = [m for m in program.mutations if not m.differentiable and m.input not in apart]
     written = [(program.inputs[m.input].name, m.output) for m in plain]
     with events.span("schedule", "schedule"), size_hints(loops.hints):
-        made = schedule(loops, targets=target_of, fusion=bool(config.fusion))
-        write_inputs_in_place(made, written)
-        made.kept = _kept(program, made)
+        ordered = schedule(loops, targets=target_of, fusion=bool(config.fusion))
+        write_inputs_in_place(ordered, written)
+        ordered.kept = _kept(program, ordered)
         if by_rule:
-            choose_by_rule(made)
-    return made
+            choose_by_rule(ordered)
+    return ordered
 
 
-def _kept(program: AtenProgram, made: Schedule) -> frozenset[str]:
+def _kept(program: AtenProgram, schedule: Schedule) -> frozenset[str]:
     """Buffers that only the backward sees."""
-    seen = [out for position, out in enumerate(made.outputs) if position not in program.kept]
-    rest = [made.outputs[position] for position in program.kept]
+    seen = [out for position, out in enumerate(schedule.outputs) if position not in program.kept]
+    rest = [schedule.outputs[position] for position in program.kept]
     return frozenset(ref.buffer for ref in tensor_refs(rest)) - {ref.buffer for ref in tensor_refs(seen)}
 
 
@@ -180,7 +182,7 @@ def eager_kernels(program: AtenProgram) -> HostCall:
     run = run_eagerly(program)
 
     def call(args: list[Any]) -> tuple[Any, ...]:
-        found: tuple[Any, ...] = run(*args)
-        return found
+        results: tuple[Any, ...] = run(*args)
+        return results
 
     return call

@@ -82,14 +82,14 @@ class KeptBackward:
 
     def content(self) -> dict[str, Any]:
         """What is told of the backward, in plain values."""
-        made = [
+        compiled = [
             (kind, given, call)
             for kind, backward in self.backward.kinds.items()
-            for given, call in backward.made.items()
+            for given, call in backward.compiled.items()
             if kept_as(call) is not None
         ]
         every = (1 << len(self.plan.differentiable)) - 1
-        alive = {every & ~self.plan.spent(given) for _, given, _ in made}
+        alive = {every & ~self.plan.spent(given) for _, given, _ in compiled}
         return {
             "graph": self._graph,
             "again": self._replay,
@@ -97,7 +97,7 @@ class KeptBackward:
             "gradients": _gradients(self.cut.gradients),
             "passed": _gradients(self.cut.passed),
             "reached": _tape(self.tape),
-            "parts": tuple([self._part(*one) for one in made]),
+            "parts": tuple([self._part(*one) for one in compiled]),
             "read": tuple([(mask, pairs(sorted(self.backward.read_by(mask), key=str))) for mask in alive if mask]),
         }
 

@@ -13,19 +13,19 @@ class Memo:
     """Compiled graphs of this process, by what they compute; and which warnings were given."""
 
     def __init__(self) -> None:
-        self._made: dict[str, HostCall] = {}
+        self._calls: dict[str, HostCall] = {}
         self._warned = False
 
     def get_or_make(self, key: str | None, make: Callable[[], HostCall]) -> HostCall:
         """What `make` returned the first time that `key` was asked for; None is never shared."""
         if key is None:
             return make()
-        found = self._made.get(key)
-        if found is not None:
+        call = self._calls.get(key)
+        if call is not None:
             events.emit("cache", "backend", None, outcome="hit", key=key, level="graph")
         else:
-            found = self._made.setdefault(key, make())
-        return found
+            call = self._calls.setdefault(key, make())
+        return call
 
     def warn_once(self, text: str) -> None:
         """Warn that no kernels can be built, the first time: the next graph will hardly fare better."""
@@ -35,7 +35,7 @@ class Memo:
 
     def clear(self) -> None:
         """Forget everything (argand.reset)."""
-        self._made.clear()
+        self._calls.clear()
         self._warned = False
 
 

@@ -70,10 +70,10 @@ class Entry:
 
     def load(self, program: AtenProgram) -> HostCall | None:
         """The callable that was stored; None when there is none, or it cannot be loaded."""
-        found = programs.load(self.key, program.kind, program.model) if self.key else None
-        if found is None:
+        loaded = programs.load(self.key, program.kind, program.model) if self.key else None
+        if loaded is None:
             return None
-        call, program.model = found
+        call, program.model = loaded
         return call
 
     @contextlib.contextmanager

@@ -46,10 +46,10 @@ class StoredRerun:
     def real(self) -> Any:
         """What `output.rerun` works with."""
         if self.plan is None:
-            self.plan = _C.Region(None, None, self._made)()  # which makes dataclasses: nothing to capture
+            self.plan = _C.Region(None, None, self._make)()  # which makes dataclasses: nothing to capture
         return self.plan
 
-    def _made(self) -> Any:
+    def _make(self) -> Any:
         from argand.capture.output import rerun
 
         return rerun.stored(self.code, _Known(), *self.parts)

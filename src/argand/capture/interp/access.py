@@ -291,7 +291,7 @@ class Access:
         """An atom, or a container of atoms.
 
         Arguments:
-            known: ids of containers that were found to be, so that none is looked through twice.
+            constants: ids of containers that were found to be, so that none is looked through twice.
         """
         cls = type(obj)
         if cls in self.fast:

@@ -34,7 +34,7 @@ def refuse_huge(func: Function, result: object, device: torch.device) -> None:
 
     Arguments:
         func: the operation.
-        made: stand-ins.
+        result: stand-ins.
         device: where the results are to be.
 
     Raises:

@@ -53,7 +53,7 @@ def refusal(func: Function, call: kinds.Call, result: object) -> Exception | Non
 
     Arguments:
         func: a torch function of CPU tensors.
-        made: what its metadata says that it makes.
+        result: what its metadata says that it makes.
     """
     if not may_run(func):
         return None
@@ -171,10 +171,12 @@ class _Smaller:
     """Maps sizes to small ones: equal sizes stay equal, different ones different."""
 
     def __init__(self) -> None:
-        self._made: dict[int, int] = {}
+        self._numbers: dict[int, int] = {}
 
     def shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-        return tuple([n if n <= _SMALL else self._made.setdefault(n, _SMALL + 1 + len(self._made)) for n in shape])
+        return tuple(
+            [n if n <= _SMALL else self._numbers.setdefault(n, _SMALL + 1 + len(self._numbers)) for n in shape]
+        )
 
 
 def _real(kind: kinds.Kind, fill: int, smaller: _Smaller | None) -> Any:

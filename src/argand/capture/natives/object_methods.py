@@ -64,20 +64,20 @@ operation_of("object type", "__delattr__", counts=1)(attribute_writes.generic_de
 def _object_getattribute(interp: Interpreter, owner: object, name: str) -> object:
     if is_a(owner, type | types.ModuleType | types.FunctionType) or type(owner) in interp.fast:
         return interp.getattr(owner, name)
-    return _there(interp, owner, name, attributes.generic_read(interp, owner, name))
+    return _present(interp, owner, name, attributes.generic_read(interp, owner, name))
 
 
 @operation_of("type", "__getattribute__", counts=1)
 def _type_getattribute(interp: Interpreter, owner: type, name: str) -> object:
-    return _there(interp, owner, name, attributes.generic_class_read(interp, owner, type(owner), name))
+    return _present(interp, owner, name, attributes.generic_class_read(interp, owner, type(owner), name))
 
 
 @operation_of("types.ModuleType", "__getattribute__", counts=1)
 def _module_getattribute(interp: Interpreter, owner: types.ModuleType, name: str) -> object:
-    return _there(interp, owner, name, attributes.read_module(interp, owner, name))
+    return _present(interp, owner, name, attributes.read_module(interp, owner, name))
 
 
-def _there(interp: Interpreter, owner: object, name: str, value: object) -> object:
+def _present(interp: Interpreter, owner: object, name: str, value: object) -> object:
     if value is NULL:
         raise instances.missing(interp, owner, name)
     return value

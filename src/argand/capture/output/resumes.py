@@ -60,7 +60,7 @@ class Resumes:
     """All resume functions made so far. Safe to use from several threads."""
 
     def __init__(self) -> None:
-        self._made: PerCode[dict[tuple[object, ...], Resume]] = PerCode()  # by the user's code
+        self._by_place: PerCode[dict[tuple[object, ...], Resume]] = PerCode()  # by the user's code
         self._origins: PerCode[_Origin] = PerCode()  # of the user's code, and of that of resume functions
         self._resumes: PerCode[weakref.ref[Resume]] = PerCode()  # by the resume function's code, which it holds
 
@@ -101,9 +101,9 @@ class Resumes:
         goal = origin.by_offset.get(offset)  # not `target`, which may be of another thread's decoding
         if own is None or goal is None or goal.opname != target.opname:  # one that only this resume function has
             own, origin, goal = code, _Origin(weakref.ref(code), instructions, {}), target
-        resumes = self._made.get(own)
+        resumes = self._by_place.get(own)
         if resumes is None:
-            resumes = self._made.add(own, {})
+            resumes = self._by_place.add(own, {})
         key = (goal.offset, id(goal), tuple(layout), tuple(names))
         resume = resumes.get(key)
         return resume or resumes.setdefault(key, self._make(own, origin, goal, layout, names))

@@ -93,7 +93,7 @@ class Nodes:
     def __init__(self, dynamics: Dynamics, builder: GraphBuilder) -> None:
         self.dynamics = dynamics
         self.builder = builder
-        self._made: dict[Expr, fx.Node] = {}
+        self._nodes: dict[Expr, fx.Node] = {}
 
     def of(self, value: Any) -> Any:
         """The node of an expression; a plain number as it is."""
@@ -101,9 +101,9 @@ class Nodes:
             return value
         if isinstance(value, Const):
             return value.value
-        node = self._made.get(value)
+        node = self._nodes.get(value)
         if node is None:
-            node = self._made[value] = self._make(value)
+            node = self._nodes[value] = self._make(value)
         return node
 
     def condition(self, relation: Relation) -> fx.Node:
@@ -139,9 +139,9 @@ class Nodes:
         return node
 
     def _known(self, name: str, left: Any, right: Any, value: Expr) -> Any:
-        node = self._made.get(value)
+        node = self._nodes.get(value)
         if node is None:
-            node = self._made[value] = self._call(FUNCTIONS[name], [left, right], value)
+            node = self._nodes[value] = self._call(FUNCTIONS[name], [left, right], value)
         return node
 
     def _call(self, function: Function, args: list[object], value: Expr) -> fx.Node:

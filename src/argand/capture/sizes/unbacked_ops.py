@@ -131,7 +131,9 @@ def _bound(builder: GraphBuilder, sym: Sym, most: Any) -> None:
         of(builder).learn(Relation("le", sym, most))
 
 
-def _made(builder: GraphBuilder, func: Function, args: Args, kwargs: Kwargs, specs: list[_Spec], many: Any) -> Any:
+def _record_result(
+    builder: GraphBuilder, func: Function, args: Args, kwargs: Kwargs, specs: list[_Spec], many: Any
+) -> Any:
     """Record the call; its results are as `specs` say.
 
     Arguments:
@@ -185,8 +187,8 @@ def nonzero(builder: GraphBuilder, func: Function, args: Args, kwargs: Kwargs) -
     count = _count(builder, f"the count of nonzero elements of {_name(builder, tensor)}", ("nonzero", id(tensor)))
     _bound(builder, count, _numel(builder, tensor))
     if in_columns:
-        return _made(builder, func, args, kwargs, [([count], _LONG, False)] * max(rank, 1), tuple)
-    return _made(builder, func, args, kwargs, [([count, rank], _LONG, False)], None)
+        return _record_result(builder, func, args, kwargs, [([count], _LONG, False)] * max(rank, 1), tuple)
+    return _record_result(builder, func, args, kwargs, [([count, rank], _LONG, False)], None)
 
 
 def _name(builder: GraphBuilder, tensor: Any) -> str:
@@ -202,7 +204,7 @@ def masked_select(builder: GraphBuilder, func: Function, args: Args, kwargs: Kwa
     same = tensor.shape == mask.shape and _sizes(builder, tensor) == _sizes(builder, mask)
     key = ("nonzero", id(mask)) if same else None
     count = _count(builder, f"the count of elements that {_name(builder, mask)} selects", key)
-    return _made(builder, func, args, kwargs, [([count], tensor.dtype, tensor.requires_grad)], None)
+    return _record_result(builder, func, args, kwargs, [([count], tensor.dtype, tensor.requires_grad)], None)
 
 
 _UNIQUE: dict[Any, tuple[str, ...]] = {
@@ -256,7 +258,7 @@ def unique(builder: GraphBuilder, func: Function, args: Args, kwargs: Kwargs) ->
         specs.append(([count], _LONG, False))
     elif all_three:
         specs.append(([0], _LONG, False))
-    return _made(builder, _IN_GRAPHS.get(func, func), args, kwargs, specs, tuple if len(specs) > 1 else None)
+    return _record_result(builder, _IN_GRAPHS.get(func, func), args, kwargs, specs, tuple if len(specs) > 1 else None)
 
 
 def bincount(builder: GraphBuilder, func: Function, args: Args, kwargs: Kwargs) -> Any:
@@ -267,7 +269,7 @@ def bincount(builder: GraphBuilder, func: Function, args: Args, kwargs: Kwargs) 
         return NotImplemented
     dtype = _LONG if weights is None else torch.float32 if weights.dtype is torch.float32 else torch.float64
     count = _count(builder, f"one more than the greatest value in {_name(builder, args[0])}", None, low=least)
-    return _made(builder, func, args, kwargs, [([count], dtype, False)], None)
+    return _record_result(builder, func, args, kwargs, [([count], dtype, False)], None)
 
 
 def repeat_interleave(builder: GraphBuilder, func: Function, args: Args, kwargs: Kwargs) -> Any:
@@ -279,13 +281,13 @@ def repeat_interleave(builder: GraphBuilder, func: Function, args: Args, kwargs:
     words = "the sum of the repeats of repeat_interleave"
     if "input" not in given or "repeats" not in given:
         count = _count(builder, words, None)
-        return _made(builder, func, args, kwargs, [([count], tensor.dtype, False)], None)
+        return _record_result(builder, func, args, kwargs, [([count], tensor.dtype, False)], None)
     dim, sizes = given.get("dim"), _sizes(builder, tensor)
     if None in sizes or (dim is not None and (type(dim) is not int or not -len(sizes) <= dim < len(sizes))):
         return NotImplemented
     count = _count(builder, words, None)
     repeated = [count] if dim is None else [count if d == dim % len(sizes) else size for d, size in enumerate(sizes)]
-    return _made(builder, func, args, kwargs, [(repeated, tensor.dtype, tensor.requires_grad)], None)
+    return _record_result(builder, func, args, kwargs, [(repeated, tensor.dtype, tensor.requires_grad)], None)
 
 
 def one_hot(builder: GraphBuilder, func: Function, args: Args, kwargs: Kwargs) -> Any:
@@ -294,7 +296,7 @@ def one_hot(builder: GraphBuilder, func: Function, args: Args, kwargs: Kwargs) -
     if not _wanted(builder, False) or None in sizes:
         return NotImplemented
     count = _count(builder, f"one more than the greatest value in {_name(builder, args[0])}", None)
-    return _made(builder, func, args, kwargs, [([*sizes, count], _LONG, False)], None)
+    return _record_result(builder, func, args, kwargs, [([*sizes, count], _LONG, False)], None)
 
 
 _TRANSPOSED = frozenset((torch.nonzero, torch.argwhere, _T.nonzero, _T.argwhere))

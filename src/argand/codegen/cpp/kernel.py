@@ -89,9 +89,9 @@ def generate(kernels: Sequence[KernelPlan], isa: IsaInfo, options: CppOptions | 
     flagged = set()
     for plan in kernels:
         time_limit.check()
-        made = KernelPrinter(plan, vector_bytes, options, isa.cache_bytes)
-        texts.append(made.text())
-        if made.checks_indices:
+        printer = KernelPrinter(plan, vector_bytes, options, isa.cache_bytes)
+        texts.append(printer.text())
+        if printer.checks_indices:
             flagged.add(plan.name)
     symbols = {plan.name: plan.name for plan in kernels}
     text = _file(texts)
@@ -140,16 +140,16 @@ class KernelPrinter:
 
     def _memory(self) -> dict[str, Memory]:
         plan = self.plan
-        found = {}
+        memory = {}
         for index, name in enumerate(plan.inputs):
-            found[name] = Memory(f"in_ptr{index}", plan.buffers[name].dtype)
+            memory[name] = Memory(f"in_ptr{index}", plan.buffers[name].dtype)
         for index, name in enumerate(plan.outputs):
-            found[name] = Memory(f"out_ptr{index}", plan.buffers[name].dtype)
+            memory[name] = Memory(f"out_ptr{index}", plan.buffers[name].dtype)
         for name in plan.scratch:
-            found[name] = Memory(name, plan.buffers[name].dtype if name in plan.buffers else plan.scratch[name].dtype)
+            memory[name] = Memory(name, plan.buffers[name].dtype if name in plan.buffers else plan.scratch[name].dtype)
         for name in plan.registers:
-            found[name] = Memory(name, plan.buffers[name].dtype, register=True)
-        return found
+            memory[name] = Memory(name, plan.buffers[name].dtype, register=True)
+        return memory
 
     def _consider_outer_vector(self) -> None:
         """Run lanes along the last outer loop when the stages' own loops are worse for that."""
@@ -163,10 +163,10 @@ class KernelPrinter:
         forced = []
         for stage, facts in zip(plan.stages, self.facts):
             own = stage.body.vars[len(stage.body.vars) - stage.inner :] if stage.inner else ()
-            made = plan_stage(facts, own, self.vector_bytes, forced=var)
-            made.lanes = lanes
-            made.cost = stage_cost(facts, made) / min(lanes, hint(size))
-            forced.append(made)
+            stage_plan = plan_stage(facts, own, self.vector_bytes, forced=var)
+            stage_plan.lanes = lanes
+            stage_plan.cost = stage_cost(facts, stage_plan) / min(lanes, hint(size))
+            forced.append(stage_plan)
         if sum(p.cost for p in forced) < sum(p.cost for p in self.plans):
             self.plans = forced
             self.outer_vector, self.outer_lanes = var, lanes
@@ -187,10 +187,10 @@ class KernelPrinter:
             else:
                 self._registers()
                 self._scratch()
-                for stage, facts, made in zip(plan.stages, self.facts, self.plans):
+                for stage, facts, stage_plan in zip(plan.stages, self.facts, self.plans):
                     with out.block(""):
-                        made.streamed = self._streamed(facts, made)
-                        self._stage(stage, facts, made, self._stage_parallel(facts, made))
+                        stage_plan.streamed = self._streamed(facts, stage_plan)
+                        self._stage(stage, facts, stage_plan, self._stage_parallel(facts, stage_plan))
         return "\n".join(out.lines) + "\n"
 
     def _arguments(self) -> None:
@@ -274,24 +274,24 @@ class KernelPrinter:
     def _outer_body(self, lanes: Lanes) -> None:
         self._registers()
         self._scratch()
-        for stage, facts, made in zip(self.plan.stages, self.facts, self.plans):
+        for stage, facts, stage_plan in zip(self.plan.stages, self.facts, self.plans):
             with self.out.block(""):
-                self._stage(stage, facts, made, Parallel(), lanes)
+                self._stage(stage, facts, stage_plan, Parallel(), lanes)
 
     def _stage(
-        self, stage: Stage, facts: StageFacts, made: StagePlan, parallel: Parallel, lanes: Lanes | None = None
+        self, stage: Stage, facts: StageFacts, stage_plan: StagePlan, parallel: Parallel, lanes: Lanes | None = None
     ) -> None:
-        printer = Printer(self.out, facts, self.memory, made.narrow, made.streamed, lanes or Lanes())
-        for name in sorted({self.memory[value.args[0]].name for value in made.streamed}):
+        printer = Printer(self.out, facts, self.memory, stage_plan.narrow, stage_plan.streamed, lanes or Lanes())
+        for name in sorted({self.memory[value.args[0]].name for value in stage_plan.streamed}):
             self.out.line(f"const bool {name}_aligned = (u64){name} % 64 == 0;")
-        StageLoops(printer, made, facts, parallel).emit()
+        StageLoops(printer, stage_plan, facts, parallel).emit()
 
-    def _streamed(self, facts: StageFacts, made: StagePlan) -> frozenset[Value]:
+    def _streamed(self, facts: StageFacts, stage_plan: StagePlan) -> frozenset[Value]:
         """Stores of results so large that they would only push other data out of the caches."""
-        if made.vector is None or made.reduce or made.transposed or len(self.plan.stages) > 1:
+        if stage_plan.vector is None or stage_plan.reduce or stage_plan.transposed or len(self.plan.stages) > 1:
             return frozenset()
-        run = as_int(made.sizes[made.vector])
-        found = set()
+        run = as_int(stage_plan.sizes[stage_plan.vector])
+        streamed = set()
         traffic = sum(_bytes(self.plan.buffers[name]) for name in (*self.plan.inputs, *self.plan.outputs))
         for value in facts.statements:
             if value.op != "store" or value.args[3] is not None or run is None or value.dtype == torch.bool:
@@ -299,14 +299,20 @@ class KernelPrinter:
             size = element(self.memory[value.args[0]].dtype).size
             read = any(v.op == "load" and v.args[0] == value.args[0] for v in with_nested(facts.statements))
             large = 2 * _bytes(self.plan.buffers[value.args[0]]) >= self.cache_bytes and traffic > self.cache_bytes
-            if large and not read and size * made.lanes == 64 and run * size >= 4096 and _whole_lines(value, made):
-                found.add(value)
-        return frozenset(found)
+            if (
+                large
+                and not read
+                and size * stage_plan.lanes == 64
+                and run * size >= 4096
+                and _whole_lines(value, stage_plan)
+            ):
+                streamed.add(value)
+        return frozenset(streamed)
 
     # --- threads
 
     def _outer_work(self) -> tuple[float, list[Expr]]:
-        work = sum(made.work for made in self.plans)
+        work = sum(stage_plan.work for stage_plan in self.plans)
         return work, [size for _, size in self.plan.outer]
 
     def _pragma(self, work: tuple[float, list[Expr]], collapse: int, apart: bool = False) -> str:
@@ -338,51 +344,59 @@ class KernelPrinter:
         """Whether different points may write to one place, so that threads would race."""
         return any(_may_collide(facts) for facts in self.facts)
 
-    def _stage_parallel(self, facts: StageFacts, made: StagePlan) -> Parallel:
+    def _stage_parallel(self, facts: StageFacts, stage_plan: StagePlan) -> Parallel:
         """How the loops of a stage without outer loops run on threads."""
-        scalar = [var for var in made.point if var is not made.vector]
-        vector = made.vector if made.vector in made.point else None
-        points = static_points(made, made.point)
-        each = made.work / max(points or _hinted(made, made.point), 1)
+        scalar = [var for var in stage_plan.point if var is not stage_plan.vector]
+        vector = stage_plan.vector if stage_plan.vector in stage_plan.point else None
+        points = static_points(stage_plan, stage_plan.point)
+        each = stage_plan.work / max(points or _hinted(stage_plan, stage_plan.point), 1)
         if _may_collide(facts):
-            return self._scatter_parallel(facts, made, scalar, each)
-        if not made.point:
-            pragma = self._pragma((1.0, [made.sizes[v] for v in made.reduce]), 1) if made.reduce else ""
+            return self._scatter_parallel(facts, stage_plan, scalar, each)
+        if not stage_plan.point:
+            pragma = (
+                self._pragma((1.0, [stage_plan.sizes[v] for v in stage_plan.reduce]), 1) if stage_plan.reduce else ""
+            )
             if pragma and facts.reductions and not facts.scans and not _stores_inside(facts):
                 return Parallel(pragma, pieces=PARTS)
             return Parallel()
-        sizes = [made.sizes[var] for var in made.point]
-        if made.transposed:
-            return Parallel(self._pragma((each, sizes), len(made.point) - 1))
+        sizes = [stage_plan.sizes[var] for var in stage_plan.point]
+        if stage_plan.transposed:
+            return Parallel(self._pragma((each, sizes), len(stage_plan.point) - 1))
         collapse, covered = 0, 1
         for var in scalar:
             if covered >= 64:
                 break
-            covered *= hint(made.sizes[var])
+            covered *= hint(stage_plan.sizes[var])
             collapse += 1
         chunk = 0
         if vector is not None and covered < 64 and collapse == len(scalar):
-            width = made.lanes * (4 if made.reduce and hint(made.sizes[vector]) >= 4 * made.lanes else 1)
-            chunk = _chunk(hint(made.sizes[vector]), width, covered, each, as_int(made.sizes[vector]) is None)
-        if chunk and as_int(made.sizes[vector]) is not None and chunk >= (as_int(made.sizes[vector]) or 0):  # type: ignore[index]
+            width = stage_plan.lanes * (
+                4 if stage_plan.reduce and hint(stage_plan.sizes[vector]) >= 4 * stage_plan.lanes else 1
+            )
+            chunk = _chunk(
+                hint(stage_plan.sizes[vector]), width, covered, each, as_int(stage_plan.sizes[vector]) is None
+            )
+        if chunk and as_int(stage_plan.sizes[vector]) is not None and chunk >= (as_int(stage_plan.sizes[vector]) or 0):  # type: ignore[index]
             chunk = 0
         if not collapse and not chunk:
             return Parallel()
         pragma = self._pragma((each, sizes), collapse + (1 if chunk else 0))
         return Parallel(pragma, collapse, chunk) if pragma else Parallel()
 
-    def _scatter_parallel(self, facts: StageFacts, made: StagePlan, scalar: Sequence[Var], each: float) -> Parallel:
+    def _scatter_parallel(
+        self, facts: StageFacts, stage_plan: StagePlan, scalar: Sequence[Var], each: float
+    ) -> Parallel:
         """Threads share the outermost loops along which nothing is written twice."""
         collapse, stores = 0, _scattered(facts)
-        if made.transposed:
+        if stage_plan.transposed:
             return Parallel()
         for var in scalar:  # what a buffer's stores write lies in one block for each value of `var`
             steps = {(store.args[0], coefficient(store.args[1], var)) for store in stores}
             one_step = len(steps) == len({name for name, _ in steps})
-            if not one_step or not all(apart(facts, store.args[1], var, made.sizes) for store in stores):
+            if not one_step or not all(apart(facts, store.args[1], var, stage_plan.sizes) for store in stores):
                 break
             collapse += 1
-        sizes = [made.sizes[var] for var in made.point]
+        sizes = [stage_plan.sizes[var] for var in stage_plan.point]
         pragma = self._pragma((each, sizes), collapse, apart=True) if collapse else ""
         return Parallel(pragma, collapse) if pragma else Parallel()
 
@@ -394,10 +408,10 @@ def _chunk(size: int, lanes: int, covered: int, each: float, symbolic: bool) -> 
     return max(-(-wanted // lanes) * lanes, lanes)
 
 
-def _hinted(made: StagePlan, variables: Sequence[Var]) -> int:
+def _hinted(stage_plan: StagePlan, variables: Sequence[Var]) -> int:
     total = 1
     for var in variables:
-        total *= hint(made.sizes[var])
+        total *= hint(stage_plan.sizes[var])
     return total
 
 
@@ -416,12 +430,12 @@ def _scattered(facts: StageFacts) -> list[Value]:
     return [v for v in stores if v.args[3] is not None or any(name in facts.indirect for name in v.args[1].free)]
 
 
-def _whole_lines(store: Value, made: StagePlan) -> bool:
+def _whole_lines(store: Value, stage_plan: StagePlan) -> bool:
     """Whether every vector of a contiguous store begins a cache line, given that the buffer does."""
     index = store.args[1]
-    if made.vector is None or coefficient(index, made.vector) != 1:
+    if stage_plan.vector is None or coefficient(index, stage_plan.vector) != 1:
         return False
-    return all(scale % made.lanes == 0 for monomial, scale in index.poly if monomial != (made.vector,))
+    return all(scale % stage_plan.lanes == 0 for monomial, scale in index.poly if monomial != (stage_plan.vector,))
 
 
 def _bytes(buffer: Buffer) -> int:

@@ -109,11 +109,11 @@ class StageLoops:
             self.printer.emit(value)
 
     def _span(self, var: Var) -> Span:
-        found = self.spans.get(var)
-        if found is None:
+        span = self.spans.get(var)
+        if span is None:
             size = self.plan.sizes[var]
-            found = Span("0", to_c(size), as_int(size))
-        return found
+            span = Span("0", to_c(size), as_int(size))
+        return span
 
     # --- pointwise loops
 
@@ -258,15 +258,15 @@ class StageLoops:
     def _accumulators(self) -> list[Accumulator]:
         plan = self.plan
         horizontal = plan.horizontal
-        made = []
+        accumulators = []
         points = 1
         for var in plan.reduce:
             points *= as_int(plan.sizes[var]) or (1 << 31)
         for value in self.facts.reductions:
             vertical = plan.vector is not None and not horizontal and plan.lanes > 1
             lanes = plan.lanes if horizontal or vertical else 1
-            made.append(Accumulator(value, lanes, horizontal, wide_index=points >= 1 << 31))
-        return made
+            accumulators.append(Accumulator(value, lanes, horizontal, wide_index=points >= 1 << 31))
+        return accumulators
 
     def _reductions(self) -> None:
         """Accumulators, reduction loops, results."""

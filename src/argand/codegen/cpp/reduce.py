@@ -60,8 +60,8 @@ class Accumulator:
     @property
     def dtype(self) -> torch.dtype:
         """Of the accumulated value."""
-        found: torch.dtype = self.value.args[1].dtype
-        return found
+        dtype: torch.dtype = self.value.args[1].dtype
+        return dtype
 
     @property
     def type(self) -> str:

@@ -461,8 +461,8 @@ class Printer:
 def constant_of(value: Value) -> float | int | bool | None:
     """The number that a value always is, printed where it is used; None when it is computed."""
     if value.op == "constant":
-        found: float | int | bool = value.args[0]
-        return found
+        number: float | int | bool = value.args[0]
+        return number
     if value.op == "index_expr" and not is_half(value.dtype):
         return as_int(value.args[0])
     return None
@@ -477,5 +477,5 @@ def conjuncts(value: Value) -> list[Value]:
 
 def constant_step(expr: Expr, var: Var) -> int | None:
     """The coefficient of `var` when it is a known number."""
-    found = coefficient(expr, var)
-    return None if found is None else as_int(found)
+    step = coefficient(expr, var)
+    return None if step is None else as_int(step)

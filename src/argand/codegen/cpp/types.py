@@ -51,16 +51,16 @@ def supports(dtype: torch.dtype) -> bool:
 
 def element(dtype: torch.dtype) -> Element:
     """How `dtype` is spelt. Raises LoweringError for a dtype that kernels do not know."""
-    found = _ELEMENTS.get(dtype)
-    if found is None:
+    spelling = _ELEMENTS.get(dtype)
+    if spelling is None:
         raise LoweringError(f"C++ kernels cannot compute with {dtype}", remedy="lower the op to an ATen kernel instead")
-    return found
+    return spelling
 
 
 def vector_type(dtype: torch.dtype, lanes: int) -> str:
     """C++ vector type of `lanes` values; booleans are loaded as bytes."""
-    found = element(dtype)
-    return f"{'i8' if found.kind == 'bool' else found.name}x{lanes}"
+    spelling = element(dtype)
+    return f"{'i8' if spelling.kind == 'bool' else spelling.name}x{lanes}"
 
 
 def number(value: float | int | bool, dtype: torch.dtype) -> str:

@@ -60,8 +60,8 @@ def _by_onednn(node: ExternNode, buffers: dict[str, Buffer]) -> bool:
         return False
     x, weight, bias, stride, _, dilation, transposed, _, groups = node.args
     image, window = _sizes(x, buffers), _sizes(weight, buffers)
-    made = buffers.get(node.outputs[0] or "")
-    if transposed or made is None or len(image) != 4 or len(window) != 4:
+    result = buffers.get(node.outputs[0] or "")
+    if transposed or result is None or len(image) != 4 or len(window) != 4:
         return False
     if bias is not None and len(_sizes(bias, buffers)) != 1:
         return False
@@ -70,7 +70,7 @@ def _by_onednn(node: ExternNode, buffers: dict[str, Buffer]) -> bool:
         return False
     if not convolutions.by_products(image, window, stride, dilation, groups):
         return False
-    points = [as_int(n) for n in made.size]
+    points = [as_int(n) for n in result.size]
     if None in points or prod(int(n or 0) for n in points) * prod(window[1:]) < LEAST_TERMS:
         return False
     single = prod(window[2:]) == 1
@@ -109,8 +109,12 @@ def _parts(node: ExternNode, buffers: dict[str, Buffer], function: str) -> tuple
 def _pays(node: ExternNode, buffers: dict[str, Buffer]) -> bool:
     given, x, weight, _, stride, padding, dilation, *_ = node.args
     shapes = [_shape(ref, buffers) for ref in (given, x, weight)]
-    made = buffers.get(node.outputs[1] or "")
-    if not all(len(shape) == 4 for shape in shapes) or made is None or not _dense(made.size, made.stride):
+    of_weight = buffers.get(node.outputs[1] or "")
+    if (
+        not all(len(shape) == 4 for shape in shapes)
+        or of_weight is None
+        or not _dense(of_weight.size, of_weight.stride)
+    ):
         return False
     if any(len(pair) != 2 or not all(isinstance(n, int) for n in pair) for pair in (stride, padding, dilation)):
         return False

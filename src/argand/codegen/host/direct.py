@@ -63,8 +63,8 @@ def _literal(node: ExternNode, result: Buffer, schedule: Schedule) -> Literal | 
     strides = _stride(left), _stride(right)
     if None in strides or columns % _MULTIPLE or tuple(map(as_int, result.stride)) != (columns, 1):
         return None
-    found = rows, columns, terms, result.dtype, strides[0], strides[1], bool(bias)
-    return (*found, "gelu" if node.kwargs["use_gelu"] else "relu") if node.kwargs else found
+    literal = rows, columns, terms, result.dtype, strides[0], strides[1], bool(bias)
+    return (*literal, "gelu" if node.kwargs["use_gelu"] else "relu") if node.kwargs else literal
 
 
 def _stride(ref: TensorRef) -> tuple[int, int] | None:

@@ -27,7 +27,7 @@ def kernel_source(schedule: Schedule) -> KernelSource | None:
             raise InternalError(f"nobody prints kernels of the target {target.name}")
         plans[target.name].setdefault(plan.device, []).append(plan)
     triton = _triton(schedule, plans["triton"])
-    return _cpp([plan for found in plans["cpp"].values() for plan in found], triton)
+    return _cpp([plan for group in plans["cpp"].values() for plan in group], triton)
 
 
 def _cpp(kernels: list[KernelPlan], triton: dict[torch.device, TritonSource]) -> KernelSource:
@@ -36,8 +36,8 @@ def _cpp(kernels: list[KernelPlan], triton: dict[torch.device, TritonSource]) ->
     from argand.codegen import cpp
     from argand.runtime.toolchain import isa_for
 
-    made = cpp.generate(kernels, isa_for(int(config.cpp.simdlen)))
-    return KernelSource(made.text, made.kernel_symbols, made.flagged, made.parts, triton)
+    source = cpp.generate(kernels, isa_for(int(config.cpp.simdlen)))
+    return KernelSource(source.text, source.kernel_symbols, source.flagged, source.parts, triton)
 
 
 def _triton(schedule: Schedule, kernels: dict[torch.device, list[KernelPlan]]) -> dict[torch.device, TritonSource]:

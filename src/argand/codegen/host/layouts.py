@@ -35,22 +35,22 @@ def used_views(schedule: Schedule) -> Counter[TensorRef]:
 def made_by_products(schedule: Schedule, plan: MemoryPlan) -> frozenset[str]:
     """Buffers, allocated anew in each call, that the product which fills them returns: `out=` is not needed."""
     in_blocks = {name for block in plan.blocks for name in block.offsets}
-    found = set()
+    names = set()
     for step in schedule.steps:
         if isinstance(step, ExternNode) and step.out_variant in _MAKING and step.outputs[0] is not None:
             name = step.outputs[0]
             buffer = schedule.buffers[name]
             fresh = name in plan.allocated and name not in in_blocks and not schedule.in_host_memory(name)
             if fresh and buffer.stride == _contiguous(buffer.size):
-                found.add(name)
-    return frozenset(found)
+                names.add(name)
+    return frozenset(names)
 
 
-def chosen_layouts(schedule: Schedule, plan: MemoryPlan, made: frozenset[str]) -> dict[str, Layout]:
+def chosen_layouts(schedule: Schedule, plan: MemoryPlan, by_products: frozenset[str]) -> dict[str, Layout]:
     """Layouts of the buffers that are not held as they are described.
 
     Arguments:
-        made: buffers that are as an ATen kernel returns them.
+        by_products: buffers that are as an ATen kernel returns them.
     """
     wanted: dict[str, Counter[Layout]] = {}
     outputs = tensor_refs((schedule.outputs, [ref for _, ref in schedule.mutations]))
@@ -59,28 +59,28 @@ def chosen_layouts(schedule: Schedule, plan: MemoryPlan, made: frozenset[str]) -
             wanted.setdefault(ref.buffer, Counter())[ref.size, ref.stride] += count
     calls = [step for step in schedule.steps if isinstance(step, ExternNode) and step.out_variant != DIRECT]
     filled = {name for step in calls for name in step.outputs}
-    found: dict[str, Layout] = {}
+    layouts: dict[str, Layout] = {}
     for name in (*plan.allocated, *plan.same_as):
         buffer = schedule.buffers[name]
         if (
             schedule.in_host_memory(name)
-            or name in made
+            or name in by_products
             or name in filled
             or plan.in_arena(memory_of(plan.same_as, name))
         ):
             continue
         taken = plan.same_as.get(name)
         votes = wanted.get(name, Counter())
-        before = found.get(taken, own_layout(schedule.buffers[taken])) if taken is not None else None
+        before = layouts.get(taken, own_layout(schedule.buffers[taken])) if taken is not None else None
         if before is not None and _same_elements(schedule.buffers[str(taken)], buffer):
             if not votes or votes[before] == max(votes.values()):
-                found[name] = before
+                layouts[name] = before
                 continue
         if votes:
             best = max(votes.values())
             own = own_layout(buffer)
-            found[name] = own if votes[own] == best else next(one for one, count in votes.items() if count == best)
-    return {name: layout for name, layout in found.items() if layout != own_layout(schedule.buffers[name])}
+            layouts[name] = own if votes[own] == best else next(one for one, count in votes.items() if count == best)
+    return {name: layout for name, layout in layouts.items() if layout != own_layout(schedule.buffers[name])}
 
 
 def _is_whole(ref: TensorRef, buffer: Buffer) -> bool:

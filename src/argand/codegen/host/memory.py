@@ -193,24 +193,24 @@ def _fits_arena(buffer: Buffer, target: Target, hints: Mapping[str, int]) -> boo
 
 def _seen(schedule: Schedule, names: set[str]) -> set[str]:
     """Buffers whose memory is seen through any of `names`: a kernel may have returned a view of its argument."""
-    found = set(names)
+    seen = set(names)
     for step in reversed(schedule.steps):
-        if isinstance(step, ExternNode) and not found.isdisjoint(results(step)) and aliases_arguments(step):
-            found.update(ref.buffer for ref in tensor_refs((step.args, step.kwargs)))
-    return found
+        if isinstance(step, ExternNode) and not seen.isdisjoint(results(step)) and aliases_arguments(step):
+            seen.update(ref.buffer for ref in tensor_refs((step.args, step.kwargs)))
+    return seen
 
 
 def _out_of_reach(schedule: Schedule) -> set[str]:
     """Buffers that are handed to code of which it is not known that it uses the device's current stream alone, and
     keeps nothing: communication, operators and functions of the program's own."""
-    found: set[str] = set()
+    handed: set[str] = set()
     for step in schedule.steps:
         if isinstance(step, ExternNode):
             target = step.target
             known = isinstance(target, torch._ops.OpOverload) and target.namespace in _NAMESPACES
             if not known or compat.has_effect(target, step.args, step.kwargs):
-                found.update(uses(step))
-    return found
+                handed.update(uses(step))
+    return handed
 
 
 _NAMESPACES = ("aten", "prims", "argand")
@@ -298,19 +298,19 @@ def _assign_slots(plan: MemoryPlan, space: Space, names: list[str], schedule: Sc
     holders: list[list[Live]] = []
     for name in sorted(names, key=lambda n: (-likely[n], plan.live[n].first)):
         live, size = plan.live[name], sizes[name]
-        found = None
+        slot = None
         for number in reversed(range(len(space.slots))):
             if any(other.overlaps(live) for other in holders[number]):
                 continue
             if space.slots[number] is size or at_least(space.slots[number] - size, 0):
-                found = number
+                slot = number
                 break
-        if found is None:
-            found = len(space.slots)
+        if slot is None:
+            slot = len(space.slots)
             space.slots.append(size)
             holders.append([])
-        plan.slot_of[name] = found
-        holders[found].append(live)
+        plan.slot_of[name] = slot
+        holders[slot].append(live)
 
 
 def _likely(size: Expr, hints: Mapping[str, int]) -> int:

@@ -115,7 +115,7 @@ class _Writer:
     local_views: dict[str, list[TensorRef]] = field(default_factory=dict)  # by buffer: views that have names in `call`
     large: bool = False
     used: Mapping[TensorRef, int] = field(default_factory=dict)
-    made: frozenset[str] = frozenset()
+    by_products: frozenset[str] = frozenset()
     layouts: Mapping[str, Layout] = field(default_factory=dict)
     direct: DirectText = field(default_factory=DirectText)
     due: dict[int, list[str]] = field(default_factory=dict)  # buffers that are allocated before each step
@@ -134,8 +134,8 @@ class _Writer:
 
     def text(self) -> str:
         schedule = self.schedule
-        self.used, self.made = used_views(schedule), made_by_products(schedule, self.plan)
-        self.layouts = chosen_layouts(schedule, self.plan, self.made)
+        self.used, self.by_products = used_views(schedule), made_by_products(schedule, self.plan)
+        self.layouts = chosen_layouts(schedule, self.plan, self.by_products)
         for device, space in self.plan.spaces.items():
             self.arenas[device] = ArenaText(device, space, self._sizes(), index_text)
         self._symbols()
@@ -196,14 +196,14 @@ class _Writer:
         return [*lines, ""]
 
     def _constants(self) -> list[str]:
-        found = self.schedule.constants
-        if not found:
+        constants = self.schedule.constants
+        if not constants:
             return []
         lines = ["# Bound to the graph's constants when argand loads this module; random when it runs by itself."]
         lines += ["constants = globals().get('constants') or {"]
-        for name, tensor in found.items():
+        for name, tensor in constants.items():
             lines += [f"    {name!r}: {_random(tuple(tensor.shape), tensor.stride(), tensor)},"]
-        lines += ["}", *(f"{name} = constants[{name!r}]" for name in found)]
+        lines += ["}", *(f"{name} = constants[{name!r}]" for name in constants)]
         lines += [f"{name} = {expression}" for name, expression in self.constant_views.items()]
         return [*lines, ""]
 
@@ -280,7 +280,7 @@ class _Writer:
                 self.header["new_block"] = "torch.empty(0, dtype=torch.uint8).new_empty"
                 self.body.append(f"block{index} = new_block({block.nbytes}).untyped_storage()")
         for name in self.due.get(number, ()):
-            if name not in self.made:
+            if name not in self.by_products:
                 self.body.append(f"{name} = {self._in_block(name) or self._new(self.schedule.buffers[name])}")
 
     def _new(self, buffer: Buffer) -> str:
@@ -376,7 +376,7 @@ class _Writer:
             first = outputs[0]
             if first is None:
                 raise InternalError(f"{node.name} has an out= variant but no output buffer")
-            if first in self.made:
+            if first in self.by_products:
                 self.body.append(f"{first} = {function.name}({', '.join(args)})")
                 return
             self._adopt(first)

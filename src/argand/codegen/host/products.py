@@ -53,11 +53,11 @@ def choose_products(schedule: Schedule) -> int:
     taken = {*schedule.aliases}
     for number, step in enumerate(schedule.steps):
         if isinstance(step, ExternNode) and taken.isdisjoint(name for name in step.outputs if name is not None):
-            made = _as_onednn(step, buffers)
-            if made is not None:
-                if made.outputs[0] in schedule.kept:  # it has a place in a block: scattered, kept tensors cost memory
-                    made = replace(made, args=made.args[:3], out_variant=INTO)
-                schedule.steps[number] = made
+            call = _as_onednn(step, buffers)
+            if call is not None:
+                if call.outputs[0] in schedule.kept:  # it has a place in a block: scattered, kept tensors cost memory
+                    call = replace(call, args=call.args[:3], out_variant=INTO)
+                schedule.steps[number] = call
                 changes += 1
     return changes
 
@@ -132,30 +132,30 @@ def _product(node: ExternNode, buffers: dict[str, Buffer]) -> _Product | None:
 
 def _is_own(node: ExternNode, buffers: dict[str, Buffer]) -> bool:
     """Whether a step is a product that argand's kernel is faster for."""
-    found = _product(node, buffers) if node.out_variant is not None else None
-    if found is None:
+    product = _product(node, buffers) if node.out_variant is not None else None
+    if product is None:
         return False
-    if any(ONE not in ref.stride for ref in (found.left, found.right)):
+    if any(ONE not in ref.stride for ref in (product.left, product.right)):
         return False
     if buffers[node.outputs[0] or ""].stride[1] is not ONE:
         return False
-    if found.m <= FEW_ROWS and found.terms >= LEAST_TERMS and _direction(found.left) == "rows":
-        if _direction(found.right) == "columns" or onednn_wanted():
+    if product.m <= FEW_ROWS and product.terms >= LEAST_TERMS and _direction(product.left) == "rows":
+        if _direction(product.right) == "columns" or onednn_wanted():
             return False  # to collect a large right side costs more than the libraries' way
-    return found.terms >= OWN_LEAST_TERMS
+    return product.terms >= OWN_LEAST_TERMS
 
 
 def _as_onednn(node: ExternNode, buffers: dict[str, Buffer]) -> ExternNode | None:
     """The call of oneDNN that does the same; None where ATen's is to stay."""
-    found = _product(node, buffers) if node.out_variant not in (OWN, MEASURED) else None
-    if found is None or found.terms < LEAST_TERMS:
+    product = _product(node, buffers) if node.out_variant not in (OWN, MEASURED) else None
+    if product is None or product.terms < LEAST_TERMS:
         return None
-    ways = [_direction(ref) for ref in (found.left, found.right)]
-    if "" in ways or (ways[0] == "columns" and found.n < WIDE):
+    ways = [_direction(ref) for ref in (product.left, product.right)]
+    if "" in ways or (ways[0] == "columns" and product.n < WIDE):
         return None
-    weight = replace(found.right, size=found.right.size[::-1], stride=found.right.stride[::-1])
+    weight = replace(product.right, size=product.right.size[::-1], stride=product.right.stride[::-1])
     target: Any = torch.ops.mkldnn._linear_pointwise.default
-    args: tuple[Any, ...] = (found.left, weight, found.bias, "none", [], "")
+    args: tuple[Any, ...] = (product.left, weight, product.bias, "none", [], "")
     return replace(node, target=target, args=args, out_variant=None)
 
 

@@ -77,13 +77,13 @@ class Axis:
 
     def positions(self) -> dict[Var, Expr]:
         """Each loop variable in terms of the axis' position."""
-        found: dict[Var, Expr] = {}
+        positions: dict[Var, Expr] = {}
         below: Expr = ONE
         for number, (var, size) in enumerate(reversed(self.loops)):
             quotient = self.var // below
-            found[var] = quotient if number == len(self.loops) - 1 else quotient % size
+            positions[var] = quotient if number == len(self.loops) - 1 else quotient % size
             below = below * size
-        return found
+        return positions
 
 
 @dataclass(frozen=True, slots=True)

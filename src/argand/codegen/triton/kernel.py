@@ -116,8 +116,8 @@ class KernelPrinter:
         """The arguments that are sizes, of kernels that have variants."""
         reach = self.axes.reach
         first = len(self.pointers)
-        found = [(first + at, name) for at, name in enumerate(self.plan.symbols) if name in reach.sizes]
-        return tuple(found) if reach.varies else ()
+        arguments = [(first + at, name) for at, name in enumerate(self.plan.symbols) if name in reach.sizes]
+        return tuple(arguments) if reach.varies else ()
 
     def _stages(self) -> tuple[list[StagePrinter], Memory]:
         memory = Memory(dict(self.pointers if self.segments is None else self.segments.pointers))

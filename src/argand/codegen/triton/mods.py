@@ -58,8 +58,8 @@ def print_mod(name: str, program: Program, blocks: Mapping[str, str], pointers: 
     result = program.outputs[0]
     if not program.nodes and isinstance(result, TensorRef) and result.buffer in blocks:
         arguments = ", ".join([*blocks.values(), *PLACES, *pointers.values()])
-        made = blocks[result.buffer]
-        return Mod(f"@triton.jit\ndef {name}({arguments}):\n    return {made}", None, False, made == "score")
+        returned = blocks[result.buffer]
+        return Mod(f"@triton.jit\ndef {name}({arguments}):\n    return {returned}", None, False, returned == "score")
     if len(program.nodes) != 1 or not isinstance(program.nodes[0], LoopNode) or program.constants:
         raise NotPrintable("it takes more than one loop nest over the scores")
     return _Printer(program, program.nodes[0], blocks, pointers).run(name)
@@ -94,12 +94,12 @@ class _Printer:
             self._statement(value)
         if self.result is None:
             raise NotPrintable("it stores nothing")
-        made = self.values[self.result.id]
+        returned = self.values[self.result.id]
         arguments = [*self.blocks.values(), *PLACES, *self.pointers.values()]
-        lines = [*self.lines, f"return {made}"]
+        lines = [*self.lines, f"return {returned}"]
         text = "\n    ".join((f"@triton.jit\ndef {name}({', '.join(arguments)}):", *lines))
         known = self.result.args[0] if self.result.op == "constant" else None
-        return Mod(text, known, self.checks, made == "score")
+        return Mod(text, known, self.checks, returned == "score")
 
     def _statement(self, value: Value) -> None:
         op = value.op
@@ -145,11 +145,11 @@ class _Printer:
 
     def _index(self, expr: Expr) -> str:
         """An index in terms of the places, which 32 bits hold."""
-        found = self.simplifier.simplify(substitute(expr, self.renamed))
-        low, high = self.simplifier.bounds(found)
+        position = self.simplifier.simplify(substitute(expr, self.renamed))
+        low, high = self.simplifier.bounds(position)
         if low is None or high is None or max(-low, high) >= _INT32:
             raise NotPrintable("its positions need 64 bits")
-        return index_text(found)
+        return index_text(position)
 
     def _load(self, value: Value) -> None:
         name, index = value.args
@@ -165,8 +165,8 @@ class _Printer:
     def _same_point(self, name: str, index: Expr) -> None:
         stride = self.program.buffers[name].stride
         own = sum_of([place * step for place, step in zip(self.places, stride)])
-        found = self.simplifier.simplify(substitute(index, self.renamed) - own)
-        if found != ZERO:
+        distance = self.simplifier.simplify(substitute(index, self.renamed) - own)
+        if distance != ZERO:
             raise NotPrintable("it reads scores of other points")
 
     def _store(self, value: Value) -> None:
@@ -180,9 +180,9 @@ class _Printer:
         """A position that is read: out of bounds, it stops the kernel, as in eager."""
         source, size, wrap = value.args
         have, limit, name = self.values[source.id], self._index(size), f"i{value.id}"
-        made = f"tl.where({have} < 0, {have} + {limit}, {have})" if wrap else have
-        self.lines.append(f"{name} = ({made}).to(tl.int32)")
-        self.lines.append(f"tl.device_assert(({made} >= 0) & ({made} < {limit}), 'index out of range in self')")
+        wrapped = f"tl.where({have} < 0, {have} + {limit}, {have})" if wrap else have
+        self.lines.append(f"{name} = ({wrapped}).to(tl.int32)")
+        self.lines.append(f"tl.device_assert(({wrapped} >= 0) & ({wrapped} < {limit}), 'index out of range in self')")
         self.checks = True
         self.values[value.id] = name
         self.ranges[Var(name)] = size

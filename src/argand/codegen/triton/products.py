@@ -168,11 +168,11 @@ class ProductPrinter:
             condition = ", xmask" if columns % self.tile.columns else ""
             place = _index(bias, ("x",))
             lines.append(f"sums += tl.load({self.pointers[bias.buffer]} + ({place}){condition}).to(tl.float32)")
-        made = self.plan.buffers[self.product.result].dtype
-        return [*lines, f"made = sums.to({value_type(made)})"]
+        dtype = self.plan.buffers[self.product.result].dtype
+        return [*lines, f"rounded = sums.to({value_type(dtype)})"]
 
     def _last_stage(self) -> list[str]:
-        memory = Memory(dict(self.pointers), {self.product.result: Operand("made", _ACROSS)})
+        memory = Memory(dict(self.pointers), {self.product.result: Operand("rounded", _ACROSS)})
         axes = self._axes(self.plan.stages[-1], (("y", self.tile.rows), ("x", self.tile.columns)))
         dims = {"y": "YBLOCK", "x": "XBLOCK"}
         printer = StagePrinter(self.plan, len(self.plan.stages) - 1, axes, memory, dims, self.position)

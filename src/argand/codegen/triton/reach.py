@@ -46,12 +46,12 @@ def reach_of(plan: KernelPlan) -> Reach:
         return Reach((), False, frozenset())
     sizes = {s.name for s in _symbols(plan) if s.minimum is not None and s.minimum >= 0}
     try:
-        found = dict.fromkeys(_terms(plan))
+        terms = dict.fromkeys(_terms(plan))
     except _Unbounded:
         return Reach((), True, frozenset())
-    known = [as_int(term) for term in found]
+    known = [as_int(term) for term in terms]
     wide = any(value is not None and value >= NARROW for value in known)
-    return Reach(tuple(term for term, value in zip(found, known) if value is None), wide, frozenset(sizes))
+    return Reach(tuple(term for term, value in zip(terms, known) if value is None), wide, frozenset(sizes))
 
 
 def _symbols(plan: KernelPlan) -> Iterable[Sym]:

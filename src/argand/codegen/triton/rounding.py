@@ -15,13 +15,13 @@ _SEEN_WHOLE = frozenset(("store", "reduction", "scan", "indirect", "bitcast"))
 
 def users_of(body: LoopBody) -> Users:
     """The statements that take each value, by its id."""
-    found: dict[int, list[Value]] = {}
+    users: dict[int, list[Value]] = {}
     for statement in statements_of(body):
         for arg in statement.args:
             taken = arg.result if isinstance(arg, LoopBlock) else arg
             if isinstance(taken, Value):
-                found.setdefault(taken.id, []).append(statement)
-    return found
+                users.setdefault(taken.id, []).append(statement)
+    return users
 
 
 def is_coarse(value: Value, users: Users) -> bool:

@@ -48,24 +48,24 @@ class Segments:
         self.pointers: dict[str, str] = {}
         self._choices: dict[str, Sequence[object]] = {}
         for number, name in enumerate(plan.segments[0].buffers):
-            found = [arguments[segment.buffers[name]] for segment in plan.segments]
-            same = len(set(found)) == 1
-            self.pointers[name] = found[0] if same else f"ptr{number}"
+            choices = [arguments[segment.buffers[name]] for segment in plan.segments]
+            same = len(set(choices)) == 1
+            self.pointers[name] = choices[0] if same else f"ptr{number}"
             if not same:
-                self._choices[f"ptr{number}"] = found
+                self._choices[f"ptr{number}"] = choices
         for name in plan.segments[0].numbers:
             self._choices[name] = [segment.numbers[name] for segment in plan.segments]
 
     def lines(self) -> list[str]:
         """The first lines of the kernel."""
-        found = ["# the segment of this program: where it begins, its pointers and sizes", "begin = 0"]
+        head = ["# the segment of this program: where it begins, its pointers and sizes", "begin = 0"]
         lines = [f"{name} = {values[0]}" for name, values in self._choices.items()]
         for number, begin in enumerate(self._begins[1:], 1):
             lines += [f"later = tl.program_id(0) >= {begin}", f"begin = tl.where(later, {begin}, begin)"]
             for name, values in self._choices.items():
                 if values[number] != values[number - 1]:
                     lines.append(f"{name} = tl.where(later, {values[number]}, {name})")
-        return [*found, *lines]
+        return [*head, *lines]
 
     def in_blocks(self, lines: Sequence[str]) -> list[str]:
         """The lines of one block, for all blocks of a program."""

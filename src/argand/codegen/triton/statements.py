@@ -126,11 +126,11 @@ class StagePrinter:
 
     def mask(self, axes: Names) -> list[str]:
         """The conditions under which positions along `axes` exist."""
-        found = []
+        conditions = []
         for axis in self.axes.axes:
             if axis.name in axes and not axis.exact:
-                found.append("rmask" + str(self.number) if axis.name == "r" else f"{axis.name}mask")
-        return found
+                conditions.append("rmask" + str(self.number) if axis.name == "r" else f"{axis.name}mask")
+        return conditions
 
     def lines_for(self, axes: Names, value: Value) -> list[str]:
         """Where a statement of a value with `axes` belongs."""
@@ -158,9 +158,9 @@ class StagePrinter:
                 name, operand = self._indirect[var]
                 renamed[var] = name
                 axes |= operand.axes
-        found = mapped(substitute(expr, renamed) if renamed else expr, self.axes, self.simplify)
-        axes |= {atom.name for atom in found.free if isinstance(atom, Var) and atom.name in ("x", "y", "r")}
-        return found, frozenset(axes)
+        on_axes = mapped(substitute(expr, renamed) if renamed else expr, self.axes, self.simplify)
+        axes |= {atom.name for atom in on_axes.free if isinstance(atom, Var) and atom.name in ("x", "y", "r")}
+        return on_axes, frozenset(axes)
 
     def text_of(self, expr: Expr, wide: bool = False) -> str:
         """Source of an index expression in terms of the axes."""
@@ -189,8 +189,8 @@ class StagePrinter:
     def _define(self, value: Value, axes: Names, text: str) -> Operand:
         name = f"tmp{self.number}_{value.id}"
         self.emit(self.lines_for(axes, value), value.origin, f"{name} = {text}")
-        made = self._values[value.id] = Operand(name, axes)
-        return made
+        operand = self._values[value.id] = Operand(name, axes)
+        return operand
 
     def _operands(self, args: Sequence[Any]) -> list[Operand]:
         return [self._values[arg.id] for arg in args if isinstance(arg, Value)]
@@ -269,10 +269,10 @@ class StagePrinter:
         text = f"tl.load({self.memory.pointers.get(name, 'unused')} + ({place}){condition})"
         if value.dtype is torch.bool:
             text += ".to(tl.int1)"
-        made = self._define(value, spread, text)
+        operand = self._define(value, spread, text)
         lasts = self.row is None or "r" not in axes or not self.row.looped
         if key is not None and lasts and name not in self.plan.outputs and value not in self.facts.after:
-            self.memory.held[key] = made
+            self.memory.held[key] = operand
 
     def _element(self, name: str, raw: Expr) -> tuple[Expr, Names]:
         """The place of an element, and the axes that it depends on: in a row buffer among those of all outer points."""
@@ -319,10 +319,12 @@ class StagePrinter:
         lines = self.lines_for(operand.axes, value)
         name = f"i{self.number}_{value.id}"
         cast = "" if self.position.dtype is torch.int64 else f".to({self.position.text})"
-        made = f"tl.where({operand.text} < 0, {operand.text} + ({size_text}), {operand.text})" if wrap else operand.text
-        self.emit(lines, value.origin, f"{name} = {made}{cast}")
+        wrapped = (
+            f"tl.where({operand.text} < 0, {operand.text} + ({size_text}), {operand.text})" if wrap else operand.text
+        )
+        self.emit(lines, value.origin, f"{name} = {wrapped}{cast}")
         masks = [*self.mask(operand.axes), *(mask.text for mask in self._masks)]
-        checked = f"({made} >= 0) & ({made} < ({size_text}))"
+        checked = f"({wrapped} >= 0) & ({wrapped} < ({size_text}))"
         if masks:
             checked = f"({checked}) | ~({' & '.join(masks)})"
         lines.append(f"tl.device_assert({checked}, 'index out of range in self')")

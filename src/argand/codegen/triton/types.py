@@ -38,12 +38,12 @@ def pointer_type(dtype: torch.dtype) -> str:
 
 
 def _type(dtype: torch.dtype) -> tuple[str, str]:
-    found = _TYPES.get(dtype)
-    if found is None:
+    spelling = _TYPES.get(dtype)
+    if spelling is None:
         raise LoweringError(
             f"Triton kernels cannot compute with {dtype}", remedy="lower the op to an ATen kernel instead"
         )
-    return found
+    return spelling
 
 
 @dataclass(frozen=True, slots=True)

@@ -139,14 +139,14 @@ class Recorder(Observer):
 
     def measured(self, limit: int, seconds: float) -> list[Measured]:
         """`measure` of the first `limit` functions; those that cannot be called again are in `failed` then."""
-        found: list[Measured] = []
+        results: list[Measured] = []
         for recorded in self.functions()[:limit]:
             try:
-                found.append(measure(recorded, self.graphs, seconds=seconds))
+                results.append(measure(recorded, self.graphs, seconds=seconds))
             except Exception as error:  # the function's own: the others are measured all the same
                 text = str(error).strip().splitlines()
                 self.failed[recorded] = f"{type(error).__name__}{f': {text[0]}' if text else ''}"
-        return found
+        return results
 
 
 class _Iteration:
@@ -230,7 +230,7 @@ def measure(recorded: Recorded, graphs: dict[str, GraphWork], *, seconds: float 
             sides[name] = bench_profile.profile_side(run, iteration.clear, rows, parts, count)
     iteration.restore()
     device = gpus.device_of(tensors_in((call.args, call.kwargs, iteration.leaves)))
-    made = Measured(
+    measured = Measured(
         recorded.name,
         recorded.place,
         call.shapes(),
@@ -244,8 +244,8 @@ def measure(recorded: Recorded, graphs: dict[str, GraphWork], *, seconds: float 
         call_cost(device) * 1e6,
         len(times["eager"]),
     )
-    made.reasons = reasons(made)
-    return made
+    measured.reasons = reasons(measured)
+    return measured
 
 
 @contextlib.contextmanager

@@ -180,15 +180,15 @@ def profile_side(
                     gpus.synchronize()
     roots = [event for event in prof.events() if event.cpu_parent is None and event.device_type.name == "CPU"]
     fastest = min((event for event in roots if event.name == _ROOT), key=lambda event: event.cpu_time_total)
-    made = _Rows(operations, graphs, on_gpu)
-    made.descend(fastest)
+    rows = _Rows(operations, graphs, on_gpu)
+    rows.descend(fastest)
     for event in roots:  # what other threads did meanwhile
         if event.name != _ROOT and event.thread != fastest.thread and _within(event, fastest):
-            made.add(event)
+            rows.add(event)
     sizes = allocations(prof)
     if on_gpu:  # what the GPU is not busy in
-        made.outside = max(0.0, fastest.cpu_time_total - sum(row.us for row in made.found.values()))
-    side = made.side()
+        rows.outside = max(0.0, fastest.cpu_time_total - sum(row.us for row in rows.by_name.values()))
+    side = rows.side()
     side.allocated, side.allocations = sum(sizes) / count, len(sizes) / count
     return side
 
@@ -213,7 +213,7 @@ class _Rows:
         self.on_gpu = on_gpu
         self.kernels = {name: work for graph in graphs.values() for name, work in graph.kernels.items()}
         self.graphs = graphs
-        self.found: dict[str, Row] = {}
+        self.by_name: dict[str, Row] = {}
         self.outside = 0.0
         self.regions = 0
 
@@ -239,14 +239,14 @@ class _Rows:
             self._row(name, "library" if is_library(name) else kind, event)
 
     def _row(self, name: str, kind: str, event: Any) -> None:
-        row = self.found.setdefault(name, Row(name, kind))
+        row = self.by_name.setdefault(name, Row(name, kind))
         row.calls += 1
         row.us += event.device_time_total if self.on_gpu else event.cpu_time_total
 
     def side(self) -> Side:
         """The rows, with what is known of their work."""
         calls = self._library_calls()
-        for row in self.found.values():
+        for row in self.by_name.values():
             if row.kind == "kernel":
                 work = self.kernels[row.name]
                 row.bytes, row.flops, row.fused = work.bytes * row.calls, (work.flops or 0) * row.calls, work.fused
@@ -257,14 +257,14 @@ class _Rows:
                 row.bytes = sum(work.bytes for work in known) * share
                 flops = [work.flops for work in known if work.flops is not None]
                 row.flops = sum(flops) * share if flops else None
-        rows = sorted(self.found.values(), key=lambda row: -row.us)
+        rows = sorted(self.by_name.values(), key=lambda row: -row.us)
         return Side(rows, self.outside, regions=self.regions)
 
     def _library_calls(self) -> dict[str, list[Work]]:
         """Work of the library calls of the graphs that ran."""
-        found: dict[str, list[Work]] = collections.defaultdict(list)
+        calls: dict[str, list[Work]] = collections.defaultdict(list)
         for graph in self.graphs.values():
-            if not graph.kernels or any(name in self.found for name in graph.kernels):
+            if not graph.kernels or any(name in self.by_name for name in graph.kernels):
                 for name, work in graph.calls.items():
-                    found[name] += work
-        return found
+                    calls[name] += work
+        return calls

@@ -98,7 +98,7 @@ class _Share:
         return self.wall_us / (self.side.total_us or 1.0)
 
 
-def reasons(found: Measured) -> list[dict[str, Any]]:
+def reasons(measured: Measured) -> list[dict[str, Any]]:
     """Where the difference comes from.
 
     Returns:
@@ -106,14 +106,20 @@ def reasons(found: Measured) -> list[dict[str, Any]]:
         Those of "fusion", "library" and "dispatch" add up to the difference, and what saves most comes first; "memory
         traffic" and "allocations" explain "fusion" and follow it.
     """
-    eager, compiled = _Share(found.eager, found.eager_ms * 1e3), _Share(found.compiled, found.compiled_ms * 1e3)
-    made = [_fusion(eager, compiled), _dispatch(found, eager, compiled)]
+    eager, compiled = (
+        _Share(measured.eager, measured.eager_ms * 1e3),
+        _Share(measured.compiled, measured.compiled_ms * 1e3),
+    )
+    causes = [_fusion(eager, compiled), _dispatch(measured, eager, compiled)]
     if eager.calls("library") or compiled.calls("library"):
-        made.append(_library(eager, compiled))
-    made.sort(key=lambda reason: -reason["saved_us"])
-    first = next(number for number, reason in enumerate(made) if reason["kind"] == "fusion")
-    made[first + 1 : first + 1] = [_traffic(found, eager, compiled), _allocations(found.eager, found.compiled)]
-    return made
+        causes.append(_library(eager, compiled))
+    causes.sort(key=lambda reason: -reason["saved_us"])
+    first = next(number for number, reason in enumerate(causes) if reason["kind"] == "fusion")
+    causes[first + 1 : first + 1] = [
+        _traffic(measured, eager, compiled),
+        _allocations(measured.eager, measured.compiled),
+    ]
+    return causes
 
 
 def _reason(kind: str, saved: float, text: str) -> dict[str, Any]:
@@ -132,14 +138,14 @@ def _fusion(eager: _Share, compiled: _Share) -> dict[str, Any]:
     return _reason("fusion", before - kernels - left, f"Fused operations: {text}.")
 
 
-def _traffic(found: Measured, eager: _Share, compiled: _Share) -> dict[str, Any]:
+def _traffic(measured: Measured, eager: _Share, compiled: _Share) -> dict[str, Any]:
     before, after = eager.bytes(*_OWN), compiled.bytes("kernel", *_OWN)
-    saved = (before - after) / found.copy_gbs / 1e3 if found.copy_gbs else 0.0
+    saved = (before - after) / measured.copy_gbs / 1e3 if measured.copy_gbs else 0.0
     text = f"Avoided memory traffic: eager's read and write {amount(before, 'B')}, compiled ones {amount(after, 'B')}"
     if before > after:
         text += f", {100 * (before - after) / before:.0f} % less"
     if before != after:
-        text += f"; from memory, at the {found.copy_gbs:.1f} GB/s of a copy, that is {milliseconds(abs(saved))}"
+        text += f"; from memory, at the {measured.copy_gbs:.1f} GB/s of a copy, that is {milliseconds(abs(saved))}"
     if saved > eager.us(*_OWN):
         text, saved = f"{text}, more than it took: the data was in the CPU's cache", 0.0
     return _reason("memory traffic", saved, f"{text}.")
@@ -164,13 +170,14 @@ def _library(eager: _Share, compiled: _Share) -> dict[str, Any]:
     return _reason("library", before - after, text)
 
 
-def _dispatch(found: Measured, eager: _Share, compiled: _Share) -> dict[str, Any]:
+def _dispatch(measured: Measured, eager: _Share, compiled: _Share) -> dict[str, Any]:
     """Time outside operations."""
     calls, left = eager.calls("library", *_OWN), compiled.calls("library", *_OWN)
-    regions = f" in {_many(found.compiled.regions, 'compiled region')}" if found.compiled.regions > 1 else ""
+    regions = f" in {_many(measured.compiled.regions, 'compiled region')}" if measured.compiled.regions > 1 else ""
     text = (
-        f"Dispatch: eager enters torch's dispatcher {_many(calls, 'time')} (one element takes {found.call_us:.1f} us), "
-        f"compiled {_many(left, 'time')} and launches {_many(compiled.calls('kernel'), 'kernel')}{regions}. Outside "
+        f"Dispatch: eager enters torch's dispatcher {_many(calls, 'time')} (one element takes "
+        f"{measured.call_us:.1f} us), compiled {_many(left, 'time')} and launches "
+        f"{_many(compiled.calls('kernel'), 'kernel')}{regions}. Outside "
         f"operations pass {milliseconds(eager.outside_us)} in eager, {milliseconds(compiled.outside_us)} compiled."
     )
     return _reason("dispatch", eager.outside_us - compiled.outside_us, text)

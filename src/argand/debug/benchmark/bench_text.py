@@ -46,11 +46,11 @@ def table(side: Side, limit: int = 20) -> list[str]:
     return [rule, shown[0], rule, *shown[1:], rule]
 
 
-def verdict(found: Measured) -> str:
+def verdict(measured: Measured) -> str:
     """One sentence."""
-    difference = (found.eager_ms - found.compiled_ms) * 1e3
-    causes = [reason for reason in found.reasons if reason["kind"] in ("fusion", "library", "dispatch")]
-    if abs(found.speedup - 1) < 0.03:
+    difference = (measured.eager_ms - measured.compiled_ms) * 1e3
+    causes = [reason for reason in measured.reasons if reason["kind"] in ("fusion", "library", "dispatch")]
+    if abs(measured.speedup - 1) < 0.03:
         return "Compiled and eager take the same time here, within the noise of the measurement."
     if difference > 0:
         best = max(causes, key=lambda reason: reason["saved_us"])
@@ -62,21 +62,21 @@ def verdict(found: Measured) -> str:
 _NAMES = {"fusion": "the fused operations", "library": "library calls", "dispatch": "what passes outside operations"}
 
 
-def as_text(found: Measured, limit: int = 20) -> str:
+def as_text(measured: Measured, limit: int = 20) -> str:
     """The report of one function."""
-    lines = [f"{found.name}  {found.place}", f"arguments: {found.shapes or 'no tensors'}", ""]
-    lines += [f"{found.what}, the fastest of {found.rounds} rounds in turns"]
-    lines += [f"eager use: {found.eager_ms:.4f} ms/iter", f"argand use: {found.compiled_ms:.4f} ms/iter"]
-    lines += [f"speed up ratio: {found.speedup:.4f}", ""]
-    for title, side in (("Eager", found.eager), ("Compiled", found.compiled)):
+    lines = [f"{measured.name}  {measured.place}", f"arguments: {measured.shapes or 'no tensors'}", ""]
+    lines += [f"{measured.what}, the fastest of {measured.rounds} rounds in turns"]
+    lines += [f"eager use: {measured.eager_ms:.4f} ms/iter", f"argand use: {measured.compiled_ms:.4f} ms/iter"]
+    lines += [f"speed up ratio: {measured.speedup:.4f}", ""]
+    for title, side in (("Eager", measured.eager), ("Compiled", measured.compiled)):
         lines += [f"{title}: {milliseconds(side.total_us)} an iteration under the profiler", *table(side, limit), ""]
-    fused = [row for row in found.compiled.rows[:limit] if row.kind == "kernel"]
+    fused = [row for row in measured.compiled.rows[:limit] if row.kind == "kernel"]
     if fused:
         lines += ["Operations in these kernels:"]
         lines += [f"  {row.name}: {', '.join(row.fused)}" for row in fused]
         lines.append("")
-    lines += ["Where the difference comes from", verdict(found)]
-    for reason in found.reasons:
+    lines += ["Where the difference comes from", verdict(measured)]
+    for reason in measured.reasons:
         sign = "-" if reason["saved_us"] >= 0 else "+"
         saved = f"{sign}{milliseconds(abs(reason['saved_us']))}" if reason["saved_us"] else ""
         lines.append(f"  {saved:>12s}  {reason['text']}")
@@ -84,12 +84,12 @@ def as_text(found: Measured, limit: int = 20) -> str:
 
 
 def write_report(
-    found: list[Measured], recorder: Recorder, outcome: str, file: TextIO, *, as_json: bool = False, rows: int = 20
+    results: list[Measured], recorder: Recorder, outcome: str, file: TextIO, *, as_json: bool = False, rows: int = 20
 ) -> None:
     """Write what was measured.
 
     Arguments:
-        found: the functions that were measured.
+        results: the functions that were measured.
         recorder: knows which others there were.
         outcome: how the script ended; functions are measured only where it finished.
         as_json: {"outcome", "functions": [...]} instead of text.
@@ -97,17 +97,17 @@ def write_report(
     """
     if as_json:
         failed = [{"function": one.name, "place": one.place, "error": e} for one, e in recorder.failed.items()]
-        told = {"outcome": outcome, "functions": [one.as_dict() for one in found], "failed": failed}
+        told = {"outcome": outcome, "functions": [one.as_dict() for one in results], "failed": failed}
         file.write(json.dumps(told, indent=1) + "\n")
         return
     if outcome != "finished":
         file.write(f"The script did not finish ({outcome}): nothing was measured.\n")
-    elif not found and not recorder.failed:
+    elif not results and not recorder.failed:
         what = "called no compiled function" if recorder.all else "compiled nothing"
         file.write(f"The script {what}: use argand.compile or torch.compile in it.\n")
-    file.write("\n\n".join(as_text(one, rows) + "\n" for one in found))
+    file.write("\n\n".join(as_text(one, rows) + "\n" for one in results))
     for recorded, error in recorder.failed.items():
         file.write(f"\n{recorded.name}  {recorded.place}\ncould not be called again: {error}\n")
-    left = len(recorder.functions()) - len(found) - len(recorder.failed)
-    if found and left:
+    left = len(recorder.functions()) - len(results) - len(recorder.failed)
+    if results and left:
         file.write(f"\n{left} more functions were called: --functions measures more.\n")

@@ -132,7 +132,7 @@ class FallbackWatch(Recorder):
             for name, graph in self.graphs.items()
             if ran.intersection(graph.kernels) or (not graph.kernels and ran.issuperset(graph.calls))
         ]
-        found = []
+        fallbacks = []
         for row in side.rows:
             calls = [call for name in graphs for call in self.calls.get(name, ()) if call.profile == row.name]
             if not calls:
@@ -140,7 +140,7 @@ class FallbackWatch(Recorder):
             every = sum(len(self.graphs[name].calls.get(row.name, ())) for name in graphs)
             part = min(len(calls) / max(every, 1), 1.0)  # others of its name may be meant to be library calls
             us = row.us * part
-            found.append(
+            fallbacks.append(
                 Fallback(
                     ", ".join(dict.fromkeys(call.op for call in calls)),
                     list(dict.fromkeys(call.reason for call in calls)),
@@ -151,7 +151,7 @@ class FallbackWatch(Recorder):
                     us / (side.total_us or 1.0),
                 )
             )
-        return sorted(found, key=lambda one: -one.us)
+        return sorted(fallbacks, key=lambda one: -one.us)
 
 
 def _is_fallback(step: object) -> bool:
@@ -170,7 +170,7 @@ def _call(step: object, schedule: Schedule) -> Call:
 
 
 def write_fallbacks(
-    found: list[Step],
+    steps: list[Step],
     watch: FallbackWatch,
     outcome: str,
     file: TextIO,
@@ -181,22 +181,22 @@ def write_fallbacks(
     """Write what was found.
 
     Arguments:
-        found: the steps that were measured.
+        steps: the steps that were measured.
         watch: knows the functions that could not be, and what runs eagerly as a whole.
         outcome: how the program ended.
         as_json: {"outcome", "functions": [...], "larger", "failed"} instead of text.
         above: leave out operations with a smaller share of the step, in percent.
     """
-    for step in found:
+    for step in steps:
         step.fallbacks = [one for one in step.fallbacks if 100 * one.share >= above]
     if as_json:
         failed = [{"function": one.name, "place": one.place, "error": error} for one, error in watch.failed.items()]
-        told = {"outcome": outcome, "functions": [asdict(step) for step in found], "larger": dict(watch.larger)}
+        told = {"outcome": outcome, "functions": [asdict(step) for step in steps], "larger": dict(watch.larger)}
         file.write(json.dumps({**told, "failed": failed}, indent=1) + "\n")
         return
-    if not found and not watch.failed:
+    if not steps and not watch.failed:
         file.write("No compiled function was called: use argand.compile or torch.compile in the program.\n")
-    file.write("\n".join("\n".join(_lines(step, above)) + "\n" for step in found))
+    file.write("\n".join("\n".join(_lines(step, above)) + "\n" for step in steps))
     for recorded, error in watch.failed.items():
         file.write(f"\n{recorded.name}  {recorded.place}\ncould not be called again: {error}\n")
     if watch.larger:

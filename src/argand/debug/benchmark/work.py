@@ -87,8 +87,8 @@ def _segments_work(plan: KernelPlan, hints: Mapping[str, int]) -> Work:
 
 def _operation(code: str, node: str) -> str:
     """ "mul" for `mul_3: "f32[8]" = torch.ops.aten.mul.Tensor(...)`; the node's name where the code says nothing."""
-    head, found, tail = code.partition("aten.")
-    return tail.split(".")[0].split("(")[0] if found and head else node.rstrip("0123456789").rstrip("_")
+    head, separator, tail = code.partition("aten.")
+    return tail.split(".")[0].split("(")[0] if separator and head else node.rstrip("0123456789").rstrip("_")
 
 
 class _Stage:
@@ -254,16 +254,16 @@ class GraphWork:
 
 def graph_work(graph: str, schedule: Schedule) -> GraphWork:
     """What one run of a compiled graph does; `graph` is how names of its kernels begin ("graph_0")."""
-    made = GraphWork({}, {})
+    work = GraphWork({}, {})
     for step in schedule.steps:
         if isinstance(step, KernelPlan):
             name = f"{graph}_{step.name}"
-            if name not in made.kernels:
-                made.kernels[name] = kernel_work(step, schedule.hints)
+            if name not in work.kernels:
+                work.kernels[name] = kernel_work(step, schedule.hints)
             continue
         name = "aten::linear" if as_linear(step, schedule.buffers) is not None else profile_name(step.target)
-        made.calls.setdefault(name, []).append(extern_work(step, schedule.buffers, schedule.hints))
-    return made
+        work.calls.setdefault(name, []).append(extern_work(step, schedule.buffers, schedule.hints))
+    return work
 
 
 def profile_name(target: Any) -> str:

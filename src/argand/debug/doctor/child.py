@@ -429,13 +429,13 @@ class Recorder(Observer):
             record.held = alive()
 
     def _note_leaves(self, args: Any, kwargs: Any, modules: dict[str, torch.nn.Module]) -> None:
-        found: dict[str, Any] = {}
+        leaves: dict[str, Any] = {}
         for position, value in enumerate((*args, *kwargs.values())):
             if isinstance(value, torch.Tensor):
-                found[f"argument {position}"] = value
+                leaves[f"argument {position}"] = value
         for key, module in modules.items():
-            found.update({f"{key}{n}": p for n, p in module._parameters.items() if p is not None})
-        for name, value in found.items():
+            leaves.update({f"{key}{n}": p for n, p in module._parameters.items() if p is not None})
+        for name, value in leaves.items():
             if value.requires_grad and value.is_leaf:
                 self.leaves[name] = value
             elif value.requires_grad:
@@ -494,12 +494,14 @@ def alive() -> dict[str, int]:
     """How many tensors and other objects the process holds, and how much memory."""
     gc.collect()
     objects = gc.get_objects()
-    found = {"tensors": sum(1 for item in objects if issubclass(type(item), torch.Tensor)), "objects": len(objects)}
+    counts = {"tensors": sum(1 for item in objects if issubclass(type(item), torch.Tensor)), "objects": len(objects)}
     with contextlib.suppress(OSError, ValueError), open("/proc/self/statm") as file:
-        found["bytes"] = int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+        counts["bytes"] = int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     if gpus.in_use():
-        found["bytes"] = found.get("bytes", 0) + sum(map(torch.cuda.memory_allocated, range(torch.cuda.device_count())))
-    return found
+        counts["bytes"] = counts.get("bytes", 0) + sum(
+            map(torch.cuda.memory_allocated, range(torch.cuda.device_count()))
+        )
+    return counts
 
 
 def _copied(value: Any) -> Any:
@@ -519,7 +521,7 @@ def leaves_behind(value: torch.Tensor) -> list[torch.Tensor]:
     """The leaves from which a tensor was computed, under autograd, in the order of its history."""
     todo: list[Any] = [value.grad_fn]
     seen: set[Any] = set()
-    found: list[torch.Tensor] = []
+    leaves: list[torch.Tensor] = []
     while todo and len(seen) < _MAX_HISTORY:
         node = todo.pop()
         if node is None or node in seen:
@@ -527,9 +529,9 @@ def leaves_behind(value: torch.Tensor) -> list[torch.Tensor]:
         seen.add(node)
         leaf = getattr(node, "variable", None)
         if isinstance(leaf, torch.Tensor):
-            found.append(leaf)
+            leaves.append(leaf)
         todo += [following for following, _ in node.next_functions]
-    return found
+    return leaves
 
 
 def _memory_of(result: Any) -> list[tuple[str, torch.Tensor]]:

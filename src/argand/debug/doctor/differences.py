@@ -30,9 +30,9 @@ _LEAST = {"tensors": 1, "objects": 1, "bytes": 1 << 16}  # that one call must le
 
 def first_difference(eager: Run, other: Run, tol: float | None = None) -> Difference | None:
     """The first difference that counts; None when the runs did the same."""
-    found = _of_all_calls(eager, other, tol)
-    if found is not None:
-        return found
+    difference = _of_all_calls(eager, other, tol)
+    if difference is not None:
+        return difference
     return _of_ends(eager, other) or _of_exceptions(eager, other) or _of_fallbacks(other) or _of_rest(eager, other)
 
 
@@ -44,9 +44,9 @@ def _of_all_calls(eager: Run, other: Run, tol: float | None) -> Difference | Non
             break  # the order of calls is left to chance
         if two.ended and one.ended:
             usable = [call for call in others if call.ended and call.function == one.function]
-            found = _of_calls(one, two, number, tol, usable)
-            if found is not None:
-                return found
+            difference = _of_calls(one, two, number, tol, usable)
+            if difference is not None:
+                return difference
     return _of_threads(eager, other, tol)
 
 
@@ -73,8 +73,8 @@ def _of_threads(eager: Run, other: Run, tol: float | None) -> Difference | None:
     return None
 
 
-def _size(found: Difference) -> float:
-    return found.mismatch.size if found.mismatch is not None else math.inf
+def _size(difference: Difference) -> float:
+    return difference.mismatch.size if difference.mismatch is not None else math.inf
 
 
 def _restless(eager: Run) -> bool:
@@ -106,13 +106,13 @@ def _of_calls(
         return Difference("wrong value", text, number, name, place, Mismatch(where, "state", 1.0, text))
     floor = _floor(one)
     for where, expected in one.values.items():
-        found = accuracy.compare(expected, two.values[where], strides=True, tol=tol, where=where, floor=floor)
-        if found is None or _expected(
-            found, expected, two.values[where], [c.values.get(where, _ABSENT) for c in others]
+        mismatch = accuracy.compare(expected, two.values[where], strides=True, tol=tol, where=where, floor=floor)
+        if mismatch is None or _expected(
+            mismatch, expected, two.values[where], [c.values.get(where, _ABSENT) for c in others]
         ):
             continue
-        kind = _KINDS.get(found.kind, f"wrong {found.kind}")
-        return Difference(kind, f"in call {number + 1} of {name}, {found}", number, name, place, found)
+        kind = _KINDS.get(mismatch.kind, f"wrong {mismatch.kind}")
+        return Difference(kind, f"in call {number + 1} of {name}, {mismatch}", number, name, place, mismatch)
     return None
 
 
@@ -130,13 +130,15 @@ def _floor(call: CallRecord) -> float:
 # ------------------------------------------------------------------- what eager runs do not agree on
 
 
-def _expected(found: Mismatch, want: Any, got: Any, others: Sequence[Any]) -> bool:
+def _expected(mismatch: Mismatch, want: Any, got: Any, others: Sequence[Any]) -> bool:
     """Whether eager's own runs differ in this value as much as the compiled one does."""
     others = [other for other in others if other is not _ABSENT]
     if not others:
         return False
-    if found.kind not in ("value", "nan", "inf"):
-        return any((m := accuracy.compare(want, o, strides=True)) is not None and m.kind == found.kind for o in others)
+    if mismatch.kind not in ("value", "nan", "inf"):
+        return any(
+            (m := accuracy.compare(want, o, strides=True)) is not None and m.kind == mismatch.kind for o in others
+        )
     if not isinstance(want, torch.Tensor):
         if isinstance(want, float) and all(isinstance(other, float) for other in others):
             furthest = max(abs(other - want) if math.isfinite(other - want) else math.inf for other in others)
@@ -313,11 +315,11 @@ def _growth(run: Run) -> dict[tuple[str, str], int]:
     for call in run.calls:
         for kind, number in call.held.items():
             counts.setdefault((call.function, kind), []).append(number)
-    found = {}
+    growth = {}
     for key, numbers in counts.items():
         steps = [b - a for a, b in itertools.pairwise(numbers)][-_STEADY[key[1]] :]
-        found[key] = min(steps) if len(steps) == _STEADY[key[1]] else 0
-    return found
+        growth[key] = min(steps) if len(steps) == _STEADY[key[1]] else 0
+    return growth
 
 
 def leaks(eager: Run, other: Run) -> Difference | None:

@@ -108,15 +108,15 @@ class Dissection:
                 small = Program(result.gm, result.inputs)
         if check.backend == "native":
             limit = 8.0 if wanted.kind == "hung" else 20.0 + 4 * outcome.seconds
-            found = blame(Trial(small, check, wanted, min(self.seconds, limit)))
+            blamed = blame(Trial(small, check, wanted, min(self.seconds, limit)))
         else:
-            found = Blame("autograd" if check.backend == "aot_eager" else "backend")
+            blamed = Blame("autograd" if check.backend == "aot_eager" else "backend")
         names = {node.name for node in small.calls}
         lines = [user_line(node) for node in program.graph.nodes if node.name in names]
         return {
-            "stage": found.stage,
-            "part": found.part,
-            "evidence": found.evidence,
+            "stage": blamed.stage,
+            "part": blamed.part,
+            "evidence": blamed.evidence,
             "calls": names_of_calls(small.graph),
             "lines": list(dict.fromkeys(str(line) for line in lines if line)),
             "repro": str(directory / "repro.py"),
@@ -135,10 +135,10 @@ def torchs_backend(name: str, gm: fx.GraphModule, example_inputs: Sequence[Any],
     Raises:
         ConfigError: torch has no such backend.
     """
-    found = torch_backend(name)
-    if found is None:
+    backend = torch_backend(name)
+    if backend is None:
         raise ConfigError(f"torch has no backend {name!r}", remedy="see torch.compiler.list_backends()")
-    return found(gm, example_inputs, **options)
+    return backend(gm, example_inputs, **options)
 
 
 class _Checked:

@@ -47,41 +47,41 @@ class Examination:
         """Run the script once."""
         self.runs += 1
         folder = self.folder / f"run_{self.runs}"
-        made = run_script(self.script, mode, folder, allowed or self.allowed, graphs)
+        run = run_script(self.script, mode, folder, allowed or self.allowed, graphs)
         shutil.rmtree(folder, ignore_errors=True)
-        return made
+        return run
 
     def difference(self, eager: Run, other: Run) -> Difference | None:
         """The first difference that eager runs do not have among themselves."""
-        found = first_difference(eager, other)
+        difference = first_difference(eager, other)
         for more in (with_variants, with_orders):
-            if found is not None:
-                before, count = found, len(eager.variants)
-                more(eager, found, self.run)
+            if difference is not None:
+                before, count = difference, len(eager.variants)
+                more(eager, difference, self.run)
                 if len(eager.variants) > count:
-                    found = first_difference(eager, other)
-                    self.explained = self.explained or (before if found != before else None)
-        return found
+                    difference = first_difference(eager, other)
+                    self.explained = self.explained or (before if difference != before else None)
+        return difference
 
     def compared(self, eager: Run, mode: Mode, **options: Any) -> tuple[Run, Difference | None]:
         """A run and its first difference from the eager one."""
-        made = self.run(mode, **options)
-        found = self.difference(eager, made)
-        said = found.text if found is not None else "as eager"
+        run = self.run(mode, **options)
+        difference = self.difference(eager, run)
+        said = difference.text if difference is not None else "as eager"
         self.note(f"{mode.name}: {said}")
-        return made, found
+        return run, difference
 
     def note(self, text: str) -> None:
         """Keep, and say, what was tried and how it ended."""
         self.evidence.append(text)
         self.say(text)
 
-    def tally(self, eager: Run, own: Run, mode: Mode, found: Difference, so_far: Tally | None = None) -> Tally:
+    def tally(self, eager: Run, own: Run, mode: Mode, difference: Difference, so_far: Tally | None = None) -> Tally:
         """How many runs differ from the eager one."""
-        made = so_far or Tally()
-        tally(made, found, own.outcome.seconds, lambda: self.difference(eager, self.run(mode)) is not None)
-        self.note(f"{mode.name}, again: {made} differ")
-        return made
+        counted = so_far or Tally()
+        tally(counted, difference, own.outcome.seconds, lambda: self.difference(eager, self.run(mode)) is not None)
+        self.note(f"{mode.name}, again: {counted} differ")
+        return counted
 
     def right(self, eager: Run, mode: Mode, **options: Any) -> bool:
         """Whether runs in a mode are as eager: more than one, for what is concluded from it."""

@@ -14,7 +14,9 @@ from argand.debug.doctor.stages import UNCACHED, blame_script
 from argand.debug.doctor.verdict import Verdict, stage_text
 
 
-def blame_flaky(doctor: Examination, eager: Run, own: Run, mode: Mode, found: Difference, counted: Tally) -> Verdict:
+def blame_flaky(
+    doctor: Examination, eager: Run, own: Run, mode: Mode, difference: Difference, counted: Tally
+) -> Verdict:
     """The stage to blame for a fault that some runs do not show: each way to run the script is tried several times."""
     shows = functools.partial(_shows, doctor, eager, counted.needed)
     threads = False
@@ -32,17 +34,17 @@ def blame_flaky(doctor: Examination, eager: Run, own: Run, mode: Mode, found: Di
             stage, part = "cache", ""
         else:
             stage, part = blame_script(shows)
-    verdict = Verdict(found.kind, stage, "", part, lines=[found.place] if found.place else [])
-    what = found.text[:1].upper() + found.text[1:].rstrip(".")
+    verdict = Verdict(difference.kind, stage, "", part, lines=[difference.place] if difference.place else [])
+    what = difference.text[:1].upper() + difference.text[1:].rstrip(".")
     texts = [f"{what}.", f"It is flaky: {counted} go wrong, the others do what the eager program does."]
     texts.append(f"To blame is {stage_text(stage, part)}" + (f": {part}." if part else "."))
     if threads:
         texts.append(THREADS)
     if not doctor.script.is_module:
         more = f", times={3 * counted.needed}"
-        repro = write(doctor, source_of(doctor.script.path), mode, found.text, more)
+        repro = write(doctor, source_of(doctor.script.path), mode, difference.text, more)
         verdict.repro = str(repro)
-        finding = {"kind": found.kind, "error": "", "message": found.text}
+        finding = {"kind": difference.kind, "error": "", "message": difference.text}
         verdict.fails_alone = fails_alone(repro, finding, doctor.allowed.seconds * counted.needed)
     verdict.text = " ".join(texts)
     return verdict
@@ -51,9 +53,9 @@ def blame_flaky(doctor: Examination, eager: Run, own: Run, mode: Mode, found: Di
 def _shows(doctor: Examination, eager: Run, times: int, mode: Mode, graphs: GraphBackend | None = None) -> bool:
     """Whether the fault shows in a mode, in as many runs as it takes to be rather sure."""
     for number in range(times):
-        found = doctor.difference(eager, doctor.run(mode, graphs))
-        if found is not None:
-            doctor.note(f"{mode.name}, run {number + 1}: {found.text}")
+        difference = doctor.difference(eager, doctor.run(mode, graphs))
+        if difference is not None:
+            doctor.note(f"{mode.name}, run {number + 1}: {difference.text}")
             return True
     doctor.note(f"{mode.name}, {times} runs: as eager")
     return False

@@ -34,9 +34,9 @@ _TIMED = 5  # calls without a compile from which on times are compared
 
 def examine_healthy(doctor: Localiser, eager: Run, own: Run, mode: Mode) -> Verdict:
     """What to say of a script whose results are right."""
-    found = _leak(doctor, mode)
-    if found is not None:
-        return found
+    leak = _leak(doctor, mode)
+    if leak is not None:
+        return leak
     texts = ["The compiled program does what the eager one does."]
     kind = "none"
     recompiled = _recompiles(own)
@@ -60,12 +60,12 @@ def examine_healthy(doctor: Localiser, eager: Run, own: Run, mode: Mode) -> Verd
 def _leak(doctor: Localiser, mode: Mode) -> Verdict | None:
     """Compiled calls after which more lives than before, again and again, where eager ones leave nothing."""
     plain = doctor.run(replace(PLAIN, count=True))
-    found = leaks(plain, doctor.run(replace(mode, count=True)))
-    if found is None:
+    leak = leaks(plain, doctor.run(replace(mode, count=True)))
+    if leak is None:
         return None
-    doctor.say(found.text)
+    doctor.say(leak.text)
     if mode.torch is not None:
-        return Verdict("leak", "backend", found.text)
+        return Verdict("leak", "backend", leak.text)
     stage = "host"
     for backend, blamed in (("eager", "capture"), ("aot_eager", "autograd")):
         run = doctor.run(Mode(f'backend "{backend}"', backend=backend, count=True))
@@ -82,7 +82,7 @@ def _leak(doctor: Localiser, mode: Mode) -> Verdict | None:
         leaking = leaks(plain, run) is not None
         doctor.evidence.append(f"without running kernels: {'leaks too' if leaking else 'does not leak'}")
         stage = "host" if leaking else "codegen"
-    return doctor.reduced(doctor.run(PLAIN), found, stage, replace(OWN, count=True))
+    return doctor.reduced(doctor.run(PLAIN), leak, stage, replace(OWN, count=True))
 
 
 def _without_kernels(recorder: Recorder, function: Backend, asked: Any) -> Backend:
@@ -99,8 +99,8 @@ def _without_kernels(recorder: Recorder, function: Backend, asked: Any) -> Backe
 
 
 def _recompiles(run: Run) -> str:
-    found = Counter(str(function) for function, _ in run.facts.get("recompiles", []))
-    many = [(name, count) for name, count in found.most_common(3) if count >= _MANY]
+    times = Counter(str(function) for function, _ in run.facts.get("recompiles", []))
+    many = [(name, count) for name, count in times.most_common(3) if count >= _MANY]
     if not many:
         return ""
     reasons: dict[str, list[str]] = {}
@@ -131,10 +131,10 @@ class Timed:
         return compiled_through(function, lambda compile_program, name, boxed: self.compiled)
 
     def compiled(self, program: AtenProgram) -> Callable[..., Any]:
-        made = generation.schedule_program(program)
-        module = host_module(made, self._timed)
-        for plan in made.kernels():
-            self.bytes.setdefault(plan.name, _bytes(plan, made))
+        schedule = generation.schedule_program(program)
+        module = host_module(schedule, self._timed)
+        for plan in schedule.kernels():
+            self.bytes.setdefault(plan.name, _bytes(plan, schedule))
             self.lines.setdefault(plan.name, list(dict.fromkeys(o.user_line for o in plan.origins if o.user_line)))
             self.device = plan.device
 
@@ -188,21 +188,21 @@ def _slow(doctor: Localiser, eager: Run, own: Run) -> str | None:
     text = f"A compiled call takes {ratio:.1f} times as long as an eager one."
     if not file.exists():
         return text
-    found = json.loads(file.read_text())
-    rows = sorted(found["rows"], key=lambda row: -row["seconds"])
-    if not rows or not found["whole"]:
+    timings = json.loads(file.read_text())
+    rows = sorted(timings["rows"], key=lambda row: -row["seconds"])
+    if not rows or not timings["whole"]:
         return text + " None of the time is in kernels: it is in guards, host code and ATen calls."
     kernels = sum(row["seconds"] for row in rows)
     first = rows[0]
-    share = first["seconds"] / found["whole"]
-    part = first["bytes"] / first["best"] / found["bandwidth"]
+    share = first["seconds"] / timings["whole"]
+    part = first["bytes"] / first["best"] / timings["bandwidth"]
     text += (
         f" The kernel {first['name']} is {share:.0%} of the time in graphs, at {part:.0%} of the bandwidth of a copy."
     )
     if first["lines"]:
         text += f" It computes {'; '.join(first['lines'][:3])}."
-    if kernels < 0.5 * found["whole"]:
-        text += f" Kernels are {kernels / found['whole']:.0%} of it, ATen calls and host code the rest."
+    if kernels < 0.5 * timings["whole"]:
+        text += f" Kernels are {kernels / timings['whole']:.0%} of it, ATen calls and host code the rest."
     return text
 
 

@@ -27,15 +27,15 @@ _SPANS = {"autograd": "autograd", "passes": "passes", "lower": "lowering", "sche
 class Localiser(Examination):
     """An examination that can say where in the script, and in its graphs, a fault lies."""
 
-    def blame_cache(self, eager: Run, found: Difference) -> Verdict:
+    def blame_cache(self, eager: Run, difference: Difference) -> Verdict:
         """What is wrong may lie on disk already, or be kept wrongly by this program."""
         empty = Mode("with an empty cache directory", empty_cache=True)
         _, anew = self.compared(eager, empty)
-        return self.reduced(eager, found, "cache", OWN if anew is None else empty)
+        return self.reduced(eager, difference, "cache", OWN if anew is None else empty)
 
     # --------------------------------------------------------------------------- below the graph
 
-    def dissect(self, eager: Run, found: Difference, coarse: str, backend: str, own: Run) -> Verdict:
+    def dissect(self, eager: Run, difference: Difference, coarse: str, backend: str, own: Run) -> Verdict:
         """Find the graph that fails, make it small, and name the stage."""
         self.say("looking for the smallest graph that fails")
         folder = self.folder / "dissection"
@@ -52,39 +52,39 @@ class Localiser(Examination):
                 break
         if not finding and self.torch:
             mode = Mode("as the script says", torch=backend)
-            return self.reduced(eager, found, coarse, mode)
+            return self.reduced(eager, difference, coarse, mode)
         if self.torch:
             finding["stage"] = coarse
         if not finding:
-            stage, part = self._without_graph(eager, found, own) if coarse == "native" else (coarse, "")
-            return self.reduced(eager, found, stage, Mode("as the script says", backend=backend), part)
-        verdict = self.verdict_of(finding, found, coarse)
+            stage, part = self._without_graph(eager, difference, own) if coarse == "native" else (coarse, "")
+            return self.reduced(eager, difference, stage, Mode("as the script says", backend=backend), part)
+        verdict = self.verdict_of(finding, difference, coarse)
         if verdict.stage == "cache" and not verdict.fails_alone:  # it takes what other graphs left in the cache
-            return self.blame_cache(eager, found)
+            return self.blame_cache(eager, difference)
         return verdict
 
-    def _without_graph(self, eager: Run, found: Difference, own: Run) -> tuple[str, str]:
+    def _without_graph(self, eager: Run, wanted: Difference, own: Run) -> tuple[str, str]:
         """The stage below capture that is to blame, and the part of it, where no graph fails by itself."""
         for stage, text in own.facts.get("fallbacks", []):
             if RAISED.search(text):
                 return str(_SPANS.get(stage, stage)), ""
         last = own.outcome.stage.removeprefix("compile: ")
-        if found.kind not in ("wrong value", "NaN") and last in _SPANS:
+        if wanted.kind not in ("wrong value", "NaN") and last in _SPANS:
             return _SPANS[last], ""
         self.say("no graph fails by itself: compiling the whole script stage by stage")
 
         def fails(mode: Mode, graphs: GraphBackend | None) -> bool:
             _, difference = self.compared(eager, mode, graphs=graphs)
-            return difference is not None and alike(found, difference)
+            return difference is not None and alike(wanted, difference)
 
         return blame_script(fails)
 
-    def verdict_of(self, finding: dict[str, Any], found: Difference, coarse: str) -> Verdict:
+    def verdict_of(self, finding: dict[str, Any], difference: Difference, coarse: str) -> Verdict:
         """The paragraph, and whether the reproduction fails by itself."""
         self.evidence += finding.get("evidence", [])
         stage = finding.get("stage") or ("codegen" if coarse == "native" else coarse)
         operations = finding.get("calls", [])
-        verdict = Verdict(found.kind, stage, "", finding.get("part", ""), operations, finding.get("lines", []))
+        verdict = Verdict(difference.kind, stage, "", finding.get("part", ""), operations, finding.get("lines", []))
         verdict.nodes = len(operations) if operations else -1
         repro = Path(finding.get("repro", ""))
         if repro.name and repro.exists():
@@ -92,7 +92,7 @@ class Localiser(Examination):
             verdict.fails_alone = fails_alone(repro, finding, self.allowed.seconds)
             if not verdict.fails_alone and not self.script.is_module:
                 verdict.fails_alone = self._with_script(repro, finding)
-        verdict.text = _paragraph(verdict, found, finding)
+        verdict.text = _paragraph(verdict, difference, finding)
         return verdict
 
     def _with_script(self, repro: Path, finding: dict[str, Any]) -> bool:
@@ -112,35 +112,35 @@ class Localiser(Examination):
 
     # --------------------------------------------------------------------------- above the graph
 
-    def reduced(self, eager: Run, found: Difference, stage: str, mode: Mode, part: str = "") -> Verdict:
+    def reduced(self, eager: Run, difference: Difference, stage: str, mode: Mode, part: str = "") -> Verdict:
         """A fault that no graph shows: the script itself is made small."""
-        verdict = Verdict(found.kind, stage, "", part)
+        verdict = Verdict(difference.kind, stage, "", part)
         if stage == "guards":
-            verdict.lines = self._what_changed(eager, found)
+            verdict.lines = self._what_changed(eager, difference)
         if not self.script.is_module:
             self.say("making the script small")
-            repro, nodes, place = shrink_script(self, found, mode)
+            repro, nodes, place = shrink_script(self, difference, mode)
             if repro is not None:
                 verdict.repro, verdict.nodes = str(repro), nodes
-                finding = {"kind": found.kind, "error": "", "message": found.text}
+                finding = {"kind": difference.kind, "error": "", "message": difference.text}
                 verdict.fails_alone = fails_alone(repro, finding, self.allowed.seconds)
             if place:
                 verdict.lines = [*place, *verdict.lines]
-        if not verdict.lines and found.place:
-            verdict.lines = [found.place]
-        verdict.text = _paragraph(verdict, found, {})
+        if not verdict.lines and difference.place:
+            verdict.lines = [difference.place]
+        verdict.text = _paragraph(verdict, difference, {})
         return verdict
 
-    def _what_changed(self, eager: Run, found: Difference) -> list[str]:
+    def _what_changed(self, eager: Run, difference: Difference) -> list[str]:
         """What the function could see that was another value in the call before the one that went wrong."""
-        return [f"changed before call {found.call + 1}: {text}" for text in self.changes(eager, found)[:8]]
+        return [f"changed before call {difference.call + 1}: {text}" for text in self.changes(eager, difference)[:8]]
 
-    def changes(self, eager: Run, found: Difference) -> list[str]:
+    def changes(self, eager: Run, difference: Difference) -> list[str]:
         """What the function could see, now and in its call before: `changed`'s words."""
-        if found.call < 0 or found.call >= len(eager.calls):
+        if difference.call < 0 or difference.call >= len(eager.calls):
             return []
-        now = eager.calls[found.call]
-        before = [c for c in eager.calls[: found.call] if c.function == now.function]
+        now = eager.calls[difference.call]
+        before = [c for c in eager.calls[: difference.call] if c.function == now.function]
         return changed(before[-1].state, now.state) if before else []
 
 
@@ -152,9 +152,9 @@ def alike(one: Difference, two: Difference) -> bool:
     return one.kind == two.kind
 
 
-def _paragraph(verdict: Verdict, found: Difference, finding: dict[str, Any]) -> str:
+def _paragraph(verdict: Verdict, difference: Difference, finding: dict[str, Any]) -> str:
     stage = stage_text(verdict.stage, verdict.part)
-    what = found.text[:1].upper() + found.text[1:].rstrip(".")
+    what = difference.text[:1].upper() + difference.text[1:].rstrip(".")
     parts = [f"{what}.", f"To blame is {stage}" + (f": {verdict.part}." if verdict.part else ".")]
     if verdict.operations:
         parts.append(f"The smallest graph that shows it calls {', '.join(verdict.operations[:6])}"

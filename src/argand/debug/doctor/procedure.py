@@ -35,12 +35,12 @@ class Doctor(Localiser):
             self.torch = True
             prepare()
         try:
-            found = self._examine()
+            verdict = self._examine()
         finally:
             shutil.rmtree(self.folder, ignore_errors=True)
-        found.evidence = [*self.evidence, *found.evidence]
-        found.seconds = time.monotonic() - self.started
-        return found
+        verdict.evidence = [*self.evidence, *verdict.evidence]
+        verdict.seconds = time.monotonic() - self.started
+        return verdict
 
     def _names_torchs_backend(self) -> bool:
         """Whether the script names one of torch's own backends, and argand nowhere."""
@@ -61,68 +61,72 @@ class Doctor(Localiser):
             text = f"The script fails before it calls anything compiled: {eager.outcome}."
             return Verdict("exception", "program", text, evidence=[eager.outcome.detail])
         own_mode = replace(OWN, torch="") if self.torch else OWN
-        own, found = self.compared(eager, own_mode)
+        own, difference = self.compared(eager, own_mode)
         if self.explained is not None:
             self.note(f"eager's own runs, made again and rounded otherwise, explain this: {self.explained.text}")
-        if found is None and eager.outcome.failed:
+        if difference is None and eager.outcome.failed:
             text = f"The script fails in the same way when it is not compiled: {eager.outcome}."
             return Verdict("exception", "program", text, evidence=[eager.outcome.detail])
         counted = None
-        if found is None and not self.torch:  # a fault may show in some runs only
-            counted, own, found = self._once_more(eager, own, own_mode)
-        if found is None:
+        if difference is None and not self.torch:  # a fault may show in some runs only
+            counted, own, difference = self._once_more(eager, own, own_mode)
+        if difference is None:
             return examine_healthy(self, eager, own, own_mode)
-        if found.kind == "hang":  # the parts need not be waited for as long as the whole
+        if difference.kind == "hang":  # the parts need not be waited for as long as the whole
             patience = max(min(self.allowed.seconds, 20 + 10 * eager.outcome.seconds), self.allowed.seconds / 4)
             self.allowed = replace(self.allowed, seconds=patience)
-        counted = counted or self.tally(eager, own, own_mode, found)
+        counted = counted or self.tally(eager, own, own_mode, difference)
         if counted.flaky:
-            return blame_flaky(self, eager, own, own_mode, found, counted)
+            return blame_flaky(self, eager, own, own_mode, difference, counted)
         if self.torch:
-            return blame_torch(self, eager, own, found)
-        return self.blame(eager, own, found)
+            return blame_torch(self, eager, own, difference)
+        return self.blame(eager, own, difference)
 
     def _once_more(self, eager: Run, own: Run, mode: Mode) -> tuple[Tally | None, Run, Difference | None]:
         """Whether a script that was right once is right again: how often not, and the run that was not."""
         for number in range(2, 2 + again(own.outcome.seconds)):
-            made = self.run(mode)
-            found = self.difference(eager, made)
-            if found is not None:
-                self.note(f"{mode.name}, run {number}: {found.text}")
-                return self.tally(eager, made, mode, found, Tally(1, number)), made, found
+            run = self.run(mode)
+            difference = self.difference(eager, run)
+            if difference is not None:
+                self.note(f"{mode.name}, run {number}: {difference.text}")
+                return self.tally(eager, run, mode, difference, Tally(1, number)), run, difference
         return None, own, None
 
-    def blame(self, eager: Run, own: Run, found: Difference) -> Verdict:
+    def blame(self, eager: Run, own: Run, difference: Difference) -> Verdict:
         """Which stage is to blame for a difference between argand's run and the eager one."""
-        verdict = self._blame(eager, own, found)
+        verdict = self._blame(eager, own, difference)
         if verdict.stage not in ("capture", "guards", "autograd", "backend") and self.needs_threads(eager, own):
             verdict.text += f" {THREADS}"
         return verdict
 
-    def _blame(self, eager: Run, own: Run, found: Difference) -> Verdict:
+    def _blame(self, eager: Run, own: Run, difference: Difference) -> Verdict:
         _, by_eager = self.compared(eager, Mode('backend "eager"', backend="eager"))
         if by_eager is not None:  # whatever comes later only hands it on, in this or another guise
             return self.blame_capture(eager, by_eager)
         if only_others(own):
-            return self.dissect(eager, found, "backend", "", own)
+            return self.dissect(eager, difference, "backend", "", own)
         _, by_aot = self.compared(eager, Mode('backend "aot_eager"', backend="aot_eager"))
-        if by_aot is not None and alike(found, by_aot):
-            return self.dissect(eager, found, "autograd", "aot_eager", own)
-        if self._used_again(eager, own, found):
+        if by_aot is not None and alike(difference, by_aot):
+            return self.dissect(eager, difference, "autograd", "aot_eager", own)
+        if self._used_again(eager, own, difference):
             if self.right(eager, Mode("captured anew for each call", fresh=True)):
-                return self.reduced(eager, found, "guards", OWN)
-        if found.kind != "leak" and self.right(eager, Mode("with every cache off", settings=UNCACHED)):
-            return self.blame_cache(eager, found)
-        return self.dissect(eager, found, "native", "", own)
+                return self.reduced(eager, difference, "guards", OWN)
+        if difference.kind != "leak" and self.right(eager, Mode("with every cache off", settings=UNCACHED)):
+            return self.blame_cache(eager, difference)
+        return self.dissect(eager, difference, "native", "", own)
 
-    def _used_again(self, eager: Run, own: Run, found: Difference) -> bool:
+    def _used_again(self, eager: Run, own: Run, difference: Difference) -> bool:
         """Whether the call that went wrong ran code made for an earlier one that saw other things than sizes."""
-        if found.call < 0 or found.call >= min(len(eager.calls), len(own.calls)):
+        if difference.call < 0 or difference.call >= min(len(eager.calls), len(own.calls)):
             return False
-        after = own.calls[found.call + 1].compiles if found.call + 1 < len(own.calls) else own.facts.get("compiles", 0)
-        if after != own.calls[found.call].compiles:
+        after = (
+            own.calls[difference.call + 1].compiles
+            if difference.call + 1 < len(own.calls)
+            else own.facts.get("compiles", 0)
+        )
+        if after != own.calls[difference.call].compiles:
             return False
-        return any(map(_more_than_sizes, self.changes(eager, found)))
+        return any(map(_more_than_sizes, self.changes(eager, difference)))
 
     def blame_capture(self, eager: Run, by_eager: Difference) -> Verdict:
         """Capture or guards: the graphs, run as they are, differ from the frame."""

@@ -94,17 +94,19 @@ def run_program(
         eager = run_script(script, replace(PLAIN, count=count), place / "eager", allowed)
         for number in range(times):
             compiled = run_script(script, mode, place / f"compiled_{number}", allowed)
-            found = difference(eager, compiled, mode)
-            if found is not None:
-                with_variants(eager, found, lambda variant: run_script(script, variant, place / variant.name, allowed))
-                found = difference(eager, compiled, mode)
-            if found is not None:
+            differing = difference(eager, compiled, mode)
+            if differing is not None:
+                with_variants(
+                    eager, differing, lambda variant: run_script(script, variant, place / variant.name, allowed)
+                )
+                differing = difference(eager, compiled, mode)
+            if differing is not None:
                 break
     finally:
         shutil.rmtree(place, ignore_errors=True)
-    if found is None:
+    if differing is None:
         print("argand: this program does not go wrong any more")
-    elif found.mismatch is not None and found.kind != "exception":
-        raise AccuracyError(found.mismatch, remedy=found.text)
+    elif differing.mismatch is not None and differing.kind != "exception":
+        raise AccuracyError(differing.mismatch, remedy=differing.text)
     else:
-        raise ProgramError(f"{found.kind}: {found.text}\n{compiled.outcome.detail}")
+        raise ProgramError(f"{differing.kind}: {differing.text}\n{compiled.outcome.detail}")

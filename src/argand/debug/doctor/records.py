@@ -151,8 +151,8 @@ def write(folder: Path, number: int, record: CallRecord) -> None:
 
 def read(folder: Path) -> list[CallRecord]:
     """The records of a run."""
-    found = []
+    records = []
     for path in sorted(folder.glob("call_*.pt")):
         with contextlib.suppress(Exception):  # a file that a process which died did not finish
-            found.append(CallRecord(**torch.load(path, weights_only=True)))
-    return found
+            records.append(CallRecord(**torch.load(path, weights_only=True)))
+    return records

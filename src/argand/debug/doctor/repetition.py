@@ -24,27 +24,27 @@ _MISSED = 0.02  # the chance to take a fault for gone because it did not show in
 _LEAST, _RUNS = 3, 20
 
 
-def with_variants(eager: Run, found: Difference, run: Callable[[Mode], Run]) -> None:
+def with_variants(eager: Run, difference: Difference, run: Callable[[Mode], Run]) -> None:
     """Give an eager run others to compare it with, where they can explain a difference.
 
     Arguments:
-        found: the difference.
+        difference: the difference.
         run: makes a run.
     """
-    if found.kind in _ENDS or eager.variants:
+    if difference.kind in _ENDS or eager.variants:
         return
     for mode in _VARIANTS:
-        made = run(mode)
-        if made.outcome.kind not in ("hung", "crashed", "memory") and made.outcome.failed <= eager.outcome.failed:
-            eager.variants.append(made)
+        variant = run(mode)
+        if variant.outcome.kind not in ("hung", "crashed", "memory") and variant.outcome.failed <= eager.outcome.failed:
+            eager.variants.append(variant)
 
 
-def with_orders(eager: Run, found: Difference, run: Callable[[Mode], Run]) -> bool:
+def with_orders(eager: Run, difference: Difference, run: Callable[[Mode], Run]) -> bool:
     """The same for what depends on where objects lie; whether there are more variants now."""
-    kind = found.mismatch.kind if found.mismatch is not None else ""
-    if found.kind in _ENDS or kind in ("value", "nan", "inf") or len(eager.variants) > len(_VARIANTS):
+    kind = difference.mismatch.kind if difference.mismatch is not None else ""
+    if difference.kind in _ENDS or kind in ("value", "nan", "inf") or len(eager.variants) > len(_VARIANTS):
         return False
-    eager.variants += [made for made in map(run, _ORDER) if made.outcome.failed <= eager.outcome.failed]
+    eager.variants += [variant for variant in map(run, _ORDER) if variant.outcome.failed <= eager.outcome.failed]
     return True
 
 
@@ -75,16 +75,16 @@ def again(seconds: float) -> int:
     return max(1, min(_AGAIN, int(_SECONDS / max(seconds, 0.1))))
 
 
-def tally(made: Tally, found: Difference, seconds: float, differs: Callable[[], bool]) -> None:
+def tally(counted: Tally, difference: Difference, seconds: float, differs: Callable[[], bool]) -> None:
     """Make the compiled run again, some times.
 
     Arguments:
-        made: counts what was run already, and what is run now.
-        found: how the first one differed.
+        counted: counts what was run already, and what is run now.
+        difference: how the first one differed.
         seconds: that one run may take; a program that hangs is run once more only.
         differs: makes a run; whether it differs too.
     """
-    most = 2 if found.kind == "hang" else 1 + again(seconds)
-    while made.runs < (_MOST if made.flaky else most):
-        made.runs += 1
-        made.failed += differs()
+    most = 2 if difference.kind == "hang" else 1 + again(seconds)
+    while counted.runs < (_MOST if counted.flaky else most):
+        counted.runs += 1
+        counted.failed += differs()

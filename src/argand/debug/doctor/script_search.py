@@ -77,11 +77,11 @@ class ScriptSearch(Search[ast.Module]):
         if eager.outcome.failed or not eager.calls:
             return False
         other = run_script(script, self.mode, folder / "compiled", self.allowed)
-        found = difference(eager, other, self.mode)
-        if self.strict and found is not None and found.signature == self.wanted.signature:
-            with_variants(eager, found, lambda mode: run_script(script, mode, folder / mode.name, self.allowed))
-            found = difference(eager, other, self.mode)
-        if found is None or found.signature != self.wanted.signature:
+        differing = difference(eager, other, self.mode)
+        if self.strict and differing is not None and differing.signature == self.wanted.signature:
+            with_variants(eager, differing, lambda mode: run_script(script, mode, folder / mode.name, self.allowed))
+            differing = difference(eager, other, self.mode)
+        if differing is None or differing.signature != self.wanted.signature:
             return False
         return (
             not other.outcome.failed or self.failure.kind == "passed" or self.failure.alike(fingerprint(other.outcome))
@@ -105,10 +105,10 @@ class ScriptSearch(Search[ast.Module]):
 
 def difference(eager: Run, other: Run, mode: Mode) -> Difference | None:
     """The first difference of two runs; where tensors were counted, a leak too."""
-    found = first_difference(eager, other)
-    if found is None and mode.count:
+    first = first_difference(eager, other)
+    if first is None and mode.count:
         return leaks(eager, other)
-    return found
+    return first
 
 
 def _undefined(source: str) -> bool:
@@ -143,13 +143,13 @@ def _text(tree: ast.Module) -> str | None:
 
 
 def _bodies(tree: ast.AST) -> list[tuple[ast.AST, str, list[Any]]]:
-    found = []
+    bodies = []
     for node in ast.walk(tree):
         for name in _BODIES:
             body = getattr(node, name, None)
             if isinstance(body, list) and body:
-                found.append((node, name, body))
-    return found
+                bodies.append((node, name, body))
+    return bodies
 
 
 def _without_statements(tree: ast.Module) -> Iterator[ast.Module]:
@@ -160,12 +160,12 @@ def _without_statements(tree: ast.Module) -> Iterator[ast.Module]:
             for piece in pieces(len(body), size):
                 if len(body) == size and number == 0:
                     continue
-                made = copy.deepcopy(tree)
-                _, name, target = _bodies(made)[number]
+                changed = copy.deepcopy(tree)
+                _, name, target = _bodies(changed)[number]
                 del target[piece]
                 if not target and name == "body":
                     target.append(ast.Pass())
-                yield made
+                yield changed
             size //= 2
 
 
@@ -174,37 +174,37 @@ def _unwrapped(tree: ast.Module) -> Iterator[ast.Module]:
     for number, (_, _, body) in enumerate(_bodies(tree)):
         for index, statement in enumerate(body):
             if isinstance(statement, (ast.If, ast.For, ast.While, ast.With, ast.Try)):
-                made = copy.deepcopy(tree)
-                target = _bodies(made)[number][2]
+                changed = copy.deepcopy(tree)
+                target = _bodies(changed)[number][2]
                 target[index : index + 1] = target[index].body
-                yield made
+                yield changed
 
 
 def _simpler_expressions(tree: ast.Module) -> Iterator[ast.Module]:
     """Expressions replaced by parts of them."""
     for number, place in enumerate(_places(tree)):
         for choice in range(len(_parts(place[3]))):
-            made = copy.deepcopy(tree)
-            parent, name, index, expression = _places(made)[number]
+            changed = copy.deepcopy(tree)
+            parent, name, index, expression = _places(changed)[number]
             part = _parts(expression)[choice]
             if index is None:
                 setattr(parent, name, part)
             else:
                 getattr(parent, name)[index] = part
-            yield made
+            yield changed
 
 
 def _places(tree: ast.AST) -> list[tuple[ast.AST, str, int | None, ast.expr]]:
-    found: list[tuple[ast.AST, str, int | None, ast.expr]] = []
+    places: list[tuple[ast.AST, str, int | None, ast.expr]] = []
     for node in ast.walk(tree):
         for name, value in ast.iter_fields(node):
             if isinstance(value, ast.expr) and _parts(value):
-                found.append((node, name, None, value))
+                places.append((node, name, None, value))
             elif isinstance(value, list):
                 for index, item in enumerate(value):
                     if isinstance(item, ast.expr) and _parts(item):
-                        found.append((node, name, index, item))
-    return found
+                        places.append((node, name, index, item))
+    return places
 
 
 def _parts(node: ast.expr) -> list[ast.expr]:
@@ -218,12 +218,12 @@ def _parts(node: ast.expr) -> list[ast.expr]:
     if isinstance(node, ast.IfExp):
         return [node.body, node.orelse]
     if isinstance(node, ast.Call):
-        found: list[ast.expr] = [arg for arg in node.args if not isinstance(arg, ast.Starred)]
+        parts: list[ast.expr] = [arg for arg in node.args if not isinstance(arg, ast.Starred)]
         if isinstance(node.func, ast.Attribute):
-            found.insert(0, node.func.value)
+            parts.insert(0, node.func.value)
         if node.keywords:
-            found.append(ast.Call(node.func, node.args, node.keywords[:-1]))
-        return found
+            parts.append(ast.Call(node.func, node.args, node.keywords[:-1]))
+        return parts
     if isinstance(node, (ast.Tuple, ast.List)) and isinstance(node.ctx, ast.Load):
         return list(node.elts)
     if isinstance(node, ast.Constant) and type(node.value) is int and node.value > 2:
@@ -253,7 +253,7 @@ class Counter:
         return compile_graph
 
 
-def shrink_script(doctor: Examination, found: Difference, mode: Mode) -> tuple[Path | None, int, list[str]]:
+def shrink_script(doctor: Examination, wanted: Difference, mode: Mode) -> tuple[Path | None, int, list[str]]:
     """The smallest program that goes wrong in the same way, as a file.
 
     Returns:
@@ -264,7 +264,7 @@ def shrink_script(doctor: Examination, found: Difference, mode: Mode) -> tuple[P
     first = doctor.run(mode)
     eager = doctor.run(replace(PLAIN, count=mode.count))
     seconds = min(doctor.allowed.seconds, 5.0 + 4 * max(first.outcome.seconds, eager.outcome.seconds))
-    if found.kind == "hang":
+    if wanted.kind == "hang":
         seconds = min(doctor.allowed.seconds, 5.0 + 4 * eager.outcome.seconds)
     again = difference(eager, first, mode)
     if again is None:
@@ -288,12 +288,12 @@ def shrink_script(doctor: Examination, found: Difference, mode: Mode) -> tuple[P
     counted = run_script(replace(doctor.script, source=text), mode, folder, search.allowed, Counter(mode.backend))
     nodes = int(counted.facts.get("nodes", 0))
     path = write(doctor, text, mode, again.text)
-    return path, nodes, _lines(tree, found, doctor.script.path, source)
+    return path, nodes, _lines(tree, wanted, doctor.script.path, source)
 
 
-def _lines(tree: ast.Module, found: Difference, path: str, source: str) -> list[str]:
+def _lines(tree: ast.Module, difference: Difference, path: str, source: str) -> list[str]:
     """Lines of the compiled function that are left, as they were in the script."""
-    name = found.function.rpartition(".")[2]
+    name = difference.function.rpartition(".")[2]
     texts = source.splitlines()
     lines = []
     for node in ast.walk(tree):

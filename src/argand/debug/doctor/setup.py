@@ -36,15 +36,15 @@ def setup_of(source: str, folder: str) -> str:
 
 def _imported(tree: ast.Module) -> dict[str, str]:
     """Names that import statements bind, with the module that each is from."""
-    found: dict[str, str] = {}
+    modules: dict[str, str] = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             for alias in node.names:
-                found[alias.asname or alias.name.split(".")[0]] = alias.name
+                modules[alias.asname or alias.name.split(".")[0]] = alias.name
         elif isinstance(node, ast.ImportFrom):
             for alias in node.names:
-                found[alias.asname or alias.name] = f"{node.module}.{alias.name}"
-    return found
+                modules[alias.asname or alias.name] = f"{node.module}.{alias.name}"
+    return modules
 
 
 def _root(node: ast.expr) -> tuple[str, str]:
@@ -103,15 +103,15 @@ def _closure(tree: ast.Module, chosen: set[int]) -> set[int]:
     for index, statement in enumerate(tree.body):
         for name in _bound(statement):
             binders.setdefault(name, []).append(index)
-    todo, found = list(chosen), set(chosen)
+    todo, closure = list(chosen), set(chosen)
     while todo:
         for node in ast.walk(tree.body[todo.pop()]):
             if isinstance(node, ast.Name):
                 for index in binders.get(node.id, ()):
-                    if index not in found:
-                        found.add(index)
+                    if index not in closure:
+                        closure.add(index)
                         todo.append(index)
-    return found
+    return closure
 
 
 def _bound(statement: ast.stmt) -> list[str]:

@@ -199,9 +199,9 @@ def _culprit(fails: Fails) -> str:
 
 def blame(trial: Trial) -> Blame:
     """The first stage whose result fails."""
-    found = _blame(trial)
-    found.evidence = trial.evidence
-    return found
+    blamed = _blame(trial)
+    blamed.evidence = trial.evidence
+    return blamed
 
 
 def _blame(trial: Trial) -> Blame:
@@ -213,9 +213,9 @@ def _blame(trial: Trial) -> Blame:
     for step in STEPS:
         if trial.fails(step.graph, step.variant):
             return Blame(step.stage, step.part or _part(trial, step.stage))
-        found = step.further(trial)
-        if found is not None:
-            return found
+        blamed = step.further(trial)
+        if blamed is not None:
+            return blamed
     names = kernel_names(trial)
     compiled = any(name.startswith("cpp") for name in names)
     if compiled and not trial.fails("compiled as scalar code", None, {"reuse_graphs": False, "cpp.simdlen": 0}):
@@ -243,8 +243,8 @@ def names_of_kernels(check: BackendCheck, gm: fx.GraphModule, inputs: list[Any])
     names: list[str] = []
 
     def note(program: AtenProgram) -> variants.Boxed:
-        made = generation.schedule_program(program)
-        names.extend(plan.name for plan in made.kernels())
+        schedule = generation.schedule_program(program)
+        names.extend(plan.name for plan in schedule.kernels())
         return generation.eager_kernels(program)
 
     with watching(lambda _compile, _name, _boxed: note), contextlib.suppress(Exception):

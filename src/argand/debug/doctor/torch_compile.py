@@ -23,21 +23,23 @@ def prepare() -> None:
     os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
 
 
-def blame_torch(doctor: Localiser, eager: Run, own: Run, found: Difference) -> Verdict:
+def blame_torch(doctor: Localiser, eager: Run, own: Run, own_difference: Difference) -> Verdict:
     """The first of torch's backends with which the script goes wrong."""
     asked = own.backends
     if asked and all(name not in NAMES for name in asked):
         _, plain = doctor.compared(eager, Mode('torch\'s "eager"', torch="eager"))
         if plain is None:
-            return _named(doctor.dissect(eager, found, "backend", "", own), ", ".join(asked))
+            return _named(doctor.dissect(eager, own_difference, "backend", "", own), ", ".join(asked))
     for backend, stage, name in _STAGES:
         mode = Mode(f'torch\'s "{backend}"', torch=backend)
         _, difference = doctor.compared(eager, mode)
-        if difference is not None and difference.signature[0] == found.signature[0]:
+        if difference is not None and difference.signature[0] == own_difference.signature[0]:
             if backend == "eager":
                 return _named(doctor.reduced(eager, difference, stage, mode), name)
             return _named(doctor.dissect(eager, difference, stage, backend, own), name)
-    return _named(doctor.reduced(eager, found, "backend", Mode("as the script says", torch="")), ", ".join(asked))
+    return _named(
+        doctor.reduced(eager, own_difference, "backend", Mode("as the script says", torch="")), ", ".join(asked)
+    )
 
 
 def _named(verdict: Verdict, name: str) -> Verdict:

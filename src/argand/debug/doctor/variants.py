@@ -78,16 +78,16 @@ def schedule(program: AtenProgram) -> Boxed:
 
 def kernel_text(program: AtenProgram) -> Boxed:
     """Generating the text of the kernels, of which the schedule is run all the same."""
-    made = generation.schedule_program(program)
-    with size_hints(made.hints):
-        kernel_source(made)
-    return _boxed(functools.partial(run_schedule, made))
+    schedule = generation.schedule_program(program)
+    with size_hints(schedule.hints):
+        kernel_source(schedule)
+    return _boxed(functools.partial(run_schedule, schedule))
 
 
 def host_code(program: AtenProgram) -> Boxed:
     """The host module, with interpreted kernels."""
-    made = generation.schedule_program(program)
-    launches = Launches(made)
+    schedule = generation.schedule_program(program)
+    launches = Launches(schedule)
 
     def kernel(*args: Any) -> None:
         number, tensors = launches.take(args)
@@ -96,7 +96,7 @@ def host_code(program: AtenProgram) -> Boxed:
             run_kernel(launches.steps[number], launches.sizes, memory)
 
     with _no_kernels():
-        module = host_module(made, lambda plan, _: kernel)
+        module = host_module(schedule, lambda plan, _: kernel)
 
     def call(args: list[Any]) -> Any:
         launches.begin(args)

@@ -133,9 +133,9 @@ class _Writer:
         else:
             self.skipped.append(f"{where}: data of {size} bytes (random instead)")
         kind = "parameter" if isinstance(value, torch.nn.Parameter) else "tensor"
-        made = [kind, str(value.dtype).removeprefix("torch."), list(value.shape), list(value.stride()),
+        written = [kind, str(value.dtype).removeprefix("torch."), list(value.shape), list(value.stride()),
                 value.requires_grad, extent, name]  # fmt: skip
-        return made if value.device.type == "cpu" else ["placed", str(value.device), made]
+        return written if value.device.type == "cpu" else ["placed", str(value.device), written]
 
     def _function(self, value: types.FunctionType, where: str, depth: int) -> Any:
         self.codes.append(value.__code__)
@@ -162,13 +162,13 @@ class _Writer:
             if name in skip or isinstance(item, (types.GetSetDescriptorType, types.MemberDescriptorType)):
                 continue
             if isinstance(item, (staticmethod, classmethod)):
-                made = [type(item).__name__, self.value(item.__func__, f"{where}.{name}", depth)]
+                written = [type(item).__name__, self.value(item.__func__, f"{where}.{name}", depth)]
             elif isinstance(item, property):
                 parts = [self.value(part, f"{where}.{name}", depth) for part in (item.fget, item.fset, item.fdel)]
-                made = ["property", parts]
+                written = ["property", parts]
             else:
-                made = self.value(item, f"{where}.{name}", depth)
-            body.append([name, made])
+                written = self.value(item, f"{where}.{name}", depth)
+            body.append([name, written])
         return ["class", value.__name__, bases, body]
 
 
@@ -202,19 +202,19 @@ def _path_of(value: Any) -> tuple[str, str] | None:
         return None
     if module == "__main__":
         return None
-    found: Any = sys.modules.get(module)
+    importable: Any = sys.modules.get(module)
     for part in name.split("."):
-        found = getattr(found, part, None)
-    return (module, name) if found is value else None
+        importable = getattr(importable, part, None)
+    return (module, name) if importable is value else None
 
 
 def names_used(code: types.CodeType) -> list[str]:
     """Global names that a code object, or one inside it, reads."""
-    found = {i.argval for i in dis.get_instructions(code) if i.opname in ("LOAD_GLOBAL", "LOAD_NAME")}
+    names = {i.argval for i in dis.get_instructions(code) if i.opname in ("LOAD_GLOBAL", "LOAD_NAME")}
     for item in code.co_consts:
         if isinstance(item, types.CodeType):
-            found |= set(names_used(item))
-    return sorted(found)
+            names |= set(names_used(item))
+    return sorted(names)
 
 
 def record(

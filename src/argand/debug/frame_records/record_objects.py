@@ -27,7 +27,7 @@ class Builder:
             raise malformed("its code is not code")
         self.member = member
         self.codes: list[types.CodeType] = codes
-        self.made: dict[int, Any] = {}
+        self.objects: dict[int, Any] = {}
         self.random = 0
         self.elsewhere: set[str] = set()  # devices of tensors that this machine lacks
 
@@ -52,7 +52,7 @@ class Builder:
         if kind == "torch":
             return torch.device(data[2]) if data[1] == "device" else getattr(torch, data[2].removeprefix("torch."))
         if kind == "same":
-            return self.made[data[1]]
+            return self.objects[data[1]]
         if kind in ("staticmethod", "classmethod"):
             return (staticmethod if kind == "staticmethod" else classmethod)(self.value(data[1]))
         if kind == "property":
@@ -60,13 +60,13 @@ class Builder:
         if kind == "missing":
             return Missing(data[1], data[2])
         make: Callable[[int, Any], Any] = getattr(self, f"_make_{data[2][0]}")
-        made = self.made[data[1]] = make(data[1], data[2])
-        return made
+        rebuilt = self.objects[data[1]] = make(data[1], data[2])
+        return rebuilt
 
     def _make_list(self, number: int, data: Any) -> Any:
-        made = self.made[number] = []
-        made.extend(map(self.value, data[1]))
-        return made
+        items = self.objects[number] = []
+        items.extend(map(self.value, data[1]))
+        return items
 
     def _make_tuple(self, number: int, data: Any) -> Any:
         return tuple(map(self.value, data[1]))
@@ -84,18 +84,18 @@ class Builder:
         return slice(*map(self.value, data[1]))
 
     def _make_dict(self, number: int, data: Any) -> Any:
-        made: dict[Any, Any] = {}
-        self.made[number] = made
+        entries: dict[Any, Any] = {}
+        self.objects[number] = entries
         for key, item in data[1]:
-            made[self.value(key)] = self.value(item)
-        return made
+            entries[self.value(key)] = self.value(item)
+        return entries
 
     def _make_OrderedDict(self, number: int, data: Any) -> Any:
-        made: OrderedDict[Any, Any] = OrderedDict()
-        self.made[number] = made
+        entries: OrderedDict[Any, Any] = OrderedDict()
+        self.objects[number] = entries
         for key, item in data[1]:
-            made[self.value(key)] = self.value(item)
-        return made
+            entries[self.value(key)] = self.value(item)
+        return entries
 
     def _make_placed(self, number: int, data: Any) -> Any:
         """A tensor on another device than the CPU; on the CPU, where that device is not here."""
@@ -125,10 +125,10 @@ class Builder:
                     remedy="record the failure again, with smaller tensors",
                 )
             flat = torch.rand(extent).to(dtype)
-        made = (flat if place is None else flat.to(place)).as_strided(size, stride)
+        tensor = (flat if place is None else flat.to(place)).as_strided(size, stride)
         if kind == "parameter":
-            return torch.nn.Parameter(made, requires_grad=requires_grad)
-        return made.requires_grad_(requires_grad)
+            return torch.nn.Parameter(tensor, requires_grad=requires_grad)
+        return tensor.requires_grad_(requires_grad)
 
     _make_parameter = _make_tensor
 
@@ -139,10 +139,10 @@ class Builder:
             raise RecordError(f"the record needs the module {data[1]}: {error}", remedy="install it") from error
 
     def _make_import(self, number: int, data: Any) -> Any:
-        found: Any = importlib.import_module(data[1])
+        imported: Any = importlib.import_module(data[1])
         for part in data[2].split("."):
-            found = getattr(found, part)
-        return found
+            imported = getattr(imported, part)
+        return imported
 
     def _make_method(self, number: int, data: Any) -> Any:
         return types.MethodType(self.value(data[1]), self.value(data[2]))
@@ -151,34 +151,34 @@ class Builder:
         _, code, name, used, cells, defaults, kwdefaults = data
         globals_: dict[str, Any] = {"__builtins__": builtins, "__name__": "argand_replay"}
         closure = tuple(types.CellType() for _ in cells)
-        made = types.FunctionType(self.codes[code], globals_, name, None, closure or None)
-        self.made[number] = made
+        function = types.FunctionType(self.codes[code], globals_, name, None, closure or None)
+        self.objects[number] = function
         for key, item in used:
             globals_[key] = self.value(item)
         for cell, item in zip(closure, cells):
             cell.cell_contents = self.value(item)
-        made.__defaults__, made.__kwdefaults__ = self.value(defaults), self.value(kwdefaults)
-        return made
+        function.__defaults__, function.__kwdefaults__ = self.value(defaults), self.value(kwdefaults)
+        return function
 
     def _make_class(self, number: int, data: Any) -> Any:
         _, name, bases, body = data
-        made = type(name, tuple(map(self.value, bases)), {"__module__": "argand_replay"})
-        self.made[number] = made
+        rebuilt = type(name, tuple(map(self.value, bases)), {"__module__": "argand_replay"})
+        self.objects[number] = rebuilt
         for key, item in body:
             if key not in ("__module__", "__qualname__", "__slots__", "__dict__"):
                 value = self.value(item)
                 if isinstance(value, types.FunctionType) and "__class__" in value.__code__.co_freevars:
-                    value.__closure__[value.__code__.co_freevars.index("__class__")].cell_contents = made  # type: ignore[index]
-                setattr(made, key, value)
-        return made
+                    value.__closure__[value.__code__.co_freevars.index("__class__")].cell_contents = rebuilt  # type: ignore[index]
+                setattr(rebuilt, key, value)
+        return rebuilt
 
     def _make_object(self, number: int, data: Any) -> Any:
         kind = self.value(data[1])
-        made = kind.__new__(kind)
-        self.made[number] = made
+        rebuilt = kind.__new__(kind)
+        self.objects[number] = rebuilt
         for key, item in data[2]:
-            made.__dict__[key] = self.value(item)
-        return made
+            rebuilt.__dict__[key] = self.value(item)
+        return rebuilt
 
     def _make_missing(self, number: int, data: Any) -> Any:
         return Missing(data[1], data[2])

@@ -116,10 +116,10 @@ def _other_format(path: Path, number: int) -> RecordError:
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
+    members = dict(pairs)
+    if len(members) != len(pairs):
         raise ValueError("a key appears twice")
-    return found
+    return members
 
 
 def _archive(path: Path, content: bytes) -> zipfile.ZipFile:

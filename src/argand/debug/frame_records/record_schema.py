@@ -40,11 +40,11 @@ class _Checker:
     """Walks data along the schema.
 
     Arguments:
-        made: numbers of objects that have been begun: what `same` may name.
+        begun: numbers of objects that have been begun: what `same` may name.
     """
 
     def __init__(self) -> None:
-        self.made: set[int] = set()
+        self.begun: set[int] = set()
         self.values = 0
         self.depth = 0
 
@@ -117,13 +117,13 @@ def _sizes(data: Any) -> bool:
 
 
 def _new_number(checker: _Checker, data: Any) -> None:
-    if type(data) is not int or data in checker.made:
+    if type(data) is not int or data in checker.begun:
         raise malformed("an object's number is not one, or is there twice")
-    checker.made.add(data)
+    checker.begun.add(data)
 
 
 def _old_number(checker: _Checker, data: Any) -> None:
-    if type(data) is not int or data not in checker.made:
+    if type(data) is not int or data not in checker.begun:
         raise malformed("it names an object that it does not have")
 
 

@@ -26,11 +26,11 @@ def graph_module(program: AtenProgram) -> fx.GraphModule:
         if node.op == "placeholder" and node.name in scalars:
             env[node] = hints[node.name]
             continue
-        made = graph.node_copy(node, lambda source: env[source])
-        made.args, made.kwargs = fx.node.map_aggregate((made.args, made.kwargs), number)
-        if made.op == "output":
-            made.args = (tuple(part for part in made.args[0] if isinstance(part, fx.Node)),)
-        env[node] = made
+        copied = graph.node_copy(node, lambda source: env[source])
+        copied.args, copied.kwargs = fx.node.map_aggregate((copied.args, copied.kwargs), number)
+        if copied.op == "output":
+            copied.args = (tuple(part for part in copied.args[0] if isinstance(part, fx.Node)),)
+        env[node] = copied
     constants = {str(n.target): program.constants[str(n.target)] for n in graph.nodes if n.op == "get_attr"}
     return fx.GraphModule(constants, graph)
 
@@ -43,16 +43,16 @@ def inputs_of(program: AtenProgram, real: Sequence[Any] | None, make: Callable[.
         make: makes a tensor from size, stride, dtype, device.
     """
     hints: Mapping[str, Any] = {scalar.sym.name: scalar.hint for scalar in program.scalars}
-    found: list[Any] = []
+    values: list[Any] = []
     for number, spec in enumerate(program.inputs):
         if spec.kind == "scalar":
             continue
         if real is not None:
-            found.append(real[number])
+            values.append(real[number])
         elif spec.kind == "constant":
-            found.append(program.constants[spec.name].detach())
+            values.append(program.constants[spec.name].detach())
         else:
             one = spec.spec
             size, stride = (tuple(int(evaluate(n, hints)) for n in part) for part in (one.size, one.stride))
-            found.append(make(size, stride, one.dtype, str(one.device)))
-    return found
+            values.append(make(size, stride, one.dtype, str(one.device)))
+    return values

@@ -57,16 +57,16 @@ class BackendCheck:
             if not self.run and not self.accuracy:
                 return
             gradients = self.surroundings.grad and self.after == "dynamo"
-            made = []
+            calls = []
             for number in range(self.calls):
                 given = _turned(inputs, number % 2)
                 arguments = clone_inputs(given)
                 torch.manual_seed(0)
                 actual = run_forward_backward(compiled, arguments, gradients=gradients, at=mark)
-                made.append((given, arguments, actual))
+                calls.append((given, arguments, actual))
             if self.accuracy:
                 mark("accuracy")
-                for given, arguments, actual in made:
+                for given, arguments, actual in calls:
                     compare_with_eager(gm, given, arguments, actual, gradients, self.tolerance)
 
     def eagerly(self) -> BackendCheck:
@@ -84,16 +84,16 @@ def _turned(inputs: Sequence[Any], by: int) -> list[Any]:
     """The same inputs, their elements moved on: what a call leaves for the next one shows only where they differ."""
     if not by:
         return list(inputs)
-    made = clone_inputs(inputs)
+    turned = clone_inputs(inputs)
     seen: set[int] = set()
     with torch.no_grad():
-        for value in made:
+        for value in turned:
             dense = isinstance(value, torch.Tensor) and value.layout is torch.strided
             if dense and value.dim() and id(value) not in seen and not value.is_quantized:
                 seen.add(id(value))
                 with contextlib.suppress(RuntimeError):  # an expanded tensor cannot be written to
                     value.detach().copy_(value.detach().roll(by))
-    return made
+    return turned
 
 
 def compile_aten(gm: fx.GraphModule, inputs: list[Any], backend: str | Callable[..., Any]) -> Callable[..., Any]:

@@ -59,14 +59,14 @@ def resolve(path: str) -> Any:
     first, *rest = path.split(".")
     if not rest:
         return getattr(builtins, first)
-    found: Any = importlib.import_module(first)
+    resolved: Any = importlib.import_module(first)
     done = first
     for part in rest:
         done = f"{done}.{part}"
-        if not hasattr(found, part) and inspect.ismodule(found):
+        if not hasattr(resolved, part) and inspect.ismodule(resolved):
             importlib.import_module(done)
-        found = getattr(found, part)
-    return found
+        resolved = getattr(resolved, part)
+    return resolved
 
 
 def path_of(target: Any) -> str:
@@ -243,9 +243,9 @@ def graph_of(module: torch.nn.Module) -> fx.GraphModule:
     tree = ast.parse(text).body[0]
     if not isinstance(tree, ast.FunctionDef):
         raise NotCode("forward is not a function")
-    made = fx.GraphModule(module, _Reader(module, forward.__globals__, text.splitlines()).read(tree))
-    made.meta.update(getattr(type(module), "graph_meta", {}))
-    return made
+    gm = fx.GraphModule(module, _Reader(module, forward.__globals__, text.splitlines()).read(tree))
+    gm.meta.update(getattr(type(module), "graph_meta", {}))
+    return gm
 
 
 class _Reader:

@@ -41,12 +41,12 @@ def new_directory() -> Path:
     root = Path(str(config.base_dir) or ".").resolve() / "argand_minifier"
     stamp = time.strftime("%Y_%m_%d_%H_%M_%S")
     for number in range(10_000):
-        made = root / f"run_{stamp}_{number:04d}-pid_{os.getpid()}"
+        directory = root / f"run_{stamp}_{number:04d}-pid_{os.getpid()}"
         try:
-            made.mkdir(parents=True)
+            directory.mkdir(parents=True)
         except FileExistsError:
             continue
-        return made
+        return directory
     raise FileExistsError(root)
 
 
@@ -175,15 +175,15 @@ def _quoted(text: str) -> str:
 
 def _modules_named(code: str) -> list[str]:
     """Import statements for modules that the graph's text names."""
-    found: dict[str, None] = {}
+    statements: dict[str, None] = {}
     for path in re.findall(r"(?<![\w.\"'#/])((?:[A-Za-z_]\w*\.)+[A-Za-z_]\w*)\(", code):
         parts = path.split(".")
         if parts[0] in ("self", "torch") or parts[0] not in sys.modules:
             continue
         while parts and ".".join(parts) not in sys.modules:
             parts.pop()
-        found[f"import {'.'.join(parts)}"] = None
-    return list(found)
+        statements[f"import {'.'.join(parts)}"] = None
+    return list(statements)
 
 
 def _input_text(value: Any) -> str:

@@ -253,9 +253,9 @@ def _failure_to_keep(outcome: Outcome, wanted: Fingerprint | None) -> Fingerprin
     return wanted if wanted is not None and wanted.matches(failure) else failure
 
 
-def _same_start(wanted: Fingerprint, found: Fingerprint) -> bool:
+def _same_start(wanted: Fingerprint, reproduced: Fingerprint) -> bool:
     """The failure in the child is the one that was seen in the process (where a crash has other signs)."""
-    return wanted.matches(found) or (bool(wanted.mismatch) and wanted.mismatch == found.mismatch)
+    return wanted.matches(reproduced) or (bool(wanted.mismatch) and wanted.mismatch == reproduced.mismatch)
 
 
 def _shrink(search: GraphSearch) -> bool:

@@ -40,12 +40,14 @@ def inline_state(search: Search[Program], granularity: int) -> Proposals[Program
         graph, env = fx.Graph(), {}
         for one in search.smallest.placeholders:
             env[one] = graph.node_copy(one)
-        made = graph.placeholder(node.name)
+        placeholder = graph.placeholder(node.name)
         inputs = [*search.smallest.inputs, clone_strided(value)]
         for one in search.smallest.graph.nodes:
             if one.op == "placeholder":
                 continue
-            env[one] = made if one.name == node.name else graph.node_copy(one, lambda source, env=env: env[source])
+            env[one] = (
+                placeholder if one.name == node.name else graph.node_copy(one, lambda source, env=env: env[source])
+            )
         yield rebuilt(search.smallest, graph, inputs)
 
 
@@ -101,11 +103,11 @@ def _cut(value: torch.Tensor, number: int, smaller: int, wrapped: bool) -> torch
         if value.stride(dim) != 0:
             stride[dim] = step
             step *= part.shape[dim]
-    made = part.new_empty(step).as_strided(part.shape, stride)
-    fill(made, part)
+    smaller_part = part.new_empty(step).as_strided(part.shape, stride)
+    fill(smaller_part, part)
     if wrapped and not value.is_floating_point() and value.dtype is not torch.bool and not value.is_complex():
-        made = made.clamp(max=smaller - 1)
-    return made.requires_grad_(value.requires_grad)
+        smaller_part = smaller_part.clamp(max=smaller - 1)
+    return smaller_part.requires_grad_(value.requires_grad)
 
 
 def plain_dtypes(search: Search[Program], granularity: int) -> Proposals[Program]:

@@ -159,23 +159,23 @@ def _module_of(value: Any, module: str) -> str:
 def _free_names(value: Any) -> dict[str, Any]:
     """What a function or class refers to outside itself."""
     if isinstance(value, type):
-        found: dict[str, Any] = {}
+        referred: dict[str, Any] = {}
         for item in vars(value).values():
             function = getattr(item, "__func__", item)
             if isinstance(function, types.FunctionType):
-                found.update({k: v for k, v in _free_names(function).items() if v is not value})
+                referred.update({k: v for k, v in _free_names(function).items() if v is not value})
         for base in value.__bases__:
             if base is not object:
-                found[base.__name__] = base
-        return found
-    found = {}
+                referred[base.__name__] = base
+        return referred
+    referred = {}
     for name in sorted(names_in(value.__code__)):
         if name in value.__globals__ and value.__globals__[name] is not value:
-            found[name] = value.__globals__[name]
+            referred[name] = value.__globals__[name]
     for name, cell in zip(value.__code__.co_freevars, value.__closure__ or ()):
         if cell.cell_contents is not value:
-            found[name] = cell.cell_contents
-    return found
+            referred[name] = cell.cell_contents
+    return referred
 
 
 def _lambda_text(value: types.FunctionType) -> str:
@@ -188,9 +188,9 @@ def _lambda_text(value: types.FunctionType) -> str:
             tree = ast.parse(text)
         except SyntaxError:
             continue
-        found = [node for node in ast.walk(tree) if isinstance(node, ast.Lambda)]
+        lambdas = [node for node in ast.walk(tree) if isinstance(node, ast.Lambda)]
         fitting = [
-            node for node in found if [a.arg for a in node.args.args] == list(code.co_varnames[: code.co_argcount])
+            node for node in lambdas if [a.arg for a in node.args.args] == list(code.co_varnames[: code.co_argcount])
         ]
         if len(fitting) == 1:
             return ast.unparse(fitting[0])
@@ -200,12 +200,12 @@ def _lambda_text(value: types.FunctionType) -> str:
 
 def changed_settings() -> dict[str, Any]:
     """Settings that are not at their defaults and may change what is compiled, by dotted name."""
-    found: dict[str, Any] = {}
+    settings: dict[str, Any] = {}
     for name, default, _help in config.describe():
         value = attribute(config, name)
         if value != default and name not in SECRETS and not name.startswith(_OWN_SETTINGS):
-            found[name] = value
-    return found
+            settings[name] = value
+    return settings
 
 
 def setup_lines(definitions: Definitions) -> list[str]:

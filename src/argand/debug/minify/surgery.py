@@ -81,11 +81,11 @@ def is_call(node: fx.Node) -> bool:
 
 def rebuilt(program: Program, graph: fx.Graph, inputs: list[Any]) -> Program:
     """A graph with the attributes of the program's, and what capture said of that as a whole."""
-    made = fx.GraphModule(program.gm, graph)
-    made.meta.update(program.gm.meta)
-    if "symbols" in made.meta:
-        refresh(made, inputs)
-    return Program(made, inputs)
+    gm = fx.GraphModule(program.gm, graph)
+    gm.meta.update(program.gm.meta)
+    if "symbols" in gm.meta:
+        refresh(gm, inputs)
+    return Program(gm, inputs)
 
 
 def describe_input(value: Any) -> str:
@@ -170,10 +170,10 @@ def _boundary(
             continue
         if not needed:
             return {}
-        found = values({node.name for node in needed})
-        wrong = {node for node in needed if not _can_be_input(found.get(node.name))}
+        by_name = values({node.name for node in needed})
+        wrong = {node for node in needed if not _can_be_input(by_name.get(node.name))}
         if not wrong:
-            return {node: found[node.name] for node in needed}
+            return {node: by_name[node.name] for node in needed}
         if wrong <= kept:
             return None
         kept |= wrong
@@ -194,11 +194,11 @@ def with_outputs(program: Program, outputs: Sequence[fx.Node]) -> Program | None
 
 def ancestors(graph: fx.Graph, name: str, but: Collection[str] = ()) -> frozenset[str]:
     """Names of the nodes from which the node of that name is computed, itself included, as far as nodes `but` these."""
-    found: set[str] = set()
+    names: set[str] = set()
     todo = [node for node in graph.nodes if node.name == name]
     while todo:
         node = todo.pop()
-        if node.name not in found and node.name not in but:
-            found.add(node.name)
+        if node.name not in names and node.name not in but:
+            names.add(node.name)
             todo += node.all_input_nodes
-    return frozenset(found)
+    return frozenset(names)

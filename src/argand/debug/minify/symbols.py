@@ -61,26 +61,26 @@ def _entries(node: fx.Node, value: Any) -> list[tuple[Expr, Any]]:
 
 def _meta(meta: dict[str, Any], value: Any, known: Mapping[str, Any], renamed: Mapping[Expr, Expr]) -> dict[str, Any]:
     """What is said of an input, with constants for what no symbol explains any more."""
-    made = dict(meta)
+    meta_now = dict(meta)
     if not isinstance(value, torch.Tensor):
-        made["example_value"] = value
-        if isinstance(made.get("expr"), Expr) and not _explains(made["expr"], value, known):
-            del made["expr"]
-        return made
+        meta_now["example_value"] = value
+        if isinstance(meta_now.get("expr"), Expr) and not _explains(meta_now["expr"], value, known):
+            del meta_now["expr"]
+        return meta_now
     for name, numbers in (("sizes", value.shape), ("strides", value.stride())):
-        if name in made and made[name] is not None and len(made[name]) == len(numbers):
-            said = [renamed.get(entry, entry) if isinstance(entry, Expr) else entry for entry in made[name]]
-            made[name] = tuple(
+        if name in meta_now and meta_now[name] is not None and len(meta_now[name]) == len(numbers):
+            said = [renamed.get(entry, entry) if isinstance(entry, Expr) else entry for entry in meta_now[name]]
+            meta_now[name] = tuple(
                 entry if isinstance(entry, Expr) and _explains(entry, number, known) else number
                 for entry, number in zip(said, numbers)
             )
         else:
-            made.pop(name, None)
-    if "sizes" in made and "strides" not in made:
-        made["strides"] = _contiguous(made["sizes"]) if value.is_contiguous() else tuple(value.stride())
+            meta_now.pop(name, None)
+    if "sizes" in meta_now and "strides" not in meta_now:
+        meta_now["strides"] = _contiguous(meta_now["sizes"]) if value.is_contiguous() else tuple(value.stride())
     example = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="meta")
-    made["example_value"] = example.requires_grad_(value.requires_grad)
-    return made
+    meta_now["example_value"] = example.requires_grad_(value.requires_grad)
+    return meta_now
 
 
 def _contiguous(sizes: Sequence[Any]) -> tuple[Any, ...]:
@@ -108,7 +108,7 @@ def description(gm: fx.GraphModule) -> dict[str, Any]:
     """Which sizes and numbers of the inputs vary, as plain data: {"x": {"sizes": ["s0", "4"]}}."""
     if "symbols" not in gm.meta:
         return {}
-    found: dict[str, Any] = {}
+    described: dict[str, Any] = {}
     for node in gm.graph.nodes:
         if node.op != "placeholder":
             continue
@@ -120,8 +120,8 @@ def description(gm: fx.GraphModule) -> dict[str, Any]:
         if isinstance(node.meta.get("expr"), Expr):
             said["expr"] = str(node.meta["expr"])
         if said:
-            found[node.name] = said
-    return found
+            described[node.name] = said
+    return described
 
 
 def restore(gm: fx.GraphModule, inputs: Sequence[Any]) -> None:

@@ -20,13 +20,13 @@ _WIDER_METHODS = {"float": "double", "half": "double", "bfloat16": "double"}
 
 def copy_graph(graph: fx.Graph, change: Callable[[Any], Any], only: fx.Node | None = None) -> fx.Graph:
     """A graph with `change` applied to what the calls in it (or `only` one) are given, at any depth."""
-    made = fx.Graph()
+    copied = fx.Graph()
     env: dict[fx.Node, fx.Node] = {}
     for node in graph.nodes:
-        twin = env[node] = made.node_copy(node, env.__getitem__)
+        twin = env[node] = copied.node_copy(node, env.__getitem__)
         if node.op not in ("placeholder", "output") and (only is None or only is node):
             twin.args, twin.kwargs = fx.node.map_aggregate((twin.args, twin.kwargs), change)
-    return made
+    return copied
 
 
 class _Keeper(fx.Interpreter):
@@ -87,12 +87,12 @@ def widened(value: Any) -> Any:
     """A tensor in float64, or a plain value as it is; leaves that require gradients stay such."""
     if not isinstance(value, torch.Tensor) or not value.is_floating_point() or value.layout is not torch.strided:
         return value
-    made = torch.empty_strided(value.shape, value.stride(), dtype=torch.float64, device=value.device)
+    wide = torch.empty_strided(value.shape, value.stride(), dtype=torch.float64, device=value.device)
     if all(stride or n < 2 for n, stride in zip(value.shape, value.stride())):
-        made.copy_(value.detach())
+        wide.copy_(value.detach())
     else:
-        made = value.detach().double()
-    return made.requires_grad_(value.requires_grad)
+        wide = value.detach().double()
+    return wide.requires_grad_(value.requires_grad)
 
 
 def run_forward_backward(
@@ -121,8 +121,8 @@ def run_forward_backward(
         # weights that differ from element to element, so that what is swapped or missed shows
         weights = torch.linspace(0.5, 1.5, max(1, value.numel()), dtype=torch.float64, device=value.device)
         total = total + (value * weights.to(value.dtype)[: value.numel()].reshape(value.shape)).sum() * (number + 1)
-    found = torch.autograd.grad(total, wanted, allow_unused=True)
-    by_id = {id(value): gradient for value, gradient in zip(wanted, found)}
+    of_leaves = torch.autograd.grad(total, wanted, allow_unused=True)
+    by_id = {id(value): gradient for value, gradient in zip(wanted, of_leaves)}
     return result, [by_id.get(id(value)) if isinstance(value, torch.Tensor) else None for value in inputs]
 
 
@@ -156,19 +156,19 @@ def compare_with_eager(
     for number, part in enumerate(expected[0] if flat else [expected[0]]):
         got = actual[0][number] if flat else actual[0]
         arbiter = None if wide is None else wide[0][number] if flat else wide[0]
-        found = compare(part, got, arbiter, tol=tol, strides=True)
-        if found is not None:
+        mismatch = compare(part, got, arbiter, tol=tol, strides=True)
+        if mismatch is not None:
             node = results[number] if flat else results
-            raise AccuracyError(found, getattr(node, "name", str(number)))
+            raise AccuracyError(mismatch, getattr(node, "name", str(number)))
     for number, name in enumerate(names):
         arbiter = wide_arguments[number] if wide_arguments else None
-        found = compare(arguments[number], written[number], arbiter, tol=tol)
-        if found is not None:
-            raise AccuracyError(found, name)
+        mismatch = compare(arguments[number], written[number], arbiter, tol=tol)
+        if mismatch is not None:
+            raise AccuracyError(mismatch, name)
         arbiter = None if wide is None else wide[1][number]
-        found = compare(expected[1][number], actual[1][number], arbiter, tol=tol)
-        if found is not None:
-            raise AccuracyError(found, f"gradient of {name}")
+        mismatch = compare(expected[1][number], actual[1][number], arbiter, tol=tol)
+        if mismatch is not None:
+            raise AccuracyError(mismatch, f"gradient of {name}")
 
 
 def _in_float64(gm: fx.GraphModule, inputs: Sequence[Any], gradients: bool) -> tuple[Any, list[Any] | None]:

@@ -80,9 +80,9 @@ def normalise(message: str) -> str:
     Of a C++ compiler's output only the first error counts, of other long texts the first two lines: what follows often
     shows the values or objects at hand.
     """
-    found = _COMPILER_ERROR.search(message)
+    raised = _COMPILER_ERROR.search(message)
     lines = [line for line in message.splitlines() if line.strip()]
-    text = found["text"] if found else "\n".join(lines[:2])
+    text = raised["text"] if raised else "\n".join(lines[:2])
     for pattern, to in _NORMALISE:
         text = pattern.sub(to, text)
     return text.strip()[:400]

@@ -1,8 +1,8 @@
 """Where torch's meta kernels and eager's CPU kernels disagree on a result's layout, the corrections.
 
-`RULES` maps an op to `rule(made, *meta_args, **kwargs)`, which returns `made` re-laid; `PROBED` ops are tried out on
-zeros
-when an argument is not contiguous. `tests/autograd/opdb_layouts.py` compares every op that op_db reaches with eager.
+`RULES` maps an op to `rule(result, *meta_args, **kwargs)`, which returns `result` re-laid; `PROBED` ops are tried out
+on zeros when an argument is not contiguous. `tests/autograd/opdb_layouts.py` compares every op that op_db reaches with
+eager.
 """
 
 from __future__ import annotations
@@ -44,15 +44,15 @@ def operand(value: torch.Tensor | None) -> tuple[Ints, Ints] | None:
     return None if value is None else (tuple(value.shape), value.stride())
 
 
-def elementwise(made: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def elementwise(result: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Re-lay the result of a pointwise op as its iterator does."""
-    if not isinstance(made, torch.Tensor):
-        return made
+    if not isinstance(result, torch.Tensor):
+        return result
     if func is aten.pow.Scalar:  # whose result is made before its iterator
-        return in_format(made, torch.contiguous_format)
+        return in_format(result, torch.contiguous_format)
     operands: list[tuple[Ints, Ints] | None] = []
     wrapped = func._opname in _NUMBER_IS_OPERAND
-    common = _common_dtype(made, args)
+    common = _common_dtype(result, args)
     for argument, value in zip(func._schema.arguments, args):
         if isinstance(value, torch.Tensor):
             converted = common not in (None, value.dtype) and argument.name in ("self", "other")
@@ -63,19 +63,19 @@ def elementwise(made: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, A
             operands.append(None)
     operands += [operand(value) for value in kwargs.values() if isinstance(value, torch.Tensor)]
     if not any(operands):
-        return made
-    stride = iterator_strides(tuple(made.shape), operands)
-    return made if stride == made.stride() else relaid(made, stride)
+        return result
+    stride = iterator_strides(tuple(result.shape), operands)
+    return result if stride == result.stride() else relaid(result, stride)
 
 
-def _common_dtype(made: torch.Tensor, args: Sequence[Any]) -> torch.dtype | None:
+def _common_dtype(result: torch.Tensor, args: Sequence[Any]) -> torch.dtype | None:
     """What the operands of a binary operation are converted to; None where they are not."""
     tensors = [value for value in args[:2] if isinstance(value, torch.Tensor)]
     if len(tensors) < 2:
         return None
     common = torch.result_type(*tensors)
-    floating = made.dtype.is_floating_point or made.dtype.is_complex
-    return common if common.is_floating_point or common.is_complex or not floating else made.dtype
+    floating = result.dtype.is_floating_point or result.dtype.is_complex
+    return common if common.is_floating_point or common.is_complex or not floating else result.dtype
 
 
 def _converted(value: torch.Tensor) -> tuple[Ints, Ints]:
@@ -184,27 +184,27 @@ def suggested_format(tensor: torch.Tensor) -> torch.memory_format:
     return torch.channels_last if tensor.dim() == 4 else torch.channels_last_3d
 
 
-def _convolution(made: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+def _convolution(out: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
     """Channels last when the input or the weight is; a 1-d one is a 2-d one of height 1 of a contiguous input."""
     flat = x.dim() == 3
     if flat:
-        x, weight, made = in_format(x, torch.contiguous_format).unsqueeze(2), weight.unsqueeze(2), made.unsqueeze(2)
+        x, weight, out = in_format(x, torch.contiguous_format).unsqueeze(2), weight.unsqueeze(2), out.unsqueeze(2)
     formats = {suggested_format(x), suggested_format(weight)} - {torch.contiguous_format}
     chosen = formats.pop() if formats else torch.contiguous_format
-    laid = in_format(made, chosen)
+    laid = in_format(out, chosen)
     return laid.squeeze(2) if flat else laid
 
 
-def _device_convolution(made: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+def _device_convolution(out: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
     """cuDNN's: as on the CPU, but for doubles."""
     if torch.float64 in (x.dtype, weight.dtype) or not torch.backends.cudnn.enabled:
-        return in_format(made, torch.contiguous_format)
-    return _convolution(made, x, weight)
+        return in_format(out, torch.contiguous_format)
+    return _convolution(out, x, weight)
 
 
-def _device_convolution_backward(made: Any, grad: Any, x: torch.Tensor, weight: torch.Tensor, *args: Any) -> Any:
+def _device_convolution_backward(gradients: Any, grad: Any, x: torch.Tensor, weight: torch.Tensor, *args: Any) -> Any:
     """Both gradients are laid out as the result of the forward."""
-    grad_x, grad_weight, grad_bias = made
+    grad_x, grad_weight, grad_bias = gradients
     laid = [None if one is None else _device_convolution(one, x, weight) for one in (grad_x, grad_weight)]
     return (*laid, grad_bias)
 
@@ -222,42 +222,42 @@ def convolution_is_unclear(x: torch.Tensor, weight: torch.Tensor, transposed: bo
     return {suggested_format(x), suggested_format(weight)} != {torch.contiguous_format}
 
 
-def _preserved(made: Any, x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+def _preserved(result: Any, x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
     """All results are laid out as the argument, without its holes."""
     stride = preserved_strides(tuple(x.shape), x.stride())
-    return relaid(made, stride) if isinstance(made, torch.Tensor) else tuple(relaid(one, stride) for one in made)
+    return relaid(result, stride) if isinstance(result, torch.Tensor) else tuple(relaid(one, stride) for one in result)
 
 
-def _sort(made: Any, *args: Any, **kwargs: Any) -> Any:
-    return _preserved(made, args[0] if args else kwargs["self"])
+def _sort(result: Any, *args: Any, **kwargs: Any) -> Any:
+    return _preserved(result, args[0] if args else kwargs["self"])
 
 
-def _matrix_exp(made: torch.Tensor, x: torch.Tensor) -> Any:
+def _matrix_exp(result: torch.Tensor, x: torch.Tensor) -> Any:
     """Of matrices of one element, their exponentials."""
-    return relaid(made, iterator_strides(tuple(x.shape), [operand(x)])) if x.shape[-1] == 1 else made
+    return relaid(result, iterator_strides(tuple(x.shape), [operand(x)])) if x.shape[-1] == 1 else result
 
 
-def _like(made: torch.Tensor, x: torch.Tensor, *args: Any, memory_format: Any = None, **kwargs: Any) -> Any:
+def _like(result: torch.Tensor, x: torch.Tensor, *args: Any, memory_format: Any = None, **kwargs: Any) -> Any:
     """A new tensor of the argument's size, in its layout unless told otherwise."""
-    return _preserved(made, x) if memory_format in (None, torch.preserve_format) else made
+    return _preserved(result, x) if memory_format in (None, torch.preserve_format) else result
 
 
-def _loss(made: torch.Tensor, x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+def _loss(result: torch.Tensor, x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
     """As the argument when nothing is reduced."""
-    return _preserved(made, x) if made.shape == x.shape and x.dim() else made
+    return _preserved(result, x) if result.shape == x.shape and x.dim() else result
 
 
-def _contiguous(made: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-    return in_format(made, torch.contiguous_format)
+def _contiguous(result: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+    return in_format(result, torch.contiguous_format)
 
 
-def _resized(made: torch.Tensor, x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+def _resized(result: torch.Tensor, x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
     """In the memory format of the argument."""
-    return in_format(made, suggested_format(x))
+    return in_format(result, suggested_format(x))
 
 
-def _all_contiguous(made: Any, *args: Any, **kwargs: Any) -> Any:
-    return tuple(in_format(one, torch.contiguous_format) for one in made)
+def _all_contiguous(results: Any, *args: Any, **kwargs: Any) -> Any:
+    return tuple(in_format(one, torch.contiguous_format) for one in results)
 
 
 def _statistics_dtype(x: torch.Tensor, *parameters: Any) -> torch.dtype:
@@ -267,7 +267,7 @@ def _statistics_dtype(x: torch.Tensor, *parameters: Any) -> torch.dtype:
 
 
 def _batch_norm(
-    made: Any,
+    results: Any,
     x: torch.Tensor,
     weight: Any = None,
     bias: Any = None,
@@ -276,48 +276,48 @@ def _batch_norm(
     *args: Any,
     **kwargs: Any,
 ) -> Any:
-    out, *saved = made
+    out, *saved = results
     dtype = _statistics_dtype(x, weight, bias, mean, var)
     statistics = [one.to(dtype) for one in saved[:2]] + saved[2:]
     return (in_format(out, suggested_format(x)), *statistics)
 
 
-def _batch_norm_legacy(made: Any, x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+def _batch_norm_legacy(results: Any, x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
     """In inference the saved statistics are empty."""
-    out, mean, scale = _batch_norm(made, x, *args[:4])
+    out, mean, scale = _batch_norm(results, x, *args[:4])
     training = args[4] if len(args) > 4 else kwargs.get("training", False)
     if training:
         return (out, mean, scale)
     return (out, mean.new_empty((0,)), scale.new_empty((0,)))
 
 
-def _layer_norm(made: Any, x: torch.Tensor, shape: Any, weight: Any = None, bias: Any = None, *args: Any) -> Any:
-    out, mean, scale = made
+def _layer_norm(results: Any, x: torch.Tensor, shape: Any, weight: Any = None, bias: Any = None, *args: Any) -> Any:
+    out, mean, scale = results
     dtype = _statistics_dtype(x, weight, bias)
     return out, mean.to(dtype), scale.to(dtype)
 
 
-def _dropout_backward(made: torch.Tensor, grad: torch.Tensor, mask: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-    return relaid(made, iterator_strides(tuple(made.shape), (operand(grad), operand(mask))))
+def _dropout_backward(grad_x: torch.Tensor, grad: torch.Tensor, mask: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+    return relaid(grad_x, iterator_strides(tuple(grad_x.shape), (operand(grad), operand(mask))))
 
 
 def _iterated(*order: int) -> Rule:
     """Pointwise: one iterator over the tensors at these positions."""
 
-    def rule(made: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-        if not isinstance(made, torch.Tensor) or len(args) <= max(order):
-            return made
-        return relaid(made, iterator_strides(tuple(made.shape), [operand(args[position]) for position in order]))
+    def rule(result: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        if not isinstance(result, torch.Tensor) or len(args) <= max(order):
+            return result
+        return relaid(result, iterator_strides(tuple(result.shape), [operand(args[position]) for position in order]))
 
     return rule
 
 
-def _contiguous_results(made: Any, *args: Any, **kwargs: Any) -> Any:
-    return tuple(None if one is None else in_format(one, torch.contiguous_format) for one in made)
+def _contiguous_results(results: Any, *args: Any, **kwargs: Any) -> Any:
+    return tuple(None if one is None else in_format(one, torch.contiguous_format) for one in results)
 
 
-def _batch_norm_backward(made: Any, grad: torch.Tensor, x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-    grad_x, *others = made
+def _batch_norm_backward(gradients: Any, grad: torch.Tensor, x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+    grad_x, *others = gradients
     return (None if grad_x is None else in_format(grad_x, suggested_format(x)), *others)
 
 
@@ -348,7 +348,7 @@ RULES: dict[Any, Rule] = {
     aten.convolution.default: _convolution,
     aten.native_batch_norm.default: _batch_norm_legacy,
     aten._native_batch_norm_legit_no_training.default: _batch_norm,
-    aten._native_batch_norm_legit.no_stats: lambda made, x, *args, **kwargs: _batch_norm(made, x, *args[:2]),
+    aten._native_batch_norm_legit.no_stats: lambda results, x, *args, **kwargs: _batch_norm(results, x, *args[:2]),
     aten._native_batch_norm_legit_functional.default: _batch_norm,
     aten.native_dropout_backward.default: _dropout_backward,
     aten.native_layer_norm.default: _layer_norm,

@@ -53,10 +53,10 @@ def infer(table: SpecTable, func: Any, args: tuple[Any, ...], kwargs: dict[str, 
         )
     if kwargs.get("generator") is not None:
         raise AutogradError(f"{func} takes an explicit random generator")
-    made = _elementwise(func, args, kwargs, specs)
-    if made is None and device.type == "cpu":
-        made = plain_results(func, args, kwargs)
-    return _wrap(table, _make(func, args, kwargs, specs, device) if made is None else made, device)
+    result = _elementwise(func, args, kwargs, specs)
+    if result is None and device.type == "cpu":
+        result = plain_results(func, args, kwargs)
+    return _wrap(table, _make(func, args, kwargs, specs, device) if result is None else result, device)
 
 
 def _elementwise(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], specs: list[Spec]) -> torch.Tensor | None:
@@ -79,9 +79,9 @@ def _elementwise(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], specs
         return None
     if dtype is torch.Tensor:
         return None
-    made = torch.empty(shape, dtype=dtype, device=_META)
+    plain = torch.empty(shape, dtype=dtype, device=_META)
     result: torch.Tensor = layouts.elementwise(
-        made, func, _to_meta(args), {name: _to_meta(v) for name, v in kwargs.items()}
+        plain, func, _to_meta(args), {name: _to_meta(v) for name, v in kwargs.items()}
     )
     return result
 
@@ -117,10 +117,10 @@ def _dtype_on_one(func: Any, args: tuple[Any, ...], names: tuple[str, ...], valu
         return _CPU if isinstance(value, torch.device) else value
 
     try:
-        made = func(*map(one, args), **dict(zip(names, map(one, values))))
+        one_result = func(*map(one, args), **dict(zip(names, map(one, values))))
     except Exception:  # the meta kernel raises what eager does, or knows a dtype that the CPU has no kernel for
         return torch.Tensor
-    return made.dtype if isinstance(made, torch.Tensor) and made.numel() == 1 else torch.Tensor
+    return one_result.dtype if isinstance(one_result, torch.Tensor) and one_result.numel() == 1 else torch.Tensor
 
 
 def _make(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], specs: list[Spec], device: torch.device) -> Any:
@@ -128,13 +128,13 @@ def _make(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], specs: list[
     on_cpu = device.type == "cpu"
     if on_cpu and _needs_probe(func, args, specs):
         return _probe(func, args, kwargs, None)
-    made = _run_on_meta(func, args, kwargs, not specs)
+    result = _run_on_meta(func, args, kwargs, not specs)
     if layouts.is_elementwise(func) and specs:
-        return layouts.elementwise(made, func, _to_meta(args), {name: _to_meta(v) for name, v in kwargs.items()})
+        return layouts.elementwise(result, func, _to_meta(args), {name: _to_meta(v) for name, v in kwargs.items()})
     fix = (layouts.RULES if on_cpu else layouts.DEVICE_RULES).get(func)
     if fix is not None:
-        return fix(made, *_to_meta(args), **{name: _to_meta(value) for name, value in kwargs.items()})
-    return made
+        return fix(result, *_to_meta(args), **{name: _to_meta(value) for name, value in kwargs.items()})
+    return result
 
 
 def _needs_probe(func: Any, args: tuple[Any, ...], specs: list[Spec]) -> bool:
@@ -153,23 +153,23 @@ def _depends_on_data(func: Any, specs: list[Spec]) -> bool:
     return compat.has_tag(func, "dynamic_output_shape") or compat.has_tag(func, "data_dependent_output")
 
 
-def _wrap(table: SpecTable, made: Any, device: torch.device) -> Any:
-    if isinstance(made, torch.Tensor):
-        _check_layout(made)
-        return table.of_meta(made, device)
-    if isinstance(made, (tuple, list)) and any(isinstance(item, torch.Tensor) for item in made):
-        for item in made:
+def _wrap(table: SpecTable, result: Any, device: torch.device) -> Any:
+    if isinstance(result, torch.Tensor):
+        _check_layout(result)
+        return table.of_meta(result, device)
+    if isinstance(result, (tuple, list)) and any(isinstance(item, torch.Tensor) for item in result):
+        for item in result:
             _check_layout(item)
-        items = tuple(table.of_meta(i, device) if isinstance(i, torch.Tensor) else i for i in made)
-        return Many(list if isinstance(made, list) else tuple, items, device)
-    if isinstance(made, list) and not made:
+        items = tuple(table.of_meta(i, device) if isinstance(i, torch.Tensor) else i for i in result)
+        return Many(list if isinstance(result, list) else tuple, items, device)
+    if isinstance(result, list) and not result:
         return Many(list, (), device)
-    return made
+    return result
 
 
-def _check_layout(made: Any) -> None:
-    if isinstance(made, torch.Tensor) and made.layout is not torch.strided:
-        raise AutogradError(f"a tensor of layout {made.layout}", remedy="the graph that makes it runs eagerly")
+def _check_layout(result: Any) -> None:
+    if isinstance(result, torch.Tensor) and result.layout is not torch.strided:
+        raise AutogradError(f"a tensor of layout {result.layout}", remedy="the graph that makes it runs eagerly")
 
 
 def _run_on_meta(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], factory: bool) -> Any:
@@ -201,13 +201,13 @@ def _takes_device(func: Any) -> bool:
 
 
 def _specs_in(tree: Any) -> list[Spec]:
-    found: list[Spec] = []
+    specs: list[Spec] = []
     for item in tree:
         if item.__class__ is Spec:
-            found.append(item)
+            specs.append(item)
         elif isinstance(item, (tuple, list)):
-            found += _specs_in(item)
-    return found
+            specs += _specs_in(item)
+    return specs
 
 
 def _to_meta(tree: Any) -> Any:

@@ -16,35 +16,35 @@ def broadcast_shape(shapes: Sequence[Sequence[int]]) -> tuple[int, ...] | None:
     first = shapes[0]
     if all(shape == first for shape in shapes):
         return tuple(first)
-    made = [1] * max(map(len, shapes))
+    common = [1] * max(map(len, shapes))
     for shape in shapes:
-        lead = len(made) - len(shape)
+        lead = len(common) - len(shape)
         for dim, size in enumerate(shape, lead):
             if size != 1:
-                if made[dim] not in (1, size):
+                if common[dim] not in (1, size):
                     return None
-                made[dim] = size
-    return tuple(made)
+                common[dim] = size
+    return tuple(common)
 
 
 def contiguous_strides(size: Sequence[int]) -> Ints:
     """Row-major strides, as torch gives them to a new tensor."""
-    made: list[int] = []
+    strides: list[int] = []
     step = 1
     for extent in reversed(size):
-        made.append(step)
+        strides.append(step)
         step *= max(extent, 1)
-    return tuple(reversed(made))
+    return tuple(reversed(strides))
 
 
 def channels_last_strides(size: Sequence[int]) -> Ints:
     """Strides of a new tensor of sizes (N, C, *spatial) whose channels lie innermost."""
-    made = [0] * len(size)
+    strides = [0] * len(size)
     step = 1
     for dim in _channels_last_order(len(size)):
-        made[dim] = step
+        strides[dim] = step
         step *= max(size[dim], 1)
-    return tuple(made)
+    return tuple(strides)
 
 
 def _channels_last_order(rank: int) -> Ints:
@@ -121,12 +121,12 @@ def preserved_strides(size: Ints, stride: Ints) -> Ints:
     """Strides of a copy in memory format "preserve": its own when dense, else of a dense tensor in the same order."""
     if is_dense(size, stride):
         return stride
-    made = [0] * len(size)
+    strides = [0] * len(size)
     step = 1
     for dim in _iteration_order(size, (stride,)):
-        made[dim] = step
+        strides[dim] = step
         step *= max(size[dim], 1)
-    return tuple(made)
+    return tuple(strides)
 
 
 def overlaps(size: tuple[int, ...], stride: tuple[int, ...]) -> bool:
@@ -165,12 +165,12 @@ def iterator_strides(size: Ints, operands: Sequence[tuple[Ints, Ints] | None]) -
     order = _iteration_order(size, [_broadcast_strides(own, stride, size) for own, stride in tensors])
     if order == list(range(len(size) - 1, -1, -1)):
         return contiguous_strides(size)
-    made = [0] * len(size)
+    strides = [0] * len(size)
     step = 1
     for dim in order:
-        made[dim] = step
+        strides[dim] = step
         step *= size[dim]  # in this order ATen counts a size of 0 as such
-    return tuple(made)
+    return tuple(strides)
 
 
 def _broadcast_strides(own: Ints, stride: Ints, size: Ints) -> list[int]:

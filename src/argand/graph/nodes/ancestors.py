@@ -18,11 +18,11 @@ def ancestors(nodes: Iterable[fx.Node], arguments: Callable[[fx.Node], list[fx.N
     Arguments:
         arguments: which of the nodes that a node is given count.
     """
-    found: set[fx.Node] = set()
+    above: set[fx.Node] = set()
     pending = list(nodes)
     while pending:
         node = pending.pop()
-        if node not in found:
-            found.add(node)
+        if node not in above:
+            above.add(node)
             pending += arguments(node)
-    return found
+    return above

@@ -27,18 +27,18 @@ def encode(module: fx.GraphModule, row: Callable[[Any], int]) -> Encoded:
         NoText: the graph holds other modules, or tensors.
     """
     numbers = {node: number for number, node in enumerate(module.graph.nodes)}
-    made = []
+    rows = []
     for node in module.graph.nodes:
         if node.op == "get_attr" and isinstance(inner := getattr(module, str(node.target), None), fx.GraphModule):
-            made.append((node.op, node.target, encode(inner, row), ()))
+            rows.append((node.op, node.target, encode(inner, row), ()))
             continue
         if node.op not in ("placeholder", "call_function", "call_method", "output"):
             raise NoText(f"the graph holds {node.target}", remedy="it is captured by each process")
         target = row(node.target) if node.op == "call_function" else node.target
         if node.op == "placeholder" and node.args:
             raise NoText("an argument of the graph has a default", remedy="it is captured by each process")
-        made.append((node.op, target, _packed(node.args, numbers, row), _packed(node.kwargs, numbers, row)))
-    return tuple(made)
+        rows.append((node.op, target, _packed(node.args, numbers, row), _packed(node.kwargs, numbers, row)))
+    return tuple(rows)
 
 
 def _packed(value: Any, numbers: dict[fx.Node, int], row: Callable[[Any], int]) -> tuple[Any, ...]:

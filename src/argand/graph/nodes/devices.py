@@ -24,10 +24,10 @@ def devices_of(gm: fx.GraphModule, inputs: Sequence[Any]) -> set[str]:
     Arguments:
         inputs: one value per placeholder.
     """
-    return set(_found(gm, inputs))
+    return set(_named_devices(gm, inputs))
 
 
-def _found(gm: fx.GraphModule, inputs: Sequence[Any]) -> Iterator[str]:
+def _named_devices(gm: fx.GraphModule, inputs: Sequence[Any]) -> Iterator[str]:
     for value in inputs:
         if isinstance(value, torch.Tensor):
             yield value.device.type

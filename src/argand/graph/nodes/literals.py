@@ -30,9 +30,9 @@ def packed(tensor: torch.Tensor) -> Packed | None:
 
 def packed_all(tensors: Mapping[str, torch.Tensor]) -> dict[str, Packed] | None:
     """Tensors by their content; None where one cannot be told of."""
-    found = {name: packed(tensor) for name, tensor in tensors.items()}
-    known = {name: each for name, each in found.items() if each is not None}
-    return known if len(known) == len(found) else None
+    by_name = {name: packed(tensor) for name, tensor in tensors.items()}
+    known = {name: each for name, each in by_name.items() if each is not None}
+    return known if len(known) == len(by_name) else None
 
 
 def unpacked(dtype: str, sizes: Any, content: str) -> torch.Tensor:

@@ -59,10 +59,10 @@ def _line_text(frame: UserLine) -> str:
 
 def user_lines(node: fx.Node) -> tuple[UserLine, ...]:
     """The user's line that made a node, as an error carries it; empty when unknown."""
-    found = _USER_LINE.match(user_line(node))
-    if found is None:
+    place = _USER_LINE.match(user_line(node))
+    if place is None:
         return ()
-    return (UserLine(found["file"], int(found["line"]), found["function"], found["text"] or ""),)
+    return (UserLine(place["file"], int(place["line"]), place["function"], place["text"] or ""),)
 
 
 def user_stack(node: fx.Node) -> tuple[UserLine, ...]:
@@ -73,15 +73,15 @@ def user_stack(node: fx.Node) -> tuple[UserLine, ...]:
 
 def _frames(trace: str) -> tuple[UserLine, ...]:
     lines = trace.splitlines()
-    found: list[UserLine] = []
+    user_frames: list[UserLine] = []
     for number, line in enumerate(lines):
         match = _FRAME.match(line)
         if match is None:
             continue
         following = lines[number + 1].strip() if number + 1 < len(lines) else ""
         text = "" if _FRAME.match(following) else following
-        found.append(UserLine(match["file"], int(match["line"]), match["func"].rstrip(","), text))
-    return tuple(found)
+        user_frames.append(UserLine(match["file"], int(match["line"]), match["func"].rstrip(","), text))
+    return tuple(user_frames)
 
 
 def is_impure(node: fx.Node) -> bool:

@@ -36,9 +36,9 @@ def _forward(graph: fx.Graph) -> list[str]:
     start = next((number for number, line in enumerate(body) if line.startswith("def ")), -1) + 1
     seen = "nothing"
     for line in body[start:]:
-        found = _STATEMENT.fullmatch(line)
-        node = nodes.get(found[1]) if found is not None else None
-        if node is None or found is None or node.op == "placeholder":
+        statement = _STATEMENT.fullmatch(line)
+        node = nodes.get(statement[1]) if statement is not None else None
+        if node is None or statement is None or node.op == "placeholder":
             lines += [f"    {line}"] if line.strip() else []
             continue
         place = _place(node)
@@ -47,7 +47,7 @@ def _forward(graph: fx.Graph) -> list[str]:
             lines += [""] if len(lines) > 1 else []
             lines.append(f"        # {place or 'No stacktrace found for following nodes'}")
         kind = _kind(node)
-        lines.append(f'        {found[1]}: "{kind}"{found[2]}' if kind else f"    {line}")
+        lines.append(f'        {statement[1]}: "{kind}"{statement[2]}' if kind else f"    {line}")
     return [*lines, ""]
 
 

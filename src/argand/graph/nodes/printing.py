@@ -107,7 +107,7 @@ def table(graph: fx.Graph) -> str:
 def _last_uses(nodes: list[fx.Node]) -> dict[fx.Node, list[fx.Node]]:
     """For each node, the values (placeholders included) that nobody reads after it."""
     done: set[fx.Node] = set()
-    found: dict[fx.Node, list[fx.Node]] = {}
+    last_uses: dict[fx.Node, list[fx.Node]] = {}
     for node in reversed(nodes):
         if node.op == "output":
             done.update(node.all_input_nodes)
@@ -121,8 +121,8 @@ def _last_uses(nodes: list[fx.Node]) -> dict[fx.Node, list[fx.Node]]:
             ending.append(node)  # computed for its effect alone
         done.update(ending)
         if ending:
-            found[node] = ending
-    return found
+            last_uses[node] = ending
+    return last_uses
 
 
 class Writer:

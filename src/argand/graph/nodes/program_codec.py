@@ -171,8 +171,8 @@ def _unpacked(packed: tuple[Any, ...], nodes: Sequence[fx.Node]) -> Any:
 def _value(packed: tuple[Any, ...]) -> Any:
     if packed[0] == "tensor":
         (size, stride, offset), dtype = packed[1], _unpacked(packed[2], ())
-        made = torch.empty_strided(size, stride, dtype=dtype, device="meta")
-        return made if not offset else made.as_strided(size, stride, offset)
+        tensor = torch.empty_strided(size, stride, dtype=dtype, device="meta")
+        return tensor if not offset else tensor.as_strided(size, stride, offset)
     if packed[0] == "symbolic":
         shape, strides, offset, dtype = (_unpacked(part, ()) for part in packed[1:5])
         example = torch.empty_strided(*packed[5], dtype=dtype, device="meta")

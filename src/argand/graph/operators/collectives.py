@@ -37,8 +37,8 @@ def collective_ops() -> Operators:
 
 
 def _received(pending: torch.Tensor, held: list[torch.Tensor]) -> torch.Tensor:
-    made: torch.Tensor = torch.ops._c10d_functional.wait_tensor.default(pending)
-    return made
+    received: torch.Tensor = torch.ops._c10d_functional.wait_tensor.default(pending)
+    return received
 
 
 def _received_meta(pending: torch.Tensor, held: list[torch.Tensor]) -> torch.Tensor:

@@ -44,9 +44,9 @@ def custom_call(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> 
     tensors = all(isinstance(arg, torch.Tensor) for arg in given)
     tensors = tensors and len(given) == len(args) + len(kwargs) == len(schema.arguments)
     tensors = tensors and not any(one.kwarg_only for one in schema.arguments)
-    made = schema.returns and all(isinstance(one.type, torch.TensorType) for one in schema.returns)
+    only_tensors = schema.returns and all(isinstance(one.type, torch.TensorType) for one in schema.returns)
     seeded = torch.Tag.nondeterministic_seeded in target.tags
-    return (target, given) if plain and tensors and made and not seeded else None
+    return (target, given) if plain and tensors and only_tensors and not seeded else None
 
 
 def _run(name: str, tensors: Any, grads: Any, wanted: Sequence[bool]) -> list[torch.Tensor]:
@@ -55,14 +55,14 @@ def _run(name: str, tensors: Any, grads: Any, wanted: Sequence[bool]) -> list[to
     op = getattr(getattr(getattr(torch.ops, namespace), packet), overload or "default")
     values = [tensor.detach().requires_grad_(want) for tensor, want in zip(tensors, wanted)]
     with torch.enable_grad():
-        made = op(*values)
-    results = [(made, grads[0])] if isinstance(made, torch.Tensor) else list(zip(made, grads))
+        outputs = op(*values)
+    results = [(outputs, grads[0])] if isinstance(outputs, torch.Tensor) else list(zip(outputs, grads))
     taped = [(result, grad) for result, grad in results if result.requires_grad]
     leaves = [value for value in values if value.requires_grad]
-    found = torch.autograd.grad(
+    gradients = torch.autograd.grad(
         [one for one, _ in taped], leaves, [grad for _, grad in taped], allow_unused=True, materialize_grads=True
     )
-    return [_like(leaf, grad) for leaf, grad in zip(leaves, found)]
+    return [_like(leaf, grad) for leaf, grad in zip(leaves, gradients)]
 
 
 def _like(leaf: torch.Tensor, grad: torch.Tensor) -> torch.Tensor:

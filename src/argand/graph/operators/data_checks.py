@@ -76,9 +76,9 @@ def may_raise(func: Any, args: Iterable[Any], kwargs: Any = None) -> bool:
     Arguments:
         args, kwargs: as in a node of a graph; of tensors and nodes only the dtype is asked.
     """
-    found = kind(func)
-    if found != "integers":
-        return bool(found)
+    checks = kind(func)
+    if checks != "integers":
+        return bool(checks)
     given = [*args, *(kwargs or {}).values()]
     if _divides_by_number(func, given):
         return False
@@ -92,8 +92,8 @@ def _divides_by_number(func: Any, given: list[Any]) -> bool:
 
 
 def _dtype(value: Any) -> torch.dtype | None:
-    found = value.meta.get("val") if isinstance(value, fx.Node) else value
-    dtype = getattr(found, "dtype", None)
+    described = value.meta.get("val") if isinstance(value, fx.Node) else value
+    dtype = getattr(described, "dtype", None)
     return dtype if isinstance(dtype, torch.dtype) else None
 
 

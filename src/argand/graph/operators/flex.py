@@ -63,8 +63,8 @@ def only(body: Any) -> Mod:
     """A graph that returns a tuple of one, as a function of its value."""
 
     def call(*args: torch.Tensor) -> torch.Tensor:
-        (made,) = body(*args)
-        result: torch.Tensor = made
+        (score,) = body(*args)
+        result: torch.Tensor = score
         return result
 
     return call
@@ -98,14 +98,14 @@ def dense(
     blind = (scores == -torch.inf).all(-1)  # rows that see no key
     sums = torch.where(blind, -torch.inf, torch.where(blind.unsqueeze(-1), 0.0, scores).logsumexp(-1))
     weights = torch._safe_softmax(scores, -1)
-    made = _by_head(weights.to(query.dtype), value.to(query.dtype))
-    return laid_out(made, layout), sums / _LN2, scores.detach().amax(-1) / _LN2
+    out = _by_head(weights.to(query.dtype), value.to(query.dtype))
+    return laid_out(out, layout), sums / _LN2, scores.detach().amax(-1) / _LN2
 
 
 def _operand(tensor: torch.Tensor, batch: int) -> torch.Tensor:
     """A tensor for each batch, whose gradient has a layout like its own: for each batch, where all share the tensor."""
-    made = tensor if tensor.shape[0] == batch else tensor.expand(batch, -1, -1, -1)
-    made_with_layout: torch.Tensor = GradientLaidOut.apply(made, tensor.stride())
+    whole = tensor if tensor.shape[0] == batch else tensor.expand(batch, -1, -1, -1)
+    made_with_layout: torch.Tensor = GradientLaidOut.apply(whole, tensor.stride())
     return made_with_layout
 
 
@@ -114,8 +114,8 @@ def _by_head(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     batch, heads, rows, width = a.shape
     if heads == b.shape[1]:
         return a @ b
-    made = a.reshape(batch, b.shape[1], -1, width) @ b
-    return made.view(batch, heads, rows, b.shape[-1])
+    product = a.reshape(batch, b.shape[1], -1, width) @ b
+    return product.view(batch, heads, rows, b.shape[-1])
 
 
 def everywhere(mod: Mod, scores: torch.Tensor | None, positions: Tensors, reads: Tensors) -> torch.Tensor:
@@ -134,11 +134,11 @@ def everywhere(mod: Mod, scores: torch.Tensor | None, positions: Tensors, reads:
 
 def strides_like(size: Sequence[int], stride: Sequence[int]) -> tuple[int, ...]:
     """The layout of a result, dense in the order of `inwards`."""
-    made, step = [0] * len(size), 1
+    strides, step = [0] * len(size), 1
     for dim in inwards(size, stride):
-        made[dim] = step
+        strides[dim] = step
         step *= size[dim]
-    return tuple(made)
+    return tuple(strides)
 
 
 def inwards(size: Sequence[int], stride: Sequence[int]) -> list[int]:
@@ -147,20 +147,20 @@ def inwards(size: Sequence[int], stride: Sequence[int]) -> list[int]:
     Of equal strides the later dimension is further in. The last one comes first, unless only ones are before it.
     """
     last = len(size) - 1
-    found = sorted(range(len(size)), key=lambda dim: (stride[dim], -dim))
-    if any(size[dim] != 1 for dim in found[: found.index(last)]):
-        found.remove(last)
-        found.insert(0, last)
-    return found
+    order = sorted(range(len(size)), key=lambda dim: (stride[dim], -dim))
+    if any(size[dim] != 1 for dim in order[: order.index(last)]):
+        order.remove(last)
+        order.insert(0, last)
+    return order
 
 
-def laid_out(made: torch.Tensor, stride: Sequence[int]) -> torch.Tensor:
+def laid_out(result: torch.Tensor, stride: Sequence[int]) -> torch.Tensor:
     """A result in the layout of `strides_like`."""
-    if made.stride() == strides_like(made.shape, stride):
-        return made
-    order = inwards(made.shape, stride)[::-1]
-    back = [order.index(dim) for dim in range(made.dim())]
-    return made.permute(order).clone(memory_format=torch.contiguous_format).permute(back)
+    if result.stride() == strides_like(result.shape, stride):
+        return result
+    order = inwards(result.shape, stride)[::-1]
+    back = [order.index(dim) for dim in range(result.dim())]
+    return result.permute(order).clone(memory_format=torch.contiguous_format).permute(back)
 
 
 class GradientLaidOut(torch.autograd.Function):

@@ -111,12 +111,12 @@ def _uniform(seed: torch.Tensor, size: Sequence[int], *, dtype: torch.dtype) -> 
     count = 1
     for extent in size:
         count *= extent
-    made: torch.Tensor = bits(_TensorIntegers(), seed, torch.arange(count, device=seed.device))
-    return as_unit(made, dtype).reshape(list(size))
+    drawn: torch.Tensor = bits(_TensorIntegers(), seed, torch.arange(count, device=seed.device))
+    return as_unit(drawn, dtype).reshape(list(size))
 
 
-def as_unit(made: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+def as_unit(drawn: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """53 random bits as a number from 0 up to, not including, 1; float32 takes the top 24 of them."""
     if dtype is torch.float32:
-        return (made >> 29).to(torch.float32) * 2.0**-24
-    return made.to(torch.float64) * 2.0**-53
+        return (drawn >> 29).to(torch.float32) * 2.0**-24
+    return drawn.to(torch.float64) * 2.0**-53

@@ -94,15 +94,15 @@ def coefficient(expr: Expr, var: Expr) -> Expr | None:
     """
     if var not in expr.free:
         return ZERO
-    found: dict[Monomial, int] = {}
+    terms: dict[Monomial, int] = {}
     for monomial, scale in expr.poly:
         count = monomial.count(var)
         if count > 1 or any(var in atom.free for atom in monomial if atom is not var):
             return None
         if count:
             rest = tuple(atom for atom in monomial if atom is not var)
-            found[rest] = found.get(rest, 0) + scale
-    return from_poly(found)
+            terms[rest] = terms.get(rest, 0) + scale
+    return from_poly(terms)
 
 
 def substitute(expr: Expr, mapping: Mapping[Any, ExprLike]) -> Expr:
@@ -114,9 +114,9 @@ def substitute(expr: Expr, mapping: Mapping[Any, ExprLike]) -> Expr:
 
 
 def _rebuild(expr: Expr, memo: dict[Expr, Expr]) -> Expr:
-    found = memo.get(expr)
-    if found is not None:
-        return found
+    known = memo.get(expr)
+    if known is not None:
+        return known
     terms = []
     for monomial, scale in expr.poly:
         term: Expr = Const(scale)
@@ -237,15 +237,15 @@ class Simplifier:
         """An equal expression over the ranges, simpler or the same."""
         if not expr.has_divmod:
             return expr
-        found = self._memo.get(expr)
-        if found is None:
-            found = expr
+        simpler = self._memo.get(expr)
+        if simpler is None:
+            simpler = expr
             for _ in range(4):
-                before, found = found, self._once(found)
-                if found is before:
+                before, simpler = simpler, self._once(simpler)
+                if simpler is before:
                     break
-            self._memo[expr] = found
-        return found
+            self._memo[expr] = simpler
+        return simpler
 
     def _once(self, expr: Expr) -> Expr:
         terms = []
@@ -258,16 +258,16 @@ class Simplifier:
 
     def _atom(self, atom: Expr) -> Expr:
         left, right = (self.simplify(arg) for arg in atom.args)
-        made = floor_divide(left, right) if isinstance(atom, FloorDiv) else modulo(left, right)
-        if not isinstance(made, (FloorDiv, Mod)) or (made.left.has_divmod and made.args != (left, right)):
-            return made
-        division = isinstance(made, FloorDiv)
-        left, right = made.args
+        quotient = floor_divide(left, right) if isinstance(atom, FloorDiv) else modulo(left, right)
+        if not isinstance(quotient, (FloorDiv, Mod)) or (quotient.left.has_divmod and quotient.args != (left, right)):
+            return quotient
+        division = isinstance(quotient, FloorDiv)
+        left, right = quotient.args
         if self.between(left, right):
             return ZERO if division else left
         split = self._by_common_factor(left, right)
         if split is None:
-            return made
+            return quotient
         high, low, factor, rest = split
         if division:  # (g*x + y) // (g*d) = x // d for 0 <= y < g
             return floor_divide(high, rest)

@@ -97,19 +97,19 @@ class Expr:
 def _intern(cls: type[Any], key: tuple[Any, ...]) -> Any:
     """The one object for `(cls, *key)`; makes it with `cls._build` when it is new."""
     full = (cls, *key)
-    found = Expr._table.get(full)
-    if found is None:
-        found = _C.call_locked(Expr._lock, _make, full)
-    return found
+    interned = Expr._table.get(full)
+    if interned is None:
+        interned = _C.call_locked(Expr._lock, _make, full)
+    return interned
 
 
 def _make(full: tuple[Any, ...]) -> Any:
-    found = Expr._table.get(full)
-    if found is None:
-        made = object.__new__(full[0])
-        made._build(*full[1:])
-        found = Expr._table[full] = made
-    return found
+    interned = Expr._table.get(full)
+    if interned is None:
+        new = object.__new__(full[0])
+        new._build(*full[1:])
+        interned = Expr._table[full] = new
+    return interned
 
 
 class Const(Expr):
@@ -119,8 +119,8 @@ class Const(Expr):
     value: int
 
     def __new__(cls, value: int) -> Const:
-        made: Const = _intern(cls, (int(value),))
-        return made
+        interned: Const = _intern(cls, (int(value),))
+        return interned
 
     def _build(self, value: int) -> None:
         self.value = value
@@ -149,8 +149,8 @@ class Var(Expr):
     name: str
 
     def __new__(cls, name: str) -> Var:
-        made: Var = _intern(cls, (name,))
-        return made
+        interned: Var = _intern(cls, (name,))
+        return interned
 
     def _build(self, name: str) -> None:
         self.name = name
@@ -174,8 +174,8 @@ class Sym(Expr):
     minimum: int | None
 
     def __new__(cls, name: str, minimum: int | None = 1) -> Sym:
-        made: Sym = _intern(cls, (name, minimum))
-        return made
+        interned: Sym = _intern(cls, (name, minimum))
+        return interned
 
     def _build(self, name: str, minimum: int | None) -> None:
         self.name = name
@@ -195,8 +195,8 @@ class FloorDiv(Expr):
     right: Expr
 
     def __new__(cls, left: Expr, right: Expr) -> FloorDiv:
-        made: FloorDiv = _intern(cls, (left, right))
-        return made
+        interned: FloorDiv = _intern(cls, (left, right))
+        return interned
 
     def _build(self, left: Expr, right: Expr) -> None:
         self.left, self.right = left, right
@@ -219,8 +219,8 @@ class Mod(Expr):
     right: Expr
 
     def __new__(cls, left: Expr, right: Expr) -> Mod:
-        made: Mod = _intern(cls, (left, right))
-        return made
+        interned: Mod = _intern(cls, (left, right))
+        return interned
 
     def _build(self, left: Expr, right: Expr) -> None:
         self.left, self.right = left, right
@@ -323,14 +323,14 @@ def from_poly(poly: Mapping[Monomial, int]) -> Expr:
             return Const(coefficient)
         if coefficient == 1 and len(monomial) == 1:
             return monomial[0]
-        made: Expr = _intern(Mul, (tuple(items),))
-        return made
+        whole: Expr = _intern(Mul, (tuple(items),))
+        return whole
     if any(atom.has_divmod for monomial, _ in items for atom in monomial):
         joined = _recombine(dict(items))
         if joined is not None:
             return from_poly(joined)
-    made = _intern(Add, (tuple(items),))
-    return made
+    whole = _intern(Add, (tuple(items),))
+    return whole
 
 
 def _recombine(poly: dict[Monomial, int]) -> dict[Monomial, int] | None:

@@ -23,5 +23,5 @@ def size_hints(hints: Mapping[str, int]) -> Iterator[None]:
 
 def likely(name: str, default: int) -> int:
     """A likely value of a symbol."""
-    found = _hints.get({}).get(name)
-    return default if found is None else max(found, _LEAST)
+    hint = _hints.get({}).get(name)
+    return default if hint is None else max(hint, _LEAST)

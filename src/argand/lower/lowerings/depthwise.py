@@ -89,9 +89,9 @@ def convolution(
 
     taps = prod(windows.size)
     inputs = [x, factors.held] if bias is None else [x, factors.held, bias]
-    made = ctx.lazy(load, inputs, cost=4 * taps, count=5 * taps)
-    ctx.realise(made)
-    return made
+    result = ctx.lazy(load, inputs, cost=4 * taps, count=5 * taps)
+    ctx.realise(result)
+    return result
 
 
 def _window(weight: Tensor) -> list[int]:
@@ -136,7 +136,7 @@ def _sum(
     """The products of a window's elements and their factors, added up row by row."""
     total: Value = ops.constant(0.0, math)
     for taps in itertools.product(*map(enumerate, places)):
-        inside = reduce(lambda found, one: both(ops, found, one[1][1]), taps, None)
+        inside = reduce(lambda condition, one: both(ops, condition, one[1][1]), taps, None)
         place = (*index[:2], *[at for _, (at, _) in taps])
         factor = ops.to_dtype(factors.held.load(ops, factors.at(index[1], [number for number, _ in taps])), math)
         longer = partial(_longer, ops, x, place, factor, total)
@@ -164,15 +164,15 @@ class _Reached:
         """For each element of a window, the result whose window has `position` there."""
         windows = self.windows
         stride = windows.stride[axis]
-        found: list[Place] = []
+        places: list[Place] = []
         for number in range(windows.size[axis]):
             start = position + windows.padding[axis] - number * windows.dilation[axis]
             at, inside = windows.place(ops, start // stride, self.extent[axis])
             if stride > 1:
                 rest = ops.index_expr(start % stride, torch.int64)
                 inside = both(ops, inside, ops.eq(rest, ops.constant(0, torch.int64)))
-            found.append((at, inside))
-        return found
+            places.append((at, inside))
+        return places
 
 
 @lowers(aten.convolution_backward.default, else_kernel=True)
@@ -208,7 +208,7 @@ def convolution_backward(
             of_bias = reduced(ctx, grad, dims, "sum", dtype=math_dtype(x.dtype), val=val[2])
     elif any(wanted[1:]):
         rest = [False, *wanted[1:]]
-        ctx.val = tuple(made if asked else None for made, asked in zip(val, rest))
+        ctx.val = tuple(meta if asked else None for meta, asked in zip(val, rest))
         given = (grad, x, weight, bias_size, stride, padding, dilation, transposed, output_padding, groups, rest)
         _, of_weight, of_bias = ctx.extern(aten.convolution_backward.default, given, {})
         ctx.val = val
@@ -225,9 +225,9 @@ def _input_gradient(ctx: Context, grad: Tensor, x: Tensor, weight: Tensor, windo
         return ops.to_dtype(_sum(ops, grad, factors, index, places, math), x.dtype)
 
     taps = prod(windows.size)
-    made = ctx.lazy(load, [grad, factors.held], cost=4 * taps, count=5 * taps, val=val)
-    ctx.realise(made)
-    return made
+    gradient = ctx.lazy(load, [grad, factors.held], cost=4 * taps, count=5 * taps, val=val)
+    ctx.realise(gradient)
+    return gradient
 
 
 def _weight_gradient(ctx: Context, grad: Tensor, x: Tensor, weight: Tensor, windows: Windows, val: Any) -> Tensor:

@@ -198,8 +198,8 @@ def logit_backward(ctx: Context, grad: Tensor, x: Tensor, eps: Number | None = N
 
     def operation(ops: Recorder, g: Value, a: Value) -> Value:
         within = ops.logical_and(ops.ge(a, _const(ops, a, low)), ops.le(a, _const(ops, a, 1 - low)))
-        made = ops.truediv(g, ops.mul(a, ops.sub(_const(ops, a, 1), a)))
-        return ops.where(within, made, _const(ops, a, outside))
+        slope = ops.truediv(g, ops.mul(a, ops.sub(_const(ops, a, 1), a)))
+        return ops.where(within, slope, _const(ops, a, outside))
 
     return _gradient(ctx, operation, [grad, x], 9)
 
@@ -267,8 +267,8 @@ def binary_cross_entropy_backward(
 ) -> Tensor:
     def operation(ops: Recorder, g: Value, a: Value, b: Value, *weights: Value) -> Value:
         spread = ops.mul(ops.sub(_const(ops, a, 1), a), a)
-        made = ops.truediv(ops.mul(g, ops.sub(a, b)), ops.maximum(spread, _const(ops, a, 1e-12)))
-        return ops.mul(made, weights[0]) if weights else made
+        gradient = ops.truediv(ops.mul(g, ops.sub(a, b)), ops.maximum(spread, _const(ops, a, 1e-12)))
+        return ops.mul(gradient, weights[0]) if weights else gradient
 
     tensors = [grad, x, target] if weight is None else [grad, x, target, weight]
     return _loss_gradient(ctx, operation, tensors, reduction, 12)

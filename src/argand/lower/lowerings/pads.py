@@ -82,34 +82,34 @@ Sources = Callable[[Recorder, Expr, Expr, "tuple[int, int]"], list[Place]]
 def _mirrors(ops: Recorder, at: Expr, size: Expr, pads: tuple[int, int]) -> list[Place]:
     """Where an element of a dimension stands in it when it is padded: at its place, and in both mirrors."""
     before, after = pads
-    found: list[Place] = [(at + before, None)]
+    places: list[Place] = [(at + before, None)]
     value = ops.index_expr(at, torch.int64)
     last = as_int(size)
     low, high = ops.simplifier.bounds(at)
     if before and (low is None or low <= before):
         inside = ops.le(value, ops.constant(before, torch.int64))
-        found.append((before - at, both(ops, inside, ops.gt(value, ops.constant(0, torch.int64)))))
+        places.append((before - at, both(ops, inside, ops.gt(value, ops.constant(0, torch.int64)))))
     if after and (last is None or high is None or high >= last - 1 - after):
         end = ops.index_expr(size - ONE, torch.int64)
         inside = ops.ge(value, ops.sub(end, ops.constant(after, torch.int64)))
-        found.append((before + 2 * (size - ONE) - at, both(ops, inside, ops.lt(value, end))))
-    return found
+        places.append((before + 2 * (size - ONE) - at, both(ops, inside, ops.lt(value, end))))
+    return places
 
 
 def _copies(ops: Recorder, at: Expr, size: Expr, pads: tuple[int, int]) -> list[Place]:
     """Where an element of a dimension stands in it when it is padded: the first and the last stand outside, too."""
     before, after = pads
-    found: list[Place] = [(at + before, None)]
+    places: list[Place] = [(at + before, None)]
     value = ops.index_expr(at, torch.int64)
     low, high = ops.simplifier.bounds(at)
     last = as_int(size)
     if before and (low is None or low <= 0):
         first = ops.eq(value, ops.constant(0, torch.int64))
-        found += [(Const(number), first) for number in range(before)]
+        places += [(Const(number), first) for number in range(before)]
     if after and (last is None or high is None or high >= last - 1):
         end = ops.eq(value, ops.index_expr(size - ONE, torch.int64))
-        found += [(size + (before + number), end) for number in range(after)]
-    return found
+        places += [(size + (before + number), end) for number in range(after)]
+    return places
 
 
 @dataclass(frozen=True, slots=True)

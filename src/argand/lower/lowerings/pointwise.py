@@ -293,13 +293,13 @@ def float_power(ops: Recorder, a: Value, exponent: float, storage: torch.dtype) 
 
 def _half_power(ops: Recorder, a: Value, exponent: float) -> Value:
     """By a square root and products or quotients, none of which leaves the range before the result does: 2 ulp."""
-    found = ops.sqrt(a)
+    power = ops.sqrt(a)
     if exponent < 0:
-        found = ops.reciprocal(found)
+        power = ops.reciprocal(power)
     for _ in range(int(abs(exponent))):
-        found = ops.mul(found, a) if exponent > 0 else ops.truediv(found, a)
+        power = ops.mul(power, a) if exponent > 0 else ops.truediv(power, a)
     ends = ops.constant(0.0 if exponent < 0 else math.inf, a.dtype)
-    return ops.where(ops.eq(a, ops.constant(-math.inf, a.dtype)), ends, ops.abs(found))  # of -0.0 it is no negative
+    return ops.where(ops.eq(a, ops.constant(-math.inf, a.dtype)), ends, ops.abs(power))  # of -0.0 it is no negative
 
 
 @lowers(aten.pow.Tensor_Tensor, aten.pow.Scalar)

@@ -155,12 +155,12 @@ def _first(ops: Recorder, along: Sequence[Sequence[Place]], extent: Sequence[Exp
     number: Value | None = None
     for places, size in zip(along, extent):
         known = next((n for n, (at, _) in enumerate(places) if (ops.simplifier.bounds(at)[0] or 0) >= 0), -1)
-        found = ops.index_expr(places[known][0], torch.int64)
+        first = ops.index_expr(places[known][0], torch.int64)
         for at, _ in reversed(places[:known]):
             value = ops.index_expr(at, torch.int64)
-            found = ops.where(ops.ge(value, ops.constant(0, torch.int64)), value, found)
+            first = ops.where(ops.ge(value, ops.constant(0, torch.int64)), value, first)
         wide = ops.index_expr(size, torch.int64)
-        number = found if number is None else ops.add(ops.mul(number, wide), found)
+        number = first if number is None else ops.add(ops.mul(number, wide), first)
     assert number is not None
     return number
 
@@ -327,15 +327,15 @@ def _part(ops: Recorder, grad: Tensor, place: Index, inside: Value | None, avera
 def _windows_at(ops: Recorder, windows: Windows, axis: int, at: Expr, count: Expr) -> list[Place]:
     """The windows that hold position `at` of a dimension, of `count` that there are."""
     size, step, shifted = windows.size[axis], windows.stride[axis], at + windows.padding[axis]
-    last, found = shifted // step, []
+    last, holding = shifted // step, []
     for number in range(-(-size // step)):
         window = last - number
         place, inside = Windows.place(ops, window, count)
         if (number + 1) * step > size:  # it may end before the position
             reach = ops.index_expr(window * step + size, torch.int64)
             inside = both(ops, inside, ops.gt(reach, ops.index_expr(shifted, torch.int64)))
-        found.append((place, inside))
-    return found
+        holding.append((place, inside))
+    return holding
 
 
 for _name in ("avg_pool2d", "avg_pool3d"):
@@ -367,9 +367,9 @@ def _adaptive_places(ops: Recorder, out: Expr, size: Expr, count: Expr, longest:
 
 def _adaptive_extents(ctx: Context, inner: Index, outer: Index) -> list[tuple[int, int]]:
     """Sizes before and after pooling, which are known."""
-    found = [(as_int(a), as_int(b)) for a, b in zip(inner, outer)]
-    refuse(any(a is None or b is None or a == 0 or b == 0 for a, b in found), "adaptive pooling of unknown sizes")
-    return [(a or 0, b or 0) for a, b in found]
+    extents = [(as_int(a), as_int(b)) for a, b in zip(inner, outer)]
+    refuse(any(a is None or b is None or a == 0 or b == 0 for a, b in extents), "adaptive pooling of unknown sizes")
+    return [(a or 0, b or 0) for a, b in extents]
 
 
 def _adaptive_avg_pool(ctx: Context, x: Tensor, size: Any) -> Tensor:
@@ -406,14 +406,14 @@ def _adaptive_avg_pool_backward(ctx: Context, grad: Tensor, x: Tensor) -> Tensor
     ctx.realise(grad)
 
     def windows(ops: Recorder, at: Expr, size: Expr, count: Expr, number: int) -> list[Place]:
-        found: list[Place] = []
+        places: list[Place] = []
         for step in range(number):
             window, inside = Windows.place(ops, (at * count) // size + step, count)
             if step:
                 begins = ops.le(_windows_of(ops, window, size, count)[0], ops.index_expr(at, torch.int64))
                 inside = both(ops, inside, begins)
-            found.append((window, inside))
-        return found
+            places.append((window, inside))
+        return places
 
     def load(ops: Recorder, index: Index) -> Value:
         given = list(zip(index[-rank:], inner, outer, most))

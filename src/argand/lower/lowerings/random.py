@@ -53,10 +53,10 @@ def uniform(ctx: Context, seed: Tensor, size: Sequence[Any], *, dtype: torch.dty
 
     def load(ops: Recorder, index: Index) -> Value:
         position = sum_of([i * step for i, step in zip(index, steps)]) if index else ctx.expr(0)
-        made = bits(_LoopIntegers(ops), seed.load(ops, ()), ops.index_expr(position, torch.int64))
+        drawn = bits(_LoopIntegers(ops), seed.load(ops, ()), ops.index_expr(position, torch.int64))
         if dtype is torch.float32:
-            top = ops.rshift(made, ops.constant(29, torch.int64))
+            top = ops.rshift(drawn, ops.constant(29, torch.int64))
             return ops.mul(ops.to_dtype(top, torch.float32), ops.constant(2.0**-24, torch.float32))
-        return ops.mul(ops.to_dtype(made, torch.float64), ops.constant(2.0**-53, torch.float64))
+        return ops.mul(ops.to_dtype(drawn, torch.float64), ops.constant(2.0**-53, torch.float64))
 
     return ctx.lazy(load, [seed], cost=COST, count=16)

@@ -129,9 +129,9 @@ def _with_position(kind: str) -> Rule:
         refuse(x.dtype is torch.bool, f"{kind} with positions of bools")
         dims = all_or(dim, x.ndim)
         values, positions = ctx.val
-        found = extremum(ctx, x, dims, kind, values)
+        extreme = extremum(ctx, x, dims, kind, values)
         where = reduced(ctx, x, dims, f"arg{kind}", dtype=math_dtype(x.dtype), val=positions)
-        return found, where
+        return extreme, where
 
     return rule
 

@@ -148,7 +148,7 @@ def _axes(
     math = torch.float64 if dtype is torch.float64 else torch.float32
     corners = bool(options[0]) if mode.has_corners and options else False
     scales = options[1:] if mode.has_corners else options
-    found = []
+    axes = []
     for number, (before, after) in enumerate(zip(inner, outer)):
         size, count = as_int(before), as_int(after)
         if size is None or count is None or size == 0 or count == 0:
@@ -161,8 +161,8 @@ def _axes(
             scale = _rounded(1.0 / given if given is not None and given > 0 else size / count, math)
         axis = Axis(size, count, corners, scale, math)
         refuse(bool(mode.nearest) and not _agrees(axis, mode.nearest), "neighbours that eager's kernels disagree on")
-        found.append(axis)
-    return found
+        axes.append(axis)
+    return axes
 
 
 def _agrees(axis: Axis, kind: int) -> bool:

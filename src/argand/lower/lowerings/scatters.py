@@ -304,10 +304,10 @@ def index_put(
 
     def entry(ops: Recorder, at: Index) -> tuple[Index, Value]:
         inner = at[front : front + len(shape)]
-        found: list[Expr] = [*at[:front], *[ZERO] * len(dims), *at[front + len(shape) :]]
+        target: list[Expr] = [*at[:front], *[ZERO] * len(dims), *at[front + len(shape) :]]
         for (dim, each), place in zip(given, places):
-            found[dim] = position_of(ops, each, place(inner), x.size[dim], True)
-        return tuple(found), values.load(ops, source(at))
+            target[dim] = position_of(ops, each, place(inner), x.size[dim], True)
+        return tuple(target), values.load(ops, source(at))
 
     if not accumulate:
         return written(ctx, x, size, entry)

@@ -338,8 +338,8 @@ def as_strided(ctx: Context, x: Tensor, size: Any, stride: Any, offset: Any = No
         )
     # relative to the tensor's own place in its storage, which ours mirrors
     move = ctx.expr(source.storage_offset() if offset is None else offset) - ctx.expr(source.storage_offset())
-    made = TensorRef(ref.buffer, ctx.sizes(size), ctx.sizes(stride), ref.offset + move, ref.dtype)
-    return ctx.from_ref(made, x.dtype, x.device)
+    moved = TensorRef(ref.buffer, ctx.sizes(size), ctx.sizes(stride), ref.offset + move, ref.dtype)
+    return ctx.from_ref(moved, x.dtype, x.device)
 
 
 @lowers(aten.view.dtype, view=True)

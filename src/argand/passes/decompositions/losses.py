@@ -82,10 +82,10 @@ def _nll_loss(b: Builder, x: fx.Node, target: fx.Node, weight: Any, reduction: i
         total = b(
             aten.sum.default, b(aten._to_copy.default, b(aten.logical_not.default, ignored), dtype=val(wide).dtype)
         )
-    made = b(aten.sum.default, loss)
+    loss_sum = b(aten.sum.default, loss)
     if reduction == MEAN:
-        made = b(aten.div.Tensor, made, total)
-    return cast(b, made, dtype), cast(b, total, dtype)
+        loss_sum = b(aten.div.Tensor, loss_sum, total)
+    return cast(b, loss_sum, dtype), cast(b, total, dtype)
 
 
 @decomposes(aten.glu.default)
@@ -96,8 +96,8 @@ def _glu(b: Builder, x: fx.Node, dim: int = -1) -> Any:
     half = val(x).shape[dim] // 2
     first = b(aten.slice.Tensor, x, dim, 0, half)
     second = b(aten.slice.Tensor, x, dim, half, 2 * half)
-    made = b(aten.mul.Tensor, widen(b, first), b(aten.sigmoid.default, widen(b, second)))
-    return cast(b, made, val(x).dtype)
+    gated = b(aten.mul.Tensor, widen(b, first), b(aten.sigmoid.default, widen(b, second)))
+    return cast(b, gated, val(x).dtype)
 
 
 @decomposes(aten.log_sigmoid_forward.default)
@@ -108,8 +108,8 @@ def _log_sigmoid(b: Builder, x: fx.Node) -> Any:
     wide = widen(b, x)
     e = b(aten.exp.default, b(aten.neg.default, b(aten.abs.default, wide)))
     low = b(aten.minimum.default, wide, full(b, [], 0, wide))
-    made = b(aten.sub.Tensor, low, b(aten.log1p.default, e))
-    return cast(b, made, val(x).dtype), cast(b, e, val(x).dtype)
+    logs = b(aten.sub.Tensor, low, b(aten.log1p.default, e))
+    return cast(b, logs, val(x).dtype), cast(b, e, val(x).dtype)
 
 
 @decomposes(aten._prelu_kernel.default)

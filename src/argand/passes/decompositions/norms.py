@@ -21,8 +21,8 @@ def _softmax(b: Builder, x: fx.Node, dim: int, half_to_float: bool) -> Any:
     wide = widen(b, x)
     top = b(aten.amax.default, wide, [dim], True)
     e = b(aten.exp.default, b(aten.sub.Tensor, wide, top))
-    made = b(aten.div.Tensor, e, b(aten.sum.dim_IntList, e, [dim], True))
-    return made if half_to_float else cast(b, made, val(x).dtype)
+    quotient = b(aten.div.Tensor, e, b(aten.sum.dim_IntList, e, [dim], True))
+    return quotient if half_to_float else cast(b, quotient, val(x).dtype)
 
 
 @decomposes(aten._log_softmax.default)
@@ -33,8 +33,8 @@ def _log_softmax(b: Builder, x: fx.Node, dim: int, half_to_float: bool) -> Any:
     wide = widen(b, x)
     shifted = b(aten.sub.Tensor, wide, b(aten.amax.default, wide, [dim], True))
     total = b(aten.sum.dim_IntList, b(aten.exp.default, shifted), [dim], True)
-    made = b(aten.sub.Tensor, shifted, b(aten.log.default, total))
-    return made if half_to_float else cast(b, made, val(x).dtype)
+    logs = b(aten.sub.Tensor, shifted, b(aten.log.default, total))
+    return logs if half_to_float else cast(b, logs, val(x).dtype)
 
 
 @decomposes(aten.logsumexp.default)
@@ -47,10 +47,10 @@ def _logsumexp(b: Builder, x: fx.Node, dim: list[int], keepdim: bool = False) ->
     infinite = b(aten.eq.Scalar, b(aten.abs.default, top), float("inf"))
     top = b(aten.masked_fill.Scalar, top, infinite, 0)
     total = b(aten.sum.dim_IntList, b(aten.exp.default, b(aten.sub.Tensor, wide, top)), dim, True)
-    made = b(aten.add.Tensor, b(aten.log.default, total), top)
+    out = b(aten.add.Tensor, b(aten.log.default, total), top)
     if not keepdim:
-        made = b(aten.squeeze.dims, made, sorted(d % max(val(x).dim(), 1) for d in dim)) if val(x).dim() else made
-    return cast(b, made, val(x).dtype)
+        out = b(aten.squeeze.dims, out, sorted(d % max(val(x).dim(), 1) for d in dim)) if val(x).dim() else out
+    return cast(b, out, val(x).dtype)
 
 
 @decomposes(aten.native_layer_norm.default)
@@ -62,18 +62,18 @@ def _layer_norm(b: Builder, x: fx.Node, shape: list[int], weight: Any, bias: Any
     wide = widen(b, x)
     var, mean = b(aten.var_mean.correction, wide, dims, correction=0, keepdim=True)
     scale = b(aten.rsqrt.default, b(aten.add.Tensor, var, eps))
-    made = b(aten.mul.Tensor, b(aten.sub.Tensor, wide, mean), scale)
-    made = _affine(b, made, weight, bias)
-    return cast(b, made, val(x).dtype), mean, scale
+    normed = b(aten.mul.Tensor, b(aten.sub.Tensor, wide, mean), scale)
+    normed = _affine(b, normed, weight, bias)
+    return cast(b, normed, val(x).dtype), mean, scale
 
 
-def _affine(b: Builder, made: fx.Node, weight: Any, bias: Any, size: list[int] | None = None) -> fx.Node:
-    """made * weight + bias, both widened and viewed as `size`"""
+def _affine(b: Builder, normed: fx.Node, weight: Any, bias: Any, size: list[int] | None = None) -> fx.Node:
+    """normed * weight + bias, both widened and viewed as `size`"""
     for op, operand in ((aten.mul.Tensor, weight), (aten.add.Tensor, bias)):
         if operand is not None:
             operand = widen(b, operand)
-            made = b(op, made, b(aten.view.default, operand, size) if size is not None else operand)
-    return made
+            normed = b(op, normed, b(aten.view.default, operand, size) if size is not None else operand)
+    return normed
 
 
 @decomposes(aten._fused_rms_norm.default)
@@ -86,8 +86,8 @@ def _rms_norm(b: Builder, x: fx.Node, shape: list[int], weight: Any, eps: float 
     epsilon = torch.finfo(val(wide).dtype).eps if eps is None else eps
     square = b(aten.mean.dim, b(aten.mul.Tensor, wide, wide), dims, True)
     scale = b(aten.rsqrt.default, b(aten.add.Tensor, square, epsilon))
-    made = _affine(b, b(aten.mul.Tensor, wide, scale), weight, None)
-    return cast(b, made, val(x).dtype), scale
+    normed = _affine(b, b(aten.mul.Tensor, wide, scale), weight, None)
+    return cast(b, normed, val(x).dtype), scale
 
 
 @decomposes(aten.native_group_norm.default)
@@ -104,12 +104,12 @@ def _group_norm(
     dims = list(range(2, 3 + len(rest)))
     var, mean = b(aten.var_mean.correction, parts, dims, correction=0, keepdim=True)
     scale = b(aten.rsqrt.default, b(aten.add.Tensor, var, eps))
-    made = b(aten.mul.Tensor, b(aten.sub.Tensor, parts, mean), scale)
-    made = _affine(b, made, weight, bias, [1, groups, c // groups, *([1] * len(rest))])
+    normed = b(aten.mul.Tensor, b(aten.sub.Tensor, parts, mean), scale)
+    normed = _affine(b, normed, weight, bias, [1, groups, c // groups, *([1] * len(rest))])
     flat = [n, groups]
-    made = b(aten.view.default, made, size)
+    normed = b(aten.view.default, normed, size)
     return (
-        cast(b, made, val(x).dtype),
+        cast(b, normed, val(x).dtype),
         b(aten.view.default, mean, flat),
         b(aten.view.default, scale, flat),
     )
@@ -140,15 +140,15 @@ def _group_norm_backward(
     mean, scale = (b(aten.view.default, widen(b, each), group) for each in (mean, scale))
     hat = b(aten.mul.Tensor, b(aten.sub.Tensor, b(aten.view.default, widen(b, x), parts), mean), scale)
     channels = [0, *range(3, 3 + len(rest))]
-    made: list[Any] = [None, None, None]
+    gradients: list[Any] = [None, None, None]
     if wanted[0]:
         slope = wide if weight is None else _affine(b, wide, weight, None, [1, *parts[1:3], *([1] * len(rest))])
         flat = b(aten.mean.dim, slope, dims, True)
         tilt = b(aten.mul.Tensor, hat, b(aten.mean.dim, b(aten.mul.Tensor, slope, hat), dims, True))
         moved = b(aten.mul.Tensor, b(aten.sub.Tensor, b(aten.sub.Tensor, slope, flat), tilt), scale)
-        made[0] = cast(b, b(aten.view.default, moved, size), val(x).dtype)
+        gradients[0] = cast(b, b(aten.view.default, moved, size), val(x).dtype)
     for position, summed in ((1, b(aten.mul.Tensor, wide, hat)), (2, wide)):
         if wanted[position]:
             total = b(aten.view.default, b(aten.sum.dim_IntList, summed, channels), [c])
-            made[position] = cast(b, total, val(x).dtype)
-    return tuple(made)
+            gradients[position] = cast(b, total, val(x).dtype)
+    return tuple(gradients)

@@ -42,16 +42,16 @@ def _vector_norm(
     wide = widen(b, x)
     dims = list(range(val(x).dim())) if dim is None else dim
     if ord == 2:
-        made = b(aten.sqrt.default, b(aten.sum.dim_IntList, b(aten.mul.Tensor, wide, wide), dims, keepdim))
+        norm = b(aten.sqrt.default, b(aten.sum.dim_IntList, b(aten.mul.Tensor, wide, wide), dims, keepdim))
     elif ord == 1:
-        made = b(aten.sum.dim_IntList, b(aten.abs.default, wide), dims, keepdim)
+        norm = b(aten.sum.dim_IntList, b(aten.abs.default, wide), dims, keepdim)
     elif ord == float("inf"):
-        made = b(aten.amax.default, b(aten.abs.default, wide), dims, keepdim)
+        norm = b(aten.amax.default, b(aten.abs.default, wide), dims, keepdim)
     elif ord == float("-inf"):
-        made = b(aten.amin.default, b(aten.abs.default, wide), dims, keepdim)
+        norm = b(aten.amin.default, b(aten.abs.default, wide), dims, keepdim)
     else:
         return NotImplemented
-    return cast(b, made, val(x).dtype)
+    return cast(b, norm, val(x).dtype)
 
 
 @decomposes(aten.addr.default)

@@ -71,10 +71,10 @@ def _factory(value: int) -> Any:
 def _like(value: int | None) -> Any:
     def rule(b: Builder, x: fx.Node, *given: Any, **options: Any) -> Any:
         number = given[0] if value is None else value
-        made = _options(x, options)
-        if made is None:
+        known = _options(x, options)
+        if known is None:
             return NotImplemented
-        return b(aten.full.default, list(val(x).shape), number, **made)
+        return b(aten.full.default, list(val(x).shape), number, **known)
 
     return rule
 
@@ -82,8 +82,8 @@ def _like(value: int | None) -> Any:
 def _new(value: int | None) -> Any:
     def rule(b: Builder, x: fx.Node, size: list[int], *given: Any, **options: Any) -> Any:
         number = given[0] if value is None else value
-        made = _options(x, options)
-        return NotImplemented if made is None else b(aten.full.default, size, number, **made)
+        known = _options(x, options)
+        return NotImplemented if known is None else b(aten.full.default, size, number, **known)
 
     return rule
 
@@ -149,5 +149,5 @@ def _no_dropout(b: Builder, x: fx.Node, p: float, train: bool | None = None) -> 
 def _index_select(b: Builder, x: fx.Node, dim: int, index: fx.Node) -> Any:
     if val(x).dim() == 0 or val(index).dim() != 1:
         return NotImplemented
-    made = b(aten.index.Tensor, x, [None] * (dim % val(x).dim()) + [index])
-    return with_strides(b, made, val(made).stride())
+    picked = b(aten.index.Tensor, x, [None] * (dim % val(x).dim()) + [index])
+    return with_strides(b, picked, val(picked).stride())

@@ -45,19 +45,19 @@ def _fold(builder: Builder, norm: fx.Node, constant: Set[fx.Node]) -> bool:
         return False
     x, weight, bias, *rest = source.args
     parameters = [norm.args[place] for place in places]
-    if rest[3] or any(found is not None and found not in constant for found in (weight, bias, *parameters)):
+    if rest[3] or any(each is not None and each not in constant for each in (weight, bias, *parameters)):
         return False  # transposed: its weight has the channels elsewhere
     if parameters[2] is None or parameters[3] is None or picked[0].meta["val"].dtype != source.meta["val"].dtype:
         return False
-    if any(found.meta["val"].dtype is not torch.float32 for found in (weight, bias, *parameters) if found is not None):
+    if any(each.meta["val"].dtype is not torch.float32 for each in (weight, bias, *parameters) if each is not None):
         return False
     with builder.at(norm):
         scaled, shift = _scaled(builder, weight, bias, parameters, norm.args[eps])
-        made = builder(source.target, x, scaled, shift, *rest)
-    if made.meta["val"].stride() != picked[0].meta["val"].stride():
-        builder.graph.erase_node(made)
+        folded = builder(source.target, x, scaled, shift, *rest)
+    if folded.meta["val"].stride() != picked[0].meta["val"].stride():
+        builder.graph.erase_node(folded)
         return False
-    picked[0].replace_all_uses_with(made)
+    picked[0].replace_all_uses_with(folded)
     for gone in (picked[0], norm, source):
         builder.graph.erase_node(gone)
     return True
@@ -77,5 +77,5 @@ def _scaled(b: Builder, weight: fx.Node, bias: Any, parameters: list[Any], eps: 
 
 
 def _cast(b: Builder, node: fx.Node, dtype: torch.dtype) -> fx.Node:
-    made: fx.Node = b(aten._to_copy.default, node, dtype=dtype)
-    return made
+    converted: fx.Node = b(aten._to_copy.default, node, dtype=dtype)
+    return converted

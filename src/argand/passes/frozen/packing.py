@@ -39,16 +39,16 @@ def pack(program: AtenProgram, constant: set[fx.Node], wanted: Wanted) -> int:
         wanted: says of a convolution or a product that could be oneDNN's whether it is to be.
     """
     builder = Builder(program.graph, program.specs or SpecTable(), made_by="pack")
-    made = []
+    packed_nodes = []
     for node in list(program.graph.nodes):
         if node.target is aten.convolution.default and _packs(node, constant) and wanted(node):
-            made.append(_convolution(builder, node, constant))
+            packed_nodes.append(_convolution(builder, node, constant))
         elif node.target in (aten.mm.default, aten.addmm.default) and _is_linear(node, constant) and wanted(node):
-            made.append(_linear(builder, node, constant))
-    for node in made:
+            packed_nodes.append(_linear(builder, node, constant))
+    for node in packed_nodes:
         if node.target is packed_ops().packed_linear or not _with_addition(builder, node):
             _with_activation(builder, node)
-    return len(made)
+    return len(packed_nodes)
 
 
 def _packs(node: fx.Node, constant: set[fx.Node]) -> bool:
@@ -78,12 +78,12 @@ def _convolution(builder: Builder, node: fx.Node, constant: set[fx.Node]) -> fx.
     ops = packed_ops()
     with builder.at(node):
         packed = builder(ops.pack_convolution, weight, *window, list(x.meta["val"].shape))
-        made: fx.Node = builder(ops.packed_convolution, x, packed, bias, *window, "none", [], "")
-    made.meta["val"] = node.meta["val"]  # strides of one point are as they were
+        packed_call: fx.Node = builder(ops.packed_convolution, x, packed, bias, *window, "none", [], "")
+    packed_call.meta["val"] = node.meta["val"]  # strides of one point are as they were
     constant.add(packed)
-    node.replace_all_uses_with(made)
+    node.replace_all_uses_with(packed_call)
     builder.graph.erase_node(node)
-    return made
+    return packed_call
 
 
 def _is_linear(node: fx.Node, constant: set[fx.Node]) -> bool:
@@ -103,11 +103,11 @@ def _linear(builder: Builder, node: fx.Node, constant: set[fx.Node]) -> fx.Node:
         turned = builder(aten.permute.default, weight, [1, 0])
         rows = builder(aten.clone.default, turned, memory_format=torch.contiguous_format)
         packed = builder(ops.pack_linear, rows, x.meta["val"].shape[0])
-        made: fx.Node = builder(ops.packed_linear, x, packed, bias[0] if bias else None, "none", [], "")
+        packed_call: fx.Node = builder(ops.packed_linear, x, packed, bias[0] if bias else None, "none", [], "")
     constant.update((turned, rows, packed))
-    node.replace_all_uses_with(made)
+    node.replace_all_uses_with(packed_call)
     builder.graph.erase_node(node)
-    return made
+    return packed_call
 
 
 # ---------------------------------------------------------------------- what follows
@@ -121,9 +121,9 @@ def _with_addition(builder: Builder, node: fx.Node) -> bool:
         return False
     x, weight, bias, *window = node.args[:7]
     with builder.at(user):
-        made = builder(packed_ops().packed_convolution_and, x, other, weight, bias, *window, "add", 1.0, None, [], "")
-    made.meta["val"] = user.meta["val"]
-    _replace(builder, (user, node), made)
+        joined = builder(packed_ops().packed_convolution_and, x, other, weight, bias, *window, "add", 1.0, None, [], "")
+    joined.meta["val"] = user.meta["val"]
+    _replace(builder, (user, node), joined)
     return True
 
 
@@ -171,7 +171,7 @@ def _alike(one: fx.Node, other: fx.Node) -> bool:
     return vals[0].shape == vals[1].shape and vals[0].stride() == vals[1].stride() and vals[0].dtype is vals[1].dtype
 
 
-def _replace(builder: Builder, gone: tuple[fx.Node, ...], made: fx.Node) -> None:
-    gone[0].replace_all_uses_with(made)
+def _replace(builder: Builder, gone: tuple[fx.Node, ...], joined: fx.Node) -> None:
+    gone[0].replace_all_uses_with(joined)
     for node in gone:
         builder.graph.erase_node(node)

@@ -24,13 +24,13 @@ def constant_nodes(program: AtenProgram, inputs: Iterable[int]) -> set[fx.Node]:
         inputs: positions of those.
     """
     placeholders = program.placeholders
-    found = {placeholders[position] for position in inputs}
+    constant = {placeholders[position] for position in inputs}
     for node in program.graph.nodes:
         sources = node.all_input_nodes
-        follows = node.op == "call_function" and sources and found.issuperset(sources) and not is_impure(node)
+        follows = node.op == "call_function" and sources and constant.issuperset(sources) and not is_impure(node)
         if follows or node.op == "get_attr":
-            found.add(node)
-    return found
+            constant.add(node)
+    return constant
 
 
 def part(program: AtenProgram, constant: Set[fx.Node]) -> AtenProgram | None:
@@ -66,8 +66,8 @@ def _is_kept(node: fx.Node, constant: Set[fx.Node]) -> bool:
         return False
     if not isinstance(node.meta["val"], torch.Tensor) or not _is_read(node, constant):
         return False
-    made = node.meta["val"]
-    size = made.numel() * made.element_size()
+    val = node.meta["val"]
+    size = val.numel() * val.element_size()
     inputs = [each.meta["val"] for each in ancestors([node]) if each.op == "placeholder"]
     given = sum(val.numel() * val.element_size() for val in inputs)
     return size <= max(_GROWS * given, _SMALL)

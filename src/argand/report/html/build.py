@@ -117,9 +117,9 @@ class Builder:
     def run_for(self, path: Path, several: bool) -> RunWriter:
         """The writer for a trace file's pages."""
         label, folder = path.name, ""
-        found = _RANK.search(path.name)
-        if found:
-            label = f"rank {int(found[1])}"
+        rank = _RANK.search(path.name)
+        if rank:
+            label = f"rank {int(rank[1])}"
         if several:
             base = folder = safe_name(label.replace(" ", "_"), "trace", 60)
             taken = {writer.run.folder for writer in self.writers}
@@ -128,7 +128,7 @@ class Builder:
                     break
                 folder, label = f"{base}_{number}", f"{label.partition(' (')[0]} ({number})"
             folder += "/"
-        run = Run(label, folder, int(found[1]) if found else None)
+        run = Run(label, folder, int(rank[1]) if rank else None)
         writer = RunWriter(self, run, several)
         self.writers.append(writer)
         return writer
@@ -353,10 +353,10 @@ class RunWriter:
                     self._page(record.artifact.page, "compile.jinja", title, "overview", **own)
 
     def _provenance(self, compile: Compile) -> None:
-        made = provenance(compile, self.read)
+        panes = provenance(compile, self.read)
         names = []
         attempts = list(compile.attempts.values())
-        for number, entry in enumerate(made):
+        for number, entry in enumerate(panes):
             name = f"{attempts[-1].folder}/provenance{f'-{number + 1}' if number else ''}.html"
             names.append(name)
             title = f"Provenance {pages.anchor(compile.id)}"
@@ -379,10 +379,17 @@ class RunWriter:
         for left, right in pairs:
             again = left.id.recompile != right.id.recompile
             listed = compile.recompiles if again else compile.breaks
-            made = compare(left, right, listed, self.read, self.builder.limits.diff_lines)
+            comparison = compare(left, right, listed, self.read, self.builder.limits.diff_lines)
             name = f"{right.folder}/compare_with_{left.folder.removeprefix('-_')}.html"
-            self._page(name, "compare.jinja", f"{made.left} → {made.right}", "overview", compile=compile, made=made)
-            yield name, made
+            self._page(
+                name,
+                "compare.jinja",
+                f"{comparison.left} → {comparison.right}",
+                "overview",
+                compile=compile,
+                comparison=comparison,
+            )
+            yield name, comparison
 
     # ------------------------------------------------------------------ search
 
@@ -407,6 +414,6 @@ class RunWriter:
         self.folder.write("search-index.js", f"window.argandSearchIndex={data};\n")
 
 
-def _numbered(found: dict[Any, Distinct]) -> list[tuple[int, Distinct]]:
+def _numbered(by_key: dict[Any, Distinct]) -> list[tuple[int, Distinct]]:
     """Distinct reasons with their numbers in the order in which they came, the most frequent first."""
-    return sorted(enumerate(found.values()), key=lambda item: -item[1].count)
+    return sorted(enumerate(by_key.values()), key=lambda item: -item[1].count)

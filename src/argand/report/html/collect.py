@@ -218,13 +218,13 @@ class Collector:
     # ------------------------------------------------------------------ reasons
 
     def _count(self, kind: str, reason: Reason, artifact: Artifact, attempt: Attempt | None) -> None:
-        found: dict[tuple[str, str, int], Distinct] = getattr(self.run, kind)
-        distinct = found.get(reason.key)
+        by_key: dict[tuple[str, str, int], Distinct] = getattr(self.run, kind)
+        distinct = by_key.get(reason.key)
         if distinct is None:
-            if len(found) >= self.limits.reasons:
+            if len(by_key) >= self.limits.reasons:
                 self.run.problems[f"more than {self.limits.reasons} distinct {kind}"] += 1
                 return
-            distinct = found[reason.key] = Distinct(reason)
+            distinct = by_key[reason.key] = Distinct(reason)
         distinct.count += 1
         if reason.cause not in distinct.variants and len(distinct.variants) < 12:
             distinct.variants.append(reason.cause)

@@ -96,10 +96,10 @@ def side_by_side(left: list[str], right: list[str], limit: int, context: int = 3
                 continue
             for step in range(max(i2 - i1, j2 - j1)):
                 i, j = i1 + step, j1 + step
-                here, there = i < i2, j < j2
-                sign = "~" if here and there else "-" if here else "+"
+                here, on_right = i < i2, j < j2
+                sign = "~" if here and on_right else "-" if here else "+"
                 rows.append(
-                    Row(sign, left[i] if here else "", right[j] if there else "", here * (i + 1), there * (j + 1))
+                    Row(sign, left[i] if here else "", right[j] if on_right else "", here * (i + 1), on_right * (j + 1))
                 )
     return rows, note
 
@@ -125,14 +125,14 @@ def _text_diff(
 
 def guard_lines(text: str) -> list[str]:
     """The checks of a guard tree, without object addresses and without the places that they came from."""
-    found = []
+    checks = []
     for line in text.split("\n"):
         bare = line.lstrip("| ").removeprefix("+- ")
         if not bare or bare.startswith(("GuardManager", "RootGuardManager", "TREE_GUARD", "Guard latency")):
             continue
         bare = bare.partition("  # ")[0].rstrip()
-        found.append(_ADDRESS.sub("…", bare))
-    return found
+        checks.append(_ADDRESS.sub("…", bare))
+    return checks
 
 
 def _differing(left: dict[str, Any], right: dict[str, Any], keys: list[str]) -> list[tuple[str, Any, Any]]:

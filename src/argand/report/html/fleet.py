@@ -91,7 +91,7 @@ def grouped(files: Iterable[Path], limits: Limits) -> list[Group]:
 
 def _digest(run: Run) -> bytes:
     """Of what is compared between ranks: compiles in their order, with their graphs, guards, breaks and caches."""
-    found = hashlib.blake2b(digest_size=16)
+    digest = hashlib.blake2b(digest_size=16)
     for id, compile in run.compiles.items():
-        found.update(repr((id, sorted(facts_of(compile, run, lambda run, artifact: "").items()))).encode())
-    return found.digest()
+        digest.update(repr((id, sorted(facts_of(compile, run, lambda run, artifact: "").items()))).encode())
+    return digest.digest()

@@ -49,10 +49,10 @@ def place_in(line: str) -> UserLine | None:
     """The user's line that a comment names."""
     if "#" not in line and "<-" not in line and "//" not in line:
         return None
-    found = _TORCH_PLACE.search(line) or _ARGAND_PLACE.search(line)
-    if not found:
+    place = _TORCH_PLACE.search(line) or _ARGAND_PLACE.search(line)
+    if not place:
         return None
-    return UserLine(found["file"], int(found["line"][:9]), found["name"].strip(), (found["code"] or "").strip())
+    return UserLine(place["file"], int(place["line"][:9]), place["name"].strip(), (place["code"] or "").strip())
 
 
 def read_graph(text: str) -> list[GraphLine]:
@@ -74,9 +74,9 @@ def read_graph(text: str) -> list[GraphLine]:
             lines.append(GraphLine(line, parameters=tuple(_PARAMETER.findall(_ANNOTATION.sub("", line)))))
             user = ()
             continue
-        found = _NODE.match(line)
-        if found:
-            lines.append(GraphLine(line, found["name"], user=user))
+        node = _NODE.match(line)
+        if node:
+            lines.append(GraphLine(line, node["name"], user=user))
         else:
             lines.append(GraphLine(line))
     return lines
@@ -93,11 +93,11 @@ def normal(text: str) -> list[str]:
 
 def operations(text: str) -> list[str]:
     """What each node calls, in order."""
-    found = []
+    names = []
     for line in read_graph(text):
         if line.node:
             call = line.text.partition("=")[2].strip()
             name = re.match(r"([\w.]+)\(", call)
             if name:
-                found.append(name[1])
-    return found
+                names.append(name[1])
+    return names

@@ -150,12 +150,12 @@ class Compile:
     @property
     def metrics(self) -> dict[str, Any]:
         """The values of the last `compilation_metrics` record, or an empty dict."""
-        found: dict[str, Any] = {}
+        values: dict[str, Any] = {}
         for attempt in self.attempts.values():
             for record in attempt.metrics:
                 if record.kind == "compilation_metrics":
-                    found = record.values
-        return found
+                    values = record.values
+        return values
 
     @property
     def has_metrics(self) -> bool:
@@ -195,10 +195,10 @@ class Compile:
     @property
     def seconds(self) -> float | None:
         """How long it took, with a backward that was compiled when the first gradient was asked for."""
-        found = [_seconds(self.metrics)]
+        of_parts = [_seconds(self.metrics)]
         for attempt in self.attempts.values():
-            found += [_seconds(record.values) for record in attempt.metrics if record.kind != "compilation_metrics"]
-        known = [value for value in found if value is not None]
+            of_parts += [_seconds(record.values) for record in attempt.metrics if record.kind != "compilation_metrics"]
+        known = [value for value in of_parts if value is not None]
         return sum(known) if known else None
 
     @property
@@ -298,13 +298,13 @@ class Run:
 
     @property
     def by_status(self) -> dict[str, int]:
-        found = Counter(c.status for c in self.compiles.values())
-        return {status: found[status] for status in STATUSES if found[status]}
+        counts = Counter(c.status for c in self.compiles.values())
+        return {status: counts[status] for status in STATUSES if counts[status]}
 
     @property
     def cache(self) -> dict[str, int]:
-        found = Counter(a.mark for a in self.artifacts if a.mark)
-        return {mark: found[mark] for mark in MARKS}
+        counts = Counter(a.mark for a in self.artifacts if a.mark)
+        return {mark: counts[mark] for mark in MARKS}
 
     @property
     def seconds(self) -> float:

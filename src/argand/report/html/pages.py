@@ -111,14 +111,14 @@ def for_script(value: Any) -> Markup:
 
 def linked_lines(lines: list[Line]) -> Markup:
     """The lines of a provenance pane; a template would take several times as long, and there are many."""
-    made = []
+    lines_html = []
     for line in lines:
         if line.nodes:
             head = '<div role="option" aria-selected="false" tabindex="-1" class="p" data-n="'
-            made.append(f'{head}{" ".join(map(str, line.nodes))}">{html.escape(line.text)}</div>')
+            lines_html.append(f'{head}{" ".join(map(str, line.nodes))}">{html.escape(line.text)}</div>')
         else:
-            made.append(f'<div class="q" role="presentation">{html.escape(line.text) or " "}</div>')
-    return Markup("".join(made))
+            lines_html.append(f'<div class="q" role="presentation">{html.escape(line.text) or " "}</div>')
+    return Markup("".join(lines_html))
 
 
 def anchor(id: TraceId | None) -> str:
@@ -135,14 +135,14 @@ def short_path(path: str) -> str:
 @lru_cache(maxsize=1)
 def environment() -> jinja2.Environment:
     """The templates, with autoescape and no undefined names."""
-    made = jinja2.Environment(
+    templates = jinja2.Environment(
         loader=jinja2.FileSystemLoader(HERE / "templates"),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.filters.update(
+    templates.filters.update(
         bytes=fmt_bytes,
         seconds=fmt_seconds,
         value=fmt_value,
@@ -151,8 +151,8 @@ def environment() -> jinja2.Environment:
         short=short_path,
         linked=linked_lines,
     )
-    made.globals.update(statuses=STATUSES, marks=MARKS, policy=POLICY, explanations=EXPLANATIONS)
-    return made
+    templates.globals.update(statuses=STATUSES, marks=MARKS, policy=POLICY, explanations=EXPLANATIONS)
+    return templates
 
 
 def render(template: str, **values: Any) -> str:
@@ -169,11 +169,11 @@ def assets() -> dict[str, str]:
 
 def phase_artifacts(compiles: list[Compile]) -> dict[str, list[Artifact]]:
     """The newest artifacts by title, for the links in the description of the phases."""
-    found: dict[str, list[Artifact]] = {}
+    by_title: dict[str, list[Artifact]] = {}
     for compile in compiles[:200]:
         for artifact in compile.artifacts:
             title = "inductor_output_code" if artifact.title.startswith("inductor_output_code") else artifact.title
-            found.setdefault(title, [])
-            if len(found[title]) < 1:
-                found[title].append(artifact)
-    return found
+            by_title.setdefault(title, [])
+            if len(by_title[title]) < 1:
+                by_title[title].append(artifact)
+    return by_title

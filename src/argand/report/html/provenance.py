@@ -76,16 +76,16 @@ Tables = dict[str, dict[str, list[Any]]]  # artifact -> line -> nodes
 
 def provenance(compile: Compile, read: Read) -> list[Provenance]:
     """One entry for each graph of the compile that became code: inference, or forward and backward."""
-    made = []
+    entries = []
     for attempt in compile.attempts.values():
         groups = _groups(attempt.artifacts)
         for position, group in enumerate(groups):
-            found = _of_group(group, read)
-            if found is not None:
+            entry = _of_group(group, read)
+            if entry is not None:
                 if len(groups) > 1:
-                    found.title = f"graph {position + 1} of {len(groups)}"
-                made.append(found)
-    return made[:20]
+                    entry.title = f"graph {position + 1} of {len(groups)}"
+                entries.append(entry)
+    return entries[:20]
 
 
 def _groups(artifacts: list[Artifact]) -> list[list[Artifact]]:
@@ -196,11 +196,11 @@ def kernel_mapping(text: str) -> dict[str, list[str]]:
     try:
         told = json.loads(text)
         table = told.get("cppCodeToPost", {})
-        found: dict[str, list[str]] = {}
+        nodes_of: dict[str, list[str]] = {}
         for kernel, nodes in table.items():
             name = str(kernel).rpartition(":")[0] or str(kernel)
-            found.setdefault(name, []).extend(str(node) for node in nodes)
-        return found
+            nodes_of.setdefault(name, []).extend(str(node) for node in nodes)
+        return nodes_of
     except (ValueError, AttributeError, TypeError, RecursionError):
         return {}
 
@@ -241,14 +241,14 @@ def code_lines(text: str, index: dict[str, int], kernels: dict[str, list[str]]) 
 
 def folded(lines: list[Line]) -> list[Line]:
     """`lines` with every long run of those that stand for nothing (a prelude) as one line."""
-    made: list[Line] = []
+    short: list[Line] = []
     for linked, group in itertools.groupby(lines, lambda line: bool(line.nodes)):
         run = list(group)
         if not linked and len(run) > _LONGEST_SILENCE:
-            first, last = 3 if made else 0, len(run) - 4
+            first, last = 3 if short else 0, len(run) - 4
             run[first:last] = [Line(f"⋯ {last - first} lines", (), run[first].number)]
-        made += run
-    return made
+        short += run
+    return short
 
 
 def _comment_nodes(comment: str, index: dict[str, int]) -> tuple[int, ...]:

@@ -57,9 +57,9 @@ def facts_of(compile: Compile, run: Run, read: Read) -> dict[str, str]:
     if graph is not None:
         facts["graph"] = graph.alike
     for title in ("aot_inference_graph", "aot_joint_graph", "inductor_post_grad_graph"):
-        found = compile.last(title)
-        if found is not None:
-            facts[title.replace("_", " ")] = found.alike
+        artifact = compile.last(title)
+        if artifact is not None:
+            facts[title.replace("_", " ")] = artifact.alike
     marks = ", ".join(a.mark for a in compile.artifacts if a.mark)
     if marks:
         facts["cache"] = marks

@@ -86,9 +86,9 @@ def _labelled(text: str) -> tuple[str, dict[str, list[str]]]:
     for line in text.splitlines():
         if line.startswith("Graph Break Reason:"):
             headline, current = line.partition(":")[2].strip(), None
-        elif found := _LABELLED.match(line):
-            current = labels.setdefault(found[1].lower(), [])
-            current.append(found[2].strip())
+        elif labelled := _LABELLED.match(line):
+            current = labels.setdefault(labelled[1].lower(), [])
+            current.append(labelled[2].strip())
         elif current is not None and line.startswith(" " * 4) and line.strip() and not _PLACE.match(line):
             current[-1] += "\n" + line.strip()
         else:

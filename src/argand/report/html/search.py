@@ -52,5 +52,5 @@ class SearchIndex:
 
 def words_of(text: str) -> list[str]:
     """The distinct words of a text (identifiers, in lower case), at most 1,500 of them."""
-    found = dict.fromkeys(_WORD.findall(text.lower()))
-    return list(found)[:_PER_TEXT]
+    words = dict.fromkeys(_WORD.findall(text.lower()))
+    return list(words)[:_PER_TEXT]

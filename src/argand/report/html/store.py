@@ -40,7 +40,7 @@ class Folder:
         self.root = root
         self.live = live
         root.mkdir(parents=True, exist_ok=True)
-        self._made: set[str] = set()
+        self._folders: set[str] = set()
 
     def path(self, name: str) -> Path:
         """The file of that name, its folder made.
@@ -53,9 +53,9 @@ class Folder:
             raise ValueError(f"not a name within the report: {name!r}")
         path = self.root.joinpath(*parts)
         parent = "/".join(parts[:-1])
-        if parent not in self._made:
+        if parent not in self._folders:
             path.parent.mkdir(parents=True, exist_ok=True)
-            self._made.add(parent)
+            self._folders.add(parent)
         return path
 
     def store(self, name: str, payload: Payload) -> Stored:

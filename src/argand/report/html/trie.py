@@ -35,12 +35,12 @@ class TrieNode:
         children = list(self.children.values())
         if len(children) != 1:
             return [(child, bool(child.children)) for child in children]
-        found = []
+        chain = []
         node = children[0]
         while len(node.children) == 1:
-            found.append((node, False))
+            chain.append((node, False))
             node = next(iter(node.children.values()))
-        return [*found, (node, bool(node.children))]
+        return [*chain, (node, bool(node.children))]
 
 
 def build_trie(compiles: Iterable[Compile]) -> tuple[TrieNode, int]:

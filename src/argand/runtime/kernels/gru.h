@@ -1,5 +1,5 @@
 // The steps of a GRU, forward and backward: each thread takes some rows of the batch through all steps, its states and
-// gates stay in its cache. What does not depend on the step before, products with the input, is made by others.
+// gates stay in its cache. What does not depend on the step before, products with the input, is projected by others.
 #pragma GCC optimize("O2", "fp-contract=fast")
 #if defined(__AVX512F__)
 enum { LANES = 16, MR = 8 };
@@ -124,16 +124,16 @@ extern "C" void gru_forward(void** pointers, const i64* numbers) {
   {
     pack(h, 3 * h, weight, 1, h, packed);
     Share share(s.batch);
-    float* made = (float*)__builtin_malloc(ROWS * to * 4);
+    float* projected = (float*)__builtin_malloc(ROWS * to * 4);
     for (i64 row = share.first; row < share.last; row += ROWS) {
       i64 m = share.last - row < ROWS ? share.last - row : ROWS, apart = h;
       const float* before = start + row * h;
       for (i64 number = 0; number < s.steps; number++) {
         i64 t = s.step(number);
-        product(m, 3 * h, h, before, apart, packed, made, to);
+        product(m, 3 * h, h, before, apart, packed, projected, to);
         float* now = out + t * s.out_step + row * s.out_row;
         for (i64 i = 0; i < m; i++) {
-          const float *x = given + (t * s.batch + row + i) * 3 * h, *y = made + i * to, *old = before + i * apart;
+          const float *x = given + (t * s.batch + row + i) * 3 * h, *y = projected + i * to, *old = before + i * apart;
           float* keep = gates + (t * s.batch + row + i) * 4 * h;
           for (i64 j = 0; j < h; j += LANES) {
             V r = sigmoid(load(x + j) + (load(y + j) + load(bias + j)));
@@ -149,7 +149,7 @@ extern "C" void gru_forward(void** pointers, const i64* numbers) {
       }
       for (i64 i = 0; i < m; i++) __builtin_memcpy(last + (row + i) * h, before + i * apart, h * 4);
     }
-    __builtin_free(made);
+    __builtin_free(projected);
   }
 }
 
@@ -166,7 +166,7 @@ extern "C" void gru_backward(void** pointers, const i64* numbers) {
   {
     pack(3 * h, h, weight, h, 1, packed);
     Share share(s.batch);
-    float *made = (float*)__builtin_malloc(2 * ROWS * to * 4), *carried = made + ROWS * to;
+    float *projected = (float*)__builtin_malloc(2 * ROWS * to * 4), *carried = projected + ROWS * to;
     for (i64 row = share.first; row < share.last; row += ROWS) {
       i64 m = share.last - row < ROWS ? share.last - row : ROWS;
       for (i64 i = 0; i < m; i++) __builtin_memcpy(carried + i * to, grad_last + (row + i) * h, h * 4);
@@ -187,12 +187,12 @@ extern "C" void gru_backward(void** pointers, const i64* numbers) {
             store(carry + j, d * z);
           }
         }
-        product(m, h, 3 * h, states + at * 3 * h, 3 * h, packed, made, to);
+        product(m, h, 3 * h, states + at * 3 * h, 3 * h, packed, projected, to);
         for (i64 i = 0; i < m; i++)
-          for (i64 j = 0; j < h; j += LANES) store(carried + i * to + j, load(carried + i * to + j) + load(made + i * to + j));
+          for (i64 j = 0; j < h; j += LANES) store(carried + i * to + j, load(carried + i * to + j) + load(projected + i * to + j));
       }
       for (i64 i = 0; i < m; i++) __builtin_memcpy(first + (row + i) * h, carried + i * to, h * 4);
     }
-    __builtin_free(made);
+    __builtin_free(projected);
   }
 }

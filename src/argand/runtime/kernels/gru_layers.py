@@ -15,8 +15,8 @@ Params = Sequence[torch.Tensor]
 def of_layer(params: Params, number: int, has_biases: bool) -> tuple[torch.Tensor | None, ...]:
     """Weights of the input and of the state, and their biases, of layer and direction `number`."""
     each = 4 if has_biases else 2
-    found = params[each * number : each * (number + 1)]
-    return (*found, None, None) if not has_biases else tuple(found)
+    weights = params[each * number : each * (number + 1)]
+    return (*weights, None, None) if not has_biases else tuple(weights)
 
 
 def forward(
@@ -40,10 +40,10 @@ def forward(
             number = layer * ways + way
             into, again, bias, bias_again = of_layer(params, number, has_biases)
             assert into is not None and again is not None
-            made = gru.product(flat, into.t(), bias).view(steps, batch, 3 * width)
+            projected = gru.product(flat, into.t(), bias).view(steps, batch, 3 * width)
             kept = x.new_empty(steps, batch, 4 * width) if keep else None
             place = out[:, :, way * width : (way + 1) * width]
-            gru.forward(made, again, bias_again, start[number], way == 1, place, last[number], kept)
+            gru.forward(projected, again, bias_again, start[number], way == 1, place, last[number], kept)
             gates += [kept] if kept is not None else []
         states.append(out)
         x = out
@@ -64,7 +64,7 @@ def backward(
     width = start.shape[2]
     given = [x, *kept[layers * ways :]]
     outs = [*kept[layers * ways :], out]
-    first, found = torch.empty_like(start, memory_format=torch.contiguous_format), {}
+    first, of_layers = torch.empty_like(start, memory_format=torch.contiguous_format), {}
     for layer in reversed(range(layers)):
         flat, grad = given[layer].reshape(steps * batch, -1), grad.contiguous()
         total: torch.Tensor | None = None
@@ -79,13 +79,13 @@ def backward(
             )
             rows = inputs.view(steps * batch, -1)
             before = _before(states, start[number], way == 1).reshape(steps * batch, width)
-            made = [gru.product(rows.t(), flat), gru.product(products.view(steps * batch, -1).t(), before)]
-            found[number] = [*made, rows.sum(0), products.sum((0, 1))] if has_biases else made
+            of_weights = [gru.product(rows.t(), flat), gru.product(products.view(steps * batch, -1).t(), before)]
+            of_layers[number] = [*of_weights, rows.sum(0), products.sum((0, 1))] if has_biases else of_weights
             back = gru.product(rows, into)
             total = back if total is None else total.add_(back)
         assert total is not None
         grad = total.view(steps, batch, -1)
-    return grad, first, [each for number in range(layers * ways) for each in found[number]]
+    return grad, first, [each for number in range(layers * ways) for each in of_layers[number]]
 
 
 def _before(states: torch.Tensor, start: torch.Tensor, reverse: bool) -> torch.Tensor:

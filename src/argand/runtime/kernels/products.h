@@ -176,12 +176,12 @@ static void pack_right(Gathered b, i64 k, i64 n, float* out) {
   }
 }
 
-// `rows` rows, of which `there` may be read.
-static void pack_left(Matrix a, i64 rows, i64 there, i64 k, float* out) {
+// `rows` rows, of which `readable` may be read.
+static void pack_left(Matrix a, i64 rows, i64 readable, i64 k, float* out) {
   i64 p = 0;
-  if (a.rows == 1 && there >= PR) {
+  if (a.rows == 1 && readable >= PR) {
     for (; p < k; p++) *(V*)(out + p * PR) = *(const U*)(a.data + p * a.columns);
-  } else if (a.columns == 1 && there >= PR) {
+  } else if (a.columns == 1 && readable >= PR) {
     for (; p + 16 <= k; p += 16) transpose(a.data + p, a.rows, out + p * PR, PR);
   }
   for (; p < k; p++)

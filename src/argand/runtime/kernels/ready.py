@@ -23,24 +23,24 @@ def compiled(
         functions: C functions, and how many tensors and numbers they take.
         forget: has the next caller begin again: a forked child has no such thread.
     """
-    made: Future[dict[str, Kernel]] = Future()
+    kernels: Future[dict[str, Kernel]] = Future()
 
     def compile_them() -> None:
         try:
             text = (Path(__file__).parent / f"{name}.h").read_text(encoding="utf8")
             library = toolchain.load_text(text, toolchain.cpu_isa(), name=name)
-            found = {}
+            by_name = {}
             for function, (tensors, ints) in functions.items():
-                found[function] = make_kernel(library.address(function), function, tensors, ints)
-                label(found[function], function)
-            made.set_result(found)
+                by_name[function] = make_kernel(library.address(function), function, tensors, ints)
+                label(by_name[function], function)
+            kernels.set_result(by_name)
         except Exception as error:  # whatever it is: somebody waits for an answer
             events.emit("fallback", "runtime", str(error), scope=name, reason="the kernel does not compile")
-            made.set_result({})
+            kernels.set_result({})
 
     try:
         Thread(target=compile_them, name=f"argand-{name}", daemon=True).start()
     except RuntimeError:  # this process may have no more threads
         compile_them()
-    os.register_at_fork(after_in_child=lambda: None if made.done() else forget())
-    return made
+    os.register_at_fork(after_in_child=lambda: None if kernels.done() else forget())
+    return kernels

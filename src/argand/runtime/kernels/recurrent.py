@@ -255,11 +255,11 @@ def _backward_from(grads: Any, kept: Any, *rest: Any) -> list[torch.Tensor]:
         out, grad = out.transpose(0, 1), grad.transpose(0, 1)
     x = call.input.transpose(0, 1) if call.batch_first else call.input
     plain = (call.has_biases, call.num_layers, call.directions)
-    found, first, params = gru_layers.backward(
+    of_input, first, params = gru_layers.backward(
         grad, grad_last, others, out.contiguous(), x, call.states[0], call.params, *plain
     )  # fmt: skip
-    made = [found.transpose(0, 1) if call.batch_first else found, first, *params]
-    return [each for each, want in zip(made, wanted) if want]
+    gradients = [of_input.transpose(0, 1) if call.batch_first else of_input, first, *params]
+    return [each for each, want in zip(gradients, wanted) if want]
 
 
 def _backward_from_sizes(grads: Any, kept: Any, *rest: Any) -> list[torch.Tensor]:
@@ -288,10 +288,10 @@ def _backward(
             batch_first,
         )  # fmt: skip
     leaves = [value for value in values if value.requires_grad]
-    made = torch.autograd.grad(results, leaves, list(grads), materialize_grads=True)
+    gradients = torch.autograd.grad(results, leaves, list(grads), materialize_grads=True)
     return [
         _time_major(grad) if batch_first and leaf is values[0] else grad.contiguous()
-        for grad, leaf in zip(made, leaves)
+        for grad, leaf in zip(gradients, leaves)
     ]
 
 
@@ -306,5 +306,5 @@ def _backward_sizes(
     num_layers: int, bidirectional: bool, batch_first: bool, wanted: Sequence[bool],
 ) -> list[torch.Tensor]:  # fmt: skip
     leaves = [tensor for tensor, want in zip((input, *hx, *params), wanted) if want]
-    made = [torch.empty(leaf.shape, dtype=leaf.dtype, device="meta") for leaf in leaves]
-    return [_time_major(grad) if batch_first and leaf is input else grad for grad, leaf in zip(made, leaves)]
+    gradients = [torch.empty(leaf.shape, dtype=leaf.dtype, device="meta") for leaf in leaves]
+    return [_time_major(grad) if batch_first and leaf is input else grad for grad, leaf in zip(gradients, leaves)]

@@ -38,16 +38,16 @@ class Rivals:
         self._ratios: dict[tuple[int, Hashable], list[float]] = {}  # by threads and kind: the own way's time over the
         # library's, after a first one, in which a way makes ready what it needs
         self._taken: dict[tuple[int, Hashable], bool] = {}
-        self._found: dict[int, dict[str, bool]] = {}  # by threads and the digest of a kind: what is known
+        self._known_outcomes: dict[int, dict[str, bool]] = {}  # by threads and the digest of a kind: what is known
 
     def known(self) -> bool | None:
         """Whether the own way is faster here for some kind; None where nobody knows yet."""
         if torch.are_deterministic_algorithms_enabled():
             return self._presumed()
-        found = self._outcomes(torch.get_num_threads()).values()
-        if any(found):
+        outcomes = self._outcomes(torch.get_num_threads()).values()
+        if any(outcomes):
             return True
-        return False if len(found) >= _KINDS else None
+        return False if len(outcomes) >= _KINDS else None
 
     def taken(self, kind: Hashable) -> bool | None:
         """Whether the own way is taken for a kind; None where nobody knows yet."""
@@ -88,17 +88,21 @@ class Rivals:
 
     def _decide(self, place: tuple[int, Hashable], ratio: float) -> None:
         threads, kind = place
-        found = self._taken[place] = ratio < self._gain
-        outcomes = self._found[threads] = {**self._read(threads), **self._outcomes(threads), _digest(kind): found}
+        own_is_faster = self._taken[place] = ratio < self._gain
+        outcomes = self._known_outcomes[threads] = {
+            **self._read(threads),
+            **self._outcomes(threads),
+            _digest(kind): own_is_faster,
+        }
         if len(outcomes) <= _MOST_KINDS:
             cache.write_note(self._note(threads), {name: "own" if own else "library" for name, own in outcomes.items()})
         text = f"{self.name}: argand's own takes {ratio:.2f} of the library's time here"
-        events.emit("autotuning", "runtime", text, product=self.name, chosen="own" if found else "library")
+        events.emit("autotuning", "runtime", text, product=self.name, chosen="own" if own_is_faster else "library")
 
     def _outcomes(self, threads: int) -> dict[str, bool]:
-        if threads not in self._found:
-            self._found[threads] = self._read(threads)
-        return self._found[threads]
+        if threads not in self._known_outcomes:
+            self._known_outcomes[threads] = self._read(threads)
+        return self._known_outcomes[threads]
 
     def _read(self, threads: int) -> dict[str, bool]:
         note = cache.read_note(self._note(threads)) or {}
@@ -112,7 +116,7 @@ class Rivals:
         """What this process knows; notes stay."""
         self._ratios.clear()
         self._taken.clear()
-        self._found.clear()
+        self._known_outcomes.clear()
 
 
 def _digest(kind: Hashable) -> str:

@@ -63,7 +63,7 @@ class Inputs:
             NotAgain: one is gone.
             RuntimeError: one was written to since.
         """
-        found: list[Any] = []
+        values: list[Any] = []
         for position, (held, before) in enumerate(zip(self._held, self._versions)):
             value = held() if isinstance(held, weakref.ref) else held
             if isinstance(held, weakref.ref) and position in needed:
@@ -75,8 +75,8 @@ class Inputs:
                         f"operation: {value.type()} {list(value.shape)}, which a compiled graph read, is at version "
                         f"{version(value)}; expected version {before} instead."
                     )
-            found.append(value)
-        return found
+            values.append(value)
+        return values
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,10 +139,10 @@ class Differentiable:
 
     def facts(self) -> Facts:
         """What is known of the graph."""
-        found = self._facts
-        if found is None:
-            found = self._facts = self._find_out()
-        return found
+        facts = self._facts
+        if facts is None:
+            facts = self._facts = self._find_out()
+        return facts
 
     def gradients(self, call: Inputs, grads: Sequence[Any], passed: Sequence[int] = ()) -> tuple[Any, ...]:
         """One gradient, or None, per input of the forward, each with its history.
@@ -161,10 +161,12 @@ class Differentiable:
             for position in passed:
                 hooks.enter_context(_stopped_at(results[position], position, grads[position], came))
             wanted = [position for position, value in enumerate(inputs) if _requires_grad(value)]
-            found: list[Any] = [None] * len(inputs)
-            for position, gradient in zip(wanted, self._made(facts, results, grads, [inputs[p] for p in wanted])):
-                found[position] = gradient
-        return tuple(found)
+            gradients: list[Any] = [None] * len(inputs)
+            for position, gradient in zip(
+                wanted, self._gradients_again(facts, results, grads, [inputs[p] for p in wanted])
+            ):
+                gradients[position] = gradient
+        return tuple(gradients)
 
     def contributions(self, call: Inputs, grads: Sequence[Any], passed: Sequence[int]) -> tuple[Any, ...]:
         """One gradient, or None, per result at the positions `passed`: what comes to it past none of the others."""
@@ -174,7 +176,7 @@ class Differentiable:
         with contextlib.ExitStack() as hooks:
             for position in others:
                 hooks.enter_context(_stopped_at(results[position], position, None, came))
-            self._made(facts, results, grads, [results[position] for position in others])
+            self._gradients_again(facts, results, grads, [results[position] for position in others])
         return tuple([came.get(position) for position in passed])
 
     def _run_again(self, call: Inputs) -> tuple[Facts, list[Any], dict[int, Any]]:
@@ -190,7 +192,9 @@ class Differentiable:
             inputs = [v.view_as(v) if _requires_grad(v) and position in tensors else v for position, v in placed]
             return facts, inputs, self._results(facts, inputs, call)
 
-    def _made(self, facts: Facts, results: dict[int, Any], grads: Sequence[Any], wanted: list[Any]) -> tuple[Any, ...]:
+    def _gradients_again(
+        self, facts: Facts, results: dict[int, Any], grads: Sequence[Any], wanted: list[Any]
+    ) -> tuple[Any, ...]:
         pairs = [(results[r], grads[r]) for r in self.differentiable if grads[r] is not None]
         pairs = [(result, grad) for result, grad in pairs if result.requires_grad]
         return _differentiated(pairs, wanted, facts.replayed) if pairs and wanted else ()

@@ -63,8 +63,8 @@ def training_function(plan: Plan, forward: Boxed, backwards: Backwards, again: D
 
         @staticmethod
         def backward(ctx: Any, *grads: Any) -> Any:
-            found = gradients.of_inputs(ctx, grads, keep=compat.keeps_graph(), apart=own_nodes and are_apart(ctx))
-            return (None, *[found[position] for position in connected])
+            of_inputs = gradients.of_inputs(ctx, grads, keep=compat.keeps_graph(), apart=own_nodes and are_apart(ctx))
+            return (None, *[of_inputs[position] for position in connected])
 
     apply = CompiledFunction.apply
 
@@ -100,10 +100,10 @@ def _kept(plan: Plan, inputs: Sequence[Any], out: Sequence[torch.Tensor]) -> lis
 
 def _result_tensors(plan: Plan, out: Sequence[torch.Tensor]) -> tuple[torch.Tensor | None, ...]:
     """The results for autograd; None for those that are written to inputs already."""
-    made: list[torch.Tensor | None] = []
+    tensors: list[torch.Tensor | None] = []
     for how, result in zip(plan.handed_over, out):
-        made.append(None if how == "none" else without_base(result) if how == "fresh" else result)
-    return tuple(made)
+        tensors.append(None if how == "none" else without_base(result) if how == "fresh" else result)
+    return tuple(tensors)
 
 
 def _alone(kept: torch.Tensor) -> torch.Tensor:

@@ -56,7 +56,7 @@ class Gradients:
             return self._again.gradients(node.inputs, grads, passed)
 
         # The user's `backward()` may be called by a frame that is watched.
-        return uncaptured(self._found, moves, differentiable, given, saved, anchor, tuple(grads), node)
+        return uncaptured(self._compute, moves, differentiable, given, saved, anchor, tuple(grads), node)
 
     def of_passed(self, node: Any, grads: Sequence[Any]) -> dict[int, Any]:
         """What results contribute to the gradients of others: their numbers -> gradients.
@@ -72,15 +72,15 @@ class Gradients:
         def differentiable() -> tuple[Any, ...]:
             return self._again.contributions(node.inputs, grads, self._passed)
 
-        found = uncaptured(self._found, moves, differentiable, given, saved, anchor, tuple(grads), node)
-        return dict(zip(self.plan.passed, found))
+        contributed = uncaptured(self._compute, moves, differentiable, given, saved, anchor, tuple(grads), node)
+        return dict(zip(self.plan.passed, contributed))
 
     def moves(self, kind: Kind) -> Moves:
         """What moves around the backward of a kind."""
-        found = self._moves.get(kind)
-        if found is None:
-            found = self._moves[kind] = Moves(self.plan, self._backwards, kind)
-        return found
+        moves = self._moves.get(kind)
+        if moves is None:
+            moves = self._moves[kind] = Moves(self.plan, self._backwards, kind)
+        return moves
 
     def _saved(self, node: Any, given: tuple[bool, ...]) -> list[Any]:
         """What the forward kept, and the anchor, which is None when all else was freed."""
@@ -89,7 +89,7 @@ class Gradients:
             return list(node.saved_tensors)
         return [*left.tensors(), None]
 
-    def _found(
+    def _compute(
         self,
         moves: Moves,
         differentiable: Callable[[], tuple[Any, ...]],
@@ -108,8 +108,8 @@ class Gradients:
         if anchor is None:
             raise RuntimeError(_TWICE.format(reason=reason))
         with torch.no_grad():
-            found = moves.gradients(given, saved, grads, node.numbers)
-        return _once(found, (anchor, *grads), reason)
+            computed = moves.gradients(given, saved, grads, node.numbers)
+        return _once(computed, (anchor, *grads), reason)
 
 
 def _computed(node: Any) -> tuple[bool, ...] | None:
@@ -131,15 +131,15 @@ class _Once(torch.autograd.Function):
         raise RuntimeError(_TWICE.format(reason=ctx.reason))
 
 
-def _once(found: tuple[Any, ...], sources: tuple[Any, ...], reason: str) -> tuple[Any, ...]:
+def _once(computed: tuple[Any, ...], sources: tuple[Any, ...], reason: str) -> tuple[Any, ...]:
     """Gradients computed under `create_graph=True`. They depend on what the graph read, as nobody recorded, and on the
     gradients that came in: `sources` lead autograd to all of these, which would else be taken for constants."""
-    given = [grad for grad in found if grad is not None]
+    given = [grad for grad in computed if grad is not None]
     if not given:
-        return found
+        return computed
     leading = [source for source in sources if source is not None and source.requires_grad]
     marked = iter(_Once.apply(reason, len(given), *given, *leading))
-    return tuple([None if grad is None else next(marked) for grad in found])
+    return tuple([None if grad is None else next(marked) for grad in computed])
 
 
 _TWICE = (

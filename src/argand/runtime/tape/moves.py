@@ -78,10 +78,10 @@ class Moves:
 
     def conflicts(self, given: Given) -> int:
         """The results that cannot be differentiated any more after those that are given."""
-        found = self._spent.get(given)
-        if found is None:
-            found = self._spent[given] = self.plan.spent(given)
-        return found
+        conflicts = self._spent.get(given)
+        if conflicts is None:
+            conflicts = self._spent[given] = self.plan.spent(given)
+        return conflicts
 
     def left(self, saved: Sequence[torch.Tensor | None], spent: int) -> Left | None:
         """What must be kept when autograd frees what was saved; None when nothing can be differentiated any more."""
@@ -109,9 +109,9 @@ class Moves:
         Arguments:
             by_operations: by ATen operations that a dispatch mode sees.
         """
-        found: list[Any] = [None] * self._count
+        gradients: list[Any] = [None] * self._count
         if not any(given):
-            return tuple(found)
+            return tuple(gradients)
         part = self._parts.get(given)
         if part is None:
             part = self._parts[given] = _Part(self, self.backwards.part(given))
@@ -130,10 +130,10 @@ class Moves:
         out = _without_autocast(run, arguments)
         for position, slot in part.gradients:
             if slot.kind == "value":
-                found[position] = out[slot.index]
+                gradients[position] = out[slot.index]
             else:
-                found[position] = passed[slot.index] if slot.kind == "tangent" else through[slot]
-        return tuple(found)
+                gradients[position] = passed[slot.index] if slot.kind == "tangent" else through[slot]
+        return tuple(gradients)
 
 
 class _Part:
@@ -154,13 +154,13 @@ class _Part:
 
     def sized_tangents(self, numbers: tuple[Any, ...]) -> list[tuple[int, Tangent]]:
         """The tangents' layouts in a call of these sizes."""
-        made = []
+        sized = []
         for (index, spec), layout in zip(self.tangents, self.layouts or ()):
             if layout is not None:
                 size, stride = layout(*numbers)
                 spec = replace(spec, size=size, stride=stride)
-            made.append((index, spec))
-        return made
+            sized.append((index, spec))
+        return sized
 
 
 def version(tensor: torch.Tensor) -> int:
@@ -183,8 +183,8 @@ def _layout_function(names: Sequence[str], layout: str) -> Callable[..., Any] | 
     if not layout:
         return None
     text = compile(f"lambda {', '.join(names)}: {layout}", "<argand layout>", "eval")
-    made: Callable[..., Any] = eval(text, {})
-    return made
+    function: Callable[..., Any] = eval(text, {})
+    return function
 
 
 def as_expected(grad: torch.Tensor | None, spec: Tangent) -> torch.Tensor:
@@ -197,5 +197,5 @@ def as_expected(grad: torch.Tensor | None, spec: Tangent) -> torch.Tensor:
         order = sorted(range(grad.dim()), key=lambda dim: -spec.stride[dim])
         back = [order.index(dim) for dim in range(grad.dim())]
         return grad.to(spec.dtype).permute(order).contiguous().permute(back)
-    made = torch.empty_strided(spec.size, spec.stride, dtype=spec.dtype, device=spec.device)
-    return made.copy_(grad)
+    laid_out = torch.empty_strided(spec.size, spec.stride, dtype=spec.dtype, device=spec.device)
+    return laid_out.copy_(grad)

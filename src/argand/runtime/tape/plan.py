@@ -107,11 +107,11 @@ class Plan:
 
     def spent(self, given: tuple[bool, ...]) -> int:
         """The results that cannot be differentiated any more after those that are `given`."""
-        found = 0
+        spent = 0
         for conflicts, one in zip(self.conflicts, given):
             if one:
-                found |= conflicts
-        return found
+                spent |= conflicts
+        return spent
 
     def described(self) -> tuple[Any, ...]:
         """The plan as tuples."""

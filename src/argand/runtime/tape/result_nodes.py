@@ -38,16 +38,16 @@ class _Run:
         apart: results hand each other what they contribute; None until one comes that has something to hand.
         grads: per result of the forward, what came to its node.
         came: places of the groups that it came to.
-        made: gradients of the inputs, by position, that are to be handed out yet; None before they are computed.
+        of_inputs: gradients of the inputs, by position, that are to be handed out yet; None before they are computed.
     """
 
-    __slots__ = ("apart", "came", "grads", "made")
+    __slots__ = ("apart", "came", "grads", "of_inputs")
 
     def __init__(self, results: int) -> None:
         self.apart: bool | None = None
         self.grads: list[Any] = [None] * results
         self.came: set[int] = set()
-        self.made: dict[int, Any] | None = None
+        self.of_inputs: dict[int, Any] | None = None
 
 
 class ResultNodes:
@@ -119,12 +119,12 @@ class ResultNodes:
         results = [out[position] for position in positions]
         leading = [tokens[at] for at in group.classes] if node.by_input else results
         passed = [out[self.plan.differentiable[number]] for number in group.passed]
-        made = Results.apply(self, node, place, results, probe().leaf, *leading, *passed)
-        for position, result in zip(positions, made):
+        nodes = Results.apply(self, node, place, results, probe().leaf, *leading, *passed)
+        for position, result in zip(positions, nodes):
             out[position] = result
-        node.results.append((place, weakref.ref(made[0].grad_fn)))
+        node.results.append((place, weakref.ref(nodes[0].grad_fn)))
         if place in self.followed:
-            node.looked_at += [weakref.ref(result) for result in made]
+            node.looked_at += [weakref.ref(result) for result in nodes]
 
     def contributions(self, node: Any, place: int, grads: Sequence[Any]) -> dict[int, Any]:
         """Gradients have come to a node of results: what these contribute to the gradients of others."""
@@ -148,21 +148,21 @@ class ResultNodes:
     def of_inputs(self, node: Any, places: Sequence[int]) -> list[Any]:
         """Gradients of some of the inputs, from what came to the nodes of results."""
         run = _run_of(node, len(self.plan.handed_over))
-        if run.made is None:
+        if run.of_inputs is None:
             # With several devices, nodes need not run in their order.
             pending = any(_will_run(result) for place, result in node.results if place not in run.came)
             keep = pending or compat.keeps_graph()
-            found = self.gradients.of_inputs(node, run.grads, keep=keep, apart=bool(run.apart))
+            gradients = self.gradients.of_inputs(node, run.grads, keep=keep, apart=bool(run.apart))
             if pending:
-                return [found[position] for position in places]
-            run.made = {}
+                return [gradients[position] for position in places]
+            run.of_inputs = {}
             for reference, each in zip(node.inputs_nodes, self.plan.classes):
                 if _will_run(reference):
-                    run.made.update([(position, found[position]) for position in each])
-        made = [run.made.pop(position) for position in places]
-        if not run.made:
+                    run.of_inputs.update([(position, gradients[position]) for position in each])
+        handed = [run.of_inputs.pop(position) for position in places]
+        if not run.of_inputs:
             del node.runs[compat.running_backward()]
-        return made
+        return handed
 
 
 def _shows(value: Any) -> bool:
@@ -240,9 +240,9 @@ class Results(torch.autograd.Function):
     def backward(ctx: Any, *grads: Any) -> Any:
         nodes: ResultNodes = ctx.nodes
         group = nodes.plan.groups[ctx.place]
-        found = nodes.contributions(ctx.node, ctx.place, grads)
+        contributed = nodes.contributions(ctx.node, ctx.place, grads)
         handed = [nodes.signal] * len(group.classes) if ctx.node.by_input else grads
-        return (None, None, None, None, None, *handed, *[found.get(number) for number in group.passed])
+        return (None, None, None, None, None, *handed, *[contributed.get(number) for number in group.passed])
 
 
 SILENT = "argand_silent"

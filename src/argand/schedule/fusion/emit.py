@@ -83,15 +83,15 @@ class StageBuilder:
                 self._store(old, scope, into)
                 continue
             if old.op == "load":
-                made = self._load(old, scope, into, seen)
+                copied = self._load(old, scope, into, seen)
             elif any(isinstance(arg, LoopBlock) for arg in old.args):
                 args = tuple(self._block(arg, scope, seen) for arg in old.args)
-                made = self._append(old.op, args, old.dtype, old.origin, into)
+                copied = self._append(old.op, args, old.dtype, old.origin, into)
             else:
-                made = self._value(old, tuple(self._arg(arg, scope) for arg in old.args), into, seen)
+                copied = self._value(old, tuple(self._arg(arg, scope) for arg in old.args), into, seen)
                 if old.op == "indirect":
-                    scope.indirect[Var(f"i{old.id}")] = Var(f"i{made.id}")
-            scope.known[old.id] = made
+                    scope.indirect[Var(f"i{old.id}")] = Var(f"i{copied.id}")
+            scope.known[old.id] = copied
 
     def _block(self, arg: Any, scope: _Scope, seen: Seen) -> Any:
         if not isinstance(arg, LoopBlock):
@@ -117,17 +117,17 @@ class StageBuilder:
     def _append(
         self, op: str, args: tuple[Any, ...], dtype: torch.dtype, origin: Origin | None, into: list[Value]
     ) -> Value:
-        made = Value(self.count, op, args, dtype, origin)
+        statement = Value(self.count, op, args, dtype, origin)
         self.count += 1
-        into.append(made)
-        return made
+        into.append(statement)
+        return statement
 
     def _value(self, old: Value, args: tuple[Any, ...], into: list[Value], seen: Seen) -> Value:
         key = (old.op, old.dtype, *[_key(arg) for arg in args])
-        found = seen.get(key)
-        if found is None:
-            found = seen[key] = self._append(old.op, args, old.dtype, old.origin, into)
-        return found
+        statement = seen.get(key)
+        if statement is None:
+            statement = seen[key] = self._append(old.op, args, old.dtype, old.origin, into)
+        return statement
 
     def _load(self, old: Value, scope: _Scope, into: list[Value], seen: Seen) -> Value:
         name = old.args[0]
@@ -184,7 +184,7 @@ class Emitter:
         shared = list(group.outer) if len(group.stages) > 1 else []
         exprs = {id(member): list(dict.fromkeys(member.index.values())) for member in group.members}
         dims = dict(group.dims)
-        everything = [expr for found in exprs.values() for expr in found]
+        everything = [expr for group in exprs.values() for expr in group]
         shared, mapping, _ = coalesce(shared, dims, everything)
         shared = loop_order(shared, self._weights(group.members, mapping))
         outer_vars = [Var(f"x{number}") for number in range(len(shared))]
@@ -198,13 +198,13 @@ class Emitter:
         return self._finish(name, outer, stages, local_of, group)
 
     def _weights(self, members: Iterable[Member], mapping: Mapping[Var, Expr]) -> list[WeightedIndex]:
-        found = []
+        weighted = []
         for member in members:
             for is_store, accesses in ((False, member.loads), (True, member.stores)):
                 for name, index in accesses:
                     weight = float(hint_bytes(self.buffers[name]))
-                    found.append(WeightedIndex(substitute(index, mapping), weight, is_store))
-        return found
+                    weighted.append(WeightedIndex(substitute(index, mapping), weight, is_store))
+        return weighted
 
     def _stage_loops(
         self,
@@ -267,7 +267,7 @@ class Emitter:
             stage = place[id(member)]
             return simplify[stage].simplify(substitute(expr, plans[stage][0]))
 
-        found: dict[str, Local] = {}
+        local_buffers: dict[str, Local] = {}
         scratch_bytes = 0
         outer = set(group.outer)
         for name in sorted(group.writes() - dead):
@@ -278,7 +278,7 @@ class Emitter:
             also = name in needed
             if all(_variables(index) <= outer for _, index in users):
                 register = replace(buffer, name=f"{name}_value" if also else name, size=(), stride=())
-                found[name] = Local(register, {final(m, index): ZERO for m, index in users}, also, True)
+                local_buffers[name] = Local(register, {final(m, index): ZERO for m, index in users}, also, True)
                 continue
             row = None if also or not outer else self._row(group, name, [index for _, index in users])
             if row is None:
@@ -288,17 +288,17 @@ class Emitter:
             if scratch_bytes > self.targets[group.device].scratch_bytes:
                 break
             index_map = {final(m, index): final(m, to_local(index)) for m, index in users}
-            found[name] = Local(replace(buffer, size=(length,), stride=(ONE,)), index_map, False, False)
-        return found
+            local_buffers[name] = Local(replace(buffer, size=(length,), stride=(ONE,)), index_map, False, False)
+        return local_buffers
 
     def _row(self, group: Group, name: str, indices: list[Expr]) -> tuple[Expr, Callable[[Expr], Expr]] | None:
         """Length of the part of a buffer that one outer point touches, and the map from global to local index."""
         outer = set(group.outer)
         _, stored = _writer(group, name)
-        found = affine(stored, group.dims)
-        if found is None:
+        form = affine(stored, group.dims)
+        if form is None:
             return None
-        inner = {var: c for var, c in found.coefficients.items() if var not in outer}
+        inner = {var: c for var, c in form.coefficients.items() if var not in outer}
         if all(index is stored for index in indices):
             length: Expr = ONE
             terms = []
@@ -310,7 +310,7 @@ class Emitter:
         dense = is_dense_row(inner, group.dims)
         if dense is None:
             return None
-        drop = sum_of([c * v for v, c in found.coefficients.items() if v in outer] + [found.rest])
+        drop = sum_of([c * v for v, c in form.coefficients.items() if v in outer] + [form.rest])
         return dense, lambda index: index - drop
 
     def _stage(
@@ -427,10 +427,10 @@ def _symbols(expr: Expr) -> list[str]:
 
 
 def _in_order(members: Iterable[Member], kind: str) -> list[Var]:
-    found: dict[Var, None] = {}
+    variables: dict[Var, None] = {}
     for member in members:
-        found.update(dict.fromkeys(member.point if kind == "point" else member.reduce))
-    return list(found)
+        variables.update(dict.fromkeys(member.point if kind == "point" else member.reduce))
+    return list(variables)
 
 
 def _places(group: Group) -> dict[int, int]:

@@ -117,11 +117,11 @@ class Fusion:
                     continue
                 first, second = sorted((other, unit), key=lambda u: u.positions[0])
                 assert first.group is not None and second.group is not None  # candidates are loop units
-                made = self.merger.merge(first.group, second.group)
-                if made is None:
+                group = self.merger.merge(first.group, second.group)
+                if group is None:
                     refused.add(candidate)
                     continue
-                unit = self._join(other, unit, made)
+                unit = self._join(other, unit, group)
                 break
             else:
                 return
@@ -148,10 +148,10 @@ class Fusion:
 
     def _would_cycle(self, one: Unit, two: Unit) -> bool:
         """Whether some third unit must run between the two."""
-        for here, there in ((one, two), (two, one)):
-            bit = 1 << there.number
+        for here, end in ((one, two), (two, one)):
+            bit = 1 << end.number
             for dep in {self.find(d) for d in here.deps}:
-                if dep != there.number and self.units[dep].ancestors & bit:
+                if dep != end.number and self.units[dep].ancestors & bit:
                     return True
         return False
 

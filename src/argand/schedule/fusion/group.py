@@ -225,16 +225,16 @@ class Merger:
             return None
         if first.statements + second.statements > target.max_statements:
             return None
-        made = self._unify(first, second)
-        if made is None:
+        merged = self._unify(first, second)
+        if merged is None:
             return None
-        made.statements = first.statements + second.statements
-        made.stages = assign_stages(made.members)
-        if len(made.stages) > 1:
-            return made if self._shared_loops(made, target) and is_legal(made, target) else None
+        merged.statements = first.statements + second.statements
+        merged.stages = assign_stages(merged.members)
+        if len(merged.stages) > 1:
+            return merged if self._shared_loops(merged, target) and is_legal(merged, target) else None
         if target.shares_innermost:
-            return made if not self._slides_in_columns(made) else None
-        return made if self._one_stage_pays(made, first, second) else None
+            return merged if not self._slides_in_columns(merged) else None
+        return merged if self._one_stage_pays(merged, first, second) else None
 
     def _unify(self, first: Group, second: Group) -> Group | None:
         unifier = Unifier(dict(first.dims), dict(second.dims), self.fresh)
@@ -270,13 +270,13 @@ class Merger:
                     known, written = touched.get(name, ([], False))
                     # What a kernel wrote is where the other's loads are matched, not its own loads of it.
                     touched[name] = ([index], True) if stores else ((known if written else [*known, index]), written)
-        found = []
+        anchors = []
         for member in second.members:
             for name, index in member.loads:
                 known, written = touched.get(name, ([], False))
                 for other in known[:2]:
-                    found.append((name, other, index, written))
-        unique = list(dict.fromkeys(found))
+                    anchors.append((name, other, index, written))
+        unique = list(dict.fromkeys(anchors))
         unique.sort(key=lambda item: (-len(item[1].free), not item[3], -hint_numel(self.buffers[item[0]])))
         return unique[:16]
 
@@ -321,22 +321,22 @@ class Merger:
         group.blocked = frozenset(blocked)
         return True
 
-    def _one_stage_pays(self, made: Group, first: Group, second: Group) -> bool:
-        stage = made.stages[0]
+    def _one_stage_pays(self, merged: Group, first: Group, second: Group) -> bool:
+        stage = merged.stages[0]
         if not stage.reduce:
             return True
         # A pointwise nest that becomes part of a column reduction would walk memory by columns.
         alone = [g for g in (first, second) if not any(member.reduce for member in g.members)]
-        joins_inside = any(member in stage.inside for member in made.members if not member.reduce)
+        joins_inside = any(member in stage.inside for member in merged.members if not member.reduce)
         if not alone or not joins_inside:
             return True
         inner = self.unit_stride(stage)
         return inner is None or inner in stage.reduce
 
-    def _slides_in_columns(self, made: Group) -> bool:
+    def _slides_in_columns(self, merged: Group) -> bool:
         """Whether sums of columns would compute windows on the way: each thread has few elements in flight then, and
         many positions to find."""
-        stage = made.stages[0]
+        stage = merged.stages[0]
         if not stage.reduce or not any(map(_is_window, stage.inside)):
             return False
         inner = self.unit_stride(stage)
@@ -388,9 +388,9 @@ class Merger:
             name_strides = [affine(index, group.dims) for m in stage.inside for _, index in (*m.loads, *m.stores)]
             follows = {
                 var
-                for found in name_strides
-                if found is not None
-                for var, stride in found.coefficients.items()
+                for strides in name_strides
+                if strides is not None
+                for var, stride in strides.coefficients.items()
                 if var in shared and stride is length
             }
             left = shared - follows
@@ -435,19 +435,19 @@ def _rewrite(
         return list(members)
     parts: dict[Var, tuple[Var, ...]] = {}
     for var, expr in split.items():
-        found = affine(expr, dims)
-        if found is not None:
-            pieces = sorted(found.coefficients, key=lambda v: -hint(found.coefficients[v]))
+        form = affine(expr, dims)
+        if form is not None:
+            pieces = sorted(form.coefficients, key=lambda v: -hint(form.coefficients[v]))
             parts[var] = tuple(pieces)
     return [member.rewritten(split, parts, simplify) for member in members]
 
 
 def _follow(blocked: frozenset[Var], split: Mapping[Var, Expr]) -> frozenset[Var]:
-    found: set[Var] = set()
+    variables: set[Var] = set()
     for var in blocked:
         expr = split.get(var, var)
-        found.update(atom for atom in expr.free if isinstance(atom, Var))
-    return frozenset(found)
+        variables.update(atom for atom in expr.free if isinstance(atom, Var))
+    return frozenset(variables)
 
 
 def _crossed(

@@ -128,10 +128,10 @@ class _Joiner:
                 batch.add(plan)
                 self._written.update(dict.fromkeys(plan.outputs, place))
                 return
-        made = _Batch()
-        made.add(plan)
+        alone = _Batch()
+        alone.add(plan)
         self._latest[key] = len(self.placed)
-        self._place(made, made.writes)
+        self._place(alone, alone.writes)
 
     def _key(self, step: Step) -> Any:
         """What kernels that can be joined have in common; None for a step that stands alone."""

@@ -48,16 +48,16 @@ PREFIX = "segment_number"
 Interval = tuple[int, int]  # first and last
 
 
-def join_segments(made: Schedule) -> None:
+def join_segments(schedule: Schedule) -> None:
     """Join the kernels of a schedule, in place, where their target's `segments` says so."""
-    outlines, candidates = _alike(made.steps, made.targets)
+    outlines, candidates = _alike(schedule.steps, schedule.targets)
     if not candidates:
         return
-    groups = _Groups(_dependencies(made))
-    temporary = _temporaries(made)
+    groups = _Groups(_dependencies(schedule))
+    temporary = _temporaries(schedule)
     for numbers in candidates:
-        _group(made, groups, numbers, temporary)
-    made.steps = [_joined([made.steps[n] for n in members], [outlines.get(n) for n in members])
+        _group(schedule, groups, numbers, temporary)
+    schedule.steps = [_joined([schedule.steps[n] for n in members], [outlines.get(n) for n in members])
                   for members in groups.ordered()]  # fmt: skip
 
 
@@ -141,7 +141,7 @@ class Outline:
         return Stage(LoopBody(body.vars, sizes, body.reduction_vars, reduced, statements), stage.inner, stage.node)
 
     def _statements(self, statements: list[Value], known: dict[int, Value]) -> list[Value]:
-        made = []
+        renamed = []
         for old in statements:
             at = len(self._parts)
             self._parts.append("")
@@ -149,8 +149,8 @@ class Outline:
             self._values[old.id] = len(self._values)
             self._parts[at] = f"{self._values[old.id]}={old.op} {old.dtype}"
             known[old.id] = old if self._given is None else replace(old, args=args)
-            made.append(known[old.id])
-        return made
+            renamed.append(known[old.id])
+        return renamed
 
     def _arg(self, arg: Any, known: dict[int, Value]) -> Any:
         if isinstance(arg, Value):
@@ -165,9 +165,9 @@ class Outline:
             return LoopBlock(inner, known[arg.result.id])
         if isinstance(arg, (tuple, list)):
             self._parts.append("(")
-            found = tuple(self._arg(item, known) for item in arg)
+            parts = tuple(self._arg(item, known) for item in arg)
             self._parts.append(")")
-            return found
+            return parts
         if isinstance(arg, str):
             self._parts.append(self.names.get(arg, arg))
         else:
@@ -199,11 +199,11 @@ class Outline:
 def _joined(steps: list[Step], outlines: list[Outline | None]) -> Step:
     """One kernel that does what all of `steps`, which are alike, do."""
     plans = [step for step in steps if isinstance(step, KernelPlan)]
-    found = [outline for outline in outlines if outline is not None]
-    if len(steps) == 1 or len(plans) != len(steps) or len(found) != len(steps):
+    alike = [outline for outline in outlines if outline is not None]
+    if len(steps) == 1 or len(plans) != len(steps) or len(alike) != len(steps):
         return steps[-1]
     first = plans[0]
-    columns = list(zip(*(outline.numbers for outline in found)))
+    columns = list(zip(*(outline.numbers for outline in alike)))
     symbols: dict[tuple[int, ...], Sym] = {}
     for column in columns:
         if len(set(column)) > 1:
@@ -237,26 +237,26 @@ def _joined(steps: list[Step], outlines: list[Outline | None]) -> Step:
 # ----------------------------------------------------------------------- which may be joined
 
 
-def _temporaries(made: Schedule) -> dict[str, int]:
+def _temporaries(schedule: Schedule) -> dict[str, int]:
     """Bytes of each buffer that lives only between steps."""
-    kept = {*made.inputs, *made.constants}
-    kept.update(ref.buffer for ref in tensor_refs((made.outputs, [ref for _, ref in made.mutations])))
-    kept.update(new for new, old in made.aliases.items() if old in kept)
-    sizes = {name: as_int(product(buffer.size)) for name, buffer in made.buffers.items()}
+    kept = {*schedule.inputs, *schedule.constants}
+    kept.update(ref.buffer for ref in tensor_refs((schedule.outputs, [ref for _, ref in schedule.mutations])))
+    kept.update(new for new, old in schedule.aliases.items() if old in kept)
+    sizes = {name: as_int(product(buffer.size)) for name, buffer in schedule.buffers.items()}
     return {
-        name: itemsize(made.buffers[name].dtype) * size
+        name: itemsize(schedule.buffers[name].dtype) * size
         for name, size in sizes.items()
         if size is not None and name not in kept
     }
 
 
-def _group(made: Schedule, groups: _Groups, numbers: list[int], temporary: Mapping[str, int]) -> None:
+def _group(schedule: Schedule, groups: _Groups, numbers: list[int], temporary: Mapping[str, int]) -> None:
     """Put alike kernels into as few groups as dependencies and the target's limits allow."""
-    device = next(step.device for step in (made.steps[n] for n in numbers) if isinstance(step, KernelPlan))
-    target = made.targets[device]
+    device = next(step.device for step in (schedule.steps[n] for n in numbers) if isinstance(step, KernelPlan))
+    target = schedule.targets[device]
     open_groups: list[tuple[int, set[str]]] = []  # the group's number, its buffers
     for number in numbers:
-        step = made.steps[number]
+        step = schedule.steps[number]
         assert isinstance(step, KernelPlan)  # what has an outline
         names = {*step.inputs, *step.outputs}
         for at, (group, held) in enumerate(open_groups):
@@ -270,16 +270,16 @@ def _group(made: Schedule, groups: _Groups, numbers: list[int], temporary: Mappi
             open_groups.append((number, names))
 
 
-def _dependencies(made: Schedule) -> list[set[int]]:
+def _dependencies(schedule: Schedule) -> list[set[int]]:
     """For each step, earlier ones that must run before it: they touch the same memory, and one of the two writes."""
-    root: dict[str, str] = dict(made.aliases)
+    root: dict[str, str] = dict(schedule.aliases)
 
     def memory(name: str) -> str:
         while name in root:
             name = root[name]
         return name
 
-    for step in made.steps:
+    for step in schedule.steps:
         if isinstance(step, ExternNode) and aliases_arguments(step):  # its results may be views of its arguments
             names = [ref.buffer for ref in tensor_refs((step.args, step.kwargs))]
             names += [name for name in step.outputs if name is not None]
@@ -289,8 +289,8 @@ def _dependencies(made: Schedule) -> list[set[int]]:
     writers: dict[str, list[tuple[int, Interval | None]]] = {}
     readers: dict[str, list[int]] = {}
     effect: int | None = None
-    found: list[set[int]] = []
-    for number, step in enumerate(made.steps):
+    dependencies: list[set[int]] = []
+    for number, step in enumerate(schedule.steps):
         reads, writes = ({memory(name) for name in names} for names in touched(step))
         deps: set[int] = set()
         for name in reads:
@@ -309,8 +309,8 @@ def _dependencies(made: Schedule) -> list[set[int]]:
         if isinstance(step, ExternNode) and has_effect(step):
             deps |= {effect} if effect is not None else set()
             effect = number
-        found.append(deps - {number})
-    return found
+        dependencies.append(deps - {number})
+    return dependencies
 
 
 def stored_part(plan: KernelPlan, name: str, numbers: Mapping[str, int]) -> Interval | None:
@@ -407,8 +407,8 @@ class _Groups:
         return result
 
     def _needs(self, group: int, of: Mapping[int, int]) -> list[int]:
-        found = {of[dep] for step in self.members[group] for dep in self.deps[step]} - {group}
-        return sorted(found, key=lambda need: self.members[need][-1])
+        needs = {of[dep] for step in self.members[group] for dep in self.deps[step]} - {group}
+        return sorted(needs, key=lambda need: self.members[need][-1])
 
 
 __all__ = ["PREFIX", "Outline", "join_segments", "taken_by_segments"]

@@ -81,13 +81,13 @@ def proposals(schedule: Schedule, precision: str) -> list[Proposal]:
     Arguments:
         precision: of float32 products.
     """
-    found: list[Proposal] = []
+    proposed: list[Proposal] = []
     taken: set[int] = set()  # of two products that one kernel reads, the later one is computed with it
     for number, step in reversed(list(enumerate(schedule.steps))):
         if isinstance(step, ExternNode) and _is_product(schedule, step):
-            found.append(_Finder(schedule, number, step, precision, taken).find())
-            taken.update(found[-1].replaced)
-    return found[::-1]
+            proposed.append(_Finder(schedule, number, step, precision, taken).find())
+            taken.update(proposed[-1].replaced)
+    return proposed[::-1]
 
 
 def _is_product(schedule: Schedule, node: ExternNode) -> bool:
@@ -97,22 +97,22 @@ def _is_product(schedule: Schedule, node: ExternNode) -> bool:
     refs = node.args
     if node.out_variant is None or not all(isinstance(ref, TensorRef) and ref.dtype is None for ref in refs):
         return False
-    made = schedule.buffers[name]
-    target = schedule.targets.get(made.device)
-    if target is None or not target.product_kernels or made.dtype not in DTYPES:
+    result = schedule.buffers[name]
+    target = schedule.targets.get(result.device)
+    if target is None or not target.product_kernels or result.dtype not in DTYPES:
         return False
     buffers = [schedule.buffers[ref.buffer] for ref in refs]
-    if any(buffer.dtype is not made.dtype or buffer.device != made.device for buffer in buffers):
+    if any(buffer.dtype is not result.dtype or buffer.device != result.device for buffer in buffers):
         return False
-    numbers = [size for ref in refs for size in (*ref.size, *ref.stride, ref.offset)] + [*made.size, *made.stride]
+    numbers = [size for ref in refs for size in (*ref.size, *ref.stride, ref.offset)] + [*result.size, *result.stride]
     if any(as_int(size) is None for size in numbers):
         return False
     *bias, left, right = refs
     if bias and (len(bias[0].size) != 1 or bias[0].size[0] is not right.size[-1]):
         return False
     shortest = min(as_int(size) or 0 for size in (*left.size[-2:], right.size[-1]))
-    whole = is_dense_row(dict(zip(LOOPS, made.stride)), dict(zip(LOOPS, made.size)))
-    return shortest >= _FEWEST and whole is product_of(made.size)
+    whole = is_dense_row(dict(zip(LOOPS, result.stride)), dict(zip(LOOPS, result.size)))
+    return shortest >= _FEWEST and whole is product_of(result.size)
 
 
 @dataclass(slots=True)
@@ -135,13 +135,13 @@ class _Finder:
         *bias, left, right = self.node.args
         name = self.node.outputs[0]
         assert name is not None  # the caller has checked
-        made = Product(left, right, bias[0] if bias else None, f"{name}_value", self.precision)
+        product = Product(left, right, bias[0] if bias else None, f"{name}_value", self.precision)
         reader = self._reader(name)
         if reader is not None and reader not in self.taken:
-            fused = self._with_epilogue(made, name, reader)
+            fused = self._with_epilogue(product, name, reader)
             if fused is not None:
                 return fused
-        return self._alone(made, name)
+        return self._alone(product, name)
 
     # --- the result
 
@@ -151,20 +151,20 @@ class _Finder:
         loops = LOOPS[-len(buffer.size) :]
         return loops, sum_of([var * stride for var, stride in zip(loops, buffer.stride)])
 
-    def _alone(self, made: Product, name: str) -> Proposal:
+    def _alone(self, product: Product, name: str) -> Proposal:
         loops, place = self._flat(name)
         buffer, origin = self.schedule.buffers[name], next(iter(self.node.origins), None)
-        value = Value(0, "load", (made.result, place), buffer.dtype, origin)
+        value = Value(0, "load", (product.result, place), buffer.dtype, origin)
         store = Value(1, "store", (name, place, value, None), buffer.dtype, origin)
         stage = Stage(LoopBody(loops, buffer.size, (), (), [value, store]), len(loops), self.node.name)
-        return Proposal(self._plan(made, name, [stage], (name,), self.node.origins), (self.number,), (), self.number)
+        return Proposal(self._plan(product, name, [stage], (name,), self.node.origins), (self.number,), (), self.number)
 
     def _plan(
-        self, made: Product, name: str, stages: Sequence[Stage], outputs: Iterable[str], origins: tuple[Origin, ...]
+        self, product: Product, name: str, stages: Sequence[Stage], outputs: Iterable[str], origins: tuple[Origin, ...]
     ) -> KernelPlan:
         buffer = self.schedule.buffers[name]
-        registers = {made.result: replace(buffer, name=made.result)}
-        return assembled(self.schedule.buffers, made, stages, tuple(outputs), origins, registers)
+        registers = {product.result: replace(buffer, name=product.result)}
+        return assembled(self.schedule.buffers, product, stages, tuple(outputs), origins, registers)
 
     # --- what is computed from it
 
@@ -173,7 +173,7 @@ class _Finder:
         operands = {root_of(self.schedule, ref.buffer) for ref in self.node.args}
         for number in range(self.number + 1, len(self.schedule.steps)):
             step = self.schedule.steps[number]
-            written = {root_of(self.schedule, made) for made in written_by(step)}
+            written = {root_of(self.schedule, name) for name in written_by(step)}
             if isinstance(step, KernelPlan) and self._taken(step, name) is not None:
                 return number if operands.isdisjoint(written) else None
             if name in read_by(step) or not operands.isdisjoint(written):
@@ -184,9 +184,9 @@ class _Finder:
         """By which name a kernel reads `name`: its own, or that of the result that is written over it."""
         if name in plan.inputs:
             return name
-        return next((made for made in plan.outputs if self.schedule.aliases.get(made) == name), None)
+        return next((output for output in plan.outputs if self.schedule.aliases.get(output) == name), None)
 
-    def _with_epilogue(self, made: Product, name: str, number: int) -> Proposal | None:
+    def _with_epilogue(self, product: Product, name: str, number: int) -> Proposal | None:
         plan = self.schedule.steps[number]
         assert isinstance(plan, KernelPlan)  # as `_reader` found
         taken = self._taken(plan, name)
@@ -208,16 +208,16 @@ class _Finder:
             return None
         needed = taken == name and needed_later(self.schedule, name, number)
         sizes = dict(zip(loops, buffer.size))
-        changed = Rewriter(inverse, Simplifier(sizes), {taken: (made.result, flat)}).run(body.statements)
+        changed = Rewriter(inverse, Simplifier(sizes), {taken: (product.result, flat)}).run(body.statements)
         if needed:
-            changed = _stored_too(changed, name, made.result)
+            changed = _stored_too(changed, name, product.result)
         stage = Stage(
             LoopBody(loops, buffer.size, (), (), changed), len(loops), f"{self.node.name} {plan.stages[0].node}"
         )
         outputs = (*plan.outputs, name) if needed else plan.outputs
         origins = tuple(dict.fromkeys((*self.node.origins, *plan.origins)))
         freed = (taken,) if taken != name else ()
-        return Proposal(self._plan(made, name, [stage], outputs, origins), (self.number, number), freed, self.number)
+        return Proposal(self._plan(product, name, [stage], outputs, origins), (self.number, number), freed, self.number)
 
 
 def needed_later(schedule: Schedule, name: str, number: int) -> bool:
@@ -275,13 +275,13 @@ def written_by(step: Step) -> list[str]:
 def inverse_of(place: Expr, body: LoopBody, flat: Expr, count: Expr) -> dict[Var, Expr] | None:
     """Each loop variable of a nest that reads every element once, at `place`, in terms of the element's place."""
     dims = dict(zip(body.vars, body.sizes))
-    found = affine(place, dims)
-    if found is None or found.rest is not ZERO or set(found.coefficients) != set(body.vars):
+    form = affine(place, dims)
+    if form is None or form.rest is not ZERO or set(form.coefficients) != set(body.vars):
         return None
-    if is_dense_row(found.coefficients, dims) is not count:
+    if is_dense_row(form.coefficients, dims) is not count:
         return None
     inverse: dict[Var, Expr] = {}
-    for var, step in found.coefficients.items():
+    for var, step in form.coefficients.items():
         whole = step * dims[var] is count  # the outermost loop
         inverse[var] = flat // step if whole else flat // step % dims[var]
     return inverse
@@ -358,13 +358,13 @@ def tiles_for(plan: KernelPlan, target: Target) -> list[Tile]:
     _, rows, columns, inner = plan.product.sizes
     half = plan.buffers[plan.product.result].dtype.itemsize == 2
     left, right = (_bytes_read(plan, ref) for ref in (plan.product.left, plan.product.right))
-    found = []
+    tiles = []
     for tile in TILES["half" if half else plan.product.precision]:
         memory = (tile.rows * left + tile.columns * right) * tile.inner * tile.stages
         fits = tile.rows < 2 * max(rows, 16) and tile.columns < 2 * columns and tile.inner < 2 * inner
         if fits and memory <= target.program_memory:
-            found.append(tile)
-    return found
+            tiles.append(tile)
+    return tiles
 
 
 def _bytes_read(plan: KernelPlan, ref: TensorRef) -> int:

@@ -50,18 +50,18 @@ class _Operand:
 
 def with_operands(schedule: Schedule, proposal: Proposal) -> Proposal | None:
     """The proposed kernel, with what makes its operands; None where nothing does that for it alone."""
-    plan, made = proposal.plan, proposal.plan.product
-    assert made is not None  # it is what a proposal is about
+    plan, product = proposal.plan, proposal.plan.product
+    assert product is not None  # it is what a proposal is about
     rows, columns = LOOPS[-2], LOOPS[-1]
-    batch = LOOPS[: len(made.left.size) - 2]
+    batch = LOOPS[: len(product.left.size) - 2]
     sides = {"left": (*batch, rows, _INNER), "right": (*batch, _INNER, columns)}
-    found = {side: _operand(schedule, proposal, getattr(made, side), side, loops) for side, loops in sides.items()}
-    operands = {side: operand for side, operand in found.items() if operand is not None}
+    by_side = {side: _operand(schedule, proposal, getattr(product, side), side, loops) for side, loops in sides.items()}
+    operands = {side: operand for side, operand in by_side.items() if operand is not None}
     if not operands:
         return None
-    left, right = (operands[side].ref if side in operands else getattr(made, side) for side in sides)
-    changed = replace(made, left=left, right=right)
-    registers = {made.result: plan.buffers[made.result]}
+    left, right = (operands[side].ref if side in operands else getattr(product, side) for side in sides)
+    changed = replace(product, left=left, right=right)
+    registers = {product.result: plan.buffers[product.result]}
     registers.update({operand.ref.buffer: operand.buffer for operand in operands.values()})
     stages = [*(operand.stage for operand in operands.values()), *plan.stages]
     origins = dict.fromkeys((*plan.origins, *(o for operand in operands.values() for o in operand.origins)))
@@ -114,7 +114,7 @@ def _maker(schedule: Schedule, name: str, proposal: Proposal) -> int | None:
     if readers != [schedule.steps[proposal.product]] or used.count(name) != 1:
         return None
     sources = {root_of(schedule, source) for source in (*plan.inputs, *plan.outputs)}
-    kept = all(root_of(schedule, made) not in sources for step in between for made in written_by(step))
+    kept = all(root_of(schedule, written) not in sources for step in between for written in written_by(step))
     return number if kept else None
 
 
@@ -132,5 +132,5 @@ def _is_short(schedule: Schedule, plan: KernelPlan) -> bool:
     if store.op != "store" or store.args[3] or any(as_int(size) is None for size in body.sizes):
         return False
     calls = [step for step in schedule.steps if isinstance(step, ExternNode) and str(step.target) in PRODUCTS]
-    made = {name for step in calls for name in written_by(step)}
-    return made.isdisjoint(root_of(schedule, name) for name in (*plan.inputs, *plan.outputs))
+    results = {name for step in calls for name in written_by(step)}
+    return results.isdisjoint(root_of(schedule, name) for name in (*plan.inputs, *plan.outputs))

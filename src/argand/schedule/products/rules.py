@@ -61,8 +61,10 @@ def activated(schedule: Schedule, proposal: Proposal) -> ExternNode | None:
     (out,) = proposal.plan.outputs
     if any(ref.buffer == out for ref in tensor_refs((schedule.outputs, [ref for _, ref in schedule.mutations]))):
         return None
-    made = schedule.buffers[node.outputs[0] or ""]
-    if schedule.buffers[out].dtype is not made.dtype or (out in schedule.aliases and out not in proposal.freed):
+    product_buffer = schedule.buffers[node.outputs[0] or ""]
+    if schedule.buffers[out].dtype is not product_buffer.dtype or (
+        out in schedule.aliases and out not in proposal.freed
+    ):
         return None
     target = torch.ops.aten._addmm_activation.default
     return replace(

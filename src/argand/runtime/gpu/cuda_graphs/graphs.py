@@ -278,13 +278,13 @@ class Recorded(Described):
 
     def _shape(self, key: tuple[Any, ...]) -> _Shape | None:
         """What is known of calls with such sizes and numbers; None when there are too many."""
-        found = self._shapes.get(key)
-        if found is None:
+        shape = self._shapes.get(key)
+        if shape is None:
             if len(self._shapes) >= MAX_SIZES:
                 self._stop(f"it was called with more than {MAX_SIZES} different sizes or numbers")
                 return None
-            found = self._shapes[key] = _Shape()
-        return found
+            shape = self._shapes[key] = _Shape()
+        return shape
 
     def _entry(self, shape: _Shape, places: list[int], args: Sequence[Any]) -> _Entry | None:
         """The recordings for the places of the inputs that are surely used in place; None when nothing is to be
@@ -319,14 +319,14 @@ class Recorded(Described):
         """Note whose memory it is that a backward may use up, if all that it gets of a forward is of one recording."""
         if self.roles.draws or self.roles.seeded:  # seeds are written before a replay, wherever they lie
             return
-        found: dict[Recording, list[tuple[int, int]]] = {}
+        of_recordings: dict[Recording, list[tuple[int, int]]] = {}
         for position in sorted(self.roles.taken):
             recording: Recording | None = self.recorder.lent.get(args[position].data_ptr())
             number = None if recording is None or not args[position].nbytes else recording.kept_at(args[position])
             if recording is not None and number is not None:  # else an input of the forward, where the program has it
-                found.setdefault(recording, []).append((position, number))
-        if len(found) == 1:
-            [(source, kept)] = found.items()
+                of_recordings.setdefault(recording, []).append((position, number))
+        if len(of_recordings) == 1:
+            [(source, kept)] = of_recordings.items()
             if source.room is not None:
                 entry.source, entry.kept = weakref.ref(source), kept
 
@@ -477,10 +477,10 @@ class Recorded(Described):
         A tensor that was given before will. Another one in its place, for which the memory of the earlier was taken,
         will some day be elsewhere; if it is large, it is worth a try.
         """
-        found = (entry.seen or {}).get(position)
-        if found is None or found[1] != arg.data_ptr() or position in self._moving or self._moves > MAX_MOVES:
+        last = (entry.seen or {}).get(position)
+        if last is None or last[1] != arg.data_ptr() or position in self._moving or self._moves > MAX_MOVES:
             return False
-        return found[0]() is arg or arg.nbytes > LARGE
+        return last[0]() is arg or arg.nbytes > LARGE
 
 
 def _put_back(entry: _Entry, source: Recording, args: list[Any]) -> None:

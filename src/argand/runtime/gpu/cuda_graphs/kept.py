@@ -31,14 +31,14 @@ def recorded(
     Arguments:
         name: of the graph, for events.
         kind: of the program: "forward", "backward", "inference".
-        others: of `Recorded`.
+        asked, roles: of `Recorded`.
     """
     told = (kind, asked, "", index, *roles.described())
     reason = unfit_memory()
     if reason:
         return _as_it_is(call, reason, name, asked, told)
-    made = Recorded(call, recorder(index), name=name, roles=roles, asked=asked)
-    return with_recipe(made, "recorded", lambda: (call, told))
+    recording = Recorded(call, recorder(index), name=name, roles=roles, asked=asked)
+    return with_recipe(recording, "recorded", lambda: (call, told))
 
 
 def not_recorded(call: HostCall, reason: str, *, name: str, kind: str, asked: bool) -> HostCall:

@@ -38,8 +38,8 @@ MOST_MEMORY = 0.25  # of the GPU's, for recordings that nobody asked for
 def unfit_memory() -> str:
     """Why nothing can be recorded, whatever it is; empty if it can: each tensor would ask the driver for its memory,
     which it does not give while a stream is recorded."""
-    found = next((name for name in UNCACHED if name in os.environ), "")
-    return f"{found} is set, so that torch keeps no memory" if found else ""
+    setting = next((name for name in UNCACHED if name in os.environ), "")
+    return f"{setting} is set, so that torch keeps no memory" if setting else ""
 
 
 class Recorder(Protocol):
@@ -309,9 +309,9 @@ def _capture(cuda: Driver, stream: int, run: Callable[[], Any]) -> tuple[ctypes.
 
 def _executable(cuda: Driver, index: int, graph: ctypes.c_void_p, room: _Room) -> Callable[[], None]:
     """A function that queues the graph on the current stream, and keeps its memory."""
-    what, made, context = "making a CUDA graph", ctypes.c_void_p(), ctypes.c_void_p(cuda.context(index))
+    what, executable, context = "making a CUDA graph", ctypes.c_void_p(), ctypes.c_void_p(cuda.context(index))
     try:
-        cuda.call(what, "cuGraphInstantiateWithFlags", ctypes.byref(made), graph, ctypes.c_ulonglong(0))
+        cuda.call(what, "cuGraphInstantiateWithFlags", ctypes.byref(executable), graph, ctypes.c_ulonglong(0))
     finally:
         cuda.library.cuGraphDestroy(graph)
     library, stream_of, popped = cuda.library, torch._C._cuda_getCurrentRawStream, ctypes.c_void_p()
@@ -320,13 +320,13 @@ def _executable(cuda: Driver, index: int, graph: ctypes.c_void_p, room: _Room) -
     def replay(room: _Room = room) -> None:
         push(context)  # the default stream is the current context's
         try:
-            code = launch(made, ctypes.c_void_p(stream_of(index)))
+            code = launch(executable, ctypes.c_void_p(stream_of(index)))
         finally:
             pop(ctypes.byref(popped))
         if code:
             cuda.fail(code, "replaying a CUDA graph")
 
-    weakref.finalize(replay, library.cuGraphExecDestroy, made).atexit = False
+    weakref.finalize(replay, library.cuGraphExecDestroy, executable).atexit = False
     return replay
 
 

@@ -46,8 +46,8 @@ class Copied:
         """A new tensor of the same layout, and what to copy into."""
         tensor = self.tensor
         if self.flat is None:
-            made = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device)
-            return made, made
+            twin = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device)
+            return twin, twin
         run = torch.empty_like(self.flat)
         return run.as_strided(tensor.shape, tensor.stride()), run
 
@@ -137,27 +137,27 @@ def planned(
             _check(output)
     shown = {id(out): out for at, out in enumerate(outputs) if isinstance(out, torch.Tensor) and at not in kept}
     small = not lend or sum(out.nbytes for key, out in shown.items() if key not in outside) <= SMALL
-    made, seen = Results(), dict[int, Result]()
+    results, seen = Results(), dict[int, Result]()
     for output in outputs:
         key = id(output)
         if not isinstance(output, torch.Tensor):
-            made.plan.append(Result("value", value=output))
+            results.plan.append(Result("value", value=output))
             continue
         if key not in seen:
             mine = compat.storage_address(output) not in borrowed
             if key in outside and (key in shown or not mine):
                 seen[key] = Result("input", outside[key])
             elif key not in shown:
-                seen[key] = Result("lent", len(made.lent))
-                made.lent.append(output)
-                made.own += [output] * mine
+                seen[key] = Result("lent", len(results.lent))
+                results.lent.append(output)
+                results.own += [output] * mine
             else:
-                there = made.large if mine and not small else made.copied
-                seen[key] = Result("large" if there is made.large else "copied", len(there))
-                there.append(Copied.of(output))
-        made.plan.append(seen[key])
-    made.kept = [outputs[at].data_ptr() for at in sorted(kept) if isinstance(outputs[at], torch.Tensor)]
-    return made
+                copies = results.large if mine and not small else results.copied
+                seen[key] = Result("large" if copies is results.large else "copied", len(copies))
+                copies.append(Copied.of(output))
+        results.plan.append(seen[key])
+    results.kept = [outputs[at].data_ptr() for at in sorted(kept) if isinstance(outputs[at], torch.Tensor)]
+    return results
 
 
 def _check(output: Any) -> None:
@@ -308,20 +308,20 @@ class Recording:
                 draw_seed(seed)
             self._replay()
             if room is None:
-                made = cloned(sources)
+                copies = cloned(sources)
             else:
-                made = [tensor for tensor, _ in room]
+                copies = [tensor for tensor, _ in room]
                 if room:
                     copy([target for _, target in room], [each.run for each in sources])
             lent = [tensor.data for tensor in results.lent]
-            large = [tensor.data for tensor in self._large] if lend else made[len(results.copied) :]
+            large = [tensor.data for tensor in self._large] if lend else copies[len(results.copied) :]
         handed = []
         for result in results.plan:
             kind, index = result.kind, result.index
             if kind == "lent":
                 handed.append(lent[index])
             elif kind == "copied":
-                handed.append(made[index])
+                handed.append(copies[index])
             elif kind == "large":
                 handed.append(large[index])
             else:
@@ -337,8 +337,8 @@ def _over(run: torch.Tensor | None, tensor: torch.Tensor) -> torch.Tensor:
     """`tensor` again, over the bytes of its storage."""
     if run is None:
         return tensor
-    made = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
-    return made.set_(run.untyped_storage(), tensor.storage_offset(), tensor.shape, tensor.stride())
+    whole = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
+    return whole.set_(run.untyped_storage(), tensor.storage_offset(), tensor.shape, tensor.stride())
 
 
 def copy(targets: list[torch.Tensor], sources: list[torch.Tensor]) -> None:
@@ -351,18 +351,18 @@ def copy(targets: list[torch.Tensor], sources: list[torch.Tensor]) -> None:
 
 def cloned(sources: Sequence[Copied]) -> list[torch.Tensor]:
     """Copies, made by few calls."""
-    made: list[Any] = [None] * len(sources)
+    copies: list[Any] = [None] * len(sources)
     kinds: dict[torch.dtype, list[int]] = {}
     for number, each in enumerate(sources):
         if each.flat is None:
             kinds.setdefault(each.tensor.dtype, []).append(number)
         else:
-            made[number], run = each.like()
+            copies[number], run = each.like()
             run.copy_(each.flat)
     for numbers in kinds.values():
         for number, copy_ in zip(numbers, compat.foreach_clone([sources[number].tensor for number in numbers])):
-            made[number] = copy_
-    return made
+            copies[number] = copy_
+    return copies
 
 
 def unfit(value: Any) -> str:

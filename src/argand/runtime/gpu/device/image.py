@@ -45,9 +45,9 @@ def parse(data: bytes) -> Image:
     Raises:
         GpuError: it is none.
     """
-    head, found, code = data.partition(b"\n")
+    head, newline, code = data.partition(b"\n")
     try:
-        if not found or len(head) > _HEADER_BYTES:
+        if not newline or len(head) > _HEADER_BYTES:
             raise ValueError("it has no header")
         header = json.loads(head)
         if header.pop("version") != _VERSION or header.pop("code") != len(code):

@@ -61,14 +61,14 @@ def _target(index: int) -> GpuTarget:
 @functools.cache
 def triton_version() -> str:
     """Version and build of the installed triton, as a key; empty when there is none."""
-    found = find_spec("triton")
-    if found is None or not found.origin:
+    spec = find_spec("triton")
+    if spec is None or not spec.origin:
         return ""
     try:
         version = metadata.version("triton")
     except metadata.PackageNotFoundError:  # built from source, perhaps
         version = "unknown"
-    core = next(iter(sorted((Path(found.origin).parent / "_C").glob("libtriton*"))), None)
+    core = next(iter(sorted((Path(spec.origin).parent / "_C").glob("libtriton*"))), None)
     return f"{version}+{core.stat().st_size}" if core is not None else version
 
 

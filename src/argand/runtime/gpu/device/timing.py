@@ -46,7 +46,7 @@ def time_calls(calls: Sequence[Callable[[], object]], device: torch.device) -> l
             repeats.append(_LEAST_REPEATS if _elapsed(once) > _LONG else _REPEATS)
         rounds = [[_round(call, count) for call, count in zip(calls, repeats)] for _ in range(ROUNDS)]
         torch.cuda.synchronize()
-        best = [min(_elapsed(found[place]) for found in rounds) for place in range(len(calls))]
+        best = [min(_elapsed(events_of_round[place]) for events_of_round in rounds) for place in range(len(calls))]
     return [total / count for total, count in zip(best, repeats)]
 
 

@@ -29,8 +29,8 @@ class OnAlignedCopies:
 
     def __init__(self, kernel: Kernel, text: str, spec: LaunchSpec, alignment: int) -> None:
         self.kernel, self.alignment = kernel, alignment
-        found = re.search(rf"def {spec.name}\(([^)]*)\)", text)
-        names = [name.strip() for name in found[1].split(",")] if found is not None else []
+        header = re.search(rf"def {spec.name}\(([^)]*)\)", text)
+        names = [name.strip() for name in header[1].split(",")] if header is not None else []
         self.written = [not name.startswith(_READ) for name in names[: spec.num_tensors]]
 
     def __call__(self, gx: int, gy: int, gz: int, *args: Any) -> None:

@@ -54,7 +54,7 @@ class Request:
 
 def code_only(text: str) -> str:
     """Python text without its comments: where the user's lines are does not change what is compiled."""
-    return _BLANK.sub("\n", _COMMENT.sub(lambda found: found.group(1) or "", text)).strip()
+    return _BLANK.sub("\n", _COMMENT.sub(lambda match: match.group(1) or "", text)).strip()
 
 
 def _environment() -> list[tuple[str, str]]:
@@ -84,10 +84,10 @@ def single_texts(text: str, names: Iterable[str]) -> dict[str, str]:
         between.append("".join(lines[end:begin]))
         end = after
     between.append("".join(lines[end:]))
-    found = {}
+    texts = {}
     for number, (begin, after, name) in enumerate(begins, 1):
-        found[name] = "".join((*between[:number], *lines[begin:after], *between[number:]))
-    return found
+        texts[name] = "".join((*between[:number], *lines[begin:after], *between[number:]))
+    return texts
 
 
 def _by_ast(text: str) -> dict[str, tuple[int, int]]:
@@ -111,8 +111,8 @@ def _by_margin(lines: Sequence[str]) -> dict[str, tuple[int, int]]:
             continue
         if name:
             places[name] = begin, last
-        found = _DEF.match(line)
-        name = found.group(1) if found is not None else ""
+        header = _DEF.match(line)
+        name = header.group(1) if header is not None else ""
         begin, last = (decorated if decorated >= 0 else number), number + 1
         decorated = -1 if line[0] != "@" else decorated if decorated >= 0 else number
     if name:
@@ -133,12 +133,12 @@ def get_image(request: Request) -> Image:
     key = request.key
 
     def build(folder: Path) -> Path:
-        made, kept = folder / "kernel", str(folder.parent / f"{key}{cache.DEVICE_IMAGE.source}")
+        path, kept = folder / "kernel", str(folder.parent / f"{key}{cache.DEVICE_IMAGE.source}")
         image = triton_compile.compile_image(
             request.text, request.spec, request.target, aligned=request.aligned, filename=kept
         )
-        made.write_bytes(image.dump())
-        return made
+        path.write_bytes(image.dump())
+        return path
 
     trouble: Exception = GpuError("")
     for shared in (True, True, False):

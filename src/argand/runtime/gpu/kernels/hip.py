@@ -33,12 +33,12 @@ class TritonKernel:
         self._compiled(True)
 
     def _compiled(self, aligned: bool) -> Any:
-        found = self._variants.get(aligned)
-        if found is None:
+        compiled = self._variants.get(aligned)
+        if compiled is None:
             with torch.cuda.device(self._index):
-                found = triton_compile.compile_by_triton(self._text, self._spec, self._target, aligned=aligned)
-            self._variants[aligned] = found
-        return found
+                compiled = triton_compile.compile_by_triton(self._text, self._spec, self._target, aligned=aligned)
+            self._variants[aligned] = compiled
+        return compiled
 
     def __call__(self, gx: int, gy: int, gz: int, *args: Any) -> None:
         if 0 in (gx, gy, gz):

@@ -157,10 +157,10 @@ def _compared(original: Any) -> Any:
     def binary_op(builder: Any, lhs: Any, rhs: Any, op: Any) -> Any:
         import triton.language as tl
 
-        made = original(builder, lhs, rhs, op)
-        if made.data.dtype == bool and made.dtype != tl.int1:
-            made.dtype = tl.int1
-        return made
+        result = original(builder, lhs, rhs, op)
+        if result.data.dtype == bool and result.dtype != tl.int1:
+            result.dtype = tl.int1
+        return result
 
     return binary_op
 
@@ -235,9 +235,9 @@ def _combined(op: Any, inputs: Sequence[Any], left: Sequence[Any], right: Sequen
     dtypes = [each.dtype for each in inputs]
     shape = np.broadcast_shapes(left[0].shape, right[0].shape)
     sides = [np.broadcast_to(data, shape) for data in (*left, *right)]
-    made = op.combine_fn.fn(*[op.to_tensor(data, dtype) for data, dtype in zip(sides, dtypes * 2)])
-    made = made if isinstance(made, tuple) else (made,)
-    return [each.handle.data.astype(data.dtype) for each, data in zip(made, left, strict=True)]
+    combined = op.combine_fn.fn(*[op.to_tensor(data, dtype) for data, dtype in zip(sides, dtypes * 2)])
+    combined = combined if isinstance(combined, tuple) else (combined,)
+    return [each.handle.data.astype(data.dtype) for each, data in zip(combined, left, strict=True)]
 
 
 def _reduce(op: Any, inputs: Sequence[Any]) -> list[Any]:
@@ -249,8 +249,8 @@ def _reduce(op: Any, inputs: Sequence[Any]) -> list[Any]:
     rows = [each.reshape(-1) if everything else np.moveaxis(each, op.axis, -1) for each in data]
     while (length := rows[0].shape[-1]) > 1:
         pairs = length // 2 * 2
-        made = _combined(op, inputs, [row[..., 0:pairs:2] for row in rows], [row[..., 1:pairs:2] for row in rows])
-        rows = [np.concatenate((new, row[..., pairs:]), -1) for new, row in zip(made, rows)]
+        halves = _combined(op, inputs, [row[..., 0:pairs:2] for row in rows], [row[..., 1:pairs:2] for row in rows])
+        rows = [np.concatenate((new, row[..., pairs:]), -1) for new, row in zip(halves, rows)]
     results = [row[..., 0] for row in rows]
     if op.keep_dims:
         results = [each.reshape((1,) * rank) if everything else np.expand_dims(each, op.axis) for each in results]
@@ -265,8 +265,8 @@ def _scan(op: Any, inputs: Sequence[Any]) -> list[Any]:
     length, half = rows[0].shape[-1], 1
     while half < length:  # sizes of blocks are powers of two
         parts = [row.reshape(*row.shape[:-1], length // (2 * half), 2, half) for row in rows]
-        made = _combined(op, inputs, [part[..., 0, -1:] for part in parts], [part[..., 1, :] for part in parts])
-        for part, new in zip(parts, made):
+        combined = _combined(op, inputs, [part[..., 0, -1:] for part in parts], [part[..., 1, :] for part in parts])
+        for part, new in zip(parts, combined):
             part[..., 1, :] = new
         rows, half = [part.reshape(*part.shape[:-3], length) for part in parts], half * 2
     results = [np.ascontiguousarray(np.moveaxis(row, -1, op.axis)) for row in rows]

@@ -63,11 +63,11 @@ def make_device_kernel(
     connect()
     _C.set_exchange_api(torch.Tensor.__dlpack_c_exchange_api__)
     kinds = "".join("p" if kind[0] == "*" else "i" if INTEGERS[kind] == 4 else "l" for kind in spec.signature)
-    made: Kernel = kernel_type(
+    kernel: Kernel = kernel_type(
         loaded.function, loaded.context, (place.kind, place.index), spec.name, kinds, image.threads, image.shared,
         len(image.params) - len(kinds), place.driver.addresses, place.stream_of, failed, unaligned, image,
     )  # fmt: skip
-    return made
+    return kernel
 
 
 class PythonKernel:
@@ -115,10 +115,10 @@ class PythonKernel:
         self._launch((gx, gy, gz), [kind(value) for kind, value in zip(self._types, values)])
 
     def _pointer(self, tensor: Any, position: int) -> int:
-        there = (
+        on_device = (
             tensor.is_cuda and tensor.get_device() == self._place.index if self._place.kind == CUDA else tensor.is_cpu
         )
-        if not there:
+        if not on_device:
             raise ValueError(
                 f"kernel {self.name}: argument {position} is on {tensor.device}, the kernel on {self._place.index}"
             )

@@ -49,10 +49,10 @@ def load_triton_kernels(text: str, specs: Mapping[str, Any], device: str) -> lis
         ToolchainError: there is no place where compiled kernels can be written.
     """
     wanted = [launch_spec(name, literal) for name, literal in specs.items()]
-    made = _load(text, wanted, device)
-    for kernel, spec in zip(made, wanted):
+    kernels = _load(text, wanted, device)
+    for kernel, spec in zip(kernels, wanted):
         label(kernel, spec.name)
-    return made
+    return kernels
 
 
 def _load(text: str, wanted: Sequence[LaunchSpec], device: str) -> list[Kernel]:
@@ -79,9 +79,9 @@ def load_on(requests: Sequence[Request], place: launch.Place) -> list[Kernel]:
 
 
 def _make(request: Request, place: launch.Place, known: _Known) -> Kernel:
-    found = known.get(request.key, place)
-    assert found is not None
-    image, loaded = found
+    entry = known.get(request.key, place)
+    assert entry is not None
+    image, loaded = entry
 
     def unaligned() -> Kernel:
         try:
@@ -99,19 +99,19 @@ class _Known:
     """What was loaded in this process, by key, driver and device."""
 
     def __init__(self) -> None:
-        self._found: dict[tuple[str, str, int], tuple[Image, Loaded]] = {}
+        self._kernels: dict[tuple[str, str, int], tuple[Image, Loaded]] = {}
         self._lock = fork_safe_lock()
 
     def get(self, key: str, place: launch.Place) -> tuple[Image, Loaded] | None:
         """The kernel, if it is loaded there."""
-        return self._found.get((key, place.driver.path, place.index))
+        return self._kernels.get((key, place.driver.path, place.index))
 
     def add(self, key: str, place: launch.Place, image: Image) -> None:
         """Load a kernel, unless another thread was faster."""
         with self._lock:
             if self.get(key, place) is None:
                 loaded = _load_image(image, place)
-                self._found[key, place.driver.path, place.index] = replace(image, code=b""), loaded
+                self._kernels[key, place.driver.path, place.index] = replace(image, code=b""), loaded
 
 
 def _load_image(image: Image, place: launch.Place) -> Loaded:

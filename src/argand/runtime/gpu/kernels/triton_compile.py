@@ -79,8 +79,8 @@ def compile_by_triton(text: str, spec: LaunchSpec, target: GpuTarget, *, aligned
     with _refusals(spec):
         import triton
 
-        made = ast_source(text, spec, aligned=aligned)
-        return triton.compile(made, target=_machine(target), options=options_of(spec))
+        source = ast_source(text, spec, aligned=aligned)
+        return triton.compile(source, target=_machine(target), options=options_of(spec))
 
 
 @contextlib.contextmanager
@@ -135,23 +135,23 @@ def _machine(target: GpuTarget) -> Any:
     return GPUTarget(target.backend, target.arch, target.warp_size)
 
 
-def _compile(made: Any, spec: LaunchSpec, target: GpuTarget) -> tuple[dict[str, Any], dict[str, Any]]:
+def _compile(source: Any, spec: LaunchSpec, target: GpuTarget) -> tuple[dict[str, Any], dict[str, Any]]:
     import triton
 
     machine = _machine(target)
     knobs = triton.knobs.compilation
     watched = ("override", "dump_ir", "use_ir_loc", "listener")
     if any(getattr(knobs, name, None) for name in watched) or _inspected(triton):
-        compiled = triton.compile(made, target=machine, options=options_of(spec))
+        compiled = triton.compile(source, target=machine, options=options_of(spec))
         return compiled.metadata._asdict(), dict(compiled.asm)
-    return _run_stages(made, machine, options_of(spec))
+    return _run_stages(source, machine, options_of(spec))
 
 
 def _inspected(triton: Any) -> bool:
     return getattr(triton.knobs.runtime, "add_stages_inspection_hook", None) is not None
 
 
-def _run_stages(made: Any, machine: Any, options: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+def _run_stages(source: Any, machine: Any, options: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """What `triton.compile` does, without its cache: that hashes all of Triton first, and argand has its own."""
     from triton._C.libtriton import ir
     from triton.compiler.compiler import make_backend
@@ -159,12 +159,12 @@ def _run_stages(made: Any, machine: Any, options: dict[str, Any]) -> tuple[dict[
     backend = make_backend(machine)
     parsed = backend.parse_options(dict(options))
     stages: dict[str, Any] = {}
-    backend.add_stages(stages, parsed, made.language)
+    backend.add_stages(stages, parsed, source.language)
     context = ir.context()
     ir.load_dialects(context)
     backend.load_dialects(context)
     implementation, modules = backend.get_codegen_implementation(parsed), backend.get_module_map()
-    product = made.make_ir(machine, parsed, implementation, modules, context)
+    product = source.make_ir(machine, parsed, implementation, modules, context)
     metadata: dict[str, Any] = {"target": machine, **vars(parsed)}
     products: dict[str, Any] = {}
     for name, stage in stages.items():

@@ -47,31 +47,31 @@ class TritonVariants:
     ) -> None:
         self._text, self._reach, self._device = text, reach, device
         self._specs = [(launch_spec(name, literal), dict(places)) for name, (literal, places) in specs.items()]
-        self._made: dict[Variant, list[Kernel]] = {}
+        self._variants: dict[Variant, list[Kernel]] = {}
         self._by_sizes: dict[tuple[int, ...], list[Kernel]] = {}
         self(*likely)
 
     def __call__(self, *sizes: int) -> list[Kernel]:
         """The kernels for a call with these sizes, in the order of the specs."""
-        found = self._by_sizes.get(sizes)
-        return self._choose(sizes) if found is None else found
+        kernels = self._by_sizes.get(sizes)
+        return self._choose(sizes) if kernels is None else kernels
 
     def _choose(self, sizes: tuple[int, ...]) -> list[Kernel]:
         variant = self.variant(sizes)
-        found = self._made.get(variant)
-        if found is None:
+        kernels = self._variants.get(variant)
+        if kernels is None:
             specs = {spec.name: self._spec(spec, places, variant) for spec, places in self._specs}
-            found = self._made[variant] = load.load_triton_kernels(self._text, specs, self._device)
+            kernels = self._variants[variant] = load.load_triton_kernels(self._text, specs, self._device)
         if len(self._by_sizes) >= _MAX_SIZES:
             self._by_sizes.clear()
-        self._by_sizes[sizes] = found
-        return found
+        self._by_sizes[sizes] = kernels
+        return kernels
 
     def variant(self, sizes: tuple[int, ...]) -> Variant:
         """What may be promised for these sizes."""
         wide = self._reach(*sizes) >= NARROW
         wanted = wide, tuple(size % _MULTIPLE == 0 for size in sizes)
-        if wanted in self._made or len(self._made) < MAX_VARIANTS:
+        if wanted in self._variants or len(self._variants) < MAX_VARIANTS:
             return wanted
         return wide, (False,) * len(sizes)
 

@@ -77,8 +77,8 @@ def load_products(table: Mapping[str, Sequence[Any]], device: str) -> tuple[list
     if library is None:
         return [TorchProduct(spec) for spec in specs], 0
     place = cuda_place(driver(), device_index(device))
-    made = [library.product(spec, place) for spec in specs]
-    return [product for product, _ in made], max((nbytes for _, nbytes in made), default=0)
+    products = [library.product(spec, place) for spec in specs]
+    return [product for product, _ in products], max((nbytes for _, nbytes in products), default=0)
 
 
 class TorchProduct:
@@ -116,17 +116,17 @@ class Blas:
         self._library = ctypes.CDLL(path)
         self._functions = {name: getattr(self._library, f"cublasLt{name}") for name in _NAMES}
         self._handles: dict[int, int] = {}
-        self._made: dict[tuple[ProductSpec, str, int], tuple[Product, int]] = {}
+        self._products: dict[tuple[ProductSpec, str, int], tuple[Product, int]] = {}
         self._lock = fork_safe_lock()
 
     def product(self, spec: ProductSpec, place: Place) -> tuple[Product, int]:
         """A product on a device, and the bytes of workspace that it needs. Products that are alike are one."""
         key = spec, place.driver.path, place.index
         with self._lock:
-            found = self._made.get(key)
-            if found is None:
-                found = self._made[key] = self._make(spec, place)
-        return found
+            product = self._products.get(key)
+            if product is None:
+                product = self._products[key] = self._make(spec, place)
+        return product
 
     def _make(self, spec: ProductSpec, place: Place) -> tuple[Product, int]:
         otherwise = TorchProduct(spec)
@@ -147,11 +147,11 @@ class Blas:
             self._address("Matmul"), self._address("MatmulDescSetAttribute"), *place.driver.addresses[1:],
         )  # fmt: skip
         attribute = _BIAS if spec.bias else -1
-        made = kind(
+        product = kind(
             functions, (*handles, context), (place.kind, place.index), algorithm, workspace, attribute, place.stream_of,
             otherwise, self,
         )  # fmt: skip
-        return made, workspace
+        return product, workspace
 
     def _address(self, name: str) -> int:
         return int(ctypes.cast(self._functions[name], ctypes.c_void_p).value or 0)
@@ -182,25 +182,25 @@ class Blas:
         ]
         if None in layouts:
             return None
-        found = self._heuristic(handle, description, layouts)
-        if found is None:
+        recommended = self._heuristic(handle, description, layouts)
+        if recommended is None:
             return None
-        algorithm, workspace = found
+        algorithm, workspace = recommended
         one, two, three = (layout.value or 0 for layout in layouts if layout is not None)
         return (handle, description.value or 0, one, two, three), algorithm, workspace
 
     def _handle(self, index: int) -> int | None:
         if index not in self._handles:
-            made = ctypes.c_void_p()
-            if self._call("Create", ctypes.byref(made)):
+            handle = ctypes.c_void_p()
+            if self._call("Create", ctypes.byref(handle)):
                 return None
-            self._handles[index] = made.value or 0
+            self._handles[index] = handle.value or 0
         return self._handles[index]
 
     def _layout(self, kind: int, rows: int, columns: int, step: int) -> ctypes.c_void_p | None:
-        made = ctypes.c_void_p()
+        layout = ctypes.c_void_p()
         sizes = ctypes.c_uint64(rows), ctypes.c_uint64(columns), ctypes.c_int64(step)
-        return None if self._call("MatrixLayoutCreate", ctypes.byref(made), kind, *sizes) else made
+        return None if self._call("MatrixLayoutCreate", ctypes.byref(layout), kind, *sizes) else layout
 
     def _heuristic(
         self, handle: int, description: ctypes.c_void_p, layouts: Sequence[ctypes.c_void_p | None]
@@ -216,16 +216,16 @@ class Blas:
             if self._set("MatmulPreferenceSetAttribute", wishes, attribute, value):
                 return None
         left, right, result = layouts
-        found = ctypes.create_string_buffer(_RESULT)
+        answer = ctypes.create_string_buffer(_RESULT)
         code = self._call(
             "MatmulAlgoGetHeuristic", ctypes.c_void_p(handle), description, right, left, result, result, wishes, 1,
-            found, ctypes.byref(count),
+            answer, ctypes.byref(count),
         )  # fmt: skip
-        status = int.from_bytes(found.raw[_ALGORITHM + 8 : _ALGORITHM + 12], sys.byteorder)
+        status = int.from_bytes(answer.raw[_ALGORITHM + 8 : _ALGORITHM + 12], sys.byteorder)
         if code or not count.value or status:
             return None
-        workspace = int.from_bytes(found.raw[_ALGORITHM : _ALGORITHM + 8], sys.byteorder)
-        return found.raw[:_ALGORITHM], workspace
+        workspace = int.from_bytes(answer.raw[_ALGORITHM : _ALGORITHM + 8], sys.byteorder)
+        return answer.raw[:_ALGORITHM], workspace
 
     def _set(self, name: str, what: ctypes.c_void_p, attribute: int, value: Any) -> int:
         return self._call(name, what, attribute, ctypes.byref(value), ctypes.c_size_t(ctypes.sizeof(value)))

@@ -83,8 +83,8 @@ def flex_ops() -> Operators:
 def _results(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *rest: Any) -> Any:
     """The result, in the queries' order of memory, and the log2-sum-exp of each row."""
     size = (*query.shape[:3], value.shape[3])
-    made = query.new_empty_strided(size, strides_like(size, query.stride()))
-    return made, query.new_empty(query.shape[:3], dtype=torch.float32)
+    out = query.new_empty_strided(size, strides_like(size, query.stride()))
+    return out, query.new_empty(query.shape[:3], dtype=torch.float32)
 
 
 def _gradients(
@@ -108,19 +108,19 @@ def _backward(
     grad: torch.Tensor, logs: torch.Tensor, delta: torch.Tensor, query: torch.Tensor, key: torch.Tensor,
     value: torch.Tensor, lists: Sequence[torch.Tensor], reads: Sequence[torch.Tensor], *flex: Any,
 ) -> Any:  # fmt: skip
-    made = _gradients(grad, logs, delta, query, key, value)
+    gradients = _gradients(grad, logs, delta, query, key, value)
     first = (query, key, value, grad, logs, delta)
-    found = _metadata((query, key, value, grad, grad, *made), lists, reads, flex)
-    (kernel, grid), (other, others) = _launches(2, query.device, *found)
-    kernel(*grid, 1, *first, *_half(lists, 0), *reads, made[0])
-    other(*others, 1, *first, *_half(lists, 1), *reads, *made[1:])
-    return made
+    metadata = _metadata((query, key, value, grad, grad, *gradients), lists, reads, flex)
+    (kernel, grid), (other, others) = _launches(2, query.device, *metadata)
+    kernel(*grid, 1, *first, *_half(lists, 0), *reads, gradients[0])
+    other(*others, 1, *first, *_half(lists, 1), *reads, *gradients[1:])
+    return gradients
 
 
 @functools.lru_cache(maxsize=4096)
-def _launches(count: int, device: torch.device, *found: Any) -> list[tuple[Any, tuple[int, int]]]:
+def _launches(count: int, device: torch.device, *metadata: Any) -> list[tuple[Any, tuple[int, int]]]:
     """The kernels of a forward (`count` is 1) or a backward (2) for tensors of these metadata, and their programs."""
-    shape = _shape_of(*found)
+    shape = _shape_of(*metadata)
     parts = ("forward",) if count == 1 else ("queries", "keys")
     return [_kernel(part, shape, str(device))[:2] for part in parts]
 
@@ -215,10 +215,10 @@ def prepare(
         shape = _shape_of(sizes, (*given, out, out, *own), *rest)
         wanted += [("queries", shape), ("keys", shape)]
     with ThreadPoolExecutor(len(wanted), thread_name_prefix="argand-triton") as pool:
-        made = [
+        kernels = [
             pool.submit(contextvars.copy_context().run, functools.partial(_kernel, *each, device)) for each in wanted
         ]
-    for future in made:
+    for future in kernels:
         events.emit("kernel_code", "codegen", future.result()[-1])
 
 
@@ -294,9 +294,9 @@ def refusal(
     if block != (0, 0) and any(size % SMALLEST for size in block):
         return "the size of a block"
     result = (*query.shape[:3], value.shape[3])
-    made = [(result, query.stride()), *((tensor.shape, tensor.stride()) for tensor in tensors)]
-    along = [tensor.stride(2) for tensor in tensors] + [strides_like(*layout)[2] for layout in made]
-    lengths = [tensor.shape[2] for tensor in tensors] + [size[2] for size, _ in made]
+    results = [(result, query.stride()), *((tensor.shape, tensor.stride()) for tensor in tensors)]
+    along = [tensor.stride(2) for tensor in tensors] + [strides_like(*layout)[2] for layout in results]
+    lengths = [tensor.shape[2] for tensor in tensors] + [size[2] for size, _ in results]
     if any(length * stride > _INT32 for length, stride in zip(lengths, along)):
         return "positions of more than 32 bits"
     if any(read.dtype not in READ_TYPES for read in reads):

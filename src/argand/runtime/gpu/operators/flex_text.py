@@ -134,9 +134,9 @@ def flex_forward($arguments):
 $loops
     empty = total == 0.0  # rows that see no key
     total = tl.where(empty, 1.0, total)
-    made = acc / total[:, None]
+    means = acc / total[:, None]
     results = out_ptr + b.to(tl.int64) * $ob + h.to(tl.int64) * $oh
-    tl.store(results + m[:, None] * $om + e[None, :], made.to($dtype)$store_mask)
+    tl.store(results + m[:, None] * $om + e[None, :], means.to($dtype)$store_mask)
     logs = tl.where(empty, float("-inf"), top + tl.log2(total))
     tl.store(lse_ptr + tl.program_id(1).to(tl.int64) * $M + m, logs$line_mask)
 """
@@ -252,13 +252,13 @@ class _Writer:
 
     def __init__(self, shape: FlexShape, by_key: bool) -> None:
         self.shape, self.by_key = shape, by_key
-        self.found = shape.by_key if by_key else shape.by_query
+        self.blocks = shape.by_key if by_key else shape.by_query
 
     def lists(self) -> list[str]:
         """Names of the arguments that hold the lists of blocks."""
-        if self.found is None:
+        if self.blocks is None:
             return []
-        return ["count_ptr", "block_ptr", *(["full_count_ptr", "full_block_ptr"] if self.found.full else [])]
+        return ["count_ptr", "block_ptr", *(["full_count_ptr", "full_block_ptr"] if self.blocks.full else [])]
 
     def reads(self) -> list[str]:
         """Names of the arguments that the functions read."""
@@ -269,7 +269,7 @@ class _Writer:
         shape = self.shape
         words = self._words(tensors)
         loops = self._loop(step, words, "", shape.masked)
-        if self.found is not None and self.found.full:
+        if self.blocks is not None and self.blocks.full:
             loops += self._loop(step, words, "full_", False)
         deep = 8 if self.by_key else 4
         words["loops"] = "\n".join(" " * deep + line if line else line for line in loops)
@@ -333,7 +333,7 @@ class _Writer:
         words = {**words, "factor": repr(self._factor())}
         body = Template(step).substitute(words, score="\n".join(score), gradient="\n".join(gradient)).splitlines()
         body = [f"{moving} = start + tl.arange(0, {tile})", *[line for line in body if line]]
-        if self.found is None:
+        if self.blocks is None:
             return [f"for start in range(0, {length}, {tile}):", *("    " + line for line in body)]
         per = block // tile
         following = ["after = step + 1"]
@@ -345,7 +345,7 @@ class _Writer:
         return [
             *self._row(kind),
             f"count = tl.load({kind}count_ptr + row) * {per}",
-            f"listed = {kind}block_ptr + row * {self.found.most}",
+            f"listed = {kind}block_ptr + row * {self.blocks.most}",
             f"start = tl.load(listed, mask=count > 0, other=0) * {block}",
             "for step in range(0, count):",
             *("    " + line for line in [*body, *following]),
@@ -353,15 +353,15 @@ class _Writer:
 
     def _row(self, kind: str) -> list[str]:
         """Which list is the program's."""
-        if kind or self.found is None:
+        if kind or self.blocks is None:
             return []
-        found, shape = self.found, self.shape
+        lists, shape = self.blocks, self.shape
         own = f"(block * {shape.tiles.columns if self.by_key else shape.tiles.rows}) // {shape.block[self.by_key]}"
         terms = [own]
-        if found.batch > 1:
-            terms.append(f"b * {found.heads * found.rows}")
-        if found.heads > 1:
-            terms.append(f"h * {found.rows}")
+        if lists.batch > 1:
+            terms.append(f"b * {lists.heads * lists.rows}")
+        if lists.heads > 1:
+            terms.append(f"h * {lists.rows}")
         return [f"row = {' + '.join(terms)}"]
 
     # --- scores
@@ -384,14 +384,14 @@ class _Writer:
 
     def _seen(self, masked: bool) -> list[str]:
         """Conditions under which a score counts."""
-        shape, found = self.shape, []
+        shape, conditions = self.shape, []
         if masked:
-            found.append(f"({self._call('mask_mod', ())})")
+            conditions.append(f"({self._call('mask_mod', ())})")
         if self._past("columns"):
-            found.append(f"(n < {shape.others}){'[:, None]' if self.by_key else '[None, :]'}")
+            conditions.append(f"(n < {shape.others}){'[:, None]' if self.by_key else '[None, :]'}")
         if self.by_key and (shape.queries % shape.tiles.rows or self._past("rows")):
-            found.append(f"(m < {shape.queries})[None, :]")
-        return found
+            conditions.append(f"(m < {shape.queries})[None, :]")
+        return conditions
 
     def _score(self, masked: bool) -> list[str]:
         """Lines that make scores of products, -inf where they do not count; times `_factor`, they are powers of 2."""
@@ -399,8 +399,8 @@ class _Writer:
         lines = []
         if shape.scored:
             lines.append(f"raw = s * {shape.scale!r}")
-            made = f"{self._call('score_mod', ('raw',))}.to(tl.float32)"
-            lines.append(f"s = tl.broadcast_to({made}, {self._places()[2]})")
+            score = f"{self._call('score_mod', ('raw',))}.to(tl.float32)"
+            lines.append(f"s = tl.broadcast_to({score}, {self._places()[2]})")
         elif shape.scale <= 0:
             lines.append(f"s = s * {shape.scale!r}")
         seen = self._seen(masked)
@@ -418,8 +418,8 @@ class _Writer:
         """Lines that make, of the gradient of a score, that of the product."""
         lines = []
         if self.shape.scored:
-            made = f"{self._call('score_grad', ('raw', 'ds'))}.to(tl.float32)"
-            lines.append(f"ds = tl.broadcast_to({made}, {self._places()[2]})")
+            gradient = f"{self._call('score_grad', ('raw', 'ds'))}.to(tl.float32)"
+            lines.append(f"ds = tl.broadcast_to({gradient}, {self._places()[2]})")
             if self._seen(masked):
                 lines.append("ds = tl.where(seen, ds, 0.0)")
         return lines

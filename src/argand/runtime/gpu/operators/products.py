@@ -30,8 +30,8 @@ def padded_product(*operands: torch.Tensor, out: torch.Tensor) -> None:
         right = pad(right, (0, columns, 0, inner))
     row = [pad(bias[0], (0, columns))] if bias and columns else bias
     if columns:
-        made = torch.addmm(*row, left, right) if row else torch.mm(left, right)
-        out.copy_(made[:, : out.shape[1]])
+        product = torch.addmm(*row, left, right) if row else torch.mm(left, right)
+        out.copy_(product[:, : out.shape[1]])
     elif row:
         torch.addmm(*row, left, right, out=out)
     else:
@@ -45,5 +45,5 @@ def aligned(matrix: torch.Tensor) -> torch.Tensor:
     if stored.stride(1) != 1 or stored.stride(0) % MULTIPLE == 0:
         return matrix
     height, width = stored.shape
-    made = stored.new_empty(height, -(-width // MULTIPLE) * MULTIPLE)[:, :width].copy_(stored)
-    return made.t() if by_columns else made
+    padded = stored.new_empty(height, -(-width // MULTIPLE) * MULTIPLE)[:, :width].copy_(stored)
+    return padded.t() if by_columns else padded
