@@ -55,11 +55,11 @@ ALLOWED = {
         "capture/driver/explain.py: argand.capture.driver.explain_rich",
     },
     "what an earlier process stored needs no compiler": {
-        "ahead.py: argand.capture.driver.frame",
+        "ahead_of_time.py: argand.capture.driver.frame",
         "capture/driver/entrance.py: argand.capture.driver.frame",
-        "capture/driver/late.py: argand.capture.output.rerun",
+        "capture/driver/lazy_references.py: argand.capture.output.rerun",
         "backends/native.py: argand.backends.programs.generation",
-        "backends/taped.py: argand.backends.late_backward",
+        "backends/stored_functions.py: argand.backends.late_backward",
     },
     "most graphs do not need it": {
         "backends/programs/generation.py: argand.backends.autotune",
@@ -68,7 +68,7 @@ ALLOWED = {
         "autograd/tracing/trace.py: argand.autograd.tracing.flex",
         "backends/native.py: argand.backends.cudagraphs",
         "backends/native.py: argand.runtime.gpu.device.arena",
-        "backends/taped.py: argand.runtime.gpu.cuda_graphs.kept",
+        "backends/stored_functions.py: argand.runtime.gpu.cuda_graphs.stored_recordings",
         "backends/targets.py: argand.runtime.gpu.device.target",
         "backends/targets.py: argand.runtime.gpu.operators.blas",
         "codegen/host/kernels.py: argand.codegen.cpp",

@@ -13,7 +13,7 @@ from argand import config, events
 from argand.version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from argand.ahead import load, save
+    from argand.ahead_of_time import load, save
     from argand.api import (
         CompileProfiler,
         allow_in_graph,
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
         set_stance,
     )
     from argand.capture.driver.substitutes import substitute_in_graph
-    from argand.engine.activity import compiled_autograd
+    from argand.engine.backward_calls import compiled_autograd
 
 __all__ = [
     "CompileProfiler",
@@ -87,7 +87,7 @@ events.bus.prepare = _install_sinks
 
 
 def _follow_compiled_autograd() -> None:
-    name = "argand.engine.activity"
+    name = "argand.engine.backward_calls"
     if config.config.compiled_autograd or name in sys.modules:
         importlib.import_module(name).follow_config()
 
@@ -96,9 +96,9 @@ config.config.follow("compiled_autograd", _follow_compiled_autograd)
 
 
 _LATE = {
-    "compiled_autograd": "argand.engine.activity",
-    "load": "argand.ahead",
-    "save": "argand.ahead",
+    "compiled_autograd": "argand.engine.backward_calls",
+    "load": "argand.ahead_of_time",
+    "save": "argand.ahead_of_time",
     "substitute_in_graph": "argand.capture.driver.substitutes",
 }
 """Names whose module imports what captures, or what few programs need."""

@@ -43,12 +43,12 @@ from argand.debug.profiler import CompileProfiler
 from argand.debug.times import compile_times
 from argand.errors import ArgandError, BackendCompilerFailed, ConfigError
 from argand.events import bus
-from argand.graph import ambient
+from argand.graph import thread_state
 from argand.hosts import Forward, HostedModule, active_ddp, refuse_symbolic_trace
 from argand.outcomes.store import STORE
 from argand.report.sinks import counters, metrics
 from argand.runtime import profile
-from argand.warm import stored_as
+from argand.warm_starts import stored_as
 
 __all__ = [
     "CompileProfiler",
@@ -159,7 +159,7 @@ def connect() -> None:
     if not _process.exchange_api_set:  # twice, from two threads, does no harm
         _C.set_exchange_api(torch.Tensor.__dlpack_c_exchange_api__)
         _C.set_exception_filter(tidy)
-        _C.set_ambient(ambient.snapshot, ambient.restore)
+        _C.set_ambient(thread_state.snapshot, thread_state.restore)
         _C.set_code_reader(refuse_symbolic_trace)
         _C.set_other_compiler(torch._C._dynamo.eval_frame.set_eval_frame)
         profile.connect()

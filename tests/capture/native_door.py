@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 CAPTURE: Final = Path(__file__).resolve().parents[2] / "src" / "argand" / "capture"
-ALSO: Final = frozenset({"access.py", "interpreter.py", "positions.py", "shadows.py", "state.py", "text.py"})
+ALSO: Final = frozenset({"access.py", "interpreter.py", "iterator_positions.py", "shadows.py", "state.py", "text.py"})
 READ_NOTHING: Final = frozenset({"type", "id", "super"})
 BUILTINS: Final = frozenset(
     name
@@ -51,8 +51,8 @@ ALLOWED: Final[dict[str, list[str]]] = {
         "attributes.py _read_function: getattr(func, name)",
         "attributes.py _read_method: getattr(method, name)",
         "descriptors.py _guarded_attribute: meta.__get__(obj, cls)",
-        "virtual.py _protocol: hasattr(value, name)",
-        "virtual.py _protocol: typing._get_protocol_attrs(base)",
+        "abstract_classes.py _protocol: hasattr(value, name)",
+        "abstract_classes.py _protocol: typing._get_protocol_attrs(base)",
     ],
     "a handler, which is capture's own": [
         "calls.py by_handler: handler(*given)",
@@ -124,10 +124,10 @@ ALLOWED: Final[dict[str, list[str]]] = {
         "library_functions.py parts_of: fn.__reduce__()",
         "builtin_methods.py mapping_behind: gc.get_referents(proxy)",
         "object_methods.py dereference: ref()",
-        "positions.py push: obj.__length_hint__()",
-        "positions.py push: hasattr(obj, '__length_hint__')",
-        "positions.py push: obj.__reduce__()",
-        "positions.py push: gc.get_referents(obj)",
+        "iterator_positions.py push: obj.__length_hint__()",
+        "iterator_positions.py push: hasattr(obj, '__length_hint__')",
+        "iterator_positions.py push: obj.__reduce__()",
+        "iterator_positions.py push: gc.get_referents(obj)",
         "shadows.py _new_tuple: like.__reduce__()",
     ],
     "an iterator of a C class over what is guarded (`check_known`)": [
@@ -143,9 +143,9 @@ ALLOWED: Final[dict[str, list[str]]] = {
         "text_proxy.py textual_items: key in copies",
         "access.py benign: todo.extend(held_items(obj))",
         "access.py benign: todo.pop()",
-        "positions.py copy_keeps_order: zip(items, copy)",
-        "positions.py copy_keeps_order: map(_hashed_by_value, items)",
-        "positions.py copy_keeps_order: set(items)",
+        "iterator_positions.py copy_keeps_order: zip(items, copy)",
+        "iterator_positions.py copy_keeps_order: map(_hashed_by_value, items)",
+        "iterator_positions.py copy_keeps_order: set(items)",
         "shadows.py deep_resolve: id(obj) in seen",
     ],
     "a deque, whose length is guarded; one with methods of its own is refused before": [

@@ -18,7 +18,7 @@ import pytest
 import torch
 
 import argand
-from argand.engine import activity, entries
+from argand.engine import backward_calls, entries
 from argand.report.html import build
 from helpers import collected
 
@@ -326,8 +326,8 @@ def test_more_forms_than_the_limit_run_on_the_engine(monkeypatch: pytest.MonkeyP
 
 def test_a_backward_that_is_refused_is_not_looked_at_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
     table, reads = leaf(4, 2), []
-    read = activity._structure
-    monkeypatch.setattr(activity, "_structure", lambda *args: reads.append(args) or read(*args))
+    read = backward_calls._structure
+    monkeypatch.setattr(backward_calls, "_structure", lambda *args: reads.append(args) or read(*args))
 
     def program(sparse: bool) -> None:
         torch.nn.functional.embedding(torch.tensor([0, 2]), table, sparse=sparse).sum().backward()

@@ -15,9 +15,9 @@ import argand
 from argand import events
 from argand.backends import cudagraphs
 from argand.outcomes.references import Describer, Unstorable
-from argand.outcomes.resolving import Mismatch, Resolver
-from argand.runtime import cache, environment, programs
-from argand.runtime.gpu.cuda_graphs import kept
+from argand.outcomes.resolver import Mismatch, Resolver
+from argand.runtime import cache, environment, stored_modules
+from argand.runtime.gpu.cuda_graphs import stored_recordings
 from argand.runtime.gpu.cuda_graphs.graphs import Roles
 from helpers import collected
 from outcomes.processes import STORED, Program
@@ -87,7 +87,7 @@ def recorder(monkeypatch: pytest.MonkeyPatch) -> Rerun:
     made = Rerun()
     recorded = functools.partial(cudagraphs.with_cuda_graphs, recorder=lambda index: made, kind="cpu")
     monkeypatch.setattr(cudagraphs, "with_cuda_graphs", recorded)
-    monkeypatch.setattr(kept, "recorder_of", lambda index: made)
+    monkeypatch.setattr(stored_recordings, "recorder_of", lambda index: made)
     return made
 
 
@@ -140,7 +140,7 @@ def test_a_process_that_can_record_nothing_stores_what_others_record(
     program: Program, recorder: Rerun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as without:
-        without.setattr(kept, "unfit_memory", lambda: "torch keeps no memory")
+        without.setattr(stored_recordings, "unfit_memory", lambda: "torch keeps no memory")
         assert program.run() == ["stored"], program.reasons
         assert program.run() == ["hit"], program.reasons
         assert recorder.recorded == 0
@@ -161,15 +161,15 @@ def test_calls_know_where_their_programs_are() -> None:
         return tuple(args)
 
     def recorded(of: Callable[..., Any]) -> Callable[..., Any]:
-        return kept.recorded(
+        return stored_recordings.recorded(
             of, lambda index: TapeRecorder(), 0, name="graph", kind="forward", asked=True, roles=Roles(draws=True)
         )
 
-    assert programs.kept_as(call) is None
-    assert programs.kept_as(recorded(call)) is None
-    stored = programs.marked(lambda args: tuple(args), "key", "forward")
-    assert programs.kept_as(stored) == ("key", ())
-    found = programs.kept_as(recorded(stored))
+    assert stored_modules.kept_as(call) is None
+    assert stored_modules.kept_as(recorded(call)) is None
+    stored = stored_modules.marked(lambda args: tuple(args), "key", "forward")
+    assert stored_modules.kept_as(stored) == ("key", ())
+    found = stored_modules.kept_as(recorded(stored))
     assert found == ("key", ("forward", True, "", 0, (), (), (), (), False, True, False))
 
 
@@ -235,8 +235,8 @@ def test_programs_are_for_the_gpu_of_the_same_name_and_kind(gpus: list[str]) -> 
     text, gpu = "def call(args):\n    return tuple(args)\n", {"cuda:1": "cuda:1 one kind"}
     content = {"text": text, "events": [], "constants": {}, "gpus": gpu}
     cache.keep("a" * 40, json.dumps(content).encode(), cache.PROGRAM)
-    assert programs.load("a" * 40, "inference") is not None
+    assert stored_modules.load("a" * 40, "inference") is not None
     gpus[1] = "another kind"
     with collected("cache") as seen:
-        assert programs.load("a" * 40, "inference") is None
+        assert stored_modules.load("a" * 40, "inference") is None
     assert any("another GPU" in event.text() for event in seen)

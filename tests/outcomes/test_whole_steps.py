@@ -12,9 +12,9 @@ import pytest
 import torch
 
 import argand
-from argand.backends.taped import exact_sizes
+from argand.backends.stored_functions import exact_sizes
 from argand.graph.nodes import codec
-from argand.outcomes.resolving import Late, run_graph
+from argand.outcomes.resolver import Late, run_graph
 from outcomes.processes import STORED, Program
 
 STEPS = """

@@ -18,7 +18,7 @@ from argand.graph.nodes.printing import graph_function
 from argand.graph.nodes.program import AtenProgram
 from argand.passes import INFERENCE, run_passes, verify
 from argand.passes.cse import eliminate_common_subexpressions
-from argand.passes.dead import eliminate_dead_code
+from argand.passes.dead_code import eliminate_dead_code
 from argand.passes.decompose import decompose
 from argand.passes.decompositions import RULES
 from argand.passes.fold import fold_constants

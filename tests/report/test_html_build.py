@@ -21,7 +21,7 @@ import pytest
 import warm
 from argand.errors import ConfigError
 from argand.report.html import Limits, build
-from argand.report.html.names import artifact_file, folder_of, safe_name
+from argand.report.html.file_names import artifact_file, folder_of, safe_name
 from report_traces import GRAPH, TraceMaker, argand_trace, evil_trace, rich_trace
 from trace_programs import QUICK_INDUCTOR
 

@@ -17,7 +17,7 @@ from trouble_helpers import alive, in_child, leftovers, wait_for
 
 from argand.config import config
 from argand.errors import CacheError
-from argand.runtime import cache, places, toolchain
+from argand.runtime import cache, kernel_directories, toolchain
 from forks import fork
 
 # ----------------------------------------------------------------------- other processes and threads
@@ -47,7 +47,7 @@ with open(sys.argv[1], "a") as file:
 def test_lock_held_by_a_process_that_does_not_get_on(
     stopped: bool, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(places, "PATIENCE", 0.2)
+    monkeypatch.setattr(kernel_directories, "PATIENCE", 0.2)
     folder.mkdir(parents=True)
     key = "a" * 40
     holder = subprocess.Popen([sys.executable, "-c", HOLDER, str(folder / f"{key}.lock")], stdout=subprocess.PIPE)
@@ -58,7 +58,7 @@ def test_lock_held_by_a_process_that_does_not_get_on(
         start = time.monotonic()
         with pytest.warns(UserWarning, match="does not get on"):
             path = cache.get_or_build(key, "source", builder())
-        assert time.monotonic() - start > places.PATIENCE
+        assert time.monotonic() - start > kernel_directories.PATIENCE
         assert path.read_bytes() == b"library" and folder not in path.parents
     finally:
         holder.kill()
@@ -88,14 +88,14 @@ class Clock:
 
 def test_lock_of_a_process_that_gets_on_is_waited_for(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock()
-    monkeypatch.setattr(places, "time", clock)
+    monkeypatch.setattr(kernel_directories, "time", clock)
     log: list[int] = []
 
     def slow(work: Path) -> Path:
         for _ in range(6):
-            clock.now += 0.9 * places.PATIENCE
+            clock.now += 0.9 * kernel_directories.PATIENCE
             time.sleep(0.02)  # the clock of files ticks every few milliseconds
-            places.beat()
+            kernel_directories.beat()
             # Both others are to look twice more, for the first look may have begun before the beat. Threads that another
             # test has left may look as well.
             others = [thread for thread in threads if thread is not threading.current_thread()]
@@ -118,7 +118,7 @@ def test_a_directory_that_another_has_just_made_stays(tmp_path: Path) -> None:
 
         def begin(name: str) -> None:
             at_once.wait()  # noqa: B023
-            (places.checked_directory(root) / name).write_text("begun")  # noqa: B023
+            (kernel_directories.checked_directory(root) / name).write_text("begun")  # noqa: B023
 
         threads = [threading.Thread(target=begin, args=(name,)) for name in "abcd"]
         for thread in threads:
@@ -135,7 +135,7 @@ def test_what_is_no_directory_gives_way(tmp_path: Path, what: str) -> None:
         folder.write_text("in the way")
     else:
         folder.symlink_to(tmp_path / "nowhere")
-    assert places.checked_directory(tmp_path) == folder and folder.is_dir() and not folder.is_symlink()
+    assert kernel_directories.checked_directory(tmp_path) == folder and folder.is_dir() and not folder.is_symlink()
 
 
 def test_clear_beside_builds_loses_nothing(folder: Path) -> None:
@@ -317,7 +317,7 @@ def test_private_directory_survives_a_forked_child_and_its_own_removal(folder: P
         path = cache.get_or_build("a" * 40, "source", builder())
         child = fork()
         if child == 0:
-            places._private.remove()
+            kernel_directories._private.remove()
             os._exit(0)
         os.waitpid(child, 0)
         assert path.exists()

@@ -12,7 +12,7 @@ from product_programs import ALONE, FUSED, MEMORY, OPERANDS, Products, activatio
 
 import argand
 from argand import events
-from argand.codegen.host.direct import literal_of
+from argand.codegen.host.library_products import literal_of
 from argand.ir.interpret import interpret
 from argand.ir.kernel import KernelPlan, Tile
 from argand.ir.loops import ExternNode

@@ -11,8 +11,8 @@ import torch
 from argand import events
 from argand._core import _C
 from argand._core.calls import uncaptured
+from argand.autograd.partitioning.partial_backward import BackwardPart, backward_part
 from argand.autograd.partitioning.partition import Partition
-from argand.autograd.partitioning.parts import BackwardPart, backward_part
 from argand.autograd.partitioning.passed_results import Backward, cut_at_results, tape_of
 from argand.autograd.recording.leaves import data_of_results
 from argand.autograd.tracing.joint import JointProgram

@@ -11,9 +11,9 @@ from argand import events
 from argand.autograd import needs_autograd, trace_inference, wrap
 from argand.autograd.tracing.dynamic import is_dynamic
 from argand.autograd.tracing.gradients import records_gradients
+from argand.backends.compile_watchers import watched
 from argand.backends.dynamic import compile_dynamic
 from argand.backends.training import compile_training, took_too_long
-from argand.backends.watch import watched
 from argand.config import config
 from argand.errors import AutogradError, GpuError
 from argand.graph import time_limit

@@ -17,8 +17,8 @@ from argand.graph.nodes.program import AtenProgram
 from argand.graph.operators.custom_backward import custom_backward
 from argand.graph.operators.random_ops import draws_seed, random_ops
 from argand.runtime.gpu.cuda_graphs.graphs import Roles
-from argand.runtime.gpu.cuda_graphs.kept import not_recorded, recorded
 from argand.runtime.gpu.cuda_graphs.recorder import Recorder, recorder_of
+from argand.runtime.gpu.cuda_graphs.stored_recordings import not_recorded, recorded
 from argand.runtime.host import HostCall
 from argand.runtime.kernels.recurrent import recurrent_ops
 

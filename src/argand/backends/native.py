@@ -2,7 +2,7 @@
 
 One flat generation, each step a function that can be called alone:
 trace (autograd) → passes → lower → schedule → C++ or Triton → host module → compile and load → callable.
-What follows tracing is in `generation`, and left out where an earlier process stored its outcome (`stored`).
+What follows tracing is in `generation`, and left out where an earlier process stored its outcome (`stored_programs`).
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from torch import fx
 
 from argand import events
 from argand.backends.common import compile_inference
-from argand.backends.contest import contested
-from argand.backends.programs import stored
+from argand.backends.eager_contest import contested
+from argand.backends.programs import stored_programs
 from argand.backends.programs.graph_key import graph_key
 from argand.backends.programs.memo import memo
 from argand.backends.programs.preparation import prepare_joint
@@ -128,7 +128,7 @@ def _stored_or_built(program: AtenProgram, key: str | None, tuned: bool) -> Host
 
     Products that are timed (`tuned`) are timed by each process: what is faster depends on what else the machine does.
     """
-    entry = stored.entry_for(program, None if tuned else key)
+    entry = stored_programs.entry_for(program, None if tuned else key)
     call = entry.load(program)
     if call is None:
         from argand.backends.programs import generation

@@ -8,22 +8,22 @@ from typing import Any
 
 from torch import fx
 
-from argand import collector, events
+from argand import events, garbage_collection
 from argand.autograd import wrap
+from argand.autograd.double_backward import RunsAgain
 from argand.autograd.partitioning.partition import Partition, partition
-from argand.autograd.running_again import RunsAgain
 from argand.autograd.tracing.joint import JointProgram
 from argand.autograd.tracing.trace import trace_joint
 from argand.autograd.training import Boxed, LazyBackward, plan_of, recorded_program, with_spent
-from argand.backends.programs.kept_backward import KeptBackward
+from argand.backends.programs.stored_backward import KeptBackward
 from argand.config import config
 from argand.errors import ArgandError, InternalError
 from argand.graph import time_limit
 from argand.graph.nodes.printing import graph_function, readable
 from argand.graph.nodes.program import AtenProgram
-from argand.runtime import turns
+from argand.runtime import build_turns
 from argand.runtime.recipes import described_by
-from argand.runtime.tape.again import Differentiable
+from argand.runtime.tape.double_backward import Differentiable
 from argand.runtime.tape.function import (
     heeding_hooks,
     results_only,
@@ -103,7 +103,7 @@ def compile_joint(
             return compile_backward(program, compile_program, backend, boxed)
 
     backward = LazyBackward(cut, joint.tape, make_backward)
-    if not config.lazy_backward or turns.held():  # who waits for this graph wants its backward, too
+    if not config.lazy_backward or build_turns.held():  # who waits for this graph wants its backward, too
         backward.prepare()
     run = with_spent(_on_tape(joint, cut, forward, backward, graph), joint.spent)
     recorded = wrap(recorded_program(cut.forward), run, otherwise=otherwise)
@@ -133,7 +133,7 @@ def _on_tape(
 
 def compile_backward(program: AtenProgram, compile_program: CompileProgram, backend: str, boxed: bool) -> Boxed:
     """The compiled backward; where it cannot be compiled its graph runs with eager's kernels."""
-    with events.span("compile_backward", "autograd", backend=backend), collector.paused():
+    with events.span("compile_backward", "autograd", backend=backend), garbage_collection.paused():
         return _backward(program, compile_program, backend, boxed)
 
 

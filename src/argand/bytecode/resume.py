@@ -23,7 +23,7 @@ from argand.bytecode.instruction import Instruction, Positions
 from argand.bytecode.liveness import live_locals, local_names
 from argand.bytecode.opcodes import CO_ANY_GENERATOR, CO_VARARGS, CO_VARKEYWORDS, PY312
 from argand.bytecode.stack import stack_depths
-from argand.bytecode.unbound import unbound_cell_blocks
+from argand.bytecode.unbound_locals import unbound_cell_blocks
 from argand.errors import InternalError
 
 STACK_PREFIX = "___stack"  # of the parameters of resume functions that carry values of the stack

@@ -17,10 +17,10 @@ import torch
 from torch import fx
 
 from argand._core.calls import capture_off
+from argand.backends.compile_watchers import CompileProgram, compiled_through
 from argand.backends.programs import generation
 from argand.backends.registry import Backend
 from argand.backends.targets import devices_in, without_target
-from argand.backends.watch import CompileProgram, compiled_through
 from argand.debug import accuracy, gpus
 from argand.debug.accuracy import Mismatch
 from argand.debug.trial.eager import in_float64, values_of_nodes, widened

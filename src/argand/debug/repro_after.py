@@ -12,8 +12,8 @@ from typing import Any
 from torch import fx
 
 from argand._core.calls import capture_off
+from argand.backends.compile_watchers import CompileProgram, compiled_through
 from argand.backends.registry import Backend
-from argand.backends.watch import CompileProgram, compiled_through
 from argand.config import config
 from argand.debug import gpus
 from argand.debug.accuracy import AccuracyError, Mismatch

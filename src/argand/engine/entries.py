@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from argand import collector, events
+from argand import events, garbage_collection
 from argand._core import _C
 from argand.backends.registry import Backend, lookup_backend
 from argand.capture.driver.frame import next_frame_id
@@ -197,7 +197,7 @@ def _compile(
     with (
         events.bus.compiling(compile_id),
         events.span("compile_autograd", "engine"),
-        collector.paused(),
+        garbage_collection.paused(),
         compat.without_default_device(),
         torch.no_grad(),
     ):

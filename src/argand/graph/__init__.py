@@ -6,5 +6,5 @@
 * `metadata`: what an operation returns.
 
 Beside them lie `compat`, the one file with private or version-dependent use of torch, and what belongs to a thread or a
-process while it compiles (`ambient`, `time_limit`, `regions`).
+process while it compiles (`thread_state`, `time_limit`, `checkpoint_regions`).
 """

@@ -4,7 +4,7 @@ What comes in: a finished capture, as its guards, its transformed code and the c
 out, in a later process: an entry of the code cache, or the reason why there is none.
 
 * `fingerprints`: digests of functions, classes and files, by which a later process tells that they are the same.
-* `references`: objects as text: by value, or by where they live; `resolving` finds them again.
+* `references`: objects as text: by value, or by where they live; `resolver` finds them again.
 * `guard_log`: the guard tree as a list of the calls that made it.
 * `code_objects`: code objects with the objects among their constants.
 * `records`: one outcome as plain data, its validation and its installation; `store` keeps records in the disk cache.

@@ -7,8 +7,8 @@ from types import CodeType
 from typing import Any
 
 from argand.outcomes.references import Describer, Unstorable, plain
-from argand.outcomes.resolving import Resolver, with_codes_of
-from argand.outcomes.resumed import PARTS
+from argand.outcomes.resolver import Resolver, with_codes_of
+from argand.outcomes.resume_codes import PARTS
 
 Packed = tuple[CodeType, tuple[tuple[Any, bool], ...]]
 """The code without constants, and these: plain ones, and rows of the table."""

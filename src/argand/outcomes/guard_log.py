@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from argand._core import _C
 from argand.outcomes.references import Describer, plain
-from argand.outcomes.resolving import Child, Mismatch, Resolver
+from argand.outcomes.resolver import Child, Mismatch, Resolver
 
 Call = tuple[str, tuple[Any, ...], tuple[int, ...], str | None]
 """A method of the tree, its arguments, which of these are rows of the table, and the label of a check."""

@@ -13,8 +13,8 @@ from argand._core import _C
 from argand.outcomes import code_objects, fingerprints, guard_log
 from argand.outcomes.installed_names import install
 from argand.outcomes.references import Checks, Describer, Unstorable
-from argand.outcomes.resolving import Mismatch, Resolver
-from argand.outcomes.resumed import NUMBERS, PARTS
+from argand.outcomes.resolver import Mismatch, Resolver
+from argand.outcomes.resume_codes import NUMBERS, PARTS
 
 Record = dict[str, Any]
 

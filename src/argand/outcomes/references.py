@@ -24,7 +24,7 @@ from argand._core import _C
 from argand.errors import ArgandError
 from argand.graph.nodes import codec
 from argand.outcomes import fingerprints
-from argand.outcomes.resumed import PARTS, Origin, unlabelled
+from argand.outcomes.resume_codes import PARTS, Origin, unlabelled
 from argand.runtime.environment import gpu
 from argand.runtime.recipes import Recipe, recipe_of
 

@@ -22,7 +22,7 @@ from argand.errors import ToolchainError
 from argand.graph import compat
 from argand.outcomes import fingerprints, records
 from argand.outcomes.references import Unstorable
-from argand.outcomes.resumed import PARTS, unlabelled
+from argand.outcomes.resume_codes import PARTS, unlabelled
 from argand.runtime import cache
 from argand.runtime.environment import current_gpu, environment, replaced
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from argand import collector, events
+from argand import events, garbage_collection
 from argand.config import config
 from argand.graph import time_limit
 from argand.graph.nodes.printing import readable
 from argand.graph.nodes.program import AtenProgram
-from argand.passes import cse, dead, decompose, fold, padded_sums, randomness, scalars, simplify
+from argand.passes import cse, dead_code, decompose, fold, padded_sums, randomness, scalars, simplify
 from argand.passes.verify import verify
 
 
@@ -23,7 +23,7 @@ class Pass:
 
 
 INFERENCE: tuple[Pass, ...] = (
-    Pass("eliminate_dead_code", dead.eliminate_dead_code),
+    Pass("eliminate_dead_code", dead_code.eliminate_dead_code),
     Pass("functional_random", randomness.functional_random),
     Pass("decompose", decompose.decompose),
     Pass("fold_constants", fold.fold_constants),
@@ -31,7 +31,7 @@ INFERENCE: tuple[Pass, ...] = (
     Pass("simplify", simplify.simplify),
     Pass("join_padded_sums", padded_sums.join_padded_sums),
     Pass("common_subexpressions", cse.eliminate_common_subexpressions),
-    Pass("eliminate_dead_code_again", dead.eliminate_dead_code),
+    Pass("eliminate_dead_code_again", dead_code.eliminate_dead_code),
 )
 
 
@@ -52,7 +52,7 @@ def run_passes(program: AtenProgram, passes: Sequence[Pass] = INFERENCE) -> Aten
         time_limit.check()
         if one.name in left_out:
             continue
-        with events.span(one.name, "passes"), collector.paused():
+        with events.span(one.name, "passes"), garbage_collection.paused():
             changes = one.run(program)
         if check:
             verify(program, after=one.name)

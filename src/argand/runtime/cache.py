@@ -27,7 +27,7 @@ from typing import Any
 from argand import events, files
 from argand.config import config
 from argand.errors import CacheError, ToolchainError
-from argand.runtime import places
+from argand.runtime import kernel_directories
 from argand.runtime.remote import REMOTE
 
 VERSION = 2
@@ -94,7 +94,7 @@ def directory() -> Path:
         CacheError: the directory belongs to somebody else, or the user has none.
         OSError: it cannot be made.
     """
-    root = places.shared_root()
+    root = kernel_directories.shared_root()
     if not (root / "kernels").is_dir():
         _checked_directory.cache_clear()
     return _checked_directory(str(root))
@@ -102,7 +102,7 @@ def directory() -> Path:
 
 @lru_cache(maxsize=16)
 def _checked_directory(text: str) -> Path:
-    return places.checked_directory(Path(text))
+    return kernel_directories.checked_directory(Path(text))
 
 
 class _Warned:
@@ -295,7 +295,7 @@ def whole_entries() -> Iterator[tuple[str, bytes, bytes]]:
     Raises:
         CacheError: this user has no directory for caches.
     """
-    for _, _, path in _entries(places.shared_root() / "kernels"):
+    for _, _, path in _entries(kernel_directories.shared_root() / "kernels"):
         data, suffix = _content(path), _kind(path).source
         if data is not None:
             with contextlib.suppress(OSError):
@@ -304,7 +304,7 @@ def whole_entries() -> Iterator[tuple[str, bytes, bytes]]:
 
 def _is_there() -> bool:
     with contextlib.suppress(OSError, CacheError):
-        return (places.shared_root() / "kernels").is_dir()
+        return (kernel_directories.shared_root() / "kernels").is_dir()
     return True
 
 
@@ -315,7 +315,7 @@ def _from_shared(folder: Path, name: str, source: str, build: Callable[[Path], P
         events.emit("cache", "runtime", outcome="hit", key=key, path=str(path))
         return path
     limit = float(config.cpp.compile_timeout)
-    with places.locked(folder / f"{key}.lock", places.PATIENCE, limit) as held:
+    with kernel_directories.locked(folder / f"{key}.lock", kernel_directories.PATIENCE, limit) as held:
         if _valid(path):  # another process built it while we waited
             events.emit("cache", "runtime", outcome="hit", key=key, path=str(path))
             return path
@@ -342,7 +342,7 @@ def _fetched(path: Path) -> bool:
 
 def _from_private(name: str, source: str, build: Callable[[Path], Path]) -> Path:
     trouble: Exception = ToolchainError("there is no directory for temporary files", remedy="set TMPDIR to one")
-    for folder in places.private_directories():
+    for folder in kernel_directories.private_directories():
         path = folder / name
         if _valid(path):
             return path
@@ -360,7 +360,7 @@ def _from_private(name: str, source: str, build: Callable[[Path], Path]) -> Path
 
 def _build_entry(path: Path, source: str, build: Callable[[Path], Path], *, bounded: bool) -> Path:
     begun = time.monotonic()
-    with places.work_directory(path.parent) as work:
+    with kernel_directories.work_directory(path.parent) as work:
         built = build(work)
         data = files.read(built, _LIBRARY_BYTES, own=False)  # in a folder of our own
         if bounded:
@@ -427,7 +427,7 @@ def keep_failed(source: Path) -> Path:
     """Keep a source file that did not compile where the error message can point at it."""
     try:
         text = files.read(source, _KEPT_BYTES)
-        folder = _shared_directory() or next(places.private_directories())
+        folder = _shared_directory() or next(kernel_directories.private_directories())
         kept = folder / f"failed-{hashlib.sha256(text).hexdigest()[:12]}.cpp"
         files.write_atomically(kept, text)
     except (OSError, StopIteration):
@@ -485,7 +485,7 @@ def _make_room(folder: Path, size: int) -> None:
     _sweep(folder)
     stamp = folder / ".trimmed"
     counted = stamp.lstat().st_mtime if os.path.lexists(stamp) else 0.0  # before the lock, which touches the file
-    with places.locked(stamp, 1.0) as descriptor:
+    with kernel_directories.locked(stamp, 1.0) as descriptor:
         total = _noted(descriptor)
         if total < 0 or not 0 <= time.time() - counted < _TRIM_SECONDS:
             _trim(folder)
@@ -520,7 +520,7 @@ def _sweep(folder: Path) -> None:
             name = item.name
             if name.startswith(".build-"):
                 path = Path(item.path)
-                if places.is_left(path):
+                if kernel_directories.is_left(path):
                     shutil.rmtree(path, ignore_errors=True)
                     files.remove(path)
                 continue
@@ -563,7 +563,7 @@ def stats() -> CacheStats:
     Raises:
         CacheError: this user has no directory for caches.
     """
-    folder = places.shared_root() / "kernels"
+    folder = kernel_directories.shared_root() / "kernels"
     entries = _entries(folder)
     corrupt = len(list(folder.glob("*.corrupt")))
     return CacheStats(folder, len(entries), sum(size for _, size, _ in entries), corrupt)
@@ -575,9 +575,9 @@ def clear() -> int:
     Raises:
         CacheError: this user has no directory for caches.
     """
-    folder = places.shared_root() / "kernels"
+    folder = kernel_directories.shared_root() / "kernels"
     entries = _entries(folder)
     for path in folder.glob("*"):
-        if not path.name.startswith(".build-") or places.is_left(path):
+        if not path.name.startswith(".build-") or kernel_directories.is_left(path):
             files.remove(path)
     return len(entries)

@@ -13,7 +13,7 @@ from argand.graph.operators.device_ops import device_ops
 from argand.graph.operators.optimizer_ops import optimizer_ops
 from argand.graph.operators.random_ops import random_ops
 from argand.runtime.gpu.operators.flex import flex_ops
-from argand.runtime.kernels.packed import has_packing, packed_ops
+from argand.runtime.kernels.packed_weights import has_packing, packed_ops
 from argand.runtime.kernels.recurrent import recurrent_ops
 
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from argand import files
-from argand.runtime import places
+from argand.runtime import kernel_directories
 
 _MARK = "ARGAND_COMMANDS"  # in the environment of commands: tells them from other children of this process
 _PROC_LIMIT = 1 << 22  # bytes of a file in /proc
@@ -233,7 +233,7 @@ def _attend(running: list[_Running], deadline: float) -> list[_Running]:
                     left.remove(item)
             if time.monotonic() - beat > _TICK:
                 beat = time.monotonic()
-                places.beat()
+                kernel_directories.beat()
             if left and not selector.get_map():
                 time.sleep(0.01)  # it closed its output and goes on
     return left

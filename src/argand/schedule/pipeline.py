@@ -17,9 +17,9 @@ from argand.schedule.collectives import overlap
 from argand.schedule.fusion.emit import Emitter
 from argand.schedule.fusion.fuse import Unit, fuse, order
 from argand.schedule.inplace import reuse_in_place
-from argand.schedule.joining.alike import join_alike
+from argand.schedule.joining.equal_kernels import join_alike
 from argand.schedule.joining.segments import join_segments
-from argand.schedule.joining.small import join_small
+from argand.schedule.joining.small_kernels import join_small
 from argand.schedule.signature import signature
 from argand.schedule.split import split_reductions
 from argand.schedule.verify import verify, verify_legal

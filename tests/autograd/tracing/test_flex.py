@@ -10,7 +10,7 @@ from torch import fx
 
 from argand.autograd import trace_inference
 from argand.autograd.tracing import flex
-from argand.codegen.triton.mods import Mod, NotPrintable
+from argand.codegen.triton.score_mods import Mod, NotPrintable
 
 SIZE = (2, 4, 96, 80)
 

@@ -12,7 +12,7 @@ from torch import nn
 
 import argand
 from argand import events
-from argand.runtime import frozen
+from argand.runtime import frozen_parameters
 
 
 class Residual(nn.Module):
@@ -91,14 +91,14 @@ def check(compiled, module, *args):
 def calls_of(run):
     """How often values were computed of parameters while `run()` ran."""
     made = []
-    original = frozen.FrozenCall._prepared
+    original = frozen_parameters.FrozenCall._prepared
 
     def counted(self, inputs, tensors):
         made.append(len(tensors))
         return original(self, inputs, tensors)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(frozen.FrozenCall, "_prepared", counted)
+        patch.setattr(frozen_parameters.FrozenCall, "_prepared", counted)
         run()
     return len(made)
 
@@ -285,12 +285,12 @@ def test_parameters_that_always_change_are_no_constants(seen):
     compiled = frozen_by(module)
 
     def run():
-        for _ in range(3 * frozen._PATIENCE):
+        for _ in range(3 * frozen_parameters._PATIENCE):
             with torch.no_grad():
                 module[0].weight.mul_(0.9)
             check(compiled, module, x)
 
-    assert 1 < calls_of(run) <= frozen._PATIENCE + 2
+    assert 1 < calls_of(run) <= frozen_parameters._PATIENCE + 2
     assert seen["fallback freezing"] == 1
 
 
@@ -378,7 +378,7 @@ def test_large_results_of_parameters_are_not_kept():
 
     module = Outer()
     kept = []
-    original = frozen.FrozenCall._prepared
+    original = frozen_parameters.FrozenCall._prepared
 
     def made(self, inputs, tensors):
         found = original(self, inputs, tensors)
@@ -386,14 +386,14 @@ def test_large_results_of_parameters_are_not_kept():
         return found
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(frozen.FrozenCall, "_prepared", made)
+        patch.setattr(frozen_parameters.FrozenCall, "_prepared", made)
         check(frozen_by(module), module, torch.randn(400, 400))
     assert sum(value.numel() for value in kept) < 400 * 400
 
 
 def test_constants_go_with_their_parameters():
     sets = []
-    original = frozen.FrozenCall._prepared
+    original = frozen_parameters.FrozenCall._prepared
 
     def made(self, inputs, tensors):
         sets.append(self)
@@ -401,7 +401,7 @@ def test_constants_go_with_their_parameters():
 
     module, x = with_statistics(Residual()), torch.randn(2, 3, 16, 16)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(frozen.FrozenCall, "_prepared", made)
+        patch.setattr(frozen_parameters.FrozenCall, "_prepared", made)
         compiled = frozen_by(module)
         check(compiled, module, x)
         with torch.no_grad():

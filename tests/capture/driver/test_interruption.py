@@ -87,12 +87,12 @@ def test_exit_from_a_signal_handler_is_not_what_native_code_raised() -> None:
 
 
 def test_state_is_put_back_although_interrupted_again_and_again() -> None:
-    from argand.graph import ambient
+    from argand.graph import thread_state
 
     left = [4]
 
     def restore(before: Any, error: BaseException | None) -> None:
-        ambient.restore(before, error)
+        thread_state.restore(before, error)
         if left[0]:
             left[0] -= 1
             raise KeyboardInterrupt("again")
@@ -113,7 +113,7 @@ def test_state_is_put_back_although_interrupted_again_and_again() -> None:
 
     argand.compile(lambda: 0, backend="eager")
     before = interrupts.ambient()
-    _C.set_ambient(ambient.snapshot, restore)
+    _C.set_ambient(thread_state.snapshot, restore)
     try:
         with pytest.raises(ValueError, match="left in the middle"):
             _C.call_restoring(leave_everything)
@@ -123,7 +123,7 @@ def test_state_is_put_back_although_interrupted_again_and_again() -> None:
         with pytest.raises(KeyboardInterrupt):
             _C.call_restoring(lambda: None)  # an interrupt is not lost, though the call itself went well
     finally:
-        _C.set_ambient(ambient.snapshot, ambient.restore)
+        _C.set_ambient(thread_state.snapshot, thread_state.restore)
 
 
 def test_lock_is_released_whatever_line_raises() -> None:

@@ -12,7 +12,7 @@ import torch
 
 import argand
 from argand import events
-from argand.capture.facts import words
+from argand.capture.facts import name_tables
 
 SOURCE = """
 def f(x, how):
@@ -38,7 +38,7 @@ def test_program_that_changes_the_codec_of_its_own_files(
     compiled = argand.compile(f, backend="eager")
     x = torch.ones(2)
     assert torch.equal(compiled(x, "double"), f(x, "double"))
-    words._lines.cache_clear()
+    name_tables._lines.cache_clear()
     reasons: list[str] = []
     leave = events.bus.subscribe(lambda event: reasons.append(event.name), ("recompiles",))
     with monkeypatch.context() as changed:
@@ -60,5 +60,5 @@ def test_line_that_cannot_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
     with monkeypatch.context() as changed:
         changed.setattr(linecache, "getlines", refuse)
-        assert words.source_line(str(path), 2) == ""
-    assert words.source_line(str(path), 2) == "two\n"
+        assert name_tables.source_line(str(path), 2) == ""
+    assert name_tables.source_line(str(path), 2) == "two\n"

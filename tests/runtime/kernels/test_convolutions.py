@@ -11,7 +11,7 @@ import torch
 import argand
 from argand import events
 from argand.codegen.host import convolutions as choice
-from argand.runtime.kernels import convolutions, rivals
+from argand.runtime.kernels import convolutions, timed_choice
 
 pytestmark = pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="needs oneDNN")
 
@@ -40,7 +40,7 @@ def test_small_convolutions(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     monkeypatch.setattr(convolutions.WINDOWS, "_gain", 1e9 if faster else 0.0)
-    monkeypatch.setattr(rivals, "_KINDS", 1)
+    monkeypatch.setattr(timed_choice, "_KINDS", 1)
     conv = torch.nn.Conv2d(12, 20, window, stride, padding, dilation, bias=bias)
     x = torch.randn(1, 12, 18, 18)
     compiled = argand.compile(lambda x: torch.relu(conv(x.sin())))

@@ -16,7 +16,7 @@ import argand
 from argand import events
 from argand.codegen.host import convolutions
 from argand.codegen.host import products as choice
-from argand.runtime.kernels import products, rivals
+from argand.runtime.kernels import products, timed_choice
 from argand.runtime.profile import Kernel
 from forks import fork
 
@@ -152,7 +152,7 @@ def test_the_faster_kernel_computes(
 
     x = torch.randn(64, 32, 9, 9)
     both = (products.PRODUCTS, products.WEIGHT_GRADIENTS)
-    monkeypatch.setattr(rivals, "_KINDS", 1)
+    monkeypatch.setattr(timed_choice, "_KINDS", 1)
     for each in both:
         each.forget()
         monkeypatch.setattr(each, "_gain", 1e9 if faster else 0.0)

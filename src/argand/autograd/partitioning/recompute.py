@@ -15,8 +15,8 @@ import torch
 from torch import fx
 
 from argand.graph import compat
-from argand.graph.flow import INFINITE, FlowNetwork
 from argand.graph.metadata import layouts
+from argand.graph.minimum_cut import INFINITE, FlowNetwork
 from argand.graph.sizes.symbolic import SymbolicTensor, is_tensor
 from argand.ir.operations import ELEMENTARY, cost
 

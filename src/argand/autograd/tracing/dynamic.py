@@ -23,8 +23,8 @@ from argand.graph.sizes.fitting import Fitter
 from argand.graph.sizes.relations import Relation, hold, require
 from argand.graph.sizes.symbolic import Scalar, SymbolicTensor
 from argand.graph.sizes.symbols import FUNCTIONS, SymbolTable
-from argand.passes.bends import follows_formulas
 from argand.passes.generalise import NotGeneral, divided, generalise
+from argand.passes.piecewise_sizes import follows_formulas
 
 Prepare = Callable[[AtenProgram], AtenProgram]
 Assignment = dict[Sym, Any]

@@ -13,7 +13,7 @@ from argand import events
 from argand.autograd.recording.values import TraceTensor
 from argand.autograd.tracing import inference, joint
 from argand.codegen.triton.functions import helpers_of
-from argand.codegen.triton.mods import Mod, NotPrintable, print_mod
+from argand.codegen.triton.score_mods import Mod, NotPrintable, print_mod
 from argand.config import config
 from argand.errors import ArgandError, GpuError
 from argand.graph import compat

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from argand import collector
+from argand import garbage_collection
 from argand.autograd.ops import custom, recurrent
 from argand.autograd.ops.attention import ATTENTION, with_cheap_mask
 from argand.autograd.ops.data_checks import CHECKS, ROW_MAJOR
@@ -70,7 +70,7 @@ def _trace(
             arguments.append(value)
     builder.names(gm)
     compat.keep_torch_compiler_out()
-    with collector.paused(), compat.restored_torch_state():
+    with garbage_collection.paused(), compat.restored_torch_state():
         tracer.on_lift = builder.constant
         torch._C._set_grad_enabled(False)
         attributes = lift_attributes(gm, tracer)

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from argand import collector
+from argand import garbage_collection
 from argand.autograd.recording.bases import Bases
 from argand.autograd.recording.inputs import InputBuilder
 from argand.autograd.recording.leaves import reached_leaves, refuse_separate_histories
@@ -25,12 +25,12 @@ from argand.autograd.tracing.tape import Tape, read_tape
 from argand.autograd.tracing.tracer import Tracer
 from argand.errors import AutogradError
 from argand.graph import compat, time_limit
+from argand.graph.checkpoint_regions import current_region
 from argand.graph.metadata.strides import is_dense
 from argand.graph.nodes.meta import attribute, eliminate_dead
 from argand.graph.nodes.program import AtenProgram, InputSpec, LeafSpec, MutationSpec, OutputSpec, TensorSpec
 from argand.graph.operators.custom_backward import is_custom
 from argand.graph.origin import NodeOrigin
-from argand.graph.regions import current_region
 
 aten = torch.ops.aten
 
@@ -198,7 +198,7 @@ def _trace(
     arguments: list[Any] = []
     builder.names(gm)
     compat.keep_torch_compiler_out()
-    with collector.paused(), compat.restored_torch_state(), compat.single_threaded_autograd():
+    with garbage_collection.paused(), compat.restored_torch_state(), compat.single_threaded_autograd():
         for index, value in enumerate(example_inputs):
             if isinstance(value, torch.Tensor):
                 stand_in = builder.argument(value, index, layouts.get(index) if layouts else None)

@@ -1,4 +1,4 @@
-"""Entries of the disk cache that tell of a backward: `kept_backward` writes them, `taped` reads them."""
+"""Entries of the disk cache that tell of a backward: `stored_backward` writes them, `stored_functions` reads them."""
 
 from __future__ import annotations
 

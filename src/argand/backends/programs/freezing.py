@@ -2,7 +2,7 @@
 
 Batch norms become part of the weights before them, weights are laid out once for oneDNN, and whatever else follows from
 parameters alone is computed once. The program that is left gets these values as inputs: it holds no parameters, so that
-it is shared and stored as any other. `runtime.frozen` computes them anew when a parameter has changed.
+it is shared and stored as any other. `runtime.frozen_parameters` computes them anew when a parameter has changed.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from argand.graph.nodes.program import AtenProgram, copied
 from argand.lower.lowerings.depthwise import becomes_loops, is_depthwise
 from argand.passes import run_passes
 from argand.passes.channels_last import convolutions, lay_out
-from argand.passes.frozen.batch_norms import fold_batch_norms
-from argand.passes.frozen.packing import pack
-from argand.passes.frozen.parting import constant_nodes, part
+from argand.passes.freezing.batch_norms import fold_batch_norms
+from argand.passes.freezing.constant_split import constant_nodes, part
+from argand.passes.freezing.packing import pack
 from argand.runtime import cache, processor
-from argand.runtime.frozen import FrozenCall
+from argand.runtime.frozen_parameters import FrozenCall
 from argand.runtime.gpu.device.timing import can_time, random_tensor, time_calls
 from argand.runtime.host import HostCall
 from argand.runtime.kernels import products
-from argand.runtime.kernels.packed import has_packing, packed_ops
+from argand.runtime.kernels.packed_weights import has_packing, packed_ops
 
 aten = torch.ops.aten
 Compile = Callable[[AtenProgram], HostCall]

@@ -9,7 +9,7 @@ import torch
 
 from argand import errors
 from argand.capture.arrays import array_tables as tables
-from argand.capture.facts.optional import numpy
+from argand.capture.facts.optional_packages import numpy
 from argand.capture.facts.values.array_value import Traced
 
 

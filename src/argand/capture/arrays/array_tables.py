@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from argand.capture.facts.words import words
+from argand.capture.facts.name_tables import words
 
 LARGEST_BYTES = 1 << 26
 DTYPES = {

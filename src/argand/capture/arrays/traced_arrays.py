@@ -37,7 +37,7 @@ from argand.capture.arrays.array_arguments import (
 from argand.capture.facts import numpy_settings
 from argand.capture.facts.handlers import Args, Function, Kwargs
 from argand.capture.facts.interfaces import CaptureState, GraphBuilder
-from argand.capture.facts.optional import numpy
+from argand.capture.facts.optional_packages import numpy
 from argand.capture.facts.sources import CallSource, ConstSource, Source
 from argand.capture.facts.values.array_value import BINARY, FUNCTIONS, Method, Traced, needs_values
 from argand.capture.metadata.special_calls import special

@@ -9,11 +9,11 @@ from types import CodeType, FrameType
 
 from argand import events
 from argand._core import _C
-from argand.capture.facts.words import code_words, source_line
+from argand.capture.facts.name_tables import code_words, source_line
 from argand.capture.record.guards import GuardSet
 from argand.capture.sizes import symbolic_emit
 from argand.errors import UserLine
-from argand.own import OWN_FOLDER
+from argand.own_code import OWN_FOLDER
 
 _OWN = str(Path(OWN_FOLDER).resolve())
 _DEEPEST = 400

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from argand import collector, events
+from argand import events, garbage_collection
 from argand._core import _C
 from argand.capture.driver import process_limits, stance, strict
 from argand.capture.driver.region import Region
 from argand.capture.facts.code import skip
 from argand.config import config
-from argand.graph import ambient
+from argand.graph import thread_state
 from argand.outcomes import store
-from argand.runtime import turns
+from argand.runtime import build_turns
 
 
 def answer_frame(info: _C.FrameInfo, *, region: Region) -> _C.Answer:
@@ -34,7 +34,7 @@ def _answer(info: _C.FrameInfo, region: Region) -> _C.Answer:
     answer = _stored(info, region, request) if request else None
     if answer is not None:
         return answer
-    if request and turns.others():
+    if request and build_turns.others():
         return _in_turn(info, region, request)
     return _captured(info, region)
 
@@ -48,7 +48,7 @@ def _captured(info: _C.FrameInfo, region: Region) -> _C.Answer:
 def _in_turn(info: _C.FrameInfo, region: Region, request: str) -> _C.Answer:
     """Of the ranks of a job on one machine one captures, and the others load what it stored."""
     kept = store.STORE.kept
-    with turns.turn(store.key_of(info, request)) as turn:
+    with build_turns.turn(store.key_of(info, request)) as turn:
         if turn is not None:
             store.STORE.forget(info, request)
             stored = _stored(info, region, request)
@@ -66,7 +66,7 @@ def _request(info: _C.FrameInfo, region: Region) -> str:
     """What outcomes of the frame are told from others by; "" where none is stored, or it is not to be compiled now."""
     if config.debug_function or region.observe or info.entries >= config.cache_size_limit:
         return ""
-    if stance.CURRENT.name != "default" or ambient.cannot_capture():
+    if stance.CURRENT.name != "default" or thread_state.cannot_capture():
         return ""
     events.bus.prepare()
     request = strict.told_apart(region.stored_as())
@@ -75,5 +75,5 @@ def _request(info: _C.FrameInfo, region: Region) -> str:
 
 def _stored(info: _C.FrameInfo, region: Region, request: str) -> _C.Answer:
     """What an earlier process answered; None where that is not known."""
-    with collector.paused():
+    with garbage_collection.paused():
         return store.STORE.find(info, region, request, lambda: f"Argand-Compiled Region: ({info.code.co_name})")

@@ -13,11 +13,11 @@ import torch
 
 from argand import errors, events
 from argand._core import _C
-from argand.capture.driver import consequences, recompiles, stance, strict
+from argand.capture.driver import consequent_breaks, recompiles, stance, strict
 from argand.capture.driver.region import Region
 from argand.capture.facts.code.stack_text import line_of_frame
+from argand.capture.facts.name_tables import code_words, place_of, source_line
 from argand.capture.facts.per_code import warn_once
-from argand.capture.facts.words import code_words, place_of, source_line
 from argand.capture.sizes.symbolic_policy import History
 from argand.config import config
 from argand.version import __version__
@@ -90,7 +90,7 @@ def gave_up(ending: errors.GraphBreak, info: _C.FrameInfo, region: Region, known
         known.loops += 1
         if known.loops > 1:  # it was told of when the call at hand alone ran eagerly
             return _C.SKIP
-    name, reason = code_words(info.code), consequences.in_terms_of_the_program(ending.reason, info.code)
+    name, reason = code_words(info.code), consequent_breaks.in_terms_of_the_program(ending.reason, info.code)
     events.emit("graph_breaks", "capture", str(reason), reason=reason, function=name, frame_skipped=True)
     if program_raises(ending):  # in this call; it may not in the next
         place = -1 if ending.sequence is None else ending.sequence, getattr(ending.instruction, "offset", None)

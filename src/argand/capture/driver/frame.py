@@ -14,17 +14,17 @@ import weakref
 import torch
 from torch import fx
 
-from argand import collector, errors, events
+from argand import errors, events, garbage_collection
 from argand._core import _C
 from argand.bytecode.decode import decode
 from argand.bytecode.format import dis_text
 from argand.bytecode.resume import raising_code, resume_label, transformed_code
 from argand.capture.driver import (
     announce,
-    consequences,
+    consequent_breaks,
     failures,
-    keeping,
     loops,
+    outcome_storing,
     process_limits,
     recompiles,
     release,
@@ -35,17 +35,17 @@ from argand.capture.driver import own_functions as _  # noqa: F401 - what it reg
 from argand.capture.driver.region import Region
 from argand.capture.facts.code import effort_limits, skip, stack_text
 from argand.capture.facts.code.stack_text import line_of_code
+from argand.capture.facts.data_dependent_errors import OnData
+from argand.capture.facts.name_tables import code_words
 from argand.capture.facts.namespaces import ONCE, ThisCallOnly
-from argand.capture.facts.on_data import OnData
 from argand.capture.facts.sources import CallSource, ConstSource
 from argand.capture.facts.values.symbols import Memory
-from argand.capture.facts.words import code_words
 from argand.capture.interp.interpreter import Interpreter, RootExit, Session, too_deep
 from argand.capture.interp.state import CaptureState
 from argand.capture.metadata import call_targets, data_errors
 from argand.capture.natives import native_warnings
 from argand.capture.objects import generators
-from argand.capture.output import before_error, endings, rerun
+from argand.capture.output import before_error, finalizers, rerun
 from argand.capture.output.resumes import Resumes
 from argand.capture.output.transform import Transformed, Transformer
 from argand.capture.record.tensors import GraphBuilder
@@ -57,7 +57,7 @@ from argand.capture.torch_functions.higher_order import hook_state
 from argand.capture.torch_functions.overriding import TraceMode
 from argand.capture.world import aliasing, narration
 from argand.config import config
-from argand.graph import ambient
+from argand.graph import thread_state
 from argand.graph.compat import default_device, keep_torch_compiler_out, without_default_device
 from argand.graph.nodes.module_text import module_text
 from argand.outcomes import installed_names
@@ -127,11 +127,11 @@ def capture_frame(info: _C.FrameInfo, *, region: Region) -> _C.Answer:
         return None
     if skip.why_never(code) is not None:
         return _C.SKIP_RECURSIVE if skip.with_callees(code) else _C.SKIP
-    if ambient.cannot_capture():
+    if thread_state.cannot_capture():
         return None
     events.bus.prepare()
     known = _process.of(code)
-    keeping.take_histories(code, known)
+    outcome_storing.take_histories(code, known)
     if region.observe and info.entries:
         failures.report_recompile(info)
         return None
@@ -147,7 +147,7 @@ def capture_frame(info: _C.FrameInfo, *, region: Region) -> _C.Answer:
     with (
         events.bus.compiling(compile_id),
         events.span("capture_frame", "capture", function=code.co_name),
-        collector.paused(),
+        garbage_collection.paused(),
     ):
         _announce(info, known)
         try:
@@ -249,7 +249,7 @@ class _Capture:
         """Store that the frame runs eagerly from now on, where that holds for other calls too."""
         state = self.states[-1]
         passing = ending.in_loop or failures.program_raises(ending) or failures.must_raise(ending, self.region)
-        keeper = None if passing or _classes_changed(state) else keeping.keeper(self.info, self.region, state)
+        keeper = None if passing or _classes_changed(state) else outcome_storing.keeper(self.info, self.region, state)
         if keeper is not None:
             keeper.keep_eager(ending.reason)
 
@@ -409,7 +409,7 @@ class _Capture:
         if exit.kind == "return" and empty:
             return self._without_graph(state)
         self._has_graph()
-        endings.check(state)
+        finalizers.check(state)
         aliasing.guard(state)
         sharded.guard_layouts(state)
         if rerun.draws(state):
@@ -418,10 +418,10 @@ class _Capture:
         transformer = Transformer(state, _process.resumes, exit, before, after, self.reason)
         prefix = transformer.build_prefix() if empty else None
         if prefix is None:
-            endings.check_generators(state)
+            finalizers.check_generators(state)
         transformed = prefix or transformer.build(self._backend)
         once = _this_call_only(state)
-        keeper = keeping.keeper(self.info, self.region, state) if once is None else None
+        keeper = outcome_storing.keeper(self.info, self.region, state) if once is None else None
         guards = state.guards.build(transformed.collected, keeper.log if keeper is not None else None)
         positions = state.guards.positions.items()
         needed = recompiles.Needed({label: (weakref.ref(code), number) for label, (code, number) in positions})
@@ -474,7 +474,7 @@ class _Capture:
         Where that is so once more under other guards, and the code is a library's, it is left to Python: a version of
         the same code for each class and each flag would gain nothing.
         """
-        keeper = keeping.keeper(self.info, self.region, state)
+        keeper = outcome_storing.keeper(self.info, self.region, state)
         if len(state.guards) <= self.surroundings:
             if keeper is not None:
                 keeper.keep_eager()
@@ -507,7 +507,7 @@ class _Capture:
         if not events.bus.listening:
             return
         if self.reason is not None:
-            reason = consequences.in_terms_of_the_program(self.reason, code)
+            reason = consequent_breaks.in_terms_of_the_program(self.reason, code)
             events.emit("graph_breaks", "capture", str(reason), reason=reason, function=code.co_name)
         if transformed.graph is not None:
             graph = transformed.graph

@@ -11,8 +11,8 @@ from typing import Any
 
 from argand.bytecode.resume import STACK_PREFIX, stack_expressions
 from argand.capture.facts.code.skip import library_of
+from argand.capture.facts.name_tables import code_words, source_line
 from argand.capture.facts.namespaces import ONCE
-from argand.capture.facts.words import code_words, source_line
 from argand.errors import UserLine
 
 _LABEL = re.compile(r"(?:local|closure|global|builtin|constant) '(.*)' ([A-Z_]+)$", re.DOTALL)

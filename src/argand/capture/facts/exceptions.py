@@ -11,7 +11,7 @@ from types import GeneratorType, TracebackType
 from typing import Final, NoReturn
 
 from argand.errors import GraphBreak, InternalError
-from argand.own import OWN_FOLDER
+from argand.own_code import OWN_FOLDER
 
 
 class ObservedException(BaseException):

@@ -20,18 +20,18 @@ from torch import fx
 from torch.fx.node import Target
 
 from argand.bytecode.per_code import PerCode
+from argand.capture.facts.abc_non_members import Unregistered
 from argand.capture.facts.code.effort_limits import Patience
+from argand.capture.facts.data_dependent_errors import OnData
 from argand.capture.facts.exceptions import ExcState, ObservedException
 from argand.capture.facts.frames import Frame, LazyLocal, Program, Session
 from argand.capture.facts.handlers import Args, Function, Kwargs
-from argand.capture.facts.on_data import OnData
 from argand.capture.facts.overlays import Overlay, Shadow
 from argand.capture.facts.sources import Source
 from argand.capture.facts.typefacts import TypeFacts
-from argand.capture.facts.unregistered import Unregistered
 from argand.capture.facts.values.symbolic import Symbols
 from argand.capture.facts.values.symbols import Memory, Nodes, Origin, Place
-from argand.capture.facts.values.tainted import TaintedText
+from argand.capture.facts.values.tainted_values import TaintedText
 from argand.capture.facts.values.tensor_info import Dressed, Scope, TensorInfo
 from argand.errors import GraphBreak, UserLine
 from argand.graph.sharded import Layout

@@ -16,7 +16,7 @@ from typing import Any
 
 from argand.capture.facts.interfaces import CaptureState
 from argand.capture.facts.kinds import module_of, per_class
-from argand.capture.facts.optional import numpy
+from argand.capture.facts.optional_packages import numpy
 from argand.errors import graph_break
 
 _QUIET = frozenset(("ignore", "warn"))

@@ -9,7 +9,7 @@ from types import CodeType
 from typing import Generic, TypeVar
 
 from argand.bytecode.per_code import PerCode
-from argand.capture.facts.words import code_words
+from argand.capture.facts.name_tables import code_words
 
 T = TypeVar("T")
 P = TypeVar("P")

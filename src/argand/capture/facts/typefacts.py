@@ -19,8 +19,8 @@ from argand._core import _C
 from argand.capture.facts.frames import NULL
 from argand.capture.facts.handlers import Function
 from argand.capture.facts.kinds import module_of, per_class
+from argand.capture.facts.name_tables import words
 from argand.capture.facts.namespaces import Namespaces
-from argand.capture.facts.words import words
 from argand.graph.python_operators import ARITHMETIC, COMPARISONS, DIVMOD, UNARY
 
 HEAP_TYPE: Final = 1 << 9

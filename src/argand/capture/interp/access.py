@@ -18,6 +18,7 @@ import torch
 
 import argand.capture.interp.handlers  # noqa: F401  (registers them: `wants` looks into their tables)
 from argand.capture.facts import classify
+from argand.capture.facts.abc_non_members import Unregistered
 from argand.capture.facts.code.effort_limits import Patience
 from argand.capture.facts.exceptions import CAPTURE_FOLDER, InternalFailure, ObservedException, innermost_file
 from argand.capture.facts.frames import NULL, LazyLocal
@@ -34,9 +35,8 @@ from argand.capture.facts.typefacts import (
     is_heap,
     is_native,
 )
-from argand.capture.facts.unregistered import Unregistered
 from argand.capture.facts.values.symbolic import SYMBOLIC, SymbolicSize
-from argand.capture.facts.values.tainted import TaintedText, formatted_tensor
+from argand.capture.facts.values.tainted_values import TaintedText, formatted_tensor
 from argand.capture.interp.state import CaptureState
 from argand.capture.objects.call_protocol import native_handlers
 from argand.capture.objects.call_protocol.binding import guarded_by_code

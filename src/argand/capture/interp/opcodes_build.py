@@ -9,7 +9,7 @@ from argand._core import _C
 from argand.bytecode.opcodes import PY313
 from argand.capture.facts.frames import Frame
 from argand.capture.facts.interfaces import Interpreter
-from argand.capture.facts.values.tainted import TaintedText
+from argand.capture.facts.values.tainted_values import TaintedText
 from argand.capture.interp import matching
 from argand.capture.interp.optable import opcode
 from argand.capture.objects import iteration, keys, operators, text

@@ -46,7 +46,7 @@ from argand.capture.sizes import sharded, subclasses, symbolic_policy
 from argand.capture.sizes.symbolic_policy import Policy
 from argand.capture.torch_functions import torch_calls
 from argand.capture.world import identity, shadows, views
-from argand.capture.world.pending import whole_globals
+from argand.capture.world.pending_effects import whole_globals
 from argand.config import Section
 from argand.graph.sharded import is_sharded
 

@@ -13,7 +13,7 @@ import torch
 from torch.utils import _device
 
 from argand.capture.facts import compat
-from argand.capture.facts.words import words
+from argand.capture.facts.name_tables import words
 from argand.capture.metadata import metadata
 from argand.graph.python_operators import BINARY, COMPARE, UNARY
 

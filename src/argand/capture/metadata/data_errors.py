@@ -21,8 +21,8 @@ from argand.capture.facts.frames import Frame
 from argand.capture.facts.handlers import Args, Function, Kwargs
 from argand.capture.facts.interfaces import GraphBuilder
 from argand.capture.facts.kinds import is_a, module_of
+from argand.capture.facts.name_tables import words
 from argand.capture.facts.values.tensor_info import TensorInfo
-from argand.capture.facts.words import words
 from argand.capture.metadata import repeatable_writes
 from argand.graph.compat import storage_address
 

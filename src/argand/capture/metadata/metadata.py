@@ -9,9 +9,9 @@ import torch
 from argand import errors
 from argand.capture.facts import compat
 from argand.capture.facts.handlers import Args, Function, Kwargs
+from argand.capture.facts.name_tables import words
 from argand.capture.facts.values.tensor_info import TensorInfo
-from argand.capture.facts.words import words
-from argand.capture.metadata import kinds, misfits, outcomes, trial_runs
+from argand.capture.metadata import kinds, outcomes, size_checks, trial_runs
 from argand.capture.metadata.rules import RULES, Misfit, Unknown
 from argand.capture.metadata.special_calls import named
 from argand.graph import compat as tracing
@@ -19,7 +19,7 @@ from argand.graph import time_limit
 from argand.graph.metadata import metas
 from argand.runtime.kernels.recurrent import FUNCTIONS as RECURRENT
 
-_TABLES = (misfits,)  # importing it registers its rules
+_TABLES = (size_checks,)  # importing it registers its rules
 _META = torch.device("meta")
 _CPU = torch.device("cpu")
 _Tensor = torch.Tensor

@@ -11,8 +11,8 @@ import torch
 
 from argand.capture.facts.handlers import Args, Function
 from argand.capture.facts.interfaces import GraphBuilder
+from argand.capture.facts.name_tables import words
 from argand.capture.facts.values.tensor_info import TensorInfo
-from argand.capture.facts.words import words
 from argand.graph.compat import storage_address
 
 _SMALL = 64

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from argand.capture.facts.handlers import Function
-from argand.capture.facts.words import words
+from argand.capture.facts.name_tables import words
 from argand.capture.metadata import kinds
 
 _Tensor = torch.Tensor

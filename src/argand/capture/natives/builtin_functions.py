@@ -17,7 +17,7 @@ from argand.capture.facts.handlers import Function, Kwargs
 from argand.capture.facts.interfaces import Interpreter
 from argand.capture.facts.kinds import is_a
 from argand.capture.facts.sources import ConstSource
-from argand.capture.facts.values import tainted
+from argand.capture.facts.values import tainted_values
 from argand.capture.facts.values.symbolic import SYMBOLIC
 from argand.capture.natives.rows import Native, enter_rows, kept, operation, plain
 from argand.capture.objects import (
@@ -51,7 +51,7 @@ from argand.capture.world import identity, native_reads
 from argand.errors import graph_break
 from argand.graph.python_operators import BINARY, DIVMOD
 
-HELPER_FILES.update((polyfills.__file__, tainted.__file__))
+HELPER_FILES.update((polyfills.__file__, tainted_values.__file__))
 
 
 # ---- attributes ----------------------------------------------------------------------------------------------------

@@ -25,7 +25,7 @@ from argand.capture.objects.call_protocol.native_handlers import (
     method,
     pure,
 )
-from argand.capture.world import pending
+from argand.capture.world import pending_effects
 from argand.errors import GraphBreak, graph_break
 
 _UNSET = object()
@@ -167,7 +167,7 @@ def _diverted(interp: Interpreter) -> bool:
                 return True
     return any(
         entry.original is warnings.filters or entry.original is namespace
-        for entry in pending.pending(state)
+        for entry in pending_effects.pending(state)
         if is_a(entry, Shadow)
     )
 

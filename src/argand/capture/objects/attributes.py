@@ -32,7 +32,7 @@ from argand.capture.facts.sources import (
 from argand.capture.facts.sources import instance_dict as instance_dict_source
 from argand.capture.facts.typefacts import BOUND_METHODS, finds_attributes_its_own_way, is_heap
 from argand.capture.facts.values.symbolic import SYMBOLIC
-from argand.capture.facts.values.tainted import TaintedText, formatted_tensor
+from argand.capture.facts.values.tainted_values import TaintedText, formatted_tensor
 from argand.capture.objects import descriptors, generators, instances
 from argand.capture.record import tensor_attributes
 from argand.capture.sizes import symbolic_ops

@@ -9,8 +9,8 @@ from argand.capture.facts.interfaces import Interpreter
 from argand.capture.facts.kinds import is_a, module_of
 from argand.capture.facts.values.array_value import Traced
 from argand.capture.facts.values.symbolic import STANDS_FOR
-from argand.capture.facts.values.tainted import TaintedText
-from argand.capture.objects import descriptors, generators, virtual
+from argand.capture.facts.values.tainted_values import TaintedText
+from argand.capture.objects import abstract_classes, descriptors, generators
 from argand.capture.record import tensor_attributes
 
 
@@ -27,7 +27,7 @@ def is_instance(interp: Interpreter, value: object, cls: object) -> bool:
         legacy = module_of(meta) == "torch" and meta.__name__ == "tensortype"  # torch.FloatTensor
         if legacy and interp.is_tensor(value):
             return tensor_attributes.of_legacy_type(interp.state, value, cls)
-        known = is_a(cls, type) and interp.known_meta(meta) and not virtual.by_mark(interp, meta, value)
+        known = is_a(cls, type) and interp.known_meta(meta) and not abstract_classes.by_mark(interp, meta, value)
         if interp.types.python_level(meta, "__instancecheck__") and not known:
             hook = descriptors.lookup_special(interp, cls, "__instancecheck__")
             return interp.truth(interp.call(hook, (value,)))
@@ -35,7 +35,7 @@ def is_instance(interp: Interpreter, value: object, cls: object) -> bool:
         if type(value) in STANDS_FOR or type(value) is Traced:
             return is_subclass(interp, value.__class__, cls)
         return _of_claimed_class(interp, value, cls)
-    return virtual.answer(interp, isinstance, value, type(value), cls)
+    return abstract_classes.answer(interp, isinstance, value, type(value), cls)
 
 
 def _of_claimed_class(interp: Interpreter, value: object, cls: type) -> bool:
@@ -46,9 +46,9 @@ def _of_claimed_class(interp: Interpreter, value: object, cls: type) -> bool:
     if hook is abc.ABCMeta.__instancecheck__:
         claimed = interp.getattr(value, "__class__")
         return is_subclass(interp, claimed, cls) or is_subclass(interp, actual, cls)
-    if virtual.is_protocol(cls):
-        raise virtual.undecided(cls, "asks an object that says itself of which class it is")
-    if virtual.answer(interp, issubclass, actual, actual, cls):
+    if abstract_classes.is_protocol(cls):
+        raise abstract_classes.undecided(cls, "asks an object that says itself of which class it is")
+    if abstract_classes.answer(interp, issubclass, actual, actual, cls):
         return True
     claimed = interp.try_attr(value, "__class__")
     return is_a(claimed, type) and is_subclass(interp, claimed, cls)
@@ -63,7 +63,7 @@ def is_subclass(interp: Interpreter, value: object, cls: object) -> bool:
         if interp.types.python_level(meta, "__subclasscheck__") and not (is_a(cls, type) and interp.known_meta(meta)):
             hook = descriptors.lookup_special(interp, cls, "__subclasscheck__")
             return interp.truth(interp.call(hook, (value,)))
-    return virtual.answer(interp, issubclass, value, value, cls)
+    return abstract_classes.answer(interp, issubclass, value, value, cls)
 
 
 def _generator() -> object:

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from argand.capture.facts.values.array_value import Method, Traced
 from argand.capture.facts.values.symbolic import SYMBOLIC, SymbolicBool, SymbolicSize
-from argand.capture.facts.values.tainted import TaintedText
+from argand.capture.facts.values.tainted_values import TaintedText
 from argand.capture.objects import generators
 from argand.errors import GraphBreak, graph_break
 

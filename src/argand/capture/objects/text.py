@@ -11,7 +11,7 @@ from argand.capture.facts import callables
 from argand.capture.facts.interfaces import Interpreter
 from argand.capture.facts.kinds import is_a
 from argand.capture.facts.typefacts import CONTAINERS
-from argand.capture.facts.values.tainted import TaintedText
+from argand.capture.facts.values.tainted_values import TaintedText
 from argand.capture.objects import descriptors
 from argand.capture.world import native_reads
 from argand.outcomes.fingerprints import alike_everywhere

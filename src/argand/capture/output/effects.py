@@ -13,7 +13,7 @@ from argand.capture.output import rebuild
 from argand.capture.output.values import Values
 from argand.capture.sizes import subclasses
 from argand.capture.world import shadows
-from argand.capture.world.pending import pending
+from argand.capture.world.pending_effects import pending
 
 
 class Replay:

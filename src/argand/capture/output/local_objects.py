@@ -28,15 +28,15 @@ from argand.capture.facts.kinds import is_a, module_of, namespace
 from argand.capture.facts.typefacts import is_native
 from argand.capture.facts.values.array_value import Method, Traced
 from argand.capture.facts.values.symbolic import SymbolicSize
-from argand.capture.facts.values.tainted import TaintedText, formatted_tensor
+from argand.capture.facts.values.tainted_values import TaintedText, formatted_tensor
 from argand.capture.interp.interpreter import Trampoline
 from argand.capture.objects.generators import TracedGenerator
 from argand.capture.objects.iteration import NativeIterator
-from argand.capture.output import positions, rebuild
+from argand.capture.output import iterator_positions, rebuild
 from argand.capture.output.values import Values, unreconstructable
 from argand.capture.record.deferred_text import DeferredText, Piece
 from argand.capture.world import identity
-from argand.capture.world.pending import changed_shadows
+from argand.capture.world.pending_effects import changed_shadows
 
 _IMMUTABLE: tuple[type, ...] = (
     decimal.Decimal,
@@ -130,8 +130,8 @@ def _dict(values: Values, obj: dict[object, object]) -> None:
 
 
 def _set(values: Values, obj: set[object] | frozenset[object]) -> None:
-    if len(obj) > 1 and all(map(classify.is_constant, obj)) and not positions.keeps_order(obj):
-        if not positions.copy_keeps_order(obj):
+    if len(obj) > 1 and all(map(classify.is_constant, obj)) and not iterator_positions.keeps_order(obj):
+        if not iterator_positions.copy_keeps_order(obj):
             raise unreconstructable(obj, "a set whose order depends on how it was filled")
         values.asm.load_const(frozenset(obj))
         values.emitter.call_helper(type(obj))
@@ -276,7 +276,7 @@ def _generator(values: Values, obj: TracedGenerator) -> None:
 
 
 def _iterator(values: Values, obj: object) -> None:
-    if why := positions.push(values, obj):
+    if why := iterator_positions.push(values, obj):
         raise unreconstructable(obj, why)
     values.remember(obj)
 
@@ -429,7 +429,7 @@ _MAKERS: dict[type, Callable[[Values, Any], None]] = {
     Trampoline: _trampoline,
     NativeIterator: _native_iterator,
     TracedGenerator: _generator,
-    **dict.fromkeys(positions.TYPES, _iterator),
+    **dict.fromkeys(iterator_positions.TYPES, _iterator),
     **dict.fromkeys(_REDUCIBLE, _reduced),
     **dict.fromkeys(_VIEWS, _view),
     **{cls: _exception for cls in vars(builtins).values() if is_a(cls, type) and issubclass(cls, BaseException)},

@@ -12,7 +12,7 @@ import torch
 
 from argand.capture.facts.handlers import Args, Function, Kwargs
 from argand.capture.facts.kinds import is_a, is_struct_sequence, namespace
-from argand.capture.facts.optional import numpy
+from argand.capture.facts.optional_packages import numpy
 from argand.capture.facts.typefacts import is_native
 
 

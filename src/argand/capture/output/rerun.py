@@ -28,17 +28,17 @@ from argand.bytecode.assemble import Label
 from argand.bytecode.cells import SAVED_CELL_MARK
 from argand.bytecode.instruction import Instruction
 from argand.bytecode.resume import StackSlot, frame_arg_names
+from argand.capture.facts.data_dependent_errors import RERUNS, Known, OnData, Points
 from argand.capture.facts.frames import Frame
-from argand.capture.facts.on_data import RERUNS, Known, OnData, Points
+from argand.capture.facts.name_tables import place_of
 from argand.capture.facts.per_code import warn_once
 from argand.capture.facts.sources import Source
-from argand.capture.facts.words import place_of
 from argand.capture.interp.state import CaptureState
 from argand.capture.metadata.call_targets import may_draw
 from argand.capture.metadata.data_errors import RAISED, manager_is_told
 from argand.capture.output import before_error
 from argand.capture.output.emit import Emitter
-from argand.capture.output.put_aside import Copies, copies_of, generator_of, random_states
+from argand.capture.output.restart_snapshots import Copies, copies_of, generator_of, random_states
 from argand.capture.output.resumes import Resumes
 from argand.capture.record.tensor_attributes import any_pending
 

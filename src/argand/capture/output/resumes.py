@@ -20,7 +20,7 @@ from argand.bytecode.flow import reachable
 from argand.bytecode.instruction import Instruction
 from argand.bytecode.per_code import PerCode
 from argand.bytecode.resume import ResumeCode, StackSlot, build_resume_code, resume_name, under_users_name
-from argand.outcomes.resumed import NUMBERS, PARTS, Place, label_of
+from argand.outcomes.resume_codes import NUMBERS, PARTS, Place, label_of
 
 
 class Handled(str):

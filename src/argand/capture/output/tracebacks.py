@@ -10,7 +10,7 @@ from typing import Any
 
 from argand._core import _C
 from argand.config import config
-from argand.own import OWN_FOLDER
+from argand.own_code import OWN_FOLDER
 
 _ARGAND = OWN_FOLDER + os.sep
 _GRAPH = "<eval_with_key>"

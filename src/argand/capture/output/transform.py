@@ -31,7 +31,7 @@ from argand.capture.output.reconstruct import Reconstructor
 from argand.capture.output.resumes import Handled, Resumes
 from argand.capture.output.values import Again, Plan, Values
 from argand.capture.torch_functions import modes
-from argand.outcomes.resumed import NUMBERS
+from argand.outcomes.resume_codes import NUMBERS
 
 MANY_INPUTS = 16
 """From so many graph inputs on, the guards hand them over instead of bytecode that loads each."""

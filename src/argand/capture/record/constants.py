@@ -16,8 +16,8 @@ from torch._ops import OpOverload
 from argand.capture.facts.handlers import Args, Function, Kwargs
 from argand.capture.facts.interfaces import GraphBuilder
 from argand.capture.facts.kinds import is_a
+from argand.capture.facts.name_tables import words
 from argand.capture.facts.values.tensor_info import Cost, Deferred, TensorInfo
-from argand.capture.facts.words import words
 from argand.capture.sizes.symbolic_state import Restart
 from argand.graph import compat
 

@@ -17,9 +17,9 @@ from argand.capture.facts import callables, numpy_settings
 from argand.capture.facts.handlers import Args, Function, Kwargs
 from argand.capture.facts.interfaces import CaptureState
 from argand.capture.facts.kinds import is_a, module_of
+from argand.capture.facts.name_tables import words
 from argand.capture.facts.typefacts import is_heap
 from argand.capture.facts.values.array_value import Traced
-from argand.capture.facts.words import words
 from argand.capture.record import constants
 from argand.capture.sizes import symbolic_ops
 

@@ -10,9 +10,9 @@ from torch import fx
 from argand.capture.facts.handlers import Args, Function, Kwargs
 from argand.capture.facts.interfaces import GraphBuilder
 from argand.capture.facts.kinds import is_a
+from argand.capture.facts.name_tables import words
 from argand.capture.facts.values.symbolic import SYMBOLIC
 from argand.capture.facts.values.tensor_info import Cost, TensorInfo
-from argand.capture.facts.words import words
 from argand.capture.record import constants
 from argand.graph.python_operators import ARITHMETIC, NEGATIVE
 

@@ -14,7 +14,7 @@ from argand.capture.facts.interfaces import CaptureState, Interpreter
 from argand.capture.facts.kinds import is_a
 from argand.capture.facts.sources import DictItemSource, instance_dict
 from argand.capture.sizes import subclasses
-from argand.capture.world.pending import pending
+from argand.capture.world.pending_effects import pending
 from argand.errors import graph_break
 
 _TORCH = os.path.join(os.path.dirname(torch.__file__), "")

@@ -17,11 +17,11 @@ from argand import errors
 from argand.capture.facts import compat
 from argand.capture.facts.code import effort_limits
 from argand.capture.facts.code.stack_text import stack_trace
+from argand.capture.facts.data_dependent_errors import OnData
 from argand.capture.facts.handlers import Args, Function, Kwargs
 from argand.capture.facts.input_names import free_name
 from argand.capture.facts.interfaces import CaptureState, Dynamics
 from argand.capture.facts.kinds import is_a
-from argand.capture.facts.on_data import OnData
 from argand.capture.facts.sources import Source
 from argand.capture.facts.values.symbolic import SYMBOLIC, SymbolicBool
 from argand.capture.facts.values.tensor_info import Dressed, Scope, TensorInfo
@@ -37,8 +37,8 @@ from argand.capture.metadata.call_targets import (
 from argand.capture.metadata.special_calls import CONSTANTS, SPECIAL
 from argand.capture.record import constants, scopes, size_tensors
 from argand.capture.sizes import (
+    piecewise,
     sharded,
-    symbolic_bends,
     symbolic_index,
     symbolic_tensors,
     unbacked_calls,
@@ -280,7 +280,7 @@ class GraphBuilder:
                 metadata.note_unsure(self.unsure, result)
         if siblings is not None:
             result = symbolic_tensors.attach(self, result, siblings)
-            symbolic_bends.guard(self, self._probed(func, args, kwargs, infos, device, meta_args, meta_kwargs), result)
+            piecewise.guard(self, self._probed(func, args, kwargs, infos, device, meta_args, meta_kwargs), result)
             return result
         if not writes and not target.keep and constants.applicable(func, infos, device):
             constants.propagate(self, func, args, kwargs, result)

@@ -6,5 +6,5 @@ must hold for it, which becomes a guard. `symbolic_policy` decides what varies, 
 of the program's own classes.
 
 To add: an operation whose result has a size that depends on data goes to `unbacked_ops`; one whose result's size is
-not one formula (the least of two sizes) to `symbolic_bends`.
+not one formula (the least of two sizes) to `piecewise`.
 """

@@ -22,7 +22,7 @@ from argand.capture.facts.handlers import Args, Function, Kwargs
 from argand.capture.facts.interfaces import CaptureState, GraphBuilder
 from argand.capture.facts.kinds import is_a
 from argand.capture.facts.values.tensor_info import Dressed
-from argand.capture.sizes import awaited
+from argand.capture.sizes import async_collective_tensors
 from argand.graph.sharded import Edge, local_of
 
 _Tensor = torch.Tensor
@@ -154,7 +154,7 @@ def call(builder: GraphBuilder, func: Any, args: Args, kwargs: Kwargs) -> Any:
     args = tuple([strip(builder, arg, dressed) for arg in args])
     kwargs = {key: strip(builder, value, dressed) for key, value in kwargs.items()}
     result = _same(builder.call(func, args, kwargs), dressed)
-    return awaited.shown(builder, func, args, kwargs, result, dressed)
+    return async_collective_tensors.shown(builder, func, args, kwargs, result, dressed)
 
 
 def _same(result: Any, dressed: dict[int, torch.Tensor]) -> Any:

@@ -16,8 +16,8 @@ import torch
 from argand import errors
 from argand.capture.facts.handlers import Function, Kwargs
 from argand.capture.facts.interfaces import Unbacked
+from argand.capture.facts.name_tables import callable_words, words
 from argand.capture.facts.values.symbolic import SymbolicInt
-from argand.capture.facts.words import callable_words, words
 from argand.capture.metadata import meta_tensors, metadata
 from argand.capture.sizes import symbolic_calls, symbolic_tensors
 from argand.capture.sizes.symbolic_calls import ProbedCall

@@ -18,9 +18,9 @@ from torch import fx
 from torch.utils import _pytree as pytree
 
 from argand.capture.facts.handlers import Args, Function
+from argand.graph.checkpoint_regions import recomputed
 from argand.graph.metadata.strides import contiguous_strides, is_dense
 from argand.graph.operators.custom_backward import is_custom
-from argand.graph.regions import recomputed
 
 
 @dataclass(slots=True)

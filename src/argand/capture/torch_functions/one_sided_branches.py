@@ -23,8 +23,8 @@ from argand.capture.facts.frames import Frame
 from argand.capture.facts.handlers import Args
 from argand.capture.facts.interfaces import GraphBuilder, Interpreter
 from argand.capture.facts.kinds import is_a
+from argand.capture.facts.name_tables import words
 from argand.capture.facts.values.symbolic import SymbolicBool
-from argand.capture.facts.words import words
 from argand.capture.metadata import data_errors
 from argand.capture.objects import operators
 from argand.capture.record import constants

@@ -12,9 +12,9 @@ from argand import errors
 from argand.capture.facts.handlers import Args, Function, Kwargs
 from argand.capture.facts.interfaces import GraphBuilder
 from argand.capture.facts.kinds import module_of
+from argand.capture.facts.name_tables import words
 from argand.capture.facts.values.array_value import Traced
 from argand.capture.facts.values.symbolic import SYMBOLIC
-from argand.capture.facts.words import words
 from argand.capture.metadata import metadata, numpy_scalars
 from argand.capture.metadata.special_calls import named, special
 from argand.capture.record import constants, numpy_calls

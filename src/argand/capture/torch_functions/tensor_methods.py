@@ -10,9 +10,9 @@ from argand import errors
 from argand.capture.facts.handlers import Args, Function, Kwargs
 from argand.capture.facts.interfaces import GraphBuilder
 from argand.capture.facts.kinds import is_a
+from argand.capture.facts.name_tables import callable_words, words
 from argand.capture.facts.sources import AttrSource
 from argand.capture.facts.values.tensor_info import Cost, TensorInfo
-from argand.capture.facts.words import callable_words, words
 from argand.capture.metadata import data_errors, metadata
 from argand.capture.metadata.call_targets import target_of
 from argand.capture.metadata.special_calls import Special, getter, named, special

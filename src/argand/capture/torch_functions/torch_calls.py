@@ -22,8 +22,8 @@ from argand.capture.facts.exceptions import ObservedException
 from argand.capture.facts.handlers import ABSENT, Args, Function, Kwargs, enter, names_here
 from argand.capture.facts.interfaces import CaptureState
 from argand.capture.facts.kinds import attributes_of, is_a, module_of
+from argand.capture.facts.name_tables import public_name
 from argand.capture.facts.values.array_value import Traced, needs_values
-from argand.capture.facts.words import public_name
 from argand.capture.metadata import metadata
 from argand.capture.record import numpy_calls
 from argand.capture.sizes import sharded, symbolic_ops

@@ -23,8 +23,8 @@ from argand.capture.facts.sources import (
     Source,
 )
 from argand.capture.world import identity
-from argand.capture.world.pending import pending as held_back
-from argand.capture.world.pending import whole_globals
+from argand.capture.world.pending_effects import pending as held_back
+from argand.capture.world.pending_effects import whole_globals
 from argand.graph.compat import storage_address
 
 _TABLES = ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set")

@@ -15,9 +15,9 @@ from argand.bytecode.format import instruction_text
 from argand.capture.facts.code.stack_text import line_of_frame
 from argand.capture.facts.frames import Frame
 from argand.capture.facts.interfaces import CaptureState
+from argand.capture.facts.name_tables import source_line
 from argand.capture.facts.overlays import Shadow
-from argand.capture.facts.words import source_line
-from argand.capture.world.pending import pending
+from argand.capture.world.pending_effects import pending
 from argand.errors import UserLine
 
 _SHOWN = 60  # characters of one value

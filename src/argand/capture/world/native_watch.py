@@ -20,7 +20,7 @@ from argand.capture.facts.code import skip
 from argand.capture.facts.handlers import Args, Function
 from argand.capture.facts.kinds import mro_of
 from argand.errors import GraphBreak, graph_break
-from argand.own import OWN_FOLDER
+from argand.own_code import OWN_FOLDER
 
 _OWN: Final = OWN_FOLDER + os.sep
 _namespace: Function = type.__dict__["__dict__"].__get__

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
-from argand.codegen.host.direct import DIRECT
+from argand.codegen.host.library_products import DIRECT
 from argand.codegen.host.memory import MemoryPlan
 from argand.graph.metadata.strides import is_dense
 from argand.graph.sizes.expr import Expr, as_int, product

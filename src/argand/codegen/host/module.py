@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from argand.codegen.host import direct, gpu
+from argand.codegen.host import gpu, library_products
 from argand.codegen.host.arenas import DEVICE_ARENAS, ArenaText
 from argand.codegen.host.calls import as_linear, extern_function
 from argand.codegen.host.convolutions import MEASURED_CONVOLUTION, MEASURED_GRADIENT, OWN_GRADIENT
-from argand.codegen.host.direct import DIRECT, DirectText, literal_of, operands
 from argand.codegen.host.layouts import Layout, chosen_layouts, made_by_products, own_layout, used_views
+from argand.codegen.host.library_products import DIRECT, DirectText, literal_of, operands
 from argand.codegen.host.memory import MemoryPlan, Space, nbytes, plan_memory
 from argand.codegen.host.products import INTO, MEASURED, OWN, PADDED
 from argand.errors import InternalError
@@ -170,7 +170,7 @@ class _Writer:
             *(["from argand.runtime.host import cpu_allocator"] if "new_tensor" in self.header else []),
             *([DEVICE_ARENAS] if any(arena.pool() for arena in self.arenas.values()) else []),
             *(f"from argand.runtime.gpu.device.tensors import {name[:-2]}" for name in GPU_TENSORS if name in used),
-            *([direct.LOADER] if self.direct.tables else []),
+            *([library_products.LOADER] if self.direct.tables else []),
             *(gpu.imports(self.kernels.triton) if self.kernels is not None else ()),
             *(["from argand.runtime.host import on_device"] if self.current is not None else []),
             *([f"from argand.runtime.host import {INTO}"] if INTO in self.header.values() else []),

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from argand.codegen.host.convolutions import choose_convolutions, choose_weight_gradients
-from argand.codegen.host.direct import choose_direct
+from argand.codegen.host.library_products import choose_direct
 from argand.config import config
 from argand.graph.sizes.expr import ONE, as_int
 from argand.ir.kernel import Schedule

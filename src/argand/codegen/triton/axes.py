@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from argand.codegen.analysis import hint
-from argand.codegen.triton.reach import Reach, reach_of
+from argand.codegen.triton.index_width import Reach, reach_of
 from argand.errors import InternalError
 from argand.graph.sizes.expr import ONE, ZERO, Expr, Simplifier, Var, as_int, coefficient, evaluate, product, substitute
 from argand.ir.kernel import KernelPlan, Stage

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from argand.codegen.triton import types
 from argand.codegen.triton.axes import Axis, StageAxes
-from argand.codegen.triton.reach import reach_of
+from argand.codegen.triton.index_width import reach_of
 from argand.codegen.triton.spec import KernelSpec
 from argand.codegen.triton.statements import Memory, Operand, StagePrinter
 from argand.codegen.triton.types import pointer_type, value_type

@@ -13,9 +13,9 @@ from typing import Any
 import torch
 
 from argand._core.calls import capture_off
+from argand.backends.compile_watchers import compiled_through
 from argand.backends.programs import generation
 from argand.backends.registry import Backend
-from argand.backends.watch import compiled_through
 from argand.debug import gpus
 from argand.debug.doctor.child import OWN, PLAIN, Mode, Recorder
 from argand.debug.doctor.differences import leaks

@@ -16,9 +16,9 @@ from typing import Any
 
 from torch import fx
 
+from argand.backends.compile_watchers import CompileProgram, compiled_through, watching
 from argand.backends.programs import generation
 from argand.backends.registry import Backend
-from argand.backends.watch import CompileProgram, compiled_through, watching
 from argand.config import config
 from argand.debug.doctor import variants
 from argand.debug.doctor.child import GraphBackend, Mode, Recorder

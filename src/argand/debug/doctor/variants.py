@@ -9,9 +9,9 @@ from typing import Any
 
 import torch
 
+from argand.backends.compile_watchers import CompileProgram
 from argand.backends.programs import generation
 from argand.backends.targets import target_of
-from argand.backends.watch import CompileProgram
 from argand.codegen.host.kernels import kernel_source
 from argand.config import config
 from argand.debug.tensors import detached

@@ -6,10 +6,10 @@ In: the records that `argand.report.reader` yields. Out: a folder of pages, or o
     trie, reasons, spans, provenance, compare, search, code
                 what one part of the report shows, computed from those facts and files
     pages       jinja2 templates and the facts → pages; everything that a trace says is escaped there
-    build       a trace → a folder; single: a folder → one file; serve: a folder, live, over HTTP
+    build       a trace → a folder; single_file: a folder → one file; serve: a folder, live, over HTTP
 
-A trace is untrusted input: no path from it is opened, no name from it reaches the file system unless `names` made it
-safe, and pages allow no script but the report's own (content security policy).
+A trace is untrusted input: no path from it is opened, no name from it reaches the file system unless `file_names` made
+it safe, and pages allow no script but the report's own (content security policy).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A trace → a folder of pages (`single` makes one page of it); incremental, so that a growing trace can be followed."""
+"""A trace → a folder of pages (`single_file` makes it one page), piece by piece: a growing trace can be followed."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from argand.errors import ConfigError
 from argand.report.html import code, pages
 from argand.report.html.collect import Collector
 from argand.report.html.compare import Comparison, compare
+from argand.report.html.file_names import NO_ID, safe_name
 from argand.report.html.fleet import Group, grouped
 from argand.report.html.model import Artifact, Attempt, Compile, Distinct, Limits, Run
-from argand.report.html.names import NO_ID, safe_name
 from argand.report.html.provenance import provenance
 from argand.report.html.ranks import compare_runs
 from argand.report.html.search import SearchIndex, words_of
-from argand.report.html.single import pack
+from argand.report.html.single_file import pack
 from argand.report.html.store import Folder
 from argand.report.html.trie import build_trie
 from argand.report.reader import Reader

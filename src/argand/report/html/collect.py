@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from argand.report.html import reasons
+from argand.report.html.file_names import NO_ID, artifact_file, folder_of
 from argand.report.html.model import Artifact, Attempt, Compile, Distinct, Limits, MetricsRecord, Reason, Run
-from argand.report.html.names import NO_ID, artifact_file, folder_of
 from argand.report.html.spans import SpanCollector
 from argand.report.html.store import Folder
 from argand.report.records import Payload, Record, StackFrame, TraceId, dedent

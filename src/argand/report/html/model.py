@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
-from argand.report.html.names import folder_of
+from argand.report.html.file_names import folder_of
 from argand.report.records import StackFrame, TraceId
 
 # A report's colours of compile ids, with what each says.

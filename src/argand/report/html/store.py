@@ -29,7 +29,7 @@ class Stored:
 
 
 class Folder:
-    """Files below one directory, named by relative POSIX paths that `names` made safe.
+    """Files below one directory, named by relative POSIX paths that `file_names` made safe.
 
     Arguments:
         root: created when missing.

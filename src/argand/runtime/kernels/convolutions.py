@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from argand.runtime.kernels.rivals import Rivals
+from argand.runtime.kernels.timed_choice import Rivals
 
 _FEW = 20480  # elements of one image
 _WIDE = 3  # sides of windows up to which few elements are products

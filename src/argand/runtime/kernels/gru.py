@@ -9,7 +9,7 @@ import torch
 
 from argand.errors import ArgandError
 from argand.runtime import toolchain
-from argand.runtime.kernels import products, ready
+from argand.runtime.kernels import background_kernels, products
 from argand.runtime.profile import Kernel
 
 _FUNCTIONS = {"gru_forward": (8, 7), "gru_backward": (10, 7)}
@@ -33,7 +33,7 @@ def _available() -> bool:
 
 @functools.cache
 def _compiled() -> Future[dict[str, Kernel]]:
-    return ready.compiled("gru", _FUNCTIONS, _compiled.cache_clear)
+    return background_kernels.compiled("gru", _FUNCTIONS, _compiled.cache_clear)
 
 
 def prepare() -> None:

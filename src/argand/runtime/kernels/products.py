@@ -18,8 +18,8 @@ import torch
 from argand.config import config
 from argand.errors import ArgandError
 from argand.runtime import processor, toolchain
-from argand.runtime.kernels import ready
-from argand.runtime.kernels.rivals import Rivals
+from argand.runtime.kernels import background_kernels
+from argand.runtime.kernels.timed_choice import Rivals
 from argand.runtime.profile import Kernel
 
 # C functions, and how many tensors and numbers they take.
@@ -43,7 +43,7 @@ def available() -> bool:
 @functools.cache
 def _compiled() -> Future[dict[str, Kernel]]:
     """The kernels, being compiled by a thread of their own."""
-    return ready.compiled("products", _FUNCTIONS, _compiled.cache_clear)
+    return background_kernels.compiled("products", _FUNCTIONS, _compiled.cache_clear)
 
 
 def prepare() -> None:

@@ -4,6 +4,6 @@ In: a compiled forward, something that has the compiled backwards, and a `plan.P
 moves where. Out: a function of the forward's inputs whose results carry gradients.
 
 * `plan`: the plan. `moves`: saved tensors and gradients in, gradients of the inputs out.
-* `again`: gradients that are differentiated once more. `gradients`: either kind, from what a call has kept.
+* `double_backward`: gradients that are differentiated once more. `gradients`: either kind, from what a call has kept.
 * `result_nodes`: nodes between the graph's and each result. `function`: the function.
 """

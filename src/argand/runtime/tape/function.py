@@ -9,7 +9,7 @@ import torch
 
 from argand.graph import compat
 from argand.runtime.recipes import with_recipe
-from argand.runtime.tape.again import Differentiable, Inputs
+from argand.runtime.tape.double_backward import Differentiable, Inputs
 from argand.runtime.tape.gradients import Gradients
 from argand.runtime.tape.moves import Backwards
 from argand.runtime.tape.plan import Plan

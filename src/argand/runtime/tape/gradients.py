@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from argand._core.calls import uncaptured
-from argand.runtime.tape.again import Differentiable, NotAgain
+from argand.runtime.tape.double_backward import Differentiable, NotAgain
 from argand.runtime.tape.moves import Backwards, Left, Moves
 from argand.runtime.tape.plan import Kind, Plan
 

@@ -1,4 +1,5 @@
 """One launch for several finished kernels.
 
-`small` joins neighbours, `alike` kernels of equal loops, `segments` kernels that do the same to buffers of any sizes.
+`small_kernels` joins neighbours, `equal_kernels` kernels of equal loops, `segments` kernels that do the same to buffers
+of any sizes.
 """

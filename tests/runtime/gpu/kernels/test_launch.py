@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from argand.errors import GpuError
-from argand.runtime.gpu.device.image import Image
+from argand.runtime.gpu.device.kernel_image import Image
 from argand.runtime.gpu.kernels import launch
 from argand.runtime.gpu.kernels.spec import launch_spec
 

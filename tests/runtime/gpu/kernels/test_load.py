@@ -17,7 +17,7 @@ import damage
 import warm
 from argand.errors import GpuError
 from argand.runtime import cache
-from argand.runtime.gpu.device.image import parse
+from argand.runtime.gpu.device.kernel_image import parse
 from argand.runtime.gpu.device.target import GpuTarget
 from argand.runtime.gpu.kernels import entries, load, triton_compile
 from argand.runtime.gpu.kernels.entries import Request

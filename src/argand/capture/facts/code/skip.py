@@ -14,7 +14,7 @@ import torch
 
 from argand.bytecode.decode import ambiguous_names
 from argand.capture.facts.handlers import Function
-from argand.own import OWN_FOLDER
+from argand.own_code import OWN_FOLDER
 
 _HERE = OWN_FOLDER + os.sep
 _TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep

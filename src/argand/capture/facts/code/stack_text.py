@@ -6,8 +6,8 @@ import types
 from typing import Any
 
 from argand.capture.facts.frames import Frame
+from argand.capture.facts.name_tables import source_line
 from argand.capture.facts.per_code import of_code
-from argand.capture.facts.words import source_line
 from argand.errors import UserLine
 
 

@@ -14,7 +14,7 @@ from argand.capture.facts.interfaces import Interpreter
 from argand.capture.facts.kinds import answers_itself, is_a, module_of
 from argand.capture.facts.values.array_value import Method, Traced
 from argand.capture.facts.values.symbolic import STANDS_FOR
-from argand.capture.facts.values.tainted import TaintedText
+from argand.capture.facts.values.tainted_values import TaintedText
 from argand.capture.objects import descriptors, generators, iteration, operators
 from argand.capture.objects.call_protocol import native_handlers
 from argand.capture.objects.raising import prepare_reraise_star

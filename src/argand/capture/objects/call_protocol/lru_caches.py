@@ -25,13 +25,13 @@ from argand.capture.facts.frames import NULL
 from argand.capture.facts.handlers import Function
 from argand.capture.facts.interfaces import CaptureState, Interpreter
 from argand.capture.facts.kinds import is_a
+from argand.capture.facts.name_tables import words
 from argand.capture.facts.sources import CallSource, ConstSource
 from argand.capture.facts.typefacts import is_heap
-from argand.capture.facts.words import words
 from argand.capture.objects import keys
 from argand.capture.record.guards import Guard
 from argand.capture.record.tensor_attributes import any_written as tensors_written
-from argand.capture.world import pending
+from argand.capture.world import pending_effects
 from argand.errors import graph_break
 
 _SAYING = frozenset(
@@ -123,13 +123,15 @@ def _computed(interp: Interpreter, fn: Any, args: list[object], kwargs: dict[str
     if plain and _is_kept(interp, fn, args, kwargs):
         return _answer(interp, fn, args, kwargs)
     state = interp.state
-    guards, before, last = len(state.guards), pending.effects(state), _last_node(state)
-    with pending.watching(state) as watched:
+    guards, before, last = len(state.guards), pending_effects.effects(state), _last_node(state)
+    with pending_effects.watching(state) as watched:
         value = interp.call(fn.__wrapped__, args, kwargs)
     if plain and value is None and _only_says(state, before) and not watched.changed:
         state.extra_effects.append((fn, [interp.plain(arg) for arg in args], dict(kwargs)))
         return None
-    alone = pending.same_effects(state, before) and not interp.types.overlay and _is_made_of_constants(state, last)
+    alone = (
+        pending_effects.same_effects(state, before) and not interp.types.overlay and _is_made_of_constants(state, last)
+    )
     # What was read before is not seen to be read again: a function that adds no guard may read it all the same.
     if alone and plain and not watched.changed and not tensors_written(state):
         return _answer(interp, fn, args, kwargs)
@@ -151,7 +153,7 @@ def _only_says(state: CaptureState, before: Any) -> bool:
     if not said or not all(effect[0] in _SAYING for effect in said):
         return False
     del state.extra_effects[before[1] :]
-    if pending.same_effects(state, before) and not state.interpreter.types.overlay:
+    if pending_effects.same_effects(state, before) and not state.interpreter.types.overlay:
         return True
     state.extra_effects += said
     return False

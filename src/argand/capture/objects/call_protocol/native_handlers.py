@@ -17,7 +17,7 @@ from argand.capture.facts.frames import NULL
 from argand.capture.facts.handlers import ABSENT, Function, Kwargs, enter, names_here
 from argand.capture.facts.interfaces import Interpreter
 from argand.capture.facts.kinds import is_a, module_of
-from argand.capture.objects import names, text, virtual
+from argand.capture.objects import abstract_classes, names, text
 from argand.capture.objects.call_protocol import lru_caches
 from argand.capture.record import numpy_functions
 from argand.capture.sizes import symbolic_ops
@@ -274,7 +274,7 @@ def _singledispatch(interp: Interpreter, fn: Function, args: list[object], kwarg
         implementation = interp.unread(functools._find_impl, cls, known)  # type: ignore[attr-defined]
         for base in known:
             if is_a(base, type):
-                virtual.note(interp, cls, base, issubclass(cls, base))
+                abstract_classes.note(interp, cls, base, issubclass(cls, base))
     return interp.call(implementation, args, kwargs)
 
 

@@ -18,7 +18,7 @@ from argand.capture.facts.handlers import Args, Function, Kwargs
 from argand.capture.facts.interfaces import CaptureState
 from argand.capture.facts.kinds import is_a
 from argand.capture.facts.sources import ConstSource
-from argand.capture.sizes import awaited
+from argand.capture.sizes import async_collective_tensors
 from argand.capture.torch_functions.torch_calls import (
     Handler,
     enter_late,
@@ -207,7 +207,7 @@ def _wrapped(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> o
     plain = state.interpreter.call(torch.ops._c10d_functional.wait_tensor, args, kwargs)
     if find("ops._c10d_functional._wrap_tensor_autograd") is None:
         raise _refused(fn, "this version of torch makes of it what is not known here")
-    return awaited.dress_waiting(
+    return async_collective_tensors.dress_waiting(
         state, plain, sys.modules["torch.distributed._functional_collectives"].AsyncCollectiveTensor
     )
 
@@ -423,7 +423,8 @@ enter_late({
     "distributed._functional_collectives._resolve_group distributed._functional_collectives._resolve_group_name":
         _resolve_group,
     "distributed._functional_collectives._maybe_wrap_tensor": _wrapped,
-    "distributed._functional_collectives.wait distributed._functional_collectives.trigger_wait": awaited.wait,
+    "distributed._functional_collectives.wait distributed._functional_collectives.trigger_wait":
+        async_collective_tensors.wait,
     "distributed.distributed_c10d._get_group_size_by_name": _size_by_name,
 })  # fmt: skip
 if _WORK is not None:

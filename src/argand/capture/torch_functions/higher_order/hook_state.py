@@ -17,7 +17,7 @@ from argand import errors
 from argand.capture.facts.interfaces import CaptureState
 from argand.capture.facts.kinds import held_items, is_a, namespace
 from argand.capture.facts.overlays import Shadow
-from argand.capture.world import pending
+from argand.capture.world import pending_effects
 
 _CONTAINERS = (list, dict, set, collections.deque, collections.OrderedDict,
             collections.defaultdict)  # fmt: skip
@@ -172,7 +172,7 @@ def _of_module(state: CaptureState, number: int) -> bool:
 def _held_back(state: CaptureState) -> dict[int, list[object]]:
     """By id of the object: what is held back of it."""
     held: dict[int, list[object]] = {}
-    for entry in pending.pending(state):
+    for entry in pending_effects.pending(state):
         if isinstance(entry, Shadow):
             held[id(entry.original)] = list(held_items(entry.shadow))
         else:

@@ -20,15 +20,15 @@ from argand import errors
 from argand.capture.facts import compat
 from argand.capture.facts.handlers import Function
 from argand.capture.facts.interfaces import CaptureState, GraphBuilder
+from argand.capture.facts.name_tables import words
 from argand.capture.facts.values.tensor_info import Scope, TensorInfo
-from argand.capture.facts.words import words
 from argand.capture.metadata import meta_tensors, metadata
 from argand.capture.metadata.call_targets import device_constructors
 from argand.capture.record.scopes import lift, placeholders_first
 from argand.capture.sizes import subclasses
 from argand.capture.sizes.subclasses import is_default
 from argand.capture.torch_functions import hops
-from argand.capture.world import pending
+from argand.capture.world import pending_effects
 
 _META = torch.device("meta")
 _VIEWS = frozenset(
@@ -51,7 +51,7 @@ def scope(state: CaptureState, what: str, feeds: Scope | None = None) -> Iterato
     builder = state.graph
     opened = Scope(what, fx.Graph(), feeds=feeds, sequence=state.interpreter.number)
     outer_graph, modes = builder.graph, len(state.open_modes)
-    before = pending.effects(state)
+    before = pending_effects.effects(state)
     builder.scopes.append(opened)
     builder.graph = opened.graph
     try:
@@ -61,7 +61,7 @@ def scope(state: CaptureState, what: str, feeds: Scope | None = None) -> Iterato
         builder.graph = outer_graph
         builder.finished[id(opened.graph)] = (what, opened.sequence)
         state.keep(opened.graph)
-    if len(state.open_modes) != modes or not pending.same_effects(state, before):
+    if len(state.open_modes) != modes or not pending_effects.same_effects(state, before):
         raise errors.graph_break(
             kind="side effect in a subgraph",
             context=what,

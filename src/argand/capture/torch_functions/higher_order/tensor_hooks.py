@@ -10,7 +10,7 @@ from argand.capture.record.scopes import fixed_sizes, placeholder
 from argand.capture.torch_functions import hops
 from argand.capture.torch_functions.higher_order import hook_state, subgraphs
 from argand.capture.torch_functions.torch_calls import handler
-from argand.capture.world import pending
+from argand.capture.world import pending_effects
 
 
 class Handle:
@@ -45,7 +45,7 @@ def _register_hook(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs
     before = hook_state.reached(state, hook)
     with subgraphs.scope(state, "Tensor.register_hook") as scope:
         builder.register(grad, placeholder(scope.graph, "grad"), info.device)
-        with subgraphs.grad_mode(False), pending.watching(state) as watched:
+        with subgraphs.grad_mode(False), pending_effects.watching(state) as watched:
             result = state.interpreter.call(hook, (grad,), {})
     hook_state.note(state, hook, before, watched.ids)
     if result is not None and not (isinstance(result, torch.Tensor) and result.shape == tensor.shape):

@@ -19,7 +19,7 @@ from argand.capture.torch_functions import hops, torch_polyfills
 from argand.capture.torch_functions.higher_order import hook_state, subgraphs
 from argand.capture.torch_functions.torch_calls import CODES, all_of, enter_late, handler, name_of
 from argand.capture.torch_functions.torch_calls import leaf as operation
-from argand.capture.world import pending
+from argand.capture.world import pending_effects
 
 _CHECKPOINT_OPTIONS = ("use_reentrant", "context_fn", "determinism_check", "debug", "preserve_rng_state", "early_stop")
 
@@ -224,7 +224,7 @@ class _Captured:
         with (
             subgraphs.scope(state, f"the backward of {self.what}", feeds=forward) as backward,
             subgraphs.grad_mode(False),
-            pending.watching(state) as watched,
+            pending_effects.watching(state) as watched,
         ):
             stand_ins = [self._gradient(tensor, backward) for tensor in results]
             remaining = iter(stand_ins)

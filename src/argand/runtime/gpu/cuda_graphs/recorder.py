@@ -24,7 +24,7 @@ from typing import Any, Protocol
 
 import torch
 
-from argand import collector
+from argand import garbage_collection
 from argand.locks import fork_safe_lock
 from argand.runtime.environment import UNCACHED
 from argand.runtime.gpu.device import arena
@@ -168,7 +168,7 @@ class CudaRecorder:
         # Temporaries of calls that were not recorded: what is recorded has its own in the room.
         arena.clear(self._index)
         # Finalizers of garbage may queue work, or free what may not be freed while recording: they wait.
-        with self.placing(room), collector.paused():
+        with self.placing(room), garbage_collection.paused():
             before = torch.cuda.memory_reserved(self._index)
             if draws:
                 replay, results = self._drawing(run, room)

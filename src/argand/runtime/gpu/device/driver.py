@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 
 from argand.errors import GpuError
 from argand.locks import fork_safe_lock
-from argand.runtime.gpu.device.image import Image
+from argand.runtime.gpu.device.kernel_image import Image
 from argand.runtime.gpu.device.target import LIBCUDA
 
 _SHARED_OPTIN = 97  # CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN

@@ -13,7 +13,7 @@ from pathlib import Path
 from argand import files
 from argand.errors import GpuError
 from argand.runtime import cache
-from argand.runtime.gpu.device.image import Image, parse
+from argand.runtime.gpu.device.kernel_image import Image, parse
 from argand.runtime.gpu.device.target import GpuTarget, triton_version
 from argand.runtime.gpu.kernels import triton_compile
 from argand.runtime.gpu.kernels.spec import LaunchSpec

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from argand.runtime.gpu.device.driver import Driver, Loaded
-from argand.runtime.gpu.device.image import Image
+from argand.runtime.gpu.device.kernel_image import Image
 from argand.runtime.gpu.kernels.spec import INTEGERS, LaunchSpec
 from argand.runtime.profile import Kernel, ProfiledKernel, connect
 

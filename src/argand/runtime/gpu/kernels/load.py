@@ -16,9 +16,9 @@ import torch
 from argand import events
 from argand.errors import GpuError
 from argand.locks import fork_safe_lock
-from argand.runtime import places
+from argand.runtime import kernel_directories
 from argand.runtime.gpu.device.driver import OUT_OF_MEMORY, Loaded, driver
-from argand.runtime.gpu.device.image import Image
+from argand.runtime.gpu.device.kernel_image import Image
 from argand.runtime.gpu.device.target import device_index, gpu_target
 from argand.runtime.gpu.kernels import entries, hip, interpreter, launch
 from argand.runtime.gpu.kernels.copies import OnAlignedCopies
@@ -149,7 +149,7 @@ def get_images(requests: Sequence[Request]) -> list[Image]:
         left = set(running)
         while left:  # another process that waits for one of these shall see that this one gets on
             done, left = wait(left, timeout=_BEAT, return_when=FIRST_COMPLETED)
-            places.beat()
+            kernel_directories.beat()
             if any(future.exception() is not None for future in done):
                 pool.shutdown(wait=False, cancel_futures=True)
                 break

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from argand.errors import GpuError
-from argand.runtime.gpu.device.image import Image
+from argand.runtime.gpu.device.kernel_image import Image
 from argand.runtime.gpu.device.target import GpuTarget
 from argand.runtime.gpu.kernels import source
 from argand.runtime.gpu.kernels.spec import LaunchSpec

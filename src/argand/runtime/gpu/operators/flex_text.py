@@ -1,7 +1,7 @@
 """The text of the kernels of attention whose scores pass through functions: online softmax over blocks of keys.
 
-The functions come as Triton text (`codegen.triton.mods`). Sizes and strides are written into the text, which so has the
-tests and loops alone that a call needs. Blocks of keys that no query of a block sees are not visited.
+The functions come as Triton text (`codegen.triton.score_mods`). Sizes and strides are written into the text, which so
+has the tests and loops alone that a call needs. Blocks of keys that no query of a block sees are not visited.
 
     flex_forward         a block of queries, through the keys: result and log2-sum-exp of each row
     flex_queries         the gradient of a block of queries, through the keys

@@ -12,7 +12,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "schedule"))
 from loop_programs import Builder, softmax  # noqa: E402
 
 from argand.codegen.triton import generate  # noqa: E402
-from argand.codegen.triton.reach import NARROW, reach_of  # noqa: E402
+from argand.codegen.triton.index_width import NARROW, reach_of  # noqa: E402
 from argand.graph.sizes.expr import Sym, Var, evaluate  # noqa: E402
 from argand.ir.target import gpu  # noqa: E402
 from argand.lower.recorder import Recorder  # noqa: E402

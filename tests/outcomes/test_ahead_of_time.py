@@ -16,7 +16,7 @@ import torch
 
 import argand
 import warm
-from argand import ahead
+from argand import ahead_of_time
 from argand.errors import ConfigError, SavedModelError
 from argand.runtime import environment, toolchain
 
@@ -268,4 +268,4 @@ def test_calls_with_gradients_are_not_saved(tmp_path: Path) -> None:
 
 
 def test_names_are_public() -> None:
-    assert argand.save is ahead.save and argand.load is ahead.load
+    assert argand.save is ahead_of_time.save and argand.load is ahead_of_time.load

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from argand import collector, events
+from argand import events, garbage_collection
 from argand._core import _C
 from argand._core.calls import uncaptured
 from argand.backends.programs import backward_entries
@@ -16,11 +16,11 @@ from argand.config import config
 from argand.errors import CacheError
 from argand.graph import compat
 from argand.locks import fork_safe_lock
-from argand.outcomes.resolving import module_of
-from argand.runtime import programs
+from argand.outcomes.resolver import module_of
+from argand.runtime import stored_modules
 from argand.runtime.host import HostCall
 from argand.runtime.recipes import described_by, with_recipe
-from argand.runtime.tape.again import Differentiable, Facts
+from argand.runtime.tape.double_backward import Differentiable, Facts
 from argand.runtime.tape.function import Boxed, training_function
 from argand.runtime.tape.plan import Kind, Part, Slot, StoredPart, plan_of, slots
 
@@ -50,7 +50,7 @@ def stored_function(
 
 
 def _recorded(call: HostCall, told: tuple[Any, ...]) -> Boxed:
-    from argand.runtime.gpu.cuda_graphs.kept import recorded_again  # only GPUs have them
+    from argand.runtime.gpu.cuda_graphs.stored_recordings import recorded_again  # only GPUs have them
 
     return recorded_again(call, told)
 
@@ -112,8 +112,8 @@ class StoredBackwards:
             return None
         key, recorded = self._kept[given]
         try:
-            with collector.paused(), compat.without_default_device():
-                run = programs.stored_call(key, "backward")
+            with garbage_collection.paused(), compat.without_default_device():
+                run = stored_modules.stored_call(key, "backward")
                 return _recorded(run, recorded) if recorded else run
         except CacheError as error:  # it can be compiled
             events.emit("cache", "backend", str(error), outcome="miss", level="backward", key=key)

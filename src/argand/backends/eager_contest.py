@@ -20,7 +20,7 @@ from torch import fx
 
 from argand import events
 from argand._core.calls import uncaptured
-from argand.backends import blame
+from argand.backends import slow_kernels
 from argand.graph import compat, profiler_compat
 from argand.graph.metadata.strides import is_dense
 from argand.graph.nodes.devices import devices_of
@@ -129,7 +129,7 @@ class _Contest:
     def _lost(self, times: _Times, args: Sequence[Any]) -> None:
         if self.choose:
             self.current = self.forward
-        kernel = blame.slowest(lambda: self._run(self.compiled, args), lambda: self._run(self.forward, args))
+        kernel = slow_kernels.slowest(lambda: self._run(self.compiled, args), lambda: self._run(self.forward, args))
         text = (
             f"a compiled graph takes {times.compiled * 1e3:.3g} ms a call, eager's kernels take "
             f"{times.eager * 1e3:.3g} ms: {kernel}"

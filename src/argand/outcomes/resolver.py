@@ -16,7 +16,7 @@ from argand._core import _C
 from argand.graph.nodes import codec
 from argand.outcomes import fingerprints
 from argand.outcomes.references import DESCRIPTORS, Checks, Row, reached, step
-from argand.outcomes.resumed import PARTS, Place, label_of, labelled, new_label
+from argand.outcomes.resume_codes import PARTS, Place, label_of, labelled, new_label
 from argand.runtime.environment import gpu
 from argand.runtime.recipes import compile_wrapper, recipe_of, with_recipe
 
@@ -293,12 +293,12 @@ def module_of(graph: Callable[..., Any]) -> fx.GraphModule:
 MAKERS: Final[Mapping[str, str | Callable[..., Any]]] = {
     "wrapper": compile_wrapper,
     "graph": run_graph,
-    "program": "argand.runtime.programs:stored_call",
-    "text": "argand.runtime.programs:call_of_text",
-    "recorded": "argand.runtime.gpu.cuda_graphs.kept:recorded_again",
-    "taped": "argand.backends.taped:stored_function",
+    "program": "argand.runtime.stored_modules:stored_call",
+    "text": "argand.runtime.stored_modules:call_of_text",
+    "recorded": "argand.runtime.gpu.cuda_graphs.stored_recordings:recorded_again",
+    "taped": "argand.backends.stored_functions:stored_function",
     "with tape": "argand.runtime.tape.function:with_tape",
-    "exact sizes": "argand.backends.taped:exact_sizes",
+    "exact sizes": "argand.backends.stored_functions:exact_sizes",
     "only without grad": "argand.runtime.tape.function:only_without_grad",
     "under grad": "argand.runtime.tape.function:under_grad",
     "heeding hooks": "argand.runtime.tape.function:heeding_hooks",

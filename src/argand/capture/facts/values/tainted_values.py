@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from argand.capture.facts.words import words
+from argand.capture.facts.name_tables import words
 from argand.errors import GraphBreak, graph_break
 
 

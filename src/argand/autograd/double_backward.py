@@ -1,4 +1,4 @@
-"""What is known of a captured graph that may run again for gradients of gradients (`runtime.tape.again`)."""
+"""What is known of a captured graph that may run again for gradients of gradients (`runtime.tape.double_backward`)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from argand.autograd.partitioning.replay import Replay, replay_of, unread_argume
 from argand.autograd.tracing.joint import JointProgram
 from argand.graph import compat
 from argand.graph.nodes.program import AtenProgram
-from argand.runtime.tape.again import Facts, NotAgain
+from argand.runtime.tape.double_backward import Facts, NotAgain
 
 _ARGUMENT = re.compile(r"args\[(\d+)\]")
 

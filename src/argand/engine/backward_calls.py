@@ -28,7 +28,7 @@ from argand.engine.recording import Recorder
 from argand.engine.reducers import known
 from argand.engine.replay import Run, Varied, replay
 from argand.engine.structure import Structure, structure_of
-from argand.graph import ambient, compat
+from argand.graph import compat, thread_state
 from argand.locks import fork_safe_lock
 
 
@@ -192,7 +192,7 @@ def _is_others(outputs: Sequence[Any], args: tuple[Any, ...], kwargs: dict[str, 
     return (
         len(args) not in (4, 5)
         or torch._C._current_graph_task_id() != -1
-        or ambient.cannot_capture()
+        or thread_state.cannot_capture()
         or compat.autocast_active()
         or any(not isinstance(output, torch.Tensor) or output.device.type == "meta" for output in outputs)
         or any(grad is not None and compat.is_transformed(grad) for grad in args[0])

@@ -16,7 +16,7 @@ import torch
 
 from argand.capture.facts.handlers import Function
 from argand.capture.facts.interfaces import GraphBuilder
-from argand.capture.facts.words import words
+from argand.capture.facts.name_tables import words
 from argand.capture.metadata.rules import RULES
 from argand.capture.sizes.symbolic_calls import ProbedCall
 from argand.graph import compat

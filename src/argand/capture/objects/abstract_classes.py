@@ -9,13 +9,13 @@ import typing
 from typing import Any
 
 from argand import errors
+from argand.capture.facts.abc_non_members import Unregistered
 from argand.capture.facts.frames import NULL
 from argand.capture.facts.handlers import Function
 from argand.capture.facts.interfaces import Interpreter
 from argand.capture.facts.kinds import is_a, mro_of
 from argand.capture.facts.sources import CallSource, ConstSource, DictItemSource, instance_dict
 from argand.capture.facts.typefacts import is_heap
-from argand.capture.facts.unregistered import Unregistered
 from argand.capture.objects import instances
 
 _PROTOCOL: Any = type(typing.Protocol)

@@ -17,7 +17,7 @@ from argand.graph.metadata.builder import Builder
 from argand.graph.metadata.specs import SpecTable
 from argand.graph.metadata.strides import is_contiguous, suggests_channels_last
 from argand.graph.nodes.program import AtenProgram
-from argand.runtime.kernels.packed import packed_ops
+from argand.runtime.kernels.packed_weights import packed_ops
 
 aten = torch.ops.aten
 

@@ -14,7 +14,7 @@ from argand.ir.interpret import interpret
 from argand.ir.kernel import KernelPlan
 from argand.ir.loops import ExternNode
 from argand.ir.target import cpu, gpu
-from argand.schedule.joining.alike import MOST_ARGUMENTS, join_alike
+from argand.schedule.joining.equal_kernels import MOST_ARGUMENTS, join_alike
 from argand.schedule.pipeline import schedule
 from argand.schedule.reference import run_schedule
 from argand.schedule.verify import verify

@@ -28,7 +28,7 @@ from argand.config import config
 from argand.errors import ToolchainError
 from argand.graph.nodes import literals
 from argand.graph.nodes.program import AtenProgram
-from argand.runtime import cache, programs
+from argand.runtime import cache, stored_modules
 from argand.runtime.environment import environment, gpu, replaced
 from argand.runtime.host import HostCall
 
@@ -70,7 +70,7 @@ class Entry:
 
     def load(self, program: AtenProgram) -> HostCall | None:
         """The callable that was stored; None when there is none, or it cannot be loaded."""
-        loaded = programs.load(self.key, program.kind, program.model) if self.key else None
+        loaded = stored_modules.load(self.key, program.kind, program.model) if self.key else None
         if loaded is None:
             return None
         call, program.model = loaded
@@ -106,7 +106,7 @@ class Entry:
 
     def marked(self, call: HostCall, kind: str) -> HostCall:
         """`call`, of which is known where it is stored, if it is."""
-        return programs.marked(call, self.key, kind) if self.kept else call
+        return stored_modules.marked(call, self.key, kind) if self.kept else call
 
 
 def entry_for(program: AtenProgram, key: str | None) -> Entry:

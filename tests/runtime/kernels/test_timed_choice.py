@@ -9,14 +9,14 @@ import pytest
 import torch
 
 import argand
-from argand.runtime.kernels import rivals
-from argand.runtime.kernels.rivals import Rivals
+from argand.runtime.kernels import timed_choice
+from argand.runtime.kernels.timed_choice import Rivals
 
 
 @pytest.fixture(autouse=True)
 def cache_directory(tmp_path: Path) -> Iterator[None]:
     with argand.config.patch({"cache_dir": str(tmp_path)}), pytest.MonkeyPatch.context() as patch:
-        patch.setattr(rivals, "_KINDS", 1)
+        patch.setattr(timed_choice, "_KINDS", 1)
         yield
 
 
@@ -26,7 +26,7 @@ class Clock:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 0.0
         self.calls: list[str] = []
-        monkeypatch.setattr(rivals.time, "perf_counter", lambda: self.now)
+        monkeypatch.setattr(timed_choice.time, "perf_counter", lambda: self.now)
 
     def way(self, name: str, seconds: float) -> None:
         self.calls.append(name)
@@ -37,7 +37,7 @@ class Clock:
 @pytest.mark.parametrize(("own", "faster"), [(1.0, True), (3.0, False)])
 def test_the_faster_is_taken(presumed: bool, own: float, faster: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     clock, found = Clock(monkeypatch), Rivals("products", lambda: presumed, 0.98)
-    for count in range(1 + rivals._PAIRS):
+    for count in range(1 + timed_choice._PAIRS):
         assert found.known() is None
         found.run(lambda: clock.way("own", own), lambda: clock.way("library", 2.0))
         assert clock.calls[-1] == ("own" if presumed else "library") and len(clock.calls) == 2 * count + 2
@@ -51,7 +51,7 @@ def test_the_faster_is_taken(presumed: bool, own: float, faster: bool, monkeypat
 
 def test_one_interruption_does_not_decide(monkeypatch: pytest.MonkeyPatch) -> None:
     clock, found = Clock(monkeypatch), Rivals("products", lambda: True, 0.98)
-    for count in range(1 + rivals._PAIRS):
+    for count in range(1 + timed_choice._PAIRS):
         own = 900.0 if count in (0, 4) else 1.0
         found.run(lambda own=own: clock.way("own", own), lambda: clock.way("library", 2.0))  # type: ignore[misc]
     assert found.known() is True
@@ -61,7 +61,7 @@ def test_what_is_made_ready_for_each_kind_does_not_count(monkeypatch: pytest.Mon
     """A library that compiles its kernels in the first call of each size."""
     clock, found = Clock(monkeypatch), Rivals("products", lambda: False, 0.98)
     seen: set[int] = set()
-    for count in range(12 * (1 + rivals._PAIRS)):
+    for count in range(12 * (1 + timed_choice._PAIRS)):
         size = count % 12
         own = 1.0 if size in seen else 90.0
         seen.add(size)
@@ -82,7 +82,7 @@ def test_each_kind_has_the_faster(monkeypatch: pytest.MonkeyPatch) -> None:
         for kind, (own, library) in times.items():
             of.run(lambda own=own: clock.way("own", own), lambda lib=library: clock.way("library", lib), kind)  # type: ignore[misc]
 
-    for _ in range(1 + rivals._PAIRS):
+    for _ in range(1 + timed_choice._PAIRS):
         step(found)
     for each in (found, Rivals("products", lambda: False, 0.98)):
         clock.calls.clear()
@@ -91,18 +91,18 @@ def test_each_kind_has_the_faster(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_library_is_left_alone_after_some_kinds(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rivals, "_KINDS", 3)
+    monkeypatch.setattr(timed_choice, "_KINDS", 3)
     clock, found = Clock(monkeypatch), Rivals("products", lambda: True, 0.98)
     for kind in range(3):
         assert found.known() is None
-        for _ in range(1 + rivals._PAIRS):
+        for _ in range(1 + timed_choice._PAIRS):
             found.run(lambda: clock.way("own", 3.0), lambda: clock.way("library", 2.0), kind)
     assert found.known() is False
 
 
 def test_other_threads_are_another_matter(monkeypatch: pytest.MonkeyPatch) -> None:
     clock, found = Clock(monkeypatch), Rivals("products", lambda: True, 0.98)
-    for _ in range(1 + rivals._PAIRS):
+    for _ in range(1 + timed_choice._PAIRS):
         found.run(lambda: clock.way("own", 1.0), lambda: clock.way("library", 2.0))
     before = torch.get_num_threads()
     torch.set_num_threads(before + 1)
@@ -118,7 +118,7 @@ def test_deterministic_algorithms(monkeypatch: pytest.MonkeyPatch) -> None:
     clock, found = Clock(monkeypatch), Rivals("products", lambda: False, 0.98)
     torch.use_deterministic_algorithms(True)
     try:
-        for _ in range(1 + rivals._PAIRS):
+        for _ in range(1 + timed_choice._PAIRS):
             found.run(lambda: clock.way("own", 1.0), lambda: clock.way("library", 2.0))
     finally:
         torch.use_deterministic_algorithms(False)
@@ -128,7 +128,7 @@ def test_deterministic_algorithms(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_note_that_was_damaged(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     clock, found = Clock(monkeypatch), Rivals("products", lambda: True, 0.98)
-    for _ in range(1 + rivals._PAIRS):
+    for _ in range(1 + timed_choice._PAIRS):
         found.run(lambda: clock.way("own", 1.0), lambda: clock.way("library", 2.0))
     (note,) = tmp_path.rglob("rivals-*.note")
     note.write_text(note.read_text().replace("own", "library"))

@@ -16,7 +16,7 @@ from argand.capture.facts import classify
 from argand.capture.facts.kinds import is_a
 from argand.capture.output import rebuild
 from argand.capture.output.values import Values
-from argand.capture.world.pending import changed_shadows
+from argand.capture.world.pending_effects import changed_shadows
 
 _ODICT: Any = collections.OrderedDict()
 _KINDS: dict[type, tuple[str, bool]] = {

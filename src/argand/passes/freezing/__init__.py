@@ -2,5 +2,6 @@
 
 In: an `AtenProgram` of inference that the other passes have rewritten, and which of its placeholders are constant. What
 each does: `batch_norms` makes normalisations part of the weights before them, `packing` lays weights out as oneDNN
-wants them, and lets it compute what follows; `parting` cuts a program in two, what is computed once and the rest.
+wants them, and lets it compute what follows; `constant_split` cuts a program in two, what is computed once and the
+rest.
 """

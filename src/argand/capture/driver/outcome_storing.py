@@ -10,10 +10,10 @@ from typing import Any, Final
 from argand import errors
 from argand._core import _C
 from argand.bytecode.resume import resume_label
-from argand.capture.driver import consequences, failures, late, strict
+from argand.capture.driver import consequent_breaks, failures, lazy_references, strict
 from argand.capture.driver.region import Region
+from argand.capture.facts.abc_non_members import Unregistered
 from argand.capture.facts.code import effort_limits
-from argand.capture.facts.unregistered import Unregistered
 from argand.capture.interp.state import CaptureState
 from argand.capture.objects.call_protocol.lru_caches import Answer
 from argand.capture.output import rerun
@@ -23,7 +23,7 @@ from argand.outcomes import store
 from argand.outcomes.guard_log import Log
 from argand.outcomes.records import Captured
 from argand.outcomes.references import Unstorable, plain
-from argand.outcomes.resumed import PARTS
+from argand.outcomes.resume_codes import PARTS
 
 _OF_THE_MACHINE: Final = frozenset((effort_limits.OUT_OF_TIME, "tensor larger than memory"))
 """Kinds of breaks that the same program may do without another time."""
@@ -81,7 +81,7 @@ class Keeper:
         if reason is not None and reason.kind in _OF_THE_MACHINE:
             return store.STORE.leave_out(self.info, reason.kind)
         if reason is not None:
-            reason = consequences.in_terms_of_the_program(reason, self.info.code)
+            reason = consequent_breaks.in_terms_of_the_program(reason, self.info.code)
         registered = self.guards.registered
         captured = Captured(code, names, self.log, graph, reason, registered, history, _SPECIAL, _ALIASES)
         store.STORE.keep(self.info, self.request, captured)
@@ -107,7 +107,7 @@ def _rerun_parts(plan: rerun.Rerun) -> tuple[str, tuple[object, ...]]:
         raise Unstorable("code that runs where the graph raises")
     entry = None if plan.entry is None else plan.entry.of_torch
     parts = (code, plan.again, plan.noticed, plan.may_split, plan.devices, entry)
-    return "argand.capture.driver.late:StoredRerun", parts
+    return "argand.capture.driver.lazy_references:StoredRerun", parts
 
 
 def _unregistered_parts(guard: Unregistered) -> tuple[str, tuple[object, ...]]:
@@ -119,7 +119,7 @@ def _answer_parts(guard: Answer) -> tuple[str, tuple[object, ...]]:
     if any(type(value) is weakref.ref for value in (*question.args, *question.kwargs.values())):
         raise Unstorable("what a cached function gives for an object")
     parts = (question.fn, question.args, tuple(question.kwargs.items()), guard.value)
-    return "argand.capture.driver.late:StoredAnswer", parts
+    return "argand.capture.driver.lazy_references:StoredAnswer", parts
 
 
 _SPECIAL: dict[type, Callable[[Any], tuple[str, tuple[object, ...]]]] = {
@@ -127,7 +127,7 @@ _SPECIAL: dict[type, Callable[[Any], tuple[str, tuple[object, ...]]]] = {
     Unregistered: _unregistered_parts,
     Answer: _answer_parts,
 }
-_ALIASES: dict[int, object] = {id(rerun.raised): late.raised}
+_ALIASES: dict[int, object] = {id(rerun.raised): lazy_references.raised}
 
 
 def _plain_history(known: failures.Known, region: Region) -> dict[str, Any]:

@@ -12,9 +12,9 @@ from torch import fx
 
 import argand
 from argand import events
-from argand.backends import contest
-from argand.backends.blame import to_blame
-from argand.backends.contest import contested
+from argand.backends import eager_contest
+from argand.backends.eager_contest import contested
+from argand.backends.slow_kernels import to_blame
 
 
 class Clock:
@@ -35,7 +35,7 @@ CLOCK = Clock()
 
 @pytest.fixture(autouse=True)
 def still(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(contest, "time", CLOCK)
+    monkeypatch.setattr(eager_contest, "time", CLOCK)
 
 
 @pytest.fixture
@@ -188,21 +188,21 @@ def test_nothing_is_timed_while_a_profiler_looks_on(slower: list[events.Event]) 
 def test_without_the_option_it_is_only_said(slower: list[events.Event], monkeypatch: pytest.MonkeyPatch) -> None:
     x = torch.randn(1 << 10, 1 << 8)
     call, calls = graph(lambda x: torch.relu(x), x, choose=False)
-    for _ in range(contest._TELL_AT + 3):
+    for _ in range(eager_contest._TELL_AT + 3):
         assert torch.equal(call(x), torch.relu(x))
     compared = len(calls)
     call(x)
     assert len(calls) == compared + 1 and len(slower) == 1 and not slower[0].data["chosen"]
     small = torch.randn(8)
     call, calls = graph(lambda x: torch.relu(x), small, choose=False)
-    for _ in range(contest._TELL_AT + 3):
+    for _ in range(eager_contest._TELL_AT + 3):
         call(small)
-    assert len(calls) == contest._TELL_AT + 3
+    assert len(calls) == eager_contest._TELL_AT + 3
 
 
 def test_compiled_training_steps_are_eagers(slower: list[events.Event], monkeypatch: pytest.MonkeyPatch) -> None:
     """Statistics of batch norms, gradients, results; whichever is faster, and after the change."""
-    monkeypatch.setattr(contest, "_SLOWER", 0.0)  # every compiled graph counts as slower
+    monkeypatch.setattr(eager_contest, "_SLOWER", 0.0)  # every compiled graph counts as slower
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(16, 16), torch.nn.BatchNorm1d(16), torch.nn.ReLU(inplace=True))
     twin = torch.nn.Sequential(torch.nn.Linear(16, 16), torch.nn.BatchNorm1d(16), torch.nn.ReLU(inplace=True))

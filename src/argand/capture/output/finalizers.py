@@ -16,7 +16,7 @@ from argand.capture.interp.state import CaptureState
 from argand.capture.objects import generators
 from argand.capture.output.values import unreconstructable
 from argand.capture.world import shadows
-from argand.capture.world.pending import pending
+from argand.capture.world.pending_effects import pending
 from argand.errors import graph_break
 
 

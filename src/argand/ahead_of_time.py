@@ -21,7 +21,7 @@ from typing import Any, Final, TypeVar
 
 import torch
 
-from argand import collector, files
+from argand import files, garbage_collection
 from argand._core import _C
 from argand.api import OptimizedModule, compiled_function, connect, has_hooks
 from argand.backends.programs.memo import memo
@@ -30,7 +30,7 @@ from argand.capture.facts.code.skip import with_frame
 from argand.config import config
 from argand.errors import ArgandError, ConfigError, SavedModelError
 from argand.outcomes import fingerprints, records, store
-from argand.runtime import programs, remote, toolchain
+from argand.runtime import remote, stored_modules, toolchain
 from argand.runtime.environment import versions
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -190,7 +190,7 @@ def _captured(fn: Any, region: Region, args: tuple[Any, ...], kwargs: dict[str, 
                 remedy="call argand.save under torch.no_grad()",
             )
         try:
-            return records.with_programs(whole[0], programs.text_of)
+            return records.with_programs(whole[0], stored_modules.text_of)
         except ArgandError as error:
             raise SavedModelError(str(error), remedy="see that argand.config.cache_dir can be written to") from error
 
@@ -201,7 +201,7 @@ def _libraries_of(record: records.Record) -> dict[str, bytes]:
     toolchain.ARCHIVED.noted = noted
     try:
         for text, kind in records.texts(record):
-            programs.call_of_text(text, kind)
+            stored_modules.call_of_text(text, kind)
     finally:
         toolchain.ARCHIVED.noted = None
     return {key: files.read(path, _LARGEST) for key, path in noted.items()}
@@ -284,7 +284,7 @@ def _answer(info: _C.FrameInfo, *, saved: dict[str, Any], path: str, region: Reg
         return _C.SKIP
     label = f"Argand-Saved Region: ({info.code.co_name})"
     try:
-        with collector.paused():
+        with garbage_collection.paused():
             return records.installed(saved["record"], info, region, label)
     except (records.Mismatch, ArgandError) as error:
         raise SavedModelError(

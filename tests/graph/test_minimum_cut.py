@@ -7,7 +7,7 @@ from itertools import product
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from argand.graph.flow import INFINITE, FlowNetwork
+from argand.graph.minimum_cut import INFINITE, FlowNetwork
 
 edges = st.lists(
     st.tuples(st.integers(0, 6), st.integers(0, 6), st.integers(0, 9)).filter(lambda e: e[0] != e[1]), max_size=18

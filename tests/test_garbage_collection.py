@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from argand import collector
+from argand import garbage_collection
 
 
 class Ring:
@@ -28,11 +28,11 @@ def _nothing_is_frozen() -> Iterator[None]:
 
 
 def test_what_was_made_is_old_and_garbage_is_gone() -> None:
-    with collector.paused():
+    with garbage_collection.paused():
         assert not gc.isenabled()
         gone = [weakref.ref(Ring()) for _ in range(100)]
         assert all(each() is not None for each in gone)
-        made = [[number] for number in range(2 * collector._MANY)]
+        made = [[number] for number in range(2 * garbage_collection._MANY)]
     assert gc.isenabled()
     assert not any(each() is not None for each in gone)
     old = set(map(id, gc.get_objects(generation=2)))
@@ -41,15 +41,15 @@ def test_what_was_made_is_old_and_garbage_is_gone() -> None:
 
 def test_what_the_program_froze_stays_frozen() -> None:
     gc.freeze()
-    with collector.paused():
-        made = [[number] for number in range(2 * collector._MANY)]
+    with garbage_collection.paused():
+        made = [[number] for number in range(2 * garbage_collection._MANY)]
     assert gc.get_freeze_count() and made
 
 
 def test_a_collector_that_the_program_disabled_stays_disabled() -> None:
     gc.disable()
     try:
-        with collector.paused(), collector.paused():
+        with garbage_collection.paused(), garbage_collection.paused():
             pass
         assert not gc.isenabled()
     finally:

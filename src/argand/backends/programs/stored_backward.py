@@ -11,8 +11,8 @@ import hashlib
 from collections.abc import Callable
 from typing import Any
 
+from argand.autograd.double_backward import RunsAgain
 from argand.autograd.partitioning.partition import Partition
-from argand.autograd.running_again import RunsAgain
 from argand.autograd.tracing.tape import Tape
 from argand.autograd.training import Boxed, LazyBackward
 from argand.backends.programs import backward_entries
@@ -22,7 +22,7 @@ from argand.errors import ArgandError, CacheError, ToolchainError
 from argand.graph.nodes import program_codec
 from argand.graph.nodes.program import AtenProgram
 from argand.runtime.environment import environment
-from argand.runtime.programs import kept_as
+from argand.runtime.stored_modules import kept_as
 from argand.runtime.tape.plan import Kind, Plan, pairs
 
 _ALONE = "it is compiled by each process"

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 import torch
 
 from argand.errors import ArgandError
-from argand.runtime import cache, places
+from argand.runtime import cache, kernel_directories
 
 LONGEST = 60.0
 """Seconds that a process waits for another one's turn, at most."""
@@ -85,9 +85,9 @@ def _taken(key: str, stack: contextlib.ExitStack) -> Turn | None:
     with contextlib.suppress(FileNotFoundError):
         if path.stat().st_size:
             return None
-    descriptor = stack.enter_context(places.locked(path, 0.0))
+    descriptor = stack.enter_context(kernel_directories.locked(path, 0.0))
     if descriptor is None:
-        with places.locked(path, places.PATIENCE, LONGEST):
+        with kernel_directories.locked(path, kernel_directories.PATIENCE, LONGEST):
             return Turn(waited=True)
     _mine().add(key)
     stack.callback(_mine().discard, key)
@@ -102,7 +102,7 @@ def _beating() -> Iterator[None]:
 
     def beat() -> None:
         while not over.wait(_BEAT):
-            places.beat()
+            kernel_directories.beat()
 
     thread = threading.Thread(target=beat, name="argand turn", daemon=True)
     thread.start()

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from argand.config import config
-from argand.runtime import cache, places, turns
+from argand.runtime import build_turns, cache, kernel_directories
 
 HOLDER = """
 import sys, time
@@ -31,7 +31,7 @@ with turns.turn("abc") as turn:
 @pytest.fixture(autouse=True)
 def job(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
     """This process is one of several of a job."""
-    monkeypatch.setattr(turns, "others", lambda: True)
+    monkeypatch.setattr(build_turns, "others", lambda: True)
     with config.patch(cache_dir=str(tmp_path / "c")):
         yield tmp_path / "c"
 
@@ -52,26 +52,26 @@ def holder(folder: Path) -> Iterator[subprocess.Popen[str]]:
 
 
 def test_alone_nobody_takes_a_turn(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(turns, "others", lambda: False)
-    with turns.turn("abc") as turn:
-        assert turn is None and not turns.held()
+    monkeypatch.setattr(build_turns, "others", lambda: False)
+    with build_turns.turn("abc") as turn:
+        assert turn is None and not build_turns.held()
 
 
 def test_a_process_does_not_wait_for_itself() -> None:
-    with turns.turn("abc") as turn, turns.turn("abc") as again, turns.turn("def") as other:
-        assert turn is not None and not turn.waited and turns.held()
+    with build_turns.turn("abc") as turn, build_turns.turn("abc") as again, build_turns.turn("def") as other:
+        assert turn is not None and not turn.waited and build_turns.held()
         assert again is None
         assert other is not None and not other.waited
-    assert not turns.held()
-    with turns.turn("abc") as turn:
+    assert not build_turns.held()
+    with build_turns.turn("abc") as turn:
         assert turn is not None and not turn.waited
 
 
 def test_nobody_waits_for_what_none_can_load() -> None:
-    with turns.turn("abc") as turn:
+    with build_turns.turn("abc") as turn:
         assert turn is not None
         turn.useless()
-    with turns.turn("abc") as turn:
+    with build_turns.turn("abc") as turn:
         assert turn is None
 
 
@@ -80,13 +80,13 @@ def test_what_was_waited_for_is_made_by_all_at_once() -> None:
     path = cache.directory() / "abc.lock"
     over = threading.Event()
     with contextlib.ExitStack() as held:
-        assert held.enter_context(places.locked(path, 0.0)) is not None
+        assert held.enter_context(kernel_directories.locked(path, 0.0)) is not None
         threading.Timer(0.2, over.set).start()
         release = threading.Thread(target=lambda: (over.wait(), held.close()))
         release.start()
-        with turns.turn("abc") as turn:
-            assert turn is not None and turn.waited and not turns.held()
-            with places.locked(path, 0.0) as free:
+        with build_turns.turn("abc") as turn:
+            assert turn is not None and turn.waited and not build_turns.held()
+            with kernel_directories.locked(path, 0.0) as free:
                 assert free is not None
         release.join()
 
@@ -94,26 +94,26 @@ def test_what_was_waited_for_is_made_by_all_at_once() -> None:
 def test_a_turn_ends_with_its_process(job: Path) -> None:
     with holder(job) as process:
         threading.Timer(0.2, process.kill).start()
-        with turns.turn("abc") as turn:
+        with build_turns.turn("abc") as turn:
             assert turn is not None
-    with turns.turn("abc") as turn:
+    with build_turns.turn("abc") as turn:
         assert turn is not None and not turn.waited
 
 
 def test_nobody_waits_for_a_process_that_was_stopped(job: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(places, "PATIENCE", 0.2)
+    monkeypatch.setattr(kernel_directories, "PATIENCE", 0.2)
     with holder(job) as process:
         process.send_signal(signal.SIGSTOP)
-        with turns.turn("abc") as turn:
+        with build_turns.turn("abc") as turn:
             assert turn is not None and turn.waited and process.poll() is None
 
 
 def test_nobody_waits_longer_than_the_longest(job: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(turns, "LONGEST", 0.3)
-    with holder(job) as process, turns.turn("abc") as turn:
+    monkeypatch.setattr(build_turns, "LONGEST", 0.3)
+    with holder(job) as process, build_turns.turn("abc") as turn:
         assert turn is not None and turn.waited and process.poll() is None
 
 
 def test_without_a_cache_nobody_waits() -> None:
-    with config.patch(cache_dir="/proc/nowhere"), turns.turn("abc") as turn:
+    with config.patch(cache_dir="/proc/nowhere"), build_turns.turn("abc") as turn:
         assert turn is None
