@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from library_programs.program import Compile, Program, Step
+from library_programs.program import Compile, Program, Step, training_step
 
 Inputs = Callable[[], dict[str, Any]]
 Model = Callable[[], Any]
@@ -21,14 +21,7 @@ def training(model: Model, inputs: Inputs, loss_of: Callable[[Any], Any] = lambd
         optimizer = torch.optim.SGD(trained.parameters(), lr=0.01)
         call, batch = compile(trained), inputs()
 
-        def step() -> torch.Tensor:
-            optimizer.zero_grad()
-            loss = loss_of(call(**batch))
-            loss.backward()
-            optimizer.step()
-            return loss.detach()
-
-        return step
+        return training_step(lambda: loss_of(call(**batch)), optimizer)
 
     return make
 
@@ -260,13 +253,7 @@ def segmentation(compile: Compile) -> Step:
     dice, x, y = smp.losses.DiceLoss("multiclass"), torch.randn(2, 3, 32, 32), torch.randint(0, 2, (2, 32, 32))
     call = compile(lambda x, y: dice(model(x), y))
 
-    def step() -> torch.Tensor:
-        model.zero_grad()
-        loss = call(x, y)
-        loss.backward()
-        return loss.detach()
-
-    return step
+    return training_step(lambda: call(x, y), model)
 
 
 def sliding_windows(compile: Compile) -> Step:

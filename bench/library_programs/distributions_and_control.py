@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from library_programs.program import Compile, Program, Step
+from library_programs.program import Compile, Program, Step, training_step
 
 
 def _likelihood(compile: Compile, model: Any, log_prob: Any, x: Any) -> Step:
@@ -13,14 +13,7 @@ def _likelihood(compile: Compile, model: Any, log_prob: Any, x: Any) -> Step:
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
     call = compile(log_prob)
 
-    def step() -> torch.Tensor:
-        optimizer.zero_grad()
-        loss = -call(x).mean()
-        loss.backward()
-        optimizer.step()
-        return loss.detach()
-
-    return step
+    return training_step(lambda: -call(x).mean(), optimizer)
 
 
 def zuko_spline_flow(compile: Compile) -> Step:
@@ -78,13 +71,7 @@ def tensordict_modules(compile: Compile) -> Step:
 
     call = compile(forward)
 
-    def step() -> torch.Tensor:
-        model.zero_grad()
-        loss = call(x).square().mean()
-        loss.backward()
-        return loss.detach()
-
-    return step
+    return training_step(lambda: call(x).square().mean(), model)
 
 
 def tensordict_operations(compile: Compile) -> Step:
@@ -137,13 +124,7 @@ def torchrl_ppo_loss(compile: Compile) -> Step:
 
     call = compile(forward)
 
-    def step() -> torch.Tensor:
-        loss_of.zero_grad()
-        loss = call(data)
-        loss.backward()
-        return loss.detach()
-
-    return step
+    return training_step(lambda: call(data), loss_of)
 
 
 def stable_baselines_policy(compile: Compile) -> Step:
@@ -157,15 +138,11 @@ def stable_baselines_policy(compile: Compile) -> Step:
     seen, actions = torch.randn(6, 4), torch.randint(0, 3, (6,))
     call = compile(policy.evaluate_actions)
 
-    def step() -> list[torch.Tensor]:
-        policy.optimizer.zero_grad()
+    def loss_of() -> tuple[torch.Tensor, torch.Tensor]:
         values, log_probs, entropy = call(seen, actions)
-        loss = values.square().mean() - log_probs.mean() - 0.01 * entropy.mean()
-        loss.backward()
-        policy.optimizer.step()
-        return [loss.detach(), values.detach()]
+        return values.square().mean() - log_probs.mean() - 0.01 * entropy.mean(), values
 
-    return step
+    return training_step(loss_of, policy.optimizer)
 
 
 def torchsde_solver(compile: Compile) -> Step:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from library_programs.program import Compile, Program, Step
+from library_programs.program import Compile, Program, Step, training_step
 
 
 def _training(compile: Compile, model: Any, inputs: dict[str, Any]) -> Step:
@@ -15,14 +15,7 @@ def _training(compile: Compile, model: Any, inputs: dict[str, Any]) -> Step:
     optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=1e-3)
     call = compile(model)
 
-    def step() -> torch.Tensor:
-        optimizer.zero_grad()
-        loss = call(**inputs).loss
-        loss.backward()
-        optimizer.step()
-        return loss.detach()
-
-    return step
+    return training_step(lambda: call(**inputs).loss, optimizer)
 
 
 def _generation(compile: Compile, model: Any, prompts: list[Any], **options: Any) -> Step:
@@ -211,13 +204,7 @@ def performer_training(compile: Compile) -> Step:
     tokens = torch.randint(0, 50, (2, 32))
     call = compile(model)
 
-    def step() -> torch.Tensor:
-        model.zero_grad()
-        loss = call(tokens).square().mean()
-        loss.backward()
-        return loss.detach()
-
-    return step
+    return training_step(lambda: call(tokens).square().mean(), model)
 
 
 PROGRAMS = {

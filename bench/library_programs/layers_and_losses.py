@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from library_programs.program import Compile, Program, Step
+from library_programs.program import Compile, Program, Step, training_step
 
 
 def timm_layers(compile: Compile) -> Step:
@@ -30,13 +30,11 @@ def timm_layers(compile: Compile) -> Step:
     images = torch.randn(2, 3, 32, 32)
     call = compile(model)
 
-    def step() -> list[torch.Tensor]:
-        model.zero_grad()
+    def loss_of() -> tuple[torch.Tensor, ...]:
         logits, tokens = call(images)
-        (logits.square().sum() + tokens.sum()).backward()
-        return [logits.detach(), tokens.detach(), *(p.grad for p in model.parameters() if p.grad is not None)]
+        return logits.square().sum() + tokens.sum(), logits, tokens
 
-    return step
+    return training_step(loss_of, model, gradients=True)
 
 
 def message_passing(compile: Compile) -> Step:
@@ -62,13 +60,11 @@ def message_passing(compile: Compile) -> Step:
     layer, x, edges = Layer(), torch.randn(10, 6), torch.randint(0, 10, (2, 30))
     call = compile(layer)
 
-    def step() -> list[torch.Tensor]:
-        layer.zero_grad()
+    def loss_of() -> tuple[torch.Tensor, torch.Tensor]:
         out = call(x, edges)
-        out.sum().backward()
-        return [out.detach(), *(p.grad for p in layer.parameters())]
+        return out.sum(), out
 
-    return step
+    return training_step(loss_of, layer, gradients=True)
 
 
 def image_features(compile: Compile) -> Step:
@@ -178,13 +174,12 @@ def actor_and_critic(compile: Compile) -> Step:
     )
     call = compile(loss_module)
 
-    def step() -> list[torch.Tensor]:
-        loss_module.zero_grad()
+    def loss_of() -> tuple[torch.Tensor, ...]:
         losses = call(data.clone())
-        (losses["loss_actor"] + losses["loss_value"]).backward()
-        return [losses["loss_actor"].detach(), losses["loss_value"].detach()]
+        actor, value = losses["loss_actor"], losses["loss_value"]
+        return actor + value, actor, value
 
-    return step
+    return training_step(loss_of, loss_module)
 
 
 def dictionaries(compile: Compile) -> Step:
@@ -223,13 +218,7 @@ def pyramid(compile: Compile) -> Step:
 
     call = compile(loss_of)
 
-    def step() -> torch.Tensor:
-        model.zero_grad()
-        loss = call(x, y)
-        loss.backward()
-        return loss.detach()
-
-    return step
+    return training_step(lambda: call(x, y), model)
 
 
 def equivariant_layers(compile: Compile) -> Step:
@@ -247,13 +236,11 @@ def equivariant_layers(compile: Compile) -> Step:
 
     call = compile(forward)
 
-    def step() -> list[torch.Tensor]:
-        linear.zero_grad()
+    def loss_of() -> tuple[torch.Tensor, torch.Tensor]:
         out = call(x)
-        out.square().sum().backward()
-        return [out.detach(), linear.weight.grad]
+        return out.square().sum(), out
 
-    return step
+    return training_step(loss_of, linear, gradients=True)
 
 
 def attributions(name: str, **options: Any) -> Any:
@@ -338,13 +325,7 @@ def big_bird(compile: Compile) -> Step:
     tokens = torch.randint(0, 64, (2, 64))
     call = compile(model)
 
-    def step() -> torch.Tensor:
-        model.zero_grad()
-        loss = call(input_ids=tokens, labels=tokens).loss
-        loss.backward()
-        return loss.detach()
-
-    return step
+    return training_step(lambda: call(input_ids=tokens, labels=tokens).loss, model)
 
 
 PROGRAMS = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from library_programs.program import Compile, Program, Step
+from library_programs.program import Compile, Program, Step, training_step
 
 
 def dqn_loss(compile: Compile) -> Step:
@@ -138,14 +138,7 @@ def variational_process(compile: Compile) -> Step:
     optimizer = torch.optim.Adam([*model.parameters(), *likelihood.parameters()], lr=0.05)
     call = compile(model.train())
 
-    def step() -> torch.Tensor:
-        optimizer.zero_grad()
-        loss = -objective(call(x), torch.sin(6 * x[:, 0]))
-        loss.backward()
-        optimizer.step()
-        return loss.detach()
-
-    return step
+    return training_step(lambda: -objective(call(x), torch.sin(6 * x[:, 0])), optimizer)
 
 
 PROGRAMS = {

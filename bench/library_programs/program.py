@@ -31,3 +31,26 @@ class Program:
     fast: bool = True
     tolerance: float = 1e-3
     timed: bool = True
+
+
+def training_step(loss_of: Callable[[], Any], trained: Any, gradients: bool = False) -> Step:
+    """A step that differentiates a loss.
+
+    Arguments:
+        loss_of: computes the loss, or a tuple of it and what else is compared with eager's.
+        trained: an optimizer, which then moves its parameters, or a module.
+        gradients: compare those of the module, too.
+    """
+    from torch.optim import Optimizer
+
+    def step() -> Any:
+        trained.zero_grad()
+        computed = loss_of()
+        computed = computed if isinstance(computed, tuple) else (computed,)
+        computed[0].backward()
+        if isinstance(trained, Optimizer):
+            trained.step()
+        grads = [p.grad for p in trained.parameters() if p.grad is not None] if gradients else []
+        return [*(each.detach() for each in computed), *grads]
+
+    return step

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from library_programs.program import Compile, Program, Step
+from library_programs.program import Compile, Program, Step, training_step
 
 
 def e3nn_tensor_product(compile: Compile) -> Step:
@@ -44,14 +44,7 @@ def geometric_gcn_training(compile: Compile) -> Step:
     x, edges, y = torch.randn(20, 8), torch.randint(0, 20, (2, 60)), torch.randint(0, 8, (20,))
     call = compile(model)
 
-    def step() -> torch.Tensor:
-        optimizer.zero_grad()
-        loss = torch.nn.functional.cross_entropy(call(x, edges), y)
-        loss.backward()
-        optimizer.step()
-        return loss.detach()
-
-    return step
+    return training_step(lambda: torch.nn.functional.cross_entropy(call(x, edges), y), optimizer)
 
 
 def geometric_gin_pooling(compile: Compile) -> Step:
@@ -90,13 +83,11 @@ def neural_ode(compile: Compile) -> Step:
 
     call = compile(forward)
 
-    def step() -> list[torch.Tensor]:
-        field.zero_grad()
+    def loss_of() -> tuple[torch.Tensor, torch.Tensor]:
         path = call()
-        path[-1].sum().backward()
-        return [path.detach(), *(p.grad for p in field.parameters())]
+        return path[-1].sum(), path
 
-    return step
+    return training_step(loss_of, field, gradients=True)
 
 
 def neural_ode_fixed(compile: Compile) -> Step:
@@ -118,14 +109,7 @@ def fourier_operator(compile: Compile) -> Step:
     x, y = torch.randn(2, 1, 16, 16), torch.randn(2, 1, 16, 16)
     call = compile(model)
 
-    def step() -> torch.Tensor:
-        optimizer.zero_grad()
-        loss = (call(x) - y).square().mean()
-        loss.backward()
-        optimizer.step()
-        return loss.detach()
-
-    return step
+    return training_step(lambda: (call(x) - y).square().mean(), optimizer)
 
 
 def pyro_svi(compile: Compile) -> Step:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from library_programs.program import Compile, Program, Step
+from library_programs.program import Compile, Program, Step, training_step
 
 
 def scheduler(name: str, **options: Any) -> Any:
@@ -53,14 +53,7 @@ def noised_training(compile: Compile) -> Step:
 
     call = compile(loss_of)
 
-    def step() -> torch.Tensor:
-        optimizer.zero_grad()
-        loss = call(images)
-        loss.backward()
-        optimizer.step()
-        return loss.detach()
-
-    return step
+    return training_step(lambda: call(images), optimizer)
 
 
 def adjoint(compile: Compile) -> Step:
@@ -78,13 +71,11 @@ def adjoint(compile: Compile) -> Step:
     field, start, times = Field(), torch.randn(4, 2), torch.linspace(0, 1, 3)
     call = compile(lambda y: odeint_adjoint(field, y, times, method="euler", options={"step_size": 0.25}))
 
-    def step() -> list[torch.Tensor]:
-        field.zero_grad()
+    def loss_of() -> tuple[torch.Tensor, torch.Tensor]:
         path = call(start)
-        path[-1].sum().backward()
-        return [path.detach(), *(p.grad for p in field.parameters())]
+        return path[-1].sum(), path
 
-    return step
+    return training_step(loss_of, field, gradients=True)
 
 
 def automatic_guide(compile: Compile) -> Step:
@@ -138,14 +129,7 @@ def deep_kernel(compile: Compile) -> Step:
     optimizer = torch.optim.Adam(model.parameters(), lr=0.05)
     call = compile(lambda: -objective(model(x), y))
 
-    def step() -> torch.Tensor:
-        optimizer.zero_grad()
-        loss = call()
-        loss.backward()
-        optimizer.step()
-        return loss.detach()
-
-    return step
+    return training_step(call, optimizer)
 
 
 def kernels(compile: Compile) -> Step:
@@ -170,13 +154,7 @@ def continuous_flow(compile: Compile) -> Step:
 
     call = compile(loss_of)
 
-    def step() -> list[torch.Tensor]:
-        flow.zero_grad()
-        loss = call(x, context)
-        loss.backward()
-        return [loss.detach(), *(p.grad for p in flow.parameters() if p.grad is not None)]
-
-    return step
+    return training_step(lambda: call(x, context), flow, gradients=True)
 
 
 PROGRAMS = {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from library_programs.program import Compile, Program, Step
+from library_programs.program import Compile, Program, Step, training_step
 
 
 def x_transformers_training(compile: Compile) -> Step:
@@ -15,15 +15,11 @@ def x_transformers_training(compile: Compile) -> Step:
     tokens = torch.randint(0, 50, (2, 17))
     call = compile(model)
 
-    def step() -> torch.Tensor:
-        optimizer.zero_grad()
+    def loss_of() -> torch.Tensor:
         logits = call(tokens[:, :-1])
-        loss = torch.nn.functional.cross_entropy(logits.transpose(1, 2), tokens[:, 1:])
-        loss.backward()
-        optimizer.step()
-        return loss.detach()
+        return torch.nn.functional.cross_entropy(logits.transpose(1, 2), tokens[:, 1:])
 
-    return step
+    return training_step(loss_of, optimizer)
 
 
 def x_transformers_encoder(compile: Compile) -> Step:

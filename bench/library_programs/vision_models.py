@@ -4,24 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from library_programs.program import Compile, Program, Step
+from library_programs.program import Compile, Program, Step, training_step
 
 
-def _training(compile: Compile, model: Any, x: Any, loss_of: Any = None) -> Step:
+def _training(compile: Compile, model: Any, x: Any, loss_of: Any = lambda out: out.square().mean()) -> Step:
     import torch
 
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
     call = compile(model)
 
-    def step() -> torch.Tensor:
-        optimizer.zero_grad()
-        out = call(x)
-        loss = out.square().mean() if loss_of is None else loss_of(out)
-        loss.backward()
-        optimizer.step()
-        return loss.detach()
-
-    return step
+    return training_step(lambda: loss_of(call(x)), optimizer)
 
 
 def timm_vit(compile: Compile) -> Step:
@@ -92,15 +84,11 @@ def diffusers_unet_training(compile: Compile) -> Step:
     call = compile(unet)
     noise, times = torch.randn(2, 4, 8, 8), torch.tensor([3, 700])
 
-    def step() -> torch.Tensor:
-        optimizer.zero_grad()
+    def loss_of() -> torch.Tensor:
         noisy = scheduler.add_noise(clean, noise, times)
-        loss = (call(noisy, times, context).sample - noise).square().mean()
-        loss.backward()
-        optimizer.step()
-        return loss.detach()
+        return (call(noisy, times, context).sample - noise).square().mean()
 
-    return step
+    return training_step(loss_of, optimizer)
 
 
 def _sampling(compile: Compile, scheduler: Any) -> Step:
@@ -196,13 +184,7 @@ def metric_learning(compile: Compile) -> Step:
 
     call = compile(forward)
 
-    def step() -> torch.Tensor:
-        embeddings.zero_grad()
-        loss = call(x, labels)
-        loss.backward()
-        return loss.detach()
-
-    return step
+    return training_step(lambda: call(x, labels), embeddings)
 
 
 def other_optimizers(compile: Compile) -> Step:
