@@ -139,9 +139,9 @@ def read_script(path: str | Path) -> bytes:
     return source
 
 
-def read_json(path: str | Path, limit: int, *, own: bool = True) -> Any:
+def read_json(path: str | Path, limit: int) -> Any:
     """What a JSON file says. Raises as `read`."""
-    return parse_json(read(path, limit, own=own), path)
+    return parse_json(read(path, limit), path)
 
 
 def parse_json(data: bytes, path: str | Path) -> Any:

@@ -26,12 +26,7 @@ def torch_backend(name: str) -> Callable[..., Callable[..., Any]] | None:
     def backend(gm: fx.GraphModule, example_inputs: Sequence[Any], **options: Any) -> Callable[..., Any]:
         if gm.meta.get("unbacked"):  # they would trace it with the values of these inputs
             return gm.forward
-        return compile_graph(gm, _fake(gm, example_inputs), **options)
+        return compile_graph(gm, list(example_inputs), **options)
 
     backend.__name__ = name
     return backend
-
-
-def _fake(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> list[Any]:
-    """Example inputs as torch's backends get them: real tensors do, as long as no fake mode is active."""
-    return list(example_inputs)

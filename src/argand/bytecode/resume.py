@@ -329,7 +329,6 @@ def transformed_code(
     instructions: Sequence[Instruction],
     *,
     name: str | None = None,
-    add_prologue: bool | None = None,
 ) -> CodeType:
     """Make the code object that the frame hook calls in place of `code`.
 
@@ -339,17 +338,15 @@ def transformed_code(
     Arguments:
         code: the code object of the frame.
         instructions: the new body. It may use every local, cell and free variable of `code` by name, and new locals.
+            COPY_FREE_VARS, MAKE_CELL and RESUME are put before it if it has no RESUME yet.
         name: `co_name`; default: that of `code`.
-        add_prologue: put COPY_FREE_VARS, MAKE_CELL and RESUME before the body; default: if it has no RESUME yet.
 
     Returns a code object with the same first locals, the same cells and the same free variables in the same order (a
     function for it takes the original's closure), `co_argcount` counting all arguments, and no flags for *args and
     **kwargs.
     """
     body = list(instructions)
-    if add_prologue is None:
-        add_prologue = prologue_length(body) == 0
-    if add_prologue:
+    if prologue_length(body) == 0:
         body = [*prologue(code), *body]
     return encode(
         body,

@@ -188,16 +188,6 @@ def _divmod_stride(atom: Expr, var: Var, lanes: int) -> Expr | None:
     return Const(1) if isinstance(atom, Mod) else Const(0)
 
 
-def separates(facts: StageFacts, index: Expr, var: Var, size: Expr) -> bool:
-    """Whether two points that differ in `var` certainly have different values of `index`."""
-    count = as_int(size)
-    step = as_int(factor) if (factor := coefficient(index, var)) is not None else None
-    if count is None or not step or lane_stride(facts, index, var, 1) is None:
-        return False
-    reach = abs(step) * count
-    return all(scale % reach == 0 for monomial, scale in index.poly if monomial and monomial != (var,))
-
-
 def apart(facts: StageFacts, index: Expr, var: Var, sizes: Mapping[Var, Expr]) -> bool:
     """Whether two points that differ in `var` certainly have different values of `index`, whatever they look up."""
     step = coefficient(index, var)

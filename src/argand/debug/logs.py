@@ -285,10 +285,10 @@ class Logs:
                     self._log(event, message, logging.getLogger(f"{message.logger}.__{message.artifact}"))
                 continue
             logger = logging.getLogger(message.logger)
-            if logger.isEnabledFor(message.level) and not self._repeats(event, message):
+            if logger.isEnabledFor(message.level) and not self._repeats(event):
                 self._log(event, message, logger)
 
-    def _repeats(self, event: Event, message: Message) -> bool:
+    def _repeats(self, event: Event) -> bool:
         """A graph break in one line is said once for each place, and not beside the long text of it."""
         if event.name != "graph_breaks":
             return False

@@ -100,7 +100,7 @@ def run_backward(outputs: Sequence[Any], *args: Any, **kwargs: Any) -> Any:
         if time.perf_counter() - began > _MUCH * small:  # another backward that begins in the same way
             entries.small.pop(sketch, None)
         return results
-    if entries.is_vain(sketch) or _is_others(outputs, args, kwargs):
+    if entries.is_vain(sketch) or _is_others(outputs, args):
         return engine(outputs, *args, **kwargs)
     grads, keep, create, inputs = args[:4]
     try:
@@ -187,7 +187,7 @@ def _timed(
     return results
 
 
-def _is_others(outputs: Sequence[Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+def _is_others(outputs: Sequence[Any], args: tuple[Any, ...]) -> bool:
     """A backward inside of another, of a tracer, of what has no data, or called in a way that is not known."""
     return (
         len(args) not in (4, 5)

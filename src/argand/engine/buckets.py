@@ -54,9 +54,7 @@ class Pending:
         return self._next == len(self._missing)
 
 
-def sent_bucket(
-    graph: fx.Graph, reduction: Reduction, bucket: int, parts: Sequence[tuple[int, Sequence[fx.Node]]]
-) -> fx.Node:
+def sent_bucket(graph: fx.Graph, reduction: Reduction, parts: Sequence[tuple[int, Sequence[fx.Node]]]) -> fx.Node:
     """The node that begins to reduce a bucket.
 
     Arguments:

@@ -254,7 +254,7 @@ class Recorder(compat.DispatchMode):
             values = [("old", number, place)] if pending.reduction.old[place] is not None else []
             new = pending.values.get(place)
             parts.append((place, [self._node(value) for value in (*values, *([] if new is None else [new]))]))
-        return sent_bucket(self._graph, pending.reduction, bucket, parts)
+        return sent_bucket(self._graph, pending.reduction, parts)
 
     def _receive(self) -> None:
         """Wait for what was sent, as late as the interval's graph allows."""

@@ -84,7 +84,7 @@ def partition(joint: JointProgram, *, budget: float = 1.0, default: bool = False
     seeds = [node for node in split.nodes if draws_seed(node.target)] if joint.plain else []
     saved += [node for node in seeds if node not in saved]
     forward, kept = _forward_program(joint, split, saved)
-    cut = _with_backward(joint, split, saved, forward, kept)
+    cut = _with_backward(joint, split, forward, kept)
     cut.seeds = tuple([kept[node].index for node in seeds])
     return cut
 
@@ -288,7 +288,6 @@ def _constants(program: AtenProgram, graph: fx.Graph) -> dict[str, torch.Tensor]
 def _with_backward(
     joint: JointProgram,
     split: _Split,
-    saved: list[fx.Node],
     forward: AtenProgram,
     slots: dict[fx.Node, Slot],
 ) -> Partition:

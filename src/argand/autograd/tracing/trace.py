@@ -17,7 +17,6 @@ def trace_inference(
     gm: fx.GraphModule,
     example_inputs: Sequence[Any],
     *,
-    config: Any = None,
     layouts: Mapping[int, TensorSpec] | None = None,
     bases: bool = False,
 ) -> AtenProgram:
@@ -27,7 +26,6 @@ def trace_inference(
         gm: graph of torch functions, methods, operators and `get_attr`s; `call_module` runs the module's forward.
         example_inputs: one value per placeholder: tensors (only their metadata is read) or plain Python values, which
             the program is specialised on.
-        config: unused settings object, kept for stages that are tuned by it.
         layouts: metadata to trace with in place of the example's own, by argument.
         bases: inputs that share memory may be written to; the program then holds for calls whose inputs share it in
             the same way (`program.bases`).

@@ -185,7 +185,7 @@ def _failure(label: str, detail: str, version: int, where: UserLine | None) -> G
         if match is not None:
             what, how, remedy = describe(name, kind, match)
             return GuardFailure(what, how, remedy, label, version, where)
-    return GuardFailure(name or kind, f"({kind}): {detail}", _default_remedy(name, kind), label, version, where)
+    return GuardFailure(name or kind, f"({kind}): {detail}", _default_remedy(name), label, version, where)
 
 
 def _expression(label: str, detail: str, version: int, where: UserLine | None) -> GuardFailure:
@@ -298,10 +298,10 @@ def _contents(name: str, kind: str, match: re.Match[str]) -> Description:
 
 def _said(name: str, kind: str, match: re.Match[str]) -> Description:
     """An expression guard whose detail says old and new values itself."""
-    return "", match[0], _default_remedy(name, kind)
+    return "", match[0], _default_remedy(name)
 
 
-def _default_remedy(name: str, kind: str) -> str:
+def _default_remedy(name: str) -> str:
     return f"keep {name or 'this'} the same from call to call, or {_LIMIT}."
 
 

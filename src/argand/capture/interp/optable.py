@@ -45,12 +45,12 @@ def opcode(
     return register
 
 
-def root_opcode(*names: str, prepare: Prepare | None = None) -> Callable[[H], H]:
+def root_opcode(*names: str) -> Callable[[H], H]:
     """Register the handler that the root frame uses in place of the ordinary one."""
 
     def register(handler: H) -> H:
         for name in names:
-            ROOT_HANDLERS[name] = (handler, prepare)
+            ROOT_HANDLERS[name] = (handler, None)
         return handler
 
     return register

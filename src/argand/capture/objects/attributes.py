@@ -323,7 +323,7 @@ def generic_class_read(interp: Interpreter, obj: type, meta: type, name: str) ->
     meta_attr = facts.lookup(meta, name)
     if meta_attr is not NULL and descriptors.is_data_descriptor(facts, type(meta_attr)):
         if type(meta_attr) in descriptors.MEMBERS:
-            return _read_class_member(interp, meta_attr, obj, meta, name)
+            return _read_class_member(interp, obj, name)
         return descriptors.bind(interp, class_value(interp, meta, name, meta_attr), obj, meta, name)
     value = facts.lookup(obj, name)
     if value is not NULL:
@@ -337,7 +337,7 @@ def generic_class_read(interp: Interpreter, obj: type, meta: type, name: str) ->
     return NULL
 
 
-def _read_class_member(interp: Interpreter, meta_attr: object, obj: type, meta: type, name: str) -> object:
+def _read_class_member(interp: Interpreter, obj: type, name: str) -> object:
     """`__name__`, `__mro__` and the like. What the version of a class does not tell of is guarded itself."""
     value = interp.native(getattr, obj, name)
     if not is_heap(obj) or id(obj) in interp.local_classes:

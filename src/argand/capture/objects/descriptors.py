@@ -55,7 +55,7 @@ def bind(interp: Interpreter, meta: Any, obj: object, cls: type, name: str = "")
     """What a class attribute `meta` gives when read through an instance (`obj` NULL: through the class)."""
     kind = type(meta)
     if obj is None:  # an instance, which `__get__` called from Python takes for none at all
-        return _bind_none(interp, meta, kind, cls)
+        return _bind_none(interp, meta, kind)
     if kind is types.FunctionType:
         function_of(interp, meta, cls)
         return meta if obj is NULL else types.MethodType(meta, obj)
@@ -104,7 +104,7 @@ def call_special(interp: Interpreter, obj: object, name: str, *args: object) -> 
     return interp.call(lookup_special(interp, obj, name), args)
 
 
-def _bind_none(interp: Interpreter, meta: type, kind: type, cls: type) -> object:
+def _bind_none(interp: Interpreter, meta: type, kind: type) -> object:
     """What an attribute of `type(None)`, whose namespace never changes, gives when read through None."""
     if kind in interp.fast and kind not in _NATIVE_DESCRIPTORS and kind not in MEMBERS:
         return meta

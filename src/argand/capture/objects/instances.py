@@ -86,10 +86,10 @@ def write_instance(interp: Interpreter, obj: object, name: str, value: object) -
     if is_a(target, types.FunctionType):
         interp.unread(setattr, target, name, value)
     else:
-        interp.unread(_setter_of(interp, target), target, name, value)
+        interp.unread(_setter_of(target), target, name, value)
 
 
-def _setter_of(interp: Interpreter, obj: object) -> Function:
+def _setter_of(obj: object) -> Function:
     return object.__setattr__ if is_heap(type(obj)) and not is_a(obj, type) else type(obj).__setattr__
 
 

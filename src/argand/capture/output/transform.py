@@ -63,7 +63,7 @@ def give_up(kind: str, explanation: str, *hints: str) -> errors.GraphBreak:
     return errors.graph_break(kind=kind, explanation=explanation, hints=hints, skip_frame=True)
 
 
-def break_where_made(state: CaptureState, obj: object) -> errors.GraphBreak:
+def break_where_made(obj: object) -> errors.GraphBreak:
     """The break must be where `obj` comes into being: the frame then goes on with the real one."""
     stop = give_up(
         "value cannot be rebuilt",
@@ -265,7 +265,7 @@ class Transformer:
         if inst is None:
             raise errors.InternalError("a break without its instruction")
         for context, _, _ in self.state.open_modes:  # entered by the graph: it must be entered for real
-            raise break_where_made(self.state, self.state.interpreter.born[context][0])
+            raise break_where_made(self.state.interpreter.born[context][0])
         if prefix.looks_at_frames(self.instructions):
             raise give_up(
                 "frame looked at",
@@ -376,7 +376,7 @@ class Transformer:
                     "move the operation out of the except block",
                 )
             if id(exc) not in self.state.outer:
-                raise break_where_made(self.state, exc)
+                raise break_where_made(exc)
         return [exc for exc in handled if exc is not None]
 
     def _run_instruction(self, emitter: Emitter, inst: Instruction, held: list[str | None]) -> None:

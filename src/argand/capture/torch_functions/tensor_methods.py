@@ -511,59 +511,49 @@ def _break_on_tensor_slices(index: object) -> None:
             )
 
 
+def _sized_by_data(
+    answer: Special, builder: GraphBuilder, func: Function, args: Args, kwargs: Kwargs, *, explanation: str, hint: str
+) -> object:
+    """A result whose size depends on data: known where the arguments are, else what `answer` gives, else a break."""
+    for one in (constants.result, answer):
+        result = one(builder, func, args, kwargs)
+        if result is not NotImplemented:
+            return result
+    raise errors.graph_break(
+        kind="dynamic output shape",
+        context="torch.where(condition)" if func is torch.where else func.__name__,
+        explanation=explanation,
+        hints=(hint,),
+    )
+
+
 @special(torch.where)
 def _where(builder: GraphBuilder, func: Function, args: Args, kwargs: Kwargs) -> object:
-    if len(args) + len(kwargs) == 1:
-        result = constants.result(builder, func, args, kwargs)
-        if result is not NotImplemented:
-            return result
-        result = unbacked_ops.nonzero(builder, func, args, kwargs)
-        if result is not NotImplemented:
-            return result
-        raise errors.graph_break(
-            kind="dynamic output shape",
-            context="torch.where(condition)",
-            explanation="torch.where with one argument returns an index per true value (data-dependent).",
-            hints=("use torch.where(condition, x, y), which keeps the shape",),
-        )
-    return NotImplemented
+    if len(args) + len(kwargs) != 1:
+        return NotImplemented
+    explanation = "torch.where with one argument returns an index per true value (data-dependent)."
+    hint = "use torch.where(condition, x, y), which keeps the shape"
+    return _sized_by_data(unbacked_ops.nonzero, builder, func, args, kwargs, explanation=explanation, hint=hint)
 
 
 @special(*named(torch, "repeat_interleave"), *named(_T, "repeat_interleave"))
 def _repeat_interleave(builder: GraphBuilder, func: Function, args: Args, kwargs: Kwargs) -> object:
     repeats = kwargs.get("repeats", args[1] if len(args) > 1 else args[0])
-    if isinstance(repeats, _T) and kwargs.get("output_size") is None:
-        result = constants.result(builder, func, args, kwargs)
-        if result is not NotImplemented:
-            return result
-        result = unbacked_ops.repeat_interleave(builder, func, args, kwargs)
-        if result is not NotImplemented:
-            return result
-        raise errors.graph_break(
-            kind="dynamic output shape",
-            context="repeat_interleave",
-            explanation="The size of repeat_interleave with a tensor of repeats is data-dependent.",
-            hints=("pass output_size=...",),
-        )
-    return NotImplemented
+    if not isinstance(repeats, _T) or kwargs.get("output_size") is not None:
+        return NotImplemented
+    explanation = "The size of repeat_interleave with a tensor of repeats is data-dependent."
+    hint = "pass output_size=..."
+    answer = unbacked_ops.repeat_interleave
+    return _sized_by_data(answer, builder, func, args, kwargs, explanation=explanation, hint=hint)
 
 
 @special(torch.nn.functional.one_hot)
 def _one_hot(builder: GraphBuilder, func: Function, args: Args, kwargs: Kwargs) -> object:
     classes = kwargs.get("num_classes", args[1] if len(args) > 1 else -1)
     if classes == -1:
-        result = constants.result(builder, func, args, kwargs)
-        if result is not NotImplemented:
-            return result
-        result = unbacked_ops.one_hot(builder, func, args, kwargs)
-        if result is not NotImplemented:
-            return result
-        raise errors.graph_break(
-            kind="dynamic output shape",
-            context="one_hot",
-            explanation="one_hot without num_classes looks at the largest value (data-dependent).",
-            hints=("pass num_classes=...",),
-        )
+        explanation = "one_hot without num_classes looks at the largest value (data-dependent)."
+        hint = "pass num_classes=..."
+        return _sized_by_data(unbacked_ops.one_hot, builder, func, args, kwargs, explanation=explanation, hint=hint)
     result = torch.empty((*args[0].shape, classes), dtype=torch.int64, device=_META)
     return _with_result(builder, func, args, kwargs, result)
 

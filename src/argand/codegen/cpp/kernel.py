@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import torch
 
-from argand.codegen.analysis import StageFacts, analyse, apart, hint, separates
+from argand.codegen.analysis import StageFacts, analyse, apart, hint
 from argand.codegen.cpp.loops import PARTS, Parallel, StageLoops, product_text, static_points
 from argand.codegen.cpp.plan import _cost as stage_cost
 from argand.codegen.cpp.plan import lanes_for, plan_stage, sizes_of, uses_replaced
@@ -451,4 +451,4 @@ def _describe(buffer: Buffer) -> str:
     return f"{buffer.name}: {str(buffer.dtype).removeprefix('torch.')}[{sizes}]"
 
 
-__all__ = ["CppOptions", "CppSource", "KernelPrinter", "generate", "separates"]
+__all__ = ["CppOptions", "CppSource", "KernelPrinter", "generate"]

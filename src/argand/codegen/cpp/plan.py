@@ -49,7 +49,7 @@ def plan_stage(facts: StageFacts, own: Sequence[Var], vector_bytes: int, forced:
     scalar = StagePlan(tuple(own), reduce, sizes, None, 1, narrow)
     scalar.cost = scalar.work = _cost(facts, scalar)
     if forced is not None:
-        return _forced(facts, scalar, forced, vector_bytes)
+        return _forced(scalar, forced)
     if vector_bytes == 0 or uses_replaced(facts):
         return scalar
     best = scalar
@@ -104,7 +104,7 @@ def _candidate(facts: StageFacts, scalar: StagePlan, var: Var, vector_bytes: int
     return plan
 
 
-def _forced(facts: StageFacts, scalar: StagePlan, var: Var, vector_bytes: int) -> StagePlan:
+def _forced(scalar: StagePlan, var: Var) -> StagePlan:
     """All of the stage runs inside a vector loop over an outer variable; the kernel decides how many lanes."""
     return StagePlan(scalar.point, scalar.reduce, scalar.sizes, var, 0, scalar.narrow, scalar.cost, scalar.work)
 

@@ -28,15 +28,15 @@ _STEADY = {"tensors": 3, "objects": 5, "bytes": 5}  # calls in a row that each l
 _LEAST = {"tensors": 1, "objects": 1, "bytes": 1 << 16}  # that one call must leave for it to be a leak
 
 
-def first_difference(eager: Run, other: Run, tol: float | None = None) -> Difference | None:
+def first_difference(eager: Run, other: Run) -> Difference | None:
     """The first difference that counts; None when the runs did the same."""
-    difference = _of_all_calls(eager, other, tol)
+    difference = _of_all_calls(eager, other)
     if difference is not None:
         return difference
     return _of_ends(eager, other) or _of_exceptions(eager, other) or _of_fallbacks(other) or _of_rest(eager, other)
 
 
-def _of_all_calls(eager: Run, other: Run, tol: float | None) -> Difference | None:
+def _of_all_calls(eager: Run, other: Run) -> Difference | None:
     variants = [_main(variant) for variant in eager.variants]
     for number, (one, two) in enumerate(zip(_main(eager), _main(other))):
         others = [calls[number] for calls in variants if number < len(calls)]
@@ -44,17 +44,17 @@ def _of_all_calls(eager: Run, other: Run, tol: float | None) -> Difference | Non
             break  # the order of calls is left to chance
         if two.ended and one.ended:
             usable = [call for call in others if call.ended and call.function == one.function]
-            difference = _of_calls(one, two, number, tol, usable)
+            difference = _of_calls(one, two, number, usable)
             if difference is not None:
                 return difference
-    return _of_threads(eager, other, tol)
+    return _of_threads(eager, other)
 
 
 def _main(run: Run) -> list[CallRecord]:
     return [call for call in run.calls if not call.thread]
 
 
-def _of_threads(eager: Run, other: Run, tol: float | None) -> Difference | None:
+def _of_threads(eager: Run, other: Run) -> Difference | None:
     """Calls in other threads come in any order: each must be like one of eager's."""
     left = [call for call in eager.calls if call.thread and call.ended]
     for number, two in enumerate(other.calls):
@@ -63,7 +63,7 @@ def _of_threads(eager: Run, other: Run, tol: float | None) -> Difference | None:
         candidates = [call for call in left if call.function == two.function]
         differences = []
         for one in candidates:
-            differences.append(_of_calls(one, two, number, tol, []))
+            differences.append(_of_calls(one, two, number, []))
             if differences[-1] is None:
                 left.remove(one)
                 break
@@ -80,14 +80,11 @@ def _size(difference: Difference) -> float:
 def _restless(eager: Run) -> bool:
     """Whether what the threads of eager runs compute is left to chance."""
     return any(
-        _of_threads(Run("", eager.outcome, eager.calls, "", {}), variant, None) is not None
-        for variant in eager.variants
+        _of_threads(Run("", eager.outcome, eager.calls, "", {}), variant) is not None for variant in eager.variants
     )
 
 
-def _of_calls(
-    one: CallRecord, two: CallRecord, number: int, tol: float | None, others: Sequence[CallRecord]
-) -> Difference | None:
+def _of_calls(one: CallRecord, two: CallRecord, number: int, others: Sequence[CallRecord]) -> Difference | None:
     name, place = one.function, one.place
     if one.function != two.function:
         text = f"call {number + 1} is of {two.function}, not of {one.function}"
@@ -106,7 +103,7 @@ def _of_calls(
         return Difference("wrong value", text, number, name, place, Mismatch(where, "state", 1.0, text))
     floor = _floor(one)
     for where, expected in one.values.items():
-        mismatch = accuracy.compare(expected, two.values[where], strides=True, tol=tol, where=where, floor=floor)
+        mismatch = accuracy.compare(expected, two.values[where], strides=True, where=where, floor=floor)
         if mismatch is None or _expected(
             mismatch, expected, two.values[where], [c.values.get(where, _ABSENT) for c in others]
         ):

@@ -123,7 +123,7 @@ def extract(
         the part; None when nothing would be left to return.
     """
     kept = {node for node in program.calls if keep(node)}
-    cut = _boundary(program, kept, outputs, values)
+    cut = _boundary(kept, outputs, values)
     if cut is None:
         return None
     graph = fx.Graph()
@@ -155,7 +155,6 @@ def extract(
 
 
 def _boundary(
-    program: Program,
     kept: set[fx.Node],
     outputs: Sequence[fx.Node],
     values: Callable[[set[str]], Mapping[str, Any]],

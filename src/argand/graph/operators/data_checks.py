@@ -80,13 +80,13 @@ def may_raise(func: Any, args: Iterable[Any], kwargs: Any = None) -> bool:
     if checks != "integers":
         return bool(checks)
     given = [*args, *(kwargs or {}).values()]
-    if _divides_by_number(func, given):
+    if _divides_by_number(given):
         return False
     dtypes = [dtype for each in given if (dtype := _dtype(each)) is not None]
     return not any(dtype.is_floating_point or dtype.is_complex for dtype in dtypes)
 
 
-def _divides_by_number(func: Any, given: list[Any]) -> bool:
+def _divides_by_number(given: list[Any]) -> bool:
     """A divisor that is written in the program, and not zero: it may be -1, as eager's division does not trap there."""
     return len(given) > 1 and isinstance(given[1], int | float) and given[1] != 0
 

@@ -365,7 +365,7 @@ def _adaptive_places(ops: Recorder, out: Expr, size: Expr, count: Expr, longest:
     ]
 
 
-def _adaptive_extents(ctx: Context, inner: Index, outer: Index) -> list[tuple[int, int]]:
+def _adaptive_extents(inner: Index, outer: Index) -> list[tuple[int, int]]:
     """Sizes before and after pooling, which are known."""
     extents = [(as_int(a), as_int(b)) for a, b in zip(inner, outer)]
     refuse(any(a is None or b is None or a == 0 or b == 0 for a, b in extents), "adaptive pooling of unknown sizes")
@@ -376,7 +376,7 @@ def _adaptive_avg_pool(ctx: Context, x: Tensor, size: Any) -> Tensor:
     refuse(not is_float(x) or any(extent == 0 for extent in x.size), "average pooling of integers or nothing")
     rank, math = _rank_of(ctx), math_dtype(x.dtype)
     outer = ctx.sizes(ctx.val.shape)[-rank:]
-    extents = _adaptive_extents(ctx, x.size[-rank:], outer)
+    extents = _adaptive_extents(x.size[-rank:], outer)
     longest = [_longest(*extent) for extent in extents]
     refuse(prod(longest) > MAX_TAPS, "pooling over large windows")
     ctx.realise(x)
@@ -398,7 +398,7 @@ def _adaptive_avg_pool_backward(ctx: Context, grad: Tensor, x: Tensor) -> Tensor
     refuse(not is_float(grad) or any(extent == 0 for extent in grad.size), "average pooling of integers or nothing")
     rank, math = _rank_of(ctx), math_dtype(grad.dtype)
     inner, outer = ctx.sizes(ctx.val.shape)[-rank:], grad.size[-rank:]
-    extents = _adaptive_extents(ctx, inner, outer)
+    extents = _adaptive_extents(inner, outer)
     most = [_longest(count, size) for size, count in extents]
     refuse(prod(most) > MAX_TAPS, "elements in many windows")
     scattered = max(most) > 1 or _longest(*extents[-1]) > FEW

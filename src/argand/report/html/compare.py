@@ -79,15 +79,15 @@ class Comparison:
 Read = Callable[[Artifact], str]
 
 
-def side_by_side(left: list[str], right: list[str], limit: int, context: int = 3) -> tuple[list[Row], str]:
-    """Rows of a line comparison with `context` equal lines around changes, and a note when the texts were cut."""
+def side_by_side(left: list[str], right: list[str], limit: int) -> tuple[list[Row], str]:
+    """Rows of a line comparison with three equal lines around changes, and a note when the texts were cut."""
     note = ""
     if len(left) > limit or len(right) > limit:
         note = f"Only the first {limit} lines of each were compared."
         left, right = left[:limit], right[:limit]
     rows: list[Row] = []
     matcher = difflib.SequenceMatcher(None, left, right)
-    for group in matcher.get_grouped_opcodes(context):
+    for group in matcher.get_grouped_opcodes(3):
         if rows or group[0][1] or group[0][3]:
             rows.append(Row("…"))
         for tag, i1, i2, j1, j2 in group:

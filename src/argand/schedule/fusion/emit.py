@@ -191,7 +191,7 @@ class Emitter:
         outer_map: dict[Var, Expr] = {**mapping, **dict(zip(shared, outer_vars))}
         ranges = {final: dims[var] for final, var in zip(outer_vars, shared)}
         outer = tuple((final, dims[var]) for final, var in zip(outer_vars, shared))
-        plans = [self._stage_loops(draft, group, dims, outer_map, exprs) for draft in group.stages]
+        plans = [self._stage_loops(draft, dims, outer_map, exprs) for draft in group.stages]
         dead = self._dead(group, needed)
         local_of = self._locals(group, plans, needed, dead, ranges)
         stages = [self._stage(draft, loops, outer, local_of, dead) for draft, loops in zip(group.stages, plans)]
@@ -209,7 +209,6 @@ class Emitter:
     def _stage_loops(
         self,
         draft: StageDraft,
-        group: Group,
         dims: dict[Var, Expr],
         outer_map: Mapping[Var, Expr],
         exprs: Mapping[int, list[Expr]],

@@ -259,7 +259,7 @@ class Merger:
         members.sort(key=lambda member: member.position)
         blocked = _follow(first.blocked, unifier.split_a) | _follow(second.blocked, split_b)
         group = Group(dims, members, first.device, blocked)
-        return group if self._dependencies_hold(group, first, second) else None
+        return group if self._dependencies_hold(group, second) else None
 
     def _anchors(self, first: Group, second: Group) -> list[tuple[str, Expr, Expr, bool]]:
         """Pairs of indices of one buffer in both groups, the most telling first."""
@@ -289,7 +289,7 @@ class Merger:
         shared = hint(product(unifier.dims_b[var] for var in unifier.matched))
         return shared == total_a == total_b
 
-    def _dependencies_hold(self, group: Group, first: Group, second: Group) -> bool:
+    def _dependencies_hold(self, group: Group, second: Group) -> bool:
         """Block outer loops across which a member reads what another wrote; False when that cannot be told."""
         new = {member.node for member in second.members}
         stored: dict[str, tuple[Member, Expr]] = {}

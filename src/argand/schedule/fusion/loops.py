@@ -10,20 +10,6 @@ from argand.schedule.access import hint
 
 
 @dataclass(slots=True)
-class LoopPlan:
-    """The loops of one stage (or the shared ones).
-
-    Arguments:
-        mapping: group variable -> expression of final variables.
-        vars, sizes: final loops, outermost first.
-    """
-
-    mapping: dict[Var, Expr]
-    vars: list[Var]
-    sizes: list[Expr]
-
-
-@dataclass(slots=True)
 class WeightedIndex:
     """An index expression with how many bytes depend on it; stores count more."""
 

@@ -200,7 +200,7 @@ def _new_type_with_hooks(
     for key, _value, _hook in pending:
         held[key] = None
     if hook is not None:
-        cls = _new_quietly(interp, meta, name, bases, held)
+        cls = _new_quietly(meta, name, bases, held)
     else:
         cls = interp.unread(type.__new__, meta, name, bases, held, **kwargs)
     interp.note_local_class(cls)
@@ -230,9 +230,7 @@ class _QuietSlots:
         """Nothing: the real one is interpreted afterwards."""
 
 
-def _new_quietly(
-    interp: Interpreter, meta: Any, name: str, bases: tuple[type, ...], namespace: dict[str, object]
-) -> type:
+def _new_quietly(meta: Any, name: str, bases: tuple[type, ...], namespace: dict[str, object]) -> type:
     """`type.__new__` without `__init_subclass__`: with another first base, that is removed once the class exists."""
     for quiet in (_Quiet, _QuietSlots):
         try:

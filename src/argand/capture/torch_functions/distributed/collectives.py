@@ -295,7 +295,7 @@ def _of_work(name: str) -> Handler:
     return answer
 
 
-def _reduction(state: CaptureState, fn: Function, op: object, group: str) -> str:
+def _reduction(fn: Function, op: object, group: str) -> str:
     """The name of an operation; a sum where none is said."""
     if op is None:
         return "sum"
@@ -316,7 +316,7 @@ def _all_reduce(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -
     _put(
         state,
         bound["tensor"],
-        _call(state, "all_reduce", bound["tensor"], _reduction(state, fn, bound["op"], name), name),
+        _call(state, "all_reduce", bound["tensor"], _reduction(fn, bound["op"], name), name),
     )
     return _begun(state, bound)
 
@@ -352,7 +352,7 @@ def _reduce_scatter_tensor(state: CaptureState, fn: Function, args: Args, kwargs
     name, size = _member(state, fn, bound)
     _plain(state, fn, bound["output"], bound["input"])
     _fit(state, fn, bound["input"], bound["output"], size)
-    how = _reduction(state, fn, bound["op"], name)
+    how = _reduction(fn, bound["op"], name)
     _put(
         state, bound["output"], _call(state, "reduce_scatter_tensor", _flat(state, bound["input"]), how, size, name)
     )  # fmt: skip

@@ -287,7 +287,7 @@ def on_meta(body: fx.GraphModule, anywhere: bool = False) -> fx.GraphModule:
     return copied
 
 
-def meta_result(state: CaptureState, name: str, function: Callable[[], object]) -> object:
+def meta_result(name: str, function: Callable[[], object]) -> object:
     """What a function of stand-ins gives, nothing recorded.
 
     Raises:

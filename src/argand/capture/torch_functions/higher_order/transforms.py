@@ -399,8 +399,6 @@ def _transform(
     state: CaptureState,
     name: str,
     func: Function,
-    args: Args,
-    kwargs: Kwargs,
     options: dict[str, Any],
     inputs: list[torch.Tensor],
     flat: subgraphs.Flat,
@@ -433,7 +431,7 @@ def _transform(
     metas = [info.tensor for info in tensors]
     device = next((info.device for info in tensors), torch.device("cpu"))
     on_meta = subgraphs.on_meta(body, anywhere=device.type == "cpu")
-    answer = subgraphs.meta_result(state, what, lambda: hops.transformed(name, on_meta, metas))
+    answer = subgraphs.meta_result(what, lambda: hops.transformed(name, on_meta, metas))
     leaves, spec = pytree.tree_flatten(answer)
     shown = [(_fresh(state, leaf), device) for leaf in leaves if isinstance(leaf, torch.Tensor)]
     new = iter(subgraphs.record(builder, hops.TRANSFORMS[name], [(f"{name}_body", body)], tensors, shown))
@@ -448,7 +446,7 @@ def _fresh(state: CaptureState, tensor: torch.Tensor) -> torch.Tensor:
         return subgraphs.copy_of(tensor, tensor.requires_grad) if id(tensor) in state.tensors else tensor
 
 
-def _batched(state: CaptureState, flat: subgraphs.Flat, in_dims: Any, args: Args, kwargs: Kwargs) -> list[torch.Tensor]:
+def _batched(state: CaptureState, flat: subgraphs.Flat, in_dims: Any, args: Args) -> list[torch.Tensor]:
     """What a function under vmap sees of its arguments: one element of the batch."""
     spec = pytree.tree_flatten(state.deep_resolve(args))[1]
     dims = pytree._broadcast_to_and_flatten(in_dims, spec)
@@ -475,9 +473,9 @@ def _vmap_impl(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) ->
     in_dims, out_dims = state.deep_resolve(in_dims), state.deep_resolve(out_dims)
     wrapped = "lost" if type(in_dims) is int else ""
     flat = subgraphs.flatten(state, (tuple(rest), kwargs), "torch.func.vmap", subclasses=wrapped)
-    inputs = _batched(state, flat, in_dims, tuple(rest), kwargs)
+    inputs = _batched(state, flat, in_dims, tuple(rest))
     options = {"in_dims": in_dims, "out_dims": out_dims, "randomness": randomness, "chunk_size": chunk_size}
-    return _transform(state, "vmap", func, tuple(rest), kwargs, options, inputs, flat)
+    return _transform(state, "vmap", func, options, inputs, flat)
 
 
 def _differentiated(state: CaptureState, name: str, func: Any, argnums: object, args: Args, kwargs: Kwargs,
@@ -489,7 +487,7 @@ def _differentiated(state: CaptureState, name: str, func: Any, argnums: object, 
             leaves = pytree.tree_leaves(state.deep_resolve(arg))
             chosen |= {id(state.tensor_info(t).tensor) for t in leaves if isinstance(t, torch.Tensor)}
     inputs = [subgraphs.leaf_like(t, id(t) in chosen) for t in flat.tensors]
-    return _transform(state, name, func, args, kwargs, options, inputs, flat, grad=True)
+    return _transform(state, name, func, options, inputs, flat, grad=True)
 
 
 def _grad_impl(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> object:
@@ -524,7 +522,7 @@ def _jacobian(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> objec
 def _forward_mode(state: CaptureState, func: Function, args: Args, options: dict[str, Any]) -> object:
     flat = subgraphs.flatten(state, (args, {}), "torch.func.jacfwd")
     inputs = [subgraphs.leaf_like(t, t.requires_grad) for t in flat.tensors]
-    return _transform(state, "jacfwd", func, args, {}, options, inputs, flat)
+    return _transform(state, "jacfwd", func, options, inputs, flat)
 
 
 def _jvp(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> object:
@@ -537,7 +535,7 @@ def _jvp(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> objec
     extra = subgraphs.flatten(state, tangents, "torch.func.jvp", offset=len(flat.tensors))
     inputs = [subgraphs.leaf_like(t, t.requires_grad) for t in flat.tensors]
     options = {"has_aux": bool(bound.get("has_aux", False))}
-    return _transform(state, "jvp", bound["func"], primals, {}, options, inputs, flat, extra)
+    return _transform(state, "jvp", bound["func"], options, inputs, flat, extra)
 
 
 @handler(hops.pullback)
@@ -546,7 +544,7 @@ def _pullback(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> 
     flat = subgraphs.flatten(state, (tuple(primals), {}), "torch.func.vjp")
     extra = subgraphs.flatten(state, cotangents, "torch.func.vjp", offset=len(flat.tensors))
     inputs = [subgraphs.leaf_like(t, True) for t in flat.tensors]
-    return _transform(state, "vjp", func, tuple(primals), {}, {"has_aux": has_aux}, inputs, flat, extra, grad=True)
+    return _transform(state, "vjp", func, {"has_aux": has_aux}, inputs, flat, extra, grad=True)
 
 
 @handler(*all_of("func.vjp"))
