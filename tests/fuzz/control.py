@@ -1,19 +1,19 @@
 """Random programs of Python's control flow around tensors: nested tries, managers, generators, coroutines, matches, closures.
 
-    python tests/fuzz/control.py [--count 1000] [--seed 0] [--backend eager] [--dynamic] [--no-reduce]
+    python tests/fuzz/control.py [--count 1000] [--seed 0] [--backends eager] [--dynamic] [--no-reduce]
 
 Everything that happens is written to a log: what is entered, left, caught, yielded, in which order, and with which exceptions behind which.
 """
 
 from __future__ import annotations
 
-import argparse
 import random
 import sys
 import traceback
 import warnings
 from typing import Any
 
+import seeds
 import torch
 
 import argand
@@ -348,25 +348,15 @@ def reduced(text: str, backend: str, dynamic: bool | None) -> str:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--count", type=int, default=1000)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--backend", default="eager")
-    parser.add_argument("--dynamic", action="store_true")
-    parser.add_argument("--no-reduce", action="store_true")
-    options = parser.parse_args()
-    torch.set_num_threads(1)
-    argand.config.log_level = 40
-    bad, dynamic = 0, True if options.dynamic else None
-    for seed in range(options.seed, options.seed + options.count):
+    options = seeds.parser(__doc__, 1000, "eager").parse_args()
+    dynamic = True if options.dynamic else None
+
+    def trial(seed: int, backend: str) -> str | None:
         text = program(seed)
-        found = difference(text, options.backend, dynamic)
-        if found is not None:
-            bad += 1
-            shown = text if options.no_reduce else reduced(text, options.backend, dynamic)
-            print(f"=== seed {seed}\n{found[:1500]}\n{shown}", flush=True)
-    print(f"{options.count} programs, {bad} differences")
-    return 1 if bad else 0
+        how = difference(text, backend, dynamic)
+        return how and f"{how[:1500]}\n{text if options.no_reduce else reduced(text, backend, dynamic)}"
+
+    return seeds.run(options, trial)
 
 
 if __name__ == "__main__":

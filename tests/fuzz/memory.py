@@ -1,6 +1,6 @@
 """Random programs over tensors that share memory, of many dtypes, with writes, views, grad modes and errors, against eager.
 
-    python tests/fuzz/memory.py [--count 200] [--seed 0] [--backends aot_eager,native] [--show SEED] [--reduce]
+    python tests/fuzz/memory.py [--count 200] [--seed 0] [--backends aot_eager,native] [--lines 8] [--dynamic] [--no-reduce]
 
 A program is made line by line while it runs eagerly, so that most lines are valid; some that raise stay, in a `try` that notes the error. Arguments
 are one tensor twice, views of one memory, leaves that require gradients. Compared are results and arguments (values, dtypes, sizes, strides, what
@@ -9,7 +9,6 @@ autograd says of them), versions of arguments, which tensors share memory or are
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import io
 import random
@@ -18,6 +17,7 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
+import seeds
 import torch
 
 import argand
@@ -407,30 +407,19 @@ def reduced(specs: list[str], source: str, backend: str) -> str:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--count", type=int, default=200)
-    parser.add_argument("--seed", type=int, default=0)
+    parser = seeds.parser(__doc__, 200, "aot_eager,native")
     parser.add_argument("--lines", type=int, default=8)
-    parser.add_argument("--backends", default="aot_eager,native")
-    parser.add_argument("--dynamic", action="store_true")
-    parser.add_argument("--no-reduce", action="store_true")
     options = parser.parse_args()
-    torch.set_num_threads(1)
-    argand.config.log_level = 40
-    bad = 0
-    for seed in range(options.seed, options.seed + options.count):
+    dynamic = True if options.dynamic else None
+
+    def trial(seed: int, backend: str) -> str | None:
         maker = Maker(seed, options.lines)
         source = maker.make()
-        for backend in options.backends.split(","):
-            found = difference(maker.specs, source, backend, True if options.dynamic else None)
-            if found is None:
-                continue
-            bad += 1
-            print(f"=== seed {seed} on {backend}: {maker.specs}\n{found[:1500]}")
-            print(source if options.no_reduce else reduced(maker.specs, source, backend), flush=True)
-            break
-    print(f"{options.count} programs, {bad} differences")
-    return 1 if bad else 0
+        how = difference(maker.specs, source, backend, dynamic)
+        shown = source if how is None or options.no_reduce else reduced(maker.specs, source, backend)
+        return how and f"{maker.specs}\n{how[:1500]}\n{shown}"
+
+    return seeds.run(options, trial)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,44 @@
+"""The command line of fuzzers whose programs follow from a seed: `--count`, `--seed`, `--backends`, `--dynamic`, `--no-reduce`."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+
+import torch
+
+import argand
+
+Trial = Callable[[int, str], str | None]
+"""Of a seed and a backend: how the compiled program differs, with the program; None where it does not."""
+
+
+def parser(doc: str | None, count: int, backends: str) -> argparse.ArgumentParser:
+    """The options, with these defaults."""
+    options = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("--count", type=int, default=count)
+    options.add_argument("--seed", type=int, default=0, help="the first one")
+    options.add_argument(
+        "--backends", default=backends, help="divided by commas; of each program the first that differs is shown"
+    )
+    options.add_argument("--dynamic", action="store_true", help="compile with dynamic=True")
+    options.add_argument(
+        "--no-reduce", action="store_true", help="show programs as they are, not the least part that differs"
+    )
+    return options
+
+
+def run(options: argparse.Namespace, trial: Trial) -> int:
+    """Try every seed; 1 when programs differ, else 0."""
+    torch.set_num_threads(1)
+    argand.config.log_level = 40
+    bad = 0
+    for seed in range(options.seed, options.seed + options.count):
+        for backend in options.backends.split(","):
+            text = trial(seed, backend)
+            if text is not None:
+                bad += 1
+                print(f"=== seed {seed} on {backend}: {text}", flush=True)
+                break
+    print(f"{options.count} programs, {bad} differences")
+    return 1 if bad else 0
