@@ -19,10 +19,10 @@ from argand.runtime import build_turns, cache, kernel_directories
 HOLDER = """
 import sys, time
 from argand.config import config
-from argand.runtime import turns
+from argand.runtime import build_turns
 config.cache_dir = sys.argv[1]
-turns.others = lambda: True
-with turns.turn("abc") as turn:
+build_turns.others = lambda: True
+with build_turns.turn("abc") as turn:
     print(turn.waited, flush=True)
     time.sleep(600)
 """

@@ -258,7 +258,7 @@ def test_no_home(tmp_path: Path) -> None:
         "import os, pwd\n"
         "def nobody(uid): raise KeyError(uid)\n"
         "pwd.getpwuid = nobody; os.environ.pop('HOME', None); os.environ.pop('XDG_CACHE_HOME', None)\n"
-        "import argand\nfrom argand.runtime import cache, places\nfrom argand.errors import CacheError\n"
+        "import argand\nfrom argand.runtime import cache\nfrom argand.errors import CacheError\n"
         "try: cache.directory()\nexcept CacheError as e: print('no directory for caches' in str(e))\n"
         "import pathlib\n"
         "def build(work):\n made = work / 'k.so'; made.write_bytes(b'x'); return made\n"
