@@ -193,6 +193,14 @@ def test_modules_import_one_way() -> None:
     )
 
 
+def test_headers_include_one_way() -> None:
+    texts = {path.name: path.read_text() for path in SRC.rglob("*.h")}
+    included = {
+        name: set(re.findall(r'^#include "(?:.*/)?([^/"]+)"', text, re.M)) & set(texts) for name, text in texts.items()
+    }
+    assert any(included.values()) and not circles(included)
+
+
 def rooms_of(package: str) -> dict[str, set[str]]:
     """Which modules and rooms of a package import which."""
     depth = package.count(".") + 2

@@ -9,9 +9,9 @@ import os
 import platform
 import runpy
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, TextIO, TypeVar
 
 import typer
 
@@ -96,13 +96,26 @@ def _exit_code(outcome: str) -> int:
     return int(outcome.removeprefix("exit code ")) if outcome.startswith("exit code ") else 1
 
 
+Script = Annotated[str, typer.Argument(help="a Python script that uses torch.compile or argand.compile")]
 IsModule = Annotated[bool, typer.Option("-m", help="SCRIPT is the name of a module, as for python -m")]
+AsJson = Annotated[bool, typer.Option("--json", help="print JSON instead of text")]
+Output = Annotated[Path | None, typer.Option(help="write the report to this file")]
+
+
+@contextlib.contextmanager
+def _opened(output: Path | None) -> Iterator[TextIO]:
+    """Where a report goes: a file, or what this process prints."""
+    if output is None:
+        yield sys.stdout
+        return
+    with output.open("w") as file:
+        yield file
 
 
 @app.command(context_settings=SCRIPT)
 def run(
     context: typer.Context,
-    script: Annotated[str, typer.Argument(help="a Python script that uses torch.compile or argand.compile")],
+    script: Script,
     backend: Annotated[str, typer.Option(help="the backend where the script names none")] = "native",
     is_module: IsModule = False,
 ) -> None:
@@ -123,9 +136,9 @@ def run(
 @app.command(context_settings=SCRIPT)
 def explain(
     context: typer.Context,
-    script: Annotated[str, typer.Argument(help="a Python script that uses torch.compile or argand.compile")],
-    as_json: Annotated[bool, typer.Option("--json", help="print JSON instead of text")] = False,
-    output: Annotated[Path | None, typer.Option(help="write the report to this file")] = None,
+    script: Script,
+    as_json: AsJson = False,
+    output: Output = None,
     is_module: IsModule = False,
 ) -> None:
     """Run SCRIPT and list its graphs and graph breaks, with the line and the remedy of each."""
@@ -136,8 +149,7 @@ def explain(
     report = ScriptReport()
     with answer_torch_compile(backend="eager", override=True), report.listening():
         report.outcome = _run_as_main(script, context.args, is_module)
-    with contextlib.ExitStack() as files:
-        file = files.enter_context(output.open("w")) if output is not None else sys.stdout
+    with _opened(output) as file:
         if as_json:
             file.write(json.dumps(report.as_dict(), indent=1) + "\n")
         else:
@@ -148,9 +160,9 @@ def explain(
 @app.command(context_settings=SCRIPT)
 def bench(
     context: typer.Context,
-    script: Annotated[str, typer.Argument(help="a Python script that uses torch.compile or argand.compile")],
-    as_json: Annotated[bool, typer.Option("--json", help="print JSON instead of text")] = False,
-    output: Annotated[Path | None, typer.Option(help="write the report to this file")] = None,
+    script: Script,
+    as_json: AsJson = False,
+    output: Output = None,
     seconds: Annotated[float, typer.Option(help="how long to measure each function")] = 3.0,
     rows: Annotated[int, typer.Option(help="lines of each table")] = 20,
     functions: Annotated[int, typer.Option(help="measure this many functions, the most called ones")] = 8,
@@ -166,8 +178,7 @@ def bench(
     with answer_torch_compile(), recorder.observing():
         outcome = _run_as_main(script, context.args, is_module)
         measured = recorder.measured(functions, seconds) if outcome == "finished" else []
-    with contextlib.ExitStack() as files:
-        file = files.enter_context(output.open("w")) if output is not None else sys.stdout
+    with _opened(output) as file:
         write_report(measured, recorder, outcome, file, as_json=as_json, rows=rows)
     raise typer.Exit(_exit_code(outcome))
 
@@ -179,8 +190,8 @@ def fallbacks(
         str | None, typer.Argument(help="a Python script that uses torch.compile or argand.compile")
     ] = None,
     zoo: Annotated[bool, typer.Option("--zoo", help="the models of bench/models.py instead; names may follow")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="print JSON instead of text")] = False,
-    output: Annotated[Path | None, typer.Option(help="write the list to this file")] = None,
+    as_json: AsJson = False,
+    output: Output = None,
     above: Annotated[float, typer.Option(help="only operations with this share of a step, in percent")] = 0.0,
     seconds: Annotated[float, typer.Option(help="how long to measure each function")] = 1.0,
     functions: Annotated[int, typer.Option(help="measure this many functions, the most called ones")] = 64,
@@ -204,8 +215,7 @@ def fallbacks(
             outcome = _run_as_main(script, context.args, is_module)
         if outcome == "finished":
             steps = watch.steps(functions, seconds)
-    with contextlib.ExitStack() as files:
-        file = files.enter_context(output.open("w")) if output is not None else sys.stdout
+    with _opened(output) as file:
         write_fallbacks(steps, watch, outcome, file, as_json=as_json, above=above)
     raise typer.Exit(_exit_code(outcome))
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import sys
+import types
+import unittest
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -74,19 +77,25 @@ class Run:
         return [node for node in self.program.nodes if isinstance(node, ExternNode)]
 
 
+def given_inputs(traced: AtenProgram, names: Sequence[str], tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+    """What a program made of `traced` takes under these names: `tensors` or constants, copies of what is written to."""
+    sources = {spec.name: spec for spec in traced.inputs}
+    written = {traced.inputs[mutation.input].name for mutation in traced.mutations}
+    inputs = []
+    for name in names:
+        spec = sources[name]
+        tensor = tensors[spec.index] if spec.kind == "arg" else traced.constants[name]
+        inputs.append(tensor.clone() if name in written else tensor)
+    return inputs
+
+
 def run_lowered(gm: fx.GraphModule, tensors: list[torch.Tensor], *, passes: bool = False) -> Run:
     """Trace, lower, verify and interpret."""
     traced = trace_inference(gm, tensors)
     if passes:
         run_passes(traced)
     program = lower(traced, check=True)
-    sources = {spec.name: spec for spec in traced.inputs}
-    inputs = []
-    for name in program.inputs:
-        spec = sources[name]
-        tensor = tensors[spec.index] if spec.kind == "arg" else traced.constants[name]
-        mutated = any(traced.inputs[mutation.input].name == name for mutation in traced.mutations)
-        inputs.append(tensor.clone() if mutated else tensor)
+    inputs = given_inputs(traced, program.inputs, tensors)
     return Run(traced, program, interpret(program, inputs), inputs)
 
 
@@ -130,3 +139,34 @@ def _mutates(gm: fx.GraphModule, tensors: list[torch.Tensor]) -> list[bool]:
     clones = [tensor.clone() for tensor in tensors]
     gm(*clones)
     return [clone._version != version for clone, version in zip(clones, [0] * len(before))]
+
+
+def is_odd(tensor: torch.Tensor) -> bool:
+    """Whether it cannot be cloned as others are: sparse, say."""
+    return tensor.layout is not torch.strided
+
+
+def is_closer(gm: Any, tensors: list[torch.Tensor], eager: torch.Tensor, ours: torch.Tensor) -> bool:
+    """Whether a result in reduced precision is nearer to float32's than eager's is."""
+    if eager.dtype not in TOLERANCES or eager.shape != ours.shape or eager.dtype is not ours.dtype:
+        return False
+    wide = [tensor.float() if tensor.dtype in TOLERANCES else tensor for tensor in tensors]
+    for exact in pytree.tree_leaves(gm(*wide)):
+        if isinstance(exact, torch.Tensor) and exact.shape == eager.shape:
+            error, allowed = (ours.float() - exact).abs().max(), (eager.float() - exact).abs().max()
+            if bool(error <= allowed * 1.1):
+                return True
+    return False
+
+
+def op_database() -> list[Any]:
+    """torch's descriptions of its operators with sample inputs."""
+    try:
+        import expecttest  # noqa: F401
+    except ImportError:  # torch's own test base class wants it, the descriptions do not
+        stand_in = types.ModuleType("expecttest")
+        stand_in.TestCase = unittest.TestCase  # type: ignore[attr-defined]
+        sys.modules["expecttest"] = stand_in
+    from torch.testing._internal.common_methods_invocations import op_db
+
+    return list(op_db)

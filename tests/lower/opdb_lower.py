@@ -14,14 +14,12 @@ import collections
 import re
 import sys
 import traceback
-import types
-import unittest
 import warnings
 from typing import Any
 
 import torch
 import torch.utils._pytree as pytree
-from lowering_helpers import TOLERANCES, compare, graph_of, run_lowered
+from lowering_helpers import compare, graph_of, is_closer, is_odd, op_database, run_lowered
 
 from argand.errors import AutogradError, LoweringError
 from argand.ir.loops import ExternNode, LoopNode, Program
@@ -55,7 +53,7 @@ def check_sample(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], p
     gm, tensors = graph_of(function, args, kwargs)
     torch.manual_seed(0)  # both runs draw the same numbers, in the same order
     try:
-        expected = gm(*[tensor.clone() if not _odd(tensor) else tensor for tensor in tensors])
+        expected = gm(*[tensor.clone() if not is_odd(tensor) else tensor for tensor in tensors])
     except Exception as error:
         return "eager raises", str(error)
     try:
@@ -70,41 +68,11 @@ def check_sample(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], p
         if spec.kind != "value" or not isinstance(leaf, torch.Tensor):
             continue
         difference = compare(leaf, run.outputs[spec.index])
-        if difference and not _is_closer(gm, tensors, leaf, run.outputs[spec.index]):
+        if difference and not is_closer(gm, tensors, leaf, run.outputs[spec.index]):
             return "wrong", difference
     return kind_of(program), [
         f"{n.target}: {n.reason}" for n in program.nodes if isinstance(n, ExternNode) and n.reason
     ]
-
-
-def _odd(tensor: torch.Tensor) -> bool:
-    return tensor.layout is not torch.strided
-
-
-def _is_closer(gm: Any, tensors: list[torch.Tensor], eager: torch.Tensor, ours: torch.Tensor) -> bool:
-    """Whether a result in reduced precision is nearer to float32's than eager's is."""
-    if eager.dtype not in TOLERANCES or eager.shape != ours.shape or eager.dtype is not ours.dtype:
-        return False
-    wide = [tensor.float() if tensor.dtype in TOLERANCES else tensor for tensor in tensors]
-    for exact in pytree.tree_leaves(gm(*wide)):
-        if isinstance(exact, torch.Tensor) and exact.shape == eager.shape:
-            error, allowed = (ours.float() - exact).abs().max(), (eager.float() - exact).abs().max()
-            if bool(error <= allowed * 1.1):
-                return True
-    return False
-
-
-def op_database() -> list[Any]:
-    """torch's descriptions of its operators with sample inputs."""
-    try:
-        import expecttest  # noqa: F401
-    except ImportError:  # torch's own test base class wants it, the descriptions do not
-        stand_in = types.ModuleType("expecttest")
-        stand_in.TestCase = unittest.TestCase  # type: ignore[attr-defined]
-        sys.modules["expecttest"] = stand_in
-    from torch.testing._internal.common_methods_invocations import op_db
-
-    return list(op_db)
 
 
 def run(pattern: str, dtypes: list[str], limit: int, verbose: bool, passes: bool = False) -> int:

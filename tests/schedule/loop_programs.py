@@ -5,8 +5,12 @@ from __future__ import annotations
 import torch
 
 from argand.graph.sizes.expr import ONE, ZERO, Const, Expr, Var, as_expr, sum_of
+from argand.ir.interpret import interpret
 from argand.ir.loops import Buffer, ExternNode, LoopBody, LoopNode, Origin, Program, TensorRef
 from argand.lower.recorder import Recorder
+from argand.schedule.pipeline import schedule
+from argand.schedule.reference import run_schedule
+from argand.schedule.verify import verify
 
 CPU = torch.device("cpu")
 
@@ -183,3 +187,14 @@ def layer_norm(b, x, weight, bias):
 
 
 __all__ = ["CPU", "Builder", "Const", "Expr", "T", "layer_norm", "softmax"]
+
+
+def scheduled(builder, *outputs, targets):
+    """The schedule of a program, verified, which computes what its unfused loops do."""
+    program = builder.program(*outputs)
+    plan = schedule(program, targets=targets)
+    verify(plan)
+    inputs = builder.example()
+    for one, two in zip(interpret(program, inputs), run_schedule(plan, inputs), strict=True):
+        torch.testing.assert_close(two, one, equal_nan=True)
+    return plan

@@ -6,18 +6,15 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from loop_programs import Builder
+from loop_programs import Builder, scheduled
 from test_fusion import add, kernels, random_program, relu
 
 from argand.graph.sizes.expr import Sym
-from argand.ir.interpret import interpret
 from argand.ir.kernel import KernelPlan
 from argand.ir.loops import ExternNode
 from argand.ir.target import cpu, gpu
 from argand.schedule.joining.equal_kernels import MOST_ARGUMENTS, join_alike
 from argand.schedule.pipeline import schedule
-from argand.schedule.reference import run_schedule
-from argand.schedule.verify import verify
 
 GPU = replace(gpu(4), segments=0)  # kernels of one text are left to segments otherwise (test_segments.py)
 SMALL = replace(GPU, joined_bytes=1 << 10)  # 256 floats: what reads and writes more is large
@@ -25,13 +22,7 @@ SMALL = replace(GPU, joined_bytes=1 << 10)  # 256 floats: what reads and writes 
 
 def check(builder, *outputs, target=GPU):
     """The schedule for `target`, which computes what the program does without it."""
-    program = builder.program(*outputs)
-    made = schedule(program, targets=lambda _: target)
-    verify(made)
-    inputs = builder.example()
-    for one, two in zip(interpret(program, inputs), run_schedule(made, inputs), strict=True):
-        torch.testing.assert_close(two, one, equal_nan=True)
-    return made
+    return scheduled(builder, *outputs, targets=lambda _: target)
 
 
 def order(made):

@@ -13,8 +13,6 @@ import collections
 import re
 import sys
 import traceback
-import types
-import unittest
 import warnings
 from pathlib import Path
 from typing import Any
@@ -23,7 +21,7 @@ import torch
 import torch.utils._pytree as pytree
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "lower"))
-from lowering_helpers import compare, graph_of
+from lowering_helpers import compare, given_inputs, graph_of, is_closer, is_odd, op_database
 
 from argand.autograd import trace_inference
 from argand.backends.programs.generation import host_text, schedule_program
@@ -41,42 +39,12 @@ RANDOM = re.compile(
 )
 
 
-def op_database() -> list[Any]:
-    """torch's descriptions of its operators with sample inputs."""
-    try:
-        import expecttest  # noqa: F401
-    except ImportError:  # torch's own test base class wants it, the descriptions do not
-        stand_in = types.ModuleType("expecttest")
-        stand_in.TestCase = unittest.TestCase  # type: ignore[attr-defined]
-        sys.modules["expecttest"] = stand_in
-    from torch.testing._internal.common_methods_invocations import op_db
-
-    return list(op_db)
-
-
-def _odd(tensor: torch.Tensor) -> bool:
-    return tensor.layout is not torch.strided
-
-
-def _is_closer(gm: Any, tensors: list[torch.Tensor], eager: torch.Tensor, ours: torch.Tensor) -> bool:
-    """Whether a result in reduced precision is nearer to float32's than eager's is."""
-    halves = (torch.bfloat16, torch.float16)
-    if eager.dtype not in halves or eager.shape != ours.shape or eager.dtype is not ours.dtype:
-        return False
-    wide = [tensor.float() if tensor.dtype in halves else tensor for tensor in tensors]
-    for exact in pytree.tree_leaves(gm(*wide)):
-        if isinstance(exact, torch.Tensor) and exact.shape == eager.shape:
-            if bool((ours.float() - exact).abs().max() <= (eager.float() - exact).abs().max() * 1.1):
-                return True
-    return False
-
-
 def check_sample(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[str, str]:
     """(outcome, detail) of one call."""
     gm, tensors = graph_of(function, args, kwargs)
     torch.manual_seed(0)
     try:
-        expected = gm(*[tensor.clone() if not _odd(tensor) else tensor for tensor in tensors])
+        expected = gm(*[tensor.clone() if not is_odd(tensor) else tensor for tensor in tensors])
     except Exception as error:
         return "eager raises", str(error)
     try:
@@ -87,19 +55,12 @@ def check_sample(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -
     if not made.kernels():
         return "extern", ""
     call = load_module(host_text(made), made.constants).call
-    sources = {spec.name: spec for spec in traced.inputs}
-    inputs = []
-    for name in made.inputs:
-        spec = sources[name]
-        tensor = tensors[spec.index] if spec.kind == "arg" else traced.constants[name]
-        mutated = any(traced.inputs[mutation.input].name == name for mutation in traced.mutations)
-        inputs.append(tensor.clone() if mutated else tensor)
-    outputs = call(inputs)
+    outputs = call(given_inputs(traced, made.inputs, tensors))
     for spec, leaf in zip(traced.outputs, pytree.tree_leaves(expected)):
         if spec.kind != "value" or not isinstance(leaf, torch.Tensor):
             continue
         difference = compare(leaf, outputs[spec.index])
-        if difference and not _is_closer(gm, tensors, leaf, outputs[spec.index]):
+        if difference and not is_closer(gm, tensors, leaf, outputs[spec.index]):
             return "wrong", difference
     return "kernel", ""
 

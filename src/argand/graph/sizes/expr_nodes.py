@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from math import gcd
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 from weakref import WeakValueDictionary
 
 from argand._core import _C
@@ -187,52 +187,43 @@ class Sym(Expr):
         return (Sym, (self.name, self.minimum))
 
 
-class FloorDiv(Expr):
+class _Division(Expr):
+    """A division of two expressions, which is an atom."""
+
+    __slots__ = ("left", "right")
+    left: Expr
+    right: Expr
+    _sign: ClassVar[str]
+
+    def __new__(cls, left: Expr, right: Expr) -> Self:
+        interned: Self = _intern(cls, (left, right))
+        return interned
+
+    def _build(self, left: Expr, right: Expr) -> None:
+        self.left, self.right = left, right
+        self._text = f"({_factor(left)}{self._sign}{_factor(right)})"
+        _build_atom(self, left.free | right.free, True)
+
+    @property
+    def args(self) -> tuple[Expr, ...]:
+        return (self.left, self.right)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (type(self), (self.left, self.right))
+
+
+class FloorDiv(_Division):
     """`left // right`, rounded towards minus infinity. Build it with `//`."""
 
-    __slots__ = ("left", "right")
-    left: Expr
-    right: Expr
-
-    def __new__(cls, left: Expr, right: Expr) -> FloorDiv:
-        interned: FloorDiv = _intern(cls, (left, right))
-        return interned
-
-    def _build(self, left: Expr, right: Expr) -> None:
-        self.left, self.right = left, right
-        self._text = f"({_factor(left)}//{_factor(right)})"
-        _build_atom(self, left.free | right.free, True)
-
-    @property
-    def args(self) -> tuple[Expr, ...]:
-        return (self.left, self.right)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return (FloorDiv, (self.left, self.right))
+    __slots__ = ()
+    _sign = "//"
 
 
-class Mod(Expr):
+class Mod(_Division):
     """`left % right`, with the sign of `right`. Build it with `%`."""
 
-    __slots__ = ("left", "right")
-    left: Expr
-    right: Expr
-
-    def __new__(cls, left: Expr, right: Expr) -> Mod:
-        interned: Mod = _intern(cls, (left, right))
-        return interned
-
-    def _build(self, left: Expr, right: Expr) -> None:
-        self.left, self.right = left, right
-        self._text = f"({_factor(left)} % {_factor(right)})"
-        _build_atom(self, left.free | right.free, True)
-
-    @property
-    def args(self) -> tuple[Expr, ...]:
-        return (self.left, self.right)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return (Mod, (self.left, self.right))
+    __slots__ = ()
+    _sign = " % "
 
 
 class Mul(Expr):
