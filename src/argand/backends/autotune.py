@@ -188,9 +188,9 @@ class _Trial:
     """
 
     def __init__(self, schedule: Schedule, ways: Ways, name: str) -> None:
-        self.schedule, self.ways = schedule, ways
+        self.schedule = schedule
         largest = max((proposal for proposal, _ in ways.values()), key=lambda proposal: len(proposal.replaced))
-        self.proposal, self.device = largest, largest.plan.device
+        self.device = largest.plan.device
         first = schedule.steps[largest.product]
         assert isinstance(first, ExternNode)  # what is proposed to be replaced
         self.product, self.result = first, first.outputs[0] or ""

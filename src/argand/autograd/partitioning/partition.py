@@ -265,7 +265,7 @@ def _forward_program(
     program = joint.program
     forward = AtenProgram(
         graph, joint.forward_inputs, program.outputs, program.mutations, _constants(program, graph), program.out_tree,
-        program.num_args, program.specialised, program.specs, [], program.scalars, program.conditions,
+        program.num_args, program.specialised, program.specs, program.scalars, program.conditions,
         bases=program.bases, leaves=program.leaves,
     )  # fmt: skip
     return forward, slots

@@ -165,7 +165,6 @@ class AtenProgram:
     num_args: int = 0  # arguments of the call, tensors or not
     specialised: dict[int, Any] = field(default_factory=dict)  # argument index -> the Python value it was traced with
     specs: Any = None  # graph.specs.SpecTable with what inference has found so far; passes go on using it
-    notes: list[str] = field(default_factory=list)  # what a reader of the trace should know
     # of a program for many sizes: the numbers that it is computed with, and what they must satisfy
     scalars: list[Scalar] = field(default_factory=list)
     conditions: list[Relation] = field(default_factory=list)

@@ -59,7 +59,6 @@ class Fusion:
     units: dict[int, Unit] = field(default_factory=dict)
     parent: list[int] = field(default_factory=list)  # union-find over unit numbers (= node positions)
     recent_readers: dict[str, list[int]] = field(default_factory=dict)
-    merges: int = 0
 
     def find(self, number: int) -> int:
         """The unit that now holds node `number`."""
@@ -167,7 +166,6 @@ class Fusion:
         for unit in self.units.values():
             if unit.ancestors & both:
                 unit.ancestors = unit.ancestors & ~both | mask
-        self.merges += 1
         return kept
 
 

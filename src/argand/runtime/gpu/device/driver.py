@@ -19,7 +19,7 @@ from argand.runtime.gpu.device.kernel_image import Image
 from argand.runtime.gpu.device.target import LIBCUDA
 
 _SHARED_OPTIN = 97  # CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN
-_MAX_THREADS, _STATIC_SHARED, _LOCAL, _REGISTERS, _DYNAMIC_SHARED = 0, 1, 3, 4, 8  # CU_FUNC_ATTRIBUTE_...
+_MAX_THREADS, _STATIC_SHARED, _REGISTERS, _DYNAMIC_SHARED = 0, 1, 4, 8  # CU_FUNC_ATTRIBUTE_...
 _FREE_SHARED = 48 << 10  # bytes of shared memory that a block gets without asking
 _RELAXED = 2  # CU_STREAM_CAPTURE_MODE_RELAXED
 OUT_OF_MEMORY = 2
@@ -60,13 +60,10 @@ class Loaded:
 
     Arguments:
         function, context: the driver's handles.
-        registers, spills: of one thread: registers, and bytes that did not fit into them.
     """
 
     function: int
     context: int
-    registers: int
-    spills: int
 
 
 class Driver:
@@ -153,8 +150,8 @@ class Driver:
         with self.inside(what, context):
             self.call(what, "cuModuleLoadData", ctypes.byref(module), image.code)
             self.call(what, "cuModuleGetFunction", ctypes.byref(function), module, image.symbol.encode())
-            registers, spills, most, static = (
-                self._attribute(what, kind, function) for kind in (_REGISTERS, _LOCAL, _MAX_THREADS, _STATIC_SHARED)
+            registers, most, static = (
+                self._attribute(what, kind, function) for kind in (_REGISTERS, _MAX_THREADS, _STATIC_SHARED)
             )
             if image.threads > most:
                 raise GpuError(
@@ -164,7 +161,7 @@ class Driver:
                 )
             if image.shared + static > _FREE_SHARED:
                 self._ask_for_shared(what, index, function, image.shared, static)
-        return Loaded(function.value or 0, context, registers, spills)
+        return Loaded(function.value or 0, context)
 
     def _attribute(self, what: str, kind: int, function: ctypes.c_void_p) -> int:
         value = ctypes.c_int()
