@@ -7,7 +7,7 @@ import importlib
 from collections.abc import Callable
 from typing import Any, overload
 
-from argand.backends import borrowed
+from argand.backends import torch_compile_backends
 from argand.errors import ConfigError
 
 Backend = Callable[..., Callable[..., Any]]
@@ -62,7 +62,7 @@ def list_backends(*, torch_backends: bool = False) -> list[str]:
     """Names that `lookup_backend` knows: argand's, then registered ones; with `torch_backends` also torch.compile's."""
     names = [*_BUILTIN, *sorted(_registry.user)]
     if torch_backends:
-        names += [other for other in borrowed.torch_backend_names() if other not in names]
+        names += [other for other in torch_compile_backends.torch_backend_names() if other not in names]
     return names
 
 
@@ -97,7 +97,7 @@ def lookup_backend(backend: str | Backend) -> Backend:
     user = _registry.user.get(backend)
     if user is not None:
         return user
-    of_torch = borrowed.torch_backend(backend)
+    of_torch = torch_compile_backends.torch_backend(backend)
     if of_torch is not None:
         return of_torch
     names = list_backends(torch_backends=True)

@@ -12,7 +12,7 @@ from argand.autograd.ops import collectives, foreach, mutation, special, views
 from argand.autograd.recording.recorder import Handler, Recorder
 from argand.autograd.recording.values import TraceTensor
 from argand.graph import compat, time_limit
-from argand.graph.sharded import dispatches_itself, fakes, forget_masks
+from argand.graph.dtensors import dispatches_itself, fakes, forget_masks
 
 aten = torch.ops.aten
 

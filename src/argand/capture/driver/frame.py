@@ -49,7 +49,7 @@ from argand.capture.output import before_error, finalizers, rerun
 from argand.capture.output.resumes import Resumes
 from argand.capture.output.transform import Transformed, Transformer
 from argand.capture.record.tensors import GraphBuilder
-from argand.capture.sizes import sharded, subclasses
+from argand.capture.sizes import dtensors, subclasses
 from argand.capture.sizes.symbolic_policy import Policy
 from argand.capture.sizes.symbolic_state import Restart
 from argand.capture.torch_functions import modes, torch_contexts
@@ -411,7 +411,7 @@ class _Capture:
         self._has_graph()
         finalizers.check(state)
         aliasing.guard(state)
-        sharded.guard_layouts(state)
+        dtensors.guard_layouts(state)
         if rerun.draws(state):
             modes.guard_transforms(state)
         modes.guard_current_gpu(state)

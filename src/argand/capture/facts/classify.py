@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from argand.capture.facts.kinds import is_a, module_of, namespace, per_class
-from argand.graph.sharded import is_sharded
+from argand.graph.dtensors import is_sharded
 
 _EQUALS: frozenset[type] = frozenset(
     {int, float, complex, str, bytes, range, slice, torch.Size, torch.device, types.GenericAlias, types.UnionType}

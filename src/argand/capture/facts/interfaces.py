@@ -34,7 +34,7 @@ from argand.capture.facts.values.symbols import Memory, Nodes, Origin, Place
 from argand.capture.facts.values.tainted_values import TaintedText
 from argand.capture.facts.values.tensor_info import Dressed, Scope, TensorInfo
 from argand.errors import GraphBreak, UserLine
-from argand.graph.sharded import Layout
+from argand.graph.dtensors import Layout
 from argand.graph.sizes.expr import Expr, Sym
 from argand.graph.sizes.relations import Bounds, Relation
 from argand.graph.sizes.symbols import SymbolTable

@@ -21,6 +21,6 @@ from argand.capture.torch_functions import (  # noqa: F401
     torch_contexts,
     torch_tables,
 )
-from argand.capture.torch_functions.distributed import collectives, sharded_calls  # noqa: F401
+from argand.capture.torch_functions.distributed import collectives, dtensor_calls  # noqa: F401
 from argand.capture.torch_functions.gradients import torch_autograd, torch_backward  # noqa: F401
 from argand.capture.torch_functions.higher_order import control_flow, flex_attention, tensor_hooks, transforms  # noqa: F401

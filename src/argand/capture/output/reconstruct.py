@@ -21,9 +21,9 @@ from argand.capture.interp.state import CaptureState
 from argand.capture.output import local_objects, rebuild
 from argand.capture.output.emit import Emitter
 from argand.capture.output.values import Again, Plan, Values, unreconstructable
-from argand.capture.sizes import sharded, symbolic_emit
+from argand.capture.sizes import dtensors, symbolic_emit
 from argand.capture.world import shadows
-from argand.graph.sharded import is_sharded, made_of
+from argand.graph.dtensors import is_sharded, made_of
 
 _FLEETING = LocalSource | ClosureSource | ImportedSource
 _WITH_PARTS = type | types.ModuleType | types.BuiltinFunctionType
@@ -101,7 +101,7 @@ class Reconstructor(Values):
         if name is not None:
             self.asm.load_fast(name)
             return
-        self.graph_output(sharded.local_output(self.state.graph, tensor))
+        self.graph_output(dtensors.local_output(self.state.graph, tensor))
         self.emitter.call_helper(made_of, (tensor._spec,))
         self.remember(tensor)
 

@@ -37,8 +37,8 @@ from argand.capture.metadata.call_targets import (
 from argand.capture.metadata.special_calls import CONSTANTS, SPECIAL
 from argand.capture.record import constants, scopes, size_tensors
 from argand.capture.sizes import (
+    dtensors,
     piecewise,
-    sharded,
     symbolic_index,
     symbolic_tensors,
     unbacked_calls,
@@ -49,7 +49,7 @@ from argand.capture.sizes.symbolic_calls import ProbedCall
 from argand.capture.world import narration
 from argand.capture.world.native_reads import base_value, refuse_python_sequence
 from argand.graph import time_limit
-from argand.graph.sharded import Layout
+from argand.graph.dtensors import Layout
 
 _Tensor = torch.Tensor
 _Parameter = torch.nn.Parameter
@@ -179,8 +179,8 @@ class GraphBuilder:
         Raises:
             GraphBreak: the call cannot be part of a graph.
         """
-        if self.sharded and sharded.among(args, kwargs):
-            return sharded.call(self, func, args, kwargs)
+        if self.sharded and dtensors.among(args, kwargs):
+            return dtensors.call(self, func, args, kwargs)
         if func in CONSTANTS:
             if self.unsure and id(args[0] if args else None) in self.unsure and func in metadata.LAYOUT_READS:
                 raise metadata.unknown_layout(func)
@@ -216,8 +216,8 @@ class GraphBuilder:
             device: logical device of the results; default: that of the tensor arguments, or the call's `device`.
             meta_args, meta_kwargs: arguments for computing metadata, where they differ.
         """
-        if self.sharded and sharded.among(args, kwargs):
-            return sharded.record(self, func, func, args, kwargs)
+        if self.sharded and dtensors.among(args, kwargs):
+            return dtensors.record(self, func, func, args, kwargs)
         try:
             time_limit.check()
             kwargs = placed(func, kwargs, device) if self.entered else kwargs
@@ -406,7 +406,7 @@ class GraphBuilder:
             info = self.tensors.get(id(item))
             if info is not None:
                 if self.sharded:
-                    sharded.refuse_write_to_part(self, info)
+                    dtensors.refuse_write_to_part(self, info)
                 self.mutated[id(item)] = info
                 data_errors.written(self, info, func, args)
                 constants.forget(self, info)

@@ -23,7 +23,7 @@ from argand.capture.facts.interfaces import CaptureState, GraphBuilder
 from argand.capture.facts.kinds import is_a
 from argand.capture.facts.values.tensor_info import Dressed
 from argand.capture.sizes import async_collective_tensors
-from argand.graph.sharded import Edge, local_of
+from argand.graph.dtensors import Edge, local_of
 
 _Tensor = torch.Tensor
 PLAIN = (torch.Tensor, torch.nn.Parameter)

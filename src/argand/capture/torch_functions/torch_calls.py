@@ -26,7 +26,7 @@ from argand.capture.facts.name_tables import public_name
 from argand.capture.facts.values.array_value import Traced, needs_values
 from argand.capture.metadata import metadata
 from argand.capture.record import numpy_calls
-from argand.capture.sizes import sharded, symbolic_ops
+from argand.capture.sizes import dtensors, symbolic_ops
 from argand.capture.torch_functions import assumed_constants
 from argand.capture.world import native_reads
 from argand.graph.compat import COMMUNICATION
@@ -251,7 +251,7 @@ def torch_call(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) ->
     handler = _hashable_handler(fn)
     if handler is not None:
         if state.graph.sharded:
-            sharded.refuse_functions(handler, name_of(fn), args, kwargs)
+            dtensors.refuse_functions(handler, name_of(fn), args, kwargs)
         result = handler(state, fn, args, kwargs)
         if result is not NotImplemented:
             return result

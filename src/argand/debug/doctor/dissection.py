@@ -16,8 +16,8 @@ import torch
 from torch import fx
 
 from argand._core.calls import capture_off
-from argand.backends.borrowed import torch_backend
 from argand.backends.registry import Backend
+from argand.backends.torch_compile_backends import torch_backend
 from argand.config import config
 from argand.debug import gpus
 from argand.debug.doctor.child import Recorder

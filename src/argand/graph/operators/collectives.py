@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from argand.graph.operators.registered import Operators
+from argand.graph.operators.registration import Operators
 
 NAMESPACES = ("_c10d_functional", "_c10d_functional_autograd")
 STARTS = frozenset((

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from argand.graph.operators.registered import Operators
+from argand.graph.operators.registration import Operators
 
 _OWN = ("aten", "prims", "prim", "argand")
 

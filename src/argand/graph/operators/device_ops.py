@@ -6,7 +6,7 @@ import functools
 
 import torch
 
-from argand.graph.operators.registered import Operators
+from argand.graph.operators.registration import Operators
 
 
 @functools.cache

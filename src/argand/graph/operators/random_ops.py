@@ -17,7 +17,7 @@ from typing import Any, Protocol, TypeVar
 
 import torch
 
-from argand.graph.operators.registered import Functions, Operators
+from argand.graph.operators.registration import Functions, Operators
 
 GAMMA = -7046029254386353131  # 0x9E3779B97F4A7C15 as a signed number
 MIX_1 = -4658895280553007687  # 0xBF58476D1CE4E5B9

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from argand.graph.metadata.strides import suggests_channels_last
-from argand.graph.operators.registered import Operators
+from argand.graph.operators.registration import Operators
 
 _WINDOW = "int[] padding, int[] stride, int[] dilation, int groups"
 _AFTER = "str unary, Scalar?[] scalars, str? algorithm"

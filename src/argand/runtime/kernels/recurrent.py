@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from argand.graph.operators.registered import Operators
+from argand.graph.operators.registration import Operators
 from argand.runtime.kernels import gru as gru_steps
 from argand.runtime.kernels import gru_layers
 

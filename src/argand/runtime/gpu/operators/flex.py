@@ -18,7 +18,7 @@ import torch
 from argand import events
 from argand.errors import GpuError
 from argand.graph.operators.flex import strides_like
-from argand.graph.operators.registered import Operators
+from argand.graph.operators.registration import Operators
 from argand.runtime.gpu.device.target import gpu_target
 from argand.runtime.gpu.kernels.load import load_triton_kernels
 from argand.runtime.gpu.operators import flex_text

@@ -15,9 +15,9 @@ from argand.capture.facts.handlers import Args, Function, Kwargs
 from argand.capture.facts.interfaces import CaptureState
 from argand.capture.facts.kinds import is_a
 from argand.capture.facts.sources import ConstSource
-from argand.capture.sizes import sharded
+from argand.capture.sizes import dtensors
 from argand.capture.torch_functions.torch_calls import CODES, Handler, enter_late
-from argand.graph.sharded import is_sharded
+from argand.graph.dtensors import is_sharded
 
 _LITERALS = (type(None), bool, int, float, str, torch.dtype, torch.Size)
 
@@ -31,11 +31,11 @@ def _constant(state: CaptureState, name: str, value: object) -> object:
     module = sys.modules["torch.distributed.tensor"]
     if is_a(value, module.DeviceMesh):
         state.interpreter.pin(value)
-        sharded.guard_mesh(state, value)
+        dtensors.guard_mesh(state, value)
         return value
     if is_a(value, module.placement_types.Placement) and is_constant(value):
         return value
-    raise sharded.refused(name, f"a {type(value).__name__} is none of its usual arguments")
+    raise dtensors.refused(name, f"a {type(value).__name__} is none of its usual arguments")
 
 
 def _calling(fn: Function, name: str, rest: Args, kwargs: Kwargs) -> Callable[[torch.Tensor], object]:
@@ -58,11 +58,11 @@ def _operation(name: str, dtensor: bool) -> Handler:
         rest = tuple(_constant(state, name, state.deep_resolve(value)) for value in args[1:])
         named = {key: _constant(state, name, state.deep_resolve(value)) for key, value in kwargs.items()}
         if name == "from_local" and (named.get("run_check") or (len(rest) > 2 and rest[2])):
-            raise sharded.refused(name, "run_check=True talks to the other processes")
+            raise dtensors.refused(name, "run_check=True talks to the other processes")
         state.graph.state.interpreter.note_class(sys.modules["torch.distributed.tensor"].DTensor)
         operation = _calling(fn, name, rest, named)
         with torch._C.DisableTorchFunction():
-            return sharded.record(state.graph, operation, operation, (tensor,), {})
+            return dtensors.record(state.graph, operation, operation, (tensor,), {})
 
     return record
 
@@ -96,7 +96,7 @@ def _of_mesh(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> o
     if not all(value is None or type(value) in (int, str) for value in rest):
         return NotImplemented
     state.interpreter.pin(mesh)
-    sharded.guard_mesh(state, mesh)
+    dtensors.guard_mesh(state, mesh)
     answer = fn(*args, **kwargs)
     if answer is None or type(answer) in (int, str, tuple, list):
         return answer

@@ -2,7 +2,7 @@
 
 Their stand-ins are DTensors over stand-ins of the local parts, so that what operations on them give is DTensor's own
 answer. The graph takes local parts, makes DTensors of them, operates on those, and gives local parts of its results
-(`graph.sharded`). How an input is laid out is guarded; so is the size of the groups that its mesh is made of.
+(`graph.dtensors`). How an input is laid out is guarded; so is the size of the groups that its mesh is made of.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from argand.capture.metadata.call_targets import target_of
 from argand.capture.metadata.special_calls import CONSTANTS, getter
 from argand.capture.sizes.symbolic_state import Restart
 from argand.capture.world.process_groups import guarded_facts
-from argand.graph import compat, sharded
+from argand.graph import compat, dtensors
+from argand.graph.dtensors import DTensor, Edge, Layout, MaskBuffer, Spec, is_sharded
 from argand.graph.operators.collectives import NAMESPACES, STARTS
-from argand.graph.sharded import DTensor, Edge, Layout, MaskBuffer, Spec, is_sharded
 
 _Tensor = torch.Tensor
 _OF_STAND_INS = frozenset(getter(name) for name in ("is_leaf", "requires_grad", "itemsize", "nbytes"))
@@ -85,19 +85,19 @@ def new_input(state: CaptureState, source: Source, real: DTensor) -> torch.Tenso
     edge = Edge(spec)
     guard_mesh(state, spec.mesh)
     state.guards.add(source, "tensor", *_C.tensor_guard_args(real))
-    local = sharded.local_of(real, edge)
+    local = dtensors.local_of(real, edge)
     plain = builder.new_input(source, local)
     info = builder.tensors[id(plain)]
     info.real = real
     info.node.meta["edge"] = edge
     builder.layouts.append((source, Layout(spec, local)))
     if real.is_leaf:
-        stand_in: DTensor = sharded.with_spec(metadata.stand_in(local.detach()), spec, real.requires_grad)
+        stand_in: DTensor = dtensors.with_spec(metadata.stand_in(local.detach()), spec, real.requires_grad)
     else:
-        stand_in = sharded.made_of(plain, spec)
+        stand_in = dtensors.made_of(plain, spec)
     if "_is_param" in vars(real):
         stand_in._is_param = True
-    node = builder.root.call_function(sharded.entered(edge), (info.node,))
+    node = builder.root.call_function(dtensors.entered(edge), (info.node,))
     builder.annotate(node)
     builder.sharded = True
     builder.register(stand_in, node, info.device)
@@ -110,7 +110,7 @@ def guard_layouts(state: CaptureState) -> None:
     """One guard for all inputs that are DTensors; called at the end of a capture."""
     if state.graph.layouts:
         sources, layouts = zip(*state.graph.layouts)
-        check = functools.partial(sharded.laid_out, layouts)
+        check = functools.partial(dtensors.laid_out, layouts)
         state.guards.add(None, "python", check, [*sources], label="TENSOR_SUBCLASS_MATCH", shown=False)
 
 
@@ -213,7 +213,7 @@ def _with_masks(builder: GraphBuilder, infos: list[TensorInfo], compute: Callabl
     try:
         meta = compute()
     except BaseException:
-        sharded.forget_masks(lambda mask: mask.is_meta)
+        dtensors.forget_masks(lambda mask: mask.is_meta)
         raise
     results = meta if isinstance(meta, (tuple, list)) else (meta,)
     buffers += [buffer for item in results if is_sharded(type(item)) for buffer in mask_buffers(item)]
@@ -291,7 +291,7 @@ class _Vetting(compat.DispatchMode):
     def __torch_dispatch__(
         self, func: torch._ops.OpOverload, types: Iterable[type], args: Args = (), kwargs: Kwargs | None = None
     ) -> object:
-        if sharded.fakes():
+        if dtensors.fakes():
             return func(*args, **(kwargs or {}))
         if any(is_sharded(cls) or awaits(cls) for cls in types):
             self._vet(func)
@@ -305,7 +305,7 @@ class _Vetting(compat.DispatchMode):
     def _vet(self, func: torch._ops.OpOverload) -> None:
         if compat.is_random(func):
             raise refused(self.name, "how processes draw random numbers together is not captured")
-        if func in sharded.own_rules_of_dtensor():
+        if func in dtensors.own_rules_of_dtensor():
             raise refused(self.name, f"{func} has a rule of its own, which may communicate")
 
 
@@ -328,6 +328,6 @@ def local_output(builder: GraphBuilder, tensor: torch.Tensor) -> torch.Tensor:
         if mask_buffers(tensor):
             raise refused("DTensor", "a sum whose parts are masked leaves the graph")
         with torch._C.DisableTorchFunction():
-            part = cast(torch.Tensor, record(builder, sharded.as_local, sharded.as_local, (tensor,), {}))
+            part = cast(torch.Tensor, record(builder, dtensors.as_local, dtensors.as_local, (tensor,), {}))
         builder.local_parts[id(tensor)] = part
     return part
