@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from argand.debug.ranks import Made, difference
+from argand.debug.ranks import CompiledHere, difference
 from distributed.ranks import ended_ranks, run_ranks
 
 PROGRAMS = "tests.distributed.rank_programs"
@@ -37,9 +37,9 @@ def test_a_rank_that_is_killed_ends_the_others_with_an_error(tmp_path: Path, how
 
 
 def test_what_is_told_of_a_difference() -> None:
-    one = Made(0, "f (a.py:3)", "[0/0]", "a", ["head", "x = y + 1", "return x"])
-    same = Made(3, "f (a.py:3)", "[1/0]", "a")
-    other = Made(
+    one = CompiledHere(0, "f (a.py:3)", "[0/0]", "a", ["head", "x = y + 1", "return x"])
+    same = CompiledHere(3, "f (a.py:3)", "[1/0]", "a")
+    other = CompiledHere(
         2, "f (a.py:3)", "[0/0]", "b", ["head", "x = y + 2", "return x"], ["[AG0001] because"], ["L['x'] changed"]
     )
     assert difference(one, same) == ""
