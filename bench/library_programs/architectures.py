@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from library_programs.program import Compile, Program, Step, training_step
+from library_programs.program import Compile, Program, Step, inference_step, training_step
 
 Inputs = Callable[[], dict[str, Any]]
 Model = Callable[[], Any]
@@ -20,7 +20,6 @@ def training(model: Model, inputs: Inputs, loss_of: Callable[[Any], Any] = lambd
         trained = model()
         optimizer = torch.optim.SGD(trained.parameters(), lr=0.01)
         call, batch = compile(trained), inputs()
-
         return training_step(lambda: loss_of(call(**batch)), optimizer)
 
     return make
@@ -30,15 +29,8 @@ def inference(model: Model, inputs: Inputs) -> Any:
     """The sample that a diffusers model gives."""
 
     def make(compile: Compile) -> Step:
-        import torch
-
         call, batch = compile(model().eval()), inputs()
-
-        def step() -> torch.Tensor:
-            with torch.no_grad():
-                return call(**batch).sample
-
-        return step
+        return inference_step(lambda: call(**batch).sample)
 
     return make
 
@@ -237,12 +229,7 @@ def flow_matching(compile: Compile) -> Step:
         return x
 
     call = compile(denoise)
-
-    def step() -> torch.Tensor:
-        with torch.no_grad():
-            return call(torch.randn(1, 4, 8, 8))
-
-    return step
+    return inference_step(lambda: call(torch.randn(1, 4, 8, 8)))
 
 
 def segmentation(compile: Compile) -> Step:
@@ -252,7 +239,6 @@ def segmentation(compile: Compile) -> Step:
     model = smp.Unet("resnet18", encoder_weights=None, classes=2, decoder_channels=(16, 16, 8, 8, 8))
     dice, x, y = smp.losses.DiceLoss("multiclass"), torch.randn(2, 3, 32, 32), torch.randint(0, 2, (2, 32, 32))
     call = compile(lambda x, y: dice(model(x), y))
-
     return training_step(lambda: call(x, y), model)
 
 
@@ -263,12 +249,7 @@ def sliding_windows(compile: Compile) -> Step:
 
     model = UNet(spatial_dims=2, in_channels=1, out_channels=2, channels=(4, 8, 16), strides=(2, 2), num_res_units=1)
     call, x = compile(model.eval()), torch.randn(1, 1, 48, 48)
-
-    def step() -> torch.Tensor:
-        with torch.no_grad():
-            return sliding_window_inference(x, (32, 32), 2, call)
-
-    return step
+    return inference_step(lambda: sliding_window_inference(x, (32, 32), 2, call))
 
 
 _SWIN = {"img_size": 64, "window_size": 4, "embed_dim": 24, "depths": (1, 1, 1, 1), "num_heads": (1, 2, 4, 8)}

@@ -12,7 +12,6 @@ def _likelihood(compile: Compile, model: Any, log_prob: Any, x: Any) -> Step:
 
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
     call = compile(log_prob)
-
     return training_step(lambda: -call(x).mean(), optimizer)
 
 
@@ -70,7 +69,6 @@ def tensordict_modules(compile: Compile) -> Step:
         return model(data)["y"]
 
     call = compile(forward)
-
     return training_step(lambda: call(x).square().mean(), model)
 
 
@@ -123,7 +121,6 @@ def torchrl_ppo_loss(compile: Compile) -> Step:
         return losses["loss_objective"] + losses["loss_critic"]
 
     call = compile(forward)
-
     return training_step(lambda: call(data), loss_of)
 
 

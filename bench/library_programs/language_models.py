@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from library_programs.program import Compile, Program, Step, training_step
+from library_programs.program import Compile, Program, Step, inference_step, training_step
 
 
 def _training(compile: Compile, model: Any, inputs: dict[str, Any]) -> Step:
@@ -14,7 +14,6 @@ def _training(compile: Compile, model: Any, inputs: dict[str, Any]) -> Step:
     model.train()
     optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=1e-3)
     call = compile(model)
-
     return training_step(lambda: call(**inputs).loss, optimizer)
 
 
@@ -66,12 +65,7 @@ def longformer_inference(compile: Compile) -> Step:
 
     call = compile(_longformer().eval())
     turns = itertools.cycle([torch.randint(5, 100, (2, n)) for n in (16, 18, 23)])
-
-    def step() -> torch.Tensor:
-        with torch.no_grad():
-            return call(next(turns)).logits
-
-    return step
+    return inference_step(lambda: call(next(turns)).logits)
 
 
 def _whisper() -> Any:
@@ -188,12 +182,7 @@ def sentence_embeddings(compile: Compile) -> Step:
         return normalize(features)["sentence_embedding"]
 
     call = compile(embed)
-
-    def step() -> torch.Tensor:
-        with torch.no_grad():
-            return call(ids, mask)
-
-    return step
+    return inference_step(lambda: call(ids, mask))
 
 
 def performer_training(compile: Compile) -> Step:
@@ -203,7 +192,6 @@ def performer_training(compile: Compile) -> Step:
     model = PerformerLM(num_tokens=50, max_seq_len=32, dim=32, depth=1, heads=2, dim_head=16, causal=False)
     tokens = torch.randint(0, 50, (2, 32))
     call = compile(model)
-
     return training_step(lambda: call(tokens).square().mean(), model)
 
 

@@ -217,7 +217,6 @@ def pyramid(compile: Compile) -> Step:
         return sum(loss(logits, y) for loss in losses)
 
     call = compile(loss_of)
-
     return training_step(lambda: call(x, y), model)
 
 
@@ -324,7 +323,6 @@ def big_bird(compile: Compile) -> Step:
     model = transformers.BigBirdForMaskedLM(config)
     tokens = torch.randint(0, 64, (2, 64))
     call = compile(model)
-
     return training_step(lambda: call(input_ids=tokens, labels=tokens).loss, model)
 
 

@@ -137,7 +137,6 @@ def variational_process(compile: Compile) -> Step:
     x = torch.rand(20, 1)
     optimizer = torch.optim.Adam([*model.parameters(), *likelihood.parameters()], lr=0.05)
     call = compile(model.train())
-
     return training_step(lambda: -objective(call(x), torch.sin(6 * x[:, 0])), optimizer)
 
 

@@ -54,3 +54,10 @@ def training_step(loss_of: Callable[[], Any], trained: Any, gradients: bool = Fa
         return [*(each.detach() for each in computed), *grads]
 
     return step
+
+
+def inference_step(answer: Callable[[], Any]) -> Step:
+    """A step that computes something without gradients."""
+    from torch import no_grad
+
+    return no_grad()(answer)

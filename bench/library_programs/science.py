@@ -43,7 +43,6 @@ def geometric_gcn_training(compile: Compile) -> Step:
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
     x, edges, y = torch.randn(20, 8), torch.randint(0, 20, (2, 60)), torch.randint(0, 8, (20,))
     call = compile(model)
-
     return training_step(lambda: torch.nn.functional.cross_entropy(call(x, edges), y), optimizer)
 
 
@@ -108,7 +107,6 @@ def fourier_operator(compile: Compile) -> Step:
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
     x, y = torch.randn(2, 1, 16, 16), torch.randn(2, 1, 16, 16)
     call = compile(model)
-
     return training_step(lambda: (call(x) - y).square().mean(), optimizer)
 
 

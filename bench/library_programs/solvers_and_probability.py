@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from library_programs.program import Compile, Program, Step, training_step
+from library_programs.program import Compile, Program, Step, inference_step, training_step
 
 
 def scheduler(name: str, **options: Any) -> Any:
@@ -26,12 +26,7 @@ def scheduler(name: str, **options: Any) -> Any:
             return x
 
         call = compile(denoise)
-
-        def step() -> torch.Tensor:
-            with torch.no_grad():
-                return call(torch.randn(1, 4, 8, 8))
-
-        return step
+        return inference_step(lambda: call(torch.randn(1, 4, 8, 8)))
 
     return make
 
@@ -52,7 +47,6 @@ def noised_training(compile: Compile) -> Step:
         return torch.nn.functional.mse_loss(net(noisy), noise)
 
     call = compile(loss_of)
-
     return training_step(lambda: call(images), optimizer)
 
 
@@ -128,7 +122,6 @@ def deep_kernel(compile: Compile) -> Step:
     objective = gpytorch.mlls.ExactMarginalLogLikelihood(likelihood, model)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.05)
     call = compile(lambda: -objective(model(x), y))
-
     return training_step(call, optimizer)
 
 
@@ -153,7 +146,6 @@ def continuous_flow(compile: Compile) -> Step:
         return -flow(context).log_prob(x).mean()
 
     call = compile(loss_of)
-
     return training_step(lambda: call(x, context), flow, gradients=True)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from library_programs.program import Compile, Program, Step, training_step
+from library_programs.program import Compile, Program, Step, inference_step, training_step
 
 
 def x_transformers_training(compile: Compile) -> Step:
@@ -31,12 +31,7 @@ def x_transformers_encoder(compile: Compile) -> Step:
     tokens = torch.randint(0, 50, (2, 16))
     mask = torch.arange(16) < torch.tensor([[16], [9]])
     call = compile(model)
-
-    def step() -> torch.Tensor:
-        with torch.no_grad():
-            return call(tokens, mask=mask)
-
-    return step
+    return inference_step(lambda: call(tokens, mask=mask))
 
 
 def vector_quantize_training(compile: Compile) -> Step:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from library_programs.program import Compile, Program, Step, training_step
+from library_programs.program import Compile, Program, Step, inference_step, training_step
 
 
 def _training(compile: Compile, model: Any, x: Any, loss_of: Any = lambda out: out.square().mean()) -> Step:
@@ -12,7 +12,6 @@ def _training(compile: Compile, model: Any, x: Any, loss_of: Any = lambda out: o
 
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
     call = compile(model)
-
     return training_step(lambda: loss_of(call(x)), optimizer)
 
 
@@ -41,12 +40,7 @@ def timm_features(compile: Compile) -> Step:
     model = timm.create_model("resnet10t", features_only=True).eval()
     call = compile(model)
     x = torch.randn(1, 3, 64, 64)
-
-    def step() -> list[torch.Tensor]:
-        with torch.no_grad():
-            return call(x)
-
-    return step
+    return inference_step(lambda: call(x))
 
 
 def vit_pytorch(compile: Compile) -> Step:
@@ -163,12 +157,7 @@ def monai_sliding_window(compile: Compile) -> Step:
         return sliding_window_inference(x, (16, 16), 2, model, overlap=0.25)
 
     call = compile(infer)
-
-    def step() -> torch.Tensor:
-        with torch.no_grad():
-            return call(x)
-
-    return step
+    return inference_step(lambda: call(x))
 
 
 def metric_learning(compile: Compile) -> Step:
@@ -183,7 +172,6 @@ def metric_learning(compile: Compile) -> Step:
         return loss_of(embeddings(x), labels)
 
     call = compile(forward)
-
     return training_step(lambda: call(x, labels), embeddings)
 
 
