@@ -184,7 +184,7 @@ def test_names_say_their_subject() -> None:
     others = re.compile(r'"(?:\\.|[^"\\\n])*"|/\*.*?\*/|//[^\n]*', re.S)
     names += [
         f"{path.relative_to(SRC)}: {match[0]}"
-        for path in SRC.rglob("*.[ch]")
+        for path in (*SRC.rglob("*.[ch]"), *SRC.rglob("*.js"))
         for match in word.finditer(others.sub("", path.read_text()))
     ]
     assert not names, names

@@ -324,24 +324,23 @@ def _compiled_helper(name: str) -> Any | None:
     return getattr(getattr(getattr(torch._C, "_dynamo", None), "guards", None), name, None)
 
 
-def gpu_allocator() -> Callable[..., torch.Tensor]:
-    """`empty(size, stride, dtype)` on the current GPU, in half of the time of torch.empty_strided."""
-    helper: Callable[..., torch.Tensor] | None = _compiled_helper("_empty_strided_cuda")
+def _allocator(device: str) -> Callable[..., torch.Tensor]:
+    helper: Callable[..., torch.Tensor] | None = _compiled_helper(f"_empty_strided_{device}")
 
     def empty(size: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-        return torch.empty_strided(size, stride, dtype=dtype, device="cuda")
+        return torch.empty_strided(size, stride, dtype=dtype, device=device)
 
     return helper or empty
+
+
+def gpu_allocator() -> Callable[..., torch.Tensor]:
+    """`empty(size, stride, dtype)` on the current GPU, in half of the time of torch.empty_strided."""
+    return _allocator("cuda")
 
 
 def cpu_allocator() -> Callable[..., torch.Tensor]:
     """`empty(size, stride, dtype)` in the CPU's memory, in half of the time of a method of a tensor."""
-    helper: Callable[..., torch.Tensor] | None = _compiled_helper("_empty_strided_cpu")
-
-    def empty(size: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-        return torch.empty_strided(size, stride, dtype=dtype, device="cpu")
-
-    return helper or empty
+    return _allocator("cpu")
 
 
 def view_maker() -> Callable[..., torch.Tensor]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -28,6 +28,10 @@ def encode(module: fx.GraphModule, row: Callable[[Any], int]) -> Encoded:
     """
     numbers = {node: number for number, node in enumerate(module.graph.nodes)}
     rows = []
+
+    def described(value: Any) -> tuple[Any, ...]:
+        return ("row", row(value))
+
     for node in module.graph.nodes:
         if node.op == "get_attr" and isinstance(inner := getattr(module, str(node.target), None), fx.GraphModule):
             rows.append((node.op, node.target, encode(inner, row), ()))
@@ -37,21 +41,22 @@ def encode(module: fx.GraphModule, row: Callable[[Any], int]) -> Encoded:
         target = row(node.target) if node.op == "call_function" else node.target
         if node.op == "placeholder" and node.args:
             raise NoText("an argument of the graph has a default", remedy="it is captured by each process")
-        rows.append((node.op, target, _packed(node.args, numbers, row), _packed(node.kwargs, numbers, row)))
+        args, kwargs = pack(node.args, numbers, described), pack(node.kwargs, numbers, described)
+        rows.append((node.op, target, args, kwargs))
     return tuple(rows)
 
 
-def _packed(value: Any, numbers: dict[fx.Node, int], row: Callable[[Any], int]) -> tuple[Any, ...]:
+def pack(value: Any, numbers: Mapping[fx.Node, int], leaf: Callable[[Any], tuple[Any, ...]]) -> tuple[Any, ...]:
+    """What a node is given, as plain data; `leaf` packs what is no node, container or plain value."""
     if isinstance(value, fx.Node):
         return ("node", numbers[value])
     if isinstance(value, slice):
-        return ("slice", tuple([_packed(part, numbers, row) for part in (value.start, value.stop, value.step)]))
+        return ("slice", tuple([pack(part, numbers, leaf) for part in (value.start, value.stop, value.step)]))
     if isinstance(value, (tuple, list)) and not isinstance(value, torch.Size):
-        kind = "list" if isinstance(value, list) else "tuple"
-        return (kind, tuple([_packed(item, numbers, row) for item in value]))
+        return ("list" if isinstance(value, list) else "tuple", tuple([pack(item, numbers, leaf) for item in value]))
     if isinstance(value, dict):
-        return ("dict", tuple([(key, _packed(item, numbers, row)) for key, item in value.items()]))
-    return ("plain", value) if type(value) in _PLAIN else ("row", row(value))
+        return ("dict", tuple([(key, pack(item, numbers, leaf)) for key, item in value.items()]))
+    return ("plain", value) if type(value) in _PLAIN else leaf(value)
 
 
 _PLAIN = frozenset((type(None), bool, int, float, complex, str, bytes, type(...)))
@@ -65,12 +70,16 @@ def decode(encoded: Encoded, objects: Callable[[int], Any]) -> fx.GraphModule:
     """
     graph, root = fx.Graph(), torch.nn.Module()
     nodes: list[fx.Node] = []
+
+    def described(packed: tuple[Any, ...]) -> Any:
+        return objects(packed[1])
+
     for op, target, args, kwargs in encoded:
         if op == "get_attr":
             root.add_module(target, decode(args, objects))
             nodes.append(graph.create_node(op, target))
             continue
-        given, named = _unpacked(args, nodes, objects), _unpacked(kwargs, nodes, objects)
+        given, named = unpack(args, nodes, described), unpack(kwargs, nodes, described)
         if op == "output":
             nodes.append(graph.output(*given))
         elif op == "placeholder":
@@ -80,18 +89,19 @@ def decode(encoded: Encoded, objects: Callable[[int], Any]) -> fx.GraphModule:
     return fx.GraphModule(root, graph)
 
 
-def _unpacked(packed: tuple[Any, ...], nodes: Sequence[fx.Node], objects: Callable[[int], Any]) -> Any:
-    kind, held = packed
+def unpack(packed: tuple[Any, ...], nodes: Sequence[fx.Node], leaf: Callable[[tuple[Any, ...]], Any]) -> Any:
+    """What `pack` packed."""
+    kind, held = packed[0], packed[1]
     if kind == "node":
         return nodes[held]
     if kind == "plain":
         return held
-    if kind == "row":
-        return objects(held)
     if kind == "dict":
-        return {key: _unpacked(item, nodes, objects) for key, item in held}
-    items = [_unpacked(item, nodes, objects) for item in held]
+        return {key: unpack(item, nodes, leaf) for key, item in held}
+    if kind not in ("list", "tuple", "slice"):
+        return leaf(packed)
+    items = [unpack(item, nodes, leaf) for item in held]
     return slice(*items) if kind == "slice" else items if kind == "list" else tuple(items)
 
 
-__all__ = ["Encoded", "NoText", "decode", "encode"]
+__all__ = ["Encoded", "NoText", "decode", "encode", "pack", "unpack"]

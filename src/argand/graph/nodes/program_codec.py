@@ -10,14 +10,13 @@ import torch
 from torch import fx
 
 from argand.graph.nodes import literals
-from argand.graph.nodes.codec import NoText
+from argand.graph.nodes.codec import NoText, pack, unpack
 from argand.graph.nodes.program import AtenProgram, InputSpec, TensorSpec
 from argand.graph.origin import NodeOrigin
 from argand.graph.sizes.expr import Expr, Sym
 from argand.graph.sizes.symbolic import Scalar, SymbolicTensor
 
 Encoded = dict[str, Any]
-_PLAIN: Final = frozenset((type(None), bool, int, float, complex, str))
 _NAMED: Final = (torch.dtype, torch.layout, torch.memory_format)
 _HOME: Final = "it is traced by each process"
 
@@ -62,22 +61,19 @@ def _target(node: fx.Node) -> Any:
 
 
 def _packed(value: Any, numbers: Mapping[fx.Node, int]) -> tuple[Any, ...]:
-    cls = type(value)
-    if cls in _PLAIN:
-        return ("plain", value)
-    if isinstance(value, fx.Node):
-        return ("node", numbers[value])
+    return pack(value, numbers, _packed_leaf)
+
+
+def _packed_leaf(value: Any) -> tuple[Any, ...]:
     if isinstance(value, torch.device):
         return ("device", value.type, value.index)
     if isinstance(value, _NAMED):
         return ("torch", str(value).removeprefix("torch."))
     if isinstance(value, Expr):
         return _packed_expr(value)
-    if isinstance(value, tuple | list):
-        return ("list" if isinstance(value, list) else "tuple", tuple([_packed(item, numbers) for item in value]))
-    if isinstance(value, dict):
-        return ("dict", tuple([(key, _packed(item, numbers)) for key, item in value.items()]))
-    raise NoText(f"the graph holds a {cls.__name__}", remedy=_HOME)
+    if isinstance(value, torch.Size):
+        return _packed(tuple(value), {})
+    raise NoText(f"the graph holds a {type(value).__name__}", remedy=_HOME)
 
 
 def _packed_expr(value: Expr) -> tuple[Any, ...]:
@@ -151,21 +147,16 @@ def _function(target: Any) -> Any:
 
 
 def _unpacked(packed: tuple[Any, ...], nodes: Sequence[fx.Node]) -> Any:
+    return unpack(packed, nodes, _unpacked_leaf)
+
+
+def _unpacked_leaf(packed: tuple[Any, ...]) -> Any:
     kind, held = packed[0], packed[1]
-    if kind == "plain":
-        return held
-    if kind == "node":
-        return nodes[held]
     if kind == "device":
         return torch.device(held) if packed[2] is None else torch.device(held, packed[2])
     if kind == "torch":
         return getattr(torch, held)
-    if kind == "expr":
-        return eval(held, {"__builtins__": {}}, {name: Sym(name, minimum) for name, minimum in packed[2]})
-    if kind == "dict":
-        return {key: _unpacked(item, nodes) for key, item in held}
-    items = [_unpacked(item, nodes) for item in held]
-    return items if kind == "list" else tuple(items)
+    return eval(held, {"__builtins__": {}}, {name: Sym(name, minimum) for name, minimum in packed[2]})
 
 
 def _value(packed: tuple[Any, ...]) -> Any:

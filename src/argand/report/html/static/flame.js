@@ -19,10 +19,10 @@ argand.ready((main) => {
   let view = [0, end], past = [], here = null, wanted = "", only = "";
 
   const svg = (tag, attributes, text) => {
-    const made = document.createElementNS(NS, tag);
-    for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
-    if (text !== undefined) made.textContent = text;
-    return made;
+    const element = document.createElementNS(NS, tag);
+    for (const [key, value] of Object.entries(attributes)) element.setAttribute(key, value);
+    if (text !== undefined) element.textContent = text;
+    return element;
   };
   const time = (us) => (us >= 1e6 ? `${(us / 1e6).toFixed(2)} s` : us >= 1e3 ? `${(us / 1e3).toFixed(us >= 1e5 ? 0 : 1)} ms` : `${Math.round(us)} µs`);
   const colour = (name) => {

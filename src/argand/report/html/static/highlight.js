@@ -34,10 +34,10 @@
     const lang = languages[language];
     if (!lang) { emit("", text); return; }
     let at = 0, before = "";
-    for (const found of text.matchAll(lang.rule)) {
-      if (found.index > at) emit("", text.slice(at, found.index));
-      at = found.index + found[0].length;
-      const groups = found.groups;
+    for (const token of text.matchAll(lang.rule)) {
+      if (token.index > at) emit("", text.slice(at, token.index));
+      at = token.index + token[0].length;
+      const groups = token.groups;
       if (lang.guards && groups.gu) {
         emit("gu", groups.gu);
         emit(groups.word.endsWith("Manager") ? "nc" : "k", groups.word);
@@ -55,7 +55,7 @@
         emit(ofWord(lang, groups.word, before), groups.word);
         before = groups.word;
         continue;
-      } else emit(Object.keys(groups).find((kind) => groups[kind] !== undefined), found[0]);
+      } else emit(Object.keys(groups).find((kind) => groups[kind] !== undefined), token[0]);
       before = "";
     }
     if (at < text.length) emit("", text.slice(at));
@@ -64,14 +64,14 @@
     const pre = main.querySelector("pre.code[data-language]");
     if (!pre) return;
     const lines = [...pre.querySelectorAll(".l")];
-    const made = [document.createDocumentFragment()];
+    const fragments = [document.createDocumentFragment()];
     argand.tokens(lines.map((line) => line.textContent).join(""), pre.dataset.language, (kind, text) => {
       text.split("\n").forEach((part, number) => {
-        if (number) { made[made.length - 1].append("\n"); made.push(document.createDocumentFragment()); }
-        if (part) made[made.length - 1].append(kind ? argand.make("span", { class: kind }, part) : part);
+        if (number) { fragments[fragments.length - 1].append("\n"); fragments.push(document.createDocumentFragment()); }
+        if (part) fragments[fragments.length - 1].append(kind ? argand.make("span", { class: kind }, part) : part);
       });
     });
-    lines.forEach((line, number) => made[number] && line.replaceChildren(made[number]));
+    lines.forEach((line, number) => fragments[number] && line.replaceChildren(fragments[number]));
     delete pre.dataset.language;
   });
 })();

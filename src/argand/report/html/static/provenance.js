@@ -22,9 +22,9 @@ argand.ready((main) => {
     lit = [];
     self = line;
     if (!line) { says.textContent = "\u00a0"; return; }
-    const found = new Set();
-    for (const node of nodes.get(line)) for (const other of byNode.get(node)) found.add(other);
-    lit = [...found];
+    const related = new Set();
+    for (const node of nodes.get(line)) for (const other of byNode.get(node)) related.add(other);
+    lit = [...related];
     for (const other of lit) other.classList.add("lit");
     for (const other of lit) other.setAttribute("aria-selected", "true");
     line.classList.add("self");

@@ -29,39 +29,39 @@
     if (!terms.length) return [];
     let scores = null;
     for (const term of terms) {
-      const found = new Map();
+      const ofTerm = new Map();
       index.docs.forEach(([kind, title, detail], number) => {
         const at = title.toLowerCase().indexOf(term);
-        if (at >= 0) found.set(number, at === 0 ? 12 : 8);
-        else if (detail.toLowerCase().includes(term)) found.set(number, 5);
-        else if (kind === term) found.set(number, 3);
+        if (at >= 0) ofTerm.set(number, at === 0 ? 12 : 8);
+        else if (detail.toLowerCase().includes(term)) ofTerm.set(number, 5);
+        else if (kind === term) ofTerm.set(number, 3);
       });
       if (term.length > 1) {
         for (const word of vocabulary) {
           if (!word.includes(term)) continue;
           const worth = word === term ? 4 : word.startsWith(term) ? 2 : 1;
-          for (const number of index.words[word]) found.set(number, Math.max(found.get(number) || 0, worth));
+          for (const number of index.words[word]) ofTerm.set(number, Math.max(ofTerm.get(number) || 0, worth));
         }
       }
       if (scores) {
         for (const [number, score] of scores) {
-          if (found.has(number)) found.set(number, found.get(number) + score);
+          if (ofTerm.has(number)) ofTerm.set(number, ofTerm.get(number) + score);
         }
-        for (const number of [...found.keys()]) if (!scores.has(number)) found.delete(number);
+        for (const number of [...ofTerm.keys()]) if (!scores.has(number)) ofTerm.delete(number);
       }
-      scores = found;
+      scores = ofTerm;
     }
     const boost = { compile: 4, "graph break": 3, recompile: 3, "time span": 1, artifact: 0 };
     return [...scores].map(([number, score]) => [score + (boost[index.docs[number][0]] || 0), number]).sort((a, b) => b[0] - a[0] || a[1] - b[1]);
   };
 
   const marked = (text, query) => {
-    const made = document.createDocumentFragment();
+    const marked = document.createDocumentFragment();
     const term = query.toLowerCase().split(/\s+/).filter((t) => t && text.toLowerCase().includes(t))[0];
     const at = term ? text.toLowerCase().indexOf(term) : -1;
-    if (at < 0) made.append(text);
-    else made.append(text.slice(0, at), argand.make("mark", {}, text.slice(at, at + term.length)), text.slice(at + term.length));
-    return made;
+    if (at < 0) marked.append(text);
+    else marked.append(text.slice(0, at), argand.make("mark", {}, text.slice(at, at + term.length)), text.slice(at + term.length));
+    return marked;
   };
 
   const show = () => {

@@ -9,10 +9,10 @@ argand.start = () => {
   for (const init of argand.inits) init(main);
 };
 argand.make = (tag, attributes = {}, ...children) => {
-  const made = document.createElement(tag);
-  for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
-  made.append(...children);
-  return made;
+  const element = document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
+  element.append(...children);
+  return element;
 };
 argand.single = () => document.documentElement.hasAttribute("data-single");
 argand.typing = (event) => /^(INPUT|TEXTAREA|SELECT)$/.test(event.target.tagName) || event.ctrlKey || event.metaKey || event.altKey;
@@ -154,9 +154,9 @@ argand.ready((main) => { // a search result opens its page with the words that i
   }
   function sessionWords() {
     try {
-      const found = sessionStorage.getItem("argand-find");
+      const stored = sessionStorage.getItem("argand-find");
       sessionStorage.removeItem("argand-find");
-      return found;
+      return stored;
     } catch { return ""; }
   }
 });
@@ -206,10 +206,10 @@ argand.resolve = (address) => {
 document.addEventListener("click", (event) => {
   const link = event.target.closest && event.target.closest("a[href]");
   if (!link || !argand.single() || event.ctrlKey || event.metaKey || link.href.startsWith("blob:")) return;
-  const found = argand.resolve(link.getAttribute("href"));
-  if (!found || link.classList.contains("skip")) return;
+  const target = argand.resolve(link.getAttribute("href"));
+  if (!target || link.classList.contains("skip")) return;
   event.preventDefault();
-  argand.open(found[0], found[1]);
+  argand.open(target[0], target[1]);
 });
 argand.open = (name, hash) => {
   history.pushState(null, "", `${location.search}#!${name}${hash}`);
@@ -217,8 +217,8 @@ argand.open = (name, hash) => {
   else argand.go(name, hash);
 };
 argand.fromAddress = () => {
-  const found = /^#!([^#]*)(#.*)?$/.exec(location.hash);
-  if (found) argand.go(decodeURIComponent(found[1]), found[2] || "");
+  const place = /^#!([^#]*)(#.*)?$/.exec(location.hash);
+  if (place) argand.go(decodeURIComponent(place[1]), place[2] || "");
   else if (argand.page !== "index.html" && !location.hash) argand.go("index.html");
   else argand.aim(location.hash);
 };
