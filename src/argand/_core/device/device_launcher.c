@@ -389,12 +389,7 @@ device_kernel_label(DeviceKernel *self, void *Py_UNUSED(closure))
 static int
 device_kernel_set_label(DeviceKernel *self, PyObject *label, void *Py_UNUSED(closure))
 {
-    if (label == NULL || !PyUnicode_Check(label)) {
-        PyErr_SetString(PyExc_TypeError, "the label of a kernel is a text");
-        return -1;
-    }
-    Py_XSETREF(self->label, Py_NewRef(label));
-    return 0;
+    return set_label(&self->label, label);
 }
 
 static PyMemberDef device_kernel_members[] = {

@@ -197,12 +197,7 @@ kernel_label(Kernel *self, void *Py_UNUSED(closure))
 static int
 kernel_set_label(Kernel *self, PyObject *label, void *Py_UNUSED(closure))
 {
-    if (label == NULL || !PyUnicode_Check(label)) {
-        PyErr_SetString(PyExc_TypeError, "the label of a kernel is a text");
-        return -1;
-    }
-    Py_XSETREF(self->label, Py_NewRef(label));
-    return 0;
+    return set_label(&self->label, label);
 }
 
 static PyGetSetDef kernel_getset[] = {

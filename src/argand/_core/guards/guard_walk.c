@@ -28,6 +28,14 @@ absorb_exception(Walk *walk)
     return 0;
 }
 
+/* What failed, in words (taken over, NULL with an exception set), is the walk's answer. Returns 0 or -1. */
+static int
+set_detail(Walk *walk, PyObject *detail)
+{
+    walk->detail = detail;
+    return detail == NULL ? absorb_exception(walk) : 0;
+}
+
 /* Returns 0 or -1; on 0 the failure is recorded. */
 static int
 fail_check(Walk *walk, int index, PyObject *obj, int status)
@@ -36,13 +44,7 @@ fail_check(Walk *walk, int index, PyObject *obj, int status)
     if (status < 0) {
         return absorb_exception(walk);
     }
-    if (walk->explain) {
-        walk->detail = check_detail(&walk->tree->checks[index], obj, walk);
-        if (walk->detail == NULL) {
-            return absorb_exception(walk);
-        }
-    }
-    return 0;
+    return walk->explain ? set_detail(walk, check_detail(&walk->tree->checks[index], obj, walk)) : 0;
 }
 
 static int
@@ -52,13 +54,7 @@ fail_fetch(Walk *walk, const PlanNode *node, PyObject *parent)
     if (PyErr_Occurred()) {
         return absorb_exception(walk);
     }
-    if (walk->explain) {
-        walk->detail = node_missing_detail(node, parent);
-        if (walk->detail == NULL) {
-            return absorb_exception(walk);
-        }
-    }
-    return 0;
+    return walk->explain ? set_detail(walk, node_missing_detail(node, parent)) : 0;
 }
 
 int
@@ -74,13 +70,7 @@ walk_number(Walk *walk, int slot, PyObject *obj)
     if (status < 0) {
         return absorb_exception(walk);
     }
-    if (walk->explain) {
-        walk->detail = number_missing_detail(number, obj);
-        if (walk->detail == NULL) {
-            return absorb_exception(walk);
-        }
-    }
-    return 0;
+    return walk->explain ? set_detail(walk, number_missing_detail(number, obj)) : 0;
 }
 
 int

@@ -121,6 +121,17 @@ set_profiler(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t narg
     Py_RETURN_NONE;
 }
 
+int
+set_label(PyObject **slot, PyObject *label)
+{
+    if (label == NULL || !PyUnicode_Check(label)) {
+        PyErr_SetString(PyExc_TypeError, "the label of a kernel is a text");
+        return -1;
+    }
+    Py_XSETREF(*slot, Py_NewRef(label));
+    return 0;
+}
+
 PyMethodDef profile_methods[] = {
     {"set_profiler", (PyCFunction)(void (*)(void))set_profiler, METH_FASTCALL,
      "set_profiler(space, flag, range, kernels_wanted, /)\n--\n\n"

@@ -19,6 +19,9 @@ PyObject *range_begin(PyObject *name, PyObject *const *values, Py_ssize_t count)
 /* Ends it and gives it up; an exception that is set stays. */
 void range_end(PyObject *range);
 
+/* Sets the name of a kernel's ranges; -1 with an exception where `label` is no text. */
+int set_label(PyObject **slot, PyObject *label);
+
 extern PyMethodDef profile_methods[];
 
 static inline bool
