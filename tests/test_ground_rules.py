@@ -172,14 +172,14 @@ def test_annotations_of_capture_say_types() -> None:
 
 def test_names_say_their_subject() -> None:
     """Not that it was found or made, which says nothing of what it is."""
-    word = re.compile(rf"\b_*({'|'.join(NO_NAMES)})\b")
+    word = re.compile(rf"\b_*({'|'.join(NO_NAMES)})\b", re.I)
     names = [
         f"{path.relative_to(SRC)}:{node.lineno} {name}"
         for path in FILES
         if word.search(text := path.read_text())
         for node in ast.walk(ast.parse(text))
         for name in (getattr(node, field, None) for field in ("id", "arg", "attr", "name"))
-        if name and name.lstrip("_") in NO_NAMES
+        if name and name.lstrip("_").lower() in NO_NAMES
     ]
     others = re.compile(r'"(?:\\.|[^"\\\n])*"|/\*.*?\*/|//[^\n]*', re.S)
     names += [

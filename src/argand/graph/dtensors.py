@@ -202,7 +202,7 @@ class _Left(torch.autograd.Function):
         return None if grad is None else _gradient(grad, ctx.spec, _for_gradients(ctx.spec.placements))
 
 
-class _Made(torch.autograd.Function):
+class _Wrapped(torch.autograd.Function):
     """local tensor -> DTensor, around the graph."""
 
     @staticmethod
@@ -259,5 +259,5 @@ def made_of(local: torch.Tensor, spec: Spec) -> torch.Tensor:
     if not local.requires_grad:
         return with_spec(local, spec, False)
     with torch.enable_grad():
-        sharded: torch.Tensor = _Made.apply(local, spec)
+        sharded: torch.Tensor = _Wrapped.apply(local, spec)
     return sharded

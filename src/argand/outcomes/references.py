@@ -46,7 +46,7 @@ _HOMES: Final = (
 """Modules that have functions of C which do not say where they live."""
 _MEMOIZED: Final = type(functools.lru_cache(lambda: None))
 _DEPTH: Final = 4
-_FOUND: Final = frozenset(
+_LOCATED: Final = frozenset(
     (
         "torch", "modules", "globals", "frame globals", "module", "member", "operator", "path", "raw", "held", "place",
         "part",
@@ -144,7 +144,7 @@ class Describer:
 
     def identities(self) -> list[tuple[int, object]]:
         """(row, object) where a row stands for an object that exists already."""
-        return [(self._numbers[id(obj)], obj) for obj in self._kept if self.rows[self._numbers[id(obj)]][0] in _FOUND]
+        return [(self._numbers[id(obj)], obj) for obj in self._kept if self.rows[self._numbers[id(obj)]][0] in _LOCATED]
 
     def check_class(self, cls: type, names: Iterable[str] | None) -> None:
         """The class must have the same under these names."""

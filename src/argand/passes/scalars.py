@@ -42,7 +42,7 @@ class _Use:
     scalar: fx.Node
 
 
-_Made = dict[tuple[fx.Node, bool], fx.Node]  # a number, and whether its reciprocal is meant -> its place on the GPU
+_Elements = dict[tuple[fx.Node, bool], fx.Node]  # a number, and whether its reciprocal is meant -> its place on the GPU
 
 
 def move_scalars(program: AtenProgram) -> int:
@@ -124,9 +124,9 @@ def _divides(use: _Use) -> bool:
     return use.node.target is aten.div.Tensor and use.place == 1 and _is_float(use.node.args[0])
 
 
-def _copy(b: Builder, uses: list[_Use], device: torch.device) -> _Made:
+def _copy(b: Builder, uses: list[_Use], device: torch.device) -> _Elements:
     """Give every number its place on the GPU."""
-    elements: _Made = {}
+    elements: _Elements = {}
     singles: dict[torch.dtype, dict[tuple[fx.Node, bool], fx.Node]] = {}
     vectors: dict[fx.Node, fx.Node] = {}
     for use in uses:
@@ -172,7 +172,7 @@ def _elements(b: Builder, numbers: Iterable[fx.Node], device: torch.device) -> l
     return [b(aten.select.int, moved, 0, place) for place in range(moved.meta["val"].numel())]
 
 
-def _replace(b: Builder, use: _Use, elements: _Made) -> None:
+def _replace(b: Builder, use: _Use, elements: _Elements) -> None:
     """The operation with the element in place of the CPU number, where that has the same result."""
     divides = _divides(use)
     args: list[Any] = list(use.node.args)

@@ -22,7 +22,7 @@ _KEPT = 4  # sets of parameters: modules of one class share their code
 _OFTEN = 16  # calls that a set serves at least; several in a row that serve fewer are changed in every few calls
 _PATIENCE = 8  # such sets in a row
 
-Made = Callable[..., Sequence[Any]]
+Preparation = Callable[..., Sequence[Any]]
 _NOTHING = ctypes.c_uint32()
 
 
@@ -76,7 +76,9 @@ class FrozenCall:
         plain: makes a function that takes nothing for a constant.
     """
 
-    def __init__(self, positions: Sequence[int], prepare: Made, run: HostCall, plain: Callable[[], HostCall]) -> None:
+    def __init__(
+        self, positions: Sequence[int], prepare: Preparation, run: HostCall, plain: Callable[[], HostCall]
+    ) -> None:
         self.positions, self.prepare, self.run = positions, prepare, run
         self._plain = plain
         self._otherwise: HostCall | None = None

@@ -31,7 +31,7 @@ class Untraceable(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
+class NewTensor:
     """A tensor that a call makes."""
 
     shape: tuple[int, ...]
@@ -55,7 +55,7 @@ class Written:
     results: Outcome
 
 
-Outcome: TypeAlias = "Made | Written | Several | int | float | bool | type[NotNew] | type[Untraceable]"
+Outcome: TypeAlias = "NewTensor | Written | Several | int | float | bool | type[NotNew] | type[Untraceable]"
 
 
 def stand_ins(
@@ -83,7 +83,7 @@ def stand_ins(
 
 
 def _stand_ins(outcome: Outcome) -> object:
-    if type(outcome) is Made:
+    if type(outcome) is NewTensor:
         return new(outcome.shape, outcome.strides, outcome.dtype, outcome.requires_grad)
     return outcome.kind([_stand_ins(item) for item in outcome.items]) if type(outcome) is Several else outcome
 
@@ -150,7 +150,7 @@ class _Results:
             return result
         raise NotNew
 
-    def _tensor(self, result: TraceTensor) -> Made:
+    def _tensor(self, result: TraceTensor) -> NewTensor:
         spec, root = result.value.spec, result.value.root
         if (
             root.input >= 0
@@ -162,4 +162,4 @@ class _Results:
         ):
             raise NotNew
         self._roots.add(id(root))
-        return Made(spec.size, spec.stride, spec.dtype, result.requires_grad)
+        return NewTensor(spec.size, spec.stride, spec.dtype, result.requires_grad)

@@ -14,7 +14,7 @@ from argand.own_code import OWN_FOLDER
 
 _ARGAND = OWN_FOLDER + os.sep
 _GRAPH = "<eval_with_key>"
-_MADE = (_GRAPH, "<argand", "output_code.py")  # graphs, wrappers and host modules that argand wrote
+_GENERATED = (_GRAPH, "<argand", "output_code.py")  # graphs, wrappers and host modules that argand wrote
 _PLACE = re.compile(r'  File "(.*)", line (\d+), in (\S+)$', re.MULTILINE)
 
 Place = tuple[str, int, str]
@@ -23,7 +23,7 @@ Place = tuple[str, int, str]
 @functools.lru_cache(maxsize=65536)
 def is_ours(filename: str) -> bool:
     """Whether a file is argand's own, or code that argand made."""
-    return filename.startswith((_ARGAND, *_MADE))
+    return filename.startswith((_ARGAND, *_GENERATED))
 
 
 def tidy(error: BaseException) -> None:
@@ -43,7 +43,7 @@ def tidy(error: BaseException) -> None:
         code = step.tb_frame.f_code
         if is_ours(code.co_filename) and not _of_the_program(step):
             dropped += 1
-            if graph is None and code.co_filename.startswith(_MADE):
+            if graph is None and code.co_filename.startswith(_GENERATED):
                 graph = _places(step)
                 if graph and kept:
                     kept[-1] = (kept[-1][0], graph[0][1])

@@ -36,7 +36,7 @@ from argand.debug.trial.surroundings import Surroundings
 from argand.errors import ConfigError
 from argand.graph.nodes.meta import user_line
 
-FOUND = 77  # exit code of a child that found the graph
+FINDING_EXIT = 77  # exit code of a child that found the graph
 _CALLS = 3  # of each graph, with the values of the program
 _TOTAL = 240.0  # seconds that making a graph small may take at least
 
@@ -93,7 +93,7 @@ class Dissection:
         (self.folder / "finding.json").write_text(json.dumps(finding))
         recorder.finish()
         sys.stdout.flush()
-        os._exit(FOUND)
+        os._exit(FINDING_EXIT)
 
     def dissect(self, program: Program, check: BackendCheck, outcome: Outcome) -> dict[str, Any]:
         """Make it small, and find what is to blame."""
