@@ -218,6 +218,8 @@ class History(Protocol):
     """What earlier captures of the code have shown (`sizes.symbolic_policy.History`)."""
 
     exact: bool
+    values: dict[str, set[bytes]]
+    changing: set[str]
 
 
 class Policy(Protocol):
@@ -311,6 +313,7 @@ class GraphBuilder(Protocol):
     gradients: dict[int, torch.Tensor | None]
     hooks: list[object]
     asked: dict[int, Callable[[], None]]
+    conditions: set[str]
     outside: set[int]
     staying: dict[int, GraphBreak]
     rerun: object

@@ -6,9 +6,7 @@ asks for it, which is seldom: until then only the call is remembered.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import torch
 from torch._ops import OpOverload
@@ -18,6 +16,7 @@ from argand.capture.facts.interfaces import GraphBuilder
 from argand.capture.facts.kinds import is_a
 from argand.capture.facts.name_tables import words
 from argand.capture.facts.values.tensor_info import Cost, Deferred, TensorInfo
+from argand.capture.record import conditions
 from argand.capture.sizes.symbolic_state import Restart
 from argand.graph import compat
 
@@ -29,6 +28,11 @@ _MAKERS = frozenset(
         "tensor scalar_tensor as_tensor zeros ones full eye arange linspace logspace tril_indices triu_indices"
     )
 )
+_SIZED_AS: dict[Function, Function] = {
+    torch.Tensor.view_as: torch.Tensor.view,
+    torch.Tensor.reshape_as: torch.Tensor.reshape,
+    torch.Tensor.expand_as: torch.Tensor.expand,
+}
 _PLAIN = (int, float, bool, complex, str, type(None), type(Ellipsis), torch.dtype, torch.device, torch.layout,
           torch.memory_format)  # fmt: skip
 
@@ -37,7 +41,28 @@ class _Unknown(Exception):
     """A value cannot be told from the arguments."""
 
 
-def applicable(func: Function, infos: list[TensorInfo], device: torch.device) -> bool:
+def note(
+    builder: GraphBuilder,
+    func: Function,
+    args: Args,
+    kwargs: Kwargs,
+    infos: list[TensorInfo],
+    device: torch.device,
+    result: object,
+) -> None:
+    """Remember of a call that was recorded how its result comes about, where it is known."""
+    if len(infos) == 2 and len(args) == 2 and infos[1].device.type == "cpu":  # of the second no value may be asked
+        with torch._C.DisableTorchFunction():
+            like = infos[1].tensor
+            if func is torch.Tensor.type_as:
+                func, args, infos = torch.Tensor.to, (args[0], like.dtype), infos[:1]
+            elif func in _SIZED_AS:
+                func, args, infos = _SIZED_AS[func], (args[0], like.shape), infos[:1]
+    if _applicable(func, infos, device):
+        _propagate(builder, func, args, kwargs, result)
+
+
+def _applicable(func: Function, infos: list[TensorInfo], device: torch.device) -> bool:
     """Whether the result of a call may be known: everything that went in is."""
     if device.type != "cpu":
         return False
@@ -46,13 +71,15 @@ def applicable(func: Function, infos: list[TensorInfo], device: torch.device) ->
     return all(info.constant is not None for info in infos)
 
 
-def propagate(builder: GraphBuilder, func: Function, args: Args, kwargs: Kwargs, result: object) -> None:
+def _propagate(builder: GraphBuilder, func: Function, args: Args, kwargs: Kwargs, result: object) -> None:
     """Remember with the stand-ins of `result` how their values come about."""
     if not _small(result):
         return
     try:
         call = _Call(builder, func, args, kwargs)
     except _Unknown:
+        return
+    if call.cost is Cost.CONDITION and not conditions.is_cheap(func):
         return
     _attach(builder, result, call, ())
 
@@ -67,7 +94,7 @@ def _attach(builder: GraphBuilder, result: object, call: _Call, path: tuple[int,
     if is_a(result, torch.Tensor):
         info = builder.tensors.get(id(result))
         if info is not None:
-            remember(builder, info, Deferred(call.result, path, call.depth, result, call.cost))
+            remember(builder, info, Deferred(call.result, path, call.depth, result, call.cost, call))
     elif isinstance(result, tuple | list):
         for number, part in enumerate(result):
             _attach(builder, part, call, (*path, number))
@@ -99,8 +126,8 @@ def result(builder: GraphBuilder, func: Function, args: Args, kwargs: Kwargs) ->
 
 
 def _at_hand(info: TensorInfo) -> bool:
-    argument = type(info.constant) is Deferred and info.constant.cost is Cost.ARGUMENT
-    return info.constant is not None and not argument and not info.tensor.requires_grad
+    data = type(info.constant) is Deferred and info.constant.cost > Cost.KEPT
+    return info.constant is not None and not data and not info.tensor.requires_grad
 
 
 def remember(builder: GraphBuilder, info: TensorInfo, value: torch.Tensor | Deferred) -> None:
@@ -114,8 +141,10 @@ class _Call:
 
     def __init__(self, builder: GraphBuilder, func: Function, args: Args, kwargs: Kwargs) -> None:
         self.func, self.depth, self.cost = func, 1, Cost.NOTHING
-        self.args = [_mapped(value, partial(self._held, builder)) for value in args]
-        self.kwargs = {key: _mapped(value, partial(self._held, builder)) for key, value in kwargs.items()}
+        self.args: list[object] = [conditions.mapped(value, partial(self._held, builder)) for value in args]
+        self.kwargs: dict[str, object] = {
+            key: conditions.mapped(value, partial(self._held, builder)) for key, value in kwargs.items()
+        }
         self.results: list[object] = []
 
     def _held(self, builder: GraphBuilder, value: object) -> object:
@@ -139,21 +168,12 @@ class _Call:
         if not self.results:
             try:
                 with torch._C.DisableTorchFunction(), compat.without_modes(), torch.no_grad(), _SameEachTime():
-                    args = [_mapped(value, _known) for value in self.args]
-                    kwargs = {key: _mapped(value, _known) for key, value in self.kwargs.items()}
+                    args = [conditions.mapped(value, _known) for value in self.args]
+                    kwargs = {key: conditions.mapped(value, _known) for key, value in self.kwargs.items()}
                     self.results.append(self.func(*args, **kwargs))
             except Exception:  # the value stays unknown; the operation itself was recorded
                 self.results.append(None)
         return self.results[0]
-
-
-def _mapped(value: Any, leaf: Callable[[object], object]) -> Any:
-    """An argument with `leaf(each)` for each leaf of its lists, tuples and slices."""
-    if type(value) in (list, tuple, torch.Size):
-        return type(value)(_mapped(item, leaf) for item in value)
-    if type(value) is slice:
-        return slice(*(_mapped(part, leaf) for part in (value.start, value.stop, value.step)))
-    return leaf(value)
 
 
 def _known(value: object) -> object:

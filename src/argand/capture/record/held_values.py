@@ -3,7 +3,7 @@
 Nothing is guarded until captured code asks for a value (a branch, `.item()`, an index), or for one that is computed
 from such tensors alone. Then the tensor's contents are, for as long as they are what an earlier call saw: where they
 turn out to vary, the graph breaks at what asks. Arguments of the frame are the program's data: they are asked only
-where one that holds a single integer is a size.
+where one that holds a single integer is a size. Questions of libraries are answered otherwise (`conditions`).
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import torch
 
 from argand.capture.facts.interfaces import CaptureState
 from argand.capture.facts.sources import AttrSource, InstanceDictSource, Source
-from argand.capture.facts.values.tensor_info import Cost, Deferred, TensorInfo
-from argand.capture.record import constants
+from argand.capture.facts.values.tensor_info import Cost, Deferred, Leaf, TensorInfo
+from argand.capture.record import conditions, constants
 from argand.capture.sizes.symbolic_policy import History
 
 _LIMIT = 1024  # elements: a schedule of a thousand steps
@@ -29,16 +29,25 @@ def offer(state: CaptureState, history: History, info: TensorInfo) -> None:
     real, source = info.real, info.source
     if real is None or source is None:
         return
+    if not conditions.askable(real):
+        return
+    cost = _cost(source, real, history)
+    read = _nothing if cost is Cost.CONDITION else partial(_read, state, history, source, info, real)
+    constants.remember(state.graph, info, Deferred(read, (), 1, info.tensor, cost, Leaf(source, real)))
+
+
+def _cost(source: Source, real: torch.Tensor, history: History) -> Cost:
+    """What telling what a tensor holds costs; `CONDITION`: nothing but answers about it can be told."""
     cost = Cost.KEPT if _is_kept(source) else Cost.ARGUMENT
     if cost is Cost.ARGUMENT and (real.dim() or real.dtype not in (torch.int64, torch.int32)):
-        return
-    if type(real) is not torch.Tensor or real.requires_grad or real.layout is not torch.strided:
-        return
-    if real.device.type != "cpu" or not 0 < real.numel() <= _LIMIT or real.dtype not in _WORDS or real.is_neg():
-        return
-    if source.name() not in history.changing:
-        read = partial(_read, state, history, source, info, real)
-        constants.remember(state.graph, info, Deferred(read, (), 1, info.tensor, cost))
+        return Cost.CONDITION
+    if type(real) is not torch.Tensor or real.requires_grad or real.numel() > _LIMIT or real.dtype not in _WORDS:
+        return Cost.CONDITION
+    return Cost.CONDITION if real.is_neg() or source.name() in history.changing else cost
+
+
+def _nothing() -> None:
+    """What a tensor holds of which only answers are told."""
 
 
 def _is_kept(source: Source) -> bool:

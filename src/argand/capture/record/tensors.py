@@ -127,6 +127,7 @@ class GraphBuilder:
         self.gradients: dict[int, torch.Tensor | None] = {}
         self.hooks: list[object] = []
         self.asked: dict[int, Callable[[], None]] = {}
+        self.conditions: set[str] = set()
         self.outside: set[int] = set()
         self.staying: dict[int, errors.GraphBreak] = {}
         self.rerun: object = None
@@ -282,8 +283,8 @@ class GraphBuilder:
             result = symbolic_tensors.attach(self, result, siblings)
             piecewise.guard(self, self._probed(func, args, kwargs, infos, device, meta_args, meta_kwargs), result)
             return result
-        if not writes and not target.keep and constants.applicable(func, infos, device):
-            constants.propagate(self, func, args, kwargs, result)
+        if not writes and not target.keep:
+            constants.note(self, func, args, kwargs, infos, device, result)
         return result
 
     def _refuse_huge(self, func: Function, meta: object, device: torch.device) -> None:

@@ -16,7 +16,7 @@ from argand.capture.facts.values.tensor_info import Cost, TensorInfo
 from argand.capture.metadata import data_errors, metadata
 from argand.capture.metadata.call_targets import target_of
 from argand.capture.metadata.special_calls import Special, getter, named, special
-from argand.capture.record import constants, size_tensors
+from argand.capture.record import conditions, constants, size_tensors
 from argand.capture.sizes import subclasses, symbolic_index, symbolic_tensors, unbacked_index, unbacked_ops
 from argand.capture.torch_functions import data_dependent, one_sided_branches
 
@@ -65,6 +65,8 @@ def _data_dependent(explanation: str, *hints: str) -> Special:
             if result is not NotImplemented:
                 return result
         value = _known_value(builder, name, func, args, kwargs, Cost.KEPT)
+        if value is NotImplemented:
+            value = conditions.ask(builder, func, args, kwargs)
         if value is not NotImplemented:
             return value
         if name in _BRANCHES:

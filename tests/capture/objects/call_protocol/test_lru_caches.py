@@ -253,3 +253,23 @@ def test_what_a_cached_function_says_is_said_once(caplog: pytest.LogCaptureFixtu
             assert torch.equal(compiled(torch.ones(2)), torch.full((2,), 5.0))
         assert [record.getMessage() for record in caplog.records] == ["careful with sizes"]
         assert say_once.cache_info().currsize == 1
+
+
+NO_NAMES: tuple[str, ...] = ()
+SEPARATOR = " "
+
+
+@functools.lru_cache(None)
+def _split(pattern: str, names: tuple[str, ...] = ()) -> list[str]:
+    return [part for part in pattern.split(SEPARATOR) if part not in names]
+
+
+def test_the_empty_tuple_is_the_same_wherever_it_was_seen_first() -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        none = NO_NAMES
+        return x * (len(_split("a b c", tuple([]))) + len(none))
+
+    _split.cache_clear()
+    compiled = argand.compile(f, backend="eager", fullgraph=True)
+    for _ in range(2):
+        assert torch.equal(compiled(torch.ones(2)), torch.full((2,), 3.0))

@@ -5,11 +5,12 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import fx
 
+from argand.capture.facts.handlers import Function
 from argand.capture.facts.sources import Source
 
 
@@ -36,6 +37,23 @@ class Cost(enum.IntEnum):
     NOTHING = 0
     KEPT = 1
     ARGUMENT = 2
+    CONDITION = 3
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Leaf:
+    """A tensor that came in: where it was found, and the one of the call at hand."""
+
+    source: Source
+    real: torch.Tensor
+
+
+class Call(Protocol):
+    """A call whose result is known, with what it waits for in the places of stand-ins."""
+
+    func: Function
+    args: list[object]
+    kwargs: dict[str, object]
 
 
 @dataclass(slots=True, eq=False)
@@ -48,7 +66,8 @@ class Deferred:
         depth: of the calls that it waits for.
         like: the stand-in.
         cost: what telling it costs: nothing, a guard on what a tensor that the program keeps holds, or on what an
-            argument does (`record.held_values`).
+            argument does (`record.held_values`), or on the answer to a question alone (`record.conditions`).
+        origin: the call, or the tensor that came in.
     """
 
     call: Callable[[], object]
@@ -56,6 +75,7 @@ class Deferred:
     depth: int
     like: torch.Tensor
     cost: Cost = Cost.NOTHING
+    origin: Leaf | Call | None = None
 
     def get(self) -> torch.Tensor | None:
         """The value; None where it is not what the stand-in says."""

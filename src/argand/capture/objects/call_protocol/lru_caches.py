@@ -190,6 +190,8 @@ def _is_made_of_constants(state: CaptureState, last: fx.Node) -> bool:
 
 def _is_plain(interp: Interpreter, value: object) -> bool:
     """Whether an argument is the same outside: a plain value, or an object from before that is a key as such."""
+    if type(value) is tuple and not value:  # there is one empty tuple, wherever it was seen first
+        return True
     if interp.is_outer(value):
         return _is_identity(value) and not interp.is_tensor(value)
     return interp.is_constant(value)

@@ -1,0 +1,243 @@
+"""What code of installed packages asks of the values that came in: `if t[0] > t[1]`, `torch.equal(x1, x2)`.
+
+A library looks at what it was given before it begins, and mostly finds the same. So such a question is answered with
+what is true of the call at hand, and becomes a guard: a later call asks it of its own tensors before the graph runs,
+for the price that eager pays. A few cheap operations on tensors on the CPU may lie between what came in and the
+question. Where answers vary more than a few versions of the function are worth, the graph breaks at the question, as
+it does at those of the program's own code: what this branches on is its data.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import operator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from argand.capture.facts.code.skip import library_of
+from argand.capture.facts.handlers import Args, Function, Kwargs
+from argand.capture.facts.interfaces import GraphBuilder, History
+from argand.capture.facts.kinds import is_a
+from argand.capture.facts.name_tables import words
+from argand.capture.facts.values.tensor_info import Deferred, Leaf
+from argand.graph import compat
+
+_LARGEST = 1 << 16  # elements of a tensor that is asked
+_LONGEST = 32  # calls between what came in and an answer
+_MOST_VARYING = 2  # questions of a function that may have two answers: each doubles its versions
+_NESTED = (list, tuple, torch.Size, slice)
+_LISTED = 64  # numbers of an answer that is a list
+_CHEAP = frozenset(
+    words(
+        "eq ne lt le gt ge equal allclose isclose any all sum max min amax amin mean count_nonzero isnan isfinite "
+        "isinf logical_and logical_or logical_not logical_xor and or xor invert bitwise_and bitwise_or bitwise_not "
+        "abs neg sign add radd sub rsub mul rmul div truediv rtruediv floordiv floor_divide remainder mod pow sqrt "
+        "square exp log softplus ceil floor round trunc clamp diff getitem select narrow unbind squeeze unsqueeze "
+        "view reshape flatten expand expand_as view_as permute transpose t to float double long int bool type type_as "
+        "detach clone contiguous cat stack item tolist index is_nonzero one_hot"
+    )
+)
+
+
+class _Unanswerable(Exception):
+    """A question is not about what came in alone, or takes more than a few cheap operations."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Stands for a value of a question: its number, and which part of it."""
+
+    number: int
+    path: tuple[int, ...]
+
+
+_Step = tuple[Function | None, list[object], dict[str, object]]
+"""A call with places in its arguments; without a function: the next tensor that came in."""
+
+
+def askable(real: torch.Tensor) -> bool:
+    """Whether an answer about a tensor may become a guard."""
+    if type(real) not in (torch.Tensor, torch.nn.Parameter) or real.layout is not torch.strided:
+        return False
+    wrapped = torch._C._functorch.is_functorch_wrapped_tensor(real)
+    return real.device.type == "cpu" and 0 < real.numel() <= _LARGEST and not wrapped
+
+
+def is_cheap(func: Function) -> bool:
+    """Whether a call may lie between what came in and a question."""
+    name = getattr(func, "__name__", func)
+    return isinstance(name, str) and name.strip("_") in _CHEAP and not torch.is_autocast_enabled("cpu")
+
+
+def ask(builder: GraphBuilder, func: Function, args: Args, kwargs: Kwargs) -> object:
+    """The answer to a question for values, guarded from now on; NotImplemented where there is none."""
+    code, _ = builder.state.position()
+    policy = builder.state.policy
+    if policy is None or library_of(code.co_filename) in ("", "torch") or not is_cheap(func):
+        return NotImplemented
+    question = _Question(builder)
+    with torch._C.DisableTorchFunction():
+        try:
+            question.add_call(func, args, kwargs)
+        except _Unanswerable:
+            return NotImplemented
+        answer = _run(tuple(question.steps), [leaf.real for leaf in question.leaves])
+        if not question.leaves or not _is_plain(answer):
+            return NotImplemented
+        if not _settled(policy.history, f"condition {question.text()}", answer):
+            return NotImplemented
+    sources = [leaf.source for leaf in question.leaves]
+    if question.text() not in builder.conditions:
+        builder.conditions.add(question.text())
+        condition = Condition(tuple(question.steps), answer)
+        builder.state.guards.add(None, "python", condition, sources, label="CONDITION_MATCH")
+    return answer
+
+
+class _Question:
+    """The calls from what came in to an answer, in order.
+
+    Fields:
+        leaves: the tensors that came in, in the order in which steps take them.
+        steps: one for each value.
+    """
+
+    def __init__(self, builder: GraphBuilder) -> None:
+        self.leaves: list[Leaf] = []
+        self.steps: list[_Step] = []
+        self._tensors = builder.tensors
+        self._numbers: dict[int, int] = {}  # by id of what a value comes from
+
+    def text(self) -> str:
+        """What tells it from other questions of its frame."""
+        names = [leaf.source.name() for leaf in self.leaves]
+        return f"{names} {[(getattr(func, '__name__', func), args, kwargs) for func, args, kwargs in self.steps]}"
+
+    def add_call(self, func: Function, args: Sequence[object], kwargs: Kwargs) -> None:
+        given = [self._placed(arg) for arg in args]
+        self.steps.append((func, given, {key: self._placed(value) for key, value in kwargs.items()}))
+
+    def _placed(self, value: object) -> object:
+        """An argument, with a place instead of what a call waits for."""
+        if type(value) in _NESTED:
+            return mapped(value, self._placed)
+        if is_a(value, torch.Tensor) and id(value) in self._tensors:  # a stand-in
+            value = self._tensors[id(value)].constant
+            if value is None:
+                raise _Unanswerable
+        if type(value) is not Deferred:
+            return value
+        if id(value.origin) not in self._numbers:
+            self._add(value)
+        return _Place(self._numbers[id(value.origin)], value.path)
+
+    def _add(self, value: Deferred) -> None:
+        origin = value.origin
+        if origin is None:
+            raise _Unanswerable
+        if isinstance(origin, Leaf):
+            if not askable(origin.real):
+                raise _Unanswerable
+            self.leaves.append(origin)
+            self.steps.append((None, [], {}))
+        elif len(self.steps) >= _LONGEST or not is_cheap(origin.func):
+            raise _Unanswerable
+        else:
+            self.add_call(origin.func, origin.args, origin.kwargs)
+        self._numbers[id(origin)] = len(self.steps) - 1
+
+
+class Condition:
+    """The guard: whether a question has the answer that the graph was recorded for."""
+
+    def __init__(self, steps: tuple[_Step, ...], answer: object) -> None:
+        self.steps = steps
+        self.answer = answer
+
+    def __call__(self, *tensors: torch.Tensor) -> bool:
+        with torch._C.DisableTorchFunction():
+            return _same(_run(self.steps, list(tensors)), self.answer)
+
+    def __repr__(self) -> str:
+        names = [str(getattr(func, "__name__", func)).strip("_") for func, _, _ in self.steps if func is not None]
+        return f"{' of '.join(reversed(names))} == {self.answer}"
+
+
+def _run(steps: tuple[_Step, ...], tensors: list[torch.Tensor]) -> object:
+    """The value of the last step; None where a step raises."""
+    values: list[object] = []
+    given = iter(tensors)
+    try:
+        with torch.no_grad(), _undisturbed():
+            for func, args, kwargs in steps:
+                if func is None:
+                    values.append(next(given).detach())
+                else:
+                    fill = functools.partial(_filled, values)
+                    values.append(func(*map(fill, args), **{key: fill(value) for key, value in kwargs.items()}))
+    except Exception:  # the program meets it itself, where it asks
+        return None
+    return values[-1]
+
+
+def _undisturbed() -> contextlib.AbstractContextManager[object]:
+    """Inside, operations are plain ones, whatever surrounds the call."""
+    if not compat.watched_by_modes() and not torch.is_autocast_enabled("cpu"):
+        return contextlib.nullcontext()
+    stack = contextlib.ExitStack()
+    stack.enter_context(compat.without_modes())
+    stack.enter_context(torch.autocast("cpu", enabled=False))
+    return stack
+
+
+def _filled(values: list[object], value: object) -> object:
+    """An argument with values in their places."""
+    if type(value) in _NESTED:
+        return mapped(value, functools.partial(_filled, values))
+    if type(value) is not _Place:
+        return value
+    return functools.reduce(operator.getitem, value.path, values[value.number])  # type: ignore[arg-type]
+
+
+def mapped(value: Any, leaf: Callable[[object], object]) -> Any:
+    """An argument with `leaf(each)` for each leaf of its lists, tuples and slices."""
+    if type(value) in (list, tuple, torch.Size):
+        return type(value)(mapped(item, leaf) for item in value)
+    if type(value) is slice:
+        return slice(*(mapped(part, leaf) for part in (value.start, value.stop, value.step)))
+    return leaf(value)
+
+
+def _numbers(answer: object) -> Iterator[object]:
+    if type(answer) is list:
+        for item in answer:
+            yield from _numbers(item)
+    else:
+        yield answer
+
+
+def _is_plain(answer: object) -> bool:
+    parts = list(_numbers(answer))
+    return len(parts) <= _LISTED and all(type(each) in (bool, int, float) for each in parts)
+
+
+def _same(one: object, other: object) -> bool:
+    return type(one) is type(other) and (one is other or repr(one) == repr(other))
+
+
+def _settled(history: History, key: str, answer: object) -> bool:
+    """Whether a question has had few enough answers."""
+    seen = history.values.setdefault(key, set())
+    bits = repr(answer).encode()
+    if bits not in seen and seen and key not in history.changing:
+        varying = sum(len(values) > 1 for values in history.values.values())
+        if type(answer) is not bool or varying >= _MOST_VARYING:
+            history.changing.add(key)
+    if key in history.changing:
+        return False
+    seen.add(bits)
+    return True

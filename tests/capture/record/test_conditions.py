@@ -1,0 +1,195 @@
+"""What code of installed packages asks of the values that came in: a guard on the answer, not the end of the graph."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+import argand
+
+LIBRARY = """
+import torch
+
+
+def squared_distance(x1, x2):
+    same = torch.equal(x1, x2)
+    return (x1 - x2).square().sum() if not same else x1.sum() * 0
+
+
+def ascending(t, x):
+    if len(t) > 1 and t[0] > t[1]:
+        return x - t.flip(0)
+    assert (t.diff() > 0).all(), "not ascending"
+    return x + t
+
+
+def present(scores, labels):
+    losses = []
+    for c in range(scores.shape[1]):
+        foreground = (labels == c).type_as(scores)
+        if foreground.sum() == 0:
+            continue
+        losses.append((foreground - scores[:, c]).abs().mean())
+    return torch.stack(losses).sum()
+
+
+def steps(t, size):
+    count = torch.ceil((t[1] - t[0]) / size).item()
+    return t * count
+
+
+def computed(x, w):
+    return x * 2 if (x @ w).sum() > 0 else x
+
+
+def written(x):
+    x = x.clone()
+    x.add_(1)
+    return x * 2 if x.sum() > 0 else x
+
+
+class Counter:
+    def __init__(self):
+        self.calls = torch.tensor(0)
+
+    def count(self, x):
+        if self.calls >= 3:
+            self.calls.zero_()
+            return x * 10
+        self.calls += 1
+        return x + 1
+"""
+
+
+def _library() -> Any:
+    """Functions whose code is an installed package's, as far as its file says."""
+    import types
+
+    module = types.ModuleType("someones")
+    path = "/somewhere/site-packages/someones/functions.py"
+    exec(compile(textwrap.dedent(LIBRARY), path, "exec"), module.__dict__)
+    return module
+
+
+def _graphs(f: Callable[..., Any]) -> tuple[Callable[..., Any], list[object]]:
+    graphs: list[object] = []
+
+    def backend(graph: torch.fx.GraphModule, inputs: object) -> Callable[..., Any]:
+        graphs.append(graph)
+        return graph.forward
+
+    return argand.compile(f, backend=backend), graphs
+
+
+def test_whether_two_arguments_are_equal() -> None:
+    library = _library()
+    compiled = argand.compile(lambda x, y: library.squared_distance(x, y) + 1, backend="eager", fullgraph=True)
+    x, y = torch.arange(3.0), torch.ones(3)
+    for pair in ((x, x), (x, y), (y.clone(), y), (y, x), (x, torch.full((3,), float("nan")))):
+        torch.testing.assert_close(compiled(*pair), library.squared_distance(*pair) + 1, equal_nan=True)
+
+
+def test_one_answer_is_one_graph() -> None:
+    library = _library()
+    compiled, graphs = _graphs(lambda t, x: library.ascending(t, x) * 2)
+    for _ in range(4):
+        t, x = torch.rand(3).cumsum(0), torch.randn(3)
+        assert torch.equal(compiled(t, x), library.ascending(t, x) * 2)
+    assert len(graphs) == 1
+    down = torch.tensor([3.0, 2.0, 1.0])
+    assert torch.equal(compiled(down, x), library.ascending(down, x) * 2)
+    with pytest.raises(AssertionError, match="not ascending"):
+        compiled(torch.tensor([1.0, 2.0, 1.5]), x)
+
+
+def test_dtypes_of_what_is_computed_do_not_matter() -> None:
+    library = _library()
+
+    def f(x: torch.Tensor, w: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = library.present((x @ w).softmax(1), labels)
+        return result
+
+    compiled = argand.compile(f, backend="eager", fullgraph=True)
+    x, w = torch.randn(4, 3), torch.randn(3, 3)
+    for labels in (torch.tensor([0, 1, 2, 0]), torch.tensor([2, 1, 0, 1]), torch.tensor([0, 1, 1, 0])):
+        assert torch.equal(compiled(x, w, labels), f(x, w, labels))
+
+
+def test_gradients_of_asked_tensors() -> None:
+    library = _library()
+    compiled = argand.compile(library.squared_distance, backend="aot_eager", fullgraph=True)
+    x, y = torch.randn(3, requires_grad=True), torch.randn(3)
+    compiled(x, y).backward()
+    grad, x.grad = x.grad, None
+    library.squared_distance(x, y).backward()
+    assert x.grad is not None and torch.equal(grad, x.grad)
+
+
+def test_a_number_that_varies_breaks_the_graph() -> None:
+    library = _library()
+    compiled, graphs = _graphs(library.steps)
+    for end in (1.0, 1.0, 2.0, 5.0, 9.0, 4.0, 7.0, 3.0):
+        t = torch.tensor([0.0, end])
+        assert torch.equal(compiled(t, 0.5), library.steps(t, 0.5))
+    assert len(graphs) <= 4
+
+
+@pytest.mark.parametrize("name", ["computed", "written"])
+def test_what_the_graph_has_computed_is_not_asked(name: str) -> None:
+    library = _library()
+    f = getattr(library, name)
+    inputs = (torch.ones(2), torch.ones(2)) if name == "computed" else (torch.full((2,), -0.5),)
+    with pytest.raises(argand.errors.Unsupported):
+        argand.compile(f, backend="eager", fullgraph=True)(*inputs)
+    compiled = argand.compile(f, backend="eager")
+    for sign in (1.0, -1.0, 3.0, -3.0):
+        given = [sign * one for one in inputs]
+        assert torch.equal(compiled(*given), f(*given))
+
+
+def test_a_count_that_the_library_writes_to() -> None:
+    library = _library()
+    ours, eager = library.Counter(), library.Counter()
+    compiled, graphs = _graphs(ours.count)
+    x = torch.ones(2)
+    for _ in range(9):
+        assert torch.equal(compiled(x), eager.count(x))
+        assert torch.equal(ours.calls, eager.calls)
+    assert len(graphs) == 2
+
+
+def test_the_programs_own_branches_stay_breaks() -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return x * 2 if x.sum() > 0 else x
+
+    with pytest.raises(argand.errors.Unsupported):
+        argand.compile(f, backend="eager", fullgraph=True)(torch.ones(2))
+
+
+def test_guards_ask_past_what_surrounds_a_call() -> None:
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    seen: list[str] = []
+
+    class Seeing(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            seen.append(str(func))
+            return func(*args, **kwargs or {})
+
+    library = _library()
+    compiled = argand.compile(library.ascending, backend="eager")
+    t, x = torch.tensor([1.0, 2.0]), torch.ones(2)
+    want = library.ascending(t, x)
+    for _ in range(3):
+        assert torch.equal(compiled(t, x), want)
+    with torch.autocast("cpu"):
+        assert torch.equal(compiled(t, x), want)
+    with Seeing():
+        assert torch.equal(compiled(t, x), want)
+    assert "aten.add.Tensor" in seen and not any("detach" in name for name in seen)
+    with torch.inference_mode():
+        assert torch.equal(compiled(t, x), want)
