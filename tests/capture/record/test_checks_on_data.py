@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -148,3 +149,36 @@ def test_a_side_that_may_return_is_no_check() -> None:
     assert torch.equal(compiled(GOOD, False), GOOD + 1)
     assert len(backend.graphs) > 1
     assert torch.equal(compiled(GOOD + 200, False), GOOD + 199)
+
+
+def _factorised(a: torch.Tensor, tries: int = 3) -> torch.Tensor:
+    factor, info = torch.linalg.cholesky_ex(a)
+    if not torch.any(info):
+        return factor * 2
+    if torch.isnan(a).any():
+        raise ValueError("not a number")
+    for number in range(tries):
+        jitter = 0.1 * 10.0**number
+        a = a + jitter * torch.eye(a.shape[0])
+        warnings.warn(f"not positive definite, added {jitter}", stacklevel=1)
+        factor, info = torch.linalg.cholesky_ex(a)
+        if not torch.any(info):
+            return factor * 3
+    raise ValueError("not positive definite")
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_what_is_tried_again_with_a_warning_is_not_expected(backend: str) -> None:
+    compiled = argand.compile(_factorised, backend=backend, fullgraph=True)
+    good = torch.eye(2) * 4
+    assert torch.equal(compiled(good), torch.eye(2) * 4)
+    for bad in (torch.diag(torch.tensor([1.0, -0.05])), torch.diag(torch.tensor([1.0, -5.0]))):
+        with pytest.warns(UserWarning, match="added"):
+            want = _factorised(bad)
+        with pytest.warns(UserWarning, match="added"):
+            assert torch.equal(compiled(bad), want)
+    for value, said in ((float("nan"), "not a number"), (-1e6, "not positive definite")):
+        with pytest.raises(ValueError, match=said), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            compiled(torch.full((2, 2), value))
+    assert torch.equal(compiled(good), torch.eye(2) * 4)

@@ -4,6 +4,7 @@
 not, the graph raises before anything was done, and the frame's own code runs instead (rerun.py), with its exception.
 
 `if (variance < bound).any(): warnings.warn(...)` is taken for one of these too: the side that warns is not expected.
+Nor is one that comes to a warning or a `raise` whichever way it goes on, as a factorisation that is tried again.
 
 Of `assert up.all() or down.all()` neither alternative only raises at the first jump: the others are computed too, where
 that is nothing but operations on tensors, and the graph checks that one of them holds.
@@ -50,7 +51,7 @@ def truth(interp: Interpreter, frame: Frame, value: object, jumps_if: bool, targ
             otherwise = target if jumps_if is not wanted else frame.pc
             instructions = frame.program.instructions
             warns = type(value) is not SymbolicBool and _begins_with_warning(instructions, otherwise)
-            if warns or _only_raises(instructions, frame.program.index, otherwise):
+            if warns or _ends_badly(instructions, frame.program.index, otherwise):
                 if hold(interp.state.graph, value, wanted):
                     return wanted
                 break
@@ -60,8 +61,8 @@ def truth(interp: Interpreter, frame: Frame, value: object, jumps_if: bool, targ
     return operators.truth(interp, value)
 
 
-def _only_raises(instructions: list[Instruction], index: dict[Instruction, int], start: int) -> bool:
-    """Whether every way on from an instruction ends in a `raise`."""
+def _ends_badly(instructions: list[Instruction], index: dict[Instruction, int], start: int) -> bool:
+    """Whether every way on from an instruction ends in a `raise`, or comes to a warning."""
     todo, seen = [start], set()
     raises = False
     while todo:
@@ -71,7 +72,8 @@ def _only_raises(instructions: list[Instruction], index: dict[Instruction, int],
             inst = instructions[at]
             if inst.opname in _LEAVES or len(seen) > _FARTHEST:
                 return False
-            if inst.opname in _RAISES:
+            warns = _is_warning(inst) and _begins_with_warning(instructions, at)
+            if inst.opname in _RAISES or warns:
                 raises = True
                 break
             if inst.target is not None:
@@ -90,9 +92,13 @@ def _begins_with_warning(instructions: list[Instruction], start: int) -> bool:
             return warns
         if inst.target is not None or inst.opname in _LEAVES | _RAISES or inst.opname.startswith("STORE_"):
             return False
-        if inst.opname.startswith(("LOAD_GLOBAL", "LOAD_ATTR", "LOAD_METHOD")):
-            warns |= "warn" in str(inst.argval).lower()
+        warns |= _is_warning(inst)
     return False
+
+
+def _is_warning(inst: Instruction) -> bool:
+    """Whether an instruction loads something that warns, as far as its name says."""
+    return inst.opname.startswith(("LOAD_GLOBAL", "LOAD_ATTR", "LOAD_METHOD")) and "warn" in str(inst.argval).lower()
 
 
 _MOST = 4  # alternatives
@@ -118,7 +124,7 @@ def _one_holds(interp: Interpreter, frame: Frame, value: object, jumps_if: bool,
             if not jump.opname.endswith("IF_TRUE" if jumps_if else "IF_FALSE"):
                 return False
             conditions = (*conditions, frame.stack.pop())
-            if _only_raises(instructions, index, frame.pc):
+            if _ends_badly(instructions, index, frame.pc):
                 return _hold_one(interp.state.graph, conditions, jumps_if)
     except (GraphBreak, ObservedException):
         pass  # eager may not come there

@@ -520,3 +520,49 @@ def test_functional_call_under_grad_and_vmap() -> None:
     x = torch.randn(5, 4)
     for fn in (f, ensemble):
         assert_same(fn(x), argand.compile(fn, backend="eager", fullgraph=True)(x), exact=True)
+
+
+class ScaledBy(torch.autograd.Function):
+    """Its backward leaves it to autograd to sum the gradient of an argument that was broadcast."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(x, scale)
+        return x * scale
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        x, scale = ctx.saved_tensors
+        return grad * scale, grad * x * torch.arange(1.0, 4.0)
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])
+@pytest.mark.parametrize("size", [(), (1,), (3,), (1, 1), (2, 1), (1, 3)])
+def test_gradients_of_broadcast_arguments_are_summed(size: tuple[int, ...], backend: str) -> None:
+    def f(x: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = ScaledBy.apply(x, scale).sin().sum()
+        return result
+
+    gradients = []
+    for fn in (f, argand.compile(f, backend=backend, fullgraph=True)):
+        x = torch.arange(6.0).reshape(2, 3).requires_grad_()
+        scale = torch.full(size, 0.5, requires_grad=True)
+        fn(x, scale).backward()
+        gradients.append((x.grad, scale.grad))
+    torch.testing.assert_close(gradients[1], gradients[0])
+
+
+class Flattening(ScaledBy):
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:
+        return grad.flatten(), None
+
+
+def test_gradients_that_do_not_fit_are_refused_as_in_eager() -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = Flattening.apply(x, torch.ones(3)).sum()
+        return result
+
+    for fn in (f, argand.compile(f, backend="eager")):
+        with pytest.raises(RuntimeError, match="invalid gradient"):
+            fn(torch.ones(2, 3, requires_grad=True)).backward()

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import operator
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -300,3 +300,22 @@ def meta_result(name: str, function: Callable[[], object]) -> object:
         raise
     except Exception as error:
         raise metadata.meta_failure(name, error) from None
+
+
+def summed(builder: GraphBuilder, answer: object, args: Sequence[object]) -> object:
+    """What a backward returned, with gradients of arguments that were broadcast summed, as autograd does."""
+    if type(answer) is tuple:
+        return tuple([_of_size(builder, *pair) for pair in zip(answer, args)]) + answer[len(args) :]
+    return _of_size(builder, answer, args[0]) if args else answer
+
+
+def _of_size(builder: GraphBuilder, grad: object, arg: object) -> object:
+    if not (isinstance(grad, torch.Tensor) and isinstance(arg, torch.Tensor)):
+        return grad
+    vary = any(info is None or info.dynamic is not None for info in map(builder.tensors.get, (id(grad), id(arg))))
+    with torch._C.DisableTorchFunction():
+        size, wanted = tuple(grad.shape), tuple(arg.shape)
+        trailing = zip(reversed(size), reversed(wanted))
+        if vary or size == wanted or len(size) < len(wanted) or any(b not in (1, a) for a, b in trailing):
+            return grad
+        return builder.call(torch.Tensor.sum_to_size, (grad, wanted), {})

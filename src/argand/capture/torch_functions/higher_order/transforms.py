@@ -231,6 +231,7 @@ class _Captured:
             grads = tuple(next(remaining) if isinstance(out, torch.Tensor) else None for out in outputs)
             function = state.interpreter.getattr(self.cls, "backward")
             answer = state.interpreter.call(function, (context, *grads), {})
+            answer = subgraphs.summed(builder, answer, self.rest)
         hook_state.note_backward(state, function, context, watched.ids)
         gradients = self._gradients(answer)
         flat, call, graphs = self._graphs(infos, context, forward, backward, results, gradients)
