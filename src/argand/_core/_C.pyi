@@ -15,8 +15,7 @@ _T = TypeVar("_T")
 class Sentinel:
     """The type of the values a callback can answer instead of an `Entry`."""
 
-    @property
-    def name(self) -> str: ...
+    name: Final[str]
 
 SKIP: Final[Sentinel]
 """Callback answer: run this code eagerly from now on under this key; frames that it calls are still hooked."""
@@ -29,16 +28,11 @@ RUN_ONLY: Final[Sentinel]
 class FrameInfo:
     """What the callback is told about a frame that matched no entry. All attributes are read-only."""
 
-    @property
-    def code(self) -> CodeType: ...
-    @property
-    def func(self) -> FunctionType: ...
-    @property
-    def globals(self) -> dict[str, Any]: ...
-    @property
-    def builtins(self) -> dict[str, Any]: ...
-    @property
-    def closure(self) -> tuple[CellType, ...] | None: ...
+    code: Final[CodeType]
+    func: Final[FunctionType]
+    globals: Final[dict[str, Any]]
+    builtins: Final[dict[str, Any]]
+    closure: Final[tuple[CellType, ...] | None]
     @property
     def args(self) -> tuple[Any, ...]:
         """Raw arguments in localsplus order: positional, keyword-only, then the *args tuple, then the **kwargs dict."""
@@ -91,16 +85,11 @@ class Entry:
         graph: bool = False,
         resumed: bool = False,
     ) -> None: ...
-    @property
-    def code(self) -> CodeType: ...
-    @property
-    def guards(self) -> GuardTree | None: ...
-    @property
-    def key(self) -> Any: ...
-    @property
-    def payload(self) -> Any: ...
-    @property
-    def label(self) -> str | None: ...
+    code: Final[CodeType]
+    guards: Final[GuardTree | None]
+    key: Final[Any]
+    payload: Final[Any]
+    label: Final[str | None]
     @property
     def hits(self) -> int:
         """How often the guards matched (the run right after its making is not counted)."""
@@ -124,12 +113,9 @@ class Region:
     def __get__(self, instance: None, owner: type, /) -> Region: ...
     @overload
     def __get__(self, instance: object, owner: type | None = None, /) -> Callable[..., Any]: ...
-    @property
-    def callback(self) -> Callback | None: ...
-    @property
-    def key(self) -> Any: ...
-    @property
-    def fn(self) -> Callable[..., Any]: ...
+    callback: Final[Callback | None]
+    key: Final[Any]
+    fn: Final[Callable[..., Any]]
 
 def run_with_callback(
     callback: Callback | None,
@@ -386,10 +372,8 @@ class GuardTree:
         """A readable path of a node, such as `local[0].attr('weight')`."""
     def checks_of(self, node: int, /) -> list[tuple[int, str]]:
         """(index, kind) of the checks on a node."""
-    @property
-    def num_guards(self) -> int: ...
-    @property
-    def num_nodes(self) -> int: ...
+    num_guards: Final[int]
+    num_nodes: Final[int]
     @property
     def dead(self) -> bool:
         """True once an object held weakly by an "id" or "type" check is gone: the tree can never match again."""
@@ -478,20 +462,13 @@ class Kernel:
         owner: object = None,
     ) -> None: ...
     def __call__(self, *args: Any) -> None: ...
-    @property
-    def address(self) -> int: ...
-    @property
-    def name(self) -> str: ...
-    @property
-    def num_tensors(self) -> int: ...
-    @property
-    def num_ints(self) -> int: ...
-    @property
-    def release_gil(self) -> bool: ...
-    @property
-    def owner(self) -> Any: ...
-    @property
-    def calls(self) -> int: ...
+    address: Final[int]
+    name: Final[str]
+    num_tensors: Final[int]
+    num_ints: Final[int]
+    release_gil: Final[bool]
+    owner: Final[Any]
+    calls: Final[int]
     annotated: bool
     """Give each call a range in torch's profiler, whatever `set_profiler`'s `kernels_wanted` says."""
     label: str
@@ -527,12 +504,9 @@ class DeviceProduct:
         owner: object = None,
     ) -> None: ...
     def __call__(self, *args: Any) -> None: ...
-    @property
-    def broken(self) -> bool: ...
-    @property
-    def calls(self) -> int: ...
-    @property
-    def otherwise(self) -> Callable[..., Any]: ...
+    broken: Final[bool]
+    calls: Final[int]
+    otherwise: Final[Callable[..., Any]]
 
 class DeviceKernel:
     """A function of a GPU, launched as `kernel(gx, gy, gz, t0, ..., i0, ...)` on the device's current stream.
@@ -572,15 +546,10 @@ class DeviceKernel:
         owner: object = None,
     ) -> None: ...
     def __call__(self, *args: Any) -> None: ...
-    @property
-    def name(self) -> str: ...
-    @property
-    def num_tensors(self) -> int: ...
-    @property
-    def num_ints(self) -> int: ...
-    @property
-    def calls(self) -> int: ...
-    @property
-    def other(self) -> Any: ...
+    name: Final[str]
+    num_tensors: Final[int]
+    num_ints: Final[int]
+    calls: Final[int]
+    other: Final[Any]
     annotated: bool
     label: str

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from argand._core import _C
 from argand.outcomes.references import Describer, plain
@@ -13,6 +13,7 @@ Call = tuple[str, tuple[Any, ...], tuple[int, ...], str | None]
 """A method of the tree, its arguments, which of these are rows of the table, and the label of a check."""
 _INTERESTING: Final = frozenset(("id", "type", "tensor", "type_version"))
 _VERSIONED: Final = "type_version"
+_T = TypeVar("_T")
 
 
 class Log:
@@ -23,29 +24,26 @@ class Log:
         self.calls: list[tuple[str, tuple[Any, ...], str | None]] = []
         self.numbers: list[int] = []
 
-    def _noted(self, method: str, args: tuple[Any, ...], label: str | None, answer: Any) -> Any:
+    def _noted(self, method: str, args: tuple[Any, ...], label: str | None, answer: _T) -> _T:
         self.calls.append((method, args, label))
-        self.numbers.append(answer if type(answer) is int else -1)
+        self.numbers.append(answer if isinstance(answer, int) else -1)
         return answer
 
     def child(self, *args: Any) -> int:
-        number: int = self._noted("child", args, None, self.tree.child(*args))
-        return number
+        return self._noted("child", args, None, self.tree.child(*args))
 
     def check(self, *args: Any, label: str = "") -> None:
         self._noted("check", args, label, self.tree.check(*args, label=label))
 
     def check_expr(self, *args: Any, label: str = "") -> int:
-        number: int = self._noted("check_expr", args, label, self.tree.check_expr(*args, label=label))
-        return number
+        return self._noted("check_expr", args, label, self.tree.check_expr(*args, label=label))
 
     def collect(self, *args: Any) -> None:
         self.tree.collect(*args)
         self._noted("collect", args, None, None)
 
     def slot(self, *args: Any, **named: Any) -> int:
-        number: int = self._noted("slot", (*args, tuple(named.items())), None, self.tree.slot(*args, **named))
-        return number
+        return self._noted("slot", (*args, tuple(named.items())), None, self.tree.slot(*args, **named))
 
     def places(self) -> dict[int, tuple[int, str]]:
         """id of an object that a check asks for -> the node where it is found, and whether it is the class there."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from math import gcd
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, TypeVar
 from weakref import WeakValueDictionary
 
 from argand._core import _C
@@ -21,6 +21,7 @@ from argand.locks import fork_safe_lock
 
 Monomial = tuple["Expr", ...]  # atoms multiplied together, sorted; () is the constant term
 Poly = tuple[tuple[Monomial, int], ...]
+_E = TypeVar("_E", bound="Expr")
 
 
 class Expr:
@@ -94,13 +95,11 @@ class Expr:
         return self
 
 
-def _intern(cls: type[Any], key: tuple[Any, ...]) -> Any:
+def _intern(cls: type[_E], key: tuple[Any, ...]) -> _E:
     """The one object for `(cls, *key)`; makes it with `cls._build` when it is new."""
     full = (cls, *key)
-    interned = Expr._table.get(full)
-    if interned is None:
-        interned = _C.call_locked(Expr._lock, _make, full)
-    return interned
+    interned: Any = Expr._table.get(full)
+    return _C.call_locked(Expr._lock, _make, full) if interned is None else interned
 
 
 def _make(full: tuple[Any, ...]) -> Any:
@@ -119,8 +118,7 @@ class Const(Expr):
     value: int
 
     def __new__(cls, value: int) -> Const:
-        interned: Const = _intern(cls, (int(value),))
-        return interned
+        return _intern(cls, (int(value),))
 
     def _build(self, value: int) -> None:
         self.value = value
@@ -149,8 +147,7 @@ class Var(Expr):
     name: str
 
     def __new__(cls, name: str) -> Var:
-        interned: Var = _intern(cls, (name,))
-        return interned
+        return _intern(cls, (name,))
 
     def _build(self, name: str) -> None:
         self.name = name
@@ -174,8 +171,7 @@ class Sym(Expr):
     minimum: int | None
 
     def __new__(cls, name: str, minimum: int | None = 1) -> Sym:
-        interned: Sym = _intern(cls, (name, minimum))
-        return interned
+        return _intern(cls, (name, minimum))
 
     def _build(self, name: str, minimum: int | None) -> None:
         self.name = name
@@ -196,8 +192,7 @@ class _Division(Expr):
     _sign: ClassVar[str]
 
     def __new__(cls, left: Expr, right: Expr) -> Self:
-        interned: Self = _intern(cls, (left, right))
-        return interned
+        return _intern(cls, (left, right))
 
     def _build(self, left: Expr, right: Expr) -> None:
         self.left, self.right = left, right
@@ -314,14 +309,12 @@ def from_poly(poly: Mapping[Monomial, int]) -> Expr:
             return Const(coefficient)
         if coefficient == 1 and len(monomial) == 1:
             return monomial[0]
-        whole: Expr = _intern(Mul, (tuple(items),))
-        return whole
+        return _intern(Mul, (tuple(items),))
     if any(atom.has_divmod for monomial, _ in items for atom in monomial):
         joined = _recombine(dict(items))
         if joined is not None:
             return from_poly(joined)
-    whole = _intern(Add, (tuple(items),))
-    return whole
+    return _intern(Add, (tuple(items),))
 
 
 def _recombine(poly: dict[Monomial, int]) -> dict[Monomial, int] | None:
