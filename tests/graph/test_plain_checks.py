@@ -21,6 +21,13 @@ def positions(table):
 
 table = torch.randn(8, 4)
 assert torch.equal(positions(table), table[:5][None] * 2)
+
+layers = torch.nn.Sequential(torch.nn.Linear(4, 5), torch.nn.LayerNorm(5))
+many = argand.compile(layers, dynamic=True, backend="aot_eager")  # which at other sizes than 4 raises
+pooled = argand.compile(torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.MaxPool2d(2)), backend="aot_eager")
+with torch.no_grad():  # torch imports them for gradients
+    assert torch.allclose(many(table), layers(table))
+    assert pooled(torch.randn(2, 3, 10, 10)).shape == (2, 4, 4, 4)
 sys.exit(4 if "sympy" in sys.modules else 0)
 """
 

@@ -16,7 +16,9 @@ _of_torch = vars(torch).get(_NAME)
 
 
 def _check_plainly(error: Any, holds: Any, message: Any) -> None:
-    """`torch._check_with`: nothing to do where a plain condition holds."""
+    """`torch._check_with`: nothing to do where a plain condition holds, and the error where it does not."""
+    if holds is False and callable(message) and issubclass(error, Exception) and not issubclass(error, Warning):
+        raise error(str(message()))
     if holds is not True and _of_torch is not None:
         _of_torch(error, holds, message)
 

@@ -59,11 +59,12 @@ def test_views_and_writes_are_left_to_torch() -> None:
             outcomes.stand_ins(func, kinds.of_call(args, {}), ())
 
 
-def test_a_call_that_writes_and_makes_is_made_on_stand_ins_too() -> None:
-    mean = torch.zeros(3, device="meta")
-    args = torch.empty(2, 3, 4, device="meta"), mean, torch.ones(3, device="meta"), None, None, True
-    made = outcomes.stand_ins(torch.nn.functional.batch_norm, kinds.of_call(args, {}), (), lambda: mean.add_(1))
-    assert tuple(made.shape) == (2, 3, 4) and mean._version == 1
+def test_stand_ins_count_what_a_call_writes_that_makes_something_too() -> None:
+    x, mean, var, weight = (torch.empty(size, device="meta") for size in ((2, 3, 4), 3, 3, 3))
+    args, kwargs = (x, mean, var), {"weight": weight, "training": True}
+    made = outcomes.stand_ins(torch.nn.functional.batch_norm, kinds.of_call(args, kwargs), (), args, kwargs)
+    assert tuple(made.shape) == (2, 3, 4)
+    assert [tensor._version for tensor in (x, mean, var, weight)] == [0, 1, 1, 0]
 
 
 def test_what_looks_at_values_is_not_traced() -> None:

@@ -84,6 +84,10 @@ def image_calls():
             for bias, (step, pad, apart) in itertools.product((None, spec((6,))), ((1, 5, 1), (2, 9, 2))):
                 wide = ([step, step], [pad, pad], [apart, apart], False, [0, 0], groups)
                 yield aten.convolution.default, (x, weight, bias, *wide), {}
+        for step, pad, apart in ((1, 0, 1), (2, 1, 1), (3, 1, 2)):
+            image = spec((2, 4, size[0] + 4, size[1] + 4))
+            yield aten.max_pool2d_with_indices.default, (image, [3, 2], [step, step], [pad], [apart]), {}
+            yield aten.max_pool2d_with_indices.default, (image, [step]), {}
         x, one = spec((2, 6, *size)), spec((6,))
         for weight, training in itertools.product((None, one), (False, True)):
             yield aten.native_batch_norm.default, (x, weight, weight, one, one, training, 0.1, 1e-5), {}
@@ -106,21 +110,16 @@ def test_rules_say_what_meta_kernels_say():
 @pytest.mark.parametrize(
     ("func", "args", "kwargs"),
     [
-        (aten.addmm.default, (spec((4,)), spec((2, 3)), spec((2, 4))), {}),
         (aten.addmm.default, (spec((3,)), spec((2, 3)), spec((3, 4))), {}),
         (aten.addmm.default, (spec((4,)), spec((2, 3)), spec((3, 4))), {"beta": 2}),
         (aten.addmm.default, (spec((4,), torch.float64), spec((2, 3)), spec((3, 4))), {}),
         (aten.addmm.default, (spec((4,)), spec((0, 3)), spec((3, 4))), {}),
-        (aten.native_layer_norm.default, (spec((2, 3)), [2], None, None, 1e-5), {}),
         (aten.native_layer_norm.default, (spec((2, 3)), [3], spec((2,)), None, 1e-5), {}),
         (aten.native_layer_norm.default, (spec((2, 3), stride=(1, 2)), [3], None, None, 1e-5), {}),
-        (aten.native_layer_norm.default, (spec((3,)), [2, 3], None, None, 1e-5), {}),
         (aten.var_mean.correction, (spec((2, 3)), [2]), {}),
         (aten.var_mean.correction, (spec((2, 3)), [1, -1]), {}),
         (aten.var_mean.correction, (spec((2, 3)), None), {}),
-        (aten.mm.default, (spec((2, 3)), spec((4, 3))), {}),
         (aten.mm.default, (spec((5, 2, 3)), spec((5, 3, 4))), {}),
-        (aten.bmm.default, (spec((5, 2, 3)), spec((4, 3, 4))), {}),
         (aten.sum.dim_IntList, (spec((2, 3), stride=(1, 2)), [0]), {}),
         (aten.sum.dim_IntList, (spec((2, 3), torch.int32), [0]), {}),
         (aten.sum.dim_IntList, (spec((2, 3)), [0]), {"dtype": torch.float64}),
@@ -133,7 +132,6 @@ def test_rules_say_what_meta_kernels_say():
         (aten.tril.default, (spec((3,)),), {}),
         (aten.stack.default, ([spec((2, 3)), spec((3, 2))],), {}),
         (aten.stack.default, ([spec((2, 3)), spec((2, 3))], 3), {}),
-        (aten.convolution.default, (IMAGE, spec((6, 3, 3, 3)), None, [1, 1], [0, 0], [1, 1], False, [0, 0], 1), {}),
         (aten.convolution.default, (IMAGE, spec((6, 4, 9, 3)), None, [1, 1], [0, 0], [1, 1], False, [0, 0], 1), {}),
         (aten.convolution.default, (IMAGE, spec((6, 4, 3, 3)), None, [1, 1], [0, 0], [1, 1], True, [0, 0], 1), {}),
         (aten.convolution.default, (LAST, spec((6, 4, 3, 3)), None, [1, 1], [0, 0], [1, 1], False, [0, 0], 1), {}),
@@ -142,9 +140,36 @@ def test_rules_say_what_meta_kernels_say():
         (aten.native_batch_norm.default, (IMAGE, None, None, None, None, True, 0.1, 1e-5), {}),
         (aten.native_group_norm.default, (IMAGE, None, None, 2, 4, 64, 3, 1e-5), {}),
         (aten.native_group_norm.default, (LAST, None, None, 2, 4, 64, 2, 1e-5), {}),
+        (aten.max_pool2d_with_indices.default, (LAST, [2]), {}),
+        (aten.max_pool2d_with_indices.default, (IMAGE, [9]), {}),
+        (aten.max_pool2d_with_indices.default, (IMAGE, [2], [0]), {}),
+        (aten.max_pool2d_with_indices.default, (IMAGE, [2], [2], [2]), {}),
+        (aten.max_pool2d_with_indices.default, (IMAGE, [3], [2], [0], [1], True), {}),
+        (aten.max_pool2d_with_indices.default, (spec((4, 8, 8)), [2]), {}),
         (aten.cumsum.default, (spec((2, 3)), 2), {}),
         (aten.cumsum.default, (spec((2, 3)), 0), {"dtype": torch.float64}),
     ],
 )
 def test_what_is_unusual_or_wrong_is_left_to_meta_kernels(func, args, kwargs):
     assert plain_results(func, args, kwargs) is None
+
+
+@pytest.mark.parametrize(
+    ("func", "args"),
+    [
+        (aten.addmm.default, (spec((4,)), spec((2, 3)), spec((2, 4)))),
+        (aten.native_layer_norm.default, (spec((2, 3)), [2], None, None, 1e-5)),
+        (aten.native_layer_norm.default, (spec((3,)), [2, 3], None, None, 1e-5)),
+        (aten.native_layer_norm.default, (spec((1 << 20, 1 << 20)), [3], spec((3,)), spec((3,)), 1e-5)),
+        (aten.mm.default, (spec((1 << 20, 1 << 20)), spec((4, 3)))),
+        (aten.bmm.default, (spec((5, 2, 3)), spec((4, 3, 4)))),
+        (aten.convolution.default, (IMAGE, spec((6, 3, 3, 3)), None, [1, 1], [0, 0], [1, 1], False, [0, 0], 1)),
+    ],
+)
+def test_of_sizes_that_do_not_fit_eagers_kernel_says_what_is_wrong(func, args):
+    real = [torch.zeros(()).expand(arg.size) if isinstance(arg, Spec) else arg for arg in args]
+    with pytest.raises(RuntimeError) as eager:
+        func(*real)
+    with pytest.raises(RuntimeError) as quick:
+        plain_results(func, args, {})
+    assert str(quick.value) == str(eager.value)

@@ -77,11 +77,7 @@ def _limits() -> Iterator[int]:
 
 
 def guard_size(builder: GraphBuilder, info: TensorInfo) -> None:
-    """Guard that a result whose size varies stays below what its device holds, where no input vouches for it.
-
-    Raises:
-        Restart: values that the symbols were tried with make it larger than that.
-    """
+    """Guard that a result whose size varies stays below what its device holds, where no input vouches for it."""
     dynamics = builder.dynamics
     wanted = _bytes(info)
     if dynamics is None or not isinstance(wanted, Expr) or (limit := _memory_of(info.device)) is None:
@@ -90,7 +86,7 @@ def guard_size(builder: GraphBuilder, info: TensorInfo) -> None:
         return
     dynamics.bounded.add((wanted, limit))
     if not any(_is_at_most(wanted, _bytes(given) * _GROWTH) for given in builder.inputs):
-        dynamics.require(Relation("le", wanted, limit))
+        dynamics.require(Relation("le", wanted, limit), formulas=False)
 
 
 def _bytes(info: TensorInfo) -> Any:

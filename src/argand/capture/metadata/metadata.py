@@ -191,8 +191,11 @@ def _mixed(func: Function, infos: list[TensorInfo]) -> torch.device:
     )
 
 
-def compute(func: Function, args: Args, kwargs: Kwargs, infos: list[TensorInfo]) -> object:
+def compute(func: Function, args: Args, kwargs: Kwargs, infos: list[TensorInfo], judged: bool = True) -> object:
     """Run `func` on stand-ins.
+
+    Arguments:
+        judged: whether it matters why it cannot be run; else `outcomes.Refusal` may be raised too.
 
     Raises:
         GraphBreak: torch has no meta kernel for it, it needs the values, or it raised or would raise on real tensors
@@ -200,17 +203,17 @@ def compute(func: Function, args: Args, kwargs: Kwargs, infos: list[TensorInfo])
     """
     if tracing.saved_tensor_hooks_active():  # of the program's: what stand-ins save is none of its tensors
         with tracing.hidden_from_saved_tensor_hooks():
-            return _computed(func, args, kwargs, infos)
-    return _computed(func, args, kwargs, infos)
+            return _computed(func, args, kwargs, infos, judged)
+    return _computed(func, args, kwargs, infos, judged)
 
 
-def _computed(func: Function, args: Args, kwargs: Kwargs, infos: list[TensorInfo]) -> object:
+def _computed(func: Function, args: Args, kwargs: Kwargs, infos: list[TensorInfo], judged: bool) -> object:
     try:
         call = kinds.of_call(args, kwargs)
     except kinds.Unknown:
         call = None
     devices = tuple([info.device for info in infos]) if any(info.device.type != "cpu" for info in infos) else ()
-    result = _on_stand_ins(func, args, kwargs, infos, call, devices)
+    result = _on_stand_ins(func, args, kwargs, infos, call, devices, judged)
     if not devices and call is not None and (error := trial_runs.refusal(func, call, result)) is not None:
         raise call_raises(getattr(func, "__name__", str(func)), error)
     return result
@@ -223,6 +226,7 @@ def _on_stand_ins(
     infos: list[TensorInfo],
     call: kinds.Call | None,
     devices: tuple[torch.device, ...],
+    judged: bool,
 ) -> object:
     if "out" not in kwargs:
         autocast = torch._C._is_any_autocast_enabled()
@@ -238,10 +242,12 @@ def _on_stand_ins(
                 pass  # anything unusual, and whatever is an error, is torch's to judge
         if infos and call is not None and trial_runs.may_run(func):
             try:
-                return outcomes.stand_ins(func, call, devices, lambda: time_limit.run_checked(func, args, kwargs))
+                return outcomes.stand_ins(func, call, devices, args, kwargs)
             except outcomes.NotNew:
                 pass
-            except outcomes.Untraceable:
+            except outcomes.Untraceable as error:
+                if not judged and isinstance(error, outcomes.Refusal):
+                    raise
                 if autocast:  # which casts nothing for stand-ins
                     raise _unknown_casts(func) from None
     if kwargs.get("device") is not None or (func in FACTORIES and not infos):

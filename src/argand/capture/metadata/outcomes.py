@@ -8,7 +8,6 @@ as the tensors do.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -19,6 +18,7 @@ from argand.autograd.tracing.tracer import Tracer
 from argand.capture.facts.handlers import Function
 from argand.capture.metadata import kinds
 from argand.capture.metadata.meta_tensors import new
+from argand.errors import AutogradError
 from argand.graph import compat
 
 
@@ -28,6 +28,10 @@ class NotNew(Exception):
 
 class Untraceable(Exception):
     """The tracer cannot tell what the call makes."""
+
+
+class Refusal(Untraceable):
+    """Torch raises for the call, or the tracer for torch's sake."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,22 +54,25 @@ class Several:
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """New results of a call that writes to its arguments, as a batch norm does to its statistics."""
+    """New results of a call that writes to its arguments, as a batch norm does to its statistics.
+
+    Arguments:
+        places: the numbers of the tensors that are written to, among those of the arguments.
+    """
 
     results: Outcome
+    places: tuple[int, ...]
 
 
-Outcome: TypeAlias = "NewTensor | Written | Several | int | float | bool | type[NotNew] | type[Untraceable]"
+Outcome: TypeAlias = "NewTensor | Written | Several | int | float | bool | type[Exception]"
 
 
-def stand_ins(
-    func: object, call: kinds.Call, devices: tuple[torch.device, ...], write: Callable[[], object] = lambda: None
-) -> object:
-    """The results of a call of a kind, as stand-ins.
+def stand_ins(func: object, call: kinds.Call, devices: tuple[torch.device, ...], *given: object) -> object:
+    """The results of a call of a kind, as stand-ins. Stand-ins that it writes to besides count that.
 
     Arguments:
         devices: where its tensors are, in their order; () for the CPU.
-        write: makes the call on stand-ins, where it writes to them besides.
+        given: the call's arguments.
 
     Raises:
         NotNew, Untraceable: see there.
@@ -74,10 +81,13 @@ def stand_ins(
         outcome = _traced(func, call, devices, kinds.modes())
     except TypeError:  # something that cannot be hashed
         raise Untraceable from None
-    if outcome is NotNew or outcome is Untraceable:
+    if isinstance(outcome, type):
         raise outcome
     if type(outcome) is Written:
-        write()
+        tensors = [value for value in compat.tree_flatten(given)[0] if isinstance(value, torch.Tensor)]
+        with torch.no_grad():
+            for place in outcome.places:
+                tensors[place].zero_()
         outcome = outcome.results
     return _stand_ins(outcome)
 
@@ -99,11 +109,15 @@ def _traced(func: Function, call: kinds.Call, devices: tuple[torch.device, ...],
             with tracer:
                 result = func(*args, **kwargs)
         outcome = _Results().outcome(result)
-        return Written(outcome) if tracer.mutated else outcome
+        if any(tracer.inputs[place].requires_grad for place in tracer.mutated):
+            return NotNew
+        return Written(outcome, tuple(tracer.mutated)) if tracer.mutated else outcome
     except NotNew:
         return NotNew
-    except Exception:  # what it is, torch says on stand-ins, or on real tensors
+    except AutogradError:
         return Untraceable
+    except Exception:  # what it is, torch says on stand-ins, or on real tensors
+        return Refusal
     finally:
         tracer.close()
 

@@ -308,10 +308,11 @@ class GraphBuilder:
         device: torch.device,
         meta_args: tuple[object, ...] | None,
         meta_kwargs: dict[str, object] | None,
+        judged: bool = True,
     ) -> object:
         args = args if meta_args is None else meta_args
         kwargs = kwargs if meta_kwargs is None else meta_kwargs
-        return metadata.compute(func, args, kwargs, infos)
+        return metadata.compute(func, args, kwargs, infos, judged)
 
     def compute_dynamic(
         self, func: Function, args: Args, kwargs: Kwargs, infos: list[TensorInfo], device: torch.device, *meta: object
@@ -326,8 +327,8 @@ class GraphBuilder:
     def _probed(
         self, func: Function, args: Args, kwargs: Kwargs, infos: list[TensorInfo], device: torch.device, *meta: Any
     ) -> ProbedCall:
-        def run(plain_args: Args, plain_kwargs: Kwargs) -> object:
-            return self.compute(func, plain_args, plain_kwargs, infos, device, plain_args, plain_kwargs)
+        def run(plain_args: Args, plain_kwargs: Kwargs, judged: bool = True) -> object:
+            return self.compute(func, plain_args, plain_kwargs, infos, device, plain_args, plain_kwargs, judged)
 
         meta_args, meta_kwargs = meta
         args = args if meta_args is None else meta_args

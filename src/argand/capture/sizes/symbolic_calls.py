@@ -21,7 +21,7 @@ from argand.graph.sizes.expr import Expr, Sym
 from argand.graph.sizes.relations import Number, Relation, solve
 
 _Tensor = torch.Tensor
-Run = Callable[[Any, Any], Any]
+Run = Callable[..., Any]
 _MODULI = (
     2,
     3,
@@ -73,7 +73,8 @@ class ProbedCall:
     """A call, computed at the hint and the probes; where it fails at the probes, the condition under which it works.
 
     Arguments:
-        run: computes the metadata of the result for plain arguments.
+        run: computes the metadata of the result for plain arguments; with `judged=False` it raises anything where it
+            cannot, else what ends the graph.
     """
 
     def __init__(self, builder: GraphBuilder, run: Run, func: Any, args: Args, kwargs: Kwargs) -> None:
@@ -122,7 +123,7 @@ class ProbedCall:
         torch._C._set_grad_enabled(False)
         try:
             for i in range(1, len(PROBED) + 1):
-                siblings.append(self.run(*self.arguments_at(i)))
+                siblings.append(self.run(*self.arguments_at(i), judged=False))
         except (errors.GraphBreak, Exception):  # what fails at the probes only says something of the sizes, never more
             siblings.clear()
         finally:
@@ -217,7 +218,7 @@ class ProbedCall:
         grad = torch.is_grad_enabled()
         torch._C._set_grad_enabled(False)
         try:
-            return self.run(self._at(self.args, assignment), self._at(self.kwargs, assignment))
+            return self.run(self._at(self.args, assignment), self._at(self.kwargs, assignment), judged=False)
         except (errors.GraphBreak, Exception):
             return None
         finally:

@@ -244,8 +244,11 @@ class Dynamics:
         self.require(relation if holds else relation.negated())
         return holds
 
-    def require(self, relation: Relation) -> None:
-        """Guard a condition that holds in the call at hand; probes must meet it too.
+    def require(self, relation: Relation, *, formulas: bool = True) -> None:
+        """Guard a condition that holds in the call at hand.
+
+        Arguments:
+            formulas: where it does not hold, results may be others: probes must meet it too.
 
         Raises:
             Restart: a probe does not meet it.
@@ -254,7 +257,7 @@ class Dynamics:
             return
         self._must_be_backed(relation)
         table = self.table
-        for probe in table.probes:
+        for probe in table.probes if formulas else ():
             if table.holds(relation, probe) is not True:
                 self.learn(relation)
         self.record(relation)

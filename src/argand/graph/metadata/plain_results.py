@@ -3,7 +3,8 @@
 Torch's meta kernels of these are Python, a decomposition with checks (0.3 to 1 ms a call), and the first that runs in a
 process imports sympy (0.3 s).
 A rule answers only for tensors that are not empty, of one floating dtype, whose results are contiguous; for all else it
-gives None, and the meta kernel judges.
+gives None, and the meta kernel judges. Of sizes that do not fit together it says so (probes of sizes that vary often do
+not), and eager's own kernel says what is wrong.
 """
 
 from __future__ import annotations
@@ -25,6 +26,11 @@ _FLOATING = frozenset((torch.float32, torch.float64))
 Result: TypeAlias = "tuple[Ints, torch.dtype]"
 """Size and dtype of a contiguous tensor."""
 
+
+class Unfit(Exception):
+    """The sizes of the arguments do not fit together: the op raises before it computes anything."""
+
+
 Rule: TypeAlias = "Callable[..., tuple[Result, ...] | None]"
 
 
@@ -37,10 +43,18 @@ def plain_results(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> A
         results = rule(*args, **kwargs)
     except TypeError:  # a call in another form
         return None
+    except Unfit:
+        func(*map(_without_memory, args), **kwargs)
+        return None
     if results is None:
         return None
     tensors = [torch.empty(size, dtype=dtype, device="meta") for size, dtype in results]
     return tensors[0] if len(tensors) == 1 else tuple(tensors)
+
+
+def _without_memory(value: Any) -> Any:
+    """A tensor of this size that takes no memory."""
+    return torch.zeros((), dtype=value.dtype).expand(value.size) if value.__class__ is Spec else value
 
 
 def _plain(*values: Any) -> bool:
@@ -64,7 +78,9 @@ def _addmm(bias: Any, left: Any, right: Any) -> tuple[Result, ...] | None:
     if not _plain(bias, left, right) or len(left.size) != 2 or len(right.size) != 2:
         return None
     (rows, inner), (same, columns) = left.size, right.size
-    return (((rows, columns), left.dtype),) if inner == same and bias.size == (columns,) else None
+    if inner != same:
+        raise Unfit
+    return (((rows, columns), left.dtype),) if bias.size == (columns,) else None
 
 
 def _mm(left: Any, right: Any) -> tuple[Result, ...] | None:
@@ -73,7 +89,9 @@ def _mm(left: Any, right: Any) -> tuple[Result, ...] | None:
         return None
     *many, rows, inner = left.size
     *others, same, columns = right.size
-    return (((*many, rows, columns), left.dtype),) if inner == same and many == others else None
+    if inner != same or many != others:
+        raise Unfit
+    return (((*many, rows, columns), left.dtype),)
 
 
 def _matrices(value: Any, rank: int) -> bool:
@@ -153,7 +171,9 @@ def _layer_norm(x: Any, shape: Any, weight: Any, bias: Any, eps: float) -> tuple
     if not _plain(x, *parameters) or not _contiguous(x) or not normalized:
         return None
     rank = len(x.size) - len(normalized)
-    if x.size[max(rank, 0) :] != normalized or any(value.size != normalized for value in parameters):
+    if x.size[max(rank, 0) :] != normalized:
+        raise Unfit
+    if any(value.size != normalized for value in parameters):
         return None
     statistics = (*x.size[:rank], *(1 for _ in normalized)), x.dtype
     return (x.size, x.dtype), statistics, statistics
@@ -203,13 +223,41 @@ def _convolution(
     if not _row_major(x) or not _row_major(weight) or not len(stride) == len(padding) == len(dilation) == 2:
         return None
     channels = weight.size[0]
-    if groups < 1 or channels % groups or x.size[1] != weight.size[1] * groups:
+    if groups < 1 or channels % groups:
         return None
+    if x.size[1] != weight.size[1] * groups:
+        raise Unfit
     if (bias is not None and bias.size != (channels,)) or min(*stride, *dilation) < 1 or min(padding) < 0:
         return None
     places = zip(x.size[2:], weight.size[2:], stride, padding, dilation)
     sizes = [(n + 2 * pad - apart * (width - 1) - 1) // step + 1 for n, width, step, pad, apart in places]
     return (((x.size[0], channels, *sizes), x.dtype),) if min(sizes) > 0 else None
+
+
+def _max_pool(
+    x: Any, kernel: Any, stride: Any = (), padding: Any = (0,), dilation: Any = (1,), ceil_mode: bool = False
+) -> tuple[Result, ...] | None:
+    """In two dimensions, of windows that begin inside."""
+    if not _plain(x) or len(x.size) != 4 or not _row_major(x) or ceil_mode:
+        return None
+    windows = [_pair(values) for values in (kernel, stride or kernel, padding, dilation)]
+    if not all(windows):
+        return None
+    sizes = []
+    for axis, n in enumerate(x.size[2:]):
+        width, step, pad, apart = (window[axis] for window in windows)
+        span = apart * (width - 1) + 1
+        if min(width, step, apart) < 1 or not 0 <= pad <= width // 2 or n + 2 * pad < span:
+            return None
+        sizes.append((n + 2 * pad - span) // step + 1)
+    size = (*x.size[:2], *sizes)
+    return (size, x.dtype), (size, torch.int64)
+
+
+def _pair(values: Any) -> Sequence[int]:
+    """A number for each of two dimensions, or one for both; none where they are something else."""
+    whole = isinstance(values, Sequence) and len(values) in (1, 2) and all(type(value) is int for value in values)
+    return [values[0], values[-1]] if whole else []
 
 
 def _row_major(spec: Spec) -> bool:
@@ -275,6 +323,7 @@ RULES: Final[MappingProxyType[Any, Rule]] = MappingProxyType(
         aten.cumsum.default: _cumsum,
         aten.stack.default: _stack,
         aten.convolution.default: _convolution,
+        aten.max_pool2d_with_indices.default: _max_pool,
         aten.native_batch_norm.default: _batch_norm,
         aten._native_batch_norm_legit_functional.default: _batch_norm_of_batch,
         aten.native_group_norm.default: _group_norm,
