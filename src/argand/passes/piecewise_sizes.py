@@ -38,8 +38,8 @@ _NAMES: Final = """
     randint_like bernoulli native_dropout native_dropout_backward randperm normal multinomial uniform exponential
     sum mean amax amin max min argmax argmin any all prod var std var_mean std_mean logsumexp cumsum cumprod cummax
     cummin logcumsumexp norm linalg_vector_norm count_nonzero _softmax _log_softmax _softmax_backward_data
-    _log_softmax_backward_data softmax log_softmax aminmax nansum sort topk kthvalue median nanmedian tril triu
-    masked_select sum_to_size
+    _log_softmax_backward_data softmax log_softmax _safe_softmax _masked_softmax
+    _masked_softmax_backward aminmax nansum sort topk kthvalue median nanmedian tril triu masked_select sum_to_size
     avg_pool1d avg_pool2d avg_pool3d max_pool2d_with_indices max_pool3d_with_indices avg_pool2d_backward
     avg_pool3d_backward max_pool2d_with_indices_backward max_pool3d_with_indices_backward adaptive_avg_pool1d
     _adaptive_avg_pool2d _adaptive_avg_pool3d _adaptive_avg_pool2d_backward _adaptive_avg_pool3d_backward
@@ -50,6 +50,11 @@ _NAMES: Final = """
     pixel_shuffle pixel_unshuffle glu glu_backward nll_loss_forward nll_loss_backward nll_loss2d_forward
     nll_loss2d_backward mse_loss mse_loss_backward huber_loss smooth_l1_loss smooth_l1_loss_backward
     binary_cross_entropy binary_cross_entropy_backward binary_cross_entropy_with_logits soft_margin_loss
+    huber_loss_backward soft_margin_loss_backward threshold_backward hardtanh softshrink_backward hardshrink_backward
+    log_sigmoid_forward log_sigmoid_backward rrelu_with_noise_functional rrelu_with_noise_backward _prelu_kernel
+    _prelu_kernel_backward nan_to_num isinf angle rsub addr _conj _conj_copy upsample_nearest3d_backward
+    upsample_trilinear3d_backward _upsample_nearest_exact3d _upsample_nearest_exact1d_backward
+    _upsample_nearest_exact2d_backward _upsample_nearest_exact3d_backward
     mkldnn_rnn_layer mkldnn_rnn_layer_backward recurrence recurrence_backward recurrence_keeping
     recurrence_backward_from im2col col2im grid_sampler_2d
     grid_sampler_2d_backward grid_sampler_3d native_channel_shuffle _cdist_forward _fft_r2c _fft_c2r _fft_c2c
@@ -70,6 +75,6 @@ def _known(target: Any) -> bool:
         return True
     if not isinstance(target, torch._ops.OpOverload):
         return False
-    if target.namespace in _LINE or layouts.is_elementwise(target):
+    if target.namespace in _LINE or layouts.is_pointwise(target):
         return True
     return target._schema.name.partition("::")[2] in _FORMULAS

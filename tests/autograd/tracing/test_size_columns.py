@@ -1,14 +1,11 @@
-"""Sizes to trace at: what three, four and six of them tell apart."""
+"""Sizes to trace at: what two, three and more of them tell apart."""
 
 from __future__ import annotations
 
 import itertools
-from math import gcd
 
-import pytest
-
-from argand.autograd.tracing.size_columns import MORE_ROWS, chosen, few
-from argand.graph.sizes.expr import Sym
+from argand.autograd.tracing.size_columns import chosen, two
+from argand.graph.sizes.expr import Sym, evaluate
 from argand.graph.sizes.fitting import Fitter
 
 N = Sym("n", 2)
@@ -21,33 +18,37 @@ def columns():
             yield column
 
 
-def test_three_rows_have_no_common_residue():
-    told = 0
-    for column in columns():
-        rows = few(column)
-        if rows is not None:
-            told += 1
-            one, two, three = (column[row] for row in rows)
-            assert rows[0] == 0 and gcd(two - one, three - one) == 1
-    assert told > 20
+def test_two_rows_are_told_apart_where_there_is_room():
+    usable = [two([column]) for column in columns()]
+    assert sum(usable) > 12
+    assert not two([[10, 20]]) and not two([[10, 161], [20, 171]]) and two([[10, 161], [20, 183]])
 
 
-def test_rounded_multiples_lie_on_no_line_through_three_rows():
+def test_rounded_multiples_are_no_sums_and_multiples_in_two_rows():
     for column in columns():
-        rows = few(column)
-        if rows is None:
+        if not two([column]):
             continue
-        sizes = [{N: column[row]} for row in rows]
-        for divisor, times, offset in itertools.product(range(2, 17), (1, 2, 3, 8, 16), (-1, 0, 1, 15)):
-            fitter = Fitter(sizes, lines=False)
-            fitted = fitter.fit([times * ((each[N] + offset) // divisor) for each in sizes])
-            # where a division is found, there are more traces
-            assert fitted is None or fitter.rounds, (column, divisor, times, offset)
+        sizes = [{N: n} for n in column[:2]]
+        for divisor, times, offset in itertools.product(range(2, 65), (1, 2, 3, 8, 16), (-1, 0, 1, 15)):
+            values = [times * ((each[N] + offset) // divisor) for each in sizes]
+            rest = [(each[N] + offset) % divisor for each in sizes]
+            assert Fitter(sizes, lines=False).fit(values) is None, (column, divisor, times, offset)
+            assert Fitter(sizes, lines=False).fit(rest) is None
 
 
-@pytest.mark.parametrize("column", [[10, 20, 30, 40, 50, 60], [64, 66, 68, 80, 90, 100], [5, 6, 7, 8, 9, 10]])
-def test_sizes_in_step_or_near_each_other_are_too_few(column):
-    assert len(column) == MORE_ROWS and few(column) is None
+def test_two_rows_find_sums_multiples_and_products():
+    m = Sym("m", 2)
+    rows = [{N: 105, m: 30}, {N: 256, m: 193}]
+    for wanted in (3 * N, N + 5, N + m, N * m, 4 * N * m, 7 * m):
+        assert (
+            Fitter(rows, lines=False).fit([int(evaluate(wanted, {"n": row[N], "m": row[m]})) for row in rows]) is wanted
+        )
+    assert Fitter(rows, lines=False).fit([3 * row[N] + 5 for row in rows]) is None
+    known = Fitter(rows, lines=False)
+    known.learn(3 * N + 5)
+    assert known.fit([3 * row[N] + 5 for row in rows]) is 3 * N + 5 and not known.divides
+    known.learn(N // 2)
+    assert known.fit([row[N] // 2 for row in rows]) is N // 2 and known.divides
 
 
 def test_three_rows_find_no_multiples_of_what_is_no_symbol():

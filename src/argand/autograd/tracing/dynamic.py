@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from argand.autograd.tracing.size_columns import MORE_ROWS, ROWS, chosen, few, in_step
+from argand.autograd.tracing.size_columns import MORE_ROWS, ROWS, chosen, in_step, two
 from argand.autograd.tracing.trace import trace_inference
 from argand.errors import AutogradError
 from argand.graph.nodes.program import AtenProgram, InputSpec, TensorSpec
@@ -72,6 +72,7 @@ class Tracing:
         self.readers = read_symbols(self.placeholders)
         self.inputs = [sym for sym in self.table.symbols if sym not in self.table.definitions]
         self.bends = False  # an operation may make the least of two sizes
+        self.divides = False  # a number of the last program is a quotient or a remainder
         self.traces: dict[tuple[tuple[Sym, Any], ...], tuple[AtenProgram, int, bool]] = {}
         self.programs: list[AtenProgram] = []  # those that are generalised
         unread = [sym for sym in self.inputs if sym not in self.readers]
@@ -203,32 +204,34 @@ class Tracing:
 
     def _trace(self, assignments: list[Assignment], pinned: frozenset[Sym]) -> AtenProgram:
         self.bends = False
-        program, rounds = self._from_few(assignments, pinned) or self._generalised(assignments[:ROWS], pinned)
+        quick = self._from_two(assignments, pinned)
+        if quick is not None:
+            return quick
+        rounds = False
+        if not self.bends:
+            program, rounds = self._generalised(assignments[:ROWS], pinned)
         if self.bends:
             return self._straight(assignments, pinned)
         if rounds and len(assignments) > ROWS:
             program, _ = self._generalised(assignments, pinned)
         return program
 
-    def _from_few(self, assignments: list[Assignment], pinned: frozenset[Sym]) -> tuple[AtenProgram, bool] | None:
-        """As `_generalised` from three traces; None where these do not tell, or an operation may bend."""
+    def _from_two(self, assignments: list[Assignment], pinned: frozenset[Sym]) -> AtenProgram | None:
+        """As `_generalised` from two traces; None where these do not tell, or an operation may bend."""
         sizes = self._sizes(pinned)
-        if (
-            len(sizes) != 1
-            or len(assignments) <= ROWS
-            or self.table.definitions
-            or "float" in self.table.kinds.values()
-        ):
+        if not sizes or self.table.definitions or "float" in self.table.kinds.values():
             return None
-        rows = few([int(row[sizes[0]]) for row in assignments])
-        if rows is None:
+        if any(isinstance(expr, Expr) and expr.has_divmod for expr in self._known()):
+            return None
+        if not two([[int(row[sym]) for row in assignments] for sym in sizes]):
             return None
         try:
-            return self._generalised([assignments[row] for row in rows], pinned)
+            program, _ = self._generalised(assignments[:2], pinned)
         except _OperationsDiffer:
             raise
         except NotGeneral:
             return None
+        return None if self.bends or self.divides else program
 
     def _straight(self, assignments: list[Assignment], pinned: frozenset[Sym]) -> AtenProgram:
         """As `_generalised` for graphs whose numbers may be least or greatest ones of sizes: between the traces, they
@@ -327,6 +330,7 @@ class Tracing:
             raise NotGeneral("the sizes of this call are a special case")
         self._check_results(program, hints)
         attach_scalars(program, list(conditions), self)
+        self.divides = fitter.divides
         return program, fitter.rounds
 
     def _may_vary(self, expr: Expr, assignments: list[Assignment], conditions: dict[Relation, None]) -> None:

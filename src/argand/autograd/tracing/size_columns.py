@@ -1,20 +1,19 @@
 """Sizes to trace a graph at, so that the numbers in its traces tell which expressions of the sizes they are.
 
-Two rows find a line, and a third one shows that a number is none: three are enough for one symbol where their
-differences have no common divisor (`few`), four for several symbols, and six where sizes are divided and rounded.
+Two rows are enough for numbers that are multiples, sums and products of what capture knows (`two`), four for others,
+and six where sizes are divided and rounded.
 """
 
 from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from itertools import combinations
 from math import gcd
 from typing import Any
 
 ROWS = 4
 MORE_ROWS = 6  # where sizes are divided and rounded
-_LEAST_GAP = 16
+_GAPS = (151, 163, 173, 181, 193, 149, 157, 167, 179, 191)  # primes
 _FACTORS = ((2, 3, 5, 4, 7, 6), (5, 2, 3, 9, 4, 7), (3, 7, 2, 5, 8, 4), (7, 5, 4, 3, 2, 8), (4, 9, 7, 2, 3, 5))
 _DIVISORS = (1, 2, 3, 4, 5, 6, 7, 8, 14, 16, 32)
 
@@ -44,7 +43,14 @@ def chosen(hint: int, low: int, high: int, kind: str, number: int, used: set[int
     if len(room) < MORE_ROWS:
         return None
     chooser = random.Random(1000 * number + hint)
-    return max((chooser.sample(room, MORE_ROWS) for _ in range(40)), key=_variety)
+    gap = _GAPS[number % len(_GAPS)]
+    pairs = [n for n in room if n + gap in set(room)] if kind in ("above", "below") else []
+
+    def sample() -> list[int]:
+        pair = [first := chooser.choice(pairs), first + gap] if pairs else []
+        return [*pair, *chooser.sample([n for n in room if n not in pair], MORE_ROWS - len(pair))]
+
+    return max((sample() for _ in range(40)), key=_variety)
 
 
 def _variety(column: list[int]) -> tuple[int, int]:
@@ -58,14 +64,13 @@ def _variety(column: list[int]) -> tuple[int, int]:
     return sum(len({n % divisor for n in column}) for divisor in (2, 3, 4)), variety
 
 
-def few(column: Sequence[int]) -> tuple[int, int, int] | None:
-    """Three rows that show which numbers are multiples of the one symbol plus a constant; None where there are none.
+def two(columns: Sequence[Sequence[int]]) -> bool:
+    """Whether the first two rows show which numbers are multiples, sums and products of sizes.
 
-    The differences of their sizes have no common divisor. So the remainders of a division are not the same in all
-    three, and `p * ((n + q) // d)` lies on no line there: with gaps a, b between sizes and r, s between remainders it
-    would need r*b == s*a, so that a divides r; but |r| < d <= a. Of the triples that will do, the widest apart.
+    The gaps between a symbol's sizes are large primes, other ones for other symbols. So a remainder is not the same in
+    both rows, unless it is one of division by the gap, and `p * ((n + q) // d)` is no multiple of n and no `n + c`: the
+    one needs a p that the gap divides, the other equal remainders. Two sums `p*a + q*b + c` that are equal in both rows
+    differ in a factor by at least a gap.
     """
-    triples = [(0, j, k) for j, k in combinations(range(1, len(column)), 2)]
-    gaps = {rows: [abs(column[i] - column[j]) for i, j in combinations(rows, 2)] for rows in triples}
-    widest = max(triples, key=lambda rows: (gcd(*gaps[rows]) == 1, min(gaps[rows])))
-    return widest if gcd(*gaps[widest]) == 1 and min(gaps[widest]) >= _LEAST_GAP else None
+    gaps = [abs(column[1] - column[0]) for column in columns]
+    return all(gap in _GAPS for gap in gaps) and len(set(gaps)) == len(gaps)

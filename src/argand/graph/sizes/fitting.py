@@ -25,13 +25,15 @@ class Fitter:
     """Finds expressions by their values.
 
     Arguments:
-        assignments: at least three; no two symbols may go in step with each other. Symbols may be added.
+        assignments: at least three, or two that are chosen well; no two symbols may go in step with each other.
+            Symbols may be added.
         lines: a number may be a multiple, plus a constant, of what is no symbol. Three assignments that lie near each
             other show too little of that.
 
     Attributes:
         conditions: what must hold for the expressions found (exact divisions).
         rounds: a division was found: more assignments are needed to tell such expressions apart.
+        divides: so it was, or one that was known was taken for a number.
     """
 
     def __init__(self, assignments: Sequence[Mapping[Sym, Number]], lines: bool = True) -> None:
@@ -39,6 +41,7 @@ class Fitter:
         self.lines = lines
         self.conditions: dict[Relation, None] = {}
         self.rounds = False
+        self.divides = False
         self._learned: list[Expr] = []
         self._seen: set[Expr] = set()
         self._vectors: dict[Expr, tuple[Number, ...]] = {}
@@ -91,6 +94,8 @@ class Fitter:
             search.add(learned, tuple([column[place] for place in places]))
         vector = tuple(values)
         known = search.known.get((type(first), vector))
+        if known is not None:
+            self.divides = self.divides or known.has_divmod
         if known is not None or not all(isinstance(value, int) for value in vector):
             return known
         expr = search.compose(vector)  # type: ignore[arg-type]
@@ -98,6 +103,7 @@ class Fitter:
             return None
         self.learn(expr)
         self.rounds = self.rounds or expr.has_divmod
+        self.divides = self.divides or expr.has_divmod
         return expr
 
 
@@ -249,7 +255,9 @@ def _line(vector: Vector, known: Vector) -> tuple[Fraction, Fraction] | None:
 
 
 def _rounded(vector: Vector, known: Vector, expr: Expr, depth: int) -> Expr | None:
-    """`(p*expr + q) // d`, where the assignments leave only one q."""
+    """`(p*expr + q) // d`, where the assignments, three of them at least, leave only one q."""
+    if len(known) < 3:
+        return None
     spread = max(range(1, len(known)), key=lambda i: abs(known[i] - known[0]))
     rise, run = vector[spread] - vector[0], known[spread] - known[0]
     if not rise or not run:
