@@ -321,7 +321,10 @@ _ROOT = {
         "Take parameters and buffers for constants where no gradients are recorded, until one changes: "
         "docs/freezing.md.",
     ),
-    "lazy_backward": Setting(True, "Compile a backward when the first gradient is asked for, not with its forward."),
+    "lazy_backward": Setting(
+        True,
+        "Compile a backward when the first gradient is asked for, or while its forward's kernels are being compiled.",
+    ),
     "compiled_autograd": Setting(
         False,
         "Compile backwards that are called outside of captured code, too: once per structure of autograd's graph.",

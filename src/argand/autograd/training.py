@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -17,11 +18,13 @@ from argand.autograd.partitioning.passed_results import Backward, cut_at_results
 from argand.autograd.recording.leaves import data_of_results
 from argand.autograd.tracing.joint import JointProgram
 from argand.autograd.tracing.tape import Tape
+from argand.errors import ArgandError
 from argand.graph import compat
 from argand.graph.nodes.printing import graph_function
 from argand.graph.nodes.program import AtenProgram, InputSpec
 from argand.graph.sizes.expr import Expr
 from argand.locks import fork_safe_lock
+from argand.runtime import late_modules
 from argand.runtime.tape.function import without_base
 from argand.runtime.tape.plan import Group, Kind, Plan, Slot, Tangent
 
@@ -47,6 +50,7 @@ class LazyBackward:
         self.compiled: dict[tuple[bool, ...], Boxed] = {}
         self.told: Callable[[], None] | None = None
         self._eager: dict[tuple[bool, ...], Boxed] = {}
+        self._begun: dict[tuple[bool, ...], tuple[Boxed, late_modules.Scope]] = {}
         self._lock = fork_safe_lock()
         self.kinds: dict[Kind, LazyBackward] = {"whole": self}
 
@@ -82,8 +86,34 @@ class LazyBackward:
         """The compiled backward for all results."""
         return self.run((True,) * len(self.tape.conflicts))
 
+    def begin(self) -> None:
+        """Compile the backward for all results, of which there is one, except for what the C++ compiler does: `run`
+        waits for that, if it is ever asked."""
+        if len(self.tape.conflicts) == 1:
+            uncaptured(_C.call_locked, self._lock, _C.call_restoring, self._begin, (True,))
+
+    def _begin(self, given: tuple[bool, ...]) -> None:
+        if given in self.compiled or given in self._begun:
+            return
+        program = backward_part(self.cut, self.tape, given).program
+        with compat.without_default_device(), late_modules.gathered() as late, contextlib.suppress(ArgandError):
+            self._begun[given] = self._make(program), late  # what fails is told to who asks for it
+
+    def _finished(self, given: tuple[bool, ...]) -> Boxed | None:
+        """The backward that was begun; None where there is none, or the compiler refused its kernels."""
+        run, late = self._begun.pop(given, (None, None))
+        try:
+            if late is not None:
+                late.finish()
+        except ArgandError:
+            return None
+        return run
+
     def _compile(self, given: tuple[bool, ...]) -> Boxed:
         run = self.compiled.get(given)
+        if run is None and (run := self._finished(given)) is not None:
+            self.compiled[given] = run
+            self._tell()
         if run is None:
             if len(self.compiled) >= _MOST_PARTS:
                 return self.run_eagerly(given, f"{_MOST_PARTS} combinations of results were differentiated before")

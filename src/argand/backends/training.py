@@ -21,7 +21,7 @@ from argand.errors import ArgandError, InternalError
 from argand.graph import time_limit
 from argand.graph.nodes.printing import graph_function, readable
 from argand.graph.nodes.program import AtenProgram
-from argand.runtime import build_turns
+from argand.runtime import build_turns, late_modules
 from argand.runtime.recipes import described_by
 from argand.runtime.tape.double_backward import Differentiable
 from argand.runtime.tape.function import (
@@ -105,6 +105,8 @@ def compile_joint(
     backward = LazyBackward(cut, joint.tape, make_backward)
     if not config.lazy_backward or build_turns.held():  # who waits for this graph wants its backward, too
         backward.prepare()
+    elif (scope := late_modules.scope()) is not None:  # the forward's kernels are being compiled: there is time
+        scope.meanwhile.append(backward.begin)
     run = with_spent(_on_tape(joint, cut, forward, backward, graph), joint.spent)
     recorded = wrap(recorded_program(cut.forward), run, otherwise=otherwise)
     if joint.enables_grad:

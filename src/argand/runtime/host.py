@@ -16,8 +16,8 @@ import torch
 
 from argand.errors import InternalError
 from argand.graph.compat import cpu_allocator
-from argand.runtime import toolchain
 from argand.runtime.arena import Arena, arena_pool
+from argand.runtime.kernels import background_libraries
 from argand.runtime.launch import make_kernel
 from argand.runtime.profile import Kernel, label
 
@@ -39,7 +39,7 @@ def load_kernels(source: str, kernels: Mapping[str, tuple[str, int, int]], parts
         CppCompileError: the compiler refused the text.
         ToolchainMissing: there is no compiler.
     """
-    library = toolchain.load_text(source, parts=parts)
+    library = background_libraries.library(source, parts)
     loaded = []
     for name, (symbol, tensors, ints) in kernels.items():
         kernel = make_kernel(library.address(symbol), name, tensors, ints)
@@ -60,12 +60,24 @@ def load_module(
         graph: "graph_0", say: how names of the kernels begin in profiles, so that those of two graphs stay apart.
     """
     module = ModuleType("argand_output_code")
+    execute(module, text, constants, filename, graph=graph)
+    return module
+
+
+def execute(
+    module: ModuleType,
+    text: str,
+    constants: Mapping[str, torch.Tensor],
+    filename: str = "output_code.py",
+    *,
+    graph: str = "",
+) -> None:
+    """`load_module`, in a module that is there."""
     module.__dict__["constants"] = dict(constants)
     exec(compile(text, filename, "exec"), module.__dict__)
     for table in [name for name in module.__dict__ if name == "kernels" or name.startswith("triton_kernels")]:
         for name in module.__dict__[table] if graph else ():
             label(module.__dict__[name], f"{graph}_{name}")
-    return module
 
 
 @functools.cache

@@ -16,6 +16,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -24,6 +25,9 @@ from argand.runtime import kernel_directories
 
 _MARK = "ARGAND_COMMANDS"  # in the environment of commands: tells them from other children of this process
 _PROC_LIMIT = 1 << 22  # bytes of a file in /proc
+PATIENT: ContextVar[bool] = ContextVar("argand_patient_commands", default=False)
+"""Whether nobody waits for what is run: others are to have the processors first."""
+_LOW = 15  # the priority of such commands: about a thirtieth of another one's time
 OUTPUT_LIMIT = 1 << 18  # bytes of output that are kept; the rest is read and dropped
 _TICK = 0.2
 _LONGEST_START = 1.0  # seconds in which a process that was started shows its environment
@@ -172,6 +176,9 @@ def run_all(
             )  # fmt: skip
             children.running.add(process)
             running.append(_Running(process))
+            if PATIENT.get():
+                with contextlib.suppress(OSError, AttributeError):
+                    os.setpriority(os.PRIO_PGRP, process.pid, _LOW)
         children.starting.discard(mark)
         late = _attend(running, deadline)
         for item in running:

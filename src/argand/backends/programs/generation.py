@@ -19,9 +19,10 @@ from argand.backends.programs.preparation import prepare_convolutions
 from argand.backends.targets import in_host_memory, target_of, without_gpu_code
 from argand.codegen.host import module
 from argand.codegen.host.kernels import kernel_source
+from argand.codegen.host.module import KernelSource
 from argand.codegen.host.products import choose_products
 from argand.config import config
-from argand.errors import GpuError, ToolchainError, ToolchainMissing
+from argand.errors import ArgandError, GpuError, ToolchainError, ToolchainMissing
 from argand.graph import compat
 from argand.graph.nodes.printing import readable
 from argand.graph.nodes.program import AtenProgram
@@ -30,7 +31,9 @@ from argand.ir.kernel import Schedule
 from argand.ir.loops import tensor_refs
 from argand.lower import lower
 from argand.passes import run_passes
+from argand.runtime import late_modules
 from argand.runtime.host import HostCall, load_module
+from argand.runtime.kernels.background_libraries import begin
 from argand.schedule.dump import post_fusion_text
 from argand.schedule.inplace import write_inputs_in_place
 from argand.schedule.pipeline import join_kernels, schedule
@@ -61,7 +64,7 @@ def build(program: AtenProgram, *, tuned: bool = False, keep: Keep | None = None
 def _build(program: AtenProgram, graph: str, tuned: bool, keep: Keep | None) -> HostCall:
     try:
         if not tuned:
-            return _load(schedule_program(program), graph, keep)
+            return _load_later(program, schedule_program(program), graph, keep)
         from argand.backends.autotune import tuned_schedule  # whoever does not ask for it does not pay for it
 
         schedule = _scheduled(program, by_rule=False)
@@ -71,10 +74,7 @@ def _build(program: AtenProgram, graph: str, tuned: bool, keep: Keep | None) -> 
         call = _load(chosen, graph)
         return call if precision is None else _with_precision(call, precision, lambda: _load(_finish(schedule), graph))
     except ToolchainError as error:
-        memo.warn_once(str(error))
-        reason = "no C++ compiler" if isinstance(error, ToolchainMissing) else error.cause
-        events.emit("fallback", "runtime", str(error), backend="native", scope="graph", reason=reason)
-        return eager_kernels(program)
+        return _without_compiler(program, error)
     except torch.OutOfMemoryError as error:
         text = str(error).partition(". ")[0]
         refused = GpuError(f"a graph could not be compiled: {text}", remedy="free memory, or make the batch smaller")
@@ -83,6 +83,40 @@ def _build(program: AtenProgram, graph: str, tuned: bool, keep: Keep | None) -> 
     except GpuError as error:
         memo.warn_once(str(error))  # and whoever has the program's own graph runs that
         raise
+
+
+def _without_compiler(program: AtenProgram, error: ToolchainError) -> HostCall:
+    memo.warn_once(str(error))
+    reason = "no C++ compiler" if isinstance(error, ToolchainMissing) else error.cause
+    events.emit("fallback", "runtime", str(error), backend="native", scope="graph", reason=reason)
+    return eager_kernels(program)
+
+
+def _load_later(program: AtenProgram, schedule: Schedule, graph: str, keep: Keep | None) -> HostCall:
+    """`_load`, once the compiler is done, where the scope at hand allows: others work meanwhile."""
+    scope = late_modules.scope()
+    if scope is None or not in_host_memory(program) or not schedule.kernels():
+        return _load(schedule, graph, keep)
+
+    def failed(call: HostCall, error: ArgandError) -> HostCall:
+        memo.forget(call)
+        if isinstance(error, ToolchainError):
+            return _without_compiler(program, error)
+        raise error
+
+    sources: list[KernelSource] = []
+
+    def compile_early(kernels: KernelSource) -> None:
+        begin(kernels.written, kernels.parts)
+        sources.append(kernels)
+
+    text = host_text(schedule, compile_early)
+    (kernels,) = sources
+    late = late_modules.LateModule(text, schedule.constants, graph, (kernels.written, kernels.parts), failed)
+    scope.modules.append(late)
+    if keep is not None:
+        keep(text, schedule.constants)
+    return late.call
 
 
 def _load(schedule: Schedule, graph: str, keep: Keep | None = None) -> HostCall:
@@ -164,10 +198,16 @@ def _kept(program: AtenProgram, schedule: Schedule) -> frozenset[str]:
     return frozenset(ref.buffer for ref in tensor_refs(rest)) - {ref.buffer for ref in tensor_refs(seen)}
 
 
-def host_text(schedule: Schedule) -> str:
-    """The host module of a schedule, kernels' source included."""
+def host_text(schedule: Schedule, early: Callable[[KernelSource], object] | None = None) -> str:
+    """The host module of a schedule, kernels' source included.
+
+    Arguments:
+        early: gets that source, before the rest is written.
+    """
     with events.span("codegen", "codegen"), size_hints(schedule.hints):
         kernels = kernel_source(schedule)
+        if early is not None and kernels is not None:
+            early(kernels)
         text = module.host_module(schedule, kernels)
     events.emit("kernel_code", "codegen", kernels.all_text if kernels is not None else "")
     events.emit("output_code", "codegen", text)

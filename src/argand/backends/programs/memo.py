@@ -27,6 +27,11 @@ class Memo:
             call = self._calls.setdefault(key, make())
         return call
 
+    def forget(self, call: HostCall) -> None:
+        """`call` does not work: whoever asks for its program has it made again."""
+        for key in [key for key, known in list(self._calls.items()) if known is call]:
+            self._calls.pop(key, None)
+
     def warn_once(self, text: str) -> None:
         """Warn that no kernels can be built, the first time: the next graph will hardly fare better."""
         if not self._warned:

@@ -60,7 +60,8 @@ from argand.config import config
 from argand.graph import thread_state
 from argand.graph.compat import default_device, keep_torch_compiler_out, without_default_device
 from argand.graph.nodes.module_text import module_text
-from argand.outcomes import installed_names
+from argand.outcomes import installed_names, store
+from argand.runtime import late_modules
 
 BreakAt = dict[int, int | None]
 """As `Interpreter.run_root` takes it: number of an executed root instruction -> its offset, or None."""
@@ -419,7 +420,8 @@ class _Capture:
         prefix = transformer.build_prefix() if empty else None
         if prefix is None:
             finalizers.check_generators(state)
-        transformed = prefix or transformer.build(self._backend)
+        with late_modules.gathered(store.wanted() and bool(self.region.stored_as())) as late:
+            transformed = prefix or transformer.build(self._backend)
         once = _this_call_only(state)
         keeper = outcome_storing.keeper(self.info, self.region, state) if once is None else None
         guards = state.guards.build(transformed.collected, keeper.log if keeper is not None else None)
@@ -445,6 +447,7 @@ class _Capture:
         resumed = resume_label(info.code) is not None
         if keeper is not None:
             keeper.keep(transformed, self.known, self.reason)
+        self._load(late)
         return _C.Entry(
             transformed.code,
             guards,
@@ -455,6 +458,14 @@ class _Capture:
             transformed.graph is not None,
             resumed,
         )
+
+    def _load(self, late: late_modules.Scope) -> None:
+        """Have kernels that were compiled meanwhile: an error is the backend's."""
+        try:
+            late.finish()
+        except errors.ArgandError as error:
+            self.performed = None
+            raise errors.BackendCompilerFailed(self.region.backend_name, error, where=error.where) from error
 
     def _has_graph(self) -> None:
         """From now on each capture of this code is one that pays; this one was not told yet."""

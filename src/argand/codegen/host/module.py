@@ -50,6 +50,11 @@ class KernelSource:
     triton: Mapping[torch.device, TritonSource] = field(default_factory=dict)
 
     @property
+    def written(self) -> str:
+        """`text` as the host module has it, between its quotes."""
+        return "\n" + self.text.rstrip("\n") + "\n"
+
+    @property
     def all_text(self) -> str:
         """Source of every kernel, for those who read it."""
         return "\n".join(text for text in (self.text, *(source.text for source in self.triton.values())) if text)
@@ -180,7 +185,7 @@ class _Writer:
             "",
         ]
         if self.kernels is not None and self.kernels.symbols:
-            lines += ["kernel_source = r'''", self.kernels.text.rstrip("\n"), "'''", ""]
+            lines += [f"kernel_source = r'''{self.kernels.written}'''", ""]
             parts = "".join(f"\nr'''{part}'''," for part in self.kernels.parts)
             lines += [f"kernel_parts = ({parts})", ""] if parts else []
             table = self._kernel_table()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextvars
 import os
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
@@ -9,23 +10,25 @@ from pathlib import Path
 from threading import Thread
 
 from argand import events
-from argand.runtime import toolchain
+from argand.runtime import process, toolchain
 from argand.runtime.launch import make_kernel
 from argand.runtime.profile import Kernel, label
 
 
 def compiled(
-    name: str, functions: Mapping[str, tuple[int, int]], forget: Callable[[], None]
+    name: str, functions: Mapping[str, tuple[int, int]], forget: Callable[[], None], *, patient: bool = False
 ) -> Future[dict[str, Kernel]]:
     """The kernels of the file `name`.h beside this one; none where they do not compile.
 
     Arguments:
         functions: C functions, and how many tensors and numbers they take.
         forget: has the next caller begin again: a forked child has no such thread.
+        patient: nobody waits for them.
     """
     kernels: Future[dict[str, Kernel]] = Future()
 
     def compile_them() -> None:
+        process.PATIENT.set(patient)
         try:
             text = (Path(__file__).parent / f"{name}.h").read_text(encoding="utf8")
             library = toolchain.load_text(text, toolchain.cpu_isa(), name=name)
@@ -39,8 +42,9 @@ def compiled(
             kernels.set_result({})
 
     try:
-        Thread(target=compile_them, name=f"argand-{name}", daemon=True).start()
+        run = contextvars.Context().run
+        Thread(target=run, args=(compile_them,), name=f"argand-{name}", daemon=True).start()
     except RuntimeError:  # this process may have no more threads
-        compile_them()
+        contextvars.copy_context().run(compile_them)
     os.register_at_fork(after_in_child=lambda: None if kernels.done() else forget())
     return kernels

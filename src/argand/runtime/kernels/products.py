@@ -42,8 +42,9 @@ def available() -> bool:
 
 @functools.cache
 def _compiled() -> Future[dict[str, Kernel]]:
-    """The kernels, being compiled by a thread of their own."""
-    return background_kernels.compiled("products", _FUNCTIONS, _compiled.cache_clear)
+    """The kernels, being compiled by a thread of their own; where they are only to be timed, nobody waits for them."""
+    timed = config.cpp.own_products is None and PRODUCTS.known() is None and WEIGHT_GRADIENTS.known() is None
+    return background_kernels.compiled("products", _FUNCTIONS, _compiled.cache_clear, patient=timed)
 
 
 def prepare() -> None:
