@@ -17,6 +17,7 @@ from argand.backends.training import compile_training, took_too_long
 from argand.config import config
 from argand.errors import AutogradError, GpuError
 from argand.graph import time_limit
+from argand.graph.nodes.module_text import lazy_forward
 from argand.graph.nodes.printing import readable
 from argand.graph.nodes.program import AtenProgram
 from argand.runtime.tape.function import only_without_grad
@@ -131,9 +132,10 @@ def compile_exact(
         "aot_inference_graph", "autograd", lambda: readable(program.graph), backend=backend, model=program.model
     )
     # Traced under no_grad with inputs that require grad: where gradients are on, the graph itself must run.
-    with_grad = gm.forward if records_gradients(gm, example_inputs, enabled=True) else None
+    otherwise = lazy_forward(gm)
+    with_grad = otherwise if records_gradients(gm, example_inputs, enabled=True) else None
     run = compile_program(program)
-    return wrap(program, run, boxed=boxed, with_grad=with_grad, otherwise=gm.forward, untaped=with_grad is None)
+    return wrap(program, run, boxed=boxed, with_grad=with_grad, otherwise=otherwise, untaped=with_grad is None)
 
 
 def _checked(compiled: Callable[..., Any], gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:

@@ -24,6 +24,7 @@ from argand.backends import slow_kernels
 from argand.graph import compat, profiler_compat
 from argand.graph.metadata.strides import is_dense
 from argand.graph.nodes.devices import devices_of
+from argand.graph.nodes.module_text import lazy_forward
 from argand.runtime.recipes import same_recipe
 
 Call = Callable[..., Any]
@@ -53,7 +54,7 @@ def contested(
         choose: the faster one runs from then on; else it is only said, of those that take long and record no gradients.
         kept: arguments that a copied call gets as they are where no gradients are recorded: a copy would be new to it.
     """
-    if compiled == gm.forward or not _comparable(gm, example_inputs):
+    if getattr(compiled, "__self__", None) is gm or not _comparable(gm, example_inputs):
         return compiled
     if not choose and not _LEAST_ELEMENTS <= _elements(example_inputs) <= _MOST_ELEMENTS:
         return compiled
@@ -75,7 +76,7 @@ class _Times:
 
 class _Contest:
     def __init__(self, compiled: Call, gm: fx.GraphModule, choose: bool, kept: frozenset[int]) -> None:
-        self.compiled, self.forward, self.choose = compiled, gm.forward, choose
+        self.compiled, self.forward, self.choose = compiled, lazy_forward(gm), choose
         self.kept = kept
         self.calls = 0
         self.current: Call = self._early

@@ -19,6 +19,7 @@ from argand.backends.programs.stored_backward import KeptBackward
 from argand.config import config
 from argand.errors import ArgandError, InternalError
 from argand.graph import time_limit
+from argand.graph.nodes.module_text import lazy_forward
 from argand.graph.nodes.printing import graph_function, readable
 from argand.graph.nodes.program import AtenProgram
 from argand.runtime import build_turns, late_modules
@@ -58,7 +59,7 @@ def compile_training(
         joint = trace_joint(gm, example_inputs, bases=True)
     if joint.gradients and joint_pass is not None:
         joint_pass(joint.program)
-    graph = gm.forward
+    graph = lazy_forward(gm)
     return compile_joint(joint, compile_program, backend=backend, boxed=boxed, otherwise=graph, graph=graph)
 
 

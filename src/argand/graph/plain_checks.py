@@ -8,9 +8,11 @@ from typing import Any, TypeVar
 
 import torch
 
+from argand.graph import plain_symbols
+
 _Result = TypeVar("_Result")
 
-_SYMBOLIC = "torch.fx.experimental.symbolic_shapes"
+_SYMBOLIC = plain_symbols.SYMBOLIC
 _NAME = "_check_with"
 _of_torch = vars(torch).get(_NAME)
 
@@ -34,7 +36,8 @@ def with_plain_checks(func: Callable[..., _Result], args: tuple[Any, ...], kwarg
         return func(*args, **kwargs)
     names[_NAME] = _check_plainly
     try:
-        return func(*args, **kwargs)
+        with plain_symbols.stood_in():
+            return func(*args, **kwargs)
     finally:
         if names.get(_NAME) is _check_plainly:
             names[_NAME] = _of_torch

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
+from torch import fx
 
 import argand
 import warm
-from argand.graph.nodes.module_text import module_text
+from argand.capture.facts.compat import CapturedGraph
+from argand.config import config
+from argand.graph.nodes.module_text import lazy_forward, module_text
 from helpers import collected
 
 LAYER = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.LayerNorm(4))
@@ -63,3 +67,26 @@ def test_a_trace_does_not_import_sympy(tmp_path: Any) -> None:
     done = warm.run(["-c", code], check=True)
     assert done.stdout.split() == ["False", "False"]
     assert list(tmp_path.glob("*.log"))
+
+
+def test_a_lazy_forward_writes_its_code_when_it_is_called() -> None:
+    captured: list[fx.GraphModule] = []
+
+    def backend(gm: fx.GraphModule, inputs: object) -> object:
+        captured.append(gm)
+        return lazy_forward(gm)
+
+    x = torch.linspace(-1, 1, 5)
+    compiled = argand.compile(lambda x: x.sin() + 1, backend=backend)
+    assert torch.equal(compiled(x), x.sin() + 1)
+    (gm,) = captured
+    before = gm.forward
+    assert torch.equal(compiled(x * 2), (x * 2).sin() + 1)
+    assert gm.forward == before
+    native = argand.compile(lambda x: x.cos() + 1)
+    with config.patch(verify_ir=False):
+        watched = []
+        recompile = CapturedGraph.recompile
+        with mock.patch.object(CapturedGraph, "recompile", lambda gm: (watched.append(gm), recompile(gm))[1]):
+            assert torch.allclose(native(x), x.cos() + 1)
+    assert all("forward" not in vars(type(gm)) for gm in watched)  # nobody asked for Python code

@@ -31,6 +31,7 @@ from argand.graph.nodes.meta import attribute, eliminate_dead
 from argand.graph.nodes.program import AtenProgram, InputSpec, LeafSpec, MutationSpec, OutputSpec, TensorSpec
 from argand.graph.operators.custom_backward import is_custom
 from argand.graph.origin import NodeOrigin
+from argand.graph.plain_checks import with_plain_checks
 
 aten = torch.ops.aten
 
@@ -421,7 +422,7 @@ class _Finisher:
                 self.tape = read_tape(carriers, wanted, apart)
                 passed = sorted(frozenset().union(*self.tape.passed))
                 sources = [*[leaf for _, leaf in wanted], *[carriers[number] for number in passed]]
-                grads = torch.autograd.grad(carriers, sources, tangents, allow_unused=True)
+                grads = with_plain_checks(torch.autograd.grad, (carriers, sources, tangents), {"allow_unused": True})
                 time_limit.begin(None)
         except AutogradError:
             raise

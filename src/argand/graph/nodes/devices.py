@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import fx
-from torch.utils import _pytree as pytree
 
 from argand.graph.nodes.meta import attribute
 
@@ -46,13 +46,21 @@ def _named_devices(gm: fx.GraphModule, inputs: Sequence[Any]) -> Iterator[str]:
 
 
 def _named(node: fx.Node) -> Iterator[str]:
-    for leaf in pytree.tree_leaves((node.args, node.kwargs)):
-        if isinstance(leaf, torch.device):
-            yield leaf.type
-        elif isinstance(leaf, str) and _is_device(leaf):
-            yield torch.device(leaf).type
+    waiting: list[object] = [*node.args, *node.kwargs.values()]
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, torch.device):
+            yield value.type
+        elif isinstance(value, str):
+            if _is_device(value):
+                yield torch.device(value).type
+        elif isinstance(value, (tuple, list)):
+            waiting += value
+        elif isinstance(value, dict):
+            waiting += value.values()
 
 
+@functools.lru_cache(maxsize=4096)  # devices have their names before graphs name them
 def _is_device(text: str) -> bool:
     try:
         torch.device(text)

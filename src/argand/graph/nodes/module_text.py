@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from types import MethodType
 from typing import Any
 
 import torch
@@ -26,6 +28,15 @@ def module_text(gm: fx.GraphModule, name: str = "GraphModule") -> str:
         if isinstance(module, fx.GraphModule):
             lines += [f"    {line}" if line else "" for line in module_text(module, child).split("\n")[:-1]]
     return "\n".join(lines) + "\n"
+
+
+def lazy_forward(gm: fx.GraphModule) -> Callable[..., Any]:
+    """`gm.forward`, which asks for that, so has its Python code written, when it is first called."""
+    return MethodType(_call_forward, gm)
+
+
+def _call_forward(gm: fx.GraphModule, *args: Any) -> Any:
+    return gm.forward(*args)
 
 
 def _forward(graph: fx.Graph) -> list[str]:
