@@ -42,14 +42,15 @@ def timed(monkeypatch, tmp_path):
 
 
 class Timer:
-    def __init__(self, before, after):
-        self.times, self.asked = [before, after], 0
+    def __init__(self, before, after, moved=0.0):
+        self.times, self.asked, self.moved = [before, after], 0, moved
 
     def __call__(self, calls, device):
         self.asked += 1
-        one, two = (call() for call in calls)
-        torch.testing.assert_close(one, two, rtol=1e-3, atol=1e-3)
-        return self.times
+        one, two, *copies = (call() for call in calls)
+        if not copies:  # else of training: what moves and turns tensors is timed, too
+            torch.testing.assert_close(one, two, rtol=1e-3, atol=1e-3)
+        return [*self.times, *[self.moved for _ in copies]]
 
 
 def chosen(timer):
@@ -114,14 +115,14 @@ WIDE = (torch.randn(1, 32, 32, 32), torch.randn(32, 32, 3, 3), torch.randn(32, 3
 
 
 def gradients(x, w, v):
-    y = program(x, w, v)
+    y = F.conv2d(x, w, padding=2)
     return torch.ops.aten.convolution_backward(
         y, x, w, [0], [1, 1], [2, 2], [1, 1], False, [0, 0], 1, [True, True, False]
     )[0]
 
 
 @pytest.mark.parametrize("case", ["wide", "small", "training", "deterministic"])
-def test_a_cpu_times_long_convolutions_of_inference(monkeypatch, case):
+def test_a_cpu_times_long_convolutions(monkeypatch, case):
     monkeypatch.setattr(layouts, "target_of", lambda device: cpu(2))
     timer = Timer(100.0, 50.0)
     function = gradients if case == "training" else program
@@ -130,7 +131,47 @@ def test_a_cpu_times_long_convolutions_of_inference(monkeypatch, case):
         changed = layouts.choose_layouts(run_passes(traced(function, *(ARGS if case == "small" else WIDE))), timer)
     finally:
         torch.use_deterministic_algorithms(False)
-    assert (timer.asked > 0, changed > 0) == (case == "wide", case == "wide")
+    wanted = case in ("wide", "training")
+    assert (timer.asked > 0, changed > 0) == (wanted, wanted)
+
+
+@pytest.mark.parametrize("after, moved, stays", [(110.0, 0.0, True), (110.0, 20.0, False), (90.0, 0.0, False)])
+def test_in_training_a_convolution_stays_where_that_gains_more_than_the_copies_around_it(
+    monkeypatch, after, moved, stays
+):
+    """A convolution and its gradients are laid out together, and one whose weights are large and not timed stays."""
+    monkeypatch.setattr(layouts, "target_of", lambda device: replace(cpu(2), layout_products=0.0))
+    asked = []
+
+    def timer(calls, device):
+        for call in calls:
+            call()
+        asked.append(len(calls))
+        return [100.0, after, moved] if len(asked) <= 2 else [1000.0, 10.0, 0.0]
+
+    def step(x, w, v, big):
+        def back(grad, given, weight, window, padding, dilation):
+            rest = [window] * 2, [padding] * 2, [dilation] * 2, False, [0, 0], 1, [True, True, False]
+            return torch.ops.aten.convolution_backward(grad, given, weight, [0], *rest)[:2]
+
+        y = F.conv2d(x, w, padding=1)
+        z = F.conv2d(F.relu(y), v, padding=2, dilation=2)
+        small = z[:, :, :2, :2]
+        made = F.conv2d(small, big)
+        grad, third = back(made, small, big, 1, 0, 1)
+        grad, second = back(z * grad.sum(), F.relu(y), v, 1, 2, 2)
+        return made, third, second, *back(grad, x, w, 1, 1, 1)
+
+    args = (torch.randn(4, 32, 16, 16), *(torch.randn(n, 32, k, k) * 0.1 for n, k in ((32, 3), (32, 3), (64, 2))))
+    program = run_passes(traced(step, *args))
+    assert layouts.choose_layouts(program, timer) > 0
+    verify(program)
+    for found, want in zip(wrap(program, run_eagerly(program))(*args), step(*args), strict=True):
+        torch.testing.assert_close(found, want, rtol=1e-3, atol=float(want.abs().max()) * 1e-4)
+        assert found.stride() == want.stride()
+    convolutions = [node for node in program.graph.nodes if node.target is torch.ops.aten.convolution.default]
+    laid = [node.args[0].meta["val"].stride()[1] == 1 for node in convolutions]
+    assert laid == [not stays, True, False] and asked == [3] * 4
 
 
 def test_a_cpu_stops_timing_after_a_while(monkeypatch):

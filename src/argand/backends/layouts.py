@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
@@ -26,6 +26,7 @@ from argand.runtime import cache, processor
 from argand.runtime.gpu.device.timing import can_time, random_tensor, time_calls
 
 Timer = Callable[[Sequence[Callable[[], object]], torch.device], list[float]]
+Group = tuple[fx.Node, ...]
 
 _SHARE = 0.6  # of the estimated time of all convolutions: those that are timed take as much, the longest ones first
 _BYTES_PER_FLOP = 1 / 150  # as fast as a GPU's memory and its units for products of 16-bit floats are
@@ -33,6 +34,7 @@ _GAIN = 0.93  # of the time as it is: the graph's inputs and results have to be 
 _GAIN_IN_HOST_MEMORY = 0.98  # there that is little beside the convolutions, and what lies between is as fast
 _SLOWER = 1.03  # there: of the time of one kind as it is, above which it stays so
 _POOLED = 4e-4  # microseconds of a thread that an element of a pool's window takes less with the channels innermost
+_TRAINING = 3  # times as long may be timed where gradients are computed, too
 _LEAST = 20.0  # microseconds to be gained: as much as a few kernels more cost
 
 
@@ -52,24 +54,16 @@ def choose_layouts(program: AtenProgram, timer: Timer = time_calls) -> int:
     target = target_of(candidates[0].meta["device"]) if candidates else None
     if target is None:
         return 0
+    host = target.host_memory
     if target.depthwise_innermost and any(map(_is_wide_depthwise, candidates)):
-        return lay_out(program, candidates, weights=not target.host_memory)
+        return lay_out(program, candidates, weights=not host)
     timed = [node for node in candidates if not _is_loops(node)]
     if not _can_time(target, timed):
         return 0
-    kinds = Counter(_kind(node) for node in timed)
-    note = f"layout-{cache.digest(str((sorted(kinds.items()), *_versions(timed[0].meta['device']))))}"
-    times = _from_note(cache.read_note(note))
-    host = target.host_memory
+    groups = _groups(timed, together=host)
+    times = _known_times(groups, timer, target)
     if times is None:
-        try:
-            with events.span("time_layouts", "backend", convolutions=len(kinds)):
-                longest = _longest({_kind(node): node for node in timed}, kinds)
-                times = _times(longest, kinds, timer, target.layout_seconds, each=host)
-        except torch.cuda.OutOfMemoryError:
-            torch.cuda.empty_cache()
-            return 0
-        cache.write_note(note, times.as_note())
+        return 0
     before = times.before + (_pools(program) / target.threads if host else 0.0)
     chosen = times.after < (_GAIN_IN_HOST_MEMORY if host else _GAIN) * before and times.after + _LEAST < before
     events.emit(
@@ -81,7 +75,49 @@ def choose_layouts(program: AtenProgram, timer: Timer = time_calls) -> int:
     )  # fmt: skip
     if not chosen:
         return 0
-    return lay_out(program, [node for node in candidates if _digest(_kind(node)) not in times.slower], weights=not host)
+    stay = {node for group in groups if _digest(_kind(group)) in times.slower for node in group}
+    return lay_out(program, [node for node in candidates if node not in stay], weights=not host)
+
+
+def _known_times(groups: Sequence[Group], timer: Timer, target: Target) -> _Times | None:
+    """The times of these convolutions, from the cache or measured; None where the device has no room for that."""
+    kinds = Counter(map(_kind, groups))
+    device: torch.device = groups[0][0].meta["device"]
+    note = f"layout-{cache.digest(str((sorted(kinds.items()), *_versions(device))))}"
+    times = _from_note(cache.read_note(note))
+    if times is not None:
+        return times
+    each = target.host_memory
+    seconds = target.layout_seconds * (_TRAINING if any(len(group) > 1 for group in groups) else 1)
+    try:
+        with events.span("time_layouts", "backend", convolutions=len(kinds)):
+            unlike = {_kind(group): group for group in groups}
+            times = _times(_longest(unlike, kinds), kinds, timer, seconds, each=each)
+            if each:
+                heavy = [kind for kind, group in unlike.items() if _is_heavy(group)]
+                times = replace(times, slower=times.slower | {_digest(kind) for kind in heavy} - times.timed)
+    except torch.cuda.OutOfMemoryError:
+        torch.cuda.empty_cache()
+        return None
+    cache.write_note(note, times.as_note())
+    return times
+
+
+def _groups(nodes: Sequence[fx.Node], *, together: bool) -> list[Group]:
+    """The convolutions that are laid out together: where that is asked for, each with the gradients of its operands."""
+    if not together:
+        return [(node,) for node in nodes]
+    by_operands: dict[tuple[object, ...], list[fx.Node]] = {}
+    for node in nodes:
+        operands = node.args[:2] if _is_forward(node) else node.args[1:3]
+        by_operands.setdefault(operands, []).append(node)
+    return [tuple(group) for group in by_operands.values()]
+
+
+def _is_heavy(group: Group) -> bool:
+    """Whether the weights, which training lays out anew in each step, there and back, are more than what they weigh."""
+    result, x, weight = _operands(group[0])
+    return len(group) > 1 and weight.numel() > result.numel() + x.numel()
 
 
 def _pools(program: AtenProgram) -> float:
@@ -104,11 +140,13 @@ class _Times:
         before: microseconds as they are.
         after: microseconds with the channels innermost, of all but those that are slower so.
         slower: digests of the kinds that stay as they are.
+        timed: digests of the kinds that were timed.
     """
 
     before: float
     after: float
     slower: frozenset[str]
+    timed: frozenset[str] = frozenset()
 
     def as_note(self) -> dict[str, str]:
         """As texts for the cache."""
@@ -127,12 +165,11 @@ def _has_choice(device: torch.device) -> bool:
 def _can_time(target: Target, nodes: Sequence[fx.Node]) -> bool:
     """Whether timing is possible, allowed (the host's threads run one at a time) and worth it.
 
-    With deterministic algorithms a process is to compute what another one does. On a CPU training is not timed:
-    there what lies between convolutions, sums over all images first of all, weighs as much as they do.
+    With deterministic algorithms a process is to compute what another one does.
     """
     if not nodes or not target.times_layouts or not can_time():
         return False
-    if target.host_memory and (torch.are_deterministic_algorithms_enabled() or not all(map(_is_forward, nodes))):
+    if target.host_memory and torch.are_deterministic_algorithms_enabled():
         return False
     tensors = [arg.meta["val"] for node in nodes for arg in node.args[:3] if isinstance(arg, fx.Node)]
     if any(not isinstance(n, int) for tensor in tensors for n in (*tensor.shape, *tensor.stride())):
@@ -180,22 +217,26 @@ def _digest(kind: str) -> str:
     return cache.digest(kind)[:16]
 
 
-def _kind(node: fx.Node) -> str:
-    """What the time of a convolution depends on."""
+def _kind(group: Group) -> str:
+    """What the time of a group depends on."""
+    return " and ".join(map(_kind_of_node, group))
+
+
+def _kind_of_node(node: fx.Node) -> str:
     tensors = [arg.meta["val"] if isinstance(arg, fx.Node) else None for arg in node.args[:3]]
     described = [(tuple(t.shape), t.stride(), str(t.dtype)) if isinstance(t, torch.Tensor) else None for t in tensors]
     return str((str(node.target), described, node.args[3:]))
 
 
-def _longest(nodes: Mapping[str, fx.Node], counts: Mapping[str, int]) -> dict[str, fx.Node]:
+def _longest(groups: Mapping[str, Group], counts: Mapping[str, int]) -> dict[str, Group]:
     """The kinds of convolutions that take most of the time: the library searches for its kernels anew for each kind."""
-    shares = {kind: counts[kind] * _estimate(node) for kind, node in nodes.items()}
+    shares = {kind: counts[kind] * sum(map(_estimate, group)) for kind, group in groups.items()}
     left = _SHARE * sum(shares.values())
-    chosen: dict[str, fx.Node] = {}
+    chosen: dict[str, Group] = {}
     for kind in sorted(shares, key=lambda kind: -shares[kind]):
         if left <= 0:
             break
-        chosen[kind] = nodes[kind]
+        chosen[kind] = groups[kind]
         left -= shares[kind]
     return chosen
 
@@ -208,8 +249,10 @@ def _estimate(node: fx.Node) -> float:
 
 def _products(node: fx.Node) -> float:
     """How many multiplications a convolution takes; its gradients take twice as many."""
-    result, _, weight = _operands(node)
-    return (1.0 if _is_forward(node) else 2.0) * result.numel() * weight.numel() / max(weight.shape[0], 1)
+    result, x, weight = _operands(node)
+    transposed = bool(node.args[6 if _is_forward(node) else 7])
+    points = (x if transposed else result).numel()
+    return (1.0 if _is_forward(node) else 2.0) * points * weight.numel() / max(weight.shape[0], 1)
 
 
 def _is_forward(node: fx.Node) -> bool:
@@ -224,7 +267,7 @@ def _operands(node: fx.Node) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
 
 
 def _times(
-    nodes: Mapping[str, fx.Node], counts: Mapping[str, int], timer: Timer, seconds: float, *, each: bool
+    groups: Mapping[str, Group], counts: Mapping[str, int], timer: Timer, seconds: float, *, each: bool
 ) -> _Times:
     """The time of these convolutions together, as often as there are such, in both layouts.
 
@@ -234,16 +277,25 @@ def _times(
     """
     before = after = 0.0
     slower: set[str] = set()
+    timed: set[str] = set()
     end = time.monotonic() + seconds
-    for kind, node in nodes.items():
-        as_it_is, innermost = (counts[kind] * taken for taken in timer(_ways(node), node.meta["device"]))
-        if each and innermost > _SLOWER * as_it_is:
+    for kind, group in groups.items():
+        taken = [0.0, 0.0, 0.0]
+        for node in group:
+            ways = _ways(node)
+            if each and len(group) > 1:
+                ways = _ways_in_training(node)
+            for place, one in enumerate(timer(ways, node.meta["device"])):
+                taken[place] += one
+        as_it_is, innermost, moved = (counts[kind] * one for one in taken)
+        if each and innermost > _SLOWER * as_it_is + moved:
             slower.add(_digest(kind))
-            innermost = as_it_is
+            innermost = as_it_is + moved
+        timed.add(_digest(kind))
         before, after = before + as_it_is, after + innermost
         if time.monotonic() >= end:
             break
-    return _Times(before, after, frozenset(slower))
+    return _Times(before, after, frozenset(slower), frozenset(timed))
 
 
 def _ways(node: fx.Node) -> list[Callable[[], object]]:
@@ -264,6 +316,35 @@ def _ways(node: fx.Node) -> list[Callable[[], object]]:
     return [
         lambda: call(first, second, third, *rest),
         lambda: call(laid, other, third.contiguous(memory_format=last), *rest),
+    ]
+
+
+def _ways_in_training(node: fx.Node) -> list[Callable[[], object]]:
+    """`_ways` where the weight is laid out by a kernel, and its gradient back; and the copies around it if it stays."""
+    last, rest = torch.channels_last, node.args[3:]
+    first, second, third = (_random(arg, node.meta["device"]) for arg in node.args[:3])
+    assert first is not None and second is not None
+    call: Callable[..., Any] = node.target
+    if _is_forward(node):
+        laid, result = first.contiguous(memory_format=last), call(first, second, third, *rest)
+        return [
+            lambda: call(first, second, third, *rest),
+            lambda: call(laid, second.contiguous(memory_format=last), third, *rest),
+            lambda: (laid.contiguous(), result.contiguous(memory_format=last)),
+        ]
+    assert third is not None
+    grad, x = (each.contiguous(memory_format=last) for each in (first, second))
+
+    def innermost() -> None:
+        gradients = call(grad, x, third.contiguous(memory_format=last), *rest)
+        if gradients[1] is not None:
+            gradients[1].contiguous()
+
+    wanted = bool(rest[-1][0])  # the gradient of the argument
+    return [
+        lambda: call(first, second, third, *rest),
+        innermost,
+        lambda: (grad.contiguous(), second.contiguous(memory_format=last) if wanted else None),
     ]
 
 

@@ -30,6 +30,7 @@ _NAMES: Final = """
     _upsample_nearest_exact2d mean sum amax var_mean native_batch_norm _native_batch_norm_legit_no_training
     _native_batch_norm_legit_functional clone _to_copy native_dropout
     max_pool2d_with_indices_backward avg_pool2d_backward _adaptive_avg_pool2d_backward upsample_nearest2d_backward
+    upsample_bilinear2d_backward _upsample_nearest_exact2d_backward
     native_batch_norm_backward native_dropout_backward
     view permute transpose unsqueeze squeeze slice select expand split split_with_sizes
 """
@@ -46,7 +47,8 @@ def convolutions(program: AtenProgram) -> list[fx.Node]:
 
 def _is_plain(node: fx.Node) -> bool:
     val = node.meta["val"]
-    if bool(node.args[6]) or not _tensors((*node.args[:2], node)):
+    transposed = bool(node.args[6])
+    if (transposed and node.meta["device"].type != "cpu") or not _tensors((*node.args[:2], node)):
         return False
     return is_contiguous(val.shape, val.stride()) and not is_channels_last(val.shape, val.stride())
 

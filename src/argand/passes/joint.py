@@ -12,6 +12,7 @@ from argand.graph import compat
 from argand.graph.metadata.builder import Builder
 from argand.graph.metadata.specs import SpecTable
 from argand.graph.nodes.program import AtenProgram
+from argand.passes.bags import open_bags
 from argand.passes.decompose import apply, replace
 from argand.passes.decompositions import RULES
 from argand.passes.randomness import functional_random
@@ -23,9 +24,9 @@ _GROUP_NORMS = frozenset((aten.native_group_norm.default, aten.native_group_norm
 
 
 def prepare_joint(program: AtenProgram) -> int:
-    """Random ops become functions of a seed, norms that the backward reads become their formulas, and fixed batch norms
-    save nothing."""
-    return functional_random(program) + open_norms(program) + drop_saved_statistics(program)
+    """Random ops become functions of a seed, norms that the backward reads and bags of embeddings become formulas, and
+    fixed batch norms save nothing."""
+    return functional_random(program) + open_norms(program) + drop_saved_statistics(program) + open_bags(program)
 
 
 def drop_saved_statistics(program: AtenProgram) -> int:

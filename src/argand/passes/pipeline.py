@@ -10,7 +10,7 @@ from argand.config import config
 from argand.graph import time_limit
 from argand.graph.nodes.printing import readable
 from argand.graph.nodes.program import AtenProgram
-from argand.passes import cse, dead_code, decompose, fold, padded_sums, randomness, scalars, simplify
+from argand.passes import bags, cse, dead_code, decompose, fold, padded_sums, randomness, scalars, simplify
 from argand.passes.verify import verify
 
 
@@ -25,6 +25,7 @@ class Pass:
 INFERENCE: tuple[Pass, ...] = (
     Pass("eliminate_dead_code", dead_code.eliminate_dead_code),
     Pass("functional_random", randomness.functional_random),
+    Pass("open_bags", bags.open_bags),
     Pass("decompose", decompose.decompose),
     Pass("fold_constants", fold.fold_constants),
     Pass("move_scalars", scalars.move_scalars),

@@ -1,0 +1,70 @@
+"""Bags of embeddings that all hold equally many are rows that are added; others stay the library's."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from pass_helpers import traced
+
+import argand
+from argand.passes import run_passes
+
+TABLE = torch.randn(50, 8)
+IDS = torch.randint(50, (6, 5))
+
+
+def left(function, *args):
+    made = run_passes(traced(function, *args))
+    return sum("_embedding_bag" in str(node.target) for node in made.graph.nodes)
+
+
+@pytest.mark.parametrize(
+    "kwargs, whole",
+    [
+        ({"mode": "sum"}, 0),
+        ({"mode": "mean"}, 0),
+        ({"mode": "max"}, 1),
+        ({"mode": "mean", "padding_idx": 3}, 1),
+        ({"mode": "sum", "per_sample_weights": torch.rand(6, 5)}, 1),
+    ],
+)
+def test_bags_of_a_matrix(kwargs, whole):
+    def bags(table, ids):
+        return F.embedding_bag(ids, table, **kwargs)
+
+    assert left(bags, TABLE, IDS) == whole
+
+
+@pytest.mark.parametrize("begins", [[0, 5, 10, 15, 20, 25], [0, 1, 10, 15, 20, 25]])
+def test_bags_that_may_hold_more_or_fewer_stay(begins):
+    def bags(table, ids, begins):
+        return F.embedding_bag(ids.flatten(), table, begins, mode="sum")
+
+    assert left(bags, TABLE, IDS, torch.tensor(begins)) == 1
+
+
+def test_bags_whose_other_results_are_read_stay():
+    def bags(table, ids):
+        return torch.embedding_bag(table, ids.flatten(), torch.arange(0, 30, 5), mode=1)[2]
+
+    assert left(bags, TABLE, IDS) == 1
+
+
+@pytest.mark.parametrize("mode", ["sum", "mean", "max"])
+def test_gradients_are_eagers(mode):
+    def step(table, ids):
+        made = F.embedding_bag(ids, table, mode=mode)
+        return torch.autograd.grad((made**2).sum(), table)[0], made
+
+    def forward(table, ids):
+        return F.embedding_bag(ids, table, mode=mode)
+
+    table = TABLE.clone().requires_grad_()
+    for found, want in zip(argand.compile(step)(table, IDS), step(table, IDS)):
+        torch.testing.assert_close(found, want)
+    compiled = argand.compile(forward)
+    (grad,) = torch.autograd.grad((compiled(table, IDS) ** 2).sum(), table)
+    torch.testing.assert_close(grad, step(table, IDS)[0])
+    with pytest.raises((IndexError, RuntimeError)):
+        compiled(table, IDS + 50)
