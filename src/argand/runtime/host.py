@@ -93,7 +93,7 @@ def _advise() -> Callable[..., int] | None:
 def on_large_pages(tensor: torch.Tensor) -> torch.Tensor:
     """The new `tensor`; Linux is asked to back its memory with large pages.
 
-    The C library gets memory of this size from the system in every call. A page at a time, that takes several times
+    The C library may get memory of this size from the system in every call. A page at a time, that takes several times
     as long as to fill it.
     """
     advise = _advise()

@@ -27,6 +27,8 @@ class Clock:
         self.now = 0.0
         self.calls: list[str] = []
         monkeypatch.setattr(timed_choice.time, "perf_counter", lambda: self.now)
+        monkeypatch.setattr(timed_choice.time, "thread_time", lambda: self.now)
+        monkeypatch.setattr(timed_choice, "_LONG", 1e9)
 
     def way(self, name: str, seconds: float) -> None:
         self.calls.append(name)
@@ -37,10 +39,9 @@ class Clock:
 @pytest.mark.parametrize(("own", "faster"), [(1.0, True), (3.0, False)])
 def test_the_faster_is_taken(presumed: bool, own: float, faster: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     clock, found = Clock(monkeypatch), Rivals("products", lambda: presumed, 0.98)
-    for count in range(1 + timed_choice._PAIRS):
-        assert found.known() is None
-        found.run(lambda: clock.way("own", own), lambda: clock.way("library", 2.0))
-        assert clock.calls[-1] == ("own" if presumed else "library") and len(clock.calls) == 2 * count + 2
+    assert found.known() is None
+    found.run(lambda: clock.way("own", own), lambda: clock.way("library", 2.0))
+    assert clock.calls[-1] == ("own" if presumed else "library") and len(clock.calls) == 2 * (1 + timed_choice._PAIRS)
     assert found.known() is faster
     clock.calls.clear()
     found.run(lambda: clock.way("own", own), lambda: clock.way("library", 2.0))
@@ -51,21 +52,31 @@ def test_the_faster_is_taken(presumed: bool, own: float, faster: bool, monkeypat
 
 def test_one_interruption_does_not_decide(monkeypatch: pytest.MonkeyPatch) -> None:
     clock, found = Clock(monkeypatch), Rivals("products", lambda: True, 0.98)
-    for count in range(1 + timed_choice._PAIRS):
-        own = 900.0 if count in (0, 4) else 1.0
-        found.run(lambda own=own: clock.way("own", own), lambda: clock.way("library", 2.0))  # type: ignore[misc]
+    found.run(
+        lambda: clock.way("own", 900.0 if clock.calls.count("own") in (0, 3) else 1.0),
+        lambda: clock.way("library", 2.0),
+    )
     assert found.known() is True
+
+
+def test_long_ones_are_timed_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, found = Clock(monkeypatch), Rivals("products", lambda: True, 0.98)
+    monkeypatch.setattr(timed_choice, "_LONG", 5.0)
+    found.run(lambda: clock.way("own", 1.0), lambda: clock.way("library", 2.0))
+    assert len(clock.calls) == 2 * (1 + timed_choice._LEAST_PAIRS) and found.known() is True
 
 
 def test_what_is_made_ready_for_each_kind_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
     """A library that compiles its kernels in the first call of each size."""
     clock, found = Clock(monkeypatch), Rivals("products", lambda: False, 0.98)
     seen: set[int] = set()
-    for count in range(12 * (1 + timed_choice._PAIRS)):
-        size = count % 12
-        own = 1.0 if size in seen else 90.0
+
+    def own(size: int) -> None:
+        clock.way("own", 1.0 if size in seen else 90.0)
         seen.add(size)
-        found.run(lambda own=own: clock.way("own", own), lambda: clock.way("library", 2.0), size)  # type: ignore[misc]
+
+    for size in range(12):
+        found.run(lambda size=size: own(size), lambda: clock.way("library", 2.0), size)  # type: ignore[misc]
     assert found.known() is True
     clock.calls.clear()
     for size in range(12):
@@ -82,8 +93,7 @@ def test_each_kind_has_the_faster(monkeypatch: pytest.MonkeyPatch) -> None:
         for kind, (own, library) in times.items():
             of.run(lambda own=own: clock.way("own", own), lambda lib=library: clock.way("library", lib), kind)  # type: ignore[misc]
 
-    for _ in range(1 + timed_choice._PAIRS):
-        step(found)
+    step(found)
     for each in (found, Rivals("products", lambda: False, 0.98)):
         clock.calls.clear()
         step(each)
@@ -95,15 +105,13 @@ def test_the_library_is_left_alone_after_some_kinds(monkeypatch: pytest.MonkeyPa
     clock, found = Clock(monkeypatch), Rivals("products", lambda: True, 0.98)
     for kind in range(3):
         assert found.known() is None
-        for _ in range(1 + timed_choice._PAIRS):
-            found.run(lambda: clock.way("own", 3.0), lambda: clock.way("library", 2.0), kind)
+        found.run(lambda: clock.way("own", 3.0), lambda: clock.way("library", 2.0), kind)
     assert found.known() is False
 
 
 def test_other_threads_are_another_matter(monkeypatch: pytest.MonkeyPatch) -> None:
     clock, found = Clock(monkeypatch), Rivals("products", lambda: True, 0.98)
-    for _ in range(1 + timed_choice._PAIRS):
-        found.run(lambda: clock.way("own", 1.0), lambda: clock.way("library", 2.0))
+    found.run(lambda: clock.way("own", 1.0), lambda: clock.way("library", 2.0))
     before = torch.get_num_threads()
     torch.set_num_threads(before + 1)
     try:
@@ -118,8 +126,7 @@ def test_deterministic_algorithms(monkeypatch: pytest.MonkeyPatch) -> None:
     clock, found = Clock(monkeypatch), Rivals("products", lambda: False, 0.98)
     torch.use_deterministic_algorithms(True)
     try:
-        for _ in range(1 + timed_choice._PAIRS):
-            found.run(lambda: clock.way("own", 1.0), lambda: clock.way("library", 2.0))
+        found.run(lambda: clock.way("own", 1.0), lambda: clock.way("library", 2.0))
     finally:
         torch.use_deterministic_algorithms(False)
     assert set(clock.calls) == {"library"}
@@ -128,8 +135,7 @@ def test_deterministic_algorithms(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_note_that_was_damaged(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     clock, found = Clock(monkeypatch), Rivals("products", lambda: True, 0.98)
-    for _ in range(1 + timed_choice._PAIRS):
-        found.run(lambda: clock.way("own", 1.0), lambda: clock.way("library", 2.0))
+    found.run(lambda: clock.way("own", 1.0), lambda: clock.way("library", 2.0))
     (note,) = tmp_path.rglob("rivals-*.note")
     note.write_text(note.read_text().replace("own", "library"))
     assert Rivals("products", lambda: True, 0.98).known() is None

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 GPU_TENSORS = ("gpu_allocator()", "view_maker()")
 _CONVOLUTIONS = (MEASURED_CONVOLUTION,)
 _PRODUCTS = (OWN, MEASURED, OWN_GRADIENT, MEASURED_GRADIENT)
-LARGE_BYTES = 32 << 20  # allocations that malloc maps anew each time
+LARGE_BYTES = 4 << 20  # of an allocation, from which malloc may get it from the system in each call: twice a large page
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,7 +283,10 @@ class _Writer:
         for index, block in enumerate(self.plan.blocks):
             if block.before == number:
                 self.header["new_block"] = "torch.empty(0, dtype=torch.uint8).new_empty"
-                self.body.append(f"block{index} = new_block({block.nbytes}).untyped_storage()")
+                self.large = self.large or block.nbytes >= LARGE_BYTES
+                block_text = f"new_block({block.nbytes})"
+                block_text = f"on_large_pages({block_text})" if block.nbytes >= LARGE_BYTES else block_text
+                self.body.append(f"block{index} = {block_text}.untyped_storage()")
         for name in self.due.get(number, ()):
             if name not in self.by_products:
                 self.body.append(f"{name} = {self._in_block(name) or self._new(self.schedule.buffers[name])}")

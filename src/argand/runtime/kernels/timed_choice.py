@@ -1,14 +1,13 @@
 """Two ways to compute the same, of which the one that is faster on this machine is taken.
 
-They are timed in passing, for each kind of operands: the first calls run both, on the operands that they got and with
-the threads that the program has, and hand out what the presumed one computed. The outcomes are kept in the disk cache,
-so that later processes know them before they choose. With deterministic algorithms nothing is timed: a process is to
-compute what another one does.
+They are timed in passing, for each kind of operands: its first call runs both several times, on the operands that it
+got and with the threads that the program has, and hands out what the presumed one computed. So a program is slower for
+one call, not for several. The outcomes are kept in the disk cache: later processes know them before they choose. With
+deterministic algorithms nothing is timed: a process is to compute what another one does.
 """
 
 from __future__ import annotations
 
-import statistics
 import time
 from collections.abc import Callable, Hashable
 
@@ -17,7 +16,8 @@ import torch
 from argand import events
 from argand.runtime import cache, processor
 
-_PAIRS = 5  # of times of a kind, before one of the two is taken for it
+_PAIRS = 4  # of times of a kind, after a first one, in which a way makes ready what it needs
+_LEAST_PAIRS, _LONG = 2, 0.05  # seconds of all from which there are fewer
 _KINDS = 4  # for which the library has to be faster, before the own way is not asked any more
 _MOST_KINDS = 500  # that are remembered
 
@@ -35,9 +35,7 @@ class Rivals:
         self.name = name
         self._presumed = presumed
         self._gain = gain
-        self._ratios: dict[tuple[int, Hashable], list[float]] = {}  # by threads and kind: the own way's time over the
-        # library's, after a first one, in which a way makes ready what it needs
-        self._taken: dict[tuple[int, Hashable], bool] = {}
+        self._taken: dict[tuple[int, Hashable], bool] = {}  # by threads and kind
         self._known_outcomes: dict[int, dict[str, bool]] = {}  # by threads and the digest of a kind: what is known
 
     def known(self) -> bool | None:
@@ -74,17 +72,20 @@ class Rivals:
 
     def _time(self, own: Callable[[], None], library: Callable[[], None], place: tuple[int, Hashable]) -> None:
         presumed = self._presumed()
-        first, last = (library, own) if presumed else (own, library)
-        begin = time.perf_counter()
-        first()
-        middle = time.perf_counter()
-        last()
-        times = middle - begin, time.perf_counter() - middle
-        own_time, library_time = reversed(times) if presumed else times
-        ratios = self._ratios.setdefault(place, [])
-        ratios.append(own_time / max(library_time, 1e-9))
-        if len(ratios) > _PAIRS:
-            self._decide(place, statistics.median(ratios[1:]))
+        ways = (library, own) if presumed else (own, library)  # what is computed last is handed out
+        clock = time.thread_time if place[0] == 1 else time.perf_counter  # others may want the processor
+        best = [float("inf"), float("inf")]
+        begin = clock()
+        for number in range(1 + _PAIRS):
+            for way, compute in enumerate(ways):
+                start = clock()
+                compute()
+                if number:
+                    best[way] = min(best[way], clock() - start)
+            if number >= _LEAST_PAIRS and clock() - begin > _LONG:
+                break
+        own_time, library_time = reversed(best) if presumed else best
+        self._decide(place, own_time / max(library_time, 1e-9))
 
     def _decide(self, place: tuple[int, Hashable], ratio: float) -> None:
         threads, kind = place
@@ -114,7 +115,6 @@ class Rivals:
 
     def forget(self) -> None:
         """What this process knows; notes stay."""
-        self._ratios.clear()
         self._taken.clear()
         self._known_outcomes.clear()
 
