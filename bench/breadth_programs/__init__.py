@@ -10,7 +10,7 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
-from . import attention, blocks, convolutions, sequences, structures
+from . import attention, blocks, convolutions, images, sequences, structures
 
 Made = tuple[nn.Module, tuple[torch.Tensor, ...]]
 
@@ -20,4 +20,5 @@ PROGRAMS: dict[str, Callable[[], Made]] = {
     **sequences.PROGRAMS,
     **structures.PROGRAMS,
     **blocks.PROGRAMS,
+    **images.PROGRAMS,
 }
