@@ -373,9 +373,11 @@ class KernelPrinter:
             width = stage_plan.lanes * (
                 4 if stage_plan.reduce and hint(stage_plan.sizes[vector]) >= 4 * stage_plan.lanes else 1
             )
-            chunk = _chunk(
-                hint(stage_plan.sizes[vector]), width, covered, each, as_int(stage_plan.sizes[vector]) is None
-            )
+            symbolic = as_int(stage_plan.sizes[vector]) is None
+            chunk = _chunk(hint(stage_plan.sizes[vector]), width, covered, each, symbolic)
+            if stage_plan.reduce and covered == 1 and not symbolic:
+                threads = self.options.threads if self.options.threads > 0 else torch.get_num_threads()
+                chunk = _even_chunk(hint(stage_plan.sizes[vector]), stage_plan.lanes, each, threads) or chunk
         if chunk and as_int(stage_plan.sizes[vector]) is not None and chunk >= (as_int(stage_plan.sizes[vector]) or 0):  # type: ignore[index]
             chunk = 0
         if not collapse and not chunk:
@@ -406,6 +408,27 @@ def _chunk(size: int, lanes: int, covered: int, each: float, symbolic: bool) -> 
     least = max(int(4096 / max(each, 1.0)), 1)
     wanted = least if symbolic else max(-(-size * covered // 64), least)
     return max(-(-wanted // lanes) * lanes, lanes)
+
+
+def _even_chunk(size: int, lanes: int, each: float, threads: int) -> int:
+    """Elements of a piece of a loop over reductions that run side by side, so that threads have about as much to do; 0
+    where pieces would be too small.
+
+    Narrow pieces read little of each row, which takes longer; those that do not divide the whole leave a narrow rest.
+    """
+    vectors = -(-size // lanes)
+    best, best_time = 0, float("inf")
+    for width in range(1, min(vectors, 8) + 1):
+        if each * width * lanes < 4096:
+            continue
+        pieces = -(-vectors // width)
+        time = -(-pieces // threads) * width * _NARROW.get(width, 1.0) * (1.0 if size % (width * lanes) == 0 else 1.15)
+        if time <= best_time:
+            best, best_time = width * lanes, time
+    return best
+
+
+_NARROW = {1: 1.6, 2: 1.25, 3: 1.1}  # times as long, by vectors
 
 
 def _hinted(stage_plan: StagePlan, variables: Sequence[Var]) -> int:

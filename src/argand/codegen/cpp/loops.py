@@ -53,11 +53,12 @@ class Parallel:
 
 @dataclass(slots=True)
 class Span:
-    """The iterations of one loop: from `begin` to `end`, and how many that is when known."""
+    """The iterations of one loop: from `begin` to `end`, how many that is when known, and how many at most."""
 
     begin: str
     end: str
     count: int | None
+    most: int | None = None
 
 
 @dataclass(slots=True)
@@ -138,7 +139,7 @@ class StageLoops:
                 if not even:
                     out.line(f"const i64 {name}_end = min_i64({end}, {size});")
                     end = f"{name}_end"
-                self.spans[vector] = Span(f"{name}_begin", end, parallel.chunk if even else None)
+                self.spans[vector] = Span(f"{name}_begin", end, parallel.chunk if even else None, parallel.chunk)
             if parallel.collapse:
                 self.statements(parallel.collapse)
             self._point(parallel.collapse)
@@ -213,8 +214,10 @@ class StageLoops:
         if self.facts.scans:
             return 1
         span = self._span(var)
-        known = span.count if span.count is not None else hint(plan.sizes[var])
-        return 4 if known >= 4 * plan.lanes else 2 if known >= 2 * plan.lanes else 1
+        known = span.count if span.count is not None else span.most or hint(plan.sizes[var])
+        whole = known // plan.lanes
+        most = 8 if plan.lanes >= 16 else 4  # accumulators, of two reductions at most, beside what a point computes
+        return max(whole if whole <= most else 4, 1)
 
     def _jammed_loop(self, var: Var, span: Span, width: int, body: Callable[[], None]) -> None:
         """Vertical reduction of `width` vectors at a time; what remains one vector at a time."""
@@ -237,6 +240,13 @@ class StageLoops:
                     for value in self.after:
                         self.printer.emit(value)
 
+        def rest_of(rest: Span) -> None:
+            narrower = 4 if width > 4 else 2 if width > 2 else 1
+            if narrower > 1 and (rest.count is None or rest.count >= narrower * lanes):
+                self._jammed_loop(var, rest, narrower, body)
+            else:
+                self._vector_loop(var, rest, body)
+
         if span.count is not None:
             whole = span.count - span.count % step
             begin = "" if span.begin == "0" else f"{span.begin} + "
@@ -245,13 +255,15 @@ class StageLoops:
                 with out.block(head):
                     main()
             if span.count > whole:
-                self._vector_loop(var, Span(f"{begin}{whole}", span.end, span.count - whole), body)
+                rest_of(Span(f"{begin}{whole}", span.end, span.count - whole))
             return
         with out.block(""):
-            out.line(f"i64 {name}_wide = {span.begin};")
-            with out.block(f"for (; {name}_wide + {step} <= {span.end}; {name}_wide += {step})"):
+            start = f"{name}_from{width}"
+            out.line(f"i64 {start} = {span.begin};")
+            with out.block(f"for (; {start} + {step} <= {span.end}; {start} += {step})"):
+                out.line(f"const i64 {name}_wide = {start};")
                 main()
-            self._vector_loop(var, Span(f"{name}_wide", span.end, None), body)
+            rest_of(Span(start, span.end, None))
 
     # --- reductions
 

@@ -1,0 +1,38 @@
+"""Sums over rows: several vectors of columns side by side, in pieces of which threads have about equally many."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import argand
+from argand.codegen.cpp.kernel import _even_chunk
+
+
+@pytest.mark.parametrize(
+    ("size", "threads", "wanted"),
+    [(144, 2, 80), (96, 2, 48), (32, 2, 16), (192, 2, 96), (576, 2, 96), (960, 4, 80), (16, 2, 16), (100, 1, 112)],
+)
+def test_pieces(size: int, threads: int, wanted: int) -> None:
+    assert _even_chunk(size, 16, 1e4, threads) == wanted
+
+
+def test_pieces_are_not_too_small() -> None:
+    assert _even_chunk(64, 16, 1.0, 2) == 0
+
+
+@pytest.mark.parametrize("columns", [16, 24, 33, 50, 80, 96, 113, 144, 250])
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_results(columns: int, threads: int) -> None:
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        x = torch.randn(3000, columns)
+
+        def moments(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+            return x.mean(0), (x - x.mean(0)).square().sum(0), x.amax(0)
+
+        for found, want in zip(argand.compile(moments)(x), moments(x), strict=True):
+            torch.testing.assert_close(found, want, rtol=1e-4, atol=1e-4)
+    finally:
+        torch.set_num_threads(before)
