@@ -170,3 +170,47 @@ def test_the_table_of_functions_that_draw_covers_what_aten_marks() -> None:
                 marked.add(name)
     assert len(marked) > 40
     assert {name for name in marked if not may_draw(name)} <= {"_fused_sdp_choice"}  # says only which kernel
+
+
+@pytest.mark.parametrize("grad", [False, True])
+def test_masks_that_are_known_are_positions(grad: bool) -> None:
+    def f(x: torch.Tensor) -> list[torch.Tensor]:
+        off = ~torch.eye(3, dtype=torch.bool)
+        first = torch.tensor([True, False, True])
+        none = torch.zeros(3, dtype=torch.bool)
+        return [
+            x[:, off].pow(2).sum(-1),
+            x[0][off].view(3, -1),
+            x[..., first],
+            x[1, first, :2],
+            x[None, ..., first, 0],
+            x[:, first, torch.tensor([0, 2])],
+            x[torch.tensor(1), ..., none],
+            x[first[:2]],
+        ]
+
+    compiled = argand.compile(f, backend="aot_eager", fullgraph=True)
+    for _ in range(2):
+        x = torch.randn(2, 3, 3, requires_grad=grad)
+        want, got = f(x), compiled(x)
+        torch.testing.assert_close(got, want, rtol=0, atol=0)
+        assert [one.stride() for one in got] == [one.stride() for one in want]
+        if grad:
+            gradients = [torch.autograd.grad(sum(one.sin().sum() for one in results), x) for results in (want, got)]
+            torch.testing.assert_close(*gradients)
+
+
+@pytest.mark.parametrize("index", ["x[off]", "x[:, :, off]", "x[..., off[:2]]", "x[off, 0]"])
+def test_masks_of_another_size_raise_as_in_eager(index: str) -> None:
+    programs: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+        "x[off]": lambda x: x[~torch.eye(3, dtype=torch.bool)],
+        "x[:, :, off]": lambda x: x[:, :, ~torch.eye(3, dtype=torch.bool)],
+        "x[..., off[:2]]": lambda x: x[..., (~torch.eye(3, dtype=torch.bool))[:2]],
+        "x[off, 0]": lambda x: x[~torch.eye(3, dtype=torch.bool), 0],
+    }
+    x = torch.randn(2, 3, 3)
+    with pytest.raises(IndexError) as eager:
+        programs[index](x)
+    with pytest.raises(IndexError) as ours:
+        argand.compile(programs[index], backend="eager")(x)
+    assert str(ours.value) == str(eager.value)

@@ -6,6 +6,7 @@ asks for it, which is seldom: until then only the call is remembered.
 
 from __future__ import annotations
 
+import operator
 from functools import partial
 
 import torch
@@ -123,6 +124,39 @@ def result(builder: GraphBuilder, func: Function, args: Args, kwargs: Kwargs) ->
     if type(value) is tuple and all(is_a(part, torch.Tensor) for part in value):
         return tuple([copied(builder, part) for part in value])
     return NotImplemented
+
+
+def positions(builder: GraphBuilder, x: torch.Tensor, index: object) -> object:
+    """An index with the positions that its masks select instead of those of them that are known."""
+    items = index if type(index) is tuple else (index,)
+    info = builder.tensors.get(id(x))
+    if info is None or info.dynamic is not None:
+        return index
+    with torch._C.DisableTorchFunction():
+        sizes, taken = tuple(x.shape), [_dims_taken(item) for item in items]
+        parts: list[object] = []
+        for place, item in enumerate(items):
+            after = any(each is Ellipsis for each in items[:place])
+            at = len(sizes) - sum(taken[place:]) if after else sum(taken[:place])
+            mask = _known_mask(builder, item)
+            if mask is None or at < 0 or sizes[at : at + mask.dim()] != tuple(mask.shape):
+                parts.append(item)
+            else:
+                parts += [copied(builder, one) for one in mask.nonzero(as_tuple=True)]
+    return index if len(parts) == len(items) and all(map(operator.is_, parts, items)) else tuple(parts)
+
+
+def _dims_taken(item: object) -> int:
+    """How many dims an item of an index is about."""
+    if is_a(item, torch.Tensor):
+        return item.dim() if item.dtype is torch.bool else 1
+    return 0 if item is None or item is Ellipsis else 1
+
+
+def _known_mask(builder: GraphBuilder, item: object) -> torch.Tensor | None:
+    if not is_a(item, torch.Tensor) or item.dtype is not torch.bool or not item.dim():
+        return None
+    return value_of(builder, item, Cost.KEPT)
 
 
 def _at_hand(info: TensorInfo) -> bool:

@@ -415,6 +415,10 @@ def _getitem(builder: GraphBuilder, func: Function, args: Args, kwargs: Kwargs) 
     index = _with_known_bounds(builder, args[1])
     if index is not args[1]:
         return builder.call(func, (args[0], index), kwargs)
+    if _has_boolean_index(index):
+        index = constants.positions(builder, args[0], index)
+        if index is not args[1]:
+            return builder.call(func, (args[0], index), kwargs)
     read = unbacked_index.with_positions(builder, func, args)
     if read is not args:
         return builder.call(func, read, kwargs)
