@@ -111,8 +111,9 @@ def _backend_name(backend: str | Callable[..., Any]) -> str:
     return backend if isinstance(backend, str) else getattr(backend, "__name__", type(backend).__name__)
 
 
-def _compiler(backend: str | Callable[..., Any], mode: str | None, options: dict[str, Any] | None) -> CompilerFn:
+def _compiler(request: tuple[Any, ...]) -> CompilerFn:
     """The backend as capture calls it: resolved on first use, its failures told apart from capture's."""
+    backend, _, _, mode, options = request
     name = _backend_name(backend)
     kwargs: dict[str, Any] = {}
     if mode not in (None, "default"):
@@ -122,9 +123,9 @@ def _compiler(backend: str | Callable[..., Any], mode: str | None, options: dict
 
     def call_backend(gm: torch.fx.GraphModule, example_inputs: list[torch.Tensor]) -> Callable[..., Any]:
         if config.optimize_ddp and active_ddp() is not None:
-            from argand.backends.ddp import compile_split
+            from argand.backends.ddp.cuts import compile_split
 
-            split = compile_split(gm, example_inputs, active_ddp(), compile_whole)
+            split = compile_split(gm, example_inputs, active_ddp(), compile_whole, bool(stored_as(request)))
             if split is not None:
                 return split
         return compile_whole(gm, example_inputs)
@@ -182,7 +183,7 @@ def _region(
         # The closure of call_backend keeps a callable backend alive, so its id stays its own.
         observe = getattr(backend, "observe_only", False) is True
         request = (backend, fullgraph, dynamic, mode, options)
-        call, kept = _compiler(backend, mode, options), functools.partial(stored_as, request)
+        call, kept = _compiler(request), functools.partial(stored_as, request)
         own_region = Region(call, _backend_name(backend), fullgraph, dynamic, observe, request, kept)
         region = _process.regions.setdefault(key, own_region)
     return region, _process.callbacks.setdefault(region, functools.partial(answer_frame, region=region))

@@ -6,16 +6,18 @@ from typing import Any
 
 from argand.config import config
 from argand.debug.observe import JOINT
-from argand.hosts import active_ddp
+from argand.hosts import active_ddp, buckets_text
 
 
 def stored_as(request: tuple[Any, ...]) -> str:
     """How outcomes of these settings are told from those of others; "" where they are of this process alone."""
     backend, fullgraph, dynamic, mode, options = request
-    watched = JOINT.observer is not None or (config.optimize_ddp and active_ddp() is not None)
+    watched = JOINT.observer is not None or bool(config.repro_after)
     if backend != "native" or mode not in (None, *_MODES) or options or watched:
         return ""
-    return f"fullgraph {fullgraph}, dynamic {dynamic}, mode {mode or 'default'}"
+    ddp = active_ddp() if config.optimize_ddp else None
+    cut = "" if ddp is None else f", {buckets_text(ddp)}"
+    return f"fullgraph {fullgraph}, dynamic {dynamic}, mode {mode or 'default'}{cut}"
 
 
 _MODES = ("default", "reduce-overhead")  # the others time products in each process

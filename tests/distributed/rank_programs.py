@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import warnings
@@ -12,7 +13,8 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel as DDP
 
 import argand
-from distributed.models import GPT, batch
+from argand.backends.ddp.parts import Part
+from distributed.models import CNN, GPT, batch
 
 
 def _warned(run: Any) -> list[str]:
@@ -130,6 +132,25 @@ def _talks(x: torch.Tensor) -> torch.Tensor:
 
 def one_compile(rank: int) -> dict[str, Any]:
     """What the cache says of outcomes while all ranks begin at once; and how far results are from eager's."""
+    return _shared(rank, GPT, 2, lambda model: model)
+
+
+def one_compile_of_parts(rank: int) -> dict[str, Any]:
+    """The same of graphs that are cut where DDP's buckets end, and of which conv layers write to buffers."""
+    found = [_shared(rank, make, 3, lambda model: DDP(model, bucket_cap_mb=0.01)) for make in (GPT, CNN)]
+    parts = gc_count(Part)
+    return {
+        "said": [said for each in found for said in each["said"]],
+        "worst": max(each["worst"] for each in found),
+        "parts": parts,
+    }
+
+
+def gc_count(cls: type) -> int:
+    return sum(type(obj) is cls for obj in gc.get_objects())
+
+
+def _shared(rank: int, make: Any, steps: int, spread: Any) -> dict[str, Any]:
     argand.reset()
     said: list[str] = []
     remove = argand.events.bus.subscribe(
@@ -139,10 +160,13 @@ def one_compile(rank: int) -> dict[str, Any]:
     found = []
     for compiled in (True, False):
         torch.manual_seed(0)
-        model = GPT(layers=1)
-        loss = (argand.compile(model) if compiled else model)(batch(model, rank, 0)).square().mean()
-        loss.backward()
-        found.append([loss.detach(), *(p.grad for p in model.parameters())])
+        model = make()
+        parallel = spread(model)
+        call, losses = argand.compile(parallel) if compiled else parallel, []
+        for step in range(steps):
+            losses.append(call(batch(model, rank, step)).square().mean())
+            losses[-1].backward()
+        found.append([*(loss.detach() for loss in losses), *(p.grad for p in model.parameters()), *model.buffers()])
     whole = list(said)
     assert torch.equal(argand.compile(_talks)(torch.ones(3)), torch.full((3,), 2.0))  # nobody can load that
     remove()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -53,12 +54,14 @@ def test_what_is_told_of_a_difference() -> None:
 
 
 @pytest.mark.distributed
-def test_ranks_of_one_job_share_a_compile(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("program", "graphs"), [("one_compile", 1), ("one_compile_of_parts", 2)])
+def test_ranks_of_one_job_share_a_compile(tmp_path: Path, program: str, graphs: int) -> None:
     """All begin at once with an empty cache: one captures and compiles, the others load what it stored."""
     answers = run_ranks(
-        PROGRAMS, ["one_compile"], 3, ARGAND_CACHE_DIR=str(tmp_path), ARGAND_PROGRAM_CACHE="1", ARGAND_VERIFY_IR="0"
+        PROGRAMS, [program], 3, ARGAND_CACHE_DIR=str(tmp_path), ARGAND_PROGRAM_CACHE="1", ARGAND_VERIFY_IR="0"
     )
-    found = [answer["one_compile"] for answer in answers]
-    said = sorted(each["said"] for each in found)  # type: ignore[index]
-    assert said == [["hit"], ["hit"], ["stored"]], said
-    assert all(each["worst"] < 1e-4 for each in found)  # type: ignore[index]
+    found: list[Any] = [answer[program] for answer in answers]
+    said = list(zip(*[[one for one in each["said"] if one != "mismatch"] for each in found], strict=True))
+    shared = [of_one for of_one in said if sorted(of_one) == ["hit", "hit", "stored"]]
+    assert len(shared) >= graphs and all(of_one in shared or set(of_one) == {"hit"} for of_one in said), said
+    assert all(each["worst"] < 1e-4 and each.get("parts", 9) > 4 for each in found), found

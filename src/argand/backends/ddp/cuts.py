@@ -4,12 +4,15 @@ DDP starts to reduce a bucket when all its gradients are there. The backward of 
 at its end, so nothing would overlap. Here the graph becomes parts, each a node of its own on autograd's tape: while the
 backward of an earlier part runs, the gradients of the later ones are already on their way.
 
-In: a captured graph and a function that compiles one. Out: a callable that runs the compiled parts in order. Each part
-is compiled at its first call, for the values that really arrive there, so that layouts and aliasing are eager's.
+In: a captured graph and a function that compiles one. Out: a callable that runs the compiled parts in order. A part is
+compiled for the layouts of the values that arrive there: beforehand for those that capture knows of, so that other
+ranks can load what one has made, and at a call for any others.
 """
 
 from __future__ import annotations
 
+import functools
+import operator
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,23 +21,17 @@ import torch
 from torch import fx
 
 from argand import events
-from argand._core import _C
-from argand._core.calls import uncaptured
 from argand.autograd import needs_autograd
 from argand.autograd.tracing.dynamic import is_dynamic
-from argand.config import config
-from argand.errors import BackendCompilerFailed
+from argand.backends.ddp.parts import CompileGraph, Part
 from argand.graph.nodes.module_text import module_text
 from argand.graph.operators.collectives import starts
-from argand.locks import fork_safe_lock
-
-CompileGraph = Callable[[fx.GraphModule, list[Any]], Callable[..., Any]]
-_FIRST_BUCKET = 1 << 20  # bytes; torch's own, where a version does not tell
-_VERSIONS = 8  # of one part; calls with further layouts of its inputs run eagerly
+from argand.hosts import bucket_limits
+from argand.runtime.recipes import compile_wrapper
 
 
 def compile_split(
-    gm: fx.GraphModule, example_inputs: Sequence[Any], ddp: Any, compile_graph: CompileGraph
+    gm: fx.GraphModule, example_inputs: Sequence[Any], ddp: Any, compile_graph: CompileGraph, ahead: bool = False
 ) -> Callable[..., Any] | None:
     """The graph in parts that end where the buckets of `ddp` do; None where it stays whole.
 
@@ -42,33 +39,27 @@ def compile_split(
         gm: a captured graph; `example_inputs`: one value per placeholder.
         ddp: the DistributedDataParallel whose forward runs.
         compile_graph: compiles one part, as a backend does. Raises BackendCompilerFailed.
+        ahead: parts are compiled before they are called; it looks at what describes their inputs only.
     """
     reason, cuts = "", list[int]()
     if not needs_autograd(gm, example_inputs):
         reason = "no gradients are recorded"
     elif is_dynamic(gm) or "symbols" in gm.meta:
         reason = "sizes of the graph vary"
+    elif any(node.op == "get_attr" for node in _output(gm).all_input_nodes):
+        reason = "it gives back a constant"
     else:
         cuts = cut_places(gm, example_inputs, bucket_limits(ddp))
         reason = "" if cuts else "all its gradients are in one bucket, or it can be cut nowhere"
     if not cuts:
         events.emit("optimize_ddp", "backend", f"the graph stays whole: {reason}", parts=1, reason=reason)
         return None
-    return _joined(gm, cuts, compile_graph)
+    return _joined(gm, cuts, example_inputs if ahead else None, compile_graph)
 
 
-def bucket_limits(ddp: Any) -> Iterator[int]:
-    """Bytes of gradients that fill each bucket, in the order in which gradients arrive; the last goes on for ever."""
-    bucket_config = getattr(ddp, "_bucket_config", None)
-    usual = int(ddp.bucket_bytes_cap)
-    each: tuple[int, ...] = tuple(getattr(bucket_config, "per_bucket_bytes_caps", ()))
-    if not each:
-        default = getattr(ddp, "bucket_bytes_cap_default", False)
-        first = getattr(bucket_config, "first_bucket_bytes_cap", _FIRST_BUCKET if default else usual)
-        each = (int(first), usual)
-    yield from each
-    while True:
-        yield each[-1]
+def _output(gm: fx.GraphModule) -> fx.Node:
+    node: fx.Node = next(reversed(gm.graph.nodes))
+    return node
 
 
 def cut_places(gm: fx.GraphModule, example_inputs: Sequence[Any], limits: Iterator[int]) -> list[int]:
@@ -194,40 +185,80 @@ class _Cut:
     outputs: list[fx.Node]
 
 
-def _joined(gm: fx.GraphModule, cuts: list[int], compile_graph: CompileGraph) -> Callable[..., Any]:
-    """A graph that calls the parts, as a callable."""
+def _joined(
+    gm: fx.GraphModule, cuts: list[int], example_inputs: Sequence[Any] | None, compile_graph: CompileGraph
+) -> Callable[..., Any]:
+    """A function that calls the parts.
+
+    Arguments:
+        example_inputs: of the graph, where parts are to be compiled now.
+    """
     nodes = list(gm.graph.nodes)
+    holders = [node for node in nodes if node.op == "placeholder"]
+    begins, ends = [len(holders), *cuts], [*cuts, len(nodes) - 1]
+    pieces = [_cut(nodes[begin:end], nodes[end:]) for begin, end in zip(begins, ends)]
+    modules = [fx.GraphModule(gm, cut.graph, class_name=f"submod_{number}") for number, cut in enumerate(pieces)]
+    _tell(holders, pieces, modules, nodes[-1])
+    parts = []
+    for cut, module in zip(pieces, modules):
+        inner = tuple([i for i, node in enumerate(cut.inputs) if node.op != "placeholder"])
+        parts.append(Part(module.forward, functools.partial(_itself, module), inner, compile_graph))
+    if example_inputs is not None:
+        given = dict(zip(holders, example_inputs))
+        for cut, part in zip(pieces, parts):
+            part.prepare(_expected(cut.inputs, given))
+    names: dict[str, Any] = {f"part_{number}": part for number, part in enumerate(parts)}
+    return compile_wrapper(_calls(holders, pieces, nodes[-1], names), names)
+
+
+def _itself(module: fx.GraphModule) -> fx.GraphModule:
+    return module
+
+
+def _calls(holders: list[fx.Node], pieces: list[_Cut], output: fx.Node, names: dict[str, Any]) -> str:
+    """The text of `call`, which hands what parts make to the later ones, and lets go of it after its last use."""
+    known = {node: f"i{number}" for number, node in enumerate(holders)}
+    last = {node: number for number, cut in enumerate(pieces) for node in cut.inputs}
+    lines = [f"def call({', '.join(known.values())}):"]
+    for number, cut in enumerate(pieces):
+        known.update((node, f"v{number}_{i}") for i, node in enumerate(cut.outputs))
+        fresh = "".join(f"{known[node]}, " for node in cut.outputs)
+        given = ", ".join(known[node] for node in cut.inputs)
+        lines.append(f"    {fresh + '= ' if fresh else ''}part_{number}({given})")
+        inner = [node for node in cut.inputs if node.op != "placeholder" and output not in node.users]
+        gone = [known[node] for node in inner if last[node] == number]
+        lines += [f"    del {', '.join(gone)}"] if gone else []
+
+    def text(value: Any) -> str:
+        if isinstance(value, fx.Node):
+            return known[value]
+        if isinstance(value, (tuple, list)) and not isinstance(value, torch.Size):
+            inner = "".join(f"{text(item)}, " for item in value)
+            return f"[{inner}]" if isinstance(value, list) else f"({inner})"
+        name = f"c{len(names)}"
+        names[name] = value
+        return name
+
+    return "\n".join([*lines, f"    return {text(output.args[0])}", ""])
+
+
+def _tell(holders: list[fx.Node], pieces: list[_Cut], modules: list[fx.GraphModule], output: fx.Node) -> None:
+    """Events with the graph that calls the parts, and the parts."""
+    if not events.bus.wanted("optimize_ddp_split_graph") and not events.bus.wanted("optimize_ddp_split_child"):
+        return
     whole = fx.Graph()
-    known: dict[fx.Node, fx.Node] = {}
-    for node in nodes:
-        if node.op == "placeholder":
-            known[node] = whole.node_copy(node)
-    parts: dict[str, Any] = {}
-    texts: list[tuple[str, fx.GraphModule]] = []
-    begins = [len(known), *cuts]
-    for number, (begin, end) in enumerate(zip(begins, [*cuts, len(nodes) - 1])):
-        cut = _cut(nodes[begin:end], nodes[end:])
-        name = f"submod_{number}"
-        module = fx.GraphModule(gm, cut.graph, class_name=name)
-        inner = [i for i, node in enumerate(cut.inputs) if node.op != "placeholder"]
-        parts[name] = _Part(module, inner, compile_graph)
-        texts.append((name, module))
-        call = whole.call_module(name, tuple(known[node] for node in cut.inputs))
+    known = {node: whole.node_copy(node) for node in holders}
+    for number, cut in enumerate(pieces):
+        call = whole.call_module(f"submod_{number}", tuple(known[node] for node in cut.inputs))
         for index, node in enumerate(cut.outputs):
-            known[node] = whole.call_function(_item, (call, index))
+            known[node] = whole.call_function(operator.getitem, (call, index))
             known[node].meta.update(node.meta)
-    whole.output(fx.node.map_arg(nodes[-1].args[0], known.__getitem__))
-    joined = fx.GraphModule(parts, whole, class_name="SplitGraph")
-    count = len(parts)
-    events.emit("optimize_ddp_split_graph", "backend", lambda: module_text(joined), graph=joined, parts=count)
-    for name, module in texts:
+    whole.output(fx.node.map_arg(output.args[0], known.__getitem__))
+    named = {f"submod_{number}": module for number, module in enumerate(modules)}
+    joined = fx.GraphModule(named, whole, class_name="SplitGraph")
+    events.emit("optimize_ddp_split_graph", "backend", lambda: module_text(joined), graph=joined, parts=len(modules))
+    for name, module in named.items():
         events.emit("optimize_ddp_split_child", "backend", lambda m=module: module_text(m), graph=module, child=name)
-    run: Callable[..., Any] = joined.forward
-    return run
-
-
-def _item(values: Sequence[Any], index: int) -> Any:
-    return values[index]
 
 
 def _cut(inside: list[fx.Node], after: list[fx.Node]) -> _Cut:
@@ -256,53 +287,47 @@ def _cut(inside: list[fx.Node], after: list[fx.Node]) -> _Cut:
     return _Cut(graph, inputs, outputs)
 
 
-class _Part(torch.nn.Module):
-    """One part: compiled at its first call, and again where values come with other layouts.
+class _Made(torch.autograd.Function):
+    """A tensor that an operation made, to autograd."""
+
+    @staticmethod
+    def forward(ctx: Any, held: tuple[torch.Tensor], leading: torch.Tensor) -> torch.Tensor:
+        return held[0]
+
+
+def _expected(inputs: list[fx.Node], given: dict[fx.Node, Any]) -> list[Any] | None:
+    """Values like those that will arrive at a part; None where nobody can tell.
 
     Arguments:
-        gm: its graph.
-        inner: positions of the arguments that earlier parts make. The others are under the guards of the whole graph.
-        compile_graph: as for `compile_split`.
+        given: of the whole graph's placeholders.
     """
-
-    def __init__(self, gm: fx.GraphModule, inner: list[int], compile_graph: CompileGraph) -> None:
-        super().__init__()
-        self.gm = [gm]  # not a submodule: the whole graph has the parts' code but not their state
-        self.inner = inner
-        self.compile_graph = compile_graph
-        self.compile_id = events.bus.compile_id
-        self.versions: dict[Any, Callable[..., Any]] = {}
-        self.lock = fork_safe_lock()
-
-    def __call__(self, *args: Any) -> Any:
-        key = (torch.is_grad_enabled(), *[_layout(args[i]) for i in self.inner])
-        version = self.versions.get(key)
-        if version is None:
-            version = uncaptured(_C.call_locked, self.lock, _C.call_restoring, self._make, key, args)
-        return version(*args)
-
-    def _make(self, key: Any, args: tuple[Any, ...]) -> Callable[..., Any]:
-        version = self.versions.get(key)
-        if version is None:
-            version = self.gm[0].forward
-            if len(self.versions) < _VERSIONS:
-                with events.bus.compiling(self.compile_id), events.span("compile_part", "backend"):
-                    version = self._compiled(list(args))
-            self.versions[key] = version
-        return version
-
-    def _compiled(self, args: list[Any]) -> Callable[..., Any]:
-        """The part for these arguments. The parts before it have run; there is no way back to capture, which would run
-        the frame eagerly under `config.suppress_errors`: that is done here."""
-        try:
-            return self.compile_graph(self.gm[0], args)
-        except BackendCompilerFailed as error:
-            if not config.suppress_errors:
-                raise
-            events.emit("fallback", "backend", str(error), scope="graph", reason=str(error), backend="ddp")
-            forward: Callable[..., Any] = self.gm[0].forward
-            return forward
+    taken = [memory for node in inputs for memory in _memories(node)]
+    values: list[Any] = []
+    for node in inputs:
+        value = node.meta.get("example_value")
+        if node in given:
+            values.append(given[node])
+        elif _is_plain(value) and taken.count(*_memories(node)) == 1:
+            values.append(value)
+        else:
+            return None
+    devices = {value.device for value in given.values() if isinstance(value, torch.Tensor)}
+    if len(devices) != 1:
+        return None
+    return [value if node in given else _like(value, *devices) for node, value in zip(inputs, values)]
 
 
-def _layout(value: Any) -> Any:
-    return value.requires_grad, value.shape, value.stride(), value.dtype
+def _is_plain(value: Any) -> bool:
+    """Whether its layout and dtype say all of a tensor."""
+    if type(value) is not torch.Tensor or value.layout is not torch.strided:
+        return False
+    return not (value.is_conj() or value.is_neg() or value.is_inference())
+
+
+def _like(value: torch.Tensor, device: torch.device) -> torch.Tensor:
+    fresh = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=device)
+    if not value.requires_grad:
+        return fresh
+    with torch.enable_grad():
+        result: torch.Tensor = _Made.apply((fresh,), torch.empty(0, requires_grad=True))
+    return result
