@@ -7,8 +7,8 @@
     python bench/distributed.py --trace overlap.json [--models gpt] [--ranks 2]
 
 Processes on this machine: gloo, one thread each; with `--device cuda` NCCL, a GPU each. tp: tensor parallelism of the
-blocks' layers, for gpt and llama. The systems take turns in one run, step by step; shown is the median
-time of a step (forward, backward with its reductions, optimizer), the slowest rank's, and the time of the first step.
+blocks' layers, for gpt and llama. The systems take turns in one run, step by step, in changing order; shown is the
+median time of a step (forward, backward with its reductions, optimizer), the slowest rank's, and that of the first one.
 With --check: parameters, gradients and optimizer states after that many steps, by argand, against eager's.
 With --cold: the first call and backward of that many processes beside those of one, with an empty cache and with what
 they left in it; all begin at once, after their imports. Processor time is that of all processes, compilers included.
@@ -22,7 +22,6 @@ import contextlib
 import datetime
 import json
 import os
-import statistics
 import sys
 import tempfile
 import time
@@ -129,14 +128,17 @@ def measure(rank: int, options: Any, folder: str) -> None:
             argand.config.optimize_ddp = system != "argand, not cut"
             first[system] = one_step(*steps[system], rank, 0)
             times[system] = []
+        order = list(steps)
         for number in range(options.steps + 3):
-            for system, parts in steps.items():
-                spent = one_step(*parts, rank, number)
+            order.append(order.pop(0))  # what runs behind whom is not always the same
+            for system in order:
+                spent = one_step(*steps[system], rank, number)
                 if number >= 3:
                     times[system].append(spent)
         for system in steps:
-            slowest = torch.tensor([statistics.median(times[system]), first[system]], device=options.device)
-            dist.all_reduce(slowest, dist.ReduceOp.MAX)
+            slowest = torch.tensor([*times[system], first[system]], device=options.device)
+            dist.all_reduce(slowest, dist.ReduceOp.MAX)  # of each step
+            slowest = torch.tensor([float(slowest[:-1].median()), float(slowest[-1])])
             if rank == 0:
                 print(
                     f"{name}, {way}: {system} {1e3 * float(slowest[0]):.2f} ms, first {float(slowest[1]):.2f} s",

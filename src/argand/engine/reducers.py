@@ -162,7 +162,8 @@ def _take(ddp: Any, state: Reducer) -> bool:
         ddp.register_comm_hook(state, _hook)
     except RuntimeError:  # one of C++
         return False
-    ddp._comm_hooks.pop()  # is pickled and copied with the module
+    finally:
+        ddp._comm_hooks.clear()  # what it keeps is pickled and copied with the module
     ddp.reducer = _Watched(ddp.reducer, state)
     return True
 
