@@ -93,6 +93,11 @@ def finish(options: Any) -> None:
         torch.cuda.synchronize()
 
 
+def sgd(model: Any, way: str, **more: Any) -> Any:
+    """On GPUs torch updates all parameters by one call, which takes no DTensors beside tensors."""
+    return torch.optim.SGD(model.parameters(), lr=0.01, foreach=False if way == "tp" else None, **more)
+
+
 def systems(options: Any, way: str) -> dict[str, Any]:
     import argand
 
@@ -122,7 +127,7 @@ def measure(rank: int, options: Any, folder: str) -> None:
             torch.manual_seed(0)
             model = MODELS[name]()
             call = make(spread(model, way, options))
-            optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+            optimizer = sgd(model, way)
             around = argand.compiled_autograd if system == "argand, recorded" else contextlib.nullcontext
             steps[system] = (model, call, optimizer, options, around)
             argand.config.optimize_ddp = system != "argand, not cut"
@@ -174,7 +179,7 @@ def check(rank: int, options: Any, folder: str) -> None:
             torch.manual_seed(0)
             model = MODELS[name]()
             call = make(spread(model, way, options))
-            optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+            optimizer = sgd(model, way, momentum=0.9)
             for number in range(options.check):
                 one_step(model, call, optimizer, options, contextlib.nullcontext, 0 if way == "tp" else rank, number)
             states.append([

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
+import argand
 from argand._core.node_layout import node_layout
+from argand.engine import backward_calls
 from argand.engine.node_state import PARTLY_READ, NotRecorded, reader_of, value_fact
+from helpers import collected
 
 HEADER = Path(torch.__file__).parent / "include/torch/csrc/autograd/generated/Functions.h"
 TOLD_BY_GRADIENTS = {
@@ -77,3 +81,34 @@ def test_hooks_of_all_kinds_are_seen() -> None:
         assert layout.unhooked(node)
         made.retain_grad() if count == 0 else made.register_hook(lambda grad: None)
         assert not layout.unhooked(node)
+
+
+def test_hooks_of_leaves_are_seen() -> None:
+    layout = node_layout()
+    assert layout is not None
+    plain, leaf = torch.ones(2), torch.ones(2, requires_grad=True)
+    assert layout.accumulates_quietly(plain) and layout.accumulates_quietly(leaf)
+    leaf.register_hook(lambda grad: None)
+    assert layout.accumulates_quietly(leaf) and not layout.hooked_natively(leaf)  # the tensor shows it
+    others = replace(layout, leaf=(*layout.leaf[:3], 1))  # takes every hook for one of C++
+    assert others.hooked_natively(leaf) and not others.hooked_natively(plain)
+    assert not others.accumulates_quietly(leaf)
+    node = torch.autograd.graph.get_gradient_edge(leaf).node
+    assert layout.accumulates_quietly(leaf)
+    node.register_hook(lambda *grads: None)
+    assert not layout.accumulates_quietly(leaf)
+
+
+def test_a_hook_of_cpp_on_a_leaf_is_the_engines(monkeypatch: pytest.MonkeyPatch) -> None:
+    layout = node_layout()
+    assert layout is not None
+    monkeypatch.setattr(backward_calls, "node_layout", lambda: replace(layout, leaf=(*layout.leaf[:3], 1)))
+    leaf, seen = torch.ones(2, requires_grad=True), []
+    leaf.register_hook(lambda grad: seen.append(grad))
+    with collected("fallback") as told, argand.compiled_autograd(backend="eager"):
+        for _ in range(3):
+            leaf.exp().tanh().sum().backward()
+    assert "hook of C++ on a leaf" in told[0].data["reason"] and len(seen) == 3
+    with collected("fallback") as told, argand.compiled_autograd(backend="eager"):
+        torch.autograd.grad(leaf.exp().tanh().sum(), [leaf])
+    assert len(seen) == 4

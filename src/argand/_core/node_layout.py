@@ -17,6 +17,8 @@ from typing import Any
 import torch
 
 _WORDS = 40  # of a node's memory that are looked at: what all nodes have lies in front
+_WORDS_OF_TENSORS = 16
+_WORDS_OF_LEAVES = 16  # of what autograd knows of a leaf
 _LIST = bytes(24)  # begin, end and end of the room of a list that never held anything
 _NONE = bytes(8)
 _string_at = ctypes.string_at
@@ -44,19 +46,41 @@ class NodeLayout:
         lists: offsets in a node of the lists of hooks: called before it, of tensors that it made, called after it.
         kinds: what objects of Python's hooks in these lists begin with; behind it is the dictionary of the hooks.
         retained: offset of the number of hooks by which tensors retain gradients.
+        leaf: where a tensor holds the address of what autograd knows of it; where in that are the list of its hooks
+            and the node that accumulates its gradient; and what objects of Python's hooks in the list begin with.
     """
 
     defined: int
     lists: tuple[int, int, int]
     kinds: tuple[int, int, int]
     retained: int
+    leaf: tuple[int, int, int, int]
+
+    def hooked_natively(self, leaf: torch.Tensor) -> bool:
+        """There is a hook on a leaf that is not Python's."""
+        of_tensor, at, _, kind = self.leaf
+        known = _word_at(leaf._cdata + of_tensor).value
+        if not known:
+            return False
+        places = range(_word_at(known + at).value, _word_at(known + at + 8).value, 8)
+        return any(_word_at(_word_at(place).value).value != kind for place in places)
+
+    def accumulates_quietly(self, leaf: torch.Tensor) -> bool:
+        """There is no hook on a leaf that Python does not show, nor one on the node that accumulates its gradient."""
+        known = _word_at(leaf._cdata + self.leaf[0]).value
+        if not known:
+            return True
+        node = _word_at(known + self.leaf[2]).value
+        return not (node and not self._unhooked(node)) and not self.hooked_natively(leaf)
 
     def unhooked(self, node: Any) -> bool:
         """Nobody put a hook on this node or on a tensor that it made. A leaf's own hooks are the tensor's to tell.
 
         A list that held a hook before counts as one that does.
         """
-        address = _address(node, self.defined if isinstance(node, torch._C._FunctionBase) else _HEAD)
+        return self._unhooked(_address(node, self.defined if isinstance(node, torch._C._FunctionBase) else _HEAD))
+
+    def _unhooked(self, address: int) -> bool:
         first, second, third = self.lists
         block = _string_at(address, max(first, second, third, self.retained) + 24)  # not past its end
         return (
@@ -161,9 +185,40 @@ def _learnt() -> NodeLayout | None:
     if None in kinds:
         return None
     one, two, three = (kind for kind in kinds if kind is not None)
-    layout = NodeLayout(defined, (first, second, third), (one, two, three), 8 * retained)
+    leaf = _of_leaves()
+    if leaf is None:
+        return None
+    layout = NodeLayout(defined, (first, second, third), (one, two, three), 8 * retained, leaf)
     told = [layout.unhooked(tensor.grad_fn) for tensor in [*plain, *kept[::2]]]
     return layout if told == [True] * len(plain) + [False] * 8 and _told_of_defined(layout) else None
+
+
+def _of_leaves() -> tuple[int, int, int, int] | None:
+    """`NodeLayout.leaf`."""
+    without = [_tensor_words(torch.ones(2, device="cpu")) for _ in range(3)]
+    leaves = [torch.ones(2, device="cpu", requires_grad=True) for _ in range(3)]
+    hooked = [torch.ones(2, device="cpu", requires_grad=True) for _ in range(2)]
+    dictionaries = [id(one.register_hook(_hook).hooks_dict_ref()) for one in hooked]
+    nodes = [torch.autograd.graph.get_gradient_edge(one).node for one in leaves]  # held: nobody else does
+    words = [_tensor_words(one) for one in (*leaves, *hooked)]
+    known = _only(
+        all(one[at] == 0 for one in without) and all(one[at] > 4096 for one in words) for at in range(_WORDS_OF_TENSORS)
+    )
+    if known is None:
+        return None
+    metas = [list((ctypes.c_uint64 * _WORDS_OF_LEAVES).from_address(one[known])) for one in words]
+    clean, samples = metas[: len(leaves)], metas[len(leaves) :]
+    at = _only(_is_list(place, clean, samples) for place in range(_WORDS_OF_LEAVES - 2))
+    kind = None if at is None else _kind(samples, 8 * at, dictionaries)
+    addresses = [_address(node, _HEAD) for node in nodes]
+    node = _only([one[place] for one in clean] == addresses for place in range(_WORDS_OF_LEAVES))
+    if at is None or kind is None or node is None or any(one[node] for one in samples):
+        return None
+    return 8 * known, 8 * at, 8 * node, kind
+
+
+def _tensor_words(tensor: torch.Tensor) -> list[int]:
+    return list((ctypes.c_uint64 * _WORDS_OF_TENSORS).from_address(tensor._cdata))
 
 
 def _put(kind: int, tensor: Any) -> Any:

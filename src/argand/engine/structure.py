@@ -134,6 +134,8 @@ def _node_facts(structure: Structure, at: int, node: Any, hooks: NodeLayout) -> 
     if leaf is not None:
         if hooked:
             _read_reducer(structure, at, node, hooks, leaf)
+        if hooks.hooked_natively(leaf):
+            raise NotRecorded("there is a hook of C++ on a leaf")
         return _leaf_facts(structure, at, leaf)
     on_node = _hooks_on(node, hooks) if hooked else []
     around = bool(on_node) and hooks.runs_hooks(node)
@@ -193,7 +195,8 @@ def _check_captured(node: Any, hooks: NodeLayout) -> None:
         NotRecorded: there are some.
     """
     leaf = getattr(node, "variable", None)
-    if hooks.sees_gradients(node) or hooks.retains(node) or (leaf is not None and leaf._backward_hooks):
+    on_leaf = leaf is not None and (leaf._backward_hooks or hooks.hooked_natively(leaf))
+    if hooks.sees_gradients(node) or hooks.retains(node) or on_leaf:
         raise NotRecorded("somebody looks at a gradient that is given back")
 
 

@@ -58,7 +58,7 @@ def compile_split(
 
 
 def _output(gm: fx.GraphModule) -> fx.Node:
-    node: fx.Node = next(reversed(gm.graph.nodes))
+    node: fx.Node = list(gm.graph.nodes)[-1]
     return node
 
 
@@ -287,7 +287,7 @@ def _cut(inside: list[fx.Node], after: list[fx.Node]) -> _Cut:
     return _Cut(graph, inputs, outputs)
 
 
-class _Made(torch.autograd.Function):
+class _Activation(torch.autograd.Function):
     """A tensor that an operation made, to autograd."""
 
     @staticmethod
@@ -329,5 +329,5 @@ def _like(value: torch.Tensor, device: torch.device) -> torch.Tensor:
     if not value.requires_grad:
         return fresh
     with torch.enable_grad():
-        result: torch.Tensor = _Made.apply((fresh,), torch.empty(0, requires_grad=True))
+        result: torch.Tensor = _Activation.apply((fresh,), torch.empty(0, requires_grad=True))
     return result

@@ -11,7 +11,7 @@ from argand.capture.facts.interfaces import CaptureState
 from argand.capture.metadata.meta_tensors import new
 from argand.capture.metadata.rules import RULES
 from argand.capture.torch_functions import hops
-from argand.capture.torch_functions.gradients import engine_runs
+from argand.capture.torch_functions.gradients import engine_runs, leaf_hooks
 from argand.capture.torch_functions.gradients.engine_runs import refused, require, tensors_of
 from argand.capture.torch_functions.higher_order import hook_state
 from argand.capture.torch_functions.torch_calls import handler
@@ -64,7 +64,11 @@ def _require_whole(state: CaptureState, inputs: list[object], unused: bool) -> N
         if (len(infos) > 1 or unused) and type(info.real) is not torch.nn.Parameter:
             require(state, info, "is_leaf", True)
         if id(info.tensor) in chosen:
+            if not leaf_hooks.are_pythons(info.real):
+                raise refused("A hook of C++ is on a tensor whose gradient is asked for.")
             require(state, info, "_backward_hooks", None)
+            if info.source is not None:
+                state.guards.add(None, "python", leaf_hooks.are_pythons, [info.source], label="NO_HOOKS", shown=False)
     sources = [info.source for info in infos if info.source is not None]
     if len(sources) > 1:  # of two that are one tensor, each gradient is the sum
         state.guards.add(None, "distinct", sources, label="NO_ALIASING", shown=False)

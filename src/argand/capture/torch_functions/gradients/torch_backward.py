@@ -18,7 +18,7 @@ from argand.capture.facts.sources import AttrSource
 from argand.capture.metadata.meta_tensors import new
 from argand.capture.metadata.rules import RULES
 from argand.capture.torch_functions import hops
-from argand.capture.torch_functions.gradients import engine_runs
+from argand.capture.torch_functions.gradients import engine_runs, leaf_hooks
 from argand.capture.torch_functions.gradients.engine_runs import Reached, require, tensors_of
 from argand.capture.torch_functions.higher_order import hook_state
 from argand.capture.torch_functions.torch_calls import handler
@@ -86,6 +86,10 @@ def _require_leaves(state: CaptureState, reached: list[Reached]) -> None:
         if type(info.real) is not torch.nn.Parameter:
             require(state, info, "is_leaf", True)
     sources = [info.source for info in outside if info.source is not None]
+    if not leaf_hooks.accumulate_quietly(*[info.real for info in outside]):
+        raise _refused("A hook is on the node that accumulates a gradient, or one of C++ on a leaf.")
+    if sources:
+        state.guards.add(None, "python", leaf_hooks.accumulate_quietly, sources, label="NO_HOOKS", shown=False)
     if len(sources) > 1:  # of two that are one tensor, the gradient is the sum
         state.guards.add(None, "distinct", sources, label="NO_ALIASING", shown=False)
 
