@@ -202,7 +202,7 @@ def _check_request(backend: Any, fullgraph: Any, dynamic: Any, mode: Any, option
         raise ConfigError("mode and options cannot both be given", remedy="put what the mode stands for into options")
     if options is not None and not isinstance(options, dict):
         raise ConfigError(f"options takes a dict, not {type(options).__name__}", remedy="see `argand env` for names")
-    check_backend(backend)
+    check_backend(backend, options)
 
 
 @overload
@@ -256,8 +256,8 @@ def compile(
             "reduce-overhead", "max-autotune": all; "max-autotune-no-cudagraphs": none. In the last two, products of
             matrices on a GPU are kernels of argand's where these are timed to be faster. Handed to backends as `mode=`.
         options: handed to the backend as `options=`. Of "native": `{"never_slower": True}` compares each graph with
-            eager in its third call, and runs the faster (docs/never-slower.md); `{"freezing": True}` takes parameters
-            for constants until one changes (docs/freezing.md). Others are accepted and ignored.
+            eager in its third call, and runs the faster; `{"freezing": True}` takes parameters for constants until one
+            changes; `{"quantization": "int8_dynamic"}` gives weights 8 bits (see docs/).
         disable: return `model` unchanged.
 
     Raises:

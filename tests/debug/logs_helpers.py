@@ -52,6 +52,12 @@ def native_inference() -> None:
         argand.compile(lambda x, w: torch.softmax(x @ w, -1) + 1)(torch.randn(4, 4), torch.randn(4, 4))
 
 
+def quantized() -> None:
+    module = torch.nn.Sequential(torch.nn.Linear(64, 32), torch.nn.Linear(32, 4))
+    with torch.no_grad():
+        argand.compile(module, options={"quantization": "int8_dynamic"})(torch.randn(3, 64))
+
+
 def engine_backward() -> None:
     x = torch.ones(3, requires_grad=True)
     with argand.compiled_autograd(backend="eager"):

@@ -21,6 +21,7 @@ from argand.backends.programs import stored_programs
 from argand.backends.programs.graph_key import graph_key
 from argand.backends.programs.memo import memo
 from argand.backends.programs.preparation import prepare_joint
+from argand.backends.registry import quantization_of
 from argand.backends.targets import (
     devices_in,
     in_host_memory,
@@ -51,8 +52,9 @@ def native(gm: fx.GraphModule, example_inputs: Sequence[Any], **options: Any) ->
         gm: graph of torch functions and methods.
         example_inputs: one value per placeholder.
         options: `mode`; `options`, of which `never_slower` has a graph that is found to be slower than eager run with
-            eager's kernels, and `freezing` (by default `config.freezing`) takes parameters and buffers for constants
-            where no gradients are recorded. Others are accepted for compatibility with other backends.
+            eager's kernels, `freezing` (by default `config.freezing`) takes parameters and buffers for constants where
+            no gradients are recorded, and `quantization` makes integers of 8 bits of the weights of linear layers
+            there. Others are accepted for compatibility with other backends.
 
     A graph with tensors on a device that no code is generated for runs as it is, at eager's speed. So does one that
     cannot be traced, one whose kernels the GPU does not take, and every graph where no C++ compiler is found (the last
@@ -67,13 +69,17 @@ def native(gm: fx.GraphModule, example_inputs: Sequence[Any], **options: Any) ->
         _report_devices(others, f"graph of {len(gm.graph.nodes)} nodes")
         return gm.forward
     asked = options.get("options") or {}
+    quantization = quantization_of(asked)
     compile_one = functools.partial(compile_program, mode=options.get("mode") or "default")
     frozen: frozenset[int] = frozenset()
-    if asked.get("freezing", config.freezing):
+    if quantization or asked.get("freezing", config.freezing):
         from argand.backends.programs import freezing  # whoever does not ask for it does not pay for it
 
         frozen = freezing.constant_arguments(gm, example_inputs)
-        compile_one = functools.partial(freezing.compile_frozen, constant=frozen, compile_program=compile_one)
+        wanted = freezing.Wanted(bool(asked.get("freezing", config.freezing)), quantization)
+        compile_one = functools.partial(
+            freezing.compile_frozen, constant=frozen, compile_program=compile_one, wanted=wanted
+        )
     compiled = compile_inference(
         gm,
         example_inputs,

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import difflib
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, overload
 
 from argand.backends import torch_compile_backends
 from argand.errors import ConfigError
 
 Backend = Callable[..., Callable[..., Any]]
+
+QUANTIZATIONS = ("int8_weight_only", "int8_dynamic")
 
 _BUILTIN = {
     "eager": ("argand.backends.eager", "eager"),
@@ -66,12 +68,30 @@ def list_backends(*, torch_backends: bool = False) -> list[str]:
     return names
 
 
-def check_backend(backend: str | Backend) -> None:
-    """Refuse what `lookup_backend` does not know. A backend of argand's is imported when it first compiles.
+def quantization_of(options: Mapping[str, Any]) -> str:
+    """Which quantization `options` of `argand.compile` ask for; "" for none.
 
     Raises:
-        ConfigError: no backend has this name.
+        ConfigError: for one that there is not.
     """
+    found = options.get("quantization")
+    if found in (None, False, ""):
+        return ""
+    if found not in QUANTIZATIONS:
+        raise ConfigError(f"unknown quantization {found!r}", remedy=f"known: {', '.join(QUANTIZATIONS)}")
+    return str(found)
+
+
+def check_backend(backend: str | Backend, options: Mapping[str, Any] | None = None) -> None:
+    """Refuse what `lookup_backend` does not know, and a wrong option of "native".
+
+    A backend of argand's is imported when it first compiles.
+
+    Raises:
+        ConfigError: no backend has this name; an option has a value that there is not.
+    """
+    if backend == "native":
+        quantization_of(options or {})
     if not isinstance(backend, str) or backend not in _BUILTIN:
         lookup_backend(backend)
 

@@ -156,6 +156,9 @@ ARTIFACTS: dict[str, Artifact] = {
     "cudagraphs": Artifact(
         "argand.backends", "Whether a CUDA graph was recorded, and why not.", ("cudagraphs",), asked=True
     ),
+    "quantization": Artifact(
+        "argand.passes", "Which products got weights of 8 bits, and why others did not.", ("quantization",)
+    ),
     "autotuning": Artifact("argand.backends", "Candidates that were timed, and why none.", ("autotuning",), asked=True),
 }
 

@@ -256,6 +256,10 @@ def _fallback(sink: TraceSink, event: Event, where: tuple[str, int]) -> None:
     sink.artifact(event, "fallback", _pretty(told), where, "json")
 
 
+def _quantization(sink: TraceSink, event: Event, where: tuple[str, int]) -> None:
+    sink.artifact(event, "quantization", _pretty(event.data), where, "json")
+
+
 def _autotuning(sink: TraceSink, event: Event, where: tuple[str, int]) -> None:
     sink.artifact(event, "autotuning", _pretty({**event.data, "text": event.text()}), where, "json")
 
@@ -329,6 +333,7 @@ _RECORDS: dict[str, _Hear] = {
     "cache": _cache,
     "fallback": _fallback,
     "autotuning": _autotuning,
+    "quantization": _quantization,
     "frame_raised": _raised,
 }
 

@@ -1,14 +1,17 @@
-"""Programs of inference whose parameters and buffers are taken for constants (`options={"freezing": True}`).
+"""Programs of inference whose parameters and buffers are taken for constants: options "freezing" and "quantization".
 
 Batch norms become part of the weights before them, weights are laid out once for oneDNN, and whatever else follows from
-parameters alone is computed once. The program that is left gets these values as inputs: it holds no parameters, so that
-it is shared and stored as any other. `runtime.frozen_parameters` computes them anew when a parameter has changed.
+parameters alone is computed once; or, and also, weights of products become integers of 8 bits. The program that is left
+gets these values as inputs: it holds no parameters, so that it is shared and stored as any other. `runtime.frozen_parameters`
+computes them anew when a parameter has changed.
 """
 
 from __future__ import annotations
 
 import functools
+import warnings
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -23,17 +26,32 @@ from argand.lower.lowerings.depthwise import becomes_loops, is_depthwise
 from argand.passes import run_passes
 from argand.passes.channels_last import convolutions, lay_out
 from argand.passes.freezing.batch_norms import fold_batch_norms
-from argand.passes.freezing.constant_split import constant_nodes, part
 from argand.passes.freezing.packing import pack
+from argand.passes.freezing.constant_split import constant_nodes, part
+from argand.passes.freezing.quantizing import quantize
 from argand.runtime import cache, processor
 from argand.runtime.frozen_parameters import FrozenCall
 from argand.runtime.gpu.device.timing import can_time, random_tensor, time_calls
 from argand.runtime.host import HostCall
-from argand.runtime.kernels import products
+from argand.runtime.kernels import int8, products
 from argand.runtime.kernels.packed_weights import has_packing, packed_ops
 
 aten = torch.ops.aten
 Compile = Callable[[AtenProgram], HostCall]
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What is made of constants.
+
+    Arguments:
+        freezing: all that follows from parameters alone.
+        quantization: one of `registry.QUANTIZATIONS`, or "": weights of products.
+    """
+
+    freezing: bool
+    quantization: str = ""
+
 
 _GAIN = 0.95  # of the time of what else there is that a packed product may take
 
@@ -50,7 +68,9 @@ def constant_arguments(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> fro
     return frozenset(constant)
 
 
-def compile_frozen(program: AtenProgram, constant: frozenset[int], compile_program: Compile) -> HostCall:
+def compile_frozen(
+    program: AtenProgram, constant: frozenset[int], compile_program: Compile, wanted: Wanted
+) -> HostCall:
     """A callable for a program of inference.
 
     Arguments:
@@ -58,19 +78,43 @@ def compile_frozen(program: AtenProgram, constant: frozenset[int], compile_progr
         compile_program: makes a callable of a program.
     """
     positions = _positions(program, constant)
-    if program.kind != "inference" or not positions:
-        return compile_program(program)
-    if program.scalars or config.check_numerics:
-        reason = "sizes are symbols" if program.scalars else "kernels are checked one by one"
-        events.emit("fallback", "backend", reason, backend="native", scope="freezing", reason=reason)
+    reason = _refusal(program, wanted)
+    if reason:
+        scope = "quantization" if wanted.quantization else "freezing"
+        events.emit("fallback", "backend", reason, backend="native", scope=scope, reason=reason)
+    if reason or not positions or program.kind != "inference":
         return compile_program(program)
     with events.span("freezing", "backend", parameters=len(positions)):
-        rest = run_passes(copied(program))
-        first = _parted(rest, positions)
+        rest = copied(program)
+        rest = rest if rest.scalars else run_passes(rest)  # one for many sizes is made of traces that went through them
+        first, read = _parted(rest, positions, wanted)
     if first is None:
         return compile_program(program)
     plain = functools.partial(compile_program, program)
-    return FrozenCall(positions, run_eagerly(first), compile_program(rest), plain)
+    kept = [position for position in positions if position in read]
+    return FrozenCall(kept, run_eagerly(first), compile_program(rest), plain)
+
+
+def _refusal(program: AtenProgram, wanted: Wanted) -> str:
+    """Why a program is compiled as without the options; "" where there is no reason."""
+    if program.kind != "inference":
+        if wanted.quantization:
+            _warn_of_gradients()
+            return "graphs that record gradients keep their weights"
+        return ""
+    if config.check_numerics:
+        return "kernels are checked one by one"
+    return "sizes are symbols" if program.scalars and not wanted.quantization else ""
+
+
+@functools.cache
+def _warn_of_gradients() -> None:
+    """Once a process."""
+    warnings.warn(
+        "argand: quantization is for inference: a graph that records gradients keeps its weights. Call it under "
+        "torch.no_grad() or torch.inference_mode().",
+        stacklevel=2,
+    )
 
 
 def _positions(program: AtenProgram, constant: frozenset[int]) -> list[int]:
@@ -84,14 +128,43 @@ def _positions(program: AtenProgram, constant: frozenset[int]) -> list[int]:
     ]
 
 
-def _parted(program: AtenProgram, positions: Sequence[int]) -> AtenProgram | None:
-    """Rewrite a program in place for inputs that are constant; returns what is computed of these."""
+def _parted(
+    program: AtenProgram, positions: Sequence[int], wanted: Wanted
+) -> tuple[AtenProgram | None, frozenset[int]]:
+    """Rewrite a program in place for inputs that are constant.
+
+    Returns:
+        what is computed of these, and which of them it reads.
+    """
+    constant = constant_nodes(program, positions)
+    if wanted.quantization:
+        made = quantize(program, constant, dynamic=wanted.quantization == "int8_dynamic")
+        layers = dict(made.layers), dict(made.left)
+        events.emit(
+            "quantization", "passes", lambda: str(made), mode=wanted.quantization, layers=layers[0], left=layers[1]
+        )
+        if made.layers:
+            int8.prepare()
+        constant = made.constant
+    if wanted.freezing and not program.scalars:
+        constant = _frozen(program, positions)
+    found = part(program, constant)
+    return found, _read(found) if found is not None else frozenset()
+
+
+def _read(program: AtenProgram) -> frozenset[int]:
+    """Inputs of a program that it reads."""
+    return frozenset(position for position, node in enumerate(program.placeholders) if node.users)
+
+
+def _frozen(program: AtenProgram, positions: Sequence[int]) -> set[fx.Node]:
+    """Fold and pack what is constant; returns the nodes that are."""
     fold_batch_norms(program, constant_nodes(program, positions))
     if has_packing() and not torch.are_deterministic_algorithms_enabled():
         images = [node for node in convolutions(program) if node.meta["device"].type == "cpu"]
         lay_out(program, [node for node in images if node.meta["val"].dtype is torch.float32], weights=False)
         pack(program, constant_nodes(program, positions), _Choice().packs)
-    return part(program, constant_nodes(program, positions))
+    return constant_nodes(program, positions)
 
 
 class _Choice:

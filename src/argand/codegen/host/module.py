@@ -16,7 +16,7 @@ from argand.codegen.host.convolutions import MEASURED_CONVOLUTION, MEASURED_GRAD
 from argand.codegen.host.layouts import Layout, chosen_layouts, made_by_products, own_layout, used_views
 from argand.codegen.host.library_products import DIRECT, DirectText, literal_of, operands
 from argand.codegen.host.memory import MemoryPlan, Space, nbytes, plan_memory
-from argand.codegen.host.products import INTO, MEASURED, OWN, PADDED
+from argand.codegen.host.products import INT8, INTO, MEASURED, OWN, PADDED
 from argand.errors import InternalError
 from argand.graph.sizes.expr import Const, Expr, Sym, as_int, evaluate
 from argand.ir.kernel import CPU, KernelPlan, Schedule, memory_of
@@ -180,6 +180,7 @@ class _Writer:
             *(["from argand.runtime.host import on_device"] if self.current is not None else []),
             *([f"from argand.runtime.host import {INTO}"] if INTO in self.header.values() else []),
             *([f"from argand.runtime.gpu.operators.products import {PADDED}"] if PADDED in used else []),
+            *([f"from argand.runtime.kernels.int8 import {INT8}"] if INT8 in used else []),
             *(f"from argand.runtime.kernels.products import {name}" for name in _PRODUCTS if name in used),
             *(f"from argand.runtime.kernels.convolutions import {name}" for name in _CONVOLUTIONS if name in used),
             "",

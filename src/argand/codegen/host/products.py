@@ -30,6 +30,7 @@ FEW_ROWS = 128  # of a left side, up to which MKL is faster than argand's kernel
 OWN, MEASURED = "matrix_product", "measured_product"  # functions of `runtime.kernels.products`
 PADDED = "padded_product"  # the function of `runtime.gpu.operators.products`
 PADDED_LEAST_TERMS = 1 << 30  # below, appending zeros costs as much as it saves
+INT8 = "int8_linear"  # the function of `runtime.kernels.int8`
 INTO = "product_into"  # the function of `runtime.host` that stores a product of oneDNN's
 WIDE = 1024  # columns of a result from which a transposed left side pays as well
 
@@ -47,7 +48,7 @@ def choose_products(schedule: Schedule) -> int:
     changes = _choose_padded(schedule, buffers) + choose_direct(schedule)
     if not buffers:
         return changes
-    changes += _choose_own(schedule, buffers) + choose_convolutions(schedule, buffers)
+    changes += _choose_own(schedule, buffers) + choose_convolutions(schedule, buffers) + _choose_int8(schedule)
     if not onednn_wanted():
         return changes
     taken = {*schedule.aliases}
@@ -100,6 +101,16 @@ def _choose_own(schedule: Schedule, buffers: dict[str, Buffer]) -> int:
         changes += choose_weight_gradients(schedule, buffers, measured=measured)
     if changes and not measured:
         products.prepare()  # the first call needs them
+    return changes
+
+
+def _choose_int8(schedule: Schedule) -> int:
+    """Products with weights of 8 bits store their results where the schedule has room for them; returns how many."""
+    changes = 0
+    for number, step in enumerate(schedule.steps):
+        if isinstance(step, ExternNode) and str(step.target) == "argand.int8_linear.default":
+            schedule.steps[number] = replace(step, out_variant=INT8)
+            changes += 1
     return changes
 
 

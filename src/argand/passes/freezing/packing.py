@@ -12,11 +12,11 @@ from typing import Any, Final
 import torch
 from torch import fx
 
-from argand.graph.metadata import layouts
 from argand.graph.metadata.builder import Builder
 from argand.graph.metadata.specs import SpecTable
 from argand.graph.metadata.strides import is_contiguous, suggests_channels_last
 from argand.graph.nodes.program import AtenProgram
+from argand.passes.freezing.followers import follower, is_pointwise, other_of, replace
 from argand.runtime.kernels.packed_weights import packed_ops
 
 aten = torch.ops.aten
@@ -115,63 +115,36 @@ def _linear(builder: Builder, node: fx.Node, constant: set[fx.Node]) -> fx.Node:
 
 def _with_addition(builder: Builder, node: fx.Node) -> bool:
     """Let a convolution add what is added to it alone; where more is computed with that, argand's kernel does it."""
-    user = _follower(node)
+    user = follower(node)
     other = _other(user, node) if user is not None and user.target is aten.add.Tensor else None
-    if user is None or other is None or any(_is_pointwise(each) for each in user.users):
+    if user is None or other is None or any(is_pointwise(each) for each in user.users):
         return False
     x, weight, bias, *window = node.args[:7]
     with builder.at(user):
-        joined = builder(packed_ops().packed_convolution_and, x, other, weight, bias, *window, "add", 1.0, None, [], "")
-    joined.meta["val"] = user.meta["val"]
-    _replace(builder, (user, node), joined)
+        made = builder(packed_ops().packed_convolution_and, x, other, weight, bias, *window, "add", 1.0, None, [], "")
+    made.meta["val"] = user.meta["val"]
+    replace(builder.graph, (user, node), made)
     return True
-
-
-def _is_pointwise(node: fx.Node) -> bool:
-    return isinstance(node.target, torch._ops.OpOverload) and layouts.is_pointwise(node.target)
 
 
 def _with_activation(builder: Builder, node: fx.Node) -> None:
     """Let oneDNN compute the activation of a result, or of a view of all of it."""
-    last, user = node, _follower(node)
+    last, user = node, follower(node)
     if user is None and len(node.users) == 1:
         view = next(iter(node.users))
         if view.target is aten.view.default:
-            last, user = view, _follower(view)
+            last, user = view, follower(view)
     if user is None or user.target not in _UNARY:
         return
     algorithm = str(user.kwargs.get("approximate", "none")) if user.target is aten.gelu.default else ""
     node.args = (*node.args[:-3], _UNARY[user.target], [], algorithm)
-    _replace(builder, (user,), last)
-
-
-def _follower(node: fx.Node) -> fx.Node | None:
-    """The only reader of a node, if its result lies as the node's does."""
-    if len(node.users) != 1:
-        return None
-    user = next(iter(node.users))
-    return user if user.op == "call_function" and _alike(user, node) else None
+    replace(builder.graph, (user,), last)
 
 
 def _other(user: fx.Node, node: fx.Node) -> fx.Node | None:
     """What an addition adds to a node; None for what oneDNN does not add, or would add later."""
-    if len(user.args) != 2 or user.kwargs or user.args[0] is user.args[1]:
-        return None
-    other: Any = user.args[1] if user.args[0] is node else user.args[0]
-    if not isinstance(other, fx.Node) or not _alike(other, node):
+    other = other_of(user, node)
+    if other is None:
         return None
     later = other.target is packed_ops().packed_convolution and len(other.users) == 1 and node < other
     return None if later else other
-
-
-def _alike(one: fx.Node, other: fx.Node) -> bool:
-    vals = one.meta["val"], other.meta["val"]
-    if not all(isinstance(val, torch.Tensor) for val in vals):
-        return False
-    return vals[0].shape == vals[1].shape and vals[0].stride() == vals[1].stride() and vals[0].dtype is vals[1].dtype
-
-
-def _replace(builder: Builder, gone: tuple[fx.Node, ...], joined: fx.Node) -> None:
-    gone[0].replace_all_uses_with(joined)
-    for node in gone:
-        builder.graph.erase_node(node)

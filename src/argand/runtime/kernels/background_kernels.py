@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextvars
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from threading import Thread
@@ -16,13 +16,19 @@ from argand.runtime.profile import Kernel, label
 
 
 def compiled(
-    name: str, functions: Mapping[str, tuple[int, int]], forget: Callable[[], None], *, patient: bool = False
+    name: str,
+    functions: Mapping[str, tuple[int, int]],
+    forget: Callable[[], None],
+    *,
+    defined: Sequence[str] = (),
+    patient: bool = False,
 ) -> Future[dict[str, Kernel]]:
     """The kernels of the file `name`.h beside this one; none where they do not compile.
 
     Arguments:
         functions: C functions, and how many tensors and numbers they take.
         forget: has the next caller begin again: a forked child has no such thread.
+        defined: macros that the file asks for.
         patient: nobody waits for them.
     """
     kernels: Future[dict[str, Kernel]] = Future()
@@ -30,7 +36,8 @@ def compiled(
     def compile_them() -> None:
         process.PATIENT.set(patient)
         try:
-            text = (Path(__file__).parent / f"{name}.h").read_text(encoding="utf8")
+            text = "".join(f"#define {macro}\n" for macro in defined)
+            text += (Path(__file__).parent / f"{name}.h").read_text(encoding="utf8")
             library = toolchain.load_text(text, toolchain.cpu_isa(), name=name)
             by_name = {}
             for function, (tensors, ints) in functions.items():
