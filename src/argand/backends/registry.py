@@ -74,12 +74,12 @@ def quantization_of(options: Mapping[str, Any]) -> str:
     Raises:
         ConfigError: for one that there is not.
     """
-    found = options.get("quantization")
-    if found in (None, False, ""):
+    asked = options.get("quantization")
+    if asked in (None, False, ""):
         return ""
-    if found not in QUANTIZATIONS:
-        raise ConfigError(f"unknown quantization {found!r}", remedy=f"known: {', '.join(QUANTIZATIONS)}")
-    return str(found)
+    if asked not in QUANTIZATIONS:
+        raise ConfigError(f"unknown quantization {asked!r}", remedy=f"known: {', '.join(QUANTIZATIONS)}")
+    return str(asked)
 
 
 def check_backend(backend: str | Backend, options: Mapping[str, Any] | None = None) -> None:

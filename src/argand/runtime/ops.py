@@ -16,13 +16,14 @@ from argand.runtime.gpu.operators.flex import flex_ops
 from argand.runtime.kernels.int8 import int8_ops
 from argand.runtime.kernels.packed_weights import has_packing, packed_ops
 from argand.runtime.kernels.recurrent import recurrent_ops
+from argand.runtime.kernels.steps import steps_ops
 
 
 @functools.cache
 def argand_ops() -> Any:
     """`torch.ops.argand`, with every operator of argand's registered: what generated code refers to."""
     random_ops(), device_ops(), optimizer_ops(), recurrent_ops(), int8_ops()
-    flex_ops(), custom_backward(), collective_ops()
+    steps_ops(), flex_ops(), custom_backward(), collective_ops()
     if has_packing():
         packed_ops()
     return torch.ops.argand

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from argand.runtime import toolchain
-from argand.runtime.kernels import int8, ready
+from argand.runtime.kernels import background_kernels, int8
 from argand.runtime.launch import make_kernel
 
 BUILDS = {"as chosen": None, "no products of bytes": -1, "256 bits": 256, "128 bits": 128, "torch": 0}
@@ -30,7 +30,7 @@ def build(request):
 
 
 def _compiled(bits):
-    text = (ready.Path(ready.__file__).parent / "int8.h").read_text(encoding="utf8")
+    text = background_kernels.text_of("int8")
     library = toolchain.load_text(text, toolchain.isa_for(bits), name="int8")
     return {name: make_kernel(library.address(name), name, *counts) for name, counts in int8._FUNCTIONS.items()}
 

@@ -2,8 +2,8 @@
 
 Batch norms become part of the weights before them, weights are laid out once for oneDNN, and whatever else follows from
 parameters alone is computed once; or, and also, weights of products become integers of 8 bits. The program that is left
-gets these values as inputs: it holds no parameters, so that it is shared and stored as any other. `runtime.frozen_parameters`
-computes them anew when a parameter has changed.
+gets these values as inputs: it holds no parameters, so that it is shared and stored as any other.
+`runtime.frozen_parameters` computes them anew when a parameter has changed.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from argand.lower.lowerings.depthwise import becomes_loops, is_depthwise
 from argand.passes import run_passes
 from argand.passes.channels_last import convolutions, lay_out
 from argand.passes.freezing.batch_norms import fold_batch_norms
-from argand.passes.freezing.packing import pack
 from argand.passes.freezing.constant_split import constant_nodes, part
+from argand.passes.freezing.packing import pack
 from argand.passes.freezing.quantizing import quantize
 from argand.runtime import cache, processor
 from argand.runtime.frozen_parameters import FrozenCall
@@ -138,18 +138,18 @@ def _parted(
     """
     constant = constant_nodes(program, positions)
     if wanted.quantization:
-        made = quantize(program, constant, dynamic=wanted.quantization == "int8_dynamic")
-        layers = dict(made.layers), dict(made.left)
+        quantized = quantize(program, constant, dynamic=wanted.quantization == "int8_dynamic")
+        layers = dict(quantized.layers), dict(quantized.left)
         events.emit(
-            "quantization", "passes", lambda: str(made), mode=wanted.quantization, layers=layers[0], left=layers[1]
+            "quantization", "passes", lambda: str(quantized), mode=wanted.quantization, layers=layers[0], left=layers[1]
         )
-        if made.layers:
+        if quantized.layers:
             int8.prepare()
-        constant = made.constant
+        constant = quantized.constant
     if wanted.freezing and not program.scalars:
         constant = _frozen(program, positions)
-    found = part(program, constant)
-    return found, _read(found) if found is not None else frozenset()
+    constants_program = part(program, constant)
+    return constants_program, _read(constants_program) if constants_program is not None else frozenset()
 
 
 def _read(program: AtenProgram) -> frozenset[int]:

@@ -14,6 +14,7 @@ import torch
 
 from argand import events
 from argand.backends.eager import run_eagerly
+from argand.backends.programs import rolling
 from argand.backends.programs.memo import memo
 from argand.backends.programs.preparation import prepare_convolutions
 from argand.backends.targets import in_host_memory, target_of, without_gpu_code
@@ -171,6 +172,7 @@ def _tell(program: AtenProgram, schedule: Schedule) -> None:
 def _scheduled(program: AtenProgram, *, by_rule: bool = True) -> Schedule:
     """What comes before `_finish`; `by_rule` takes what is faster than ATen's products, by rule."""
     if not program.scalars:  # a program for many sizes is generalised from traces that passes have rewritten
+        program = rolling.with_loops(program, lambda body: _finish(_scheduled(body)))
         with events.span("passes", "passes"):
             program = run_passes(program)
         if program.kind == "inference":

@@ -9,6 +9,7 @@ import torch
 
 from argand.graph.sizes.expr import ONE, ZERO
 from argand.ir.loops import Buffer, ExternNode, TensorRef
+from argand.runtime.kernels.steps import LOOPS
 
 # `torch.ops` calls go through a dispatcher of Python objects (3 us); these bindings take the same arguments in 1 us.
 _FAST = {
@@ -30,6 +31,7 @@ _PACKED = {
     "packed_linear": "torch.ops.mkldnn._linear_pointwise.default",
 }
 
+LOAD_STEPS = "load_steps"  # the function of `runtime.kernels.steps`
 _LINEAR = "torch._C._nn.linear"
 
 
@@ -61,6 +63,9 @@ def extern_function(node: ExternNode) -> ExternFunction:
         )
     if text in _FAST:
         return ExternFunction(_FAST[text].replace(".", "_"), _FAST[text], several)
+    if text.startswith("argand.") and text.endswith(".steps.default"):
+        source, loop = LOOPS.told[node.args[0]]
+        return ExternFunction(f"steps_{node.args[0]}", f"{LOAD_STEPS}({source!r}, {loop!r})", True)
     if text.startswith("argand."):  # registered by the function that hands it out
         own = f"argand_ops().{text.removeprefix('argand.')}"
         return ExternFunction(text.replace(".", "_"), _PACKED.get(text.split(".")[1], own), several)

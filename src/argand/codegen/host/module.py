@@ -11,7 +11,7 @@ import torch
 
 from argand.codegen.host import gpu, library_products
 from argand.codegen.host.arenas import DEVICE_ARENAS, ArenaText
-from argand.codegen.host.calls import as_linear, extern_function
+from argand.codegen.host.calls import LOAD_STEPS, as_linear, extern_function
 from argand.codegen.host.convolutions import MEASURED_CONVOLUTION, MEASURED_GRADIENT, OWN_GRADIENT
 from argand.codegen.host.layouts import Layout, chosen_layouts, made_by_products, own_layout, used_views
 from argand.codegen.host.library_products import DIRECT, DirectText, literal_of, operands
@@ -180,6 +180,7 @@ class _Writer:
             *(["from argand.runtime.host import on_device"] if self.current is not None else []),
             *([f"from argand.runtime.host import {INTO}"] if INTO in self.header.values() else []),
             *([f"from argand.runtime.gpu.operators.products import {PADDED}"] if PADDED in used else []),
+            *([f"from argand.runtime.kernels.steps import {LOAD_STEPS}"] if LOAD_STEPS in str(used) else []),
             *([f"from argand.runtime.kernels.int8 import {INT8}"] if INT8 in used else []),
             *(f"from argand.runtime.kernels.products import {name}" for name in _PRODUCTS if name in used),
             *(f"from argand.runtime.kernels.convolutions import {name}" for name in _CONVOLUTIONS if name in used),

@@ -39,8 +39,8 @@ def alike(one: fx.Node, other: fx.Node) -> bool:
     return vals[0].shape == vals[1].shape and vals[0].stride() == vals[1].stride() and vals[0].dtype is vals[1].dtype
 
 
-def replace(graph: fx.Graph, gone: tuple[fx.Node, ...], made: fx.Node) -> None:
+def replace(graph: fx.Graph, gone: tuple[fx.Node, ...], new: fx.Node) -> None:
     """`made` for the first of some nodes, which go."""
-    gone[0].replace_all_uses_with(made)
+    gone[0].replace_all_uses_with(new)
     for node in gone:
         graph.erase_node(node)

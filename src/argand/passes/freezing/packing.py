@@ -121,9 +121,9 @@ def _with_addition(builder: Builder, node: fx.Node) -> bool:
         return False
     x, weight, bias, *window = node.args[:7]
     with builder.at(user):
-        made = builder(packed_ops().packed_convolution_and, x, other, weight, bias, *window, "add", 1.0, None, [], "")
-    made.meta["val"] = user.meta["val"]
-    replace(builder.graph, (user, node), made)
+        joined = builder(packed_ops().packed_convolution_and, x, other, weight, bias, *window, "add", 1.0, None, [], "")
+    joined.meta["val"] = user.meta["val"]
+    replace(builder.graph, (user, node), joined)
     return True
 
 

@@ -65,24 +65,24 @@ def quantize(program: AtenProgram, constant: Set[fx.Node], dynamic: bool) -> Qua
         constant: nodes whose values do not change.
         dynamic: rows become integers as well.
     """
-    found, made = Quantized(), []
+    report, products = Quantized(), []
     for node in list(program.graph.nodes):
         if node.op != "call_function" or node.target not in (aten.mm.default, aten.addmm.default):
             continue
         reason = _refusal(node, constant)
         if reason:
-            found.left[node.name] = reason
+            report.left[node.name] = reason
             continue
-        new = _product(found, node, dynamic)
-        made.append(new)
+        new = _product(report, node, dynamic)
+        products.append(new)
         rows, columns = node.args[-1].meta["val"].shape
-        found.layers[new.name] = int(rows), int(columns)
+        report.layers[new.name] = int(rows), int(columns)
         node.replace_all_uses_with(new)
         program.graph.erase_node(node)
-    for node in made:
+    for node in products:
         if not _with_addition(node):
             _with_activation(node)
-    return found
+    return report
 
 
 def _refusal(node: fx.Node, constant: Set[fx.Node]) -> str:
@@ -111,10 +111,10 @@ def _refusal(node: fx.Node, constant: Set[fx.Node]) -> str:
     return "" if is_contiguous(tuple(val.shape), val.stride()) else "its result is laid out by columns"
 
 
-def _product(found: Quantized, node: fx.Node, dynamic: bool) -> fx.Node:
+def _product(report: Quantized, node: fx.Node, dynamic: bool) -> fx.Node:
     *bias, x, weight = node.args
     with node.graph.inserting_before(node):
-        integers, scales = found.weight(node, weight, dynamic)
+        integers, scales = report.weight(node, weight, dynamic)
         columns = int(weight.meta["val"].shape[1])
         args = (x, integers, scales, bias[0] if bias else None, None, columns, dynamic, "none")
         return _new(node.graph, node, int8_ops().int8_linear, args, node.meta["val"])
@@ -139,8 +139,8 @@ def _with_addition(node: fx.Node) -> bool:
         return False
     with node.graph.inserting_before(user):
         flat = other if last is node else _viewed(node, other, node.meta["val"])
-        made = _new(node.graph, node, node.target, (*node.args[:4], flat, *node.args[5:]), node.meta["val"])
-        result = made if last is node else _viewed(node, made, user.meta["val"])
+        product = _new(node.graph, node, node.target, (*node.args[:4], flat, *node.args[5:]), node.meta["val"])
+        result = product if last is node else _viewed(node, product, user.meta["val"])
     replace(node.graph, (user,) if last is node else (user, last), result)
     node.graph.erase_node(node)
     return True

@@ -15,6 +15,11 @@ from argand.runtime.launch import make_kernel
 from argand.runtime.profile import Kernel, label
 
 
+def text_of(name: str) -> str:
+    """The file `name`.h beside this one."""
+    return (Path(__file__).parent / f"{name}.h").read_text(encoding="utf8")
+
+
 def compiled(
     name: str,
     functions: Mapping[str, tuple[int, int]],
@@ -37,7 +42,7 @@ def compiled(
         process.PATIENT.set(patient)
         try:
             text = "".join(f"#define {macro}\n" for macro in defined)
-            text += (Path(__file__).parent / f"{name}.h").read_text(encoding="utf8")
+            text += text_of(name)
             library = toolchain.load_text(text, toolchain.cpu_isa(), name=name)
             by_name = {}
             for function, (tensors, ints) in functions.items():

@@ -47,9 +47,9 @@ INLINE float number(bf16 x) {
 }
 INLINE I integers(const signed char* p) {  // (of GCC's own conversion a number at a time is made)
 #if defined(__AVX2__)
-  I made;
-  __asm__("vpmovsxbd %1, %0" : "=" REGISTER(made) : "m"(*(const C*)p));
-  return made;
+  I wide;
+  __asm__("vpmovsxbd %1, %0" : "=" REGISTER(wide) : "m"(*(const C*)p));
+  return wide;
 #else
   return __builtin_convertvector(*(const C*)p, I);
 #endif

@@ -14,7 +14,7 @@ from concurrent.futures import Future
 import torch
 
 from argand.errors import ArgandError
-from argand.graph.operators.registered import Operators
+from argand.graph.operators.registration import Operators
 from argand.runtime import processor, toolchain
 from argand.runtime.kernels import background_kernels
 from argand.runtime.profile import Kernel
@@ -74,9 +74,9 @@ def int8_ops() -> Operators:
 def scales_of(weight: torch.Tensor) -> torch.Tensor:
     """One scale for each column of a matrix (terms, columns), and zeros up to whole panels."""
     largest = weight.detach().float().abs().amax(0)
-    found = torch.zeros(_whole(weight.shape[1], _PANEL))
-    torch.div(largest, _LARGEST, out=found[: weight.shape[1]]).clamp_(min=_LEAST_SCALE)
-    return found
+    scales = torch.zeros(_whole(weight.shape[1], _PANEL), dtype=torch.float32, device=weight.device)
+    torch.div(largest, _LARGEST, out=scales[: weight.shape[1]]).clamp_(min=_LEAST_SCALE)
+    return scales
 
 
 def packed(weight: torch.Tensor, scales: torch.Tensor, dynamic: bool) -> torch.Tensor:
@@ -84,7 +84,7 @@ def packed(weight: torch.Tensor, scales: torch.Tensor, dynamic: bool) -> torch.T
     terms, columns = weight.shape
     group = _GROUP if dynamic else 1
     rows = weight.detach().t().float() / scales[:columns, None]
-    whole = torch.zeros(scales.shape[0], _whole(terms, group))
+    whole = scales.new_zeros(scales.shape[0], _whole(terms, group))
     whole[:columns, :terms] = rows.round_().clamp_(-_LARGEST, _LARGEST).nan_to_num_(nan=0.0)
     panels = whole.view(-1, _PANEL, whole.shape[1] // group, group).permute(0, 2, 1, 3)
     integers = panels + _OFFSET if dynamic else panels
@@ -175,10 +175,10 @@ def _by_torch(
     if dynamic:
         of_rows, rows = rounded_rows(x)
         factor = factor * of_rows[:, None].double()
-    made = rows @ integers * factor
-    made = made if bias is None else made + bias.double()
-    made = _ACTIVATED[activation](made)
-    return (made if other is None else made + other.double()).to(x.dtype)
+    sums = rows @ integers * factor
+    sums = sums if bias is None else sums + bias.double()
+    sums = _ACTIVATED[activation](sums)
+    return (sums if other is None else sums + other.double()).to(x.dtype)
 
 
 def rounded_rows(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
