@@ -15,7 +15,7 @@ from argand.backends.targets import devices_in
 from argand.graph import compat
 from argand.graph.nodes.program import AtenProgram
 from argand.graph.operators.custom_backward import custom_backward
-from argand.graph.operators.random_ops import draws_seed, random_ops
+from argand.graph.operators.random_ops import draws_seed, of_generators, random_ops
 from argand.runtime.gpu.cuda_graphs.graphs import Roles
 from argand.runtime.gpu.cuda_graphs.recorder import Recorder, recorder_of
 from argand.runtime.gpu.cuda_graphs.stored_recordings import not_recorded, recorded
@@ -114,6 +114,8 @@ def _why_not(node: fx.Node) -> str:
         return "" if not _shows_tensors(node) else f"{node.name} is no operator"
     if func is custom_backward().custom_backward:
         return f"what the backward of {node.args[0]} does besides computing is unknown"
+    if of_generators(func):
+        return f"{func} sets or reads the state of a random number generator"
     if func.namespace not in _NAMESPACES:
         return f"what {func} does besides computing is unknown"
     if _by_mask(node) if func in _LOOKUPS else any(tag in func.tags for tag in _ON_DATA):

@@ -149,22 +149,22 @@ PAGES: tuple[Page, ...] = (
     ),
     Page(
         kind="torch function with outside effects",
-        what="A torch function is called that changes or reads something of torch's as a whole: seeds, numbers of "
-        "threads, files, profilers, the time.",
+        what="A torch function is called that changes or reads something of torch's as a whole: numbers of threads, "
+        "files, profilers, the time, seeds that are not numbers.",
         why="Each call must do it again; a graph only computes.",
         before="""
         @argand.compile
         def f(x):
-            torch.manual_seed(0)
-            return x + torch.rand(3)
+            torch.set_num_threads(2)
+            return x + 1
         """,
         after="""
         @argand.compile
         def f(x):
-            return x + torch.rand(3)
+            return x + 1
 
 
-        torch.manual_seed(0)
+        torch.set_num_threads(2)
         """,
     ),
     Page(

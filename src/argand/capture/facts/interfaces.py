@@ -228,6 +228,9 @@ class Policy(Protocol):
     @property
     def history(self) -> History: ...
 
+    def number(self, source: Source, value: object) -> bool:
+        """Whether a Python int or float is to be symbolic."""
+
 
 class CaptureState(Protocol):
     """What one capture knows: what was loaded from outside, what is held back, what is to be replayed."""

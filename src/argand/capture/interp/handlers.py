@@ -16,6 +16,7 @@ from argand.capture.natives import (  # noqa: F401
 from argand.capture.torch_functions import (  # noqa: F401
     modules,
     optimizers,
+    random_state,
     subclass_calls,
     tensor_methods,
     torch_contexts,

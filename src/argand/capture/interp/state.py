@@ -42,7 +42,7 @@ from argand.capture.objects.call_protocol.binding import guarded_by_code
 from argand.capture.record import held_values
 from argand.capture.record.guards import GuardSet
 from argand.capture.record.tensors import GraphBuilder
-from argand.capture.sizes import dtensors, subclasses, symbolic_policy
+from argand.capture.sizes import dtensors, subclasses, symbolic_policy, symbolic_scalars
 from argand.capture.sizes.symbolic_policy import Policy
 from argand.capture.torch_functions import torch_calls
 from argand.capture.world import identity, shadows, views
@@ -178,6 +178,10 @@ class CaptureState:
                     number = symbolic_policy.number_input(self, source, value)
                     if number is not value:
                         return number
+            elif module_of(type(value)) == "numpy" and not constant_root:
+                scalar = symbolic_scalars.load(self, source, value)
+                if scalar is not NotImplemented:
+                    return scalar
             if not constant_root:  # a NaN is equal to none but itself: as a key, and in lists, which one it is decides
                 self.guard(source, "equals" if value == value else "id", value)
                 identity.note_value(self, source, value)

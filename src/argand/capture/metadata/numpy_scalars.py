@@ -16,9 +16,9 @@ from argand.capture.facts.interfaces import GraphBuilder
 from argand.capture.facts.kinds import is_a, module_of
 from argand.errors import graph_break
 
-_EVERYWHERE = frozenset(("float64", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32"))
+EVERYWHERE = frozenset(("float64", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32"))
 """Read as the Python number, also as a size or an index among others."""
-_ALONE = frozenset(("float16", "float32"))
+ALONE = frozenset(("float16", "float32"))
 """Read as the Python number as an argument of their own; in a list torch refuses some of them."""
 
 
@@ -47,7 +47,7 @@ def number(value: Any, arguments: Args) -> object:
         GraphBreak: torch reads the scalar otherwise.
     """
     name = type(value).__name__
-    if name in _EVERYWHERE or (name in _ALONE and any(value is given for given in arguments)):
+    if name in EVERYWHERE or (name in ALONE and any(value is given for given in arguments)):
         return value.item()
     raise graph_break(
         kind="argument that a graph cannot hold",

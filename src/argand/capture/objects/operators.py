@@ -17,11 +17,11 @@ from argand.capture.facts.handlers import Function
 from argand.capture.facts.interfaces import Interpreter
 from argand.capture.facts.kinds import is_a, raw_items, raw_iter
 from argand.capture.facts.typefacts import BUFFERS, CONTAINERS, SEQUENCES, Slot
-from argand.capture.facts.values.symbolic import SYMBOLIC
+from argand.capture.facts.values.symbolic import SYMBOLIC, SymbolicScalar
 from argand.capture.objects import descriptors, iteration, keys, polyfills, stand_ins
-from argand.capture.sizes import symbolic_ops
+from argand.capture.sizes import symbolic_ops, symbolic_scalars
 from argand.capture.world import identity
-from argand.graph.python_operators import BinaryOperator, Comparison, UnaryOperator
+from argand.graph.python_operators import NEGATIVE, BinaryOperator, Comparison, UnaryOperator
 
 # ---- binary --------------------------------------------------------------------------------------------------------
 
@@ -132,6 +132,8 @@ def unary(interp: Interpreter, op: UnaryOperator, value: object) -> object:
     """`op value`."""
     if interp.types.python_level(type(value), op.method):
         return descriptors.call_special(interp, value, op.method)
+    if type(value) is SymbolicScalar and op is NEGATIVE:
+        return symbolic_scalars.negative(interp, value)
     return _arithmetic(interp, op.native, interp.plain(value))
 
 

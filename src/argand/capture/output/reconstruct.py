@@ -15,7 +15,7 @@ from argand.capture.facts.frames import LazyLocal
 from argand.capture.facts.kinds import is_a, raw_length
 from argand.capture.facts.sources import ClosureSource, ImportedSource, LocalSource, root_of
 from argand.capture.facts.typefacts import CONTAINERS
-from argand.capture.facts.values.symbolic import SYMBOLIC, SymbolicBool, SymbolicNumber
+from argand.capture.facts.values.symbolic import SYMBOLIC, SymbolicBool, SymbolicNumber, SymbolicScalar
 from argand.capture.facts.values.tensor_info import Dressed
 from argand.capture.interp.state import CaptureState
 from argand.capture.output import local_objects, rebuild
@@ -123,6 +123,13 @@ class Reconstructor(Values):
 
     def _number(self, number: SymbolicNumber) -> None:
         """-> the plain number, computed from the frame's inputs."""
+        if type(number) is SymbolicScalar:
+            if number.source is not None:
+                self.push_outer(number.source)
+            else:
+                self._number(number.inner)
+                self.emitter.call_helper(number.kind)
+            return
         dynamics = self.state.graph.dynamics
         assert dynamics is not None
         if type(number) is SymbolicBool or (dynamics.unbacked is not None and dynamics.unbacked.among(number.expr)):

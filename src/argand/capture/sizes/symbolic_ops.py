@@ -23,12 +23,13 @@ from argand.capture.facts.values.symbolic import (
     SYMBOLIC,
     SymbolicBool,
     SymbolicInt,
+    SymbolicScalar,
     SymbolicSize,
     holds_symbols,
     is_number,
     size_of,
 )
-from argand.capture.sizes import subclasses, symbolic_state, symbolic_tensors, unbacked_ops
+from argand.capture.sizes import subclasses, symbolic_scalars, symbolic_state, symbolic_tensors, unbacked_ops
 from argand.capture.world import native_reads
 from argand.errors import ConstraintViolation
 from argand.graph.python_operators import ARITHMETIC, COMPARE, NEGATIVE, BinaryOperator, Comparison
@@ -53,6 +54,14 @@ _KEPT: Final[frozenset[int]] = frozenset(
 
 def binary(interp: Interpreter, op: BinaryOperator, left: Any, right: object) -> object:
     """`left op right`, one of them symbolic, neither with Python-level operators of its own."""
+    if type(left) is SymbolicScalar or type(right) is SymbolicScalar:
+        if interp.is_tensor(left) or interp.is_tensor(right):
+            left, right = (side.inner if type(side) is SymbolicScalar else side for side in (left, right))
+        else:
+            result = symbolic_scalars.binary(interp, op, left, right)
+            if result is not NotImplemented:
+                return result
+            return interp.native(op.native, interp.plain(plain(left)), interp.plain(plain(right)))
     if interp.is_tensor(left) or interp.is_tensor(right):
         state = interp.state
         if not interp.is_tensor(left):
@@ -81,6 +90,14 @@ def sizes(interp: Interpreter, op: BinaryOperator, left: Any, right: Any) -> tup
 
 def compare(interp: Interpreter, op: Comparison, left: object, right: object) -> object:
     """The same for comparisons."""
+    if type(left) is SymbolicScalar or type(right) is SymbolicScalar:
+        if interp.is_tensor(left) or interp.is_tensor(right):
+            left, right = (side.inner if type(side) is SymbolicScalar else side for side in (left, right))
+        else:
+            result = symbolic_scalars.compare(interp, op, left, right)
+            if result is not NotImplemented:
+                return result
+            left, right = plain(left), plain(right)
     if interp.is_tensor(left):
         return interp.native(symbolic_state.recorded, interp.state, getattr(torch.Tensor, op.method), (left, right), {})
     left, right = _beside_numpy(left, right)
@@ -98,6 +115,8 @@ def identical(interp: Interpreter, a: Any, b: Any) -> bool:
 
 def read(interp: Interpreter, number: Any, name: str) -> Any:
     """`number.name`."""
+    if type(number) is SymbolicScalar:
+        return symbolic_scalars.read(number, name)
     if name == "__class__":
         return number.__class__
     if name in ("real", "numerator") and type(number) is SymbolicInt:
@@ -196,6 +215,9 @@ def torch_call(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) ->
     owner = callables.fact(fn, "__self__")
     if is_a(owner, torch.Tensor):
         fn, args = getattr(torch.Tensor, fn.__name__), (owner, *args)
+    args, kwargs = symbolic_scalars.for_torch(state.interpreter, fn, args, kwargs)
+    if not holds_symbols(args) and not holds_symbols(kwargs):
+        return state.interpreter.reading(native_reads.TORCH, fn, *args, **kwargs)
     native_reads.check(state.interpreter, fn, (*args, *kwargs.values()), native_reads.TORCH)
     return state.interpreter.unread(symbolic_state.recorded, state, fn, args, kwargs)
 
@@ -203,14 +225,17 @@ def torch_call(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) ->
 def _apply(name: str) -> Native:
     def run(interp: Interpreter, fn: Any, args: list[Any]) -> object:
         if len(args) == 1 and type(args[0]) in SYMBOLIC:
-            return interp.native(args[0].dynamics.apply, name, args[0])
+            number = args[0].inner if type(args[0]) is SymbolicScalar else args[0]
+            return interp.native(number.dynamics.apply, name, number)
         return NotImplemented
 
     return run
 
 
 def _index(interp: Interpreter, fn: Function, args: list[object]) -> object:
-    return _apply("int")(interp, fn, args) if len(args) == 1 and type(args[0]) is SymbolicInt else NotImplemented
+    number = args[0] if len(args) == 1 else None
+    whole = type(number.inner if type(number) is SymbolicScalar else number) is SymbolicInt
+    return _apply("int")(interp, fn, args) if whole else NotImplemented
 
 
 def _length(interp: Interpreter, fn: Function, args: list[object]) -> Any:
@@ -228,7 +253,11 @@ def _select(name: str) -> Native:
         items = args
         if len(args) == 1 and type(args[0]) in (list, tuple, SymbolicSize) and not interp.is_outer(args[0]):
             items = list(tuple.__iter__(args[0])) if is_a(args[0], tuple) else list(args[0])
-        if not items or (items is args and len(items) == 1) or not all(map(is_number, items)):
+        if not items or (items is args and len(items) == 1):
+            return NotImplemented
+        if any(type(item) is SymbolicScalar for item in items):
+            return symbolic_scalars.select(interp, name, items)
+        if not all(map(is_number, items)):
             return NotImplemented
         symbolic = next((item for item in items if type(item) in SYMBOLIC), None)
         if symbolic is None:

@@ -147,7 +147,7 @@ enter_rows({
     "_C._has_torch_function _C._has_torch_function_unary _C._has_torch_function_variadic overrides.has_torch_function "
     "overrides.has_torch_function_unary overrides.has_torch_function_variadic": _has_torch_function,
     """
-    manual_seed seed initial_seed get_rng_state set_rng_state random.manual_seed random.seed save load
+    seed initial_seed random.seed save load
     set_num_threads set_num_interop_threads
     set_default_device set_default_tensor_type set_printoptions
     jit.script jit.trace jit.fork jit.wait cuda.synchronize cuda.empty_cache

@@ -3,6 +3,8 @@
 `seed()` draws 64 bits from torch's generator, so that `torch.manual_seed` rules compiled code too.
 `uniform(seed, size)` gives element i the i-th output of a generator that starts at the seed, so that kernels compute
 any element anywhere, and a backward gets the same numbers as its forward from the seed alone.
+`set_seed`, `rng_state` and `set_rng_state` are `torch.manual_seed`, `torch.get_rng_state` and `torch.set_rng_state`,
+in the graph's order.
 
 The generator is SplitMix64: G. Steele, D. Lea, C. Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014.
 """
@@ -65,12 +67,16 @@ class _TensorIntegers:
 
 @functools.cache
 def random_ops() -> Operators:
-    """Defines the two ops, once per process."""
+    """Defines the ops, once per process."""
     table: dict[str, Functions] = {
         "seed(*, Device device) -> Tensor": {"CompositeExplicitAutograd": _seed},
         "uniform(Tensor seed, SymInt[] size, *, ScalarType dtype) -> Tensor": {"CompositeExplicitAutograd": _uniform},
+        "set_seed(SymInt seed, *, Device device) -> Tensor": {"CompositeExplicitAutograd": _set_seed},
+        "rng_state(*, Device device) -> Tensor": {"CompositeExplicitAutograd": _rng_state},
+        "set_rng_state(Tensor state) -> Tensor": {"CompositeExplicitAutograd": _set_rng_state},
     }
-    return Operators(table, {"seed": (torch.Tag.nondeterministic_seeded,)})
+    drawn = (torch.Tag.nondeterministic_seeded,)
+    return Operators(table, dict.fromkeys(("seed", "set_seed", "rng_state", "set_rng_state"), drawn))
 
 
 def draws_seed(func: object) -> bool:
@@ -88,6 +94,34 @@ def _seed(*, device: torch.device) -> torch.Tensor:
         return torch.empty((), dtype=torch.int64, device=device)
     source = _source.get()
     return torch.randint(_LEAST, _MOST, (), dtype=torch.int64, device=device) if source is None else source(device)
+
+
+STATE_OF_THE_CPU = torch.get_rng_state().numel()
+"""Bytes of the state of the CPU's generator."""
+
+
+def of_generators(func: object) -> bool:
+    """Whether an operation sets or reads the state of torch's generators."""
+    ops = random_ops()
+    return func in (ops.set_seed, ops.rng_state, ops.set_rng_state)
+
+
+def _set_seed(seed: int, *, device: torch.device) -> torch.Tensor:
+    if device.type != "meta":
+        torch.manual_seed(seed)
+    return torch.empty((), dtype=torch.uint8, device=device)
+
+
+def _rng_state(*, device: torch.device) -> torch.Tensor:
+    if device.type == "meta":
+        return torch.empty((STATE_OF_THE_CPU,), dtype=torch.uint8, device=device)
+    return torch.get_rng_state()
+
+
+def _set_rng_state(state: torch.Tensor) -> torch.Tensor:
+    if state.device.type != "meta":
+        torch.set_rng_state(state)
+    return torch.empty((), dtype=torch.uint8, device=state.device)
 
 
 @contextlib.contextmanager

@@ -17,7 +17,8 @@ from argand.lower.tensor import Index, Tensor
 
 COST = 12
 
-REGISTRY.add_kernel(random_ops().seed, ExternKernel())
+for _op in (random_ops().seed, random_ops().set_seed, random_ops().rng_state, random_ops().set_rng_state):
+    REGISTRY.add_kernel(_op, ExternKernel())
 
 
 class _LoopIntegers:

@@ -13,6 +13,8 @@ from typing import Any, Final, NoReturn, Protocol
 
 import torch
 
+from argand.capture.facts.handlers import Args, Function, Kwargs
+from argand.capture.facts.sources import Source
 from argand.errors import GraphBreak
 from argand.graph.python_operators import ARITHMETIC, COMPARISONS, BinaryOperator
 from argand.graph.sizes.expr import Expr
@@ -188,12 +190,54 @@ class SymbolicBool(SymbolicNumber):
         return bool(self.number())
 
 
-SYMBOLIC: frozenset[type] = frozenset((SymbolicInt, SymbolicFloat, SymbolicBool))
+class SymbolicScalar(SymbolicNumber):
+    """A scalar of numpy's that varies: `sizes.symbolic_scalars` says what becomes of it.
+
+    Arguments:
+        inner: the symbolic number that `item()` gives.
+        kind: numpy's type.
+        source: where the program has the scalar itself, of one that existed before the frame.
+    """
+
+    __slots__ = ("_a_dummy", "inner", "kind", "source")
+
+    def __init__(self, inner: SymbolicNumber, kind: type, source: Source | None = None) -> None:
+        super().__init__(inner.dynamics, inner.expr, inner.hint)
+        self.inner = inner
+        self.kind = kind
+        self.source = source
+        self._a_dummy = kind(1)
+
+    @property
+    def _a_owner(self) -> SymbolicScalar:
+        """Who answers for methods (`array_value.Method`)."""
+        return self
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> type:
+        return self.kind
+
+    def number(self) -> object:
+        """The scalar; it is a constant of this compiled version from now on."""
+        return self.kind(self.inner.number())
+
+    def __round__(self, digits: int | None = None) -> object:
+        return self.method(self, "__round__", () if digits is None else (digits,), {})
+
+    def method(self, of: object, name: str, args: Args, kwargs: Kwargs) -> object:
+        """A method called."""
+        if name in ("item", "tolist") and not args and not kwargs:
+            return self.inner
+        return getattr(self.number(), name)(*args, **kwargs)
+
+
+SYMBOLIC: frozenset[type] = frozenset((SymbolicInt, SymbolicFloat, SymbolicBool, SymbolicScalar))
+_OF_PYTHON: frozenset[type] = SYMBOLIC - {SymbolicScalar} | {int, float, bool}
 
 
 def is_number(value: object) -> bool:
-    """A number that may stand beside a symbolic one."""
-    return type(value) in SYMBOLIC or type(value) in (int, float, bool)
+    """A number of Python's that may stand beside a symbolic one."""
+    return type(value) in _OF_PYTHON
 
 
 def _binary(op: BinaryOperator) -> tuple[Callable[[Any, Any], Any], Callable[[Any, Any], Any]]:
@@ -234,6 +278,20 @@ def _unary(name: str) -> Callable[[Any], Any]:
     return lambda self: self.dynamics.apply(name, self)
 
 
+def _of_scalar(native: Function, reflected: bool) -> Function:
+    """An operator of a scalar of numpy's in native code, which gets constants."""
+
+    def operate(self: SymbolicScalar, other: object) -> object:
+        plain = other.number() if isinstance(other, SymbolicNumber) else other
+        return native(plain, self.number()) if reflected else native(self.number(), plain)
+
+    return operate
+
+
+def _plain_unary(native: Function) -> Function:
+    return lambda self: native(self.number())
+
+
 def _fill() -> None:
     for cls in (SymbolicInt, SymbolicFloat):  # a comparison has no arithmetic: its number is asked for
         for op in ARITHMETIC.values():
@@ -246,6 +304,14 @@ def _fill() -> None:
         cls.__hash__ = SymbolicNumber.__hash__  # type: ignore[method-assign]
         for name in ("neg", "abs"):
             setattr(cls, f"__{name}__", _unary(name))
+    for op in ARITHMETIC.values():
+        setattr(SymbolicScalar, op.method, _of_scalar(op.native, False))
+        setattr(SymbolicScalar, op.reflected, _of_scalar(op.native, True))
+    for comparison in COMPARISONS.values():
+        setattr(SymbolicScalar, comparison.method, _of_scalar(comparison.native, False))
+    SymbolicScalar.__hash__ = SymbolicNumber.__hash__  # type: ignore[method-assign]
+    for unary in (operator.neg, operator.abs, operator.invert):
+        setattr(SymbolicScalar, f"__{unary.__name__}__", _plain_unary(unary))
 
 
 _fill()

@@ -1,0 +1,207 @@
+"""Scalars of numpy's that vary from call to call: which are loaded as such, and what comes of operators on them.
+
+numpy itself says of which type a result is, on the numbers of the call at hand. The value is computed as Python
+computes it where that is the same to the last bit: integers within the bounds of the type, which is guarded, and
+float64. All else makes the scalar a constant.
+"""
+
+from __future__ import annotations
+
+import operator
+from typing import Any, Final, TypeAlias, cast
+
+import torch
+
+from argand.capture.facts import numpy_settings
+from argand.capture.facts.handlers import Args, Function, Kwargs
+from argand.capture.facts.interfaces import CaptureState, Interpreter
+from argand.capture.facts.name_tables import words
+from argand.capture.facts.optional_packages import numpy
+from argand.capture.facts.sources import CallSource, Source
+from argand.capture.facts.values.array_value import Method, Traced
+from argand.capture.facts.values.symbolic import SYMBOLIC, SymbolicInt, SymbolicNumber, SymbolicScalar, Symbols
+from argand.capture.metadata.numpy_scalars import ALONE, EVERYWHERE
+from argand.capture.sizes import symbolic_policy
+from argand.graph.python_operators import ARITHMETIC, COMPARISONS, BinaryOperator, Comparison
+
+Value: TypeAlias = Any
+"""A number of Python's or of numpy's, or what stands for one."""
+
+_KINDS: Final = frozenset(
+    () if numpy is None else (getattr(numpy, name) for name in sorted((EVERYWHERE | ALONE) - {"float16"}))
+)
+_FACTS: Final = frozenset(("dtype", "shape", "ndim", "size", "itemsize", "nbytes", "strides"))
+_ITSELF: Final = frozenset(("real", "T", "numerator"))
+_INTEGERS: Final = frozenset(("add", "sub", "mul", "floordiv", "mod"))
+_FLOATS: Final = frozenset(("add", "sub", "mul", "truediv"))
+_LARGEST: Final = 1.7e308
+_IN_FLOAT32: Final = 1 << 24
+_FACTORIES: Final = frozenset(
+    id(getattr(torch, name)) for name in words("zeros ones empty full rand randn randint randperm arange linspace eye")
+)
+"""Functions without tensors that read a scalar as its number."""
+
+
+def item_of(scalar: Value) -> Value:
+    """Python's number (called by guards and transformed code)."""
+    return scalar.item()
+
+
+def load(state: CaptureState, source: Source, value: Value) -> object:
+    """The stand-in of a scalar found outside that varies; NotImplemented for what is a constant."""
+    if type(value) not in _KINDS or state.policy is None:
+        return NotImplemented
+    number, place = value.item(), CallSource(source, item_of)
+    if number != number or not state.policy.number(place, number):
+        return NotImplemented
+    state.guard(source, "type", type(value))
+    inner = symbolic_policy.number_input(state, place, number)
+    return SymbolicScalar(inner, type(value), source) if isinstance(inner, SymbolicNumber) else NotImplemented
+
+
+# ---------------------------------------------------------------------- operators
+
+
+def binary(interp: Interpreter, op: BinaryOperator, left: Value, right: Value) -> object:
+    """`left op right`, one of them a scalar that varies; NotImplemented where it becomes a constant."""
+    kind, hint = _of_numpy(op, left, right)
+    if kind is None:
+        return NotImplemented
+    whole = issubclass(kind, numpy.integer)
+    if not (op.name in _INTEGERS if whole else kind is numpy.float64 and op.name in _FLOATS):
+        return NotImplemented
+    numpy_settings.rely(interp.state, op.name)
+    dynamics = (left if type(left) is SymbolicScalar else right).dynamics
+    sides = [_part(side) for side in (left, right)]
+    if whole:
+        for side in sides:
+            _within(dynamics, side, kind)
+    else:
+        sides = [dynamics.apply("float", side) if type(side) is SymbolicInt else float_of(side) for side in sides]
+    result = interp.native(dynamics.arithmetic, op.name, *sides)
+    if whole:
+        _within(dynamics, result, kind)
+    elif type(result) in SYMBOLIC:
+        dynamics.compare("lt", result, _LARGEST)
+        dynamics.compare("gt", result, -_LARGEST)
+    if (result.hint if type(result) in SYMBOLIC else result) != hint:
+        return NotImplemented
+    return SymbolicScalar(result, kind) if type(result) in SYMBOLIC else kind(result)
+
+
+def compare(interp: Interpreter, op: Comparison, left: Value, right: Value) -> object:
+    """The same for comparisons."""
+    kind, hint = _of_numpy(op, left, right)
+    if kind is None or not (_exact_beside(left, right) and _exact_beside(right, left)):
+        return NotImplemented
+    dynamics = (left if type(left) is SymbolicScalar else right).dynamics
+    sides = [_part(side) for side in (left, right)]
+    if any(type(_hint(side)) is float for side in sides):
+        sides = [dynamics.apply("float", side) if type(side) is SymbolicInt else float_of(side) for side in sides]
+    answer = interp.native(dynamics.compare, op.name, *sides)
+    return numpy.bool_(answer) if answer == hint else NotImplemented
+
+
+def negative(interp: Interpreter, value: SymbolicScalar) -> object:
+    """`-value`."""
+    result = binary(interp, ARITHMETIC["mul"], value, -1)
+    return interp.native(operator.neg, value.number()) if result is NotImplemented else result
+
+
+def select(interp: Interpreter, name: str, items: list[Value]) -> object:
+    """`min` or `max` of numbers, some of them scalars that vary; NotImplemented where they become constants."""
+    comparison = COMPARISONS["lt" if name == "min" else "gt"]
+    best = items[0]
+    for item in items[1:]:
+        if type(item) is SymbolicScalar or type(best) is SymbolicScalar:
+            chosen = compare(interp, comparison, item, best)
+        else:
+            chosen = comparison.native(item, best) if _part(item) is not None and _part(best) is not None else None
+        if chosen is NotImplemented or chosen is None:
+            return NotImplemented
+        best = item if chosen else best
+    return best
+
+
+def _of_numpy(op: BinaryOperator | Comparison, left: Value, right: Value) -> tuple[Value, Value]:
+    """(type, value) of what numpy makes of the numbers of this call; (None, None) where they must be constants."""
+    if _part(left) is None or _part(right) is None:
+        return None, None
+    try:
+        with numpy.errstate(all="raise"):
+            result = op.native(_scalar_hint(left), _scalar_hint(right))
+    except (ArithmeticError, ValueError, TypeError):
+        return None, None
+    return (type(result), result.item()) if isinstance(result, numpy.generic) else (None, None)
+
+
+def _part(value: Value) -> Value:
+    """The number that Python computes with; None for what is no number of a kind that is known."""
+    if type(value) is SymbolicScalar:
+        return value.inner
+    if type(value) in SYMBOLIC or type(value) in (int, float, bool):
+        return value
+    return value.item() if type(value) in _KINDS else None
+
+
+def _scalar_hint(value: Value) -> Value:
+    if type(value) is SymbolicScalar:
+        return value.kind(value.hint)
+    return _hint(value)
+
+
+def _hint(value: Value) -> Value:
+    return value.hint if type(value) in SYMBOLIC else value
+
+
+def float_of(value: Value) -> Value:
+    """A plain number as a float."""
+    return float(value) if type(value) in (int, bool) else value
+
+
+def _within(dynamics: Symbols, value: Value, kind: Value) -> None:
+    """Guard that an integer is one of numpy's type."""
+    if type(value) in SYMBOLIC:
+        limits = numpy.iinfo(kind)
+        dynamics.compare("le", value, int(limits.max))
+        dynamics.compare("ge", value, int(limits.min))
+
+
+def _exact_beside(scalar: Value, other: Value) -> bool:
+    """Whether numpy compares a scalar with the other number as it is: a float32 has Python's numbers rounded first."""
+    kind = scalar.kind if type(scalar) is SymbolicScalar else type(scalar)
+    if kind.__name__ != "float32" or type(other) is SymbolicScalar or type(other) in _KINDS:
+        return True
+    return type(other) in (int, bool) and abs(other) <= _IN_FLOAT32
+
+
+# ---------------------------------------------------------------------- attributes, and torch
+
+
+def read(scalar: SymbolicScalar, name: str) -> object:
+    """`scalar.name`."""
+    if name == "__class__":
+        return scalar.kind
+    if name in _ITSELF:
+        return scalar
+    if name in _FACTS:
+        return getattr(scalar._a_dummy, name)
+    if name in ("item", "tolist"):
+        return Method(cast(Traced, scalar), name)
+    return getattr(scalar.number(), name)
+
+
+def for_torch(interp: Interpreter, fn: Function, args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs]:
+    """The arguments of a torch call with numbers for scalars, where torch reads them so, and constants elsewhere."""
+    reads = fn is not torch.Tensor.new_tensor and (id(fn) in _FACTORIES or any(map(interp.is_tensor, args)))
+
+    def given(value: Value, alone: bool) -> Value:
+        if type(value) is SymbolicScalar:
+            return value.inner if reads and (alone or value.kind.__name__ in EVERYWHERE) else value.number()
+        if type(value) in (tuple, list):
+            return type(value)([given(item, False) for item in value])
+        if type(value) is slice:
+            return slice(*[given(part, False) for part in (value.start, value.stop, value.step)])
+        return value
+
+    return tuple([given(arg, True) for arg in args]), {key: given(value, False) for key, value in kwargs.items()}
