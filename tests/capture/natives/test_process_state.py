@@ -216,3 +216,120 @@ def test_variables_of_contexts_are_put_back_behind_a_graph_break() -> None:
             assert _collector.get() is None
     assert not any("reset" in reason.context for reason in findings.breaks)
     assert not findings.recompiles
+
+
+_depth: contextvars.ContextVar[Any] = contextvars.ContextVar("depth", default=1)
+_name: contextvars.ContextVar[str] = contextvars.ContextVar("name")
+
+
+def set_and_put_back(x: torch.Tensor) -> Any:
+    token = _depth.set(_depth.get() + 1)
+    try:
+        y = x * _depth.get()
+    finally:
+        _depth.reset(token)
+    return y * _depth.get(), token.old_value is contextvars.Token.MISSING, token.var is _depth
+
+
+def set_for_good(x: torch.Tensor) -> Any:
+    _depth.set([x + 1])
+    return x * 2, _depth.get()[0], _name.get("nobody")
+
+
+def nested(x: torch.Tensor) -> Any:
+    outer = _name.set("outer")
+    inner = _name.set("inner")
+    names = [_name.get()]
+    _name.reset(inner)
+    names.append(_name.get())
+    _name.reset(outer)
+    try:
+        _name.get()
+    except LookupError:
+        names.append("none")
+    return x + len(names), names
+
+
+def put_back_in_another_order(x: torch.Tensor) -> Any:
+    outer, inner = _name.set("outer"), _name.set("inner")
+    _name.reset(outer)
+    first = _name.get("none")
+    _name.reset(inner)
+    return x + 1, first, _name.get("none")
+
+
+def given_back_twice(x: torch.Tensor) -> Any:
+    token = _name.set("once")
+    _name.reset(token)
+    try:
+        _name.reset(token)
+    except RuntimeError:
+        return (x + 1,)
+    return (x,)
+
+
+def of_another_variable(x: torch.Tensor) -> Any:
+    token = _name.set("here")
+    try:
+        _depth.reset(token)
+    except ValueError:
+        _name.reset(token)
+    return x + 1, _name.get("none")
+
+
+def kept_through_a_break(x: torch.Tensor) -> Any:
+    token = _name.set("before")
+    y = x + len(_name.get())
+    argand.graph_break()
+    seen = _name.get()
+    _name.reset(token)
+    return y * 2, seen, _name.get("none")
+
+
+def set_in_a_loop_of_calls(x: torch.Tensor) -> Any:
+    for i in range(3):
+        x = set_and_put_back(x)[0] + i
+    _name.set(f"after {i}")
+    return x, _name.get()
+
+
+def set_before_it_raises(x: torch.Tensor) -> Any:
+    _name.set("left")
+    if x.shape[0] == 2:
+        raise ValueError(_name.get())
+
+
+CONTEXTS = [
+    set_and_put_back, set_for_good, nested, put_back_in_another_order, given_back_twice, of_another_variable,
+    kept_through_a_break, set_in_a_loop_of_calls, set_before_it_raises,
+]  # fmt: skip
+WHOLE = (set_and_put_back, set_for_good, nested, set_in_a_loop_of_calls)
+
+
+@pytest.mark.parametrize("program", CONTEXTS)
+def test_variables_of_contexts_are_set_as_in_eager(program: Any) -> None:
+    compiled = argand.compile(program, backend="eager", fullgraph=program in WHOLE)
+
+    def twice(fn: Any) -> Any:
+        found = []
+        for _ in range(2):
+            try:
+                found.append(fn(torch.ones(2)))
+            except ValueError as error:
+                found.append(str(error))
+            found.append([_depth.get(), _name.get("nobody")])
+        return found
+
+    want = contextvars.Context().run(twice, program)
+    for _ in range(2):
+        assert_same(want, contextvars.Context().run(twice, compiled))
+
+
+def test_threads_have_variables_of_their_own() -> None:
+    compiled = whole(set_for_good)
+    compiled(X)
+    found: list[Any] = []
+    thread = threading.Thread(target=lambda: found.append((_depth.get(), compiled(X)[2], _depth.get())))
+    contextvars.Context().run(thread.start)
+    thread.join()
+    assert found[0][0] == 1 and torch.equal(found[0][2][0], X + 1)

@@ -232,6 +232,16 @@ class Policy(Protocol):
         """Whether a Python int or float is to be symbolic."""
 
 
+class Variable(Protocol):
+    """A variable of contexts that the frame has set (`natives.process_state.Variable`)."""
+
+    value: object
+    tokens: dict[int, tuple[object, object]]
+
+    def hold(self, state: CaptureState, owner: object, value: object) -> None:
+        """It holds another value from here on."""
+
+
 class CaptureState(Protocol):
     """What one capture knows: what was loaded from outside, what is held back, what is to be replayed."""
 
@@ -249,6 +259,7 @@ class CaptureState(Protocol):
     value_sources: dict[int, tuple[object, list[Source]]]
     effect_order: list[Shadow | Overlay]
     extra_effects: list[tuple[object, list[object], Kwargs]]
+    variables: dict[int, Variable]
     local_objects: set[int]
     tensors: dict[int, TensorInfo]
     inputs_by_real: dict[int, torch.Tensor]

@@ -20,6 +20,7 @@ from argand.capture.arrays import traced_arrays
 from argand.capture.facts import classify
 from argand.capture.facts.code.stack_text import line_of_code
 from argand.capture.facts.handlers import Function, Kwargs
+from argand.capture.facts.interfaces import Variable
 from argand.capture.facts.kinds import answers_itself, is_a, module_of, namespace
 from argand.capture.facts.overlays import DELETED, UNSET, Overlay, Shadow
 from argand.capture.facts.sources import (
@@ -103,6 +104,7 @@ class CaptureState:
         self._keep: list[object] = []
         self.local_objects: set[int] = set()
         self.extra_effects: list[tuple[object, list[object], Kwargs]] = []
+        self.variables: dict[int, Variable] = {}
         self.arrays: object = None
         self.autocast: tuple[object, ...] = ()  # `modes.autocast_state` at the frame's entry
         self.policy: Policy | None = None

@@ -12,7 +12,7 @@ import weakref
 from typing import Any
 
 from argand.capture.facts.handlers import Function, Kwargs
-from argand.capture.facts.interfaces import Interpreter
+from argand.capture.facts.interfaces import CaptureState, Interpreter
 from argand.capture.facts.kinds import held_items, is_a
 from argand.capture.facts.overlays import Shadow
 from argand.capture.facts.sources import CallSource, ConstSource
@@ -45,30 +45,82 @@ def _not_in_context(name: str) -> GraphBreak:
     )
 
 
-@method(contextvars.ContextVar, "get")
-def _get_variable(interp: Interpreter, cls: type, name: str, owner: Any, args: Args, kwargs: Kwargs) -> object:
-    """Read in the context of the call, like a global; what sets it ends the graph."""
+class Variable:
+    """A variable of contexts that the frame has set.
+
+    Fields:
+        before, value: what it held when the frame began, and what it holds now; `_UNSET` for nothing.
+        tokens: those that may still be given back, by id, with what the variable held before each.
+        effect: what sets it where the graph ends, in the list of all.
+    """
+
+    def __init__(self, before: object) -> None:
+        self.before = self.value = before
+        self.tokens: dict[int, tuple[object, object]] = {}
+        self.effect: object = None
+
+    def hold(self, state: CaptureState, owner: object, value: object) -> None:
+        """It holds another value from here on."""
+        self.value = value
+        state.extra_effects[:] = [entry for entry in state.extra_effects if entry is not self.effect]
+        self.effect = None
+        if value is not self.before:
+            state.extra_effects.append((contextvars.ContextVar.set, [owner, value], {}))
+            self.effect = state.extra_effects[-1]
+
+
+def _outside(interp: Interpreter, owner: object) -> object:
+    """What a variable held when the frame began, which is guarded."""
     if any(fn is contextvars.ContextVar.reset and given[0] is owner for fn, given, _ in interp.state.extra_effects):
         raise _not_in_context("get")
+    value = interp.unread(contextvars.ContextVar.get, owner, _UNSET)
+    return interp.state.load_source(CallSource(interp.source(owner), held_in_context), value)
+
+
+@method(contextvars.ContextVar, "get")
+def _get_variable(interp: Interpreter, cls: type, name: str, owner: object, args: Args, kwargs: Kwargs) -> object:
+    """Read in the context of the call, like a global."""
     if not interp.is_outer(owner) or kwargs or len(args) > 1:
         return interp.native(contextvars.ContextVar.get, owner, *args, **kwargs)
-    value = interp.unread(contextvars.ContextVar.get, owner, _UNSET)
-    loaded = interp.state.load_source(CallSource(interp.source(owner), held_in_context), value)
+    known = interp.state.variables.get(id(owner))
+    value = _outside(interp, owner) if known is None else known.value
     if value is not _UNSET:
-        return loaded
+        return value
     if args:
         return args[0]
     default = interp.unread(contextvars.ContextVar.get, owner)  # which it was made with, or LookupError
     return interp.state.load_source(CallSource(interp.source(owner), contextvars.ContextVar.get), default)
 
 
+@method(contextvars.ContextVar, "set")
+def _set_variable(interp: Interpreter, cls: type, name: str, owner: object, args: Args, kwargs: Kwargs) -> object:
+    """It is set where the graph ends, unless it was put back by then."""
+    if not interp.is_outer(owner) or kwargs or len(args) != 1:
+        raise _not_in_context("set")
+    known = interp.state.variables.get(id(owner))
+    if known is None:
+        known = interp.state.variables[id(owner)] = Variable(_outside(interp, owner))
+    context = contextvars.Context()  # whose token says what it would say
+    if known.value is not _UNSET:
+        interp.unread(context.run, contextvars.ContextVar.set, owner, known.value)
+    token = interp.unread(context.run, contextvars.ContextVar.set, owner, args[0])
+    known.tokens[id(token)] = (token, known.value)
+    interp.born[id(token)] = (token, interp.number)  # one that is still there at a break cannot be made again
+    known.hold(interp.state, owner, args[0])
+    return token
+
+
 @method(contextvars.ContextVar, "reset")
-def _reset_variable(interp: Interpreter, cls: type, name: str, owner: Any, args: Args, kwargs: Kwargs) -> object:
+def _reset_variable(interp: Interpreter, cls: type, name: str, owner: object, args: Args, kwargs: Kwargs) -> object:
     """What was set before the frame, or before a graph break, is put back where the graph ends."""
     token = args[0] if len(args) == 1 and not kwargs else None
+    known = interp.state.variables.get(id(owner))
+    if known is not None and id(token) in known.tokens:
+        known.hold(interp.state, owner, known.tokens.pop(id(token))[1])
+        return None
     if type(token) is not contextvars.Token or not (interp.is_outer(owner) and interp.is_outer(token)):
         raise _not_in_context("reset")
-    if token.var is not owner or " used " in interp.unread(repr, token):
+    if known is not None or token.var is not owner or " used " in interp.unread(repr, token):
         raise _not_in_context("reset")
     interp.state.extra_effects.append((contextvars.ContextVar.reset, [owner, token], {}))
     return None

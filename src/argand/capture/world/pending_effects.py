@@ -47,13 +47,15 @@ def effects(state: CaptureState) -> object:
             shown[id(entry)] = shadows.contents(entry.shadow)
         else:
             shown[id(entry)] = dict(entry.values)
+    shown[_VARIABLES] = [variable.value for variable in state.variables.values()]
     return shown, len(state.extra_effects)
 
 
 def same_effects(state: CaptureState, before: Any) -> bool:
     """Whether nothing else is held back than at an earlier moment."""
     shown, count = before
-    if len(state.extra_effects) != count:
+    values = [variable.value for variable in state.variables.values()]
+    if len(state.extra_effects) != count or [*map(id, values)] != [*map(id, shown[_VARIABLES])]:
         return False
     for entry in state.effect_order:
         if isinstance(entry, Shadow):
@@ -65,6 +67,10 @@ def same_effects(state: CaptureState, before: Any) -> bool:
             if list(old) != list(entry.values) or any(old[name] is not entry.values[name] for name in old):
                 return False
     return True
+
+
+_VARIABLES = 0
+"""The key, which is no id, of what variables of contexts hold."""
 
 
 class _Asked(dict[int, Any]):
