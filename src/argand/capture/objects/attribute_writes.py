@@ -14,7 +14,8 @@ from argand.capture.facts.handlers import Function
 from argand.capture.facts.interfaces import Interpreter
 from argand.capture.facts.kinds import c_part, is_a
 from argand.capture.facts.typefacts import CONTAINERS, is_heap, sets_attributes_its_own_way
-from argand.capture.objects import attributes, descriptors, instances
+from argand.capture.objects import attributes, descriptors, instances, weak_proxies
+from argand.capture.objects.weak_proxies import PROXIES
 from argand.capture.record import tensor_attributes
 from argand.errors import graph_break
 
@@ -23,6 +24,8 @@ from argand.errors import graph_break
 
 def store_attr(interp: Interpreter, obj: object, name: str, value: object) -> None:
     """`obj.name = value`."""
+    if type(obj) in PROXIES:
+        obj = weak_proxies.behind(interp, obj)
     cls = type(obj)
     if interp.is_tensor(obj) and cls in interp.fast:
         interp.tensor_setattr(obj, name, value)
@@ -164,6 +167,8 @@ def _write_module(interp: Interpreter, module: ModuleType, name: str, value: Any
 
 def delete_attr(interp: Interpreter, obj: object, name: str) -> None:
     """`del obj.name`."""
+    if type(obj) in PROXIES:
+        obj = weak_proxies.behind(interp, obj)
     cls = type(obj)
     deleter = interp.types.lookup(cls, "__delattr__")
     if attributes.is_own_hook(deleter):

@@ -33,7 +33,8 @@ from argand.capture.facts.sources import instance_dict as instance_dict_source
 from argand.capture.facts.typefacts import BOUND_METHODS, finds_attributes_its_own_way, is_heap
 from argand.capture.facts.values.symbolic import SYMBOLIC
 from argand.capture.facts.values.tainted_values import TaintedText, formatted_tensor
-from argand.capture.objects import descriptors, generators, instances
+from argand.capture.objects import descriptors, generators, instances, weak_proxies
+from argand.capture.objects.weak_proxies import PROXIES
 from argand.capture.record import tensor_attributes
 from argand.capture.sizes import symbolic_ops
 from argand.errors import graph_break
@@ -71,6 +72,8 @@ def read(interp: Interpreter, obj: Any, name: str) -> Any:
     cls = type(obj)
     if cls in interp.fast or cls in _PLAIN or cls is generators.TracedGenerator:
         return _read_native(interp, obj, name)
+    if cls in PROXIES and (shown := weak_proxies.behind(interp, obj)) is not obj:
+        return read(interp, shown, name)
     if cls is types.FunctionType:
         return _read_function(interp, obj, name)
     if cls in SYMBOLIC:
@@ -120,6 +123,8 @@ _TELLS_MORE: Final = frozenset({types.GenericAlias, types.UnionType})
 
 def load_method(interp: Interpreter, obj: object, name: str) -> tuple[object, object]:
     """(function, obj) where the attribute is a plain method, else (value, NULL)."""
+    if type(obj) in PROXIES:
+        obj = weak_proxies.behind(interp, obj)
     cls = type(obj)
     if cls in interp.fast:
         value = load_attr(interp, obj, name)

@@ -1,0 +1,40 @@
+"""`weakref.proxy` of an object: its attributes are those of the object, which is read under guards of its own."""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any, Final
+
+from argand.capture.facts.frames import NULL
+from argand.capture.facts.interfaces import Interpreter
+from argand.capture.facts.sources import CallSource
+
+PROXIES: Final = frozenset((weakref.ProxyType, weakref.CallableProxyType))
+
+
+class _Catcher:
+    """C code of proxies hands what is behind one to the operator of the other operand, and runs nothing of it."""
+
+    def __add__(self, other: object) -> object:
+        return NotImplemented if type(other) in PROXIES else (other,)
+
+
+_CATCHER: Any = _Catcher()
+
+
+def referent_of(proxy: object) -> object:
+    """The object behind a proxy (a step of a source); NULL where there is none any more."""
+    try:
+        return (_CATCHER + proxy)[0] if type(proxy) in PROXIES else NULL
+    except ReferenceError:
+        return NULL
+
+
+def behind(interp: Interpreter, proxy: object) -> object:
+    """What stands for the object behind a proxy from before the frame; the proxy itself where that is not known."""
+    if not interp.is_outer(proxy):
+        return proxy
+    owner = interp.unread(referent_of, proxy)
+    if owner is NULL:
+        return proxy
+    return interp.state.load_source(CallSource(interp.source(proxy), referent_of), owner)
