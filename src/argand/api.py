@@ -16,6 +16,7 @@ import torch
 from torch.nn.modules import module as _modules
 
 from argand._core import _C
+from argand.backends.ddp.buckets import active_ddp
 from argand.backends.registry import check_backend, list_backends, lookup_backend, register_backend
 from argand.capture.driver import stance, strict
 from argand.capture.driver.entrance import answer_frame
@@ -44,7 +45,7 @@ from argand.debug.times import compile_times
 from argand.errors import ArgandError, BackendCompilerFailed, ConfigError
 from argand.events import bus
 from argand.graph import thread_state
-from argand.hosts import Forward, HostedModule, active_ddp, refuse_symbolic_trace
+from argand.hosts import Forward, HostedModule, refuse_symbolic_trace
 from argand.outcomes.store import STORE
 from argand.report.sinks import counters, metrics
 from argand.runtime import profile
@@ -125,8 +126,7 @@ def _compiler(request: tuple[Any, ...]) -> CompilerFn:
         if config.optimize_ddp and active_ddp() is not None:
             from argand.backends.ddp.cuts import compile_split
 
-            split = compile_split(gm, example_inputs, active_ddp(), compile_whole, bool(stored_as(request)))
-            if split is not None:
+            if split := compile_split(gm, example_inputs, active_ddp(), compile_whole, bool(stored_as(request))):
                 return split
         return compile_whole(gm, example_inputs)
 

@@ -6,14 +6,13 @@ import contextlib
 import inspect
 import sys
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from argand.errors import ArgandError
 
-_FIRST_BUCKET = 1 << 20  # bytes; torch's own, where a version does not tell
 _TORCHS_NAMES = {"native": "argand"}  # backends that torch.compile knows by another name
 
 
@@ -81,36 +80,6 @@ class HostedModule(torch.nn.Module):
         if options:
             asked["options"] = options
         return asked
-
-
-def active_ddp() -> Any:
-    """The DistributedDataParallel whose forward this process is in; None outside."""
-    return torch.nn.parallel.DistributedDataParallel._get_active_ddp_module()
-
-
-def bucket_limits(ddp: Any) -> Iterator[int]:
-    """Bytes of gradients that fill each bucket of a module under DDP, in the order in which gradients arrive; the last
-    goes on for ever."""
-    *first, usual = _bucket_sizes(ddp)
-    yield from first
-    while True:
-        yield usual
-
-
-def buckets_text(ddp: Any) -> str:
-    """What graphs under DDP are cut by, told apart from that of others."""
-    return f"buckets of {', '.join(map(str, _bucket_sizes(ddp)))}"
-
-
-def _bucket_sizes(ddp: Any) -> tuple[int, ...]:
-    buckets = getattr(ddp, "_bucket_config", None)
-    usual = int(ddp.bucket_bytes_cap)
-    each = tuple(map(int, getattr(buckets, "per_bucket_bytes_caps", ())))
-    if each:
-        return each
-    default = getattr(ddp, "bucket_bytes_cap_default", False)
-    first = getattr(buckets, "first_bucket_bytes_cap", _FIRST_BUCKET if default else usual)
-    return int(first), usual
 
 
 def refuse_symbolic_trace() -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from argand.backends.ddp.buckets import active_ddp, buckets_text
 from argand.config import config
 from argand.debug.observe import JOINT
-from argand.hosts import active_ddp, buckets_text
 
 
 def stored_as(request: tuple[Any, ...]) -> str:

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 import argand
+from argand.backends.ddp.buckets import bucket_limits
 from argand.backends.ddp.cuts import compile_split, cut_places
 from argand.errors import BackendCompilerFailed
-from argand.hosts import bucket_limits
 from argand.report.html import build
 from distributed.models import CNN, GPT, Llama, batch
 from distributed.ranks import run_ranks

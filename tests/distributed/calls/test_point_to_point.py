@@ -8,7 +8,7 @@ import pytest
 
 from distributed.ranks import run_ranks
 
-PROGRAMS = "tests.distributed.point_to_point_programs"
+PROGRAMS = "tests.distributed.calls.point_to_point_programs"
 
 
 @pytest.mark.distributed

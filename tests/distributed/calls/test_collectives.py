@@ -8,8 +8,8 @@ import pytest
 
 from distributed.ranks import run_ranks
 
-PROGRAMS = "tests.distributed.collective_programs"
-CALLS = "tests.distributed.call_programs"
+PROGRAMS = "tests.distributed.calls.collective_programs"
+CALLS = "tests.distributed.calls.call_programs"
 GRAPHS = {
     "all_reduce",
     "broadcast",
