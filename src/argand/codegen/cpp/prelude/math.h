@@ -215,11 +215,26 @@ template <class V> INLINE V clamp_keep_nan(V x, elem<V> low, elem<V> high) {
 // At most 1 ulp. What is too small for any number, as -inf in masked scores is, does not underflow on the way to 0: that
 // takes some processors a hundred cycles.
 template <class V> INLINE V exp(V x) {
+  typedef elem<V> E;
   V n;
-  const auto gone = x < splat<V>(sizeof(elem<V>) == 4 ? (elem<V>)-104.5f : (elem<V>)-746.0);
-  const V c = where(gone, splat<V>(0), raw_min(splat<V>((elem<V>)(sizeof(elem<V>) == 4 ? 89.0f : 710.0)), x));
-  const V q = exp_parts(c, n);
-  return where(gone, splat<V>(0), scale2(splat<V>(1) + q, n));
+  const E low = sizeof(E) == 4 ? (E)-104.5f : (E)-746.0, high = sizeof(E) == 4 ? (E)89.0f : (E)710.0;
+#if defined(__AVX512F__)
+  constexpr int not_less = 0x15;  // or NaN
+  if constexpr (same<E, f32>::value && sizeof(V) == 64) {
+    const auto kept = __builtin_ia32_cmpps512_mask(x, splat<V>(low), not_less, (u16)-1, 4);
+    const V q = exp_parts(clamp_keep_nan(x, low, high), n);
+    return __builtin_ia32_scalefps512_mask(splat<V>(1) + q, n, V{}, kept, 4);
+  } else if constexpr (same<E, f64>::value && sizeof(V) == 64) {
+    const auto kept = __builtin_ia32_cmppd512_mask(x, splat<V>(low), not_less, (u8)-1, 4);
+    const V q = exp_parts(clamp_keep_nan(x, low, high), n);
+    return __builtin_ia32_scalefpd512_mask(splat<V>(1) + q, n, V{}, kept, 4);
+  } else
+#endif
+  {
+    const auto gone = x < splat<V>(low);
+    const V q = exp_parts(where(gone, splat<V>(0), raw_min(splat<V>(high), x)), n);
+    return where(gone, splat<V>(0), scale2(splat<V>(1) + q, n));
+  }
 }
 //@ exp2
 // At most 1.2 ulp.
