@@ -13,7 +13,7 @@ import argand
 from argand import events
 from argand.backends.programs import freezing
 from argand.errors import ConfigError, SavedModelError
-from argand.runtime import frozen
+from argand.runtime import frozen_parameters
 from argand.runtime.kernels import int8
 
 MODES = ("int8_weight_only", "int8_dynamic")
@@ -174,7 +174,7 @@ def test_a_weight_that_layers_share_is_packed_once():
             return self.head(self.body(self.body(self.names(ids))))
 
     module, ids, kept = Tied().eval(), torch.randint(0, 100, (2, 5)), []
-    original = frozen.FrozenCall._made
+    original = frozen_parameters.FrozenCall._prepared
 
     def made(self, inputs, tensors):
         found = original(self, inputs, tensors)
@@ -182,7 +182,7 @@ def test_a_weight_that_layers_share_is_packed_once():
         return found
 
     with pytest.MonkeyPatch.context() as patch, torch.no_grad():
-        patch.setattr(frozen.FrozenCall, "_made", made)
+        patch.setattr(frozen_parameters.FrozenCall, "_prepared", made)
         got, want = quantized(module, "int8_dynamic")(ids), module(ids)
     assert (got - want).norm() < 0.05 * want.norm()
     assert kept == [4]
