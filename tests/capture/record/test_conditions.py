@@ -52,6 +52,16 @@ def written(x):
     return x * 2 if x.sum() > 0 else x
 
 
+def masked(x, mask):
+    if mask is not None and mask.sum().item() < x.shape[0] * mask.shape[-1]:
+        return x.masked_fill(mask == 0, 0.0)
+    return x * 2
+
+
+def compared(x):
+    return x * 2 if x.exp().matmul(x.T).sum().item() < 3 else x
+
+
 class Counter:
     def __init__(self):
         self.calls = torch.tensor(0)
@@ -193,3 +203,15 @@ def test_guards_ask_past_what_surrounds_a_call() -> None:
     assert "aten.add.Tensor" in seen and not any("detach" in name for name in seen)
     with torch.inference_mode():
         assert torch.equal(compiled(t, x), want)
+
+
+def test_a_number_that_was_read_is_compared() -> None:
+    """Where numbers read from tensors are symbols, what is guarded is the answer, not the number."""
+    library = _library()
+    compiled = argand.compile(library.masked, backend="eager", fullgraph=True)
+    x = torch.randn(2, 3)
+    for mask in ([[1, 1, 1], [1, 1, 1]], [[1, 0, 0], [1, 1, 1]], [[1, 1, 0], [0, 0, 0]], [[1, 1, 1], [1, 1, 1]]):
+        given = torch.tensor(mask)
+        assert torch.equal(compiled(x, given), library.masked(x, given))
+    with pytest.raises(argand.errors.Unsupported):
+        argand.compile(library.compared, backend="eager", fullgraph=True)(x)

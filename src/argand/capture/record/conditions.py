@@ -23,8 +23,11 @@ from argand.capture.facts.handlers import Args, Function, Kwargs
 from argand.capture.facts.interfaces import GraphBuilder, History
 from argand.capture.facts.kinds import is_a
 from argand.capture.facts.name_tables import words
-from argand.capture.facts.values.tensor_info import Deferred, Leaf
+from argand.capture.facts.values.tensor_info import Cost, Deferred, Leaf
 from argand.graph import compat
+from argand.graph.sizes.expr import Sym
+from argand.graph.sizes.relations import Relation
+from argand.graph.sizes.symbols import SymbolTable
 
 _LARGEST = 1 << 16  # elements of a tensor that is asked
 _LONGEST = 32  # calls between what came in and an answer
@@ -38,7 +41,8 @@ _CHEAP = frozenset(
         "abs neg sign add radd sub rsub mul rmul div truediv rtruediv floordiv floor_divide remainder mod pow sqrt "
         "square exp log softplus ceil floor round trunc clamp diff getitem select narrow unbind squeeze unsqueeze "
         "view reshape flatten expand expand_as view_as permute transpose t to float double long int bool type type_as "
-        "detach clone contiguous cat stack item tolist index is_nonzero one_hot"
+        "detach clone contiguous cat stack item tolist index is_nonzero one_hot where "
+        "masked_fill cumsum"
     )
 )
 
@@ -75,27 +79,77 @@ def is_cheap(func: Function) -> bool:
 
 def ask(builder: GraphBuilder, func: Function, args: Args, kwargs: Kwargs) -> object:
     """The answer to a question for values, guarded from now on; NotImplemented where there is none."""
-    code, _ = builder.state.position()
-    policy = builder.state.policy
-    if policy is None or library_of(code.co_filename) in ("", "torch") or not is_cheap(func):
+    if not is_cheap(func) or not _is_of_package(builder):
         return NotImplemented
-    question = _Question(builder)
     with torch._C.DisableTorchFunction():
         try:
+            question = _Question(builder)
             question.add_call(func, args, kwargs)
         except _Unanswerable:
             return NotImplemented
-        answer = _run(tuple(question.steps), [leaf.real for leaf in question.leaves])
-        if not question.leaves or not _is_plain(answer):
+        return _answer(builder, question)
+
+
+def ask_relation(builder: GraphBuilder, relation: Relation) -> object:
+    """Whether a condition on numbers that were read from tensors is true, guarded from now on; or NotImplemented."""
+    dynamics = builder.dynamics
+    if dynamics is None or dynamics.unbacked is None or not _is_of_package(builder):
+        return NotImplemented
+    symbols = dynamics.unbacked.among(relation)
+    nodes = [dynamics.unbacked.origins[symbol].node for symbol in symbols]
+    if not set(relation.symbols) <= set(symbols) or not all(
+        node is not None and node.target == "item" for node in nodes
+    ):
+        return NotImplemented
+    infos = {info.node: info for info in builder.tensors.values()}
+    with torch._C.DisableTorchFunction():
+        try:
+            question = _Question(builder)
+            tensors = [infos[node.args[0]].tensor for node in nodes if node is not None]
+            numbers: list[object] = [question.add_call(torch.Tensor.item, (tensor,), {}) for tensor in tensors]
+        except (_Unanswerable, KeyError):
             return NotImplemented
-        if not _settled(policy.history, f"condition {question.text()}", answer):
-            return NotImplemented
-    sources = [leaf.source for leaf in question.leaves]
-    if question.text() not in builder.conditions:
-        builder.conditions.add(question.text())
+        question.steps.append((_Holds(dynamics.table, relation, symbols), numbers, {}))
+        answer = _answer(builder, question)
+    if type(answer) is bool:
+        dynamics.unbacked.learn(relation if answer else relation.negated())
+    return answer
+
+
+def _is_of_package(builder: GraphBuilder) -> bool:
+    """Whether the innermost code that is captured belongs to an installed package."""
+    code, _ = builder.state.position()
+    return builder.state.policy is not None and library_of(code.co_filename) not in ("", "torch")
+
+
+def _answer(builder: GraphBuilder, question: _Question) -> object:
+    policy = builder.state.policy
+    assert policy is not None
+    answer = _run(tuple(question.steps), [leaf.real for leaf in question.leaves])
+    if not question.leaves or not _is_plain(answer):
+        return NotImplemented
+    text = question.text()
+    if not _settled(policy.history, f"condition {text}", answer):
+        return NotImplemented
+    if text not in builder.conditions:
+        builder.conditions.add(text)
+        sources = [leaf.source for leaf in question.leaves]
         condition = Condition(tuple(question.steps), answer)
         builder.state.guards.add(None, "python", condition, sources, label="CONDITION_MATCH")
     return answer
+
+
+class _Holds:
+    """Whether a condition on symbols is true of numbers."""
+
+    def __init__(self, table: SymbolTable, relation: Relation, symbols: list[Sym]) -> None:
+        self.table, self.relation, self.symbols = table, relation, symbols
+
+    def __call__(self, *numbers: int | float) -> bool | None:
+        return self.table.holds(self.relation, dict(zip(self.symbols, numbers)))
+
+    def __repr__(self) -> str:
+        return str(self.relation)
 
 
 class _Question:
@@ -117,9 +171,10 @@ class _Question:
         names = [leaf.source.name() for leaf in self.leaves]
         return f"{names} {[(getattr(func, '__name__', func), args, kwargs) for func, args, kwargs in self.steps]}"
 
-    def add_call(self, func: Function, args: Sequence[object], kwargs: Kwargs) -> None:
+    def add_call(self, func: Function, args: Sequence[object], kwargs: Kwargs) -> _Place:
         given = [self._placed(arg) for arg in args]
         self.steps.append((func, given, {key: self._placed(value) for key, value in kwargs.items()}))
+        return _Place(len(self.steps) - 1, ())
 
     def _placed(self, value: object) -> object:
         """An argument, with a place instead of what a call waits for."""
@@ -131,6 +186,11 @@ class _Question:
                 raise _Unanswerable
         if type(value) is not Deferred:
             return value
+        if value.cost is Cost.NOTHING:
+            known = value.get()
+            if known is None:
+                raise _Unanswerable
+            return known
         if id(value.origin) not in self._numbers:
             self._add(value)
         return _Place(self._numbers[id(value.origin)], value.path)

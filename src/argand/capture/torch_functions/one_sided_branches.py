@@ -28,7 +28,7 @@ from argand.capture.facts.name_tables import words
 from argand.capture.facts.values.symbolic import SymbolicBool
 from argand.capture.metadata import data_errors
 from argand.capture.objects import operators
-from argand.capture.record import constants
+from argand.capture.record import conditions, constants
 from argand.capture.sizes import symbolic_ops, unbacked_ops
 from argand.errors import GraphBreak
 
@@ -58,6 +58,10 @@ def truth(interp: Interpreter, frame: Frame, value: object, jumps_if: bool, targ
         else:
             if _one_holds(interp, frame, value, jumps_if, target):
                 return jumps_if
+        if type(value) is SymbolicBool:
+            answer = conditions.ask_relation(interp.state.graph, value.relation)
+            if type(answer) is bool:
+                return answer
     return operators.truth(interp, value)
 
 
@@ -114,7 +118,7 @@ _QUESTIONS = frozenset(words("all any isfinite isnan isinf abs eq ne lt le gt ge
 def _one_holds(interp: Interpreter, frame: Frame, value: object, jumps_if: bool, target: int) -> bool:
     """Check in the graph that one of several conditions makes the program jump; False where that cannot be."""
     stack, start = list(frame.stack), frame.pc
-    conditions: tuple[object, ...] = (value,)
+    alternatives: tuple[object, ...] = (value,)
     instructions, index = frame.program.instructions, frame.program.index
     try:
         for _ in range(_MOST):
@@ -123,9 +127,9 @@ def _one_holds(interp: Interpreter, frame: Frame, value: object, jumps_if: bool,
                 return False
             if not jump.opname.endswith("IF_TRUE" if jumps_if else "IF_FALSE"):
                 return False
-            conditions = (*conditions, frame.stack.pop())
+            alternatives = (*alternatives, frame.stack.pop())
             if _ends_badly(instructions, index, frame.pc):
-                return _hold_one(interp.state.graph, conditions, jumps_if)
+                return _hold_one(interp.state.graph, alternatives, jumps_if)
     except (GraphBreak, ObservedException):
         pass  # eager may not come there
     finally:
@@ -182,11 +186,11 @@ def _asks_tensors(interp: Interpreter, frame: Frame, inst: Instruction) -> bool:
     return all(id(operand) in known or type(operand) in (int, float, bool) for operand in operands)
 
 
-def _hold_one(builder: GraphBuilder, conditions: tuple[object, ...], wanted: bool) -> bool:
+def _hold_one(builder: GraphBuilder, alternatives: tuple[object, ...], wanted: bool) -> bool:
     """Make the check that one of several is true, or false, part of the graph."""
     whole: object = None
     with torch._C.DisableTorchFunction():
-        for value in conditions:
+        for value in alternatives:
             info = builder.tensors.get(id(value))
             if info is None or info.dynamic is not None or info.tensor.numel() != 1 or info.tensor.dtype.is_complex:
                 return False
