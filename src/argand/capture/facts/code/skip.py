@@ -89,6 +89,10 @@ def why_never(code: types.CodeType) -> str | None:
         "__repr__",
     ):
         return "it sets up a module of torch's"
+    if code.co_name == _DISPATCH:
+        return "torch calls it within each operation"
+    if "_make_wrapper_subclass" in code.co_names:
+        return "it makes a tensor whose class says what operations do"
     if code.co_name in _COMPREHENSIONS:
         return "it is a comprehension in which the graph broke: Python runs it, and what it calls is captured"
     if code.co_name in ("<module>", "<genexpr>") and not code.co_flags & 1:
@@ -110,14 +114,15 @@ def is_torch(filename: str) -> bool:
     return filename.startswith(_TORCH)
 
 
+_DISPATCH = "__torch_dispatch__"
 _COMPILER = tuple(os.path.join(_TORCH, name) + os.sep for name in ("_dynamo", "_inductor", "_functorch", "_export"))
 
 
 def with_callees(code: types.CodeType) -> bool:
-    """Whether what this code calls is not captured either: imports, and torch's own compiler, which compiles or leaves
-    alone what it calls by its own rules."""
+    """Whether what this code calls is not captured either: imports, what an operation on a subclass of tensors does
+    when it runs, and torch's own compiler, which compiles or leaves alone what it calls by its own rules."""
     filename = code.co_filename
-    if filename.startswith("<frozen importlib") or code.co_name == "<module>":
+    if filename.startswith("<frozen importlib") or code.co_name in ("<module>", _DISPATCH):
         return True
     return filename.startswith(_COMPILER) and not filename.endswith("external_utils.py")
 
