@@ -91,6 +91,8 @@ def why_never(code: types.CodeType) -> str | None:
         return "it sets up a module of torch's"
     if code.co_name == _DISPATCH:
         return "torch calls it within each operation"
+    if code.co_filename == _LAZY:
+        return "it sets up a lazy module, once"
     if "_make_wrapper_subclass" in code.co_names:
         return "it makes a tensor whose class says what operations do"
     if code.co_name in _COMPREHENSIONS:
@@ -114,15 +116,17 @@ def is_torch(filename: str) -> bool:
     return filename.startswith(_TORCH)
 
 
+_LAZY = os.path.join(_TORCH, "nn", "modules", "lazy.py")
 _DISPATCH = "__torch_dispatch__"
 _COMPILER = tuple(os.path.join(_TORCH, name) + os.sep for name in ("_dynamo", "_inductor", "_functorch", "_export"))
 
 
 def with_callees(code: types.CodeType) -> bool:
-    """Whether what this code calls is not captured either: imports, what an operation on a subclass of tensors does
-    when it runs, and torch's own compiler, which compiles or leaves alone what it calls by its own rules."""
+    """Whether what this code calls is not captured either: imports, what sets up lazy modules, what an operation on a
+    subclass of tensors does when it runs, and torch's own compiler, which compiles or leaves alone what it calls by its
+    own rules."""
     filename = code.co_filename
-    if filename.startswith("<frozen importlib") or code.co_name in ("<module>", _DISPATCH):
+    if filename.startswith("<frozen importlib") or filename == _LAZY or code.co_name in ("<module>", _DISPATCH):
         return True
     return filename.startswith(_COMPILER) and not filename.endswith("external_utils.py")
 
