@@ -10,7 +10,6 @@ import contextlib
 import functools
 import importlib
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any
@@ -19,6 +18,8 @@ SYMBOLIC = "torch.fx.experimental.symbolic_shapes"
 _PACKAGE, _, _LAST = SYMBOLIC.rpartition(".")
 _SETTINGS = f"{_PACKAGE}._config"
 _SYMPY = "sympy"
+_ASKING = "torch._prims_common"  # asks whether operands are expressions
+_NEEDED = {(_SYMPY, "__path__"), (_SYMPY, "__version__"), (_SYMPY, "__all__"), (SYMBOLIC, "__all__")}
 
 
 class _Expression:
@@ -30,10 +31,10 @@ class _StandIn(ModuleType):
 
     def __getattr__(self, name: str) -> Any:
         if not _is_real(self.__name__):
-            if name == "Basic" and _WINDOW.thread == threading.get_ident():
+            if name == "Basic" and sys._getframe(1).f_globals.get("__name__") == _ASKING:
                 return _Expression
-            if name == "__path__" and self.__name__ == SYMBOLIC:
-                raise AttributeError(name)
+            if name.startswith("__") and (self.__name__, name) not in _NEEDED:
+                raise AttributeError(name)  # whoever walks over all modules imports none
         return getattr(_real(self.__name__), name)
 
 
@@ -107,11 +108,11 @@ class _Window:
     """The time in which the modules are stood in for.
 
     Fields:
-        thread: that it is for; 0 while there is none.
+        open: whether it is now.
     """
 
     def __init__(self) -> None:
-        self.thread = 0
+        self.open = False
         self._stand_ins = {name: _StandIn(name) for name in (SYMBOLIC, _SYMPY)}
         for name, plain, answer in _ANSWERS:
             setattr(self._stand_ins[SYMBOLIC], name, _asked_plainly(name, plain, answer))
@@ -143,14 +144,14 @@ _WINDOW = _Window()
 
 @contextlib.contextmanager
 def stood_in() -> Iterator[None]:
-    """Inside, in this thread, plain questions import nothing. One thread at a time: others import what they need."""
-    if SYMBOLIC in sys.modules or _WINDOW.thread:
+    """Inside, plain questions import nothing. One thread at a time opens it: others import what they need."""
+    if SYMBOLIC in sys.modules or _WINDOW.open:
         yield
         return
-    _WINDOW.thread = threading.get_ident()
+    _WINDOW.open = True
     try:
         _WINDOW.put()
         yield
     finally:
         _WINDOW.take_away()
-        _WINDOW.thread = 0
+        _WINDOW.open = False

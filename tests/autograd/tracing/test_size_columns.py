@@ -21,6 +21,7 @@ def columns():
 def test_two_rows_are_told_apart_where_there_is_room():
     usable = [two([column]) for column in columns()]
     assert sum(usable) > 12
+    assert all(two([chosen(hint, 3, 1 << 40, "above", number, {64})]) for hint in (7, 1 << 23) for number in range(4))
     assert not two([[10, 20]]) and not two([[10, 161], [20, 171]]) and two([[10, 161], [20, 183]])
 
 

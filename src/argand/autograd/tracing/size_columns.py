@@ -44,13 +44,13 @@ def chosen(hint: int, low: int, high: int, kind: str, number: int, used: set[int
         return None
     chooser = random.Random(1000 * number + hint)
     gap = _GAPS[number % len(_GAPS)]
-    pairs = [n for n in room if n + gap in set(room)] if kind in ("above", "below") else []
 
     def sample() -> list[int]:
-        pair = [first := chooser.choice(pairs), first + gap] if pairs else []
-        return [*pair, *chooser.sample([n for n in room if n not in pair], MORE_ROWS - len(pair))]
+        firsts = [chooser.choice(room) for _ in range(16)] if kind in ("above", "below") else []
+        pair = next(([n, n + gap] for n in firsts if n + gap <= room[-1] and n + gap not in used), [])
+        return [*pair, *[n for n in chooser.sample(room, MORE_ROWS) if n not in pair]][:MORE_ROWS]
 
-    return max((sample() for _ in range(40)), key=_variety)
+    return max((sample() for _ in range(40)), key=lambda column: (column[1] - column[0] == gap, _variety(column)))
 
 
 def _variety(column: list[int]) -> tuple[int, int]:
