@@ -96,14 +96,16 @@ def _parts(node: ExternNode, buffers: dict[str, Buffer], function: str) -> tuple
     *_, transposed, _, groups, mask = node.args
     if not mask[1] or transposed or groups != 1 or not _pays(node, buffers):
         return ()
-    rest = [mask[0], False, mask[2]]
-    result = node.outputs[1]
-    own = replace(node, name=f"{node.name}_weight", outputs=(result,), out_variant=function)
-    own = replace(own, args=(*node.args[:-1], [False, True, False]))
-    if not any(rest):
-        return (own,)
-    others = (node.outputs[0], None, node.outputs[2])
-    return (replace(node, args=(*node.args[:-1], rest), outputs=others), own)
+    of_input, of_weight, of_bias = node.outputs
+    own = replace(node, name=f"{node.name}_weight", outputs=(of_weight,), out_variant=function)
+    parts = [replace(own, args=(*node.args[:-1], [False, True, False]))]
+    if mask[0]:
+        others = (*node.args[:-1], [True, False, False])
+        parts.insert(0, replace(node, args=others, outputs=(of_input, None, None)))
+    if of_bias is not None:  # asked for it, oneDNN would compute the weight's gradient besides
+        total = replace(node, name=f"{node.name}_bias", target=torch.ops.aten.sum.dim_IntList)
+        parts.append(replace(total, args=(node.args[0], [0, 2, 3]), outputs=(of_bias,)))
+    return tuple(parts)
 
 
 def _pays(node: ExternNode, buffers: dict[str, Buffer]) -> bool:
