@@ -62,6 +62,11 @@ def compared(x):
     return x * 2 if x.exp().matmul(x.T).sum().item() < 3 else x
 
 
+def beside(x, y):
+    x.add_(1)
+    return x * 2 if y[0] > 0.5 else x * 3
+
+
 class Counter:
     def __init__(self):
         self.calls = torch.tensor(0)
@@ -159,6 +164,20 @@ def test_what_the_graph_has_computed_is_not_asked(name: str) -> None:
     for sign in (1.0, -1.0, 3.0, -3.0):
         given = [sign * one for one in inputs]
         assert torch.equal(compiled(*given), f(*given))
+
+
+@pytest.mark.parametrize("backend", ["eager", "native"])
+def test_memory_that_was_written_through_another_argument(backend: str) -> None:
+    library = _library()
+    compiled = argand.compile(lambda x, y: library.beside(x, y), backend=backend)
+    for first in (0.1, -3.0, 0.9, 0.1):
+        for shared in (False, True, False):
+            x, y = torch.tensor([first, 1.0]), torch.tensor([0.1, 1.0])
+            a, b = x.clone(), y.clone()
+            assert torch.equal(
+                compiled(a, a.view(-1) if shared else b), library.beside(x, x.view(-1) if shared else y)
+            ), (first, shared)
+            assert torch.equal(a, x)
 
 
 def test_a_count_that_the_library_writes_to() -> None:

@@ -18,6 +18,7 @@ from argand.capture.facts.sources import AttrSource, InstanceDictSource, Source
 from argand.capture.facts.values.tensor_info import Cost, Deferred, Leaf, TensorInfo
 from argand.capture.record import conditions, constants
 from argand.capture.sizes.symbolic_policy import History
+from argand.graph import compat
 
 _LIMIT = 1024  # elements: a schedule of a thousand steps
 _WORDS = frozenset((torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.float16,
@@ -29,11 +30,23 @@ def offer(state: CaptureState, history: History, info: TensorInfo) -> None:
     real, source = info.real, info.source
     if real is None or source is None:
         return
-    if not conditions.askable(real):
+    if not conditions.askable(real) or _is_written(state, real):
         return
     cost = _cost(source, real, history)
     read = _nothing if cost is Cost.CONDITION else partial(_read, state, history, source, info, real)
     constants.remember(state.graph, info, Deferred(read, (), 1, info.tensor, cost, Leaf(source, real)))
+
+
+def _is_written(state: CaptureState, real: torch.Tensor) -> bool:
+    """Whether the graph has written to a tensor's memory before it was met, through another tensor."""
+    if not state.graph.mutated:
+        return False
+    with torch._C.DisableTorchFunction():
+        memory = {compat.storage_address(info.tensor) for info in state.graph.mutated.values()}
+        inputs = [info for info in state.graph.inputs if isinstance(info.tensor, torch.Tensor)]
+        written = [info.real for info in inputs if compat.storage_address(info.tensor) in memory]
+        place = real.untyped_storage()._cdata
+        return any(each is not None and each.untyped_storage()._cdata == place for each in written)
 
 
 def _cost(source: Source, real: torch.Tensor, history: History) -> Cost:
