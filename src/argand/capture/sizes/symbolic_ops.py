@@ -54,14 +54,12 @@ _KEPT: Final[frozenset[int]] = frozenset(
 
 def binary(interp: Interpreter, op: BinaryOperator, left: Any, right: object) -> object:
     """`left op right`, one of them symbolic, neither with Python-level operators of its own."""
-    if type(left) is SymbolicScalar or type(right) is SymbolicScalar:
-        if interp.is_tensor(left) or interp.is_tensor(right):
-            left, right = (side.inner if type(side) is SymbolicScalar else side for side in (left, right))
-        else:
-            result = symbolic_scalars.binary(interp, op, left, right)
-            if result is not NotImplemented:
-                return result
-            return interp.native(op.native, interp.plain(plain(left)), interp.plain(plain(right)))
+    left, right = _beside_tensor(interp, left, right)
+    if SymbolicScalar in (type(left), type(right)):
+        result = symbolic_scalars.binary(interp, op, left, right)
+        if result is not NotImplemented:
+            return result
+        left, right = plain(left), plain(right)
     if interp.is_tensor(left) or interp.is_tensor(right):
         state = interp.state
         if not interp.is_tensor(left):
@@ -70,6 +68,15 @@ def binary(interp: Interpreter, op: BinaryOperator, left: Any, right: object) ->
         return interp.native(symbolic_state.recorded, state, method, (left, right), {})
     left, right = _beside_numpy(left, right)
     return interp.native(op.native, interp.plain(left), interp.plain(right))
+
+
+def _beside_tensor(interp: Interpreter, left: object, right: object) -> tuple[object, object]:
+    """A scalar of numpy's that varies is its number where the other operand is a tensor."""
+    if type(left) is SymbolicScalar and interp.is_tensor(right):
+        return left.inner, right
+    if type(right) is SymbolicScalar and interp.is_tensor(left):
+        return left, right.inner
+    return left, right
 
 
 def _beside_numpy(left: object, right: object) -> tuple[object, object]:
@@ -90,14 +97,12 @@ def sizes(interp: Interpreter, op: BinaryOperator, left: Any, right: Any) -> tup
 
 def compare(interp: Interpreter, op: Comparison, left: object, right: object) -> object:
     """The same for comparisons."""
-    if type(left) is SymbolicScalar or type(right) is SymbolicScalar:
-        if interp.is_tensor(left) or interp.is_tensor(right):
-            left, right = (side.inner if type(side) is SymbolicScalar else side for side in (left, right))
-        else:
-            result = symbolic_scalars.compare(interp, op, left, right)
-            if result is not NotImplemented:
-                return result
-            left, right = plain(left), plain(right)
+    left, right = _beside_tensor(interp, left, right)
+    if SymbolicScalar in (type(left), type(right)):
+        result = symbolic_scalars.compare(interp, op, left, right)
+        if result is not NotImplemented:
+            return result
+        left, right = plain(left), plain(right)
     if interp.is_tensor(left):
         return interp.native(symbolic_state.recorded, interp.state, getattr(torch.Tensor, op.method), (left, right), {})
     left, right = _beside_numpy(left, right)
