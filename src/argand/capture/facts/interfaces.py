@@ -328,7 +328,8 @@ class GraphBuilder(Protocol):
     hooks: list[object]
     asked: dict[int, Callable[[], None]]
     conditions: set[str]
-    outside: set[int]
+    outside: dict[int, int]
+    written: set[int]
     staying: dict[int, GraphBreak]
     rerun: object
     writing: set[fx.Node]

@@ -7,6 +7,7 @@ asks for it, which is seldom: until then only the call is remembered.
 from __future__ import annotations
 
 import operator
+from collections.abc import Collection
 from functools import partial
 
 import torch
@@ -233,11 +234,13 @@ class _SameEachTime(compat.DispatchMode):
 
 def forget(builder: GraphBuilder, info: TensorInfo) -> None:
     """`info`'s tensor is written to: neither it nor any view of it is known any more."""
-    if not builder.known:
-        return
     with torch._C.DisableTorchFunction():
         storage = compat.storage_address(info.tensor)
-        written = {storage}
+        if storage in builder.outside:
+            builder.written.add(builder.outside[storage])
+        if not builder.known:
+            return
+        written: Collection[int] = {storage}
         if storage in builder.outside:
             _restart_if_asked(builder, storage)
             written = builder.outside  # two of them may share their memory

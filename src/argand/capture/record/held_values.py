@@ -18,7 +18,6 @@ from argand.capture.facts.sources import AttrSource, InstanceDictSource, Source
 from argand.capture.facts.values.tensor_info import Cost, Deferred, Leaf, TensorInfo
 from argand.capture.record import conditions, constants
 from argand.capture.sizes.symbolic_policy import History
-from argand.graph import compat
 
 _LIMIT = 1024  # elements: a schedule of a thousand steps
 _WORDS = frozenset((torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.float16,
@@ -39,14 +38,8 @@ def offer(state: CaptureState, history: History, info: TensorInfo) -> None:
 
 def _is_written(state: CaptureState, real: torch.Tensor) -> bool:
     """Whether the graph has written to a tensor's memory before it was met, through another tensor."""
-    if not state.graph.mutated:
-        return False
     with torch._C.DisableTorchFunction():
-        memory = {compat.storage_address(info.tensor) for info in state.graph.mutated.values()}
-        inputs = [info for info in state.graph.inputs if isinstance(info.tensor, torch.Tensor)]
-        written = [info.real for info in inputs if compat.storage_address(info.tensor) in memory]
-        place = real.untyped_storage()._cdata
-        return any(each is not None and each.untyped_storage()._cdata == place for each in written)
+        return real.untyped_storage()._cdata in state.graph.written
 
 
 def _cost(source: Source, real: torch.Tensor, history: History) -> Cost:

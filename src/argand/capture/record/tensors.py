@@ -90,7 +90,8 @@ class GraphBuilder:
         gradients: id of a stand-in that the program made -> its `.grad`, where that was set.
         hooks: those on tensors that the program made (`higher_order.hook_state.Later`).
         asked: id of an input's stand-in whose value was told -> what notes that it varies.
-        outside: storages of inputs' stand-ins.
+        outside: storages of inputs' stand-ins -> those of the inputs.
+        written: storages of inputs that the graph has written to.
         staying: storage of stand-ins that the graph must not return -> the break that this is.
         rerun: the graph so far, as it ran on new stand-ins to tell of gradients (`gradients.engine_runs.Run`).
         sharded: stand-ins of DTensors were made; layouts: of those that are inputs; local_parts: id of one
@@ -128,7 +129,8 @@ class GraphBuilder:
         self.hooks: list[object] = []
         self.asked: dict[int, Callable[[], None]] = {}
         self.conditions: set[str] = set()
-        self.outside: set[int] = set()
+        self.outside: dict[int, int] = {}
+        self.written: set[int] = set()
         self.staying: dict[int, errors.GraphBreak] = {}
         self.rerun: object = None
         self.sharded = False
@@ -144,7 +146,7 @@ class GraphBuilder:
         node = self.root.placeholder(free_name(source, self.input_names))
         node.meta.update(example_value=stand_in, source=source)
         with torch._C.DisableTorchFunction():
-            self.outside.add(stand_in.untyped_storage()._cdata)
+            self.outside[stand_in.untyped_storage()._cdata] = real.untyped_storage()._cdata
         info = TensorInfo(stand_in, node, real.device, source, real)
         self.tensors[id(stand_in)] = info
         self.inputs.append(info)
