@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextvars
 import os
+import re
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
@@ -16,8 +17,9 @@ from argand.runtime.profile import Kernel, label
 
 
 def text_of(name: str) -> str:
-    """The file `name`.h beside this one."""
-    return (Path(__file__).parent / f"{name}.h").read_text(encoding="utf8")
+    """The file `name`.h beside this one, with those that it includes."""
+    text = (Path(__file__).parent / f"{name}.h").read_text(encoding="utf8")
+    return re.sub(r'^#include "(\w+)\.h"$', lambda line: text_of(line[1]), text, flags=re.MULTILINE)
 
 
 def compiled(

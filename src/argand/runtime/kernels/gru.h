@@ -23,37 +23,9 @@ extern "C" int omp_get_num_threads(void);
 
 INLINE V load(const float* p) { return *(const U*)p; }
 INLINE void store(float* p, V v) { *(U*)p = v; }
-INLINE V select(I mask, V a, V b) { return (V)((mask & (I)a) | (~mask & (I)b)); }
-
-INLINE V exp(V x) {  // of numbers beyond +-87 that of +-87; of a NaN a NaN
-  V t = select(x > 87.0f, V{} + 87.0f, select(x < -87.0f, V{} - 87.0f, x));
-  V shift = V{} + 12582912.0f, n = (t * 1.44269504f + shift) - shift;
-  V r = (t - n * 0.693359375f) + n * 2.12194440e-4f;
-  V p = V{} + 1.9875691500e-4f;
-  p = p * r + 1.3981999507e-3f;
-  p = p * r + 8.3334519073e-3f;
-  p = p * r + 4.1665795894e-2f;
-  p = p * r + 1.6666665459e-1f;
-  p = p * r + 5.0000001201e-1f;
-  p = p * r * r + r + 1.0f;
-  I power = (__builtin_convertvector(n, I) + 127) << 23;
-  return select(x == x, p * (V)power, x);
-}
+#include "vector_math.h"
 
 INLINE V sigmoid(V x) { return 1.0f / (1.0f + exp(-x)); }
-
-INLINE V tanh(V x) {
-  I sign = (I)x & (int)0x80000000;
-  V a = (V)((I)x & 0x7fffffff), z = x * x;
-  V p = V{} - 5.70498872745e-3f;
-  p = p * z + 2.06390887954e-2f;
-  p = p * z - 5.37397155531e-2f;
-  p = p * z + 1.33314422036e-1f;
-  p = p * z - 3.33332819422e-1f;
-  V big = 1.0f - 2.0f / (exp(a + a) + 1.0f);
-  V far = (V)((I)big | sign);
-  return select(a < 0.625f, p * z * x + x, far);
-}
 
 template <int R> INLINE void tile(i64 k, const float* a, i64 rows, const float* b, float* c, i64 to, bool add) {
   V s[R][2];
