@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -114,7 +115,9 @@ def bucket_views(rank: int) -> dict[str, float]:
 
 
 def own_buffers(rank: int) -> dict[str, float]:
-    return compare(rank, CNN, "outer aot_eager", forward_sync_buffers=False, steps=4)
+    known = inspect.signature(DDP).parameters
+    option = "forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers"  # before torch 2.13
+    return compare(rank, CNN, "outer aot_eager", **{option: False}, steps=4)
 
 
 def joined(rank: int) -> dict[str, float]:

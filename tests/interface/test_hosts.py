@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
+import functools
 import importlib.metadata
+import importlib.util
 import inspect
 import pickle
 import subprocess
@@ -44,11 +45,17 @@ def quiet() -> Iterator[None]:
         yield
 
 
+@functools.cache
+def _torchvision_is_for_another_torch() -> bool:
+    if importlib.util.find_spec("torchvision") is None:
+        return False
+    return subprocess.run([sys.executable, "-c", "import torchvision"], capture_output=True).returncode != 0
+
+
 def library(name: str) -> Any:
     """The library, or the test is skipped."""
-    for operator in ("nms", "qnms"):  # a torchvision built for another torch imports if these exist
-        with contextlib.suppress(RuntimeError, importlib.metadata.PackageNotFoundError):
-            importlib.metadata.version("torchvision")
+    if _torchvision_is_for_another_torch():
+        for operator in ("nms", "qnms"):  # it imports if these exist
             if not hasattr(torch.ops.torchvision, operator):
                 torch.library.define(f"torchvision::{operator}", "(Tensor a, Tensor b, float c) -> Tensor")
     return pytest.importorskip(name)

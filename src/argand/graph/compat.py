@@ -217,11 +217,17 @@ def is_composite(func: Any) -> bool:
     return bool(torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd"))
 
 
+_TAGGED_LATER = {("pointwise", "aten::leaky_relu"), ("pointwise", "aten::_conj_physical")}
+"""Tags that operations have from torch 2.12 on."""
+
+
 @functools.cache
 def has_tag(func: Any, name: str) -> bool:
     """The op overload carries the torch tag of this name."""
     tag = getattr(torch.Tag, name, None)
-    return tag is not None and isinstance(func, torch._ops.OpOverload) and tag in func.tags
+    if tag is None or not isinstance(func, torch._ops.OpOverload):
+        return False
+    return tag in func.tags or (name, func.name()) in _TAGGED_LATER
 
 
 def overloads(packet: Any) -> list[Any]:

@@ -94,6 +94,8 @@ _ANSWERS: tuple[tuple[str, Callable[..., object], Callable[..., object]], ...] =
     ("sym_eq", _is_size, _equal),
     ("is_nested_int", _is_number, lambda x: False),
     ("has_guarding_hint", _is_number, lambda x: True),
+    ("has_hint", _is_number, lambda x: True),
+    ("size_hint", lambda value: type(value) is int, lambda x: x),
     ("guard_int", lambda value: type(value) is int, lambda x: x),
 )
 

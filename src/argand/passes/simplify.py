@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from argand.graph import compat
 from argand.graph.metadata.builder import Builder
 from argand.graph.metadata.specs import SpecTable
 from argand.graph.nodes.program import AtenProgram
@@ -174,8 +175,7 @@ def _bounds(node: fx.Node, start: int) -> tuple[Any, ...]:
 def _loose(node: fx.Node) -> bool:
     """No reader depends on the node's strides: all of them compute elementwise."""
     return all(
-        isinstance(user.target, torch._ops.OpOverload)
-        and torch.Tag.pointwise in user.target.tags
+        compat.has_tag(user.target, "pointwise")
         and any(isinstance(a, fx.Node) and a is not node and same_memory(_val(a), _val(user)) for a in user.args)
         for user in node.users
     )

@@ -1,4 +1,4 @@
-"""Generators that nothing finishes: what is open in them ends where it does in eager, wherever the graph breaks."""
+"""Generators that nothing finishes, and objects whose end is seen, end where they do in eager, wherever the graph breaks."""
 
 from __future__ import annotations
 
@@ -71,7 +71,37 @@ def deleted(x, log):
     return x
 
 
-PROGRAMS = [behind_a_branch, in_a_try, in_a_list, without_a_break, left_loop, deleted]
+class Noticed:
+    def __init__(self, log):
+        self.log = log
+
+    def __del__(self):
+        self.log.append("gone")
+
+
+def object_and_list(x, log):
+    one = Noticed(log)  # noqa: F841
+    more = [Noticed(log)]  # noqa: F841
+    y = x + 1
+    print(end="")
+    log.append("after")
+    return y
+
+
+def in_an_enumerate(x, log):
+    values = enumerate(made(x, 2, log))
+    first = next(values)[1]
+    log.append("before")
+    print(end="")
+    x = first + x
+    print(end="")
+    log.append("after")
+    return x
+
+
+PROGRAMS = [
+    behind_a_branch, in_a_try, in_a_list, without_a_break, left_loop, deleted, object_and_list, in_an_enumerate,
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("program", PROGRAMS)

@@ -29,11 +29,22 @@ def _input(rank: int, step: int, rows: int = 4) -> torch.Tensor:
     return torch.randn(rows, 8, generator=torch.Generator().manual_seed(10 * step + rank))
 
 
+def _named(now: str, before: str) -> Any:
+    """A functional collective, by the name that it has from torch 2.13 on or by the one before."""
+    return getattr(funcol, now, None) or getattr(funcol, before)
+
+
+gather = _named("all_gather_single", "all_gather_tensor")
+scatter = _named("reduce_scatter_single", "reduce_scatter_tensor")
+gather_many = _named("all_gather_single_coalesced", "all_gather_into_tensor_coalesced")
+scatter_many = _named("reduce_scatter_single_coalesced", "reduce_scatter_tensor_coalesced")
+
+
 def functional(x: torch.Tensor) -> torch.Tensor:
     y = x * 2 + 1
     z = funcol.all_reduce(y, "sum", dist.group.WORLD)
-    w = funcol.all_gather_single(y.relu(), 0, dist.group.WORLD)
-    r = funcol.reduce_scatter_single(w * 3, "avg" if dist.get_backend() == "nccl" else "sum", 0, dist.group.WORLD)
+    w = gather(y.relu(), 0, dist.group.WORLD)
+    r = scatter(w * 3, "avg" if dist.get_backend() == "nccl" else "sum", 0, dist.group.WORLD)
     b = funcol.broadcast(x + r, 0, dist.group.WORLD)
     s = funcol.all_to_all_single(y, None, None, dist.group.WORLD)
     return (z.sin() + r.cos()) * b + s
@@ -42,15 +53,15 @@ def functional(x: torch.Tensor) -> torch.Tensor:
 def equal_calls(x: torch.Tensor) -> torch.Tensor:
     """Equal calls are as many calls, and one whose result nobody reads is one too."""
     first, same = funcol.all_reduce(x, "sum", dist.group.WORLD), funcol.all_reduce(x, "sum", dist.group.WORLD)
-    funcol.all_gather_single(x * 3, 0, dist.group.WORLD)
+    gather(x * 3, 0, dist.group.WORLD)
     return first.sin() + same.cos()
 
 
 def coalesced(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
     many = [x.t(), x + 1, x[:, :2].contiguous()]
     reduced = funcol.all_reduce_coalesced(many, "max", dist.group.WORLD)
-    gathered = funcol.all_gather_single_coalesced([t.contiguous() for t in many], dist.group.WORLD)
-    parts = funcol.reduce_scatter_single_coalesced([x * 2, x + 1], "sum", [0, 1], dist.group.WORLD)
+    gathered = gather_many([t.contiguous() for t in many], dist.group.WORLD)
+    parts = scatter_many([x * 2, x + 1], "sum", [0, 1], dist.group.WORLD)
     return (*reduced, *gathered, *parts)
 
 
@@ -137,11 +148,11 @@ def compare(rank: int) -> dict[str, float]:
 def trained(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
     group = dist.group.WORLD
     y = (x @ w).tanh()
-    gathered = funcol.all_gather_single(y, 1, group)
-    scattered = funcol.reduce_scatter_single(gathered @ gathered.t(), "sum", 0, group)
+    gathered = gather(y, 1, group)
+    scattered = scatter(gathered @ gathered.t(), "sum", 0, group)
     swapped = funcol.all_to_all_single(y * 2, None, None, group)
     both = funcol.all_reduce_coalesced([y.exp(), swapped], "sum", group)
-    parts = funcol.reduce_scatter_single_coalesced([both[0]], "sum", [1], group)
+    parts = scatter_many([both[0]], "sum", [1], group)
     return funcol.all_reduce(both[1] * y, "sum", group).sin().sum() + scattered.square().mean() + parts[0].sum()
 
 
@@ -241,8 +252,8 @@ def _talkative(x: torch.Tensor, w: torch.Tensor, breaks: bool) -> torch.Tensor:
     first = funcol.all_reduce(x @ w, "sum", group)
     if breaks:
         print("looks at it")
-    second = funcol.all_gather_single(first.sin() * x, 0, group)
-    third = funcol.reduce_scatter_single(second * second, "sum", 0, group)
+    second = gather(first.sin() * x, 0, group)
+    third = scatter(second * second, "sum", 0, group)
     return third.sum() + first.mean()
 
 

@@ -6,6 +6,7 @@ that place in eager. It would run between effects that are written back after th
 
 from __future__ import annotations
 
+import itertools
 import types
 from collections.abc import Iterator
 from typing import Any
@@ -18,6 +19,9 @@ from argand.capture.output.values import unreconstructable
 from argand.capture.world import shadows
 from argand.capture.world.pending_effects import pending
 from argand.errors import graph_break
+
+_ITERATORS = (zip, map, filter, enumerate, itertools.chain, itertools.islice, itertools.takewhile, itertools.dropwhile)
+_LOOKED_AT = 32  # items of a list
 
 
 def check(state: CaptureState) -> None:
@@ -52,6 +56,16 @@ def check_generators(state: CaptureState) -> None:
     if begun:
         first = min(begun, key=lambda obj: interp.born.get(id(obj), (None, 0))[1])
         raise unreconstructable(first, first.__qualname__)
+
+
+def keeps_until_return(value: object) -> bool:
+    """Whether a local with this value from outside must live as long as in eager, though nothing reads it again.
+
+    What runs at its end would run earlier otherwise. Iterators of the language hold others, which may be generators.
+    """
+    if type(value) in (list, tuple):
+        return any(_ends_visibly(item) or type(item) in _ITERATORS for item in itertools.islice(value, _LOOKED_AT))  # type: ignore[call-overload]
+    return _ends_visibly(value) or type(value) in _ITERATORS
 
 
 def _taken_away(entry: Shadow | Overlay) -> Iterator[object]:

@@ -222,6 +222,13 @@ def convolution_is_unclear(x: torch.Tensor, weight: torch.Tensor, transposed: bo
     return {suggested_format(x), suggested_format(weight)} != {torch.contiguous_format}
 
 
+def _copied_with_gaps(result: torch.Tensor, x: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
+    """The copy of a tensor that is not expanded lies in memory as it does."""
+    if any(not step and size > 1 for size, step in zip(x.shape, x.stride())):
+        return _preserved(result, x)
+    return relaid(result, x.stride())
+
+
 def _preserved(result: Any, x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
     """All results are laid out as the argument, without its holes."""
     stride = preserved_strides(tuple(x.shape), x.stride())
@@ -387,6 +394,9 @@ RULES: dict[Any, Rule] = {
             aten._unsafe_masked_index_put_accumulate.default,
         ),
         _preserved,
+    ),
+    **dict.fromkeys(
+        (aten.slice_scatter.default, aten.select_scatter.default, aten.diagonal_scatter.default), _copied_with_gaps
     ),
     **dict.fromkeys(
         (

@@ -137,9 +137,14 @@ def _make(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], specs: list[
     return result
 
 
+_INDEXING = (aten.index.Tensor, aten._unsafe_index.Tensor)
+
+
 def _needs_probe(func: Any, args: tuple[Any, ...], specs: list[Spec]) -> bool:
     if func is aten.convolution.default:
         unclear = layouts.convolution_is_unclear(args[0].meta, args[1].meta, bool(args[6]), args[8])
+    elif func in _INDEXING:  # the layout of no elements
+        unclear = not specs[0].meta.numel() and specs[0].stride != contiguous_strides(specs[0].size)
     elif func in layouts.PROBED:
         unclear = func in layouts.ALWAYS_PROBED or any(spec.stride != contiguous_strides(spec.size) for spec in specs)
     else:
@@ -148,7 +153,7 @@ def _needs_probe(func: Any, args: tuple[Any, ...], specs: list[Spec]) -> bool:
 
 
 def _depends_on_data(func: Any, specs: list[Spec]) -> bool:
-    if func in (aten.index.Tensor, aten._unsafe_index.Tensor):
+    if func in _INDEXING:
         return any(spec.dtype in (torch.bool, torch.uint8) for spec in specs[1:])
     return compat.has_tag(func, "dynamic_output_shape") or compat.has_tag(func, "data_dependent_output")
 
