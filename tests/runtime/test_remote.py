@@ -185,9 +185,9 @@ def test_a_server_that_is_killed_and_one_that_is_full(tmp_path: Path, monkeypatc
 
 
 def test_a_reset_ends_the_thread_that_talks_to_the_server(server: str) -> None:
-    mine = RemoteCache()
+    mine, before = RemoteCache(), set(threading.enumerate())
     assert mine.fetch(f"{KEY}.so") is None
-    (thread,) = [thread for thread in threading.enumerate() if getattr(thread, "_target", None) == mine._worker._run]
+    (thread,) = [each for each in threading.enumerate() if each.name == "argand-remote-cache" and each not in before]
     mine.reset()
     thread.join()
     assert mine.fetch(f"{KEY}.so") is None and mine._worker is not None

@@ -9,7 +9,7 @@ import time
 from importlib import _bootstrap
 
 _SECONDS = 5.0  # an import that waits for the thread that forks would never end
-_PACKAGES = ("argand", "torch")
+_PACKAGES = ("argand", "torch", "triton", "numpy", "sympy", "redis")  # what argand and torch import when first needed
 
 
 @functools.cache

@@ -16,6 +16,7 @@ from collections.abc import Iterator
 
 import torch
 
+from argand import threads
 from argand.errors import ArgandError
 from argand.runtime import cache, kernel_directories
 
@@ -104,10 +105,12 @@ def _beating() -> Iterator[None]:
         while not over.wait(_BEAT):
             kernel_directories.beat()
 
-    thread = threading.Thread(target=beat, name="argand turn", daemon=True)
-    thread.start()
+    beating = None
+    with contextlib.suppress(RuntimeError):  # this process may have no more threads
+        beating = threads.begin(beat, "argand-turn", stop=over.set)
     try:
         yield
     finally:
         over.set()
-        thread.join()
+        if beating is not None:
+            beating.result()

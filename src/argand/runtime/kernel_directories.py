@@ -7,7 +7,6 @@ on, so that those who wait for a process that was stopped do not wait long.
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import errno
 import functools
@@ -19,7 +18,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from argand import files
+from argand import files, threads
 from argand.config import default_cache_dir
 from argand.errors import CacheError
 
@@ -91,26 +90,27 @@ def _check_owner(place: Path, info: os.stat_result) -> None:
 
 
 @functools.cache
-def _held() -> set[int]:
-    """Descriptors of locks of this process. A forked child has copies, with which it would hold them too."""
-    held: set[int] = set()
+def _opened() -> dict[int, bool]:
+    """Descriptors of what this process locks, and whether it has. A forked child has copies, and would hold it too."""
+    opened: dict[int, bool] = {}
 
     def drop() -> None:
-        for descriptor in held:
+        for descriptor in opened:
             with contextlib.suppress(OSError):
                 os.close(descriptor)
-        held.clear()
+        opened.clear()
 
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=drop)
-    return held
+    return opened
 
 
 def beat() -> None:
     """Tell those who wait for locks of this process that it gets on."""
-    for descriptor in list(_held()):
-        with contextlib.suppress(OSError):
-            os.utime(descriptor)
+    for descriptor, locked in list(_opened().items()):
+        if locked:
+            with contextlib.suppress(OSError):
+                os.utime(descriptor)
 
 
 def lock(descriptor: int, patience: float, limit: float = 0.0) -> bool:
@@ -137,6 +137,7 @@ def lock(descriptor: int, patience: float, limit: float = 0.0) -> bool:
             seen, last = beaten, now
         if now - last >= patience or now - start >= (limit or patience):
             return False
+        threads.check_ending()
         time.sleep(pause)
         pause = min(pause * 1.5, 0.05)
 
@@ -152,9 +153,10 @@ def locked(path: Path, patience: float, limit: float = 0.0) -> Iterator[int | No
     """
     descriptor = _open_own(path)
     try:
+        _opened()[descriptor] = False
         taken = lock(descriptor, patience, limit)
         if taken:
-            _held().add(descriptor)
+            _opened()[descriptor] = True
             with contextlib.suppress(OSError):
                 os.utime(descriptor)
         yield descriptor if taken else None
@@ -186,10 +188,21 @@ def _open_own(path: Path) -> int:
 
 
 def _close(descriptor: int) -> None:
-    if descriptor in _held():
-        _held().discard(descriptor)
+    locked = _opened().pop(descriptor, None)
     with contextlib.suppress(OSError):
-        os.close(descriptor)
+        if locked:
+            _unlock(descriptor)
+        if locked is not None:  # else a fork has closed it
+            os.close(descriptor)
+
+
+def _unlock(descriptor: int) -> None:
+    """Also for a child that was forked as the descriptor was opened."""
+    try:
+        import fcntl
+    except ImportError:
+        return
+    fcntl.flock(descriptor, fcntl.LOCK_UN)
 
 
 # ----------------------------------------------------------------------- directories in use
@@ -218,10 +231,11 @@ def _new_directory(folder: Path, prefix: str) -> tuple[Path, int]:
             descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
         except FileNotFoundError:
             continue  # taken for a leftover before it was locked
+        _opened()[descriptor] = False
         if lock(descriptor, 0.0) and path.exists():
-            _held().add(descriptor)
+            _opened()[descriptor] = True
             return path, descriptor
-        os.close(descriptor)
+        _close(descriptor)
     raise OSError(errno.EAGAIN, "new directories disappear", str(folder))
 
 
@@ -255,7 +269,7 @@ class _Private:
             return path
         path, descriptor = _new_directory(Path(place), "argand-kernels-")
         if not self.by_place:
-            atexit.register(self.remove)
+            threads.at_end(self.remove)
         self.by_place[place] = path, descriptor, os.getpid()
         for other in Path(place).glob("argand-kernels-*"):
             if other != path and is_left(other):
@@ -267,7 +281,6 @@ class _Private:
         for path, _, process in self.by_place.values():
             if process == os.getpid():  # a forked child must not delete its parent's
                 shutil.rmtree(path, ignore_errors=True)
-        self.by_place.clear()
 
 
 _private = _Private()

@@ -6,7 +6,6 @@ time is over, when this thread is interrupted, or when this process ends.
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import functools
 import os
@@ -20,7 +19,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from argand import files
+from argand import files, threads
 from argand.runtime import kernel_directories
 
 _MARK = "ARGAND_COMMANDS"  # in the environment of commands: tells them from other children of this process
@@ -141,7 +140,7 @@ class _Children:
 def _children() -> _Children:
     """This process's."""
     children = _Children()
-    atexit.register(children.end_all)
+    threads.at_end(children.end_all)
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=children.clear)
     return children
@@ -159,7 +158,9 @@ def run_all(
 
     Raises:
         OSError: one cannot be started.
+        Ending: the process ends, and this is not the thread that ends it.
     """
+    threads.check_ending()
     environment = {**os.environ, "LC_ALL": "C"}  # so that messages can be read back
     if folder is not None:
         environment["TMPDIR"] = str(folder)
@@ -183,6 +184,7 @@ def run_all(
         late = _attend(running, deadline)
         for item in running:
             item.end()
+        threads.check_ending()  # then they were killed, and have not failed
         return [
             Ended(tuple(command), item.process.returncode, b"".join(item.output).decode(errors="replace"), item in late)
             for command, item in zip(commands, running)

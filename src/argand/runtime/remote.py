@@ -8,7 +8,6 @@ compiled.
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import hashlib
 import hmac
@@ -17,7 +16,6 @@ import platform
 import queue
 import re
 import secrets
-import threading
 import time
 import warnings
 import zlib
@@ -25,7 +23,7 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
-from argand import events, files
+from argand import events, files, threads
 from argand.config import config
 from argand.locks import fork_safe_lock
 
@@ -113,7 +111,8 @@ class _Worker:
         self.url = url
         self.asked: queue.SimpleQueue[tuple[Callable[[Any], Any], queue.SimpleQueue[Any]] | None] = queue.SimpleQueue()
         self.client: Any = None
-        threading.Thread(target=self._run, name="argand-remote-cache", daemon=True).start()
+        with contextlib.suppress(RuntimeError):  # this process may have no more threads: then nobody answers
+            threads.begin(self._run, "argand-remote-cache", stop=self._finish)
 
     def _run(self) -> None:
         while (job := self.asked.get()) is not None:
@@ -124,6 +123,10 @@ class _Worker:
                 answer.put((do(self.client), None))
             except Exception as error:  # of the network, the server, the client
                 answer.put((None, error))
+
+    def _finish(self) -> None:
+        REMOTE.flush(1.0)
+        self.asked.put(None)
 
 
 def _connect(url: str) -> Any:
@@ -202,6 +205,7 @@ class RemoteCache:
         mine = self._ask(name, lambda client: bool(client.set(lease, self._token, nx=True, px=held)))
         while mine is False and time.monotonic() < until:
             time.sleep(0.02)
+            threads.check_ending()
             # The turn first, then the entry: whoever gives the turn back has written the entry before.
             mine = self._ask(name, lambda client: bool(client.set(lease, self._token, nx=True, px=held)))
             packed = self._ask(name, lambda client: client.getrange(_address(name), 0, MAX_PACKED))
@@ -303,4 +307,3 @@ def _address(name: str) -> str:
 
 
 REMOTE = RemoteCache()
-atexit.register(REMOTE.flush, 1.0)

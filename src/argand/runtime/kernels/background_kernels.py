@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import contextvars
-import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
-from threading import Thread
 
-from argand import events
+from argand import events, threads
 from argand.runtime import process, toolchain
 from argand.runtime.launch import make_kernel
 from argand.runtime.profile import Kernel, label
@@ -38,9 +36,8 @@ def compiled(
         defined: macros that the file asks for.
         patient: nobody waits for them.
     """
-    kernels: Future[dict[str, Kernel]] = Future()
 
-    def compile_them() -> None:
+    def compile_them() -> dict[str, Kernel]:
         process.PATIENT.set(patient)
         try:
             text = "".join(f"#define {macro}\n" for macro in defined)
@@ -50,15 +47,16 @@ def compiled(
             for function, (tensors, ints) in functions.items():
                 by_name[function] = make_kernel(library.address(function), function, tensors, ints)
                 label(by_name[function], function)
-            kernels.set_result(by_name)
+        except threads.Ending:
+            return {}
         except Exception as error:  # whatever it is: somebody waits for an answer
             events.emit("fallback", "runtime", str(error), scope=name, reason="the kernel does not compile")
-            kernels.set_result({})
+            return {}
+        return by_name
 
     try:
-        run = contextvars.Context().run
-        Thread(target=run, args=(compile_them,), name=f"argand-{name}", daemon=True).start()
+        return threads.begin(compile_them, f"argand-{name}", context=contextvars.Context(), forget=forget)
     except RuntimeError:  # this process may have no more threads
-        contextvars.copy_context().run(compile_them)
-    os.register_at_fork(after_in_child=lambda: None if kernels.done() else forget())
-    return kernels
+        kernels: Future[dict[str, Kernel]] = Future()
+        kernels.set_result({} if patient else contextvars.copy_context().run(compile_them))
+        return kernels

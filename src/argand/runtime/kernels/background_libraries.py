@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import contextvars
+import contextlib
 import functools
-import os
 from collections.abc import Sequence
 from concurrent.futures import Future
-from threading import Thread
 
+from argand import threads
 from argand.runtime import toolchain
 from argand.runtime.library import Library
 
@@ -18,10 +17,7 @@ _Key = tuple[str, tuple[str, ...]]
 @functools.cache
 def _futures() -> dict[_Key, Future[Library]]:
     """This process's; a forked child has none of its threads."""
-    futures: dict[_Key, Future[Library]] = {}
-    if hasattr(os, "register_at_fork"):
-        os.register_at_fork(after_in_child=futures.clear)
-    return futures
+    return {}
 
 
 def begin(source: str, parts: Sequence[str]) -> None:
@@ -34,19 +30,10 @@ def begin(source: str, parts: Sequence[str]) -> None:
     key = source, tuple(parts)
     if key in _futures():
         return
-    future: Future[Library] = Future()
-
-    def compile_it() -> None:
-        try:
-            future.set_result(toolchain.load_text(source, parts=parts))
-        except BaseException as error:  # whatever it is: who waits gets it
-            future.set_exception(error)
-
-    _futures()[key] = future
-    try:
-        Thread(target=contextvars.copy_context().run, args=(compile_it,), name="argand-kernels", daemon=True).start()
-    except RuntimeError:  # this process may have no more threads
-        _futures().pop(key, None)
+    with contextlib.suppress(RuntimeError):  # this process may have no more threads
+        _futures()[key] = threads.begin(
+            functools.partial(toolchain.load_text, source, parts=parts), "argand-kernels", forget=_futures().clear
+        )
 
 
 def running(source: str, parts: Sequence[str]) -> bool:
@@ -62,4 +49,7 @@ def library(source: str, parts: Sequence[str]) -> Library:
         CppCompileError, ToolchainError: as `toolchain.load_text`.
     """
     future = _futures().pop((source, tuple(parts)), None)
-    return toolchain.load_text(source, parts=parts) if future is None else future.result()
+    if future is not None:
+        with contextlib.suppress(threads.Ending):  # the process ends, and this is what it does at its end
+            return future.result()
+    return toolchain.load_text(source, parts=parts)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextvars
 import functools
 import os
-import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import replace
@@ -161,19 +160,4 @@ def _processors() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def prepare() -> threading.Thread:
-    """Import Triton's compiler in a thread of its own: that takes as long as compiling several kernels."""
-
-    def work() -> None:
-        try:
-            from triton.compiler import compiler
-        except ImportError:
-            return
-        del compiler
-
-    thread = threading.Thread(target=work, name="argand-import-triton", daemon=True)
-    thread.start()
-    return thread
-
-
-__all__ = ["LaunchSpec", "get_images", "load_on", "load_triton_kernels", "prepare"]
+__all__ = ["LaunchSpec", "get_images", "load_on", "load_triton_kernels"]
