@@ -1,13 +1,17 @@
 """Programs over real libraries: eager, argand and torch.compile, each program in a process of its own.
 
     python bench/libraries.py [NAME ...] [--torch [--torch-backend eager]] [--fast] [--breaks] [--markdown] [--json OUT]
+    python bench/libraries.py [NAME ...] --fallbacks [--json OUT]
 
-Prints one table: whether a few training or inference steps are equal to eager's, graph breaks (and which), recompiles,
-seconds of the first step, and the ratio of step times. `--torch` adds torch.compile's; with its backend "eager" only
-its breaks and recompiles, which takes a tenth of the time. `--breaks` prints where the graph breaks, and what was
-compiled again and why, for each program, and last how often over all. NAME is a part of a program's name, or an area
-(a module of `bench/library_programs`). Needs `pip install .[libraries]`; a program whose library is missing is left
-out. Exits with 1 when a program fails or differs from eager.
+Prints one table, and a summary of it: whether a few training or inference steps are equal to eager's, graph breaks (and
+which), recompiles, seconds of the first step, and the ratio of step times. `--torch` adds torch.compile's; with its
+backend "eager" only its breaks and recompiles, which takes a tenth of the time. `--breaks` prints where the graph
+breaks, and what was compiled again and why, for each program, and last how often over all. NAME is a part of a
+program's name, or an area (a module of `bench/library_programs`). OUT gets each result as it comes; what it already has
+is not measured again, but with `--again`. `--fallbacks` prints instead which operations run as eager's kernels in the
+compiled functions, with at least 1 % of a function's step (as `argand fallbacks` does for a script). Needs
+`pip install .[libraries]`; a program whose library is missing is left out. Exits with 1 when a program fails or differs
+from eager.
 """
 
 from __future__ import annotations
@@ -17,6 +21,7 @@ import contextlib
 import importlib
 import importlib.metadata
 import json
+import math
 import pkgutil
 import shutil
 import statistics
@@ -158,6 +163,29 @@ def compiler(system: str, backend: str) -> Callable[..., Any]:
     return lambda fn, **options: torch.compile(fn, **{"backend": backend, **options})
 
 
+def settle(system: str, step: Callable[[], Any]) -> None:
+    """Steps until one compiles nothing: what makes new classes in each step is left alone after some of them."""
+    if system == "argand":
+        from argand.events import bus
+
+        heard: list[object] = []
+        remove = bus.subscribe(heard.append, ("frame_start",))
+        count, stop = heard.__len__, remove
+    else:
+        import torch._dynamo.utils as utils
+
+        count, stop = lambda: len(utils.get_compilation_metrics()), lambda: None
+    for _ in range(MOST_STEPS):
+        before = count()
+        step()
+        if count() == before:
+            break
+    stop()
+
+
+MOST_STEPS = 40
+
+
 def step_ratio(eager: Callable[[], Any], compiled: Callable[[], Any], seconds: float) -> Result:
     """Interleaved medians."""
     pairs: list[tuple[float, float]] = []
@@ -203,8 +231,37 @@ def measure(name: str, area: str, system: str, backend: str, seconds: float) -> 
     result["differences"] = [difference(a, b) for a, b in zip(want, got)]
     result["equal"] = max(result["differences"]) <= program.tolerance
     if program.timed and seconds:
+        settle(system, compiled)
         result.update(step_ratio(eager, compiled, seconds))
     return result
+
+
+def measure_fallbacks(name: str, area: str, seconds: float) -> Result:
+    """The operations of one program that run as eager's kernels."""
+    from argand.debug.benchmark.fallbacks import FallbackWatch
+
+    watch = FallbackWatch()
+    with watch.observing():
+        run_steps(programs(area)[name], compiler("argand", "native"))
+        measured = watch.steps(64, seconds)
+    total = sum(one.ms for one in measured) or 1.0
+    lines = [
+        f"{each.share:.1%} of {one.function}, which is {one.ms / total:.0%} of all: {each.op} "
+        f"of {' and '.join(each.shapes[:2])}: {'; '.join(each.reasons)}"
+        for one in measured
+        for each in one.fallbacks
+        if each.share >= LEAST_SHARE
+    ]
+    return {
+        "name": name,
+        "functions": len(measured),
+        "fallbacks": lines,
+        "larger": dict(watch.larger),
+        "failed": [f"{one.name}: {error}"[:300] for one, error in watch.failed.items()],
+    }
+
+
+LEAST_SHARE = 0.01
 
 
 # -- over all programs ------------------------------------------------------------------------------------------------
@@ -214,6 +271,8 @@ def run_one(name: str, area: str, system: str, options: argparse.Namespace) -> R
     """One measurement in a process of its own, with an empty cache."""
     cache = tempfile.mkdtemp(prefix="argand-libraries-")
     env = environment(cache) | {"HF_HUB_OFFLINE": "1"}
+    if options.threads:  # with more threads than free cores a step waits for those that do not run
+        env["OMP_NUM_THREADS"] = env["MKL_NUM_THREADS"] = str(options.threads)
     backend = options.backend if system == "argand" else options.torch_backend
     command = [sys.executable, str(Path(__file__).resolve()), name, "--one", area, system, "--backend", backend]
     try:
@@ -271,6 +330,48 @@ def print_table(table: list[list[str]], markdown: bool) -> None:
         print("  ".join(text.ljust(width) for text, width in zip(row, widths)).rstrip())
 
 
+SLOWER = 1.3
+"""A step that takes so many times as long as eager's is a bug."""
+
+
+def summary(results: dict[str, dict[str, Result]]) -> str:
+    """What the table says, in sentences."""
+    ours = [row["argand"] for row in results.values() if "argand" in row]
+    ran = [each for each in ours if "error" not in each]
+    slow = [each["name"] for each in ran if each.get("ratio", 1.0) < 1 / SLOWER]
+    sentences = [
+        f"{len(ours)} programs: {sum(1 for each in ran if each['equal'])} equal to eager, "
+        f"{sum(1 for each in ran if not each['breaks'])} without a graph break, {len(slow)} with a step slower than "
+        f"eager's by more than {SLOWER}x{': ' if slow else ''}{', '.join(slow)}."
+    ]
+    both = [
+        (row["argand"], row["torch"])
+        for row in results.values()
+        if all(system in row and "error" not in row[system] for system in ("argand", "torch"))
+    ]
+    if not both:
+        return sentences[0]
+    sums = {key: [sum(each[key] for each in side) for side in zip(*both)] for key in ("breaks", "recompiles")}
+    at_most = {key: sum(1 for a, b in both if a[key] <= b[key]) for key in sums}
+    unbroken = [sum(1 for each in side if not each["breaks"]) for side in zip(*both)]
+    sentences.append(
+        f"Of {len(both)} that run under both, {unbroken[0]} have no break ({unbroken[1]} with torch.compile), "
+        f"{at_most['breaks']} break and {at_most['recompiles']} recompile at most as often as with torch.compile; "
+        f"over all {sums['breaks'][0]} breaks ({sums['breaks'][1]}) and {sums['recompiles'][0]} recompiles "
+        f"({sums['recompiles'][1]})."
+    )
+    timed = [(a, b) for a, b in both if "ratio" in a and "ratio" in b]
+    if timed:
+        means = [math.exp(statistics.fmean(math.log(each["ratio"]) for each in side)) for side in zip(*timed)]
+        firsts = [statistics.median(each["first_s"] for each in side) for side in zip(*timed)]
+        sentences.append(
+            f"Of the {len(timed)} whose steps were timed under both, a step is {means[0]:.2f} times as fast as eager's "
+            f"({means[1]:.2f} with torch.compile; geometric means), and the first takes {firsts[0]:.1f} s "
+            f"({firsts[1]:.1f}; medians)."
+        )
+    return " ".join(sentences)
+
+
 def print_breaks(results: dict[str, dict[str, Result]]) -> None:
     """Each program's breaks and recompiles, then the reasons of all, most frequent first."""
     reasons: Counter[str] = Counter()
@@ -302,6 +403,36 @@ def chosen(options: argparse.Namespace) -> Iterator[tuple[str, str, Program]]:
             yield name, module.name, program
 
 
+def said(result: Result) -> str:
+    """A result in a few lines."""
+    if "error" in result:
+        return str(result["error"])
+    if "fallbacks" in result:
+        lines = [*result["fallbacks"], *(f"eager as a whole: {why}" for why in result["larger"])]
+        return f"{len(result['fallbacks'])} in {result['functions']} functions" + "".join(
+            f"\n    {line}" for line in lines
+        )
+    return f"{', '.join(cells(result))} {result.get('break_ids', '')}"
+
+
+def all_results(options: argparse.Namespace) -> dict[str, dict[str, Result]]:
+    """Of the programs that were asked for; the file that is kept may have others."""
+    kept = Path(options.json) if options.json else None
+    stored: dict[str, dict[str, Result]] = json.loads(kept.read_text()) if kept and kept.exists() else {}
+    names = []
+    for name, area, _ in chosen(options):
+        names.append(name)
+        row = stored.setdefault(name, {})
+        for system in ["fallbacks"] if options.fallbacks else ["argand", *(["torch"] if options.torch else [])]:
+            if system in row and not options.again:
+                continue
+            result = row[system] = run_one(name, area, system, options)
+            print(f"{name} ({system}): {said(result)}", flush=True)
+            if kept:
+                kept.write_text(json.dumps(stored, indent=1))
+    return {name: stored[name] for name in names}
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", metavar="NAME")
@@ -311,36 +442,38 @@ def main() -> int:
     parser.add_argument("--backend", default="native", help='argand\'s; "eager" counts breaks sooner')
     parser.add_argument("--torch-backend", default="inductor", help='torch.compile\'s; "eager" counts breaks sooner')
     parser.add_argument("--seconds", type=float, default=1.0, help="for the comparison of step times; 0 for none")
+    parser.add_argument("--threads", type=int, help="of each program; on a machine that does other things, 1")
     parser.add_argument("--timeout", type=float, default=600.0, help="seconds for one program under one system")
-    parser.add_argument("--json", metavar="OUT", help="write all results there")
+    parser.add_argument("--json", metavar="OUT", help="results go there, and are not measured again")
+    parser.add_argument("--again", action="store_true", help="measure also what OUT has")
     parser.add_argument("--markdown", action="store_true", help="the table as docs/libraries.md has it")
+    parser.add_argument("--fallbacks", action="store_true", help="only what runs as eager's kernels")
     parser.add_argument("--one", nargs=2, metavar=("AREA", "SYSTEM"), help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.one:
         sys.path.remove(str(Path(__file__).resolve().parent))  # bench/kernels.py is not what transformers asks for
         warnings.simplefilter("ignore")
         try:
-            result = measure(options.names[0], *options.one, options.backend, options.seconds)
+            area, system = options.one
+            if system == "fallbacks":
+                result = measure_fallbacks(options.names[0], area, options.seconds / 5)
+            else:
+                result = measure(options.names[0], area, system, options.backend, options.seconds)
         except Exception as error:
             traceback.print_exc()
             text = f"{type(error).__name__}: {error}"[:2000]
             result = {"name": options.names[0], "system": options.one[1], "error": text}
         print("RESULT " + json.dumps(result))
         return 0
-    results: dict[str, dict[str, Result]] = {}
-    for name, area, _ in chosen(options):
-        results[name] = {}
-        for system in ["argand", *(["torch"] if options.torch else [])]:
-            result = results[name][system] = run_one(name, area, system, options)
-            said = result.get("error") or f"{', '.join(cells(result))} {result.get('break_ids', '')}"
-            print(f"{name} ({system}): {said}", flush=True)
-        if options.json:
-            Path(options.json).write_text(json.dumps(results, indent=1))
+    results = all_results(options)
+    if options.fallbacks:
+        return int(any("error" in row["fallbacks"] or row["fallbacks"]["fallbacks"] for row in results.values()))
     if options.breaks:
         print_breaks(results)
     print()
     theirs = slice(0) if not options.torch else COUNTS if options.torch_backend == "eager" else slice(None)
     print_table(rows(results, theirs), options.markdown)
+    print("\n" + summary(results))
     ours = [row["argand"] for row in results.values()]
     return 0 if all(result.get("equal") for result in ours) else 1
 

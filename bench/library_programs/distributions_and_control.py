@@ -101,7 +101,7 @@ def torchrl_ppo_loss(compile: Compile) -> Step:
     net = torch.nn.Sequential(torch.nn.Linear(3, 4), NormalParamExtractor())
     actor = ProbabilisticTensorDictSequential(
         TensorDictModule(net, in_keys=["observation"], out_keys=["loc", "scale"]),
-        ProbabilisticTensorDictModule(in_keys=["loc", "scale"], distribution_class=TanhNormal),
+        ProbabilisticTensorDictModule(in_keys=["loc", "scale"], out_keys=["action"], distribution_class=TanhNormal),
     )
     critic = ValueOperator(torch.nn.Linear(3, 1), in_keys=["observation"])
     loss_of = ClipPPOLoss(actor, critic)

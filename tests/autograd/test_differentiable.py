@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import gc
 import random
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -276,20 +277,46 @@ def test_inputs_that_were_written_to(wrap: Wrap) -> None:
         torch.autograd.grad(y, x, create_graph=True)
 
 
-def test_inputs_that_are_gone(wrap: Wrap) -> None:
-    """What the backward does not need is not kept alive for a second one."""
-    x = torch.randn(3, requires_grad=True)
-    other = torch.randn(3)
-    y = wrap(lambda x, other: (x.sin() + other).exp())(x, other)
-    del other
+def _of_values_in_between(x: torch.Tensor, run: Callable[..., torch.Tensor]) -> tuple[torch.Tensor, Any]:
+    """A result of inputs that nobody else has, and a weak reference to one of them."""
+    other = torch.linspace(0, 1, 3)
+    return run(x * 2, other), weakref.ref(other)
+
+
+def test_inputs_that_the_program_has_let_go_of(wrap: Wrap) -> None:
+    """They are kept for a second derivative as long as what was saved is, and no longer."""
+
+    def function(x: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+        return (x - other).square().exp() * other
+
+    x = torch.linspace(-1, 1, 3, requires_grad=True)
+    seconds = []
+    for run in (function, wrap(function)):
+        y, _ = _of_values_in_between(x, run)
+        (grad,) = torch.autograd.grad(y.sum(), x, create_graph=True)
+        seconds.append(torch.autograd.grad(grad.sum(), x)[0])
+    torch.testing.assert_close(seconds[1], seconds[0])
+    y, alive = _of_values_in_between(x, wrap(function))
+    y.sum().backward()
     gc.collect()
-    (grad,) = torch.autograd.grad(y.sum(), x, create_graph=True)
-    try:
-        (second,) = torch.autograd.grad(grad.sum(), x)
-    except RuntimeError as error:
-        assert "is gone" in str(error)
-    else:
-        assert second.isfinite().all()
+    assert alive() is None
+
+
+def test_a_graph_break_between_operations_that_are_differentiated_twice() -> None:
+    w = torch.linspace(-1, 1, 9).view(3, 3).requires_grad_()
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        hidden = x @ w
+        argand.graph_break()
+        return (hidden - 1).square().sum()
+
+    results = []
+    for run in (function, argand.compile(function)):
+        x = torch.linspace(-1, 1, 6).view(2, 3).requires_grad_()
+        (grad,) = torch.autograd.grad(run(x), x, create_graph=True)
+        results.append(torch.autograd.grad(grad.square().sum(), (x, w)))
+    for want, got in zip(*results):
+        torch.testing.assert_close(got, want)
 
 
 def test_what_the_graph_writes(wrap: Wrap) -> None:

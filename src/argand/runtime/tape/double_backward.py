@@ -2,8 +2,8 @@
 
 A compiled backward computes numbers, which no history leads to. Where somebody wants their gradients, the captured
 graph itself runs once more with eager's kernels, on the inputs of the call at hand, and autograd differentiates that:
-blocks without gradients, `detach()` and functions with backwards of their own are then what they are in eager. The call
-keeps nothing alive for that: weak references to its inputs, and how often each was written to.
+blocks without gradients, `detach()` and functions with backwards of their own are then what they are in eager. Until a
+backward frees what was saved, the call keeps its inputs for that, and how often each was written to.
 
 A graph that drew random numbers, or ran under autocast, runs as the functional graph that was compiled, with the seeds
 of the call, where autograd recorded each operation as it stands there.
@@ -35,23 +35,29 @@ class NotAgain(ArgandError):
 
 
 class Inputs:
-    """The inputs of one call, of which none is kept alive.
+    """The inputs of one call.
 
     Arguments:
         values: tensors and numbers, as the compiled forward gets them, after it has run.
         seeds: that the forward drew.
+        written: positions of those that it wrote to: their history leads to the call, so that it must not hold them.
     """
 
     __slots__ = ("_held", "_versions", "seeds")
 
-    def __init__(self, values: Sequence[Any], seeds: Sequence[torch.Tensor] = ()) -> None:
+    def __init__(self, values: Sequence[Any], seeds: Sequence[torch.Tensor] = (), written: Sequence[int] = ()) -> None:
         self.seeds = seeds
+        self._held: list[Any] = list(values)
+        for position in written:
+            self._held[position] = weakref.ref(values[position])
         try:  # in C: models have a thousand parameters, and this is part of each call
-            self._held: list[Any] = list(map(weakref.ref, values))
             self._versions = list(map(_VERSION, values))
-        except (TypeError, AttributeError, RuntimeError):  # numbers, tensors of inference mode
-            self._held = [weakref.ref(value) if isinstance(value, torch.Tensor) else value for value in values]
+        except (AttributeError, RuntimeError):  # numbers, tensors of inference mode
             self._versions = [version(value) if isinstance(value, torch.Tensor) else 0 for value in values]
+
+    def let_go(self) -> None:
+        """Keep no tensor alive any more, as what was saved is freed: who has kept the graph has said so."""
+        self._held = [weakref.ref(value) if isinstance(value, torch.Tensor) else value for value in self._held]
 
     def values(self, needed: frozenset[int]) -> list[Any]:
         """The inputs again.
@@ -66,10 +72,10 @@ class Inputs:
         values: list[Any] = []
         for position, (held, before) in enumerate(zip(self._held, self._versions)):
             value = held() if isinstance(held, weakref.ref) else held
-            if isinstance(held, weakref.ref) and position in needed:
+            if position in needed:
                 if value is None:
                     raise NotAgain("a tensor that the compiled code read is gone")
-                if version(value) != before:
+                if isinstance(value, torch.Tensor) and version(value) != before:
                     raise RuntimeError(
                         "one of the variables needed for gradient computation has been modified by an inplace "
                         f"operation: {value.type()} {list(value.shape)}, which a compiled graph read, is at version "

@@ -47,6 +47,8 @@ class Gradients:
             spent = moves.conflicts(given) | (0 if left is None else left.spent)
             node.left = self.moves("whole").left(saved, spent)
             node.maybe_clear_saved_tensors()
+            if not torch.is_grad_enabled():
+                node.inputs.let_go()
         if computed is not None:
             node.computed = None
             return (None,) * self.plan.inputs
@@ -56,7 +58,10 @@ class Gradients:
             return self._again.gradients(node.inputs, grads, passed)
 
         # The user's `backward()` may be called by a frame that is watched.
-        return uncaptured(self._compute, moves, differentiable, given, saved, anchor, tuple(grads), node)
+        gradients = uncaptured(self._compute, moves, differentiable, given, saved, anchor, tuple(grads), node)
+        if not keep:
+            node.inputs.let_go()
+        return gradients
 
     def of_passed(self, node: Any, grads: Sequence[Any]) -> dict[int, Any]:
         """What results contribute to the gradients of others: their numbers -> gradients.
