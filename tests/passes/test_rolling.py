@@ -17,6 +17,7 @@ from argand.runtime.kernels import steps
 def short_loops(monkeypatch):
     """Loops of fewer rounds are compiled sooner."""
     monkeypatch.setattr(windows, "LEAST", 32)
+    monkeypatch.setattr(windows, "LEAST_WITH_PRODUCTS", 8)
 
 
 @pytest.fixture
@@ -207,7 +208,7 @@ def test_what_only_looks_like_a_loop_is_eagers(function):
 
 def test_rounds_that_differ_end_a_loop(loops):
     check(odd_round, torch.randn(3, 90, 8), torch.rand(3, 8))
-    assert [text.split()[0] for text in loops] == ["49"] or [text.split()[0] for text in loops] == ["50"]
+    assert [text.split()[0] for text in loops] == ["50", "39"]
 
 
 def test_kernels_do_not_grow_with_the_steps():

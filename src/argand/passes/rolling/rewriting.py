@@ -31,6 +31,7 @@ class Body:
         over: places of the slices.
         carried: places whose results the next round reads.
         results: places of its results.
+        kept: those of which every round's result is kept; of others the last.
     """
 
     program: AtenProgram
@@ -38,6 +39,17 @@ class Body:
     over: Sequence[int]
     carried: Sequence[int]
     results: Sequence[int]
+    kept: frozenset[int]
+
+    def rows(self, offset: int, count: int) -> int:
+        """Results that there is room for: of what is carried, the first round reads one."""
+        carried = offset in self.carried
+        return count + carried if offset in self.kept else 1 + carried
+
+    def row(self, offset: int, number: int) -> int:
+        """Where a round's result is."""
+        carried = offset in self.carried
+        return number + carried if offset in self.kept else (number + 1) % 2 * carried
 
 
 def body_of(loop: Loop, program: AtenProgram) -> Body | None:
@@ -71,7 +83,8 @@ def body_of(loop: Loop, program: AtenProgram) -> Body | None:
     outputs = [OutputSpec("value", number) for number in range(len(results))]
     made_program = AtenProgram(graph, specs, outputs, [], {}, None, num_args=len(inputs), model=program.model)
     eliminate_dead(graph)
-    return Body(made_program, outside, over, carried, results)
+    kept = frozenset(offset for offset, last in loop.seen.items() if not last)
+    return Body(made_program, outside, over, carried, results, kept)
 
 
 def _is_plain(node: fx.Node) -> bool:
@@ -105,11 +118,11 @@ def roll(program: AtenProgram, loop: Loop, body: Body, source: str, steps: Steps
     whose = {node: (number, offset) for number, each in enumerate(loop.rounds) for offset, node in enumerate(each)}
     for user in _outside_users(loop, whose):
         if user.target in (aten.cat.default, aten.stack.default):
-            _joined(builder, user, whose, result_of, loop)
+            _joined(builder, user, whose, result_of, body)
     for node, (number, offset) in whose.items():
         if offset in result_of and any(user not in whose for user in node.users):
             with builder.at(results[-1].next):
-                picked = builder(aten.select.int, result_of[offset], 0, number + (offset in loop.carried))
+                picked = builder(aten.select.int, result_of[offset], 0, body.row(offset, number))
             node.replace_all_uses_with(picked, delete_user_cb=lambda user: user not in whose)
     eliminate_dead(program.graph)
 
@@ -126,7 +139,7 @@ def _outside_users(loop: Loop, whose: dict[fx.Node, tuple[int, int]]) -> list[fx
 
 
 def _joined(
-    builder: Builder, user: fx.Node, whose: dict[fx.Node, tuple[int, int]], result_of: dict[int, Any], loop: Loop
+    builder: Builder, user: fx.Node, whose: dict[fx.Node, tuple[int, int]], result_of: dict[int, Any], body: Body
 ) -> None:
     """Read results of consecutive rounds that are joined along a dimension of their own where they lie."""
     parts: Any = user.args[0]
@@ -146,7 +159,7 @@ def _joined(
                 continue
             while end < len(parts) and places[end] == (first[0] + end - number, first[1]):
                 end += 1
-            begin = first[0] + (first[1] in loop.carried)
+            begin = body.row(first[1], first[0])
             rows = builder(aten.slice.Tensor, result_of[first[1]], 0, begin, begin + end - number)
             rows = builder(aten.squeeze.dim, rows, dim + 1) if source.has_dimension else rows
             pieces.append(builder(aten.permute.default, rows, [*range(1, dim + 1), 0, *range(dim + 1, rank)]))

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,17 +14,29 @@ from argand.graph.nodes.meta import is_impure
 aten = torch.ops.aten
 
 LEAST = 96  # rounds of a loop that is worth it: calls of fewer take longer than unrolled
-_MOST = 64  # nodes of a round
+LEAST_WITH_PRODUCTS = 12  # what surrounds a product is a kernel of its own anyway
+_MOST = 384  # nodes of a round
+_STARTS = 3  # rounds that may differ before those that are alike
+_ROUNDS = 16  # of a short period that may be one of a longer one
+_PRODUCTS = (aten.mm.default, aten.addmm.default, aten.bmm.default, aten.baddbmm.default)
 
 
 @dataclass(frozen=True, slots=True)
 class Over:
-    """A slice `source.select(dim, first + round * step)`, at a place of the round."""
+    """A slice `source.select(dim, first + round * step)`, or one of `size` elements from there on, at a place of the
+    round."""
 
     source: fx.Node
     dim: int
     first: int
     step: int
+    size: int | None
+
+    def args(self, number: int) -> tuple[Any, ...]:
+        """The arguments of a round's node."""
+        begin = self.first + number * self.step
+        end = () if self.size is None else (begin + self.size,)
+        return (self.source, self.dim, begin, *end)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,55 +47,96 @@ class Loop:
         rounds: the nodes of each, in order.
         over: places that are slices.
         carried: places whose results the next round reads, with what the first round reads instead.
-        seen: places whose results are read after the loop.
+        seen: places whose results are read after the loop; whether only the last round's are.
     """
 
     rounds: Sequence[Sequence[fx.Node]]
     over: dict[int, Over]
     carried: dict[int, fx.Node]
-    seen: frozenset[int]
+    seen: dict[int, bool]
+
+    @property
+    def has_products(self) -> bool:
+        """Whether a round multiplies matrices."""
+        return any(node.target in _PRODUCTS for node in self.rounds[0])
+
+
+def may_have_loops(graph: fx.Graph) -> bool:
+    """A cheap look: some operation is there often enough."""
+    counts: dict[Any, int] = {}
+    for node in graph.nodes:
+        if node.op == "call_function":
+            counts[node.target] = counts.get(node.target, 0) + 1
+    return max(counts.values(), default=0) >= LEAST_WITH_PRODUCTS
 
 
 def find_loop(graph: fx.Graph) -> Loop | None:
-    """The longest loop of a graph, by its rounds; None where there is none."""
+    """The loop of a graph that holds most nodes; None where there is none."""
     nodes = [node for node in graph.nodes if node.op == "call_function"]
-    if len(nodes) < LEAST * 2:
+    if len(nodes) < LEAST_WITH_PRODUCTS * 2:
         return None
     place = {node: number for number, node in enumerate(nodes)}
-    best: Loop | None = None
-    for first, period, count in _progressions(nodes, place):
-        if best is not None and count <= len(best.rounds):
-            continue
-        loop = _Checked(nodes, place, first, period, count).loop()
-        if loop is not None and (best is None or len(loop.rounds) > len(best.rounds)):
-            best = loop
-    return best
+    for first, period, count in _repetitions(nodes):
+        for start in _starts(nodes, place, first, period):
+            loop = _Checked(nodes, place, start, period, count - (start - first) // period).loop()
+            if loop is not None:
+                return loop
+    return None
 
 
-def _progressions(nodes: Sequence[fx.Node], place: dict[fx.Node, int]) -> list[tuple[int, int, int]]:
-    """Slices of one tensor at even distances: the first one's place, the distance, and how many."""
-    groups: dict[tuple[fx.Node, int], list[fx.Node]] = defaultdict(list)
-    for node in nodes:
-        if _is_slice(node):
-            group = groups[node.args[0], node.args[1]]
-            if not group or group[-1].args[2] != node.args[2]:  # a round may read a slice twice
-                group.append(node)
-    progressions = []
-    for group in groups.values():
-        start = 0
-        for end in range(1, len(group) + 1):
-            period = place[group[start + 1]] - place[group[start]] if start + 1 < len(group) else 0
-            if end < len(group) and place[group[end]] - place[group[end - 1]] == period:
-                continue
-            if end - start >= LEAST and period <= _MOST:
-                progressions.append((place[group[start]], period, end - start))
-            start = end - 1 if end < len(group) and end - 1 > start else end
-    return sorted(progressions, key=lambda each: -each[2])
+def _repetitions(nodes: Sequence[fx.Node]) -> list[tuple[int, int, int]]:
+    """Runs of nodes that repeat what is done to tensors of which sizes: the first one's place, the distance after which
+    they do, and how often. The longest come first, each before those of a multiple of its distance."""
+    numbers: dict[Any, int] = {}
+    kinds = torch.tensor([numbers.setdefault(_kind(node), len(numbers)) for node in nodes])
+    groups: list[list[tuple[int, int, int]]] = []
+    for period in range(1, min(_MOST, len(nodes) // LEAST_WITH_PRODUCTS) + 1):
+        differ = (kinds[period:] != kinds[:-period]).nonzero().flatten()
+        ends = torch.cat([differ.new_tensor([-1]), differ, differ.new_tensor([len(nodes) - period])])
+        lengths = ends[1:] - ends[:-1] - 1
+        for number in (lengths >= (LEAST_WITH_PRODUCTS - 1) * period).nonzero().flatten().tolist():
+            run = int(ends[number]) + 1, period, int(lengths[number]) // period + 1
+            group = next((each for each in groups if _within(run, each[0])), None)
+            if group is None:
+                groups.append([run])
+            elif period <= _ROUNDS * group[0][1]:
+                group.append(run)
+    groups.sort(key=lambda group: -group[0][1] * group[0][2])
+    return [run for group in groups for run in group]
 
 
-def _is_slice(node: fx.Node) -> bool:
+def _within(run: tuple[int, int, int], other: tuple[int, int, int]) -> bool:
+    """Whether several rounds of another run are a round of this one."""
+    (begin, period, count), (first, distance, often) = run, other
+    return period % distance == 0 and first <= begin and begin + count * period <= first + (often + 1) * distance
+
+
+def _kind(node: fx.Node) -> tuple[Any, ...]:
+    val = node.meta.get("val")
+    return (node.target, val.shape, val.dtype) if isinstance(val, torch.Tensor) else (node.target, type(val))
+
+
+def _starts(nodes: Sequence[fx.Node], place: dict[fx.Node, int], first: int, period: int) -> Iterator[int]:
+    """Where the first of a run's rounds may begin, those first where least is handed from one to the next."""
+    crossing = [0] * (2 * period + 1)  # by offset: what it begins or ceases to be handed on there
+    for offset, node in enumerate(nodes[first + period : first + 2 * period]):
+        last = max((place.get(user, -1) for user in node.users), default=-1) - first - period
+        crossing[offset + 1] += 1
+        crossing[min(max(last, offset) + 1, 2 * period)] -= 1
+    handed, total = [0] * period, 0
+    for offset, change in enumerate(crossing[:-1]):
+        total += change
+        handed[offset % period] += total
+    best = sorted(range(period), key=lambda offset: (handed[offset], offset))
+    for number in range(_STARTS):
+        yield from (first + number * period + offset for offset in best[:4])
+
+
+def is_slice(node: fx.Node) -> bool:
+    """Whether a node reads an element, or some that follow each other, of a dimension."""
     args = node.args
-    return node.target is aten.select.int and isinstance(args[0], fx.Node) and type(args[1]) is type(args[2]) is int
+    count = {aten.select.int: 3, aten.slice.Tensor: 4}.get(node.target)
+    return len(args) == count and isinstance(args[0], fx.Node) and all(type(arg) is int for arg in args[1:])
 
 
 class _Checked:
@@ -99,7 +151,7 @@ class _Checked:
         self.carried: dict[int, fx.Node] = {}
 
     def loop(self) -> Loop | None:
-        if self.count < LEAST:
+        if self.count < LEAST_WITH_PRODUCTS:
             return None
         same = 2
         if not all(self._is_step(offset) for offset in range(self.period)):
@@ -109,17 +161,19 @@ class _Checked:
             return None
         while same < self.count and all(self._continues(same, offset, second[offset]) for offset in range(self.period)):
             same += 1
-        if same < LEAST:
-            return None
         rounds = [[self._at(number, offset) for offset in range(self.period)] for number in range(same)]
+        loop = Loop(rounds, self.over, self.carried, self._seen(rounds))
+        enough = same >= (LEAST_WITH_PRODUCTS if loop.has_products else LEAST)
+        return loop if enough and loop.over.keys() != set(range(self.period)) else None
+
+    def _seen(self, rounds: Sequence[Sequence[fx.Node]]) -> dict[int, bool]:
         inside = {node for each in rounds for node in each}
-        seen = {
-            offset
-            for each in rounds
-            for offset, node in enumerate(each)
-            if offset not in self.over and any(user not in inside for user in node.users)
-        }
-        return Loop(rounds, self.over, self.carried, frozenset(seen))
+        seen: dict[int, bool] = {}
+        for each in rounds:
+            for offset, node in enumerate(each):
+                if offset not in self.over and any(user not in inside for user in node.users):
+                    seen[offset] = each is rounds[-1] and offset not in seen
+        return seen
 
     def _at(self, number: int, offset: int) -> fx.Node:
         return self.nodes[self.first + number * self.period + offset]
@@ -129,12 +183,15 @@ class _Checked:
         node, following = self._at(0, offset), self._at(1, offset)
         if is_impure(node) or not _has_tensors(node):
             return False
-        if _is_slice(node) and _is_slice(following) and node.args[2] != following.args[2]:
+        if is_slice(node) and is_slice(following) and node.args[2] != following.args[2]:
             source: Any = node.args[0]
-            begin, after = int(node.args[2]), int(following.args[2])
+            dim, begin, after = int(node.args[1]), int(node.args[2]), int(following.args[2])
+            size = None if node.target is aten.select.int else int(node.args[3]) - begin
             if begin < 0 or after < 0 or self.place.get(source, -1) >= self.first:
                 return False
-            self.over[offset] = Over(source, int(node.args[1]), begin, after - begin)
+            if size is not None and not 0 < size == node.meta["val"].shape[dim]:
+                return False
+            self.over[offset] = Over(source, dim, begin, after - begin, size)
         return True
 
     def _reads(self, number: int, offset: int) -> tuple[Any, ...]:
@@ -142,7 +199,7 @@ class _Checked:
         node = self._at(number, offset)
         over = self.over.get(offset)
         if over is not None:
-            if not _is_slice(node) or node.args != (over.source, over.dim, over.first + number * over.step):
+            if node.target is not self._at(0, offset).target or node.args != over.args(number):
                 return ("another slice", number)
             return ("slice", *_meta(node))
         args = fx.map_arg((node.args, node.kwargs), lambda read: _Read(self._relation(number, read)))

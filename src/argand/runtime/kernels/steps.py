@@ -1,8 +1,10 @@
-"""Loops over time steps whose body is one kernel: `argand::steps` calls it once a step, without Python in between.
+"""Loops over time steps: `argand::steps` runs the kernels and products of a round once a step, without Python in
+between.
 
-What the body carries from step to step, and what is read after the loop, lies step after step in one tensor each; of
-what is carried the first step's lies before it. Generated code holds the kernel's text and the description of its
-arguments, so that programs with loops are stored as any other; graphs of a process name them.
+What a round hands to the next, and what is read after the loop, lies step after step in one tensor each; of what is
+handed on the first step's lies before it. Where only the last step's is read, there is room for two. Generated code
+holds the kernels' text and the description of the loop, so that programs with loops are stored as any other; graphs of
+a process name them.
 """
 
 from __future__ import annotations
@@ -21,7 +23,29 @@ from argand.runtime.kernels import background_kernels
 from argand.runtime.launch import make_kernel
 from argand.runtime.profile import Kernel
 
-MOST_POINTERS = 64  # of a kernel: as many as `steps.h` has room for
+_PANEL = 128  # bytes: widest rows of a packed panel
+_KINDS = {"float32": 1, "float64": 2}
+_NO_PRODUCT = (0,) * 22
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A kernel of a round, or a product.
+
+    Arguments:
+        pointers: of the kernel; of a product, those of what is added, -1 for nothing, left, right and result.
+        symbol: of the kernel; "" for a product.
+        dtype, sizes: of a product: (batch, m, n, k).
+        strides: three for each of its four pointers, in elements.
+        constant: its right side is the same in all steps.
+    """
+
+    pointers: tuple[int, ...]
+    symbol: str = ""
+    dtype: str = ""
+    sizes: tuple[int, ...] = ()
+    strides: tuple[int, ...] = ()
+    constant: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,24 +53,31 @@ class Steps:
     """A loop.
 
     Arguments:
-        symbol: of the kernel.
         count: steps.
-        layouts: size and strides that the kernel expects of each input.
-        results: size (of a step), name of the dtype, and the number of the input that the first step reads instead of
-            a result; -1 where none is read.
-        pointers: of the kernel, in order: "input", "read" or "write", the number of the input or result, where its
-            first element lies and how far it advances, in elements.
+        layouts: size and strides that the loop expects of each input.
+        results: size (of a step), name of the dtype, the number of the input that the first step reads instead of
+            a result, -1 where none is read, and rows that there is room for.
+        room: bytes for what a round does not hand on.
+        pointers: "input", "result" or "room", the number of the input or result, where it begins and how far it
+            advances in a step, in bytes; after how many steps it begins anew, 0 for never, and how many it is ahead.
+        calls: of a round, in order.
     """
 
-    symbol: str
     count: int
     layouts: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]
-    results: tuple[tuple[tuple[int, ...], str, int], ...]
-    pointers: tuple[tuple[str, int, int, int], ...]
+    results: tuple[tuple[tuple[int, ...], str, int, int], ...]
+    room: int
+    pointers: tuple[tuple[str, int, int, int, int, int], ...]
+    calls: tuple[Call, ...]
+
+
+def _described(loop: str) -> Steps:
+    count, layouts, results, room, pointers, calls = ast.literal_eval(loop)
+    return Steps(count, layouts, results, room, pointers, tuple(Call(*call) for call in calls))
 
 
 class _Loops:
-    """Loops that graphs of this process name: the kernel's source, and the description."""
+    """Loops that graphs of this process name: the kernels' source, and the description."""
 
     def __init__(self) -> None:
         self.told: dict[str, tuple[str, str]] = {}
@@ -71,8 +102,8 @@ def steps_ops() -> Operators:
 
 
 def _sizes(name: str, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    told = Steps(*ast.literal_eval(LOOPS.told[name][1]))
-    return [_empty(result, told.count, "meta") for result in told.results]
+    told = _described(LOOPS.told[name][1])
+    return [_empty(result, "meta") for result in told.results]
 
 
 def _by_name(name: str, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
@@ -82,32 +113,54 @@ def _by_name(name: str, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
 
 
 def load_steps(source: str, loop: str) -> Callable[..., list[torch.Tensor]]:
-    """The function of a loop: takes its name and its inputs. Its kernel is loaded now, not when it is called first."""
-    told = Steps(*ast.literal_eval(loop))
-    body, driver = toolchain.load_text(source), toolchain.load_text(background_kernels.text_of("steps"), name="steps")
-    pointers = len(told.pointers)
-    call = make_kernel(driver.address("steps"), "steps", pointers, 3 + 2 * pointers)
-    return functools.partial(_run, told, call, body.address(told.symbol))
+    """The function of a loop: takes its name and its inputs. Its kernels are loaded now, not when it is called."""
+    told = _described(loop)
+    driver = toolchain.load_text(background_kernels.text_of("steps"), toolchain.cpu_isa(), name="steps")
+    addresses: dict[str, int] = {}
+    if source:
+        body = toolchain.load_text(source)
+        addresses = {call.symbol: body.address(call.symbol) for call in told.calls if call.symbol}
+    call = make_kernel(driver.address("steps"), "steps", 3 + len(told.layouts) + len(told.results), 0)
+    table, packed = _table(told, addresses)
+    return functools.partial(_run, told, call, table, packed)
 
 
-def _run(told: Steps, call: Kernel, address: int, name: str, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+def _table(told: Steps, addresses: dict[str, int]) -> tuple[torch.Tensor, int]:
+    """What `steps.h` reads, and how many bytes the packed sides of products take."""
+    before = {"input": 0, "result": len(told.layouts), "room": len(told.layouts) + len(told.results)}
+    numbers = [told.count, len(told.pointers), len(told.calls)]
+    for kind, number, *rest in told.pointers:
+        numbers += [before[kind] + number, *rest]
+    arguments: list[int] = []
+    packed = 0
+    for call in told.calls:
+        if call.symbol:
+            numbers += [0, addresses[call.symbol], len(call.pointers), *_NO_PRODUCT]
+            arguments += call.pointers
+            continue
+        batch, _, n, k = call.sizes
+        element = torch.finfo(getattr(torch, call.dtype)).bits // 8
+        numbers += [_KINDS[call.dtype], 0, 0, *call.pointers, *call.sizes, *call.strides, packed, int(call.constant)]
+        packed += batch * k * ((n * element + _PANEL - 1) // _PANEL * _PANEL)
+    return torch.tensor([*numbers, *arguments]), packed
+
+
+def _run(
+    told: Steps, call: Kernel, table: torch.Tensor, packed: int, name: str, inputs: Sequence[torch.Tensor]
+) -> list[torch.Tensor]:
     given = [_laid_out(tensor, *layout) for tensor, layout in zip(inputs, told.layouts)]
-    results = [_empty(result, told.count, "cpu") for result in told.results]
-    for tensor, (_, _, first) in zip(results, told.results):
+    results = [_empty(result, "cpu") for result in told.results]
+    for tensor, (_, _, first, _) in zip(results, told.results):
         if first >= 0:
             tensor[0].copy_(inputs[first])
-    tensors, moves = [], []
-    for kind, number, first, step in told.pointers:
-        tensor = given[number] if kind == "input" else results[number]
-        tensors.append(tensor)
-        moves += [first * tensor.element_size(), step * tensor.element_size()]
-    call(*tensors, address, told.count, len(tensors), *moves)
+    rooms = [torch.empty(max(size, 1), dtype=torch.uint8) for size in (packed, told.room)]
+    call(table, rooms[0], *given, *results, rooms[1])
     return results
 
 
-def _empty(result: tuple[tuple[int, ...], str, int], count: int, device: str) -> torch.Tensor:
-    size, dtype, first = result
-    return torch.empty((count + (first >= 0), *size), dtype=getattr(torch, dtype), device=device)
+def _empty(result: tuple[tuple[int, ...], str, int, int], device: str) -> torch.Tensor:
+    size, dtype, _, rows = result
+    return torch.empty((rows, *size), dtype=getattr(torch, dtype), device=device)
 
 
 def _laid_out(tensor: torch.Tensor, size: Sequence[int], stride: Sequence[int]) -> torch.Tensor:
