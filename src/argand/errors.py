@@ -7,6 +7,7 @@ user's source line when one is known, one sentence of cause and one of remedy.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from types import CodeType
 
 from argand.breaks.ids import IDS
 from argand.breaks.remedies import REMEDIES
@@ -262,6 +263,7 @@ class GraphBreak(BaseException):
         needed: the object that cannot be rebuilt; the graph may end where it was made instead.
         strict: the program wants an error here instead of a break (`error_on_graph_break`).
         in_loop: it stands in a loop that is to run as it is written.
+        within: the calls inside of the captured function that it was met in, outermost first: code, instruction.
     """
 
     reason: BreakReason
@@ -272,6 +274,7 @@ class GraphBreak(BaseException):
     needed: object = None
     strict: bool = False
     in_loop: bool = False
+    within: tuple[tuple[CodeType, object], ...] = ()
 
     def met_at(self, sequence: int, instruction: object) -> None:
         """Note the root instruction that was under way, unless it is known already."""

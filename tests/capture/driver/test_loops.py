@@ -135,6 +135,11 @@ def adapt(y, rounds):
             total += 1
     return y, total
 
+def shrink(y):
+    while (y.abs() > 0.6).any():
+        y = field(y) / 4
+    return y
+
 def before(y, rounds):
     y = (y * 3).cos()
     print(end="")
@@ -196,3 +201,32 @@ def test_loops_of_the_program_are_compiled_round_by_round() -> None:
     for _ in range(3):
         torch.testing.assert_close(compiled(x, 4), program(x, 4))
     assert backend.ops > 3
+
+
+def test_a_loop_that_broke_the_graph_of_a_caller_is_not_told_of_twice() -> None:
+    program = library("/lib/site-packages/solvers/fixed.py").solve
+    findings, backend = Findings(), CountingBackend()
+
+    def caller(y: torch.Tensor) -> torch.Tensor:
+        return program(y * 2, 4) + 1
+
+    compiled = argand.compile(caller, backend=backend)
+    x = torch.rand(3)
+    with findings.listening():
+        for _ in range(3):
+            torch.testing.assert_close(compiled(x), caller(x))
+    assert [reason.where[-1].function for reason in findings.breaks] == ["solve"]
+    assert backend.ops == 5  # of `field`, and of `caller` on both sides
+
+
+def test_the_test_of_a_loop_belongs_to_it_the_first_time_too() -> None:
+    """Python evaluates it before the loop, and once more at the end of each round."""
+    program = library("/lib/site-packages/solvers/fixed.py").shrink
+    findings, backend = Findings(), CountingBackend()
+    compiled = argand.compile(program, backend=backend)
+    x = torch.linspace(0.1, 1.5, 3)
+    with findings.listening():
+        for _ in range(3):
+            torch.testing.assert_close(compiled(x), program(x))
+    assert len(findings.breaks) == 1 and not findings.recompiles
+    assert backend.ops == 3  # of `field`

@@ -88,7 +88,7 @@ def gave_up(ending: errors.GraphBreak, info: _C.FrameInfo, region: Region, known
         raise unsupported(ending, info.code) from None
     if ending.in_loop:
         known.loops += 1
-        if known.loops > 1:  # it was told of when the call at hand alone ran eagerly
+        if known.loops > 1:  # it was told of: the call at hand alone ran eagerly, or a caller's graph ended there
             return _C.SKIP
     name, reason = code_words(info.code), consequent_breaks.in_terms_of_the_program(ending.reason, info.code)
     events.emit("graph_breaks", "capture", str(reason), reason=reason, function=name, frame_skipped=True)

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from types import CodeType
 
 from argand.bytecode.decode import decode
-from argand.bytecode.instruction import Instruction
+from argand.bytecode.instruction import Instruction, Positions
 from argand.capture.facts.code.skip import library_of
 
 
@@ -25,8 +25,15 @@ def left_alone(code: CodeType, at: object, original_offsets: Mapping[int, int] |
         return False
     instructions = decode(code, None, original_offsets)
     place = {id(inst): number for number, inst in enumerate(instructions)}
-    here = next((number for number, inst in enumerate(instructions) if inst.offset == at.offset), None)
+    here = next((inst for inst in instructions if inst.offset == at.offset), None)
     if here is None:
         return False
-    jumps = ((place[id(inst.target)], number) for number, inst in enumerate(instructions) if inst.target is not None)
-    return any(start <= here <= end for start, end in jumps)
+    jumps = [(place[id(inst.target)], number) for number, inst in enumerate(instructions) if inst.target is not None]
+    # The test of `while` stands before the loop and once more at its end, with the same place in the source.
+    copies = [i for i, inst in enumerate(instructions) if inst is here or _written_at(inst, here.positions)]
+    return any(start <= copy <= end for start, end in jumps for copy in copies)
+
+
+def _written_at(inst: Instruction, where: Positions | None) -> bool:
+    """Whether an instruction stands for the same characters of the source; `FOR_ITER` has those of what it walks."""
+    return where is not None and inst.positions == where and inst.opname != "FOR_ITER"

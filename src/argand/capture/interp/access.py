@@ -24,7 +24,7 @@ from argand.capture.facts.exceptions import CAPTURE_FOLDER, InternalFailure, Obs
 from argand.capture.facts.frames import NULL, LazyLocal
 from argand.capture.facts.handlers import Function
 from argand.capture.facts.kinds import held_items, is_a, module_of, raw_length
-from argand.capture.facts.overlays import UNSET
+from argand.capture.facts.overlays import DELETED, UNSET
 from argand.capture.facts.sources import ConstSource, LocalSource, Source
 from argand.capture.facts.typefacts import (
     ATOMS,
@@ -224,7 +224,8 @@ class Access:
 
     def container_length(self, obj: object) -> int:
         """`len` of a container, guarded if it is outer and untouched."""
-        if id(obj) in self.outer and id(obj) not in self.state.shadows:
+        touched = id(obj) in self.state.shadows or self.state.has_pending_names(obj)
+        if id(obj) in self.outer and not touched:
             self.state.refuse_written_names(obj)
             length = raw_length(obj)
             self.state.guard(self.outer[id(obj)], "len", length)
@@ -238,6 +239,9 @@ class Access:
             native_reads.check(self, dict.__contains__, (key,), "hash")
             return bool(self.unread(dict.__contains__, self.shadow(container), key))
         self.state.refuse_written_names(container)
+        pending = self.state.pending_item(container, key)
+        if pending is not UNSET:
+            return pending is not DELETED
         present = bool(self.unread(dict.__contains__, container, key))
         source = self.outer[id(container)]
         self.state.guard(source, "has_key" if present else "not_has_key", key)
@@ -256,7 +260,11 @@ class Access:
         if is_a(container, dict):
             if self._plain_key(key):
                 self.state.refuse_written_names(container)
-                return self.state.item(container, key)
+                pending = self.state.pending_item(container, key)
+                if pending is UNSET:
+                    return self.state.item(container, key)
+                if pending is not DELETED:
+                    return pending
         elif is_a(container, list | tuple) and type(key) is int:
             size = self.container_length(container)
             if -size <= key < size:

@@ -24,4 +24,10 @@ from argand.capture.torch_functions import (  # noqa: F401
 )
 from argand.capture.torch_functions.distributed import collectives, dtensor_calls  # noqa: F401
 from argand.capture.torch_functions.gradients import torch_autograd, torch_backward  # noqa: F401
-from argand.capture.torch_functions.higher_order import control_flow, flex_attention, tensor_hooks, transforms  # noqa: F401
+from argand.capture.torch_functions.higher_order import (  # noqa: F401
+    autograd_functions,
+    control_flow,
+    flex_attention,
+    tensor_hooks,
+    transforms,
+)

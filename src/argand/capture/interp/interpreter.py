@@ -198,6 +198,7 @@ class Interpreter(Access):
         """Note where the user's program stands, once, at the innermost frame."""
         if not ending.reason.where:
             ending.reason.where = self.user_stack()
+            ending.within = tuple((frame.code, frame.instruction) for frame in self.frames[1:])
         return ending
 
     def user_stack(self) -> tuple[UserLine, ...]:

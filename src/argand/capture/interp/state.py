@@ -398,6 +398,8 @@ class CaptureState:
         if pending is None:
             return
         for name, value in list(pending.values.items()):
+            if classify.is_slot(type(owner), name):
+                continue
             if value is DELETED:
                 shadow.pop(name, None)
             else:
@@ -464,6 +466,24 @@ class CaptureState:
         """All pending attribute writes of `obj`."""
         overlay = self.overlay.get(id(obj))
         return {} if overlay is None else overlay.values
+
+    def _owner_of(self, container: object) -> object:
+        """The outer object whose `__dict__` a dict is, while there are pending writes; else None."""
+        source = self.outer.get(id(container)) if self.overlay else None
+        if not is_a(source, InstanceDictSource) or source.base is None:
+            return None
+        return self._object_at.get(source.base)
+
+    def pending_item(self, container: object, key: object) -> object:
+        """As `read_overlay`, for an item of a dict without a shadow that is the `__dict__` of an outer object."""
+        owner = self._owner_of(container)
+        if owner is None or type(key) is not str or classify.is_slot(type(owner), key):
+            return UNSET
+        return self.overlay_names(owner).get(key, UNSET)
+
+    def has_pending_names(self, container: object) -> bool:
+        """Whether attributes of the object whose `__dict__` this is were written to."""
+        return bool(self.overlay_names(self._owner_of(container)))
 
     def write_global(self, globals_: dict[str, object], name: str, value: object) -> None:
         """Pending `globals_[name] = value` (DELETED deletes)."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import types
 
 from argand._core import _C
+from argand.capture.facts import classify
 from argand.capture.facts.exceptions import ObservedException
 from argand.capture.facts.frames import NULL, STOP
 from argand.capture.facts.handlers import Function
@@ -54,7 +55,7 @@ def own_value(interp: Interpreter, obj: object, name: str) -> object:
 
 
 def instance_dict(interp: Interpreter, obj: object) -> object:
-    """`obj.__dict__`: that of an outer object is an outer dict, and its shadow takes pending writes over."""
+    """`obj.__dict__`: that of an outer object is an outer dict, which has its pending writes, too."""
     if not interp.is_outer(obj):
         if interp.is_tensor(obj):
             return tensor_attributes.namespace(interp.state, obj)
@@ -65,8 +66,6 @@ def instance_dict(interp: Interpreter, obj: object) -> object:
     if is_a(obj, CONTAINERS):
         return own_dict(interp.shadow(obj))
     interp.state.load_source(instance_dict_source(interp.types, interp.source(obj), obj), real)
-    if interp.state.overlay_names(obj):
-        interp.shadow(real)
     interp.attr_values.pop(id(obj), None)
     return real
 
@@ -105,6 +104,8 @@ def write_outer(interp: Interpreter, obj: object, name: str, value: object) -> N
             context=type(obj).__name__,
             explanation="Assigning __class__ of an object that existed before the compiled function is not captured.",
         )
+    if interp.state.overlay_names(obj).get(name) is DELETED and not classify.is_slot(type(obj), name):
+        interp.shadow(instance_dict(interp, obj))  # it comes last from now on, which setting it would not say
     interp.state.write_overlay(obj, name, value)
 
 

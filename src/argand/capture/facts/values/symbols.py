@@ -61,6 +61,7 @@ class Memory:
         facts: conditions that probes must meet.
         asserted: conditions that operations of the program need, to be guarded.
         nearness: how often probes nearer to the call's own sizes were needed.
+        copied: by name of an autograd.Function: the arguments that its forward writes to, and is given copies of.
     """
 
     names: dict[Place, str] = field(default_factory=dict)
@@ -72,6 +73,7 @@ class Memory:
     asserted: list[Relation] = field(default_factory=list)
     learned: int = 0
     nearness: int = 0
+    copied: dict[str, frozenset[int]] = field(default_factory=dict)
 
     def name(self, place: Place) -> str:
         """s0, s1, ... in the order of first use."""

@@ -30,6 +30,7 @@ from argand.capture.sizes.subclasses import is_default
 from argand.capture.torch_functions import hops
 from argand.capture.world import pending_effects
 
+WRITE = "write in a subgraph"
 _META = torch.device("meta")
 _VIEWS = frozenset(
     words(
@@ -85,18 +86,24 @@ def grad_mode(enabled: bool) -> Iterator[None]:
 
 def _refuse_writes(builder: GraphBuilder, opened: Scope) -> None:
     """A subgraph must not write to what it did not make."""
+    for node, _ in written(builder, opened):
+        raise errors.graph_break(
+            kind=WRITE,
+            context=f"{opened.what}: {node.name}",
+            explanation=f"The function given to {opened.what} writes to a tensor from outside of it.",
+        )
+
+
+def written(builder: GraphBuilder, opened: Scope) -> Iterator[tuple[fx.Node, fx.Node]]:
+    """(what writes, the input whose memory it writes to) of a subgraph."""
     for node in opened.graph.nodes:
         if node not in builder.writing:
             continue
-        written = [node.kwargs["out"]] if "out" in node.kwargs else list(node.args[:1])
-        for item in written:
+        targets = [node.kwargs["out"]] if "out" in node.kwargs else list(node.args[:1])
+        for item in targets:
             for value in item if isinstance(item, (list, tuple)) else (item,):
-                if isinstance(value, fx.Node) and _root(value).op == "placeholder":
-                    raise errors.graph_break(
-                        kind="write in a subgraph",
-                        context=f"{opened.what}: {node.name}",
-                        explanation=f"The function given to {opened.what} writes to a tensor from outside of it.",
-                    )
+                if isinstance(value, fx.Node) and (root := _root(value)).op == "placeholder":
+                    yield node, root
 
 
 def _root(node: fx.Node) -> fx.Node:
@@ -189,6 +196,11 @@ def flatten(state: CaptureState, tree: object, what: str, *, offset: int = 0, su
                 explanation=f"{what} is captured with tensors and numbers in containers, not a {type(leaf).__name__}.",
             )
     return Flat(places, spec, tensors, functools.partial(_dressed, state, classes) if classes else None)
+
+
+def unique(state: CaptureState, tensors: list[torch.Tensor]) -> list[TensorInfo]:
+    """What is known of each of some tensors."""
+    return [state.tensor_info(t) for t in {id(t): t for t in tensors}.values()]
 
 
 def _may_be(tensor: torch.Tensor, subclasses: str) -> bool:

@@ -1,4 +1,4 @@
-"""Functions that take functions: checkpoint, autograd.Function and torch.func, captured with subgraphs as bodies."""
+"""Functions that take functions: checkpoint and torch.func, captured with subgraphs as bodies."""
 
 from __future__ import annotations
 
@@ -11,15 +11,12 @@ from torch.utils import _pytree as pytree
 from argand import errors
 from argand.capture.facts.handlers import Args, Function, Kwargs
 from argand.capture.facts.interfaces import CaptureState
-from argand.capture.facts.sources import type_lookup
 from argand.capture.facts.values.tensor_info import Scope, TensorInfo
-from argand.capture.objects.call_protocol import native_handlers
 from argand.capture.record.scopes import fixed_sizes, placeholder
 from argand.capture.torch_functions import hops, torch_polyfills
-from argand.capture.torch_functions.higher_order import hook_state, subgraphs
-from argand.capture.torch_functions.torch_calls import CODES, all_of, enter_late, handler, name_of
+from argand.capture.torch_functions.higher_order import subgraphs
+from argand.capture.torch_functions.torch_calls import CODES, all_of, enter_late, handler
 from argand.capture.torch_functions.torch_calls import leaf as operation
-from argand.capture.world import pending_effects
 
 _CHECKPOINT_OPTIONS = ("use_reentrant", "context_fn", "determinism_check", "debug", "preserve_rng_state", "early_stop")
 
@@ -57,7 +54,7 @@ def _checkpointed(state: CaptureState, function: Function, given: Any, options: 
     what, builder = "torch.utils.checkpoint.checkpoint", state.graph
     reentrant = options["use_reentrant"]
     flat = subgraphs.flatten(state, given[0], what, subclasses="kept")
-    infos = _unique(state, flat.tensors)
+    infos = subgraphs.unique(state, flat.tensors)
     grad = any(t.requires_grad for t in flat.tensors) if reentrant else True
     with subgraphs.scope(state, what) as scope, subgraphs.grad_mode(not reentrant):
         for info in infos:
@@ -82,310 +79,10 @@ def _checkpointed(state: CaptureState, function: Function, given: Any, options: 
     return flat_result.rebuilt([next(outer) if id(t) in ids else t for t in flat_result.tensors])
 
 
-def _unique(state: CaptureState, tensors: list[torch.Tensor]) -> list[TensorInfo]:
-    return [state.tensor_info(t) for t in {id(t): t for t in tensors}.values()]
-
-
 def _rest(scope: Scope, infos: list[TensorInfo]) -> list[TensorInfo]:
     """What the body reads from its surroundings."""
     known = {id(info) for info in infos}
     return [info for info in scope.order if id(info) not in known]
-
-
-# ---------------------------------------------------------------------- autograd.Function
-
-
-class FunctionContext:
-    """The `ctx` of an autograd.Function that is captured."""
-
-    argand_temporary = True
-
-    def __init__(self, needs: tuple[bool, ...]) -> None:
-        self.needs_input_grad = needs
-        self.saved_tensors: tuple[object, ...] = ()
-        self.argand_fixed: tuple[object, ...] = ()
-        self.argand_refused = ""
-
-    def save_for_backward(self, *tensors: object) -> None:
-        self.saved_tensors = tensors
-
-    def save_for_forward(self, *tensors: object) -> None:
-        pass
-
-    def mark_non_differentiable(self, *tensors: object) -> None:
-        self.argand_fixed = tensors
-
-    def mark_dirty(self, *tensors: object) -> None:
-        self.argand_refused = "mark_dirty"
-
-    def set_materialize_grads(self, value: bool) -> None:
-        if not value:
-            self.argand_refused = "set_materialize_grads(False)"
-
-
-def _forward(state: CaptureState, cls: type, context: FunctionContext, rest: Args, kwargs: Kwargs) -> object:
-    interp = state.interpreter
-    forward = interp.getattr(cls, "forward")
-    if not _has_from_torch(interp, cls, "setup_context"):
-        result = interp.call(forward, rest, kwargs)
-        interp.call(interp.getattr(cls, "setup_context"), (context, rest, result), {})
-        return result
-    return interp.call(forward, (context, *rest), kwargs)
-
-
-def _has_from_torch(interp: Any, cls: type, name: str) -> bool:
-    """Whether a class inherits an attribute from torch's; guarded."""
-    interp.note_class(cls)
-    return bool(interp.types.lookup(cls, name) is type_lookup(torch.autograd.Function, name))
-
-
-def _check_backward_class(interp: Any, cls: type, what: str) -> None:
-    """The class of the backward nodes, which `apply` calls, is the one that torch has made for this class."""
-    backward_class = interp.getattr(cls, "_backward_cls")
-    ours = isinstance(backward_class, type) and torch.autograd.function.BackwardCFunction in backward_class.__mro__
-    if not ours or interp.getattr(backward_class, "_forward_cls") is not cls:
-        raise _refused(
-            "autograd.Function", what, "The class of its backward nodes was replaced.",
-            "Leave _backward_cls as torch has set it.",
-        )  # fmt: skip
-
-
-@handler(torch.autograd.Function.apply)
-def _function_apply(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> object:
-    """autograd.Function.apply: inlined where no gradient is recorded, else a node with two graphs."""
-    cls, *given = args
-    rest = tuple(given)
-    what = f"{name_of(cls)}.apply"
-    tensors = [arg for arg in rest if isinstance(arg, torch.Tensor)]
-    _check_backward_class(state.interpreter, cls, what)
-    if torch.is_grad_enabled() and any(t.requires_grad for t in tensors):
-        return _Captured(state, cls, what, rest, kwargs).run()
-    context = FunctionContext((False,) * len(rest))
-    result = _forward(state, cls, context, rest, kwargs)
-    outputs = result if isinstance(result, tuple) else (result,)
-    if context.argand_refused == "mark_dirty":
-        raise _returns_input(what)
-    if not any(out is arg for out in outputs for arg in tensors):
-        return result
-    others = tuple([_passed_on(state, out) if any(out is arg for arg in tensors) else out for out in outputs])
-    return others if isinstance(result, tuple) else others[0]
-
-
-def _passed_on(state: CaptureState, tensor: torch.Tensor) -> torch.Tensor:
-    """What autograd makes of an input that a forward returns where no gradient is recorded: a view of it."""
-    info = state.tensor_info(tensor)
-    with torch._C.DisableTorchFunction():
-        shown = hops.passed_on(tensor)[0]
-    return subgraphs.record(state.graph, hops.passed_on, [], [info], [(shown, info.device)])[0]
-
-
-native_handlers.SAFE_NEW.add(torch._C._FunctionBase)  # an empty node, for `apply` of an instance
-native_handlers.STORING_NEW.add(torch._C._FunctionBase)
-
-
-@native_handlers.function(torch.autograd.function.FunctionMeta.__init__)
-def _function_class(interp: Any, fn: Function, args: list[Any], kwargs: Kwargs) -> Any:
-    """A subclass of autograd.Function that the captured code defines: torch makes a class for its backward nodes."""
-    interp.unread(fn, *args, **kwargs)
-    interp.types.forget()
-    interp.renew_facts()
-    interp.note_local_class(args[0]._backward_cls)
-
-
-def _returns_input(what: str) -> errors.GraphBreak:
-    return _refused(
-        "autograd.Function returns its input", what,
-        f"{what} returns its input itself, and the graph is to return that, or writes to it: autograd treats such "
-        "results in a special way.",
-        "Return a new tensor from forward, such as x.view_as(x) or x.clone().",
-    )  # fmt: skip
-
-
-class _Captured:
-    """One call of `apply` with gradients."""
-
-    def __init__(self, state: CaptureState, cls: Any, what: str, rest: Args, kwargs: Kwargs) -> None:
-        self.state, self.cls, self.what = state, cls, what
-        self.rest = tuple(state.deep_resolve(arg) for arg in rest)
-        self.kwargs = kwargs
-        self.builder = state.graph
-
-    def run(self) -> object:
-        state, builder = self.state, self.builder
-        tensors = [arg for arg in self.rest if isinstance(arg, torch.Tensor)]
-        infos = _unique(state, tensors)
-        needs = tuple(isinstance(arg, torch.Tensor) and arg.requires_grad for arg in self.rest)
-        context = FunctionContext(needs)
-        with subgraphs.scope(state, self.what) as forward, subgraphs.grad_mode(False):
-            result = _forward(state, self.cls, context, self.rest, self.kwargs)
-        outputs = result if isinstance(result, tuple) else (result,)
-        results = self._results(outputs, forward)
-        self._refuse(context)
-        with (
-            subgraphs.scope(state, f"the backward of {self.what}", feeds=forward) as backward,
-            subgraphs.grad_mode(False),
-            pending_effects.watching(state) as watched,
-        ):
-            stand_ins = [self._gradient(tensor, backward) for tensor in results]
-            remaining = iter(stand_ins)
-            grads = tuple(next(remaining) if isinstance(out, torch.Tensor) else None for out in outputs)
-            function = state.interpreter.getattr(self.cls, "backward")
-            answer = state.interpreter.call(function, (context, *grads), {})
-            answer = subgraphs.summed(builder, answer, self.rest)
-        hook_state.note_backward(state, function, context, watched.ids)
-        gradients = self._gradients(answer)
-        flat, call, graphs = self._graphs(infos, context, forward, backward, results, gradients)
-        graphs[0].meta["call"] = call
-        bodies = [("function_forward", graphs[0]), ("function_backward", graphs[1])]
-        fixed = set(call.fixed)
-        shown = [(self._shown(t, i not in fixed), state.tensor_info(t).device) for i, t in enumerate(results)]
-        new = iter(subgraphs.record(builder, hops.autograd_function, bodies, flat, shown))
-        rebuilt = tuple(next(new) if isinstance(out, torch.Tensor) else out for out in outputs)
-        for before, after in zip(outputs, rebuilt):
-            if isinstance(before, torch.Tensor) and after.requires_grad and self._is_view(before):
-                self._stays_inside(after)
-        return rebuilt if isinstance(result, tuple) else rebuilt[0]
-
-    def _is_view(self, result: torch.Tensor) -> bool:
-        """Whether a result shares the memory of an argument."""
-        with torch._C.DisableTorchFunction():
-            tensors = [arg for arg in self.rest if isinstance(arg, torch.Tensor)]
-            return result.untyped_storage()._cdata in {arg.untyped_storage()._cdata for arg in tensors}
-
-    def _stays_inside(self, shown: torch.Tensor) -> None:
-        """Note a view with a history of its own: a graph that returns it would return a plain view instead."""
-        interp = self.state.interpreter
-        interp.born[id(shown)] = (shown, interp.number)
-        leaving = _returns_input(self.what)
-        leaving.needed = shown
-        with torch._C.DisableTorchFunction():
-            self.builder.staying[shown.untyped_storage()._cdata] = leaving
-
-    def _shown(self, result: torch.Tensor, differentiable: bool) -> torch.Tensor:
-        """The stand-in for a result; for an input that is returned, one that shares its memory."""
-        if not self._given(result):
-            return subgraphs.copy_of(result, differentiable)
-        with torch._C.DisableTorchFunction():
-            return hops.passed_on_with_history(result) if differentiable else hops.passed_on(result.detach())[0]
-
-    def _given(self, tensor: object) -> bool:
-        return any(tensor is arg for arg in self.rest)
-
-    def _results(self, outputs: Any, forward: Scope) -> list[torch.Tensor]:
-        """The tensors that forward returns, each made there or an argument, each once."""
-        results = [out for out in outputs if isinstance(out, torch.Tensor)]
-        known = all(self.state.tensor_info(t).node.graph is forward.graph or self._given(t) for t in results)
-        if not results or not known or len({id(t) for t in results}) != len(results):
-            raise _returns_input(self.what)
-        for out in outputs:
-            if not (out is None or isinstance(out, torch.Tensor | bool | int | float | str)):
-                raise _refused("autograd.Function", self.what, "Its forward returns nested containers.",
-                               "Return a tensor or a tuple of tensors.")  # fmt: skip
-        return results
-
-    def _refuse(self, context: FunctionContext) -> None:
-        if context.argand_refused == "mark_dirty":
-            raise _returns_input(self.what)
-        own = not all(_has_from_torch(self.state.interpreter, self.cls, name) for name in ("vjp", "jvp"))
-        if context.argand_refused or self.kwargs or own:
-            raise _refused(
-                "autograd.Function", self.what, f"It uses {context.argand_refused or 'vjp or jvp'}.",
-                "Write it with forward and backward alone.",
-            )  # fmt: skip
-
-    def _gradient(self, result: torch.Tensor, backward: Scope) -> torch.Tensor:
-        stand_in = subgraphs.leaf_like(result, False)
-        node = placeholder(backward.graph, "grad")
-        return self.builder.register(stand_in, node, self.state.tensor_info(result).device)
-
-    def _gradients(self, answer: Any) -> list[torch.Tensor | None]:
-        """What backward returned, one for each argument."""
-        given = list(answer) if isinstance(answer, (tuple, list)) else [answer]
-        while len(given) > len(self.rest) and given[-1] is None:
-            given.pop()
-        given += [None] * (len(self.rest) - len(given))
-        wrong = len(given) != len(self.rest) or any(
-            grad is not None
-            and not (isinstance(grad, torch.Tensor) and isinstance(arg, torch.Tensor) and grad.shape == arg.shape)
-            for grad, arg in zip(given, self.rest)
-        )
-        if wrong or not isinstance(answer, (tuple, torch.Tensor)):
-            raise _refused(
-                "autograd.Function", self.what, "Its backward does not return a gradient of the right size per input.",
-                "Return a tuple with a gradient, or None, for each argument of forward.",
-            )  # fmt: skip
-        return given
-
-    def _graphs(
-        self,
-        infos: list[TensorInfo],
-        context: FunctionContext,
-        forward: Scope,
-        backward: Scope,
-        results: list[torch.Tensor],
-        gradients: list[torch.Tensor | None],
-    ) -> Any:
-        """(the node's tensors, how they go together, [forward graph, backward graph])."""
-        state, builder = self.state, self.builder
-        kept = [g for g in gradients if g is not None]
-        backward_graph = subgraphs.close(builder, backward, kept)
-        inner = [info for info in backward.order if info.node.graph is forward.graph]
-        outer = [info for info in backward.order if info.node.graph is not forward.graph]
-        forward_outputs = [*results, *[info.tensor for info in inner]]
-        forward_graph = subgraphs.close(builder, forward, forward_outputs)
-        flat = list(infos)
-        for info in (*forward.order, *outer):
-            if all(info is not other for other in flat):
-                flat.append(info)
-        number = {id(info): i for i, info in enumerate(flat)}
-        saved: list[tuple[str, int]] = []
-        raw: list[tuple[str, int]] = []
-        user_saved = {id(t) for t in context.saved_tensors if isinstance(t, torch.Tensor)}
-        ordered: list[TensorInfo] = []
-        for target, wanted in ((saved, True), (raw, False)):
-            for info in backward.order:
-                if (id(info.tensor) in user_saved) is wanted:
-                    is_inner = info.node.graph is forward.graph
-                    target.append(("made", _place(results, inner, info)) if is_inner else ("flat", number[id(info)]))
-                    ordered.append(info)
-        _reorder(backward_graph, backward, len(results), ordered)
-        positions = tuple(number[id(state.tensor_info(a))] for a in self.rest if isinstance(a, torch.Tensor))
-        fixed = {id(t) for t in context.argand_fixed}
-        outputs = iter(range(len(kept)))
-        of_argument = [None if g is None else next(outputs) for g in gradients]
-        call = hops.FunctionCall(
-            positions=positions,
-            inputs=tuple(number[id(info)] for info in forward.order),
-            results=len(results),
-            saved=tuple(saved),
-            raw=tuple(raw),
-            fixed=tuple(
-                i for i, t in enumerate(results) if id(t) in fixed or not (t.is_floating_point() or t.is_complex())
-            ),
-            gradients=tuple(g for g, arg in zip(of_argument, self.rest) if isinstance(arg, torch.Tensor)),
-            once="once_differentiable" in getattr(getattr(self.cls.backward, "__code__", None), "co_qualname", ""),
-        )
-        return flat, call, [forward_graph, backward_graph]
-
-
-def _place(results: list[torch.Tensor], inner: list[TensorInfo], info: TensorInfo) -> int:
-    """Which output of the forward graph a tensor is."""
-    for i, tensor in enumerate(results):
-        if tensor is info.tensor:
-            return i
-    return len(results) + next(i for i, other in enumerate(inner) if other is info)
-
-
-def _reorder(module: Any, scope: Scope, grads: int, ordered: list[TensorInfo]) -> None:
-    """Placeholders: the gradients, then these tensors in this order."""
-    graph = module.graph
-    placeholders = [node for node in graph.nodes if node.op == "placeholder"]
-    of_info = dict(zip([id(info) for info in scope.order], placeholders[grads:]))
-    anchor = placeholders[grads - 1]
-    for info in ordered:
-        node = of_info[id(info)]
-        anchor.append(node)
-        anchor = node
 
 
 # ---------------------------------------------------------------------- torch.func
