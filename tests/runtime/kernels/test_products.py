@@ -64,6 +64,24 @@ def test_product(m: int, n: int, k: int, threads: int) -> None:
         torch.set_num_threads(before)
 
 
+@pytest.mark.parametrize(("batch", "m", "n", "k"), [(1, 5, 33, 40), (7, 16, 40, 9), (3, 90, 130, 520), (2, 3, 4, 0)])
+@pytest.mark.parametrize("threads", [1, 2])
+def test_batches_of_products(batch: int, m: int, n: int, k: int, threads: int) -> None:
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        lefts = (torch.randn(batch, m, k), torch.randn(m, batch, k).transpose(0, 1), torch.randn(batch, k, m).mT)
+        rights = (torch.randn(batch, k, n), torch.randn(batch, n, k).mT, torch.randn(1, k, n).expand(batch, k, n))
+        for left in lefts:
+            for right in rights:
+                room = torch.full((batch, m, n + 5), 7.0)
+                products.matrix_product(left, right, out=room[..., :n])
+                close(room[..., :n], left.double() @ right.double(), 1e-30)
+                assert bool((room[..., n:] == 7).all())
+    finally:
+        torch.set_num_threads(before)
+
+
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 def test_a_fork_while_the_kernels_are_being_compiled() -> None:
     """The thread that compiles them is not in the child, which must not wait for it."""
@@ -167,13 +185,13 @@ def test_the_faster_kernel_computes(
         for _ in range(12):
             torch.testing.assert_close(gradients(compiled, net), gradients(net, net), rtol=1e-3, atol=1e-2)
         assert [each.known() for each in both] == [faster, faster]
-        assert any("measured_product" in text for text in code)
+        assert any("MeasuredProduct" in text for text in code)
         assert any("measured_weight_gradient" in text for text in code)
         code.clear()
         argand.reset()
         net = model()
         torch.testing.assert_close(gradients(argand.compile(net), net), gradients(net, net), rtol=1e-3, atol=1e-2)
-        assert any("measured_product" in text for text in code) == faster
+        assert any("MeasuredProduct" in text for text in code) == faster
         assert any("measured_weight_gradient" in text for text in code) == faster
     for each in both:
         each.forget()
@@ -198,7 +216,7 @@ def test_nobody_waits_for_kernels_that_are_to_be_timed(
         for _ in range(2):
             got = torch.autograd.grad(compiled(x).square().sum(), list(model.parameters()))
             torch.testing.assert_close(got, want, rtol=1e-3, atol=1e-2)
-        assert all(any(f"measured_{what}" in text for text in code) for what in ("product", "weight_gradient"))
+        assert all(any(what in text for text in code) for what in ("MeasuredProduct", "measured_weight_gradient"))
         assert not any(each._taken for each in both)  # nothing was timed
         compiling.set_result(made.result())
         got = torch.autograd.grad(compiled(x).square().sum(), list(model.parameters()))
@@ -206,6 +224,58 @@ def test_nobody_waits_for_kernels_that_are_to_be_timed(
         assert all(each._taken for each in both)
     for each in both:
         each.forget()
+
+
+@pytest.mark.parametrize("faster", [False, True])
+def test_products_of_sizes_that_vary(
+    faster: bool, code: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Sizes that are alike are timed once; what is too small for argand's kernel is the library's."""
+    products.PRODUCTS.forget()
+    monkeypatch.setattr(products.PRODUCTS, "_gain", 1e9 if faster else 0.0)
+    products._compiled().result()
+
+    def attend(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        y = F.linear(x, w, b)
+        return torch.bmm((torch.bmm(y, y.mT) * 0.01).softmax(-1), x)
+
+    w, b = torch.randn(64, 64), torch.randn(64)
+    with argand.config.patch({"cpp.own_products": None, "cache_dir": str(tmp_path)}):
+        compiled = argand.compile(attend, dynamic=True)
+        for batch, length in ((3, 129), (3, 130), (2, 145), (3, 0), (3, 1), (1, 600)):
+            x = torch.randn(batch, length, 64)
+            torch.testing.assert_close(compiled(x, w, b), attend(x, w, b), rtol=1e-4, atol=1e-4)
+        assert any("varying_product" in text for text in code)
+        kinds = list(products.PRODUCTS._taken.values())
+        assert kinds and set(kinds) == {faster}
+        compiled(torch.randn(3, 131, 64), w, b)
+        assert list(products.PRODUCTS._taken.values()) == kinds
+    products.PRODUCTS.forget()
+
+
+def test_what_is_faster_is_asked_for_once_for_each_number_of_threads(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    products.PRODUCTS.forget()
+    products._compiled().result()
+    product, out = products.MeasuredProduct(), torch.empty(40, 64)
+    left, right, before = torch.randn(40, 128), torch.randn(128, 64), torch.get_num_threads()
+    asked: list[object] = []
+    taken = products.PRODUCTS.taken
+    monkeypatch.setattr(products.PRODUCTS, "taken", lambda kind: (asked.append(kind), taken(kind))[1])
+    with argand.config.patch({"cache_dir": str(tmp_path)}):
+        try:
+            for threads in (1, 2):
+                torch.set_num_threads(threads)
+                for calls in range(3):
+                    product(left, right, out=out.fill_(7))
+                    close(out, left.double() @ right.double())
+                    if not calls:
+                        asked.clear()
+                assert not asked
+        finally:
+            torch.set_num_threads(before)
+    products.PRODUCTS.forget()
 
 
 def test_few_rows_against_a_large_matrix(code: list[str], monkeypatch: pytest.MonkeyPatch) -> None:

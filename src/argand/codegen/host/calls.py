@@ -31,6 +31,7 @@ _PACKED = {
     "packed_linear": "torch.ops.mkldnn._linear_pointwise.default",
 }
 
+MEASURED_PRODUCT = "MeasuredProduct"  # the class of `runtime.kernels.products`: one object for each call
 LOAD_STEPS = "load_steps"  # the function of `runtime.kernels.steps`
 _LINEAR = "torch._C._nn.linear"
 
@@ -57,6 +58,8 @@ def extern_function(node: ExternNode) -> ExternFunction:
     returns = schema.returns if schema is not None else ()
     several = len(returns) > 1 or any("List" in str(one.type) for one in returns)
     text = str(target)
+    if node.out_variant == MEASURED_PRODUCT:
+        return ExternFunction(f"{node.name}_out", f"{MEASURED_PRODUCT}()", several)
     if node.out_variant is not None:
         return ExternFunction(
             node.out_variant.replace("torch._C._nn.", "").replace(".", "_") + "_out", node.out_variant, several

@@ -16,7 +16,7 @@ from argand.codegen.host.convolutions import MEASURED_CONVOLUTION, MEASURED_GRAD
 from argand.codegen.host.layouts import Layout, chosen_layouts, made_by_products, own_layout, used_views
 from argand.codegen.host.library_products import DIRECT, DirectText, literal_of, operands
 from argand.codegen.host.memory import MemoryPlan, Space, nbytes, plan_memory
-from argand.codegen.host.products import INT8, INTO, MEASURED, OWN, PADDED
+from argand.codegen.host.products import INT8, INTO, MEASURED, OWN, PADDED, VARYING
 from argand.errors import InternalError
 from argand.graph.sizes.expr import Const, Expr, Sym, as_int, evaluate
 from argand.ir.kernel import CPU, KernelPlan, Schedule, memory_of
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 GPU_TENSORS = ("gpu_allocator()", "view_maker()")
 _CONVOLUTIONS = (MEASURED_CONVOLUTION,)
-_PRODUCTS = (OWN, MEASURED, OWN_GRADIENT, MEASURED_GRADIENT)
+_PRODUCTS = (OWN, VARYING, OWN_GRADIENT, MEASURED_GRADIENT)
 LARGE_BYTES = 4 << 20  # of an allocation, from which malloc may get it from the system in each call: twice a large page
 
 
@@ -183,6 +183,7 @@ class _Writer:
             *([f"from argand.runtime.kernels.steps import {LOAD_STEPS}"] if LOAD_STEPS in str(used) else []),
             *([f"from argand.runtime.kernels.int8 import {INT8}"] if INT8 in used else []),
             *(f"from argand.runtime.kernels.products import {name}" for name in _PRODUCTS if name in used),
+            *([f"from argand.runtime.kernels.products import {MEASURED}"] if f"{MEASURED}()" in used else []),
             *(f"from argand.runtime.kernels.convolutions import {name}" for name in _CONVOLUTIONS if name in used),
             "",
         ]

@@ -10,12 +10,14 @@ it only.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, replace
+from math import prod
 from typing import Any
 
 import torch
 
+from argand.codegen.host.calls import MEASURED_PRODUCT
 from argand.codegen.host.convolutions import choose_convolutions, choose_weight_gradients
 from argand.codegen.host.library_products import choose_direct
 from argand.config import config
@@ -25,14 +27,19 @@ from argand.ir.loops import Buffer, ExternNode, TensorRef
 from argand.runtime.kernels import products
 
 LEAST_TERMS = 1 << 27
-OWN_LEAST_TERMS = 1 << 22
-FEW_ROWS = 128  # of a left side, up to which MKL is faster than argand's kernel where the right side is transposed
-OWN, MEASURED = "matrix_product", "measured_product"  # functions of `runtime.kernels.products`
+LEAST_SIDE = 32  # of what goes to oneDNN
+OWN_LEAST_TERMS = products.LEAST_TERMS
+OWN_LEAST_SIDES = 4, 8, 16  # rows, terms of a sum and columns: with fewer, argand's kernel is the slower anywhere
+FEW_ROWS = 128  # of a left side, up to which oneDNN is the faster
+OWN, MEASURED, VARYING = "matrix_product", MEASURED_PRODUCT, "varying_product"  # of `runtime.kernels.products`
 PADDED = "padded_product"  # the function of `runtime.gpu.operators.products`
 PADDED_LEAST_TERMS = 1 << 30  # below, appending zeros costs as much as it saves
 INT8 = "int8_linear"  # the function of `runtime.kernels.int8`
 INTO = "product_into"  # the function of `runtime.host` that stores a product of oneDNN's
 WIDE = 1024  # columns of a result from which a transposed left side pays as well
+
+
+_PRODUCTS = ("aten.mm.default", "aten.addmm.default", "aten.bmm.default")
 
 
 def onednn_wanted() -> bool:
@@ -94,8 +101,8 @@ def _choose_own(schedule: Schedule, buffers: dict[str, Buffer]) -> int:
     changes = 0
     measured = config.cpp.own_products is None
     for number, step in enumerate(schedule.steps) if products.own_wanted(products.PRODUCTS) else ():
-        if isinstance(step, ExternNode) and _is_own(step, buffers):
-            schedule.steps[number] = replace(step, out_variant=MEASURED if measured else OWN)
+        if isinstance(step, ExternNode) and (way := _own(step, buffers, measured=measured)):
+            schedule.steps[number] = replace(step, out_variant=way)
             changes += 1
     if products.own_wanted(products.WEIGHT_GRADIENTS):
         changes += choose_weight_gradients(schedule, buffers, measured=measured)
@@ -116,53 +123,66 @@ def _choose_int8(schedule: Schedule) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Product:
-    """A product of float32 matrices (m, k) and (k, n) of numbers that are known, with a row to add or without."""
+    """A product of float32 matrices, or of batches of them, with a row to add or without."""
 
     left: TensorRef
     right: TensorRef
     bias: TensorRef | None
-    m: int
-    n: int
-    terms: int
+    sides: tuple[int | None, int | None, int | None]  # rows, terms of a sum, columns; None: not known
+    terms: int | None  # None where a size is not known
 
 
 def _product(node: ExternNode, buffers: dict[str, Buffer]) -> _Product | None:
-    """The product that a step is; None for other steps, and where a side is short."""
-    if node.kwargs or str(node.target) not in ("aten.mm.default", "aten.addmm.default"):
+    """The product that a step is; None for other steps."""
+    if node.kwargs or str(node.target) not in _PRODUCTS:
         return None
     *bias, left, right = node.args
     if not all(isinstance(ref, TensorRef) and _plain(ref, buffers.get(ref.buffer)) for ref in node.args):
         return None
     if bias and not (len(bias[0].size) == 1 and bias[0].size[0] is right.size[1] and bias[0].stride[0] is ONE):
         return None
-    m, k, n = as_int(left.size[0]), as_int(left.size[1]), as_int(right.size[1])
-    if m is None or k is None or n is None or min(m, k, n) < 32:
-        return None
-    return _Product(left, right, bias[0] if bias else None, m, n, m * k * n)
+    sides = as_int(left.size[-2]), as_int(left.size[-1]), as_int(right.size[-1])
+    sizes = [*map(as_int, left.size), sides[2]]
+    terms = None if None in sizes else prod(int(size or 0) for size in sizes)
+    return _Product(left, right, bias[0] if bias else None, sides, terms)
 
 
-def _is_own(node: ExternNode, buffers: dict[str, Buffer]) -> bool:
-    """Whether a step is a product that argand's kernel is faster for."""
+def _own(node: ExternNode, buffers: dict[str, Buffer], *, measured: bool) -> str:
+    """The function that computes a step, if it is a product that argand's kernel may be faster for; "" otherwise."""
     product = _product(node, buffers) if node.out_variant is not None else None
-    if product is None:
-        return False
-    if any(ONE not in ref.stride for ref in (product.left, product.right)):
-        return False
-    if buffers[node.outputs[0] or ""].stride[1] is not ONE:
-        return False
-    if product.m <= FEW_ROWS and product.terms >= LEAST_TERMS and _direction(product.left) == "rows":
-        if _direction(product.right) == "columns" or onednn_wanted():
-            return False  # to collect a large right side costs more than the libraries' way
-    return product.terms >= OWN_LEAST_TERMS
+    if product is None or not all(ONE in ref.stride[-2:] for ref in (product.left, product.right)):
+        return ""
+    if buffers[node.outputs[0] or ""].stride[-1] is not ONE:
+        return ""
+    if any(side is not None and side < least for side, least in zip(product.sides, OWN_LEAST_SIDES)):
+        return ""
+    if product.terms is None:
+        return VARYING if measured else OWN
+    few = product.sides[0] is not None and product.sides[0] <= FEW_ROWS
+    if onednn_wanted() and few and product.terms >= LEAST_TERMS and _direction(product.left) == "rows":
+        return ""
+    if product.terms < OWN_LEAST_TERMS or (measured and products.PRODUCTS.taken(_kind(product)) is False):
+        return ""
+    return MEASURED if measured else OWN
+
+
+def _kind(product: _Product) -> Hashable:
+    left, right = (
+        (tuple(int(as_int(n) or 0) for n in ref.size), tuple(int(as_int(n) or 0) for n in ref.stride))
+        for ref in (product.left, product.right)
+    )
+    return products.kind_of(left, right, int(product.bias is not None))
 
 
 def _as_onednn(node: ExternNode, buffers: dict[str, Buffer]) -> ExternNode | None:
     """The call of oneDNN that does the same; None where ATen's is to stay."""
-    product = _product(node, buffers) if node.out_variant not in (OWN, MEASURED) else None
-    if product is None or product.terms < LEAST_TERMS:
+    product = _product(node, buffers) if node.out_variant not in (OWN, MEASURED, VARYING) else None
+    if product is None or product.terms is None or product.terms < LEAST_TERMS or len(product.left.size) != 2:
+        return None
+    if min(int(side or 0) for side in product.sides) < LEAST_SIDE:
         return None
     ways = [_direction(ref) for ref in (product.left, product.right)]
-    if "" in ways or (ways[0] == "columns" and product.n < WIDE):
+    if "" in ways or (ways[0] == "columns" and int(product.sides[2] or 0) < WIDE):
         return None
     weight = replace(product.right, size=product.right.size[::-1], stride=product.right.stride[::-1])
     target: Any = torch.ops.mkldnn._linear_pointwise.default

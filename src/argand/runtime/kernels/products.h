@@ -214,9 +214,12 @@ template <class Right> static void block(i64 m, i64 n, i64 k, Matrix a, Right b,
 
 extern "C" int omp_get_thread_num(void);
 extern "C" int omp_get_num_threads(void);
+extern "C" int omp_get_max_threads(void);
+
+enum { LEAST_SHARED = 1 << 19 };  // terms of a product from which threads save more than they cost
 
 template <class Right> static void multiply(i64 m, i64 n, i64 k, Matrix a, Right b, Result c) {
-#pragma omp parallel
+#pragma omp parallel if (m * n * k >= LEAST_SHARED)
   {
     i64 threads = omp_get_num_threads(), across = 1, me = omp_get_thread_num();
     for (i64 t = 1; t <= threads; t++)  // the most even blocks
@@ -239,6 +242,23 @@ extern "C" void product(void** pointers, const i64* s) {
 extern "C" void product_and_bias(void** pointers, const i64* s) {
   multiply(s[0], s[1], s[2], {(float*)pointers[1], s[3], s[4]}, Matrix{(float*)pointers[2], s[5], s[6]},
            {(float*)pointers[3], s[7], (float*)pointers[0], false});
+}
+
+// pointers: left, right, result; numbers: batch, m, n, k, strides of left, of right, distances of the result's matrices
+// and rows
+extern "C" void batched_product(void** pointers, const i64* s) {
+  i64 batch = s[0], m = s[1], n = s[2], k = s[3];
+  Matrix a{(float*)pointers[0], s[5], s[6]}, b{(float*)pointers[1], s[8], s[9]};
+  Result c{(float*)pointers[2], s[11], nullptr, false};
+  auto from = [](Matrix of, i64 step) { return Matrix{of.data + step, of.rows, of.columns}; };
+  auto to = [&](i64 i) { return Result{c.data + i * s[10], c.rows, nullptr, false}; };
+  i64 threads = omp_get_max_threads();
+  if (batch < threads) {
+    for (i64 i = 0; i < batch; i++) multiply(m, n, k, from(a, i * s[4]), from(b, i * s[7]), to(i));
+    return;
+  }
+#pragma omp parallel for schedule(static) if (batch * m * n * k >= LEAST_SHARED)
+  for (i64 i = 0; i < batch; i++) block(m, n, k, from(a, i * s[4]), from(b, i * s[7]), to(i));
 }
 
 // A convolution of images that lie channel by channel: a product with the matrix of what each window holds.

@@ -10,6 +10,7 @@ of what each window holds, which is never made: the kernel collects the panels t
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import Future
 from typing import Any
 
@@ -22,8 +23,11 @@ from argand.runtime.kernels import background_kernels
 from argand.runtime.kernels.timed_choice import Rivals
 from argand.runtime.profile import Kernel
 
+LEAST_TERMS = 1 << 18  # of a product, below which the call is what takes the time
+Sides = tuple[tuple[int, ...], tuple[int, ...]]
+
 # C functions, and how many tensors and numbers they take.
-_FUNCTIONS = {"product": (3, 8), "product_and_bias": (4, 8), "weight_gradient": (4, 15)}
+_FUNCTIONS = {"product": (3, 8), "product_and_bias": (4, 8), "batched_product": (3, 12), "weight_gradient": (4, 15)}
 
 
 def is_amd() -> bool:
@@ -72,33 +76,91 @@ def matrix_product(*operands: torch.Tensor, out: torch.Tensor) -> None:
     """`left @ right`, or `bias + left @ right` where three operands are given, in `out`.
 
     Arguments:
-        operands: float32 matrices `left` (m, k) and `right` (k, n) of any strides; before them a contiguous `bias` (n)
-            or nothing.
-        out: (m, n), whose rows are contiguous.
+        operands: float32 matrices `left` (m, k) and `right` (k, n) of any strides, or batches of them; before matrices
+            a contiguous `bias` (n) or nothing.
+        out: (m, n), whose rows are contiguous, or a batch of such.
     """
     *bias, left, right = operands
-    kernel = _compiled().result().get("product_and_bias" if bias else "product")
-    if kernel is None:
-        return _library_product(operands, out)
-    m, k = left.shape
-    kernel(*operands, out, m, right.shape[1], k, *left.stride(), *right.stride(), out.stride(0))
+    *batch, m, k = left.shape
+    name = "batched_product" if batch else "product_and_bias" if bias else "product"
+    kernel = _compiled().result().get(name)
+    if kernel is None or not k:
+        return _library_product(*operands, out=out)
+    kernel(*operands, out, *batch, m, right.shape[-1], k, *left.stride(), *right.stride(), *out.stride()[:-1])
     return None
 
 
 def measured_product(*operands: torch.Tensor, out: torch.Tensor) -> None:
     """As `matrix_product`, by the library where that is faster."""
+    _by_kind(_kind(operands), operands, out)
+
+
+class MeasuredProduct:
+    """A place in a program where `measured_product` takes operands of one kind: which way is faster is asked once."""
+
+    __slots__ = ("_threads", "_way")
+
+    def __init__(self) -> None:
+        self._way: Callable[..., None] = _library_product
+        self._threads = 0  # for which that is the faster way; none yet
+
+    def __call__(self, *operands: torch.Tensor, out: torch.Tensor) -> None:
+        """The product, in `out`."""
+        threads = torch.get_num_threads()
+        if threads == self._threads and not torch.are_deterministic_algorithms_enabled():
+            return self._way(*operands, out=out)
+        kind = _kind(operands)
+        _by_kind(kind, operands, out)
+        own = PRODUCTS.taken(kind)
+        if own is not None:
+            self._way, self._threads = matrix_product if own else _library_product, threads
+        return None
+
+
+def varying_product(*operands: torch.Tensor, out: torch.Tensor) -> None:
+    """As `measured_product`, where sizes vary from call to call: those that are alike are of one kind."""
     *bias, left, right = operands
-    kind = (left.shape, left.stride(), right.shape, right.stride(), len(bias))
+    if left.numel() * right.shape[-1] < LEAST_TERMS:
+        return _library_product(*operands, out=out)
+    sizes = [tuple(map(_rounded, side.shape)) for side in (left, right)]
+    steps = [tuple(step == 1 for step in side.stride()) for side in (left, right)]
+    return _by_kind(("varying", *sizes, *steps, len(bias)), operands, out)
+
+
+def kind_of(left: Sides, right: Sides, bias: int) -> Hashable:
+    """What says which way is the faster.
+
+    Arguments:
+        left: sizes and strides of the left side.
+        right: those of the right side.
+        bias: 1 where a row is added.
+    """
+    return *left, *right, bias
+
+
+def _kind(operands: Sequence[torch.Tensor]) -> Hashable:
+    *bias, left, right = operands
+    return kind_of((tuple(left.shape), left.stride()), (tuple(right.shape), right.stride()), len(bias))
+
+
+def _rounded(size: int) -> int:
+    """A size without what lies below its three leading bits."""
+    below = max(size.bit_length() - 3, 0)
+    return size >> below << below
+
+
+def _by_kind(kind: Hashable, operands: tuple[torch.Tensor, ...], out: torch.Tensor) -> None:
     own = PRODUCTS.taken(kind)
-    if own:
-        return matrix_product(*operands, out=out)
-    if own is False or not _compiled().done():
-        return _library_product(operands, out)
-    return PRODUCTS.run(lambda: matrix_product(*operands, out=out), lambda: _library_product(operands, out), kind)
+    if own is not None or not _compiled().done():
+        return (matrix_product if own else _library_product)(*operands, out=out)
+    return PRODUCTS.run(lambda: matrix_product(*operands, out=out), lambda: _library_product(*operands, out=out), kind)
 
 
-def _library_product(operands: tuple[torch.Tensor, ...], out: torch.Tensor) -> None:
-    torch.addmm(*operands, out=out) if len(operands) == 3 else torch.mm(*operands, out=out)
+def _library_product(*operands: torch.Tensor, out: torch.Tensor) -> None:
+    if len(operands) == 3:
+        torch.addmm(*operands, out=out)
+    else:
+        (torch.mm if out.ndim == 2 else torch.bmm)(*operands, out=out)
 
 
 def weight_gradient_into(y: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, *rest: Any, out: torch.Tensor) -> None:

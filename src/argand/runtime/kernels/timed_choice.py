@@ -17,8 +17,9 @@ from argand import events
 from argand.runtime import cache, processor
 
 _PAIRS = 4  # of times of a kind, after a first one, in which a way makes ready what it needs
+_MOST_PAIRS, _SHORT = 24, 0.002  # seconds of all up to which there are more: other programs want the processors, too
 _LEAST_PAIRS, _LONG = 2, 0.05  # seconds of all from which there are fewer
-_KINDS = 4  # for which the library has to be faster, before the own way is not asked any more
+_KINDS = 8  # for which the library has to be faster, before the own way is not asked any more
 _MOST_KINDS = 500  # that are remembered
 
 
@@ -76,13 +77,14 @@ class Rivals:
         clock = time.thread_time if place[0] == 1 else time.perf_counter  # others may want the processor
         best = [float("inf"), float("inf")]
         begin = clock()
-        for number in range(1 + _PAIRS):
+        for number in range(1 + _MOST_PAIRS):
             for way, compute in enumerate(ways):
                 start = clock()
                 compute()
                 if number:
                     best[way] = min(best[way], clock() - start)
-            if number >= _LEAST_PAIRS and clock() - begin > _LONG:
+            passed = clock() - begin
+            if (number >= _LEAST_PAIRS and passed > _LONG) or (number >= _PAIRS and passed > _SHORT):
                 break
         own_time, library_time = reversed(best) if presumed else best
         self._decide(place, own_time / max(library_time, 1e-9))
