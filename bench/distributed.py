@@ -46,6 +46,7 @@ MODELS = {
 
 WAYS = ("alone", "ddp", "fsdp", "tp")
 TOLERANCE = 1e-3
+WARM = 30  # steps: contests between graphs in parts, whole ones and the engine are over then
 
 
 def cases(options: Any) -> list[tuple[str, str]]:
@@ -134,11 +135,11 @@ def measure(rank: int, options: Any, folder: str) -> None:
             first[system] = one_step(*steps[system], rank, 0)
             times[system] = []
         order = list(steps)
-        for number in range(options.steps + 3):
+        for number in range(options.steps + WARM):
             order.append(order.pop(0))  # what runs behind whom is not always the same
             for system in order:
                 spent = one_step(*steps[system], rank, number)
-                if number >= 3:
+                if number >= WARM:
                     times[system].append(spent)
         for system in steps:
             slowest = torch.tensor([*times[system], first[system]], device=options.device)

@@ -126,8 +126,8 @@ def _compiler(request: tuple[Any, ...]) -> CompilerFn:
         if config.optimize_ddp and active_ddp() is not None:
             from argand.backends.ddp.cuts import compile_split
 
-            if split := compile_split(gm, example_inputs, active_ddp(), compile_whole, bool(stored_as(request))):
-                return split
+            how = {"ahead": bool(stored_as(request)), "contest": backend == "native"}
+            return compile_split(gm, example_inputs, active_ddp(), compile_whole, **how) or compile_whole(gm, example_inputs)
         return compile_whole(gm, example_inputs)
 
     def compile_whole(gm: torch.fx.GraphModule, example_inputs: list[torch.Tensor]) -> Callable[..., Any]:

@@ -176,3 +176,53 @@ def _compiled_nodes(node: Any) -> list[Any]:
         found += [one] if "argand" in type(one).__module__ or type(one).__name__ in _COMPILED else []
         todo += [following for following, _ in one.next_functions]
     return found
+
+
+def contest(rank: int) -> dict[str, Any]:
+    """Ranks by whose clocks steps are faster whole, and slower: what the first to decide found, all do, as eager."""
+    steps = 30
+    eager = compare_layers(rank, None, steps)
+    chosen = []
+    stop = bus.subscribe(lambda event: chosen.append(event.data["reason"]), ("optimize_ddp",))
+    ours, ran = contested_layers(rank, steps)
+    stop()
+    return {"apart": difference(ours, eager), "ran": ran, "told": len(chosen)}
+
+
+def compare_layers(rank: int, backend: Any, steps: int, each: Any = None) -> list[torch.Tensor]:
+    """Layers that are trained, in many parts where they are compiled."""
+    argand.reset()
+    torch.manual_seed(0)
+    model = nn.Sequential(*(layer for _ in range(4) for layer in (nn.Linear(16, 16), nn.Tanh())))
+    ddp = DDP(model, bucket_cap_mb=0.001)
+    called = ddp if backend is None else argand.compile(ddp, backend=backend)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    for step in range(steps):
+        optimizer.zero_grad()
+        torch.manual_seed(10 * step + rank)
+        called(torch.randn(4, 16)).square().mean().backward()
+        optimizer.step()
+        if each is not None:
+            each(ddp)
+    return [*model.parameters(), *(p.grad for p in model.parameters())]
+
+
+def contested_layers(rank: int, steps: int) -> tuple[list[torch.Tensor], list[bool]]:
+    """The same by argand, whose clock says that one kind of step is faster, and what each step ran."""
+    from argand.backends.ddp import contest as contests
+
+    clock, ran = [0.0], list[bool]()
+
+    def each(ddp: DDP) -> None:
+        ran.append(contests.contest_of(ddp).whole)
+
+    def now(device: torch.device) -> float:
+        *_, (_, contest) = contests._contests().values()
+        clock[0] += 0.01 if contest.whole == (rank == 0) else 0.02
+        return clock[0]
+
+    real, contests._now = contests._now, now
+    try:
+        return compare_layers(rank, "native", steps, each), ran
+    finally:
+        contests._now = real

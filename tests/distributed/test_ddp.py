@@ -167,3 +167,13 @@ def test_a_part_that_cannot_be_compiled() -> None:
         assert torch.equal(run(*inputs)[0], gm(*inputs)[0]) and len(compiled) == 4
         run(*inputs)
         assert len(compiled) == 4
+
+
+@pytest.mark.distributed
+def test_steps_tell_whether_graphs_are_faster_in_parts_or_whole() -> None:
+    first, second = (answers["contest"] for answers in run_ranks(PROGRAMS, ["contest"]))
+    assert first["apart"] <= TOLERANCE["native"] and second["apart"] <= TOLERANCE["native"]
+    assert first["ran"] == second["ran"]
+    trial = [False] * 7 + [True] * 7 + [False] * 5 + [True] * 5
+    assert first["ran"][:24] == trial and len(set(first["ran"][24:])) == 1
+    assert first["told"] == second["told"] == 1

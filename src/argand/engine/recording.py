@@ -392,6 +392,7 @@ class Recorder(compat.DispatchMode):
         given_back = [value for value in returned if value is not None]
         if self.reason or not (given_back or any(value is not None for _, value in accumulated)):
             self._refuse(self.reason or "no leaf was given a gradient")
+        accumulated = self._without_reduced(accumulated)
         shown = [value for at, value in accumulated if at in self._structure.hooked and value is not None]
         uses = Counter([*[value for _, value in accumulated if value is not None], *given_back])
         for one in self._intervals:
@@ -407,6 +408,17 @@ class Recorder(compat.DispatchMode):
             if uses[value] > 1 or not self._is_alone(value, uses):
                 self._refuse("code of the program sees a gradient that other formulas read as well")
         return Recorded(self._intervals, self._compiled, returned)
+
+    def _without_reduced(self, accumulated: list[tuple[int, Value | None]]) -> list[tuple[int, Value | None]]:
+        """What leaves are given, where no code of the program runs in between: nothing where the reducer puts what the
+        graph has reduced in place of it."""
+        if len(self._intervals) > 1:
+            return accumulated
+        reduced = [pending.reduction for pending in self._buckets if pending.reduction.reducer.overwrites()]
+        replaced = {at for one in reduced for at in one.leaves}
+        leaves = [(at, None if at in replaced else value) for at, value in accumulated]
+        self._intervals[0].leaves = leaves
+        return leaves
 
     def _is_shown(self, at: int) -> bool:
         """Whether code of the program sees what an opaque node is given; a copy of it may be retained."""

@@ -105,6 +105,12 @@ class Reducer:
         ddp = self.ddp()
         return not self.taken and ddp._has_rebuilt_buckets and ddp.require_forward_param_sync
 
+    def overwrites(self) -> bool:
+        """Whether what a bucket holds when it is reduced is of no account: else the reducer looks which parameters
+        have got a gradient."""
+        ddp = self.ddp()
+        return not (ddp.find_unused_parameters or ddp.static_graph)
+
     def why_not(self) -> str:
         """Why a graph cannot send the buckets now; "" where it can."""
         ddp = self.ddp()

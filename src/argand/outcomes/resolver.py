@@ -298,6 +298,7 @@ MAKERS: Final[Mapping[str, str | Callable[..., Any]]] = {
     "recorded": "argand.runtime.gpu.cuda_graphs.stored_recordings:recorded_again",
     "taped": "argand.backends.stored_functions:stored_function",
     "with tape": "argand.runtime.tape.function:with_tape",
+    "cut or whole": "argand.backends.ddp.contest:stored_alternatives",
     "part under ddp": "argand.backends.ddp.parts:stored_part",
     "exact sizes": "argand.backends.stored_functions:exact_sizes",
     "only without grad": "argand.runtime.tape.function:only_without_grad",

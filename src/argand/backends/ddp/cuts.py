@@ -24,6 +24,7 @@ from argand import events
 from argand.autograd import needs_autograd
 from argand.autograd.tracing.dynamic import is_dynamic
 from argand.backends.ddp.buckets import bucket_limits
+from argand.backends.ddp.contest import Alternatives, contest_of, whole_part
 from argand.backends.ddp.parts import CompileGraph, Part
 from argand.graph.nodes.module_text import module_text
 from argand.graph.operators.collectives import starts
@@ -31,7 +32,13 @@ from argand.runtime.recipes import compile_wrapper
 
 
 def compile_split(
-    gm: fx.GraphModule, example_inputs: Sequence[Any], ddp: Any, compile_graph: CompileGraph, ahead: bool = False
+    gm: fx.GraphModule,
+    example_inputs: Sequence[Any],
+    ddp: Any,
+    compile_graph: CompileGraph,
+    *,
+    ahead: bool = False,
+    contest: bool = False,
 ) -> Callable[..., Any] | None:
     """The graph in parts that end where the buckets of `ddp` do; None where it stays whole.
 
@@ -40,6 +47,7 @@ def compile_split(
         ddp: the DistributedDataParallel whose forward runs.
         compile_graph: compiles one part, as a backend does. Raises BackendCompilerFailed.
         ahead: parts are compiled before they are called; it looks at what describes their inputs only.
+        contest: where whole graphs are faster, they run.
     """
     reason, cuts = "", list[int]()
     if not needs_autograd(gm, example_inputs):
@@ -51,10 +59,15 @@ def compile_split(
     else:
         cuts = cut_places(gm, example_inputs, bucket_limits(ddp))
         reason = "" if cuts else "all its gradients are in one bucket, or it can be cut nowhere"
+    if cuts and contest and contest_of(ddp).over and contest_of(ddp).whole:
+        reason, cuts = "its steps were faster whole", []
     if not cuts:
         events.emit("optimize_ddp", "backend", f"the graph stays whole: {reason}", parts=1, reason=reason)
         return None
-    return _joined(gm, cuts, example_inputs if ahead else None, compile_graph)
+    joined = _joined(gm, cuts, example_inputs if ahead else None, compile_graph)
+    if not contest or any(starts(node.target) for node in gm.graph.nodes):  # ranks call collectives in one order
+        return joined
+    return Alternatives(joined, whole_part(gm, compile_graph), len(cuts) + 1)
 
 
 def _output(gm: fx.GraphModule) -> fx.Node:
