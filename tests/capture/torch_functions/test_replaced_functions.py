@@ -69,3 +69,23 @@ def test_it_is_called_once(
         got = compiled(x)
     torch.testing.assert_close(got, want)
     torch.testing.assert_close(compiled(x), function(x))
+
+
+REPLACED: dict[str, tuple[str, Callable[[torch.Tensor], Any]]] = {
+    "sinh": ("sinh", lambda x: torch.sinh(x) + x.sinh()),
+    "index_select": ("index_select", lambda x: torch.index_select(x, 0, torch.tensor([0, 2]))),
+    "by name": ("index_select", lambda x: torch.index_select(x, dim=0, index=torch.tensor([1]))),
+    "where": ("where", lambda x: torch.where(x > 0, x, -x)),
+    "clamp": ("clamp", lambda x: torch.clamp(x, min=0.5)),
+}
+
+
+@pytest.mark.parametrize("name", REPLACED)
+def test_a_wrapper_of_torchs_own_function_is_followed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As packages replace functions of torch's, to take more than tensors: the method is the same operation."""
+    attribute, function = REPLACED[name]
+    monkeypatch.setattr(torch, attribute, plain(getattr(torch, attribute)))
+    x = torch.randn(3)
+    compiled = argand.compile(function, backend="eager", fullgraph=attribute != "where")
+    for _ in range(2):
+        torch.testing.assert_close(compiled(x), function(x))

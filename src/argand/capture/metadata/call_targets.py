@@ -7,7 +7,9 @@ import operator
 import os
 import sys
 import types
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch.utils import _device
@@ -15,6 +17,7 @@ from torch.utils import _device
 from argand.capture.facts import compat
 from argand.capture.facts.name_tables import words
 from argand.capture.metadata import metadata
+from argand.graph.compat import overloads
 from argand.graph.python_operators import BINARY, COMPARE, UNARY
 
 _Tensor = torch.Tensor
@@ -154,6 +157,27 @@ def is_replaced(func: object, target: Target) -> bool:
         return any(func is held for place in _PLACES for held in vars(place).values())
     current = getattr(home, name, func)
     return current is not func and not _is_own(current)
+
+
+def method_for(func: Any, args: Sequence[object], kwargs: Mapping[str, object]) -> Any:
+    """What a graph may call by its name where the program has put another function in place of torch's builtin `func`:
+    the method of tensors that is the same operation; `func` itself where it was not replaced, or there is none."""
+    if type(func) is not types.BuiltinFunctionType or getattr(torch, func.__name__, func) is func:
+        return func
+    name = func.__name__
+    method, function = getattr(_Tensor, name, None), getattr(torch._C._VariableFunctions, name, None)
+    if func != function or type(method) not in _DESCRIPTORS or "out" in kwargs or not args:
+        return func
+    of_tensors = isinstance(args[0], _Tensor) and _acts_on_itself(name)
+    return method if of_tensors else func
+
+
+def _acts_on_itself(name: str) -> bool:
+    """Whether all operators of a name take first what a method of tensors is called on."""
+    packet = getattr(torch.ops.aten, name, None)
+    leading = [op._schema.arguments[:1] for op in overloads(packet)] if packet is not None else []
+    of_tensors = [first.name for arguments in leading for first in arguments if str(first.type) == "Tensor"]
+    return bool(of_tensors) and set(of_tensors) == {"self"}
 
 
 def _is_own(function: object) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import types
 from types import ModuleType
 from typing import Any
@@ -38,7 +39,10 @@ def store_attr(interp: Interpreter, obj: object, name: str, value: object) -> No
         interp.call(setter, (obj, name, value))
         return
     if sets_attributes_its_own_way(cls):  # a proxy, an object with a namespace for each thread
-        interp.native(setattr, obj, name, value)
+        if setter is threading.local.__setattr__ and attributes.of_this_thread(interp, obj, name):
+            attributes.written_namespace(interp, obj)[name] = value
+        else:
+            interp.native(setattr, obj, name, value)
         return
     generic_write(interp, obj, name, value)
 
@@ -173,6 +177,10 @@ def delete_attr(interp: Interpreter, obj: object, name: str) -> None:
     deleter = interp.types.lookup(cls, "__delattr__")
     if attributes.is_own_hook(deleter):
         attributes.call_hook(interp, deleter, obj, name)
+        return
+    if deleter is threading.local.__delattr__ and attributes.of_this_thread(interp, obj, name):
+        if attributes.written_namespace(interp, obj).pop(name, NULL) is NULL:
+            raise instances.missing(interp, obj, name)
         return
     generic_delete(interp, obj, name)
 

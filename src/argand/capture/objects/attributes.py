@@ -248,9 +248,26 @@ def thread_namespace(obj: object) -> dict[object, object]:
     return namespace
 
 
+def loaded_namespace(interp: Interpreter, obj: object) -> Any:
+    """The namespace of an outer `threading.local`, an outer dict."""
+    return interp.state.load_source(CallSource(interp.source(obj), thread_namespace), thread_namespace(obj))
+
+
+def written_namespace(interp: Interpreter, obj: object) -> dict[str, object]:
+    """Its shadow, for what the program writes."""
+    namespace: Any = interp.shadow(loaded_namespace(interp, obj))
+    return namespace
+
+
+def of_this_thread(interp: Interpreter, obj: object, name: str) -> bool:
+    """Whether setting or deleting an attribute of a `threading.local` does so in its namespace, and nothing else."""
+    ours = interp.is_outer(obj) and _finds_as_local(interp, type(obj))
+    return ours and name != "__dict__" and interp.types.lookup(type(obj), name) is NULL
+
+
 def _read_of_thread(interp: Interpreter, obj: object, name: str) -> object:
     namespace = thread_namespace(obj)
-    loaded = interp.state.load_source(CallSource(interp.source(obj), thread_namespace), namespace)
+    loaded = loaded_namespace(interp, obj)
     if name == "__dict__":
         return loaded
     if interp.types.lookup(type(obj), name) is not NULL:

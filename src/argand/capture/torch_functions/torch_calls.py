@@ -24,7 +24,7 @@ from argand.capture.facts.interfaces import CaptureState
 from argand.capture.facts.kinds import attributes_of, is_a, module_of
 from argand.capture.facts.name_tables import public_name
 from argand.capture.facts.values.array_value import Traced, needs_values
-from argand.capture.metadata import metadata
+from argand.capture.metadata import call_targets, metadata
 from argand.capture.record import numpy_calls
 from argand.capture.sizes import dtensors, symbolic_ops
 from argand.capture.torch_functions import assumed_constants
@@ -328,7 +328,7 @@ def _full_name(fn: Function) -> str:
 def _observed(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> object:
     """`leaf` of a function that torch should tell the trace mode about; some (`Tensor.set_`) it runs unannounced."""
     before = state.graph.observed
-    result = leaf(state, fn, args, kwargs)
+    result = leaf(state, call_targets.method_for(fn, args, kwargs), args, kwargs)
     if state.graph.observed == before:
         raise errors.graph_break(
             kind="torch function that cannot be observed", context=name_of(fn),
