@@ -9,12 +9,12 @@ import sys
 import types
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch.utils import _device
 
 from argand.capture.facts import compat
+from argand.capture.facts.handlers import Function
 from argand.capture.facts.name_tables import words
 from argand.capture.metadata import metadata
 from argand.graph.compat import overloads
@@ -159,14 +159,15 @@ def is_replaced(func: object, target: Target) -> bool:
     return current is not func and not _is_own(current)
 
 
-def method_for(func: Any, args: Sequence[object], kwargs: Mapping[str, object]) -> Any:
+def method_for(func: Function, args: Sequence[object], kwargs: Mapping[str, object]) -> Function:
     """What a graph may call by its name where the program has put another function in place of torch's builtin `func`:
     the method of tensors that is the same operation; `func` itself where it was not replaced, or there is none."""
     if type(func) is not types.BuiltinFunctionType or getattr(torch, func.__name__, func) is func:
         return func
     name = func.__name__
-    method, function = getattr(_Tensor, name, None), getattr(torch._C._VariableFunctions, name, None)
-    if func != function or type(method) not in _DESCRIPTORS or "out" in kwargs or not args:
+    method: Function | None = getattr(_Tensor, name, None)
+    function = getattr(torch._C._VariableFunctions, name, None)
+    if func != function or method is None or type(method) not in _DESCRIPTORS or "out" in kwargs or not args:
         return func
     of_tensors = isinstance(args[0], _Tensor) and _acts_on_itself(name)
     return method if of_tensors else func

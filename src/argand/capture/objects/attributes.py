@@ -248,14 +248,14 @@ def thread_namespace(obj: object) -> dict[object, object]:
     return namespace
 
 
-def loaded_namespace(interp: Interpreter, obj: object) -> Any:
+def loaded_namespace(interp: Interpreter, obj: object) -> object:
     """The namespace of an outer `threading.local`, an outer dict."""
     return interp.state.load_source(CallSource(interp.source(obj), thread_namespace), thread_namespace(obj))
 
 
 def written_namespace(interp: Interpreter, obj: object) -> dict[str, object]:
     """Its shadow, for what the program writes."""
-    namespace: Any = interp.shadow(loaded_namespace(interp, obj))
+    namespace: dict[str, object] = interp.shadow(loaded_namespace(interp, obj))
     return namespace
 
 
