@@ -264,6 +264,7 @@ class GraphBreak(BaseException):
         strict: the program wants an error here instead of a break (`error_on_graph_break`).
         in_loop: it stands in a loop that is to run as it is written.
         within: the calls inside of the captured function that it was met in, outermost first: code, instruction.
+        sets_up: the call at hand sets up a module, which later calls find set up.
     """
 
     reason: BreakReason
@@ -275,6 +276,7 @@ class GraphBreak(BaseException):
     strict: bool = False
     in_loop: bool = False
     within: tuple[tuple[CodeType, object], ...] = ()
+    sets_up: bool = False
 
     def met_at(self, sequence: int, instruction: object) -> None:
         """Note the root instruction that was under way, unless it is known already."""

@@ -284,32 +284,4 @@ PAGES: tuple[Page, ...] = (
         """,
         after={"holder.clear()": "", "print(f(torch.ones(3)))": "print(f(torch.ones(3)))\nholder.clear()"},
     ),
-    Page(
-        kind="weak reference with a callback",
-        what="A weak reference with a callback is made to an object that existed before the call.",
-        why="The callback lives on with that object, long after the capture.",
-        before="""
-        import weakref
-
-
-        class Node:
-            pass
-
-
-        node = Node()
-
-
-        @argand.compile
-        def f(x):
-            return x * 2, weakref.ref(node, lambda ref: None)
-
-
-        print(f(torch.ones(3))[0])
-        """,
-        after={
-            "def f(x):": "def f(x, ref):",
-            "return x * 2, weakref.ref(node, lambda ref: None)": "return x * 2, ref",
-            "print(f(torch.ones(3))[0])": "print(f(torch.ones(3), weakref.ref(node, lambda ref: None))[0])",
-        },
-    ),
 )

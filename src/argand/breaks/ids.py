@@ -97,7 +97,6 @@ IDS: Final[Mapping[str, str]] = {
     "copying an object": "AG0072",
     "object with a finalizer": "AG0073",
     "object dropped": "AG0074",
-    "weak reference with a callback": "AG0075",
     # Generators and exceptions
     "generator as root": "AG0076",
     "async function": "AG0077",
@@ -173,4 +172,4 @@ IDS: Final[Mapping[str, str]] = {
     "error inside argand": "AG0144",
 }
 # fmt: on
-RETIRED: Final[frozenset[str]] = frozenset({"AG0114"})
+RETIRED: Final[frozenset[str]] = frozenset({"AG0075", "AG0114"})

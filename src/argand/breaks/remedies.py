@@ -122,7 +122,6 @@ REMEDIES: Final[Mapping[str, str]] = {
         "Make the object outside the compiled function, or let go of what it holds in a method that is called, such "
         "as `close()`.",
     "object dropped": "Keep it until the compiled function has returned.",
-    "weak reference with a callback": "Make the weak reference outside the compiled function.",
     # Attributes
     "class attribute deleted": "Delete it outside the compiled function, or set it to None.",
     "attribute deleted": "Delete it outside the compiled function, or set it to None.",

@@ -110,3 +110,52 @@ def test_guards_keep_no_key_alive() -> None:
     del key
     gc.collect()
     assert gone() is None and len(held) == 0
+
+
+def _adds(x: torch.Tensor, held: Any) -> Any:
+    by_key, by_value, some, key, other = held.values()
+    by_key[key] = by_key.get(key, 0) + 1
+    by_key[other] = 5
+    del by_key[other]
+    by_value["a"], by_value[3] = key, other
+    some.update([key, other])
+    some.discard(other)
+    return x + by_key[key], len(by_key), by_value["a"] is key, len(by_value), key in some, len(some)
+
+
+def test_what_is_added_goes_with_its_object() -> None:
+    def world() -> dict[str, Any]:
+        containers = weakref.WeakKeyDictionary(), weakref.WeakValueDictionary(), weakref.WeakSet()
+        return dict(zip(("by_key", "by_value", "some", "key", "other"), (*containers, Key(), Key())))
+
+    def lengths(held: dict[str, Any]) -> list[int]:
+        return [len(held[name]) for name in ("by_key", "by_value", "some")]
+
+    compiled = argand.compile(_adds, backend="eager", fullgraph=True)
+    mine, other = world(), world()
+    for _ in range(3):
+        want, got = _adds(torch.ones(2), other), compiled(torch.ones(2), mine)
+        torch.testing.assert_close(got[0], want[0])
+        assert got[1:] == want[1:] and lengths(mine) == lengths(other) == [1, 2, 1]
+    del mine["key"]
+    gc.collect()
+    assert lengths(mine) == [0, 1, 0]
+
+
+def test_callbacks_of_objects_that_captured_code_makes() -> None:
+    def function(x: torch.Tensor, held: Any, gone: list[str]) -> Any:
+        lasting, passing = Key(), Key()
+        held[lasting] = 1
+        ref = weakref.ref(passing, lambda ref: gone.append("passing"))
+        del passing
+        return x + len(gone), lasting, ref() is None
+
+    compiled = argand.compile(function, backend="eager", fullgraph=True)
+    held: Any = weakref.WeakKeyDictionary()
+    for _ in range(2):
+        gone: list[str] = []
+        result, lasting, is_gone = compiled(torch.ones(2), held, gone)
+        assert result.tolist() == [2, 2] and gone == ["passing"] and is_gone and held[lasting] == 1
+        del lasting
+        gc.collect()
+        assert len(held) == 0

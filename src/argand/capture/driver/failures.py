@@ -5,6 +5,7 @@ from __future__ import annotations
 import platform
 import traceback
 import weakref
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import CodeType
 from typing import Any
@@ -34,6 +35,7 @@ class Known:
     Arguments:
         only_python: the one capture so far recorded nothing of torch's, from the first instruction to the return.
         loops: how often a graph was to end in a loop that runs as it is written.
+        set_up: how many calls ran eagerly as they set up lazy modules.
         wasted: how many captures made versions that no call ever used before an object that they are for was gone.
     """
 
@@ -42,6 +44,7 @@ class Known:
     only_python: bool = False
     too_deep: int = 0
     loops: int = 0
+    set_up: int = 0
     reruns: int = 0
     not_raising: dict[int, int | None] = field(default_factory=dict)
     warned: set[str] = field(default_factory=set)
@@ -96,6 +99,30 @@ def gave_up(ending: errors.GraphBreak, info: _C.FrameInfo, region: Region, known
         place = -1 if ending.sequence is None else ending.sequence, getattr(ending.instruction, "offset", None)
         return unless_it_returns(info, region, known, ending.reason.headline, place)
     return None if ending.in_loop else _C.SKIP
+
+
+def runs_once(
+    ending: errors.GraphBreak, code: CodeType, known: Known, setting_up: weakref.WeakSet[CodeType]
+) -> Callable[[], None] | None:
+    """What is answered where the call at hand sets up lazy modules: it runs eagerly, with what it calls. None where
+    calls before did, and nothing was set up.
+
+    Arguments:
+        setting_up: the code of such calls, while they run.
+    """
+    if not ending.sets_up or known.set_up >= SET_UPS:
+        return None
+    known.set_up += 1
+    setting_up.add(code)
+
+    def returned() -> None:
+        setting_up.discard(code)
+
+    return returned
+
+
+SET_UPS = 3
+"""Eager calls of one function, for modules in it that are set up one after the other."""
 
 
 def not_evaluated(code: CodeType) -> errors.BreakReason:

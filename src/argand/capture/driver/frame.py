@@ -77,6 +77,7 @@ class _Process:
 
     def reset(self) -> None:
         self.known: weakref.WeakKeyDictionary[types.CodeType, failures.Known] = weakref.WeakKeyDictionary()
+        self.setting_up: weakref.WeakSet[types.CodeType] = weakref.WeakSet()
         self.frame_ids = itertools.count()
         self.local = threading.local()
         self.resumes = Resumes()
@@ -84,6 +85,13 @@ class _Process:
     def of(self, code: types.CodeType) -> failures.Known:
         known = self.known.get(code)
         return known or self.known.setdefault(code, failures.Known(next(self.frame_ids)))
+
+    def looked_at(self, code: types.CodeType) -> failures.Known | None:
+        """What is remembered of a code object that may be argand's own, whose constants have no hash."""
+        try:
+            return self.known.get(code)
+        except TypeError:
+            return None
 
     def session(self) -> Session:
         """The decoded programs of this thread."""
@@ -141,7 +149,7 @@ def capture_frame(info: _C.FrameInfo, *, region: Region) -> _C.Answer:
         return _C.RUN_ONLY
     if stance.CURRENT.name != "default":
         return failures.without_compiling(info)
-    if region.fullgraph and _caller_raises(region):
+    if _caller_runs_eagerly(code, region):
         return None
     compile_id = events.CompileId(known.frame_id, known.compiles)
     known.compiles += 1
@@ -158,7 +166,8 @@ def capture_frame(info: _C.FrameInfo, *, region: Region) -> _C.Answer:
             if failures.program_raises(ending):
                 known.raised_in.add(region)
             ending.__traceback__ = ending.__context__ = None  # its frames hold the arguments, which may be the last to
-            return failures.gave_up(ending, info, region, known)
+            once = failures.runs_once(ending, code, known, _process.setting_up)
+            return once or failures.gave_up(ending, info, region, known)
         except BaseException as error:
             events.bus.detail("capture_failed", "capture", None, info=info, error=error)
             if process_limits.ran_out(error):
@@ -196,16 +205,20 @@ def _announce(info: _C.FrameInfo, known: failures.Known) -> None:
         failures.report_recompile(info)
 
 
-def _caller_raises(region: Region) -> bool:
-    """Whether this is called by a function that runs eagerly as the program raises in it.
+def _caller_runs_eagerly(code: types.CodeType, region: Region) -> bool:
+    """Whether this is called by a function that runs eagerly in this call, with all that it calls: it sets up a lazy
+    module, or the program raises in it.
 
-    With fullgraph=True nothing that it calls is to be captured for itself: what would break the graph there, an
+    With fullgraph=True nothing that the latter calls is to be captured for itself: what would break the graph there, an
     iterator that the function has begun, say, is part of the graph when the function is captured.
     """
-    frame: types.FrameType | None = sys._getframe(2)
+    _process.setting_up.discard(code)  # of an earlier call, which raised
+    frame = sys._getframe(2) if region.fullgraph or _process.setting_up else None
     while frame is not None:
-        known = _process.known.get(frame.f_code)
-        if known is not None and region in known.raised_in:
+        known = _process.looked_at(frame.f_code)
+        if known is not None and (
+            frame.f_code in _process.setting_up or (region.fullgraph and region in known.raised_in)
+        ):
             return True
         frame = frame.f_back
     return False
@@ -249,7 +262,8 @@ class _Capture:
     def _keep_failure(self, ending: errors.GraphBreak) -> None:
         """Store that the frame runs eagerly from now on, where that holds for other calls too."""
         state = self.states[-1]
-        passing = ending.in_loop or failures.program_raises(ending) or failures.must_raise(ending, self.region)
+        passing = ending.in_loop or ending.sets_up
+        passing = passing or failures.program_raises(ending) or failures.must_raise(ending, self.region)
         keeper = None if passing or _classes_changed(state) else outcome_storing.keeper(self.info, self.region, state)
         if keeper is not None:
             keeper.keep_eager(ending.reason)
@@ -372,6 +386,8 @@ class _Capture:
         return exit
 
     def _restart(self, ending: errors.GraphBreak, break_at: BreakAt) -> BreakAt:
+        if ending.sets_up and self.known.set_up < failures.SET_UPS:
+            raise ending
         if failures.must_raise(ending, self.region):
             raise failures.unsupported(ending, self.info.code) from None
         if ending.skip_frame or ending.sequence is None or ending.sequence in break_at:

@@ -440,15 +440,7 @@ def dereference(ref: Any) -> object:
 
 @function(weakref.ref)
 def _ref(interp: Interpreter, fn: Function, args: Args, kwargs: Kwargs) -> object:
-    if len(args) == 2 and args[1] is not None:
-        if interp.is_outer(args[0]):
-            raise graph_break(
-                kind="weak reference with a callback",
-                context=type(args[0]).__name__,
-                explanation="The callback would be kept by an object that outlives the capture.",
-            )
-        args = [args[0], interp.trampoline(args[1])]
-    return interp.unread(fn, *args, **kwargs)
+    return interp.unread(fn, *classes.with_callback(interp, list(args)), **kwargs)
 
 
 SAFE_NEW.add(weakref.ref)

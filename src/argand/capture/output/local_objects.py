@@ -30,6 +30,7 @@ from argand.capture.facts.values.array_value import Method, Traced
 from argand.capture.facts.values.symbolic import SymbolicSize
 from argand.capture.facts.values.tainted_values import TaintedText, formatted_tensor
 from argand.capture.interp.interpreter import Trampoline
+from argand.capture.objects.call_protocol.classes import LaterCallback
 from argand.capture.objects.generators import TracedGenerator
 from argand.capture.objects.iteration import NativeIterator
 from argand.capture.output import iterator_positions, rebuild
@@ -231,10 +232,18 @@ def _weakref(values: Values, obj: weakref.ref[object]) -> None:
     target = obj()
     if target is None:
         raise unreconstructable(obj, "dead weak reference")
-    if obj.__callback__ is not None:
-        raise unreconstructable(obj, "a weak reference with a callback")
-    values.push(target)
-    values.emitter.call_helper(weakref.ref)
+    callback = obj.__callback__
+    if callback is None:
+        values.push(target)
+        values.emitter.call_helper(weakref.ref)
+    elif type(callback) is LaterCallback:
+        values.push(target)
+        values.push(callback.fn)
+        if is_a(obj, weakref.KeyedRef):
+            values.push(obj.key)
+        values.emitter.call_on(type(obj), 3 if is_a(obj, weakref.KeyedRef) else 2)
+    else:
+        raise unreconstructable(obj, "a weak reference with a callback that cannot be called")
     values.remember(obj)
 
 
@@ -422,6 +431,7 @@ _MAKERS: dict[type, Callable[[Values, Any], None]] = {
     types.MappingProxyType: _proxy,
     functools.partial: _partial,
     weakref.ReferenceType: _weakref,
+    weakref.KeyedRef: _weakref,
     collections.OrderedDict: _ordered,
     DeferredText: _text,
     Traced: _array,

@@ -36,7 +36,7 @@ PLAIN = (torch.Tensor, torch.nn.Parameter)
 def refused(name: str, value: torch.Tensor) -> errors.GraphBreak:
     """The break for a tensor of such a class that comes from outside."""
     why = why_not(type(value)) or f"this {type(value).__name__} is sparse, quantized or nested"
-    return errors.graph_break(
+    ending = errors.graph_break(
         kind="input that a graph cannot hold",
         context=f"{name}: {type(value).__name__}",
         explanation=f"{name} is a {type(value).__name__}, which cannot be a graph input: {why}.",
@@ -45,6 +45,8 @@ def refused(name: str, value: torch.Tensor) -> errors.GraphBreak:
             "Classes that only define __torch_function__ are captured.",
         ),
     )
+    ending.sets_up = type(value) in (torch.nn.UninitializedParameter, torch.nn.UninitializedBuffer)
+    return ending
 
 
 def changed_in_place(func: Function) -> errors.GraphBreak:

@@ -6,10 +6,12 @@ import builtins
 import functools
 import types
 import typing
+import weakref
 from typing import Any, Final, cast
 
 from argand._core import _C
 from argand.capture.facts.frames import NULL, Frame
+from argand.capture.facts.handlers import Function
 from argand.capture.facts.interfaces import Interpreter
 from argand.capture.facts.kinds import answers_itself, is_a, module_of
 from argand.capture.facts.values.array_value import Method, Traced
@@ -343,12 +345,37 @@ def native_new(interp: Interpreter, owner: type, args: list[Any], kwargs: dict[s
             return interp.native(owner.__new__, *args, **kwargs)
         if owner is functools.partial and len(args) > 1:
             refuse_nested_partial(interp, args[1])
+        if owner is weakref.ref:
+            args = [args[0], *with_callback(interp, args[1:])]
         return interp.unread(owner.__new__, *args, **kwargs)
     if args and is_a(args[0], type):
         handler = native_handlers.FUNCTIONS.get(id(owner))
         if handler is not None and args[0] is owner:
             return handler(interp, owner, args[1:], kwargs)
     return native_handlers.native_fallback(interp, owner.__new__, args, kwargs)
+
+
+class LaterCallback:
+    """In the place of the callback of a weak reference: what the graph's code makes the reference with.
+
+    An object from outside does not die before; one of the captured code may, and where it dies as the code is
+    interpreted, the callback is interpreted there.
+    """
+
+    __slots__ = ("fn", "interp")
+
+    def __init__(self, interp: Interpreter, fn: Function) -> None:
+        self.interp, self.fn = interp, fn
+
+    def __call__(self, ref: object) -> None:
+        if vars(self.interp).get("frames"):
+            self.interp.enter(self.fn, (ref,), {})
+
+
+def with_callback(interp: Interpreter, args: list[Any]) -> list[Any]:
+    """Arguments of `weakref.ref`, with a callback that is called as the program expects."""
+    called = len(args) > 1 and args[1] is not None and interp.is_callable(args[1])
+    return [args[0], LaterCallback(interp, args[1]), *args[2:]] if called else args
 
 
 def refuse_nested_partial(interp: Interpreter, function: object) -> None:
