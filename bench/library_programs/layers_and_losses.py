@@ -46,7 +46,7 @@ def message_passing(compile: Compile) -> Step:
         def __init__(self) -> None:
             super().__init__(aggr="add")
             self.linear = torch.nn.Linear(6, 6)
-            self.score = torch.nn.Linear(12, 1)
+            self.score = torch.nn.Linear(12, 1, bias=False)  # which softmax takes out: its gradient is rounding alone
 
         def forward(self, x, edges):  # type: ignore[no-untyped-def]
             edges, _ = add_self_loops(edges, num_nodes=x.size(0))

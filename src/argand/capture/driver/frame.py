@@ -162,12 +162,7 @@ def capture_frame(info: _C.FrameInfo, *, region: Region) -> _C.Answer:
         try:
             return _Capture(info, region, known).run()
         except errors.GraphBreak as ending:
-            events.bus.detail("capture_failed", "capture", None, info=info, error=ending)
-            if failures.program_raises(ending):
-                known.raised_in.add(region)
-            ending.__traceback__ = ending.__context__ = None  # its frames hold the arguments, which may be the last to
-            once = failures.runs_once(ending, code, known, _process.setting_up)
-            return once or failures.gave_up(ending, info, region, known)
+            return _ended(ending, info, region, known)
         except BaseException as error:
             events.bus.detail("capture_failed", "capture", None, info=info, error=error)
             if process_limits.ran_out(error):
@@ -181,6 +176,16 @@ def capture_frame(info: _C.FrameInfo, *, region: Region) -> _C.Answer:
                 known.too_deep += 1
                 return failures.gave_up(too_deep(), info, region, known) if known.too_deep >= _TOO_DEEP else None
             return failures.internal_failure(error, info, region, known)
+
+
+def _ended(ending: errors.GraphBreak, info: _C.FrameInfo, region: Region, known: failures.Known) -> _C.Answer:
+    """The answer for a frame of which nothing is captured."""
+    events.bus.detail("capture_failed", "capture", None, info=info, error=ending)
+    if failures.program_raises(ending):
+        known.raised_in.add(region)
+    ending.__traceback__ = ending.__context__ = None  # its frames hold the arguments, which may be the last to
+    eagerly = failures.runs_once(ending, info.code, known, _process.setting_up)
+    return eagerly or failures.gave_up(ending, info, region, known)
 
 
 def raise_in_blocks(info: _C.FrameInfo, region: Region, error: BaseException) -> _C.Answer:
@@ -216,9 +221,7 @@ def _caller_runs_eagerly(code: types.CodeType, region: Region) -> bool:
     frame = sys._getframe(2) if region.fullgraph or _process.setting_up else None
     while frame is not None:
         known = _process.looked_at(frame.f_code)
-        if known is not None and (
-            frame.f_code in _process.setting_up or (region.fullgraph and region in known.raised_in)
-        ):
+        if known and (frame.f_code in _process.setting_up or (region.fullgraph and region in known.raised_in)):
             return True
         frame = frame.f_back
     return False
@@ -262,8 +265,8 @@ class _Capture:
     def _keep_failure(self, ending: errors.GraphBreak) -> None:
         """Store that the frame runs eagerly from now on, where that holds for other calls too."""
         state = self.states[-1]
-        passing = ending.in_loop or ending.sets_up
-        passing = passing or failures.program_raises(ending) or failures.must_raise(ending, self.region)
+        passing = ending.in_loop or ending.sets_up or failures.must_raise(ending, self.region)
+        passing = passing or failures.program_raises(ending)
         keeper = None if passing or _classes_changed(state) else outcome_storing.keeper(self.info, self.region, state)
         if keeper is not None:
             keeper.keep_eager(ending.reason)
