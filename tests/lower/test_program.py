@@ -250,6 +250,15 @@ def test_origins_name_the_node_and_the_user_line():
     assert any(origin.fx_code.startswith("relu = torch.ops.aten.relu.default(add)") for origin in node.origins)
 
 
+def test_comments_of_a_node_of_many_arguments_stay_short():
+    def comments(count):
+        program = lowered(lambda *tensors: torch.cat([tensor.exp() for tensor in tensors]), *[torch.randn(3)] * count)
+        return [origin.comment for node in program.nodes for origin in node.origins if origin.fx_node == "cat"]
+
+    assert "exp_1, exp_2]" in comments(3)[0]
+    assert "exp_14, ..., exp_63]" in comments(64)[0]
+
+
 def test_masked_blocks_are_statements_too():
     program = lowered(lambda a: F.pad(a, (1, 1)) * 2, torch.randn(3))
     (node,) = program.nodes

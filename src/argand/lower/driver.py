@@ -409,6 +409,9 @@ def origin_of(node: fx.Node) -> Origin:
     return Origin(node.name, f"{node.name} = torch.ops.{_name_of(node.target)}({', '.join(args)})", line, caller)
 
 
+_SHOWN = 16  # items of a list in a comment
+
+
 @lru_cache(maxsize=1 << 10)
 def _name_of(target: Any) -> str:
     return str(target)
@@ -418,7 +421,10 @@ def _print_arg(arg: Any) -> str:
     if isinstance(arg, fx.Node):
         return f"{arg.name}"
     if isinstance(arg, (list, tuple)):
-        return "[" + ", ".join([_print_arg(item) for item in arg]) + "]"
+        items = [_print_arg(item) for item in (arg if len(arg) <= _SHOWN else (*arg[: _SHOWN - 1], arg[-1]))]
+        if len(arg) > _SHOWN:  # each of them may be a statement with this as its comment
+            items.insert(-1, "...")
+        return "[" + ", ".join(items) + "]"
     return repr(arg)
 
 
