@@ -372,16 +372,28 @@ def _pool(g: _Generaliser, nodes: tuple[fx.Node, ...], args: Any, kwargs: Any) -
     return args
 
 
+@_rule(aten.linalg_cross.default)
+def _cross(g: _Generaliser, nodes: tuple[fx.Node, ...], args: Any, kwargs: Any) -> Any:
+    """`torch.cross` takes the first dimension of size 3, which another one might be at other sizes."""
+    x = args[0].meta["val"]
+    for size in x.shape[: kwargs.get("dim", -1)]:
+        if isinstance(size, Expr):
+            g.conditions[Relation("ne", size, 3)] = None
+    return args
+
+
 def _at(values: Sequence[Any], k: int) -> Any:
     return values[k] if len(values) > 1 else values[0]
 
 
 def _window(g: _Generaliser, extent: Any, kernel: Any, stride: Any, padding: Any, dilation: Any) -> None:
     """How many windows fit along a dimension."""
-    if isinstance(extent, Expr) and not any(isinstance(v, Expr) for v in (kernel, stride, padding, dilation)):
-        whole = extent + (2 * padding - dilation * (kernel - 1) - 1)
-        g.fitter.learn(whole // stride + 1)
-        g.fitter.learn((whole + stride - 1) // stride + 1)  # rounded up
+    if isinstance(stride, Expr):  # that many may fit in all traces by chance
+        raise NotGeneral(f"the steps of {g.where} depend on the sizes")
+    whole = extent + (2 * padding - dilation * (kernel - 1) - 1)
+    if isinstance(whole, Expr):
+        for count in (whole // stride + 1, (whole + stride - 1) // stride + 1):  # the other one is rounded up
+            g.fitter.learn(count)
         g.conditions[Relation("ge", whole)] = None
 
 

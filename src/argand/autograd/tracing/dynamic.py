@@ -22,7 +22,7 @@ from argand.graph.sizes.expr import Expr, Sym, as_int, evaluate, free_symbols
 from argand.graph.sizes.fitting import Fitter
 from argand.graph.sizes.relations import Relation, hold, require
 from argand.graph.sizes.symbolic import Scalar, SymbolicTensor
-from argand.graph.sizes.symbols import FUNCTIONS, SymbolTable
+from argand.graph.sizes.symbols import CONGRUENT, FUNCTIONS, SymbolTable
 from argand.passes.generalise import NotGeneral, divided, generalise
 from argand.passes.piecewise_sizes import follows_formulas
 
@@ -73,6 +73,7 @@ class Tracing:
         self.inputs = [sym for sym in self.table.symbols if sym not in self.table.definitions]
         self.bends = False  # an operation may make the least of two sizes
         self.divides = False  # a number of the last program is a quotient or a remainder
+        self.unfitted = any(None in (node.meta.get("sizes") or ()) for node in gm.graph.nodes)  # of no formula
         self.traces: dict[tuple[tuple[Sym, Any], ...], tuple[AtenProgram, int, bool]] = {}
         self.programs: list[AtenProgram] = []  # those that are generalised
         unread = [sym for sym in self.inputs if sym not in self.readers]
@@ -204,15 +205,17 @@ class Tracing:
 
     def _trace(self, assignments: list[Assignment], pinned: frozenset[Sym]) -> AtenProgram:
         self.bends = False
-        quick = self._from_two(assignments, pinned)
+        if self.unfitted:
+            assignments = [*assignments[:ROWS], *self._rough(pinned)]
+        quick = None if self.unfitted else self._from_two(assignments, pinned)
         if quick is not None:
             return quick
         rounds = False
         if not self.bends:
-            program, rounds = self._generalised(assignments[:ROWS], pinned)
+            program, rounds = self._generalised(assignments if self.unfitted else assignments[:ROWS], pinned)
         if self.bends:
             return self._straight(assignments, pinned)
-        if rounds and len(assignments) > ROWS:
+        if rounds and len(assignments) > ROWS and not self.unfitted:
             program, _ = self._generalised(assignments, pinned)
         return program
 
@@ -250,6 +253,13 @@ class Tracing:
         for small, large in pairwise(ranked):
             domain.append(large - small - min(int(row[large]) - int(row[small]) for row in rows))
         return self._generalised(rows, pinned, domain)[0]
+
+    def _rough(self, pinned: frozenset[Sym]) -> Iterator[Assignment]:
+        """What capture probed with, far from the call: near it, a size that nothing describes may look constant."""
+        for probe in self.table.probes[CONGRUENT:]:
+            row = self._row(probe, {sym: int(self.table.hints[sym]) for sym in pinned})
+            if row is not None:
+                yield row
 
     def _sizes(self, pinned: frozenset[Sym]) -> list[Sym]:
         """The integers that vary."""

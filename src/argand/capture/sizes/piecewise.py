@@ -2,13 +2,14 @@
 
 The call's own sizes and the probes may all lie on one side of such a bend. The call is computed at small sizes and with
 the sizes in another order too: where the formula does not hold there, what separates these from the call at hand is
-guarded.
+guarded. Where numbers that vary may divide sizes (a step, a kernel's size) it is computed at further sizes.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -18,18 +19,18 @@ from argand.capture.facts.handlers import Function
 from argand.capture.facts.interfaces import GraphBuilder
 from argand.capture.facts.name_tables import words
 from argand.capture.metadata.rules import RULES
+from argand.capture.sizes import symbolic_tensors
 from argand.capture.sizes.symbolic_calls import ProbedCall
 from argand.graph import compat
 from argand.graph.sizes.expr import Expr, Sym
-from argand.graph.sizes.relations import Relation
+from argand.graph.sizes.relations import Number, Relation
 
 _STRAIGHT = frozenset(
     words(
         """
-    __getitem__ getitem conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d linear matmul
-    __matmul__ mm bmm addmm baddbmm avg_pool1d avg_pool2d avg_pool3d max_pool1d max_pool2d max_pool3d interpolate
-    layer_norm rms_norm group_norm batch_norm softmax log_softmax scaled_dot_product_attention embedding glu
-    zeros ones empty full arange rand randn zeros_like ones_like empty_like full_like rand_like randn_like
+    __getitem__ getitem linear matmul __matmul__ mm bmm addmm baddbmm layer_norm
+    rms_norm group_norm batch_norm softmax log_softmax scaled_dot_product_attention embedding glu
+    zeros ones empty full rand randn zeros_like ones_like empty_like full_like rand_like randn_like
     cross_entropy dropout sum mean amax amin any all var std norm logsumexp cumsum cumprod tril triu roll flip
     cat concat concatenate stack view reshape flatten permute transpose expand gelu silu mish selu relu6 softplus
     softsign logsigmoid tanhshrink absolute isnan isinf isfinite greater less not_equal
@@ -37,6 +38,16 @@ _STRAIGHT = frozenset(
     )
 )
 """Functions whose metadata is not looked at twice: their sizes are formulas, or guarded where they are used."""
+_DIVIDING = frozenset(
+    words(
+        """
+    conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d avg_pool1d avg_pool2d avg_pool3d
+    max_pool1d max_pool2d max_pool3d interpolate arange
+    """
+    )
+)
+"""Functions of which that is so unless a number that they are given varies."""
+_FURTHER = 12  # assignments
 
 
 @functools.cache
@@ -59,6 +70,9 @@ def guard(builder: GraphBuilder, probed: ProbedCall, result: Any) -> None:
     dynamics = builder.dynamics
     if dynamics is None or probed.func in RULES or _is_straight(probed.func):
         return
+    numbers = probed.numbers()
+    if not numbers and getattr(probed.func, "__name__", "") in _DIVIDING:
+        return
     symbols = [s for s in probed.symbols if dynamics.table.kinds[s] == "int" and dynamics.table.hints[s] > 1]
     if not symbols or (dynamics.unbacked is not None and dynamics.unbacked.among(*symbols)):
         return
@@ -74,6 +88,23 @@ def guard(builder: GraphBuilder, probed: ProbedCall, result: Any) -> None:
     for sym in symbols:
         if hints[sym] > 2 and _differs(probed, sizes, {sym: 2}):
             dynamics.require(Relation("ge", sym, _smallest(probed, sizes, sym)))
+    if numbers:
+        strides = _strides(builder, result)
+        varied = [sym for sym in probed.symbols if dynamics.table.kinds[sym] == "int"]
+        if strides is None or any(_differs(probed, [*sizes, *strides], row) for row in _further(varied, hints)):
+            symbolic_tensors.give_up(builder, numbers)
+
+
+def _further(symbols: Sequence[Sym], hints: Mapping[Sym, Number]) -> Iterator[dict[Sym, int]]:
+    """Sizes near those of the call."""
+    chooser = random.Random(len(symbols))
+    for _ in range(_FURTHER):
+        values = {}
+        for sym in symbols:
+            hint = int(hints[sym])
+            span = chooser.choice((1, 2, 4)) * hint
+            values[sym] = chooser.randint(2, span + 2) if hint > 1 else hint + chooser.randint(-4, 4)
+        yield values
 
 
 def _gap(probed: ProbedCall, sizes: object, small: Sym, large: Sym) -> int:
@@ -101,7 +132,7 @@ def _least(right: int, differs: Callable[[int], bool]) -> int:
 
 
 def _differs(probed: ProbedCall, sizes: Any, values: dict[Sym, int]) -> bool:
-    """Whether the call works at these sizes, and its results have others than the formulas say."""
+    """Whether the call works at these sizes, and its results have others (or other strides) than the formulas say."""
     table = probed.dynamics.table
     if any(table.maximum.get(sym, value) < value for sym, value in values.items()):
         return False
@@ -113,7 +144,11 @@ def _differs(probed: ProbedCall, sizes: Any, values: dict[Sym, int]) -> bool:
         expected = [tuple([int(table.evaluate(size, assignment)) for size in shape]) for shape in sizes]
     except (ArithmeticError, ValueError, KeyError):
         return False
-    return [tuple(tensor.shape) for tensor in _tensors(results)] != expected
+    tensors = _tensors(results)
+    shapes = [tuple(tensor.shape) for tensor in tensors]
+    if len(expected) > len(shapes):
+        shapes += [tensor.stride() for tensor in tensors]
+    return shapes != expected
 
 
 def _sizes(builder: GraphBuilder, result: object) -> list[list[object]] | None:
@@ -126,6 +161,13 @@ def _sizes(builder: GraphBuilder, result: object) -> list[list[object]] | None:
             return None
         tensors_sizes.append(sizes)
     return tensors_sizes
+
+
+def _strides(builder: GraphBuilder, result: object) -> list[list[Any]] | None:
+    """The same of their strides."""
+    infos = [(tensor, builder.tensors.get(id(tensor))) for tensor in _tensors(result)]
+    strides = [list(t.stride()) if i is None else symbolic_tensors.strides_of(builder, i) for t, i in infos]
+    return None if any(stride is None for each in strides for stride in each) else strides
 
 
 def _tensors(value: object) -> list[torch.Tensor]:

@@ -16,7 +16,7 @@ from argand.capture.facts.interfaces import GraphBuilder
 from argand.capture.facts.values.symbolic import SYMBOLIC, SymbolicSize
 from argand.capture.sizes import symbolic_tensors
 from argand.capture.sizes.symbolic_tensors import PROBED, at
-from argand.graph import time_limit
+from argand.graph import compat, time_limit
 from argand.graph.sizes.expr import Expr, Sym
 from argand.graph.sizes.relations import Number, Relation, solve
 
@@ -110,6 +110,12 @@ class ProbedCall:
             self._collect(list(value.values()))
         elif isinstance(value, slice):
             self._collect([value.start, value.stop, value.step])
+
+    def numbers(self) -> list[Sym]:
+        """The input symbols that numbers among the arguments depend on, sizes of tensors aside."""
+        values = compat.tree_flatten((self.args, self.kwargs))[0]
+        exprs = [value.expr for value in values if type(value) in SYMBOLIC]
+        return [sym for sym in self.symbols if any(sym in self.dynamics.table.inputs(expr) for expr in exprs)]
 
     def compute(self) -> tuple[Any, list[Any]]:
         """(result at the hint, results at the probes).

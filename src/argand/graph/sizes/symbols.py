@@ -29,6 +29,9 @@ LIMITS = (1 << 15, 1 << 11, 1 << 8, 1 << 5)
 """Probes stay below the first, or four times the hint; below the next ones where their product is too large."""
 _SPREAD = 5040  # divisible by everything up to 10
 _TRIES = 400
+_PLACES = (37, 31, 29, 23, 19, 13, 11, 7, 5, 3)
+"""Primes. A parabola modulo one has no two pairs of points that differ alike, so that of symbols whose two rough probes
+are such points, no `a - b` is a constant or another `c - d`, nor is `2 * a - b` a symbol."""
 
 FUNCTIONS: dict[str, Callable[..., Number]] = {
     **{op.name: op.native for op in (*ARITHMETIC.values(), NEGATIVE, INVERT) if op.name != "matmul"},
@@ -287,11 +290,12 @@ def _candidates(
             yield from _within(hint - step * (1 + index), low, top)
     residue = index - CONGRUENT + 1
     room = max((top - hint) // modulus, 0)
+    # residues h, h + 1, h + 2: not all equal modulo any number up to 8, nor its multiples
+    spread = next((spread for spread in (840, 12) if spread * 12 < room), 1)
+    places = next((prime for prime in _PLACES if (prime + 1) * spread <= room), 1)
     for turn in range(_TRIES):
-        # residues h, h + 1, h + 2: not all equal modulo any number up to 8, nor its multiples
-        spread = 840 if room > 8000 else 12
-        wide = 1000 + spread * (211 * number + 97 * index + 67 * turn)
-        step = (wide % room if room else 0) // spread * spread + residue
+        place = number + 2 + 5 * turn
+        step = spread * (1 + (place if index == CONGRUENT else (3 * place + 5) * place + 7) % places) + residue
         yield from _within(hint + modulus * step, low, top)
     # whatever is left, near the hint first (a narrow range)
     for turn in range(1, _TRIES):
