@@ -163,7 +163,7 @@ def _sizes(builder: GraphBuilder, result: object) -> list[list[object]] | None:
     return tensors_sizes
 
 
-def _strides(builder: GraphBuilder, result: object) -> list[list[Any]] | None:
+def _strides(builder: GraphBuilder, result: object) -> list[list[object]] | None:
     """The same of their strides."""
     infos = [(tensor, builder.tensors.get(id(tensor))) for tensor in _tensors(result)]
     strides = [list(t.stride()) if i is None else symbolic_tensors.strides_of(builder, i) for t, i in infos]
