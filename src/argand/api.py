@@ -127,7 +127,9 @@ def _compiler(request: tuple[Any, ...]) -> CompilerFn:
             from argand.backends.ddp.cuts import compile_split
 
             how = {"ahead": bool(stored_as(request)), "contest": backend == "native"}
-            return compile_split(gm, example_inputs, active_ddp(), compile_whole, **how) or compile_whole(gm, example_inputs)
+            split = compile_split(gm, example_inputs, active_ddp(), compile_whole, **how)
+            if split is not None:
+                return split
         return compile_whole(gm, example_inputs)
 
     def compile_whole(gm: torch.fx.GraphModule, example_inputs: list[torch.Tensor]) -> Callable[..., Any]:
