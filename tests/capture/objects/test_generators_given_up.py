@@ -113,3 +113,50 @@ def test_what_is_open_in_a_generator_ends_as_in_eager(program: Callable[..., Any
     compiled = argand.compile(program, backend="eager")
     for _ in range(3):
         assert told(compiled) == told(program)
+
+
+def with_an_inner_one(x, log):
+    inner = made(x, 3, log)
+    for value in inner:
+        yield value
+
+
+def finished(x, log):
+    inner = made(x, 3, log)
+    next(inner)
+    yield x
+
+
+def closed_by_hand(x, log):
+    outer = with_an_inner_one(x, log)
+    x = x + next(outer)
+    outer.close()
+    log.append("after")
+    return x
+
+
+def let_go(x, log):
+    x = x + next(with_an_inner_one(x, log))
+    log.append("after")
+    return x
+
+
+def run_to_its_end(x, log):
+    outer = finished(x, log)
+    x = x + sum(outer)
+    log.append("after")
+    return x
+
+
+@pytest.mark.parametrize("program", [closed_by_hand, let_go, run_to_its_end])
+def test_what_a_closed_generator_holds_ends_with_it(program: Callable[..., Any]) -> None:
+    want, got = [], []
+    program(torch.ones(2), want)
+    argand.compile(program, backend="eager", fullgraph=True)(torch.ones(2), got)
+    assert got == want
+
+
+def test_the_first_of_a_modules_parameters_breaks_nothing() -> None:
+    layer = torch.nn.Linear(2, 2)
+    compiled = argand.compile(lambda x: layer(x.to(next(layer.parameters()).dtype)), backend="eager", fullgraph=True)
+    torch.testing.assert_close(compiled(torch.ones(2)), layer(torch.ones(2)))

@@ -177,6 +177,7 @@ class Interpreter(Access, Protocol):
     base_exc: ExcState
     """What is handled where the root frame was called."""
     propagating: BaseException | None
+    closing: BaseException | None
     """An exception of the program on its way through native code."""
     pending: BaseException | None
     """What a finalizer could not raise: the root frame does."""

@@ -126,6 +126,8 @@ class Interpreter(Access):
         self.generators: weakref.WeakSet[object] = weakref.WeakSet()
         self.base_exc = ExcState(None)
         self.propagating: BaseException | None = None
+        self.closing: BaseException | None = None
+        """The GeneratorExit of a generator that is being closed: nobody sees it afterwards."""
         self.inline_limit: int = getattr(state.config, "inline_limit", 600)
         self.pending: BaseException | None = None
         self.root: Frame | None = None
@@ -168,7 +170,7 @@ class Interpreter(Access):
                     raise self.annotate(too_deep()) from None
                 # Outside of the except block: interpreted code must not see argand's own handled exceptions.
                 if not self.unwind(frame, exc):
-                    if generators.abandoned_by_exception(frame.fast):
+                    if exc is not self.closing and generators.abandoned_by_exception(frame.fast):
                         raise self.annotate(held_by_traceback())
                     raise ObservedException(exc)
         finally:

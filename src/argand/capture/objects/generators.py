@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from types import CodeType, GeneratorType
+from types import CellType, CodeType, GeneratorType
 from typing import Any
 
 from argand._core import _C
@@ -221,10 +221,19 @@ def resume(generator: TracedGenerator, value: object, thrown: BaseException | No
         return False, result
     if signal is not None:
         result, frame.result = frame.result, None
+        _clear(frame)
         return True, result
     if is_a(exc, StopIteration) and not PY312:
         raise ObservedException(stop_iteration_error(exc))
     raise ObservedException(exc)
+
+
+def _clear(frame: Frame) -> None:
+    """What a body that is over holds goes, and with it generators that nothing else holds."""
+    frame.stack.clear()
+    for i, value in enumerate(frame.fast):
+        if not is_a(value, CellType):
+            frame.fast[i] = NULL
 
 
 def stop_iteration_error(exc: BaseException) -> BaseException:
@@ -365,12 +374,16 @@ def close_in(generator: TracedGenerator) -> object:
             exc = observed.value
         finally:
             generator.gi_running = False
+    outer, interp.closing = interp.closing, exc
     try:
         done, result = resume(generator, None, exc)
     except ObservedException as observed:
         if is_a(observed.value, StopIteration | GeneratorExit):
+            _clear(generator._frame)
             return None
         raise
+    finally:
+        interp.closing = outer
     if not done:
         raise interp.throw(RuntimeError("generator ignored GeneratorExit"))
     return result if PY313 else None
