@@ -115,8 +115,7 @@ def _backend_name(backend: str | Callable[..., Any]) -> str:
 def _compiler(request: tuple[Any, ...]) -> CompilerFn:
     """The backend as capture calls it: resolved on first use, its failures told apart from capture's."""
     backend, _, _, mode, options = request
-    name = _backend_name(backend)
-    kwargs: dict[str, Any] = {}
+    name, kwargs = _backend_name(backend), dict[str, Any]()
     if mode not in (None, "default"):
         kwargs["mode"] = mode
     if options:
@@ -127,8 +126,7 @@ def _compiler(request: tuple[Any, ...]) -> CompilerFn:
             from argand.backends.ddp.cuts import compile_split
 
             how = {"ahead": bool(stored_as(request)), "contest": backend == "native"}
-            split = compile_split(gm, example_inputs, active_ddp(), compile_whole, **how)
-            if split is not None:
+            if split := compile_split(gm, example_inputs, active_ddp(), compile_whole, **how):
                 return split
         return compile_whole(gm, example_inputs)
 
