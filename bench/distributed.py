@@ -7,7 +7,7 @@
     python bench/distributed.py --trace overlap.json [--models gpt] [--ranks 2]
 
 Processes on this machine: gloo, one thread each; with `--device cuda` NCCL, a GPU each. tp: tensor parallelism of the
-blocks' layers, for gpt and llama. The systems take turns in one run, step by step, in changing order; shown is the
+blocks' layers, of the CNN's head. The systems take turns in one run, step by step, in changing order; shown is the
 median time of a step (forward, backward with its reductions, optimizer), the slowest rank's, and that of the first one.
 With --check: parameters, gradients and optimizer states after that many steps, by argand, against eager's.
 With --cold: the first call and backward of that many processes beside those of one, with an empty cache and with what
@@ -52,7 +52,7 @@ WARM = 30  # steps: contests between graphs in parts, whole ones and the engine 
 def cases(options: Any) -> list[tuple[str, str]]:
     """(way, model)"""
     names, ways = options.models.split(","), (options.ways or ("alone" if options.cold else "ddp,fsdp")).split(",")
-    return [(way, name) for way in ways for name in names if way != "tp" or name != "cnn"]
+    return [(way, name) for way in ways for name in names]
 
 
 def spread(model: Any, way: str, options: Any) -> Any:

@@ -10,15 +10,25 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
-from torch.distributed.tensor import DTensor
+from torch.distributed.tensor import DTensor, Replicate
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 import argand
 from argand.breaks.ids import IDS
+from argand.engine.entries import Trial
 from distributed.models import CNN, GPT, Llama, batch
 from distributed.pipeline_programs import stages
 
-__all__ = ["both", "breaks", "fsdp", "fsdp_steps", "stages", "tensor_parallel", "tensor_parallel_steps"]
+__all__ = [
+    "both",
+    "breaks",
+    "fsdp",
+    "fsdp_recorded",
+    "fsdp_steps",
+    "stages",
+    "tensor_parallel",
+    "tensor_parallel_steps",
+]
 
 
 class MLP(nn.Module):
@@ -96,12 +106,25 @@ def fsdp_steps(rank: int) -> dict[str, float]:
     return found
 
 
+def fsdp_recorded(rank: int) -> dict[str, float]:
+    """Compiled autograd leaves it to the engine, also on one rank only: the others wait for its collectives."""
+    eager = train(rank, lambda: sharded(CNN()), steps=5)
+    before, Trial.is_engines_turn = Trial.is_engines_turn, lambda self: rank == 0
+    try:
+        with argand.compiled_autograd():
+            return {"recorded native": difference(train(rank, lambda: sharded(CNN()), "outer native", steps=5), eager)}
+    finally:
+        Trial.is_engines_turn = before
+
+
 def tensor_parallel(rank: int) -> dict[str, float]:
     return compare(rank, lambda: parallel(MLP()), "outer aot_eager", "step native", same=True)
 
 
 def in_parallel(model: nn.Module, mesh: Any) -> nn.Module:
-    """The layers of each block's MLP, by columns and then by rows; the head by columns."""
+    """The layers of each block's MLP, by columns and then by rows; a CNN's head by columns."""
+    if isinstance(model, CNN):
+        return parallelize_module(model, mesh, {"head": ColwiseParallel(output_layouts=Replicate())})
     for block in model.blocks:
         names = ("gate", "up", "down") if isinstance(model, Llama) else ("mlp.0", "mlp.2")
         plan = {name: ColwiseParallel() for name in names[:-1]}
@@ -111,7 +134,7 @@ def in_parallel(model: nn.Module, mesh: Any) -> nn.Module:
 
 def tensor_parallel_steps(rank: int) -> dict[str, float]:
     found = {}
-    for make in (GPT, Llama):
+    for make in (GPT, Llama, CNN):
         mesh = init_device_mesh("cpu", (dist.get_world_size(),))
         made = compare(rank, lambda: in_parallel(make(), mesh), "outer native", same=True, steps=20)  # noqa: B023
         found.update({f"{make.__name__} {way}": error for way, error in made.items()})
@@ -124,12 +147,12 @@ def both(rank: int) -> dict[str, float]:
 
     def made(make: Callable[[], nn.Module]) -> nn.Module:
         model = in_parallel(make(), mesh["parts"])
-        for block in [*model.blocks, model]:
+        for block in [*getattr(model, "blocks", ()), model]:
             fully_shard(block, mesh=mesh["shards"])
         return model
 
     found = {}
-    for make, way in ((GPT, "outer native"), (Llama, "outer native")):
+    for make, way in ((GPT, "outer native"), (Llama, "outer native"), (CNN, "outer native")):
         # what is parallel computes on the same data
         errors = compare(rank // 2, lambda: made(make), way, steps=20)  # noqa: B023
         found.update({f"{make.__name__} {way}": error for way, error in errors.items()})

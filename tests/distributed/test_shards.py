@@ -29,7 +29,7 @@ def wrong(answers: list[dict[str, object]], *names: str) -> list[str]:
 @pytest.mark.distributed
 def test_shards_parallel_layers_and_pipeline_stages() -> None:
     """One start for all. A pipeline's stage is one graph for all microbatches and steps, which the programs assert."""
-    names = ["fsdp", "tensor_parallel", "fsdp_steps", "tensor_parallel_steps", "stages"]
+    names = ["fsdp", "fsdp_recorded", "tensor_parallel", "fsdp_steps", "tensor_parallel_steps", "stages"]
     assert not wrong(run_ranks(PROGRAMS, names), *names)
 
 

@@ -190,6 +190,15 @@ def reading_of(node: Any) -> Reading | None:
     return None if reader is None else reader.read
 
 
+COMMUNICATES = "torch.distributed runs code of its own in the backward (FSDP)"
+
+
+def communicates(code: Any) -> bool:
+    """A hook or function of torch.distributed's: it looks at the run of the engine, and talks to the other ranks, in an
+    order that must be theirs, whose engine may run what a graph computes here."""
+    return str(getattr(code, "__module__", "")).startswith("torch.distributed.")
+
+
 def check_opaque(node: Any) -> None:
     """Refuse nodes that may not run without gradients after they have run with some.
 
@@ -200,6 +209,8 @@ def check_opaque(node: Any) -> None:
     if isinstance(node, torch._C._FunctionBase):
         if moves_of(node) is not None or is_own(node):
             raise NotRecorded("somebody looks at the gradient of a result of a compiled graph, or results hang apart")
+        if communicates(getattr(kind, "_forward_cls", None)):
+            raise NotRecorded(COMMUNICATES)
         return
     known = getattr(torch._C._functions, kind.__name__, None) is kind
     if not known or not (_GENERATED.search(kind.__name__) or kind.__name__ in ("CopySlices", "CopyBackwards")):

@@ -10,7 +10,15 @@ import torch
 from torch.autograd.graph import GradientEdge
 
 from argand._core.node_layout import NodeLayout
-from argand.engine.node_state import DEVICES, NotRecorded, check_opaque, reading_of, tensor_fact
+from argand.engine.node_state import (
+    COMMUNICATES,
+    DEVICES,
+    NotRecorded,
+    check_opaque,
+    communicates,
+    reading_of,
+    tensor_fact,
+)
 from argand.engine.reducers import Reducer, Reduction, known, reductions_of
 from argand.runtime.tape.result_nodes import is_own
 
@@ -232,6 +240,8 @@ def _hooks_on(node: Any, hooks: NodeLayout) -> list[dict[int, Any]]:
         raise NotRecorded(f"there is a hook of C++ on {node.name()}")
     if any(counts_runs(hook) for one in on_node for hook in one.values()):
         raise NotRecorded("there is a hook of register_multi_grad_hook on a tensor that is no leaf")
+    if any(communicates(hook) for one in on_node for hook in one.values()):
+        raise NotRecorded(COMMUNICATES)
     if hooks.retains(node):
         return [*on_node, {}]
     return on_node if any(on_node) else []

@@ -197,3 +197,30 @@ def test_a_forward_without_a_backward_makes_no_copies() -> None:
         argand.compile(model, backend="aot_eager")(torch.randn(4, 16)).sum().backward()
     forward, backward = (str(event.text()) for event in events)
     assert forward.count("aten.clone.default") <= 2 and "aten.clone" not in backward
+
+
+class Counting(nn.Module):
+    """Counts its calls in a buffer that the result depends on by more than one operation."""
+
+    def __init__(self):
+        super().__init__()
+        self.a = nn.Linear(16, 16)
+        self.register_buffer("count", torch.zeros(()))
+
+    def forward(self, x):
+        self.count += 1
+        return self.a(x) * (1 + 0.01 * self.count)
+
+
+def test_two_forwards_that_write_to_a_buffer_before_one_backward():
+    """Eager keeps what it computed of the buffer, not the buffer itself."""
+    torch.manual_seed(0)
+    model, x = Counting(), torch.randn(4, 16)
+    grads = []
+    for call in (model, argand.compile(model)):
+        model.zero_grad()
+        model.count.zero_()
+        for _ in range(2):
+            (call(x) + call(2 * x)).square().sum().backward()
+        grads.append((model.a.weight.grad, model.a.bias.grad, model.count.clone()))
+    assert_same(grads[1], grads[0])

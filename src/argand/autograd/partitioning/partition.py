@@ -248,13 +248,14 @@ def _forward_program(
             _copy(graph, node, env)
     outputs = [env[node] for node in split.results]
     places = first_places(outputs)
+    inputs = {mutation.output for mutation in joint.program.mutations if not mutation.differentiable}
     slots: dict[fx.Node, Slot] = {}
     for node in saved:
         if node.op == "placeholder" and node not in split.written:
             slots[node] = Slot("input", positions[node])
         elif node.op == "get_attr":
             continue  # the backward has it too
-        elif env[node] in places and node not in split.copies:
+        elif env[node] in places and node not in split.copies and (places[env[node]] not in inputs or _is_read(node)):
             slots[node] = Slot("output", places[env[node]])
         else:
             slots[node] = Slot("output", len(outputs))
@@ -269,6 +270,12 @@ def _forward_program(
         bases=program.bases, leaves=program.leaves,
     )  # fmt: skip
     return forward, slots
+
+
+def _is_read(node: fx.Node) -> bool:
+    """Whether a formula of the backward reads a value. Else it is kept to compute others again: eager, which keeps
+    those, does not mind what an input that holds the value is made to hold later."""
+    return any("backward" in user.meta for user in node.users)
 
 
 def _duplicate(graph: fx.Graph, node: fx.Node) -> fx.Node:
