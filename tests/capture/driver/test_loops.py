@@ -230,3 +230,39 @@ def test_the_test_of_a_loop_belongs_to_it_the_first_time_too() -> None:
             torch.testing.assert_close(compiled(x), program(x))
     assert len(findings.breaks) == 1 and not findings.recompiles
     assert backend.ops == 3  # of `field`
+
+
+def test_a_container_with_hooks_that_break_each_round_is_pythons() -> None:
+    """As packages put a backward hook on each module: torch's code looks at the history of what comes and goes."""
+    model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Tanh(), torch.nn.Linear(4, 2))
+    norms: list[float] = []
+    for module in model:
+        module.register_full_backward_hook(lambda module, before, after: norms.append(float(after[0].norm())))
+    findings = Findings()
+    compiled = argand.compile(lambda x: model(x * 2), backend="eager")
+    with findings.listening():
+        for seed in range(4):
+            outcomes = []
+            for call in (compiled, lambda x: model(x * 2)):
+                torch.manual_seed(seed)
+                norms.clear()
+                model.zero_grad()
+                call(torch.rand(5, 3, requires_grad=True)).sum().backward()
+                outcomes.append([*norms, *[p.grad.tolist() for p in model.parameters()]])
+            assert str(outcomes[0]) == str(outcomes[1]) and len(norms) == 3
+    assert len(findings.breaks) == 1
+
+
+def test_a_container_with_the_programs_own_break_is_compiled_round_by_round() -> None:
+    class Printing(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            print(end="")
+            return x + 1
+
+    model = torch.nn.Sequential(torch.nn.Tanh(), torch.nn.Tanh(), torch.nn.Tanh(), Printing(), torch.nn.Tanh())
+    backend = CountingBackend()
+    compiled = argand.compile(model, backend=backend)
+    x = torch.rand(3)
+    for _ in range(2):
+        torch.testing.assert_close(compiled(x), model(x))
+    assert "tanh" in backend.graphs[0].code and len(backend.graphs) == 3

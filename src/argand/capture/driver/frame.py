@@ -395,11 +395,11 @@ class _Capture:
             raise failures.unsupported(ending, self.info.code) from None
         if ending.skip_frame or ending.sequence is None or ending.sequence in break_at:
             raise ending
-        for code, instruction in ending.within:
-            if loops.left_alone(code, instruction, None):
+        for number, (code, instruction) in enumerate(ending.within, 1):
+            if loops.left_alone(code, instruction, None, ending.within[number:]):
                 _process.of(code).loops += 1  # by itself it would break there again, and is not told of twice
         offsets = _process.session().original_offsets.get(self.info.code)
-        if loops.left_alone(self.info.code, ending.instruction, offsets):
+        if loops.left_alone(self.info.code, ending.instruction, offsets, ending.within):
             ending.in_loop = True
             raise ending
         self.reason = ending.reason

@@ -2,26 +2,37 @@
 
 Going on in the loop costs a version of the rest of the function for each way through it and each kind of value that
 comes round, and a library's function has many callers. The program's own loops, and torch's containers, are compiled
-round by round: their bodies are the model.
+round by round: their bodies are the model. A container in which code of a package breaks the graph (hooks on each of
+its modules, say) is like a package's loop.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import CodeType
+from typing import TypeAlias
 
 from argand.bytecode.decode import decode
 from argand.bytecode.instruction import Instruction, Positions
 from argand.capture.facts.code.skip import library_of
 
+Call: TypeAlias = tuple[CodeType, object]
+"""A call under way, as `GraphBreak.within` has it."""
 
-def left_alone(code: CodeType, at: object, original_offsets: Mapping[int, int] | None) -> bool:
+
+def left_alone(code: CodeType, at: object, original_offsets: Mapping[int, int] | None, within: Sequence[Call]) -> bool:
     """Whether an instruction is in a loop of its function, and the function is an installed package's.
 
     Arguments:
+        within: the calls that it makes in which the graph broke, outermost first.
         original_offsets: of the code of a resume function, whose instructions have the offsets of the user's.
     """
-    if not isinstance(at, Instruction) or at.offset is None or library_of(code.co_filename) in ("", "torch"):
+    library = library_of(code.co_filename)
+    if library == "torch" and within:
+        library = library_of(within[-1][0].co_filename)
+    elif library == "torch":
+        library = ""
+    if not isinstance(at, Instruction) or at.offset is None or not library:
         return False
     instructions = decode(code, None, original_offsets)
     place = {id(inst): number for number, inst in enumerate(instructions)}
