@@ -184,8 +184,8 @@ def _ended(ending: errors.GraphBreak, info: _C.FrameInfo, region: Region, known:
     if failures.program_raises(ending):
         known.raised_in.add(region)
     ending.__traceback__ = ending.__context__ = None  # its frames hold the arguments, which may be the last to
-    eagerly = failures.runs_once(ending, info.code, known, _process.setting_up)
-    return eagerly or failures.gave_up(ending, info, region, known)
+    once = failures.runs_once(ending, info.code, known, _process.setting_up)
+    return once or failures.gave_up(ending, info, region, known)
 
 
 def raise_in_blocks(info: _C.FrameInfo, region: Region, error: BaseException) -> _C.Answer:
@@ -211,12 +211,9 @@ def _announce(info: _C.FrameInfo, known: failures.Known) -> None:
 
 
 def _caller_runs_eagerly(code: types.CodeType, region: Region) -> bool:
-    """Whether this is called by a function that runs eagerly in this call, with all that it calls: it sets up a lazy
-    module, or the program raises in it.
-
-    With fullgraph=True nothing that the latter calls is to be captured for itself: what would break the graph there, an
-    iterator that the function has begun, say, is part of the graph when the function is captured.
-    """
+    """Whether this is called by a function that runs eagerly with all that it calls: it sets up a lazy module, or the
+    program raises in it, under fullgraph=True: what would break the graph of what it calls, an iterator that it has
+    begun, say, is part of the graph when the function is captured."""
     _process.setting_up.discard(code)  # of an earlier call, which raised
     frame = sys._getframe(2) if region.fullgraph or _process.setting_up else None
     while frame is not None:

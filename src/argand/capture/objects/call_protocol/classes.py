@@ -372,10 +372,12 @@ class LaterCallback:
             self.interp.enter(self.fn, (ref,), {})
 
 
-def with_callback(interp: Interpreter, args: list[Any]) -> list[Any]:
+def with_callback(interp: Interpreter, args: list[object]) -> list[object]:
     """Arguments of `weakref.ref`, with a callback that is called as the program expects."""
-    called = len(args) > 1 and args[1] is not None and interp.is_callable(args[1])
-    return [args[0], LaterCallback(interp, args[1]), *args[2:]] if called else args
+    callback = args[1] if len(args) > 1 else None
+    if callback is None or not interp.is_callable(callback):
+        return args
+    return [args[0], LaterCallback(interp, cast(Function, callback)), *args[2:]]
 
 
 def refuse_nested_partial(interp: Interpreter, function: object) -> None:
