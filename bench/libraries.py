@@ -219,9 +219,7 @@ def ready_torchvision() -> None:
 def measure(name: str, area: str, system: str, backend: str, seconds: float) -> Result:
     """One program under one system. The compiled one runs first, while the library's own caches are empty."""
     program = programs(area)[name]
-    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-        ready_torchvision()
-    result: Result = {"name": name, "system": system}
+    result: Result = {"name": name, "system": system, "backend": backend}
     compile = compiler(system, backend)
     with counting_ours(result) if system == "argand" else counting_theirs(result):
         compiled, got, taken = run_steps(program, compile)
@@ -308,7 +306,7 @@ def cells(result: Result | None) -> list[str]:
         return ["failed" if result else "-", "", "", "", ""]
     ratio = f"{result['ratio']:.2f}" if "ratio" in result else "-"
     equal = "yes" if result["equal"] else f"no ({max(result['differences']):.0e})"
-    first = f"{result['first_s']:.1f}" if "first_s" in result else "-"
+    first = "-" if result["backend"] == "eager" else f"{result['first_s']:.1f}"
     return [equal, str(result["breaks"]), str(result["recompiles"]), first, ratio]
 
 
@@ -454,6 +452,8 @@ def main() -> int:
         sys.path.remove(str(Path(__file__).resolve().parent))  # bench/kernels.py is not what transformers asks for
         warnings.simplefilter("ignore")
         try:
+            with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+                ready_torchvision()
             area, system = options.one
             if system == "fallbacks":
                 result = measure_fallbacks(options.names[0], area, options.seconds / 5)
@@ -471,8 +471,9 @@ def main() -> int:
     if options.breaks:
         print_breaks(results)
     print()
-    theirs = slice(0) if not options.torch else COUNTS if options.torch_backend == "eager" else slice(None)
-    print_table(rows(results, theirs), options.markdown)
+    others = [row["torch"] for row in results.values() if "torch" in row]
+    timed = any("ratio" in result for result in others)
+    print_table(rows(results, slice(0) if not others else slice(None) if timed else COUNTS), options.markdown)
     print("\n" + summary(results))
     ours = [row["argand"] for row in results.values()]
     return 0 if all(result.get("equal") for result in ours) else 1
