@@ -1,4 +1,4 @@
-"""Architectures of transformers, timm, diffusers, segmentation-models-pytorch and MONAI: a few steps of each, small."""
+"""Architectures of transformers, timm and diffusers: a few steps of each, small."""
 
 from __future__ import annotations
 
@@ -232,26 +232,6 @@ def flow_matching(compile: Compile) -> Step:
     return inference_step(lambda: call(torch.randn(1, 4, 8, 8)))
 
 
-def segmentation(compile: Compile) -> Step:
-    import segmentation_models_pytorch as smp
-    import torch
-
-    model = smp.Unet("resnet18", encoder_weights=None, classes=2, decoder_channels=(16, 16, 8, 8, 8))
-    dice, x, y = smp.losses.DiceLoss("multiclass"), torch.randn(2, 3, 32, 32), torch.randint(0, 2, (2, 32, 32))
-    call = compile(lambda x, y: dice(model(x), y))
-    return training_step(lambda: call(x, y), model)
-
-
-def sliding_windows(compile: Compile) -> Step:
-    import torch
-    from monai.inferers import sliding_window_inference
-    from monai.networks.nets import UNet
-
-    model = UNet(spatial_dims=2, in_channels=1, out_channels=2, channels=(4, 8, 16), strides=(2, 2), num_res_units=1)
-    call, x = compile(model.eval()), torch.randn(1, 1, 48, 48)
-    return inference_step(lambda: sliding_window_inference(x, (32, 32), 2, call))
-
-
 _SWIN = {"img_size": 64, "window_size": 4, "embed_dim": 24, "depths": (1, 1, 1, 1), "num_heads": (1, 2, 4, 8)}
 PROGRAMS = {
     "transformers Mamba2 training": Program("transformers", training(mamba2, _text), fast=False),
@@ -282,6 +262,4 @@ PROGRAMS = {
     "diffusers DiT": Program("diffusers", inference(diffusion_transformer, _latents), fast=False),
     "diffusers Flux": Program("diffusers", inference(flux, _packed_latents)),
     "diffusers flow matching": Program("diffusers", flow_matching),
-    "segmentation-models U-Net training": Program("segmentation-models-pytorch", segmentation, fast=False),
-    "MONAI sliding windows": Program("monai", sliding_windows, fast=False),
 }
