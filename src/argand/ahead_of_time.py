@@ -141,8 +141,9 @@ def _asked_for(compiled: Any) -> tuple[Any, Region]:
         raise SavedModelError("only Python functions and modules are saved", remedy="wrap it in a function")
     if not region.stored_as():
         raise SavedModelError(
-            'only backend "native" in its default mode and without options is saved, and what nobody watches',
-            remedy='compile with backend="native", no mode and no options',
+            'only backend "native" in its default mode, with no options but "freezing" and "quantization", is saved, '
+            "and what nobody watches",
+            remedy='compile with backend="native", no mode and no other options',
         )
     return fn, region
 

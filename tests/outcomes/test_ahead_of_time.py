@@ -228,6 +228,28 @@ def _load_compiled(folder: Path) -> None:
     argand.load(folder / "plain.argand", argand.compile(plain))
 
 
+OPTIONS: dict[str, tuple[dict[str, object], float]] = {
+    "freezing": ({"freezing": True}, 1e-5),
+    "quantization": ({"quantization": "int8_weight_only"}, 0.02),
+    "both": ({"freezing": True, "quantization": "int8_dynamic"}, 0.02),
+}
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_what_follows_from_parameters_is_computed_where_it_is_loaded(tmp_path: Path, name: str) -> None:
+    options, error = OPTIONS[name]
+    net = torch.nn.Sequential(torch.nn.Conv1d(3, 8, 2), torch.nn.BatchNorm1d(8), torch.nn.Linear(64, 32)).eval()
+    x = torch.randn(4, 3, 65)
+    argand.save(argand.compile(net, options=options), tmp_path / "net.argand", x)
+    argand.reset()
+    loaded = argand.load(tmp_path / "net.argand", net)
+    for _ in range(3):
+        for parameter in net.parameters():
+            parameter.mul_(1.25)
+        want = net(x)
+        assert (loaded(x) - want).norm() < error * want.norm()
+
+
 SERVER = """
 import sys, torch, argand
 from {module} import Net

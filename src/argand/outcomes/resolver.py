@@ -211,6 +211,8 @@ def _raw(resolver: Resolver, owner: int, name: str) -> Any:
 
 
 def _operator(_: Resolver, namespace: str, name: str, overload: str) -> Any:
+    if namespace == "argand":
+        _made_by("argand.runtime.ops:argand_ops")()  # defines them
     return getattr(getattr(getattr(torch.ops, namespace), name), overload)
 
 
@@ -294,6 +296,7 @@ MAKERS: Final[Mapping[str, str | Callable[..., Any]]] = {
     "wrapper": compile_wrapper,
     "graph": run_graph,
     "program": "argand.runtime.stored_modules:stored_call",
+    "frozen": "argand.runtime.frozen_parameters:FrozenCall",
     "text": "argand.runtime.stored_modules:call_of_text",
     "recorded": "argand.runtime.gpu.cuda_graphs.stored_recordings:recorded_again",
     "taped": "argand.backends.stored_functions:stored_function",

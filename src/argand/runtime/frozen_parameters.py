@@ -17,6 +17,7 @@ import torch
 from argand import events
 from argand._core.calls import uncaptured
 from argand.runtime.host import HostCall
+from argand.runtime.recipes import Described, with_recipe
 
 _KEPT = 4  # sets of parameters: modules of one class share their code
 _OFTEN = 16  # calls that a set serves at least; several in a row that serve fewer are changed in every few calls
@@ -66,18 +67,22 @@ class _Set:
         return all(parameter.known() is not None for parameter in self.parameters)
 
 
-class FrozenCall:
+class FrozenCall(Described):
     """A function of a program's inputs.
 
     Arguments:
         positions: inputs that are taken for constants.
         prepare: what is computed of the inputs once.
         run: called with the inputs and that.
-        plain: makes a function that takes nothing for a constant.
+        plain: makes a function that takes nothing for a constant; None where there is no compiler to make it.
     """
 
     def __init__(
-        self, positions: Sequence[int], prepare: Preparation, run: HostCall, plain: Callable[[], HostCall]
+        self,
+        positions: Sequence[int],
+        prepare: Preparation,
+        run: HostCall,
+        plain: Callable[[], HostCall] | None = None,
     ) -> None:
         self.positions, self.prepare, self.run = positions, prepare, run
         self._plain = plain
@@ -101,7 +106,7 @@ class FrozenCall:
             return self._give_up("parameters made in inference mode have no version that tells of changes")(inputs)
         last = self._sets[0] if self._sets else None
         self._changes = self._changes + 1 if last is not None and last.calls < _OFTEN else 0
-        if self._changes > _PATIENCE:
+        if self._changes > _PATIENCE and self._plain is not None:
             return self._give_up(f"parameters changed {self._changes} times within {_OFTEN} calls each")(inputs)
         prepared = uncaptured(self._prepared, inputs, tensors)
         inputs += prepared.values
@@ -127,5 +132,19 @@ class FrozenCall:
     def _give_up(self, reason: str) -> HostCall:
         events.emit("fallback", "runtime", reason, backend="native", scope="freezing", reason=reason)
         self._sets = ()
-        self._otherwise = uncaptured(self._plain)
+        self._otherwise = uncaptured(self._plain) if self._plain is not None else self._prepared_each_time
         return self._otherwise
+
+    def _prepared_each_time(self, inputs: list[Any]) -> tuple[Any, ...]:
+        with torch.no_grad():
+            inputs += uncaptured(self.prepare, *inputs)
+        return self.run(inputs)
+
+
+def storable(frozen: FrozenCall, prepare: Preparation) -> FrozenCall:
+    """`frozen`, which later processes make again.
+
+    Arguments:
+        prepare: what it prepares by, as a graph's function.
+    """
+    return with_recipe(frozen, "frozen", lambda: (tuple(frozen.positions), prepare, frozen.run))

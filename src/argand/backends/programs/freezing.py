@@ -30,7 +30,7 @@ from argand.passes.freezing.constant_split import constant_nodes, part
 from argand.passes.freezing.packing import pack
 from argand.passes.freezing.quantizing import quantize
 from argand.runtime import cache, processor
-from argand.runtime.frozen_parameters import FrozenCall
+from argand.runtime.frozen_parameters import FrozenCall, storable
 from argand.runtime.gpu.device.timing import can_time, random_tensor, time_calls
 from argand.runtime.host import HostCall
 from argand.runtime.kernels import int8, products
@@ -92,7 +92,8 @@ def compile_frozen(
         return compile_program(program)
     plain = functools.partial(compile_program, program)
     kept = [position for position in positions if position in read]
-    return FrozenCall(kept, run_eagerly(first), compile_program(rest), plain)
+    frozen = FrozenCall(kept, run_eagerly(first), compile_program(rest), plain)
+    return storable(frozen, fx.GraphModule(dict(first.constants), first.graph).forward)
 
 
 def _refusal(program: AtenProgram, wanted: Wanted) -> str:
