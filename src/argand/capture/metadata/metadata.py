@@ -214,7 +214,7 @@ def _computed(func: Function, args: Args, kwargs: Kwargs, infos: list[TensorInfo
         call = None
     devices = tuple([info.device for info in infos]) if any(info.device.type != "cpu" for info in infos) else ()
     result = _on_stand_ins(func, args, kwargs, infos, call, devices, judged)
-    if not devices and call is not None and (error := trial_runs.refusal(func, call, result)) is not None:
+    if not devices and call is not None and (error := trial_runs.refusal(func, call, result, judged)) is not None:
         raise call_raises(getattr(func, "__name__", str(func)), error)
     return result
 

@@ -48,12 +48,14 @@ _COSTLY = frozenset(
 _KIND_ERRORS = ("not implemented for", "dtype", "scalar type", "result type", "bool tensor", "data type", "must match")
 
 
-def refusal(func: Function, call: kinds.Call, result: object) -> Exception | None:
+def refusal(func: Function, call: kinds.Call, result: object, at_hand: bool = True) -> Exception | None:
     """The exception that a call of a kind raises whatever its tensors hold; None where it does not, or is not tried.
 
     Arguments:
         func: a torch function of CPU tensors.
         result: what its metadata says that it makes.
+        at_hand: whether these are the sizes of the call at hand. Of large ones only dtypes are tried out, which are no
+            others at the probes.
     """
     if not may_run(func):
         return None
@@ -61,6 +63,8 @@ def refusal(func: Function, call: kinds.Call, result: object) -> Exception | Non
     if (given == 0 and results > _SMALL) or results > _MOST_RESULTS:
         return None
     small = given + results <= (_MOST_WORK if _is_costly(func) else _MOST)
+    if not small and not at_hand:
+        return None
     try:
         return _tried(func, call, small, torch.get_default_dtype(), torch._C._is_any_autocast_enabled())
     except TypeError:  # something that cannot be hashed

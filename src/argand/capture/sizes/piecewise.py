@@ -46,7 +46,7 @@ _DIVIDING = frozenset(
     """
     )
 )
-"""Functions of which that is so unless a number that they are given varies."""
+"""Functions of which that is so unless a number that they are given varies, and something else with it."""
 _FURTHER = 12  # assignments
 
 
@@ -71,7 +71,7 @@ def guard(builder: GraphBuilder, probed: ProbedCall, result: Any) -> None:
     if dynamics is None or probed.func in RULES or _is_straight(probed.func):
         return
     numbers = probed.numbers()
-    if not numbers and getattr(probed.func, "__name__", "") in _DIVIDING:
+    if getattr(probed.func, "__name__", "") in _DIVIDING and (not numbers or len(probed.symbols) == 1):
         return
     symbols = [s for s in probed.symbols if dynamics.table.kinds[s] == "int" and dynamics.table.hints[s] > 1]
     if not symbols or (dynamics.unbacked is not None and dynamics.unbacked.among(*symbols)):

@@ -40,12 +40,12 @@ _MOST: Final = 256
 
 def may_tell(fn: Any, args: tuple[object, ...], kwargs: Mapping[str, object]) -> bool:
     """Whether a call of native code may depend on the order of a set among its arguments, or that these hold."""
+    if id(fn) in _BLIND:
+        return False
     for arg in (*args, *kwargs.values(), getattr(fn, "__self__", None)):
         if issubclass(type(arg), _HOLDERS) and _holds(arg, _DEEP):
             break
     else:
-        return False
-    if id(fn) in _BLIND:
         return False
     if id(fn) in _BY_VALUE:
         return bool(kwargs) or len(args) != 1 or not _is_of_texts(args[0])
