@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from tests.capture.driver.standin_programs import PROGRAMS
+from tests.helpers import CountingBackend
 
 import argand
 from argand import errors
@@ -42,11 +43,7 @@ def test_looking_into_a_tensor(name: str) -> None:
         compiled = argand.compile(program, backend="eager")
         for _ in range(3):
             assert same(outcome(compiled), expected)
-        graphs = []
-
-        def backend(gm: torch.fx.GraphModule, inputs: Any) -> Any:
-            graphs.append(gm)
-            return gm.forward
+        backend = CountingBackend()
 
         whole = argand.compile(
             types.FunctionType(program.__code__, program.__globals__), backend=backend, fullgraph=True
@@ -56,7 +53,7 @@ def test_looking_into_a_tensor(name: str) -> None:
         except errors.Unsupported:
             return
         assert same(found, expected)
-        assert graphs or isinstance(expected, tuple)
+        assert backend.graphs or isinstance(expected, tuple)
     finally:
         stop()
     assert raised == []

@@ -9,7 +9,7 @@ from types import ModuleType
 
 import pytest
 import torch
-from tests.helpers import collected
+from tests.helpers import CountingBackend, collected
 
 import argand
 
@@ -75,11 +75,7 @@ def test_what_computes_for_another_argument_is_compiled(library: ModuleType) -> 
 
 
 def test_a_program_of_ones_own_is_always_captured() -> None:
-    graphs = []
-
-    def backend(gm: torch.fx.GraphModule, inputs: list[torch.Tensor]) -> object:
-        graphs.append(gm)
-        return gm.forward
+    backend = CountingBackend()
 
     @argand.compile(backend=backend)
     def program(x: torch.Tensor, times: int) -> object:
@@ -89,4 +85,4 @@ def test_a_program_of_ones_own_is_always_captured() -> None:
 
     x = torch.ones(2)
     assert [program(x, 0), program(x, 1)] == [0, 1] and torch.equal(program(x, 2), x * 2)
-    assert len(graphs) == 1
+    assert len(backend.graphs) == 1

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.helpers import CountingBackend
 
 import argand
 import warm
@@ -224,14 +225,10 @@ def test_function_with_globals_of_its_own_is_freed_without_a_reset(backend: str)
 
 def test_what_is_forgotten_with_code_is_forgotten_by_c_code() -> None:
     # An interrupt that is due when objects go is raised in the first Python code that runs, and ignored there.
-    graphs = []
-
-    def backend(gm: Any, inputs: Any) -> Any:
-        graphs.append(gm)
-        return gm.forward
+    backend = CountingBackend()
 
     argand.compile(residues.new_program(), backend=backend)(torch.ones(4, 4), torch.ones(4, 4))
-    forward = vars(type(graphs[0]))["forward"]
+    forward = vars(type(backend.graphs[0]))["forward"]
     filename = forward.__code__.co_filename
     assert filename in linecache.cache
     kept = PerCode[int]()
@@ -243,7 +240,7 @@ def test_what_is_forgotten_with_code_is_forgotten_by_c_code() -> None:
         callback = reference.__callback__
         assert callback is None or isinstance(callback.func, types.BuiltinFunctionType)
     del forward, found, reference, callback
-    graphs.clear()
+    backend.graphs.clear()
     argand.reset()
     gc.collect()
     assert filename not in linecache.cache and len(kept) == 0

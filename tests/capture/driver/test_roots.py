@@ -10,6 +10,7 @@ from typing import Any
 import numpy
 import pytest
 import torch
+from tests.helpers import CountingBackend
 
 import argand
 from argand.errors import Unsupported
@@ -55,17 +56,13 @@ ROOTS: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
 @pytest.mark.parametrize("name", ROOTS)
 def test_root_is_one_graph(name: str) -> None:
     fn, args = ROOTS[name]
-    graphs = []
-
-    def backend(gm: torch.fx.GraphModule, inputs: Any) -> Any:
-        graphs.append(gm)
-        return gm.forward
+    backend = CountingBackend()
 
     compiled = argand.compile(fn, backend=backend, fullgraph=True)
     for _ in range(2):
         result, expected = compiled(*args), fn(*args)
         torch.testing.assert_close(torch.as_tensor(result), torch.as_tensor(expected))
-    assert len(graphs) == 1
+    assert len(backend.graphs) == 1
 
 
 async def coroutine(x: torch.Tensor) -> torch.Tensor:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy
 import pytest
 import torch
+from tests.helpers import CountingBackend
 
 import argand
 
@@ -134,11 +135,7 @@ def test_autocast_that_is_off(name: str) -> None:
 
 
 def test_autocast_within_the_function_compiles_once() -> None:
-    graphs = []
-
-    def backend(graph: Any, inputs: Any) -> Any:
-        graphs.append(graph)
-        return graph
+    backend = CountingBackend()
 
     def fn(x: torch.Tensor) -> Any:
         with torch.autocast("cpu", dtype=torch.bfloat16):
@@ -147,4 +144,4 @@ def test_autocast_within_the_function_compiles_once() -> None:
     compiled = argand.compile(fn, backend=backend)
     for _ in range(3):
         assert repr(compiled(torch.ones(2, 2))) == repr(fn(torch.ones(2, 2)))
-    assert len(graphs) == 1
+    assert len(backend.graphs) == 1

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
+from tests.helpers import CountingBackend
 
 import argand
 
@@ -90,16 +90,6 @@ def _library() -> Any:
     return module
 
 
-def _graphs(f: Callable[..., Any]) -> tuple[Callable[..., Any], list[object]]:
-    graphs: list[object] = []
-
-    def backend(graph: torch.fx.GraphModule, inputs: object) -> Callable[..., Any]:
-        graphs.append(graph)
-        return graph.forward
-
-    return argand.compile(f, backend=backend), graphs
-
-
 def test_whether_two_arguments_are_equal() -> None:
     library = _library()
     compiled = argand.compile(lambda x, y: library.squared_distance(x, y) + 1, backend="eager", fullgraph=True)
@@ -110,11 +100,12 @@ def test_whether_two_arguments_are_equal() -> None:
 
 def test_one_answer_is_one_graph() -> None:
     library = _library()
-    compiled, graphs = _graphs(lambda t, x: library.ascending(t, x) * 2)
+    backend = CountingBackend()
+    compiled = argand.compile(lambda t, x: library.ascending(t, x) * 2, backend=backend)
     for _ in range(4):
         t, x = torch.rand(3).cumsum(0), torch.randn(3)
         assert torch.equal(compiled(t, x), library.ascending(t, x) * 2)
-    assert len(graphs) == 1
+    assert len(backend.graphs) == 1
     down = torch.tensor([3.0, 2.0, 1.0])
     assert torch.equal(compiled(down, x), library.ascending(down, x) * 2)
     with pytest.raises(AssertionError, match="not ascending"):
@@ -146,11 +137,12 @@ def test_gradients_of_asked_tensors() -> None:
 
 def test_a_number_that_varies_breaks_the_graph() -> None:
     library = _library()
-    compiled, graphs = _graphs(library.steps)
+    backend = CountingBackend()
+    compiled = argand.compile(library.steps, backend=backend)
     for end in (1.0, 1.0, 2.0, 5.0, 9.0, 4.0, 7.0, 3.0):
         t = torch.tensor([0.0, end])
         assert torch.equal(compiled(t, 0.5), library.steps(t, 0.5))
-    assert len(graphs) <= 4
+    assert len(backend.graphs) <= 4
 
 
 @pytest.mark.parametrize("name", ["computed", "written"])
@@ -183,12 +175,13 @@ def test_memory_that_was_written_through_another_argument(backend: str) -> None:
 def test_a_count_that_the_library_writes_to() -> None:
     library = _library()
     ours, eager = library.Counter(), library.Counter()
-    compiled, graphs = _graphs(ours.count)
+    backend = CountingBackend()
+    compiled = argand.compile(ours.count, backend=backend)
     x = torch.ones(2)
     for _ in range(9):
         assert torch.equal(compiled(x), eager.count(x))
         assert torch.equal(ours.calls, eager.calls)
-    assert len(graphs) == 2
+    assert len(backend.graphs) == 2
 
 
 def test_the_programs_own_branches_stay_breaks() -> None:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 import torch
+from tests.helpers import CountingBackend
 
 import argand
 
@@ -15,16 +14,6 @@ class Schedule:
         self.steps = torch.tensor([4.0, 2.0, 1.0])
         self.count = torch.zeros((), dtype=torch.int64)
         self.ready = torch.tensor(False)
-
-
-def _graphs(f: Callable[..., object]) -> tuple[Callable[..., object], list[object]]:
-    graphs: list[object] = []
-
-    def backend(graph: torch.fx.GraphModule, inputs: object) -> Callable[..., object]:
-        graphs.append(graph)
-        return graph.forward
-
-    return argand.compile(f, backend=backend), graphs
 
 
 def test_branches_on_a_table_are_in_one_graph() -> None:
@@ -53,12 +42,13 @@ def test_written_between_calls() -> None:
             return x * 2
         return x * 3
 
-    compiled, graphs = _graphs(f)
+    backend = CountingBackend()
+    compiled = argand.compile(f, backend=backend)
     x = torch.ones(2)
     for value in (4.0, 4.0, 1.0, 7.0, 0.5, 9.0, -3.0, 5.0):
         schedule.steps[0] = value
         assert torch.equal(compiled(x), f(x))
-    assert len(graphs) <= 4
+    assert len(backend.graphs) <= 4
 
 
 def test_another_tensor_with_the_same_values() -> None:
@@ -67,11 +57,12 @@ def test_another_tensor_with_the_same_values() -> None:
     def f(x: torch.Tensor) -> torch.Tensor:
         return x * 2 if schedule.steps[0] > 3 else x
 
-    compiled, graphs = _graphs(f)
+    backend = CountingBackend()
+    compiled = argand.compile(f, backend=backend)
     for _ in range(3):
         schedule.steps = schedule.steps.clone()
         assert torch.equal(compiled(torch.ones(2)), torch.full((2,), 2.0))
-    assert len(graphs) == 1
+    assert len(backend.graphs) == 1
 
 
 def test_a_flag_may_take_both_its_values() -> None:
@@ -80,11 +71,12 @@ def test_a_flag_may_take_both_its_values() -> None:
     def f(x: torch.Tensor) -> torch.Tensor:
         return x * 2 if schedule.ready else x * 3
 
-    compiled, graphs = _graphs(f)
+    backend = CountingBackend()
+    compiled = argand.compile(f, backend=backend)
     for flag in (False, True, False, True):
         schedule.ready.fill_(flag)
         assert torch.equal(compiled(torch.ones(2)), torch.full((2,), 2.0 if flag else 3.0))
-    assert len(graphs) == 2
+    assert len(backend.graphs) == 2
 
 
 def test_written_in_the_graph() -> None:
@@ -163,10 +155,11 @@ def test_a_count_is_compiled_once() -> None:
         schedule.count += 1
         return x + 1
 
-    compiled, graphs = _graphs(f)
+    backend = CountingBackend()
+    compiled = argand.compile(f, backend=backend)
     results = [compiled(torch.ones(1)).item() for _ in range(6)]
     assert results == [2.0, 2.0, 2.0, 3.0, 3.0, 3.0]
-    assert len(graphs) <= 3
+    assert len(backend.graphs) <= 3
 
 
 def test_an_argument_that_is_a_size() -> None:
@@ -176,11 +169,12 @@ def test_an_argument_that_is_a_size() -> None:
         zeros = x.new_zeros(n, 2)
         return torch.cat([zeros, x[:n]]).view(2 * n, 2).narrow(0, 0, n) + x.sum()
 
-    compiled, graphs = _graphs(f)
+    backend = CountingBackend()
+    compiled = argand.compile(f, backend=backend)
     x = torch.arange(20.0).view(10, 2)
     for size in (3, 3, 3):
         assert torch.equal(compiled(x, torch.tensor(size)), f(x, torch.tensor(size)))
-    assert len(graphs) == 1
+    assert len(backend.graphs) == 1
     for size in (4, 2, 7, 1, 10, 3):
         assert torch.equal(compiled(x, torch.tensor(size)), f(x, torch.tensor(size)))
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from tests.helpers import CountingBackend
 
 import argand
 
@@ -116,10 +117,10 @@ def test_a_side_that_warns_is_not_expected(backend: str) -> None:
             result = call(x)
         return result.tolist(), [str(each.message) for each in given]
 
-    graphs: list[int] = []
-    counting = argand.compile(f, backend=lambda graph, inputs: graphs.append(1) or graph.forward)
+    backend = CountingBackend()
+    counting = argand.compile(f, backend=backend)
     assert outcome(counting, INPUTS[0]) == outcome(f, INPUTS[0])
-    assert len(graphs) == 1
+    assert len(backend.graphs) == 1
     compiled = argand.compile(f, backend=backend)
     for _ in range(3):
         for x in INPUTS:
