@@ -8,7 +8,7 @@ float64. All else makes the scalar a constant.
 from __future__ import annotations
 
 import operator
-from typing import Any, Final, TypeAlias, cast
+from typing import Final, TypeAlias, cast
 
 import torch
 
@@ -24,7 +24,7 @@ from argand.capture.metadata.numpy_scalars import ALONE, EVERYWHERE
 from argand.capture.sizes import symbolic_policy
 from argand.graph.python_operators import ARITHMETIC, COMPARISONS, BinaryOperator, Comparison
 
-Value: TypeAlias = Any
+Value: TypeAlias = object
 """A number of Python's or of numpy's, or what stands for one."""
 
 _KINDS: Final = frozenset(
@@ -44,14 +44,14 @@ _FACTORIES: Final = frozenset(
 
 def item_of(scalar: Value) -> Value:
     """Python's number (called by guards and transformed code)."""
-    return scalar.item()
+    return cast("numpy.generic", scalar).item()
 
 
 def load(state: CaptureState, source: Source, value: Value) -> object:
     """The stand-in of a scalar found outside that varies; NotImplemented for what is a constant."""
     if type(value) not in _KINDS or state.policy is None:
         return NotImplemented
-    number, place = value.item(), CallSource(source, item_of)
+    number, place = item_of(value), CallSource(source, item_of)
     if number != number or not state.policy.number(place, number):
         return NotImplemented
     state.guard(source, "type", type(value))
@@ -71,7 +71,7 @@ def binary(interp: Interpreter, op: BinaryOperator, left: Value, right: Value) -
     if not (op.name in _INTEGERS if whole else kind is numpy.float64 and op.name in _FLOATS):
         return NotImplemented
     numpy_settings.rely(interp.state, op.name)
-    dynamics = (left if type(left) is SymbolicScalar else right).dynamics
+    dynamics = _dynamics(left, right)
     sides = [_part(side) for side in (left, right)]
     if whole:
         for side in sides:
@@ -94,7 +94,7 @@ def compare(interp: Interpreter, op: Comparison, left: Value, right: Value) -> o
     kind, hint = _of_numpy(op, left, right)
     if kind is None or not (_exact_beside(left, right) and _exact_beside(right, left)):
         return NotImplemented
-    dynamics = (left if type(left) is SymbolicScalar else right).dynamics
+    dynamics = _dynamics(left, right)
     sides = [_part(side) for side in (left, right)]
     if any(type(_hint(side)) is float for side in sides):
         sides = [dynamics.apply("float", side) if type(side) is SymbolicInt else float_of(side) for side in sides]
@@ -123,7 +123,7 @@ def select(interp: Interpreter, name: str, items: list[Value]) -> object:
     return best
 
 
-def _of_numpy(op: BinaryOperator | Comparison, left: Value, right: Value) -> tuple[Value, Value]:
+def _of_numpy(op: BinaryOperator | Comparison, left: Value, right: Value) -> tuple[type | None, Value]:
     """(type, value) of what numpy makes of the numbers of this call; (None, None) where they must be constants."""
     if _part(left) is None or _part(right) is None:
         return None, None
@@ -135,13 +135,18 @@ def _of_numpy(op: BinaryOperator | Comparison, left: Value, right: Value) -> tup
     return (type(result), result.item()) if isinstance(result, numpy.generic) else (None, None)
 
 
+def _dynamics(left: Value, right: Value) -> Symbols:
+    """The symbols of the capture, of two numbers of which one is a scalar that varies."""
+    return cast(SymbolicScalar, left if type(left) is SymbolicScalar else right).dynamics
+
+
 def _part(value: Value) -> Value:
     """The number that Python computes with; None for what is no number of a kind that is known."""
     if type(value) is SymbolicScalar:
         return value.inner
     if type(value) in SYMBOLIC or type(value) in (int, float, bool):
         return value
-    return value.item() if type(value) in _KINDS else None
+    return item_of(value) if type(value) in _KINDS else None
 
 
 def _scalar_hint(value: Value) -> Value:
@@ -151,15 +156,15 @@ def _scalar_hint(value: Value) -> Value:
 
 
 def _hint(value: Value) -> Value:
-    return value.hint if type(value) in SYMBOLIC else value
+    return cast(SymbolicNumber, value).hint if type(value) in SYMBOLIC else value
 
 
 def float_of(value: Value) -> Value:
     """A plain number as a float."""
-    return float(value) if type(value) in (int, bool) else value
+    return float(value) if type(value) is int or type(value) is bool else value
 
 
-def _within(dynamics: Symbols, value: Value, kind: Value) -> None:
+def _within(dynamics: Symbols, value: Value, kind: type) -> None:
     """Guard that an integer is one of numpy's type."""
     if type(value) in SYMBOLIC:
         limits = numpy.iinfo(kind)
@@ -172,7 +177,7 @@ def _exact_beside(scalar: Value, other: Value) -> bool:
     kind = scalar.kind if type(scalar) is SymbolicScalar else type(scalar)
     if kind.__name__ != "float32" or type(other) is SymbolicScalar or type(other) in _KINDS:
         return True
-    return type(other) in (int, bool) and abs(other) <= _IN_FLOAT32
+    return (type(other) is int or type(other) is bool) and abs(other) <= _IN_FLOAT32
 
 
 # ---------------------------------------------------------------------- attributes, and torch
@@ -198,7 +203,7 @@ def for_torch(interp: Interpreter, fn: Function, args: Args, kwargs: Kwargs) -> 
     def given(value: Value, alone: bool) -> Value:
         if type(value) is SymbolicScalar:
             return value.inner if reads and (alone or value.kind.__name__ in EVERYWHERE) else value.number()
-        if type(value) in (tuple, list):
+        if type(value) is tuple or type(value) is list:
             return type(value)([given(item, False) for item in value])
         if type(value) is slice:
             return slice(*[given(part, False) for part in (value.start, value.stop, value.step)])
