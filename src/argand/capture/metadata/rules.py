@@ -97,6 +97,30 @@ if hasattr(torch.ops.aten, "_foobar"):
     RULES[torch.ops.aten._foobar] = RULES[torch.ops.aten._foobar.default] = _foobar
 
 
+# ---------------------------------------------------------------------- those with a result that is none
+
+
+def _multi_head_attention(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, width: int, heads: int, weight: torch.Tensor,
+    bias: torch.Tensor, last_weight: torch.Tensor, last_bias: torch.Tensor, mask: torch.Tensor | None = None,
+    need_weights: bool = True, *rest: object,
+) -> tuple[torch.Tensor, None]:  # fmt: skip
+    """Without weights the second result is None; on the meta device it is an empty tensor."""
+    if need_weights or needs_grad(query, key, value, weight, bias, last_weight, last_bias) or query.ndim != 3:
+        raise Unknown
+    (batch, length, size), others = query.shape, key.shape[1]
+    sizes = [tuple(each.shape) for each in (key, value, weight, bias, last_weight, last_bias)]
+    if sizes != [(batch, others, size)] * 2 + [(3 * size, size), (3 * size,), (size, size), (size,)]:
+        raise Unknown
+    masks = ((length, others), (batch, others), (batch, heads, length, others))
+    if size != width or width % heads or (mask is not None and tuple(mask.shape) not in masks):
+        raise Unknown
+    return new((batch, length, size), (length * size, size, 1), query.dtype, False), None
+
+
+RULES[torch._native_multi_head_attention] = _multi_head_attention
+
+
 # ---------------------------------------------------------------------- recurrent layers: as long as the sequence
 
 
