@@ -65,9 +65,48 @@ def test_attention_of_several_heads(code: list[str]) -> None:
     assert code and not calls_whole(code)
 
 
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_masks(dynamic: bool, code: list[str]) -> None:
+    """Of queries and keys, of a batch's keys, of both; eager's kernel takes numbers as truth values. A row may see nothing."""
+    layer = scattered(nn.TransformerEncoderLayer(32, 4, 48, batch_first=True))
+    attention = scattered(nn.MultiheadAttention(32, 4, batch_first=True))
+
+    def run(x: torch.Tensor, later: torch.Tensor, unread: torch.Tensor) -> list[object]:
+        numbers = torch.zeros_like(later, dtype=x.dtype).masked_fill(later, float("-inf"))
+        return [
+            layer(x, src_mask=later),
+            layer(x, src_mask=numbers, is_causal=True),
+            layer(x, src_mask=numbers + 0.5),
+            layer(x, src_key_padding_mask=unread),
+            layer(x, src_mask=later, src_key_padding_mask=unread),
+            attention(x, x, x, attn_mask=later, need_weights=False),
+            attention(x, x, x, key_padding_mask=unread, need_weights=False),
+            torch._transformer_encoder_layer_fwd(*whole(layer, x), later, 0),
+        ]
+
+    compiled = argand.compile(run, dynamic=dynamic)
+    with torch.no_grad():
+        for length in (6, 9) if dynamic else (6,):
+            x, later = torch.randn(2, length, 32), torch.ones(length, length, dtype=torch.bool).triu(1)
+            later[2] = True
+            unread = torch.arange(length)[None] > torch.tensor([3, 5])[:, None]
+            want = run(x, later, unread)
+            torch.testing.assert_close(compiled(x, later, unread), want, rtol=1e-5, atol=1e-5, equal_nan=True)
+    assert code and not calls_whole(code)
+
+
+def whole(layer: nn.TransformerEncoderLayer, x: torch.Tensor) -> list[object]:
+    """Arguments of the operation that is a layer, up to its mask."""
+    attention, norms = layer.self_attn, (layer.norm1, layer.norm2)
+    first = [attention.in_proj_weight, attention.in_proj_bias, attention.out_proj.weight, attention.out_proj.bias]
+    rest = [p for norm in norms for p in (norm.weight, norm.bias)]
+    rest += [p for linear in (layer.linear1, layer.linear2) for p in (linear.weight, linear.bias)]
+    return [x, 32, 4, *first, False, False, layer.norm1.eps, *rest]
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_what_stays_whole(dtype: torch.dtype) -> None:
-    """Masks, weights that are wanted, other floats."""
+    """Weights that are wanted, other floats."""
     attention = scattered(nn.MultiheadAttention(32, 4, batch_first=True)).to(dtype)
     layer = scattered(nn.TransformerEncoderLayer(32, 4, 48, batch_first=True)).to(dtype)
     later = torch.ones(6, 6, dtype=torch.bool).triu(1)
