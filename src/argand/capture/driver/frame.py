@@ -307,6 +307,9 @@ class _Capture:
                 self._count(state)
                 continue
             except errors.GraphBreak as ending:
+                if ending.sequence is not None:
+                    break_at = self._restart(ending, break_at)
+                    continue
                 break_at = self._earlier(failures.because_of(ending, self.reason), state, exit)
         raise errors.graph_break(
             kind="too many restarts",

@@ -264,6 +264,8 @@ class CaptureState(Protocol):
     local_objects: set[int]
     tensors: dict[int, TensorInfo]
     inputs_by_real: dict[int, torch.Tensor]
+    loads: list[tuple[Source, object]] | None
+    """What is loaded from outside, where somebody wants to know, each time that it is."""
     open_modes: list[tuple[int, Any, object]]
     autocast: tuple[object, ...]
     arrays: Any

@@ -97,6 +97,7 @@ class CaptureState:
         self.effect_order: list[Shadow | Overlay] = []
         self.tensors: dict[int, TensorInfo] = graph.tensors
         self.inputs_by_real: dict[int, torch.Tensor] = {}
+        self.loads: list[tuple[Source, object]] | None = None
         self._loaded: dict[Source, tuple[object, object]] = {}
         self._object_at: dict[Source, object] = {}
         self._outer_objects: dict[int, object] = {}
@@ -139,6 +140,8 @@ class CaptureState:
         Raises:
             GraphBreak: a value that cannot be an input (tensor subclass, symbolic int...).
         """
+        if self.loads is not None:
+            self.loads.append((source, value))
         hit = self._loaded.get(source)
         if hit is not None and hit[0] is value:
             return hit[1]

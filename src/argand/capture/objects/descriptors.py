@@ -16,7 +16,7 @@ from argand.capture.facts.frames import NULL
 from argand.capture.facts.interfaces import Interpreter
 from argand.capture.facts.kinds import c_part, is_a, module_of
 from argand.capture.facts.overlays import DELETED
-from argand.capture.facts.sources import AttrSource
+from argand.capture.facts.sources import AttrSource, ConstSource, TypeAttrSource
 from argand.capture.facts.typefacts import TypeFacts
 from argand.capture.objects import instances
 from argand.errors import graph_break
@@ -60,7 +60,7 @@ def bind(interp: Interpreter, meta: Any, obj: object, cls: type, name: str = "")
         function_of(interp, meta, cls)
         return meta if obj is NULL else types.MethodType(meta, obj)
     if kind in interp.fast and kind not in _NATIVE_DESCRIPTORS and kind not in MEMBERS:
-        return meta
+        return _noted(interp, meta, cls, name)
     if kind is property:
         return _read_property(interp, meta, obj, name)
     if kind is classmethod:
@@ -75,7 +75,7 @@ def bind(interp: Interpreter, meta: Any, obj: object, cls: type, name: str = "")
         return read_member(interp, meta, obj, cls)
     getter = interp.types.lookup(kind, "__get__")
     if getter is NULL:
-        return meta
+        return _noted(interp, meta, cls, name)
     if obj is not NULL and getter is _CACHED_GET:
         return _read_cached_property(interp, meta, obj)
     if not is_a(getter, types.WrapperDescriptorType | types.MethodDescriptorType):
@@ -83,6 +83,13 @@ def bind(interp: Interpreter, meta: Any, obj: object, cls: type, name: str = "")
             return interp.call(meta.fget, (obj,))
         return interp.call(getter, (meta, None if obj is NULL else obj, cls))  # which CPython does not bind
     return _bind_native(interp, meta, getter, obj, cls, name)
+
+
+def _noted(interp: Interpreter, meta: object, cls: type, name: str) -> object:
+    """Data that a class holds."""
+    if interp.state.loads is not None:
+        interp.state.loads.append((TypeAttrSource(ConstSource(cls), name), meta))
+    return meta
 
 
 _CACHED_GET: Final = functools.cached_property.__get__

@@ -36,6 +36,9 @@ def load_global(interp: Interpreter, frame: Frame, name: str) -> object:
     value = interp.global_values.get(key, STOP)
     if value is STOP:
         value = interp.global_values[key] = _outer_global(interp, frame, name)
+    elif interp.state.loads is not None and value is not NULL:
+        base = globals_source(interp, frame.globals)
+        interp.state.loads.append((GlobalSource(name) if base is None else DictItemSource(base, name), value))
     if value is NULL:
         return load_builtin(interp, frame, name)
     return value
@@ -166,6 +169,8 @@ def read_cell(interp: Interpreter, cell: CellType) -> object:
         value = interp.cell_values.get(id(cell), STOP)
         if value is STOP:
             value = interp.cell_values[id(cell)] = _load_outer_cell(interp, cell)
+        elif interp.state.loads is not None:
+            interp.state.loads.append((CellContentsSource(interp.outer_cells[id(cell)][1]), value))
         return value
     try:
         return cell.cell_contents

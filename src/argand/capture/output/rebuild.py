@@ -307,6 +307,15 @@ def as_subclass(tensor: torch.Tensor, cls: type) -> torch.Tensor:
     return torch.Tensor.as_subclass(tensor, cls)
 
 
+def of_inference_mode(tensor: torch.Tensor) -> torch.Tensor:
+    """A result of the graph that the program made in inference mode: in the same memory, if the backend did not."""
+    if tensor.is_inference() or tensor.layout is not torch.strided:
+        return tensor
+    with torch.inference_mode():
+        empty = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
+        return empty.set_(tensor.untyped_storage(), tensor.storage_offset(), tensor.shape, tensor.stride())
+
+
 def awaiting(tensor: torch.Tensor, completed: bool) -> torch.Tensor:
     """A result of the graph as what a functional collective gives; nothing is left to wait for."""
     wrap = torch.ops._c10d_functional._wrap_tensor_autograd

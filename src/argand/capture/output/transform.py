@@ -23,14 +23,15 @@ from argand.capture.facts.kinds import is_a
 from argand.capture.facts.sources import Source, collectable
 from argand.capture.interp.interpreter import RootExit
 from argand.capture.interp.state import CaptureState
-from argand.capture.metadata import data_errors
-from argand.capture.output import chain, finalizers, prefix, rerun
+from argand.capture.metadata import data_errors, refused_writes
+from argand.capture.output import chain, finalizers, prefix, rebuild, rerun
 from argand.capture.output.effects import Replay
 from argand.capture.output.emit import Emitter, graph_table
 from argand.capture.output.reconstruct import Reconstructor
 from argand.capture.output.resumes import Handled, Resumes
 from argand.capture.output.values import Again, Plan, Values
 from argand.capture.torch_functions import modes
+from argand.capture.torch_functions.higher_order import hook_state
 from argand.outcomes.resume_codes import NUMBERS
 
 MANY_INPUTS = 16
@@ -193,6 +194,7 @@ class Transformer:
         for value in data_errors.keep(builder, plan.outputs):
             plan.outputs.append(value)
             plan.output_names["unused", id(value)] = "___unused"
+        hook_state.check_outputs(self.state, plan.outputs)
         graph = builder.finish(plan.outputs)
         calls = any(node.op not in ("placeholder", "output") for node in graph.graph.nodes)
         return graph if calls else None
@@ -235,7 +237,9 @@ class Transformer:
             asm.pop_top()
             return
         asm.unpack_sequence(len(names))
-        for name in names:
+        for name, value in zip(names, values.plan.outputs):
+            if refused_writes.leaves_inference_mode(self.state.graph.tensors, value):
+                emitter.call_helper(rebuild.of_inference_mode)
             asm.store_fast(name)
         emitter.temps += names  # let go of like the others where the rest of the program is called
 

@@ -25,7 +25,7 @@ from argand.capture.facts.kinds import is_a
 from argand.capture.facts.sources import Source
 from argand.capture.facts.values.symbolic import SYMBOLIC, SymbolicBool
 from argand.capture.facts.values.tensor_info import Dressed, Scope, TensorInfo
-from argand.capture.metadata import data_errors, memory, metadata, numpy_scalars, repeatable_writes
+from argand.capture.metadata import data_errors, memory, metadata, numpy_scalars, refused_writes, repeatable_writes
 from argand.capture.metadata.call_targets import (
     METHODS_OF_OPERATORS,
     OPERATOR_OPCODES,
@@ -88,6 +88,7 @@ class GraphBuilder:
         arguments: of the call that is being recorded.
         on_data: operations that values can make raise.
         gradients: id of a stand-in that the program made -> its `.grad`, where that was set.
+        several: ids of stand-ins of views of which one call gave several, and of views of these.
         hooks: those on tensors that the program made (`higher_order.hook_state.Later`).
         asked: id of an input's stand-in whose value was told -> what notes that it varies.
         outside: storages of inputs' stand-ins -> those of the inputs.
@@ -103,6 +104,7 @@ class GraphBuilder:
         self.graph = self.root
         self.scopes: list[Scope] = []
         self.unsure: set[int] = set()
+        self.several: set[int] = set()
         self.maybe_same: dict[int, torch.Tensor] = {}
         self.known: list[TensorInfo] = []
         self.entered: list[Any] = []
@@ -277,10 +279,9 @@ class GraphBuilder:
             metadata.refuse_unknown(func, meta, bool(target.attribute))
         self._refuse_huge(func, meta, device)
         result = self.finish_call(target, node_args, node_kwargs, meta, device, writes)
-        unsure = metadata.is_layout_unsure(func, infos)
-        if self.unsure or unsure or shapes is not None:
-            if unsure or any(id(info.tensor) in self.unsure for info in infos) or shapes != metadata.out_shapes(kwargs):
-                metadata.note_unsure(self.unsure, result)
+        if not writes and (self.several or result.__class__ is not _Tensor):
+            refused_writes.note_views(self.several, func, first, result)
+        self._note_layout(func, infos, shapes != metadata.out_shapes(kwargs), result)
         if siblings is not None:
             result = symbolic_tensors.attach(self, result, siblings)
             piecewise.guard(self, self._probed(func, args, kwargs, infos, device, meta_args, meta_kwargs), result)
@@ -288,6 +289,11 @@ class GraphBuilder:
         if not writes and not target.keep:
             constants.note(self, func, args, kwargs, infos, device, result)
         return result
+
+    def _note_layout(self, func: Function, infos: list[TensorInfo], resized: bool, result: object) -> None:
+        unsure = resized or metadata.is_layout_unsure(func, infos)
+        if unsure or (self.unsure and any(id(info.tensor) in self.unsure for info in infos)):
+            metadata.note_unsure(self.unsure, result)
 
     def _refuse_huge(self, func: Function, meta: object, device: torch.device) -> None:
         """`memory.refuse_huge`, but where sizes depend on data: their stand-ins are of any size."""
@@ -411,6 +417,7 @@ class GraphBuilder:
             if info is not None:
                 if self.sharded:
                     dtensors.refuse_write_to_part(self, info)
+                refused_writes.check(self.tensors, self.several, func, args, info.tensor)
                 self.mutated[id(item)] = info
                 data_errors.written(self, info, func, args)
                 constants.forget(self, info)

@@ -10,7 +10,7 @@ from argand import errors
 from argand.capture.facts.handlers import Args, Function, Kwargs
 from argand.capture.facts.interfaces import GraphBuilder
 from argand.capture.facts.sources import AttrSource
-from argand.capture.metadata import metadata
+from argand.capture.metadata import metadata, refused_writes
 from argand.capture.metadata.special_calls import getter, named, special
 
 _BITS = ("is_conj", "is_neg", "is_inference")
@@ -35,6 +35,8 @@ def _bit(builder: GraphBuilder, is_set: Function, tensor: torch.Tensor, asked: s
                 explanation=f"{asked}() is asked of a result while an input has that bit.",
                 hints=("Ask outside the compiled function.",),
             )
+        if asked == "is_inference":
+            return refused_writes.of_inference_mode(builder.tensors, tensor)
         return bool(is_set(tensor))
 
 

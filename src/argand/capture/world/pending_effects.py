@@ -10,6 +10,7 @@ from typing import Any
 from argand import errors
 from argand.capture.facts.interfaces import CaptureState
 from argand.capture.facts.overlays import Overlay, Shadow
+from argand.capture.facts.sources import Source
 from argand.capture.world import shadows
 
 
@@ -100,10 +101,12 @@ class Watched:
     Arguments:
         ids: of objects that existed before, whether anything of them is held back or not.
         changed: whether something of one of them is.
+        loads: what was loaded from outside, and from where.
     """
 
     ids: set[int] = field(default_factory=set)
     changed: bool = True
+    loads: list[tuple[Source, object]] = field(default_factory=list)
 
 
 @contextlib.contextmanager
@@ -117,9 +120,13 @@ def watching(state: CaptureState) -> Iterator[Watched]:
     tables: tuple[Any, Any, Any] = state.shadows, state.overlay, state.dict_shadows
     watched = _Asked(tables[0]), _Asked(tables[1]), _Asked(tables[2])
     state.shadows, state.overlay, state.dict_shadows = watched
+    before, state.loads = state.loads, answer.loads
     try:
         yield answer
     finally:
+        state.loads = before
+        if before is not None:
+            before += answer.loads
         for table, asked in zip(tables, watched):
             dict.update(table, asked)
         state.shadows, state.overlay, state.dict_shadows = tables

@@ -71,6 +71,7 @@ def _gradient_inside(x: torch.Tensor) -> torch.Tensor:
 
 def _still(x: torch.Tensor) -> torch.Tensor:
     factors, holder = (2.0, 3.0), Holder()
+    holder.factor = 4.0
     y = x * 2
     y.register_hook(lambda grad: grad * sum(factors) * holder.factor)
     return y.sin()
@@ -181,3 +182,93 @@ def test_backward_whose_context_stays_is_in_one_graph() -> None:
         return by_list.apply(x, [2.0, 3.0]).sin()
 
     assert torch.equal(_gradient(argand.compile(f, fullgraph=True, backend="eager")), _gradient(f))
+
+
+# ---- what changes after the compiled function has returned, before the backward
+
+FACTOR = 2.0
+
+
+class Options:
+    factor = 2.0
+
+
+def _changed_later() -> dict[str, tuple[Callable[..., Any], Callable[[float], object]]]:
+    """Hooks, and what changes what they read."""
+    holder, inner, factors, factor = Holder(), Holder(), [2.0], 2.0
+    holder.inner, holder.tensor = inner, torch.full((3,), 2.0)  # type: ignore[attr-defined]
+    holder.factor, Options.factor = 2.0, 2.0
+    globals()["FACTOR"] = 2.0
+
+    def rebind(value: float) -> None:
+        nonlocal factor
+        factor = value
+
+    def set_tensor(value: float) -> None:
+        holder.tensor = torch.full((3,), value)  # type: ignore[attr-defined]
+
+    return {
+        "attribute": (lambda grad: grad * holder.factor, lambda value: setattr(holder, "factor", value)),
+        "inner attribute": (lambda grad: grad * holder.inner.factor, lambda value: setattr(inner, "factor", value)),  # type: ignore[attr-defined]
+        "missing attribute": (
+            lambda grad: grad * getattr(holder, "other", 3.0),
+            lambda value: setattr(holder, "other", value),
+        ),
+        "tensor": (lambda grad: grad * holder.tensor, set_tensor),  # type: ignore[attr-defined]
+        "global": (lambda grad: grad * FACTOR, lambda value: globals().update(FACTOR=value)),
+        "free variable": (lambda grad: grad * factor, rebind),
+        "attribute of a class": (lambda grad: grad * Options.factor, lambda value: setattr(Options, "factor", value)),
+        "list": (lambda grad: grad * factors[0], lambda value: factors.__setitem__(0, value)),
+        "read before, too": (
+            lambda grad: grad * FACTOR * factor,
+            lambda value: (rebind(value), globals().update(FACTOR=value)),
+        ),
+    }
+
+
+def _later_gradients(name: str, by_function: bool, compile: Callable[[Any], Any]) -> list[torch.Tensor]:
+    hook, change = _changed_later()[name]
+    scaled = _function(lambda ctx, grad: (hook(grad), None))
+
+    def f(x: torch.Tensor) -> torch.Tensor:
+        y = x * 2
+        if name == "read before, too":
+            y = hook(y)
+        if by_function:
+            y = scaled.apply(y, None)
+        else:
+            y.register_hook(hook)
+        return y.sin()
+
+    call, gradients = compile(f), []
+    for number in range(2):
+        x = torch.linspace(0.1, 1.0, 3).requires_grad_()
+        result = call(x)
+        change(5.0 + number)
+        result.sum().backward()
+        assert x.grad is not None
+        gradients.append(x.grad)
+    return gradients
+
+
+@pytest.mark.parametrize("by_function", [False, True], ids=["hook", "function"])
+@pytest.mark.parametrize("name", list(_changed_later()))
+def test_changed_between_the_call_and_the_backward(name: str, by_function: bool) -> None:
+    want = _later_gradients(name, by_function, lambda f: f)
+    for backend in ("eager", "native"):
+        got = _later_gradients(name, by_function, lambda f: argand.compile(f, backend=backend))  # noqa: B023
+        torch.testing.assert_close(got, want)
+
+
+def test_what_runs_within_the_graph_stays_in_it() -> None:
+    """No result leads to the hook any more."""
+
+    def f(x: torch.Tensor) -> torch.Tensor:
+        y = x * 2
+        y.register_hook(lambda grad: grad * Options.factor)
+        return torch.autograd.grad(y.sin().sum(), x)[0]
+
+    compiled = argand.compile(f, fullgraph=True, backend="eager")
+    for factor in (2.0, 3.0):
+        Options.factor = factor
+        assert torch.equal(_gradient(compiled), _gradient(f))

@@ -168,7 +168,6 @@ class _Captured:
             answer = subgraphs.summed(builder, answer, self.rest)
         self._check_copies(forward, backward, results)
         results += copies
-        hook_state.note_backward(state, function, context, watched.ids)
         gradients = self._gradients(answer)
         flat, call, graphs = self._graphs(infos, context, forward, backward, results, gradients)
         graphs[0].meta["call"] = call
@@ -177,6 +176,7 @@ class _Captured:
         shown = [(self._shown(t, i not in fixed), state.tensor_info(t).device) for i, t in enumerate(results)]
         new = iter(subgraphs.record(builder, hops.autograd_function, bodies, flat, shown))
         rebuilt = tuple(next(new) if isinstance(out, torch.Tensor) else out for out in outputs)
+        hook_state.note_backward(state, function, context, watched, next(reversed(builder.graph.nodes)))
         self._write_back(new)
         for before, after in zip(outputs, rebuilt):
             if isinstance(before, torch.Tensor) and after.requires_grad and self._is_view(before):

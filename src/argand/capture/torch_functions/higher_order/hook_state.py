@@ -2,27 +2,51 @@
 it must still be the same by then.
 
 What the compiled function made (containers, instances, cells) is compared part by part, what existed before it by what
-capture holds back for it. Attributes of objects that others write to after the graph are not seen.
+capture holds back for it. Where it may run after the graph, it must not look at what others can change until then: an
+attribute, a global or a free variable that holds data.
 """
 
 from __future__ import annotations
 
 import collections
+import enum
 import functools
+import sys
 import types
 from collections.abc import Sequence
 from dataclasses import dataclass
+
+import torch
+from torch import fx
+from torch.utils import _pytree as pytree
 
 from argand import errors
 from argand.capture.facts.interfaces import CaptureState
 from argand.capture.facts.kinds import held_items, is_a, namespace
 from argand.capture.facts.overlays import Shadow
+from argand.capture.facts.sources import (
+    BuiltinSource,
+    ConstSource,
+    FuncClosureSource,
+    FuncDefaultsTupleSource,
+    FuncKwdefaultsDictSource,
+    ImportedSource,
+    InstanceDictSource,
+    LocalSource,
+    MethodSelfSource,
+    SequenceItemSource,
+    Source,
+)
 from argand.capture.world import pending_effects
+from argand.capture.world.pending_effects import Watched
 
 _CONTAINERS = (list, dict, set, collections.deque, collections.OrderedDict,
             collections.defaultdict)  # fmt: skip
 _OF_MODULES = frozenset(("_parameters", "_buffers", "_modules"))
 _MOST = 2000  # objects that are followed
+_STEADY = (types.FunctionType | types.BuiltinFunctionType | types.ModuleType | type | torch.dtype | torch.layout
+           | torch.memory_format | enum.Enum)  # fmt: skip
+_LIBRARIES = frozenset((*sys.stdlib_module_names, "torch", "numpy", "argand"))  # nobody assigns to their names
 
 Parts = list[tuple[object, tuple[object, ...]]]
 
@@ -37,6 +61,8 @@ class Later:
         parts: the objects that can be reached from it, and what each one held when it was captured.
         outer: ids of objects from before the frame that it looked at; before: what was held back of them.
         sequence: number of the root instruction that put it on a tensor.
+        reads: what it looked at that others may change after the graph; "" for nothing.
+        node: what it hangs on; None in a graph within the graph.
     """
 
     kind: str
@@ -45,6 +71,8 @@ class Later:
     outer: set[int]
     before: dict[int, list[object]]
     sequence: int
+    reads: str
+    node: fx.Node | None
 
 
 _HOOK = "hook on a tensor"
@@ -55,7 +83,7 @@ def refused(explanation: str) -> errors.GraphBreak:
     return errors.graph_break(kind=_HOOK, context="Tensor.register_hook", explanation=explanation)
 
 
-def note(state: CaptureState, hook: object, before: Parts, outer: set[int]) -> None:
+def note(state: CaptureState, hook: object, before: Parts, watched: Watched, node: fx.Node) -> None:
     """A hook was captured.
 
     Raises:
@@ -67,23 +95,86 @@ def note(state: CaptureState, hook: object, before: Parts, outer: set[int]) -> N
             context="Tensor.register_hook",
             explanation="The function given to Tensor.register_hook changes an object outside of it.",
         )
-    read = [state.object_by_id(number) for number in outer if not _of_module(state, number)]
+    read = [state.object_by_id(number) for number in watched.ids if not _of_module(state, number)]
     if any(type(value) in _CONTAINERS for value in read) or any(
         is_a(value, list | dict | set | collections.deque) for value, _ in before
     ):
         raise refused("The hook reads a container that may hold something else by the time it runs.")
-    _append(state, _HOOK, hook, before, outer)
+    _append(state, _HOOK, hook, before, watched, node)
 
 
-def note_backward(state: CaptureState, backward: object, context: object, outer: set[int]) -> None:
+def note_backward(state: CaptureState, backward: object, context: object, watched: Watched, node: fx.Node) -> None:
     """The backward of an autograd.Function was captured."""
     both = (backward, context)
-    _append(state, _BACKWARD, both, reached(state, both), outer)
+    _append(state, _BACKWARD, both, reached(state, both), watched, node)
 
 
-def _append(state: CaptureState, kind: str, hook: object, parts: Parts, outer: set[int]) -> None:
-    held = {number: kept for number, kept in _held_back(state).items() if number in outer}
-    state.graph.hooks.append(Later(kind, hook, parts, outer, held, state.interpreter.number))
+def _append(state: CaptureState, kind: str, hook: object, parts: Parts, watched: Watched, node: fx.Node) -> None:
+    held = {number: kept for number, kept in _held_back(state).items() if number in watched.ids}
+    loaded = dict(watched.loads)
+    reads = next((source.friendly() for source, value in watched.loads if not _lasts(source, value, loaded)), "")
+    reads = reads or ("an object that the compiled function wrote to" if held else "")
+    place = None if state.graph.scopes else node
+    number = state.interpreter.number
+    state.graph.hooks.append(Later(kind, hook, parts, watched.ids, held, number, reads, place))
+
+
+def _lasts(source: Source, value: object, loaded: dict[Source, object]) -> bool:
+    """Whether what was loaded is what would be loaded at any later time.
+
+    Arguments:
+        loaded: what else was, by where it was.
+    """
+    own = LocalSource | ConstSource | ImportedSource | BuiltinSource | InstanceDictSource | FuncClosureSource
+    if is_a(value, _STEADY | types.CellType) or is_a(source, own):  # (the contents of a cell tell)
+        return True
+    base = source.base
+    while is_a(base, InstanceDictSource):
+        base = base.base
+    owner = base.key if is_a(base, ConstSource) else loaded.get(base) if base is not None else None
+    if is_a(source, SequenceItemSource | FuncDefaultsTupleSource | FuncKwdefaultsDictSource | MethodSelfSource):
+        return base is not None and not is_a(owner, list | collections.deque) and _lasts(base, owner, loaded)
+    space = owner if type(owner) is dict else vars(owner) if is_a(owner, type | types.ModuleType) else {}
+    name = space.get("__module__" if is_a(owner, type) else "__name__")
+    return isinstance(name, str) and name.partition(".")[0] in _LIBRARIES
+
+
+def check_outputs(state: CaptureState, outputs: Sequence[object]) -> None:
+    """Where it is known what the graph returns.
+
+    Raises:
+        GraphBreak: a hook may run later, for one of these, and looks at what may be something else then.
+    """
+    for later in state.graph.hooks:
+        assert isinstance(later, Later)
+        if later.reads and (later.node is None or _outlives(state, later.node, outputs)):
+            why = f"It reads {later.reads}, which may be another by the time that it runs, after the compiled code."
+            backward = errors.graph_break(kind=_BACKWARD, context="backward", explanation=why)
+            stop = refused(why) if later.kind is _HOOK else backward
+            stop.sequence = later.sequence
+            raise stop
+
+
+def _outlives(state: CaptureState, node: fx.Node, outputs: Sequence[object]) -> bool:
+    """Whether the history of a result, or of what the graph writes to, leads to a node."""
+    seen, todo = {node}, [node]
+    while todo:
+        for user in todo.pop().users:
+            tensors = _tensors(user.meta.get("example_value"))
+            if user not in seen and (not tensors or any(tensor.requires_grad for tensor in tensors)):
+                if user.meta.get("writes"):
+                    return True
+                seen.add(user)
+                todo.append(user)
+    for value in outputs:
+        info = state.graph.tensors.get(id(value))
+        if info is not None and info.node in seen and info.tensor.requires_grad:
+            return True
+    return False
+
+
+def _tensors(value: object) -> list[torch.Tensor]:
+    return [leaf for leaf in pytree.tree_leaves(value) if isinstance(leaf, torch.Tensor)]
 
 
 def check(state: CaptureState, goes_on: bool = False) -> None:

@@ -47,7 +47,7 @@ def _register_hook(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs
         builder.register(grad, placeholder(scope.graph, "grad"), info.device)
         with subgraphs.grad_mode(False), pending_effects.watching(state) as watched:
             result = state.interpreter.call(hook, (grad,), {})
-    hook_state.note(state, hook, before, watched.ids)
+    hook_state.note(state, hook, before, watched, builder.node_of(info))
     if result is not None and not (isinstance(result, torch.Tensor) and result.shape == tensor.shape):
         raise hook_state.refused("The hook returns something else than a gradient of the same size, or None.")
     body = subgraphs.close(builder, scope, [] if result is None else [result])

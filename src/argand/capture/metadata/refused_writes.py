@@ -1,0 +1,82 @@
+"""Writes that eager's autograd refuses, which no metadata shows: the frame runs eagerly, which says so."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+
+from argand import errors
+from argand.capture.facts.handlers import Args, Function
+from argand.capture.facts.values.tensor_info import TensorInfo
+
+_APART = frozenset(("tensor_split", "hsplit", "vsplit", "dsplit"))  # each of their results is a view of its own
+
+
+def note_views(several: set[int], func: Function, first: torch.Tensor | None, result: object) -> None:
+    """A call may have given several views of a tensor at once, or a view of such a one.
+
+    Arguments:
+        several: ids of stand-ins of these, filled.
+        first: the first tensor that the call was given.
+    """
+    if first is None or (type(result) not in (tuple, list) and id(first) not in several):
+        return
+    if torch.is_grad_enabled() and getattr(func, "__name__", "") not in _APART:
+        views = result if isinstance(result, tuple | list) else (result,)
+        with torch._C.DisableTorchFunction():
+            memory = first.untyped_storage()._cdata
+            for view in views:
+                if isinstance(view, torch.Tensor) and view.untyped_storage()._cdata == memory:
+                    several.add(id(view))
+
+
+def of_inference_mode(tensors: Mapping[int, TensorInfo], tensor: torch.Tensor) -> bool:
+    """Whether eager's tensor would be one of inference mode: a view of another tensor is what that is."""
+    with torch._C.DisableTorchFunction():
+        if not tensor.is_inference():
+            return False
+        memory = tensor.untyped_storage()._cdata
+        for info in tensors.values():  # (stand-ins of inputs are made when these are first used)
+            own = info.tensor if info.real is None else info.real
+            if not own.is_inference() and info.tensor.untyped_storage()._cdata == memory:
+                return False
+        return True
+
+
+def leaves_inference_mode(tensors: Mapping[int, TensorInfo], result: object) -> bool:
+    """Whether a result of the graph was made in inference mode, which the program entered itself."""
+    info = tensors.get(id(result))
+    if info is None or info.source is not None or torch.is_inference_mode_enabled():
+        return False
+    return of_inference_mode(tensors, info.tensor)
+
+
+def check(
+    tensors: Mapping[int, TensorInfo], several: set[int], func: Function | None, args: Args, written: torch.Tensor
+) -> None:
+    """A tensor is written to.
+
+    Arguments:
+        tensors: all stand-ins; several: as `note_views` fills it.
+
+    Raises:
+        GraphBreak: eager refuses that, or may.
+    """
+    name = getattr(func, "__name__", str(func))
+    with torch._C.DisableTorchFunction():
+        if not torch.is_inference_mode_enabled() and of_inference_mode(tensors, written):
+            raise _refused(name, "a tensor of inference mode, outside of it")
+        if id(written) in several and torch.is_grad_enabled():
+            if any(isinstance(arg, torch.Tensor) and arg.requires_grad for arg in (written, *args)):
+                raise _refused(name, "one of several views that one call has given")
+
+
+def _refused(name: str, what: str) -> errors.GraphBreak:
+    return errors.graph_break(
+        kind="torch call raises an exception",
+        context=name,
+        explanation=f"{name} writes to {what}, which eager refuses.",
+        hints=("Write to a copy, or to the tensor that it is a view of.",),
+        skip_frame=True,
+    )

@@ -1,0 +1,140 @@
+"""Writes that eager's autograd refuses, and tensors of inference mode that captured code makes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+import argand
+
+
+def _several_of_unbind(x: torch.Tensor) -> Any:
+    y = x * 2
+    y.unbind()[0].add_(1)
+    return y
+
+
+def _several_of_split(x: torch.Tensor) -> Any:
+    y = x * 2
+    first, _ = y.split(2)
+    first.mul_(2)
+    return y
+
+
+def _part_of_one_of_several(x: torch.Tensor) -> Any:
+    first, _ = (x * 2).chunk(2)
+    first[0] = 5
+    return first
+
+
+def _view_of_one_of_several(x: torch.Tensor) -> Any:
+    y = x * 2
+    torch.split_with_sizes(y, [1, 3])[0].view(1).add_(1)
+    return y
+
+
+def _rows(x: torch.Tensor) -> Any:
+    y = (x * 2).view(2, 2)
+    for row in y:
+        row.add_(1)
+    return y
+
+
+def _one_by_one(x: torch.Tensor) -> Any:
+    y = x * 2
+    first, _ = torch.tensor_split(y, 2)
+    first.zero_()
+    return y
+
+
+def _several_without_gradients(x: torch.Tensor) -> Any:
+    y = x.detach() * 2
+    y.unbind()[0].add_(1)
+    return y
+
+
+def _several_copied(x: torch.Tensor) -> Any:
+    y = x * 2
+    first, second = y.split(2)
+    return first.clone().add_(second)
+
+
+def _made_in_inference_mode(x: torch.Tensor) -> Any:
+    with torch.inference_mode():
+        y = x * 2
+        with torch.inference_mode(False):
+            z = x * 3
+    return y, z, y.is_inference(), z.is_inference()
+
+
+def _view_in_inference_mode(x: torch.Tensor) -> Any:
+    with torch.inference_mode():
+        y = x.detach().view(2, 2)
+    return y, y.is_inference()
+
+
+def _written_behind_inference_mode(x: torch.Tensor) -> Any:
+    with torch.inference_mode():
+        y = x * 2
+    return y.add_(1)
+
+
+def _written_in_inference_mode(x: torch.Tensor) -> Any:
+    with torch.inference_mode():
+        return (x * 2).add_(1)
+
+
+def _requires_grad_behind_inference_mode(x: torch.Tensor) -> Any:
+    with torch.inference_mode():
+        y = x * 2
+    return y.requires_grad_()
+
+
+@torch.inference_mode()
+def _whole_function(x: torch.Tensor) -> Any:
+    return x.sin(), x.sum()
+
+
+def _break_in_inference_mode(x: torch.Tensor) -> Any:
+    with torch.inference_mode():
+        y = x * 2
+    argand.graph_break()
+    return y + 1, y
+
+
+def _outcome(f: Callable[..., Any]) -> Any:
+    x = torch.ones(4, dtype=torch.float64, requires_grad=True)
+    try:
+        results = f(x)
+    except RuntimeError as error:
+        return str(error)
+    told = []
+    for each in results if isinstance(results, tuple) else (results,):
+        if isinstance(each, torch.Tensor):
+            gradient = torch.autograd.grad(each.sum(), x)[0].tolist() if each.requires_grad else None
+            told.append((each.is_inference(), each.requires_grad, each.tolist(), gradient))
+        else:
+            told.append(each)
+    return told
+
+
+@pytest.mark.parametrize("backend", ["eager", "native"])
+@pytest.mark.parametrize(
+    "program",
+    [_several_of_unbind, _several_of_split, _part_of_one_of_several, _view_of_one_of_several, _rows, _one_by_one,
+     _several_without_gradients, _several_copied, _made_in_inference_mode, _view_in_inference_mode,
+     _written_behind_inference_mode, _written_in_inference_mode, _requires_grad_behind_inference_mode, _whole_function,
+     _break_in_inference_mode],
+)  # fmt: skip
+def test_as_eager(program: Callable[..., Any], backend: str) -> None:
+    want, compiled = _outcome(program), argand.compile(program, backend=backend)
+    for _ in range(2):
+        assert _outcome(compiled) == want
+
+
+@pytest.mark.parametrize("program", [_one_by_one, _several_without_gradients, _several_copied, _made_in_inference_mode])
+def test_what_eager_allows_is_one_graph(program: Callable[..., Any]) -> None:
+    assert _outcome(argand.compile(program, fullgraph=True)) == _outcome(program)
