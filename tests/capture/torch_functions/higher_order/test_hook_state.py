@@ -272,3 +272,24 @@ def test_what_runs_within_the_graph_stays_in_it() -> None:
     for factor in (2.0, 3.0):
         Options.factor = factor
         assert torch.equal(_gradient(compiled), _gradient(f))
+
+
+_SCALE = 3.0
+
+
+class _Scaled(torch.autograd.Function):
+    FACTOR = 2.0
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> torch.Tensor:
+        return grad * _SCALE * _Scaled.FACTOR
+
+
+def test_constants_of_a_module_break_nothing() -> None:
+    x = torch.ones(3, requires_grad=True)
+    argand.compile(lambda x: _Scaled.apply(x) * 2, backend="eager", fullgraph=True)(x).sum().backward()
+    assert x.grad is not None and x.grad.tolist() == [12.0] * 3

@@ -3,7 +3,8 @@ it must still be the same by then.
 
 What the compiled function made (containers, instances, cells) is compared part by part, what existed before it by what
 capture holds back for it. Where it may run after the graph, it must not look at what others can change until then: an
-attribute, a global or a free variable that holds data.
+attribute, a global or a free variable that holds data. Numbers and texts of modules and classes whose names are in
+capitals are taken for constants.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from argand.capture.facts.sources import (
     FuncClosureSource,
     FuncDefaultsTupleSource,
     FuncKwdefaultsDictSource,
+    GlobalSource,
     ImportedSource,
     InstanceDictSource,
     LocalSource,
@@ -37,6 +39,7 @@ from argand.capture.facts.sources import (
     SequenceItemSource,
     Source,
 )
+from argand.capture.facts.typefacts import ATOMS
 from argand.capture.world import pending_effects
 from argand.capture.world.pending_effects import Watched
 
@@ -134,9 +137,19 @@ def _lasts(source: Source, value: object, loaded: dict[Source, object]) -> bool:
     owner = base.key if is_a(base, ConstSource) else loaded.get(base) if base is not None else None
     if is_a(source, SequenceItemSource | FuncDefaultsTupleSource | FuncKwdefaultsDictSource | MethodSelfSource):
         return base is not None and not is_a(owner, list | collections.deque) and _lasts(base, owner, loaded)
+    if is_a(source, GlobalSource):
+        return _is_constant(source.key, value)
     space = owner if type(owner) is dict else vars(owner) if is_a(owner, type | types.ModuleType) else {}
+    if "__name__" in space or "__module__" in space:
+        if _is_constant(source.key, value):
+            return True
     name = space.get("__module__" if is_a(owner, type) else "__name__")
     return isinstance(name, str) and name.partition(".")[0] in _LIBRARIES
+
+
+def _is_constant(name: object, value: object) -> bool:
+    """Whether a module or a class says of a name, by its letters, that nobody assigns to it again."""
+    return is_a(name, str) and name.isupper() and type(value) in ATOMS
 
 
 def check_outputs(state: CaptureState, outputs: Sequence[object]) -> None:
