@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import functools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -348,3 +349,26 @@ def test_special_methods_read_as_attributes_are_numpys(name: str) -> None:
         for array in (_X, np.arange(3), np.ones(1)):
             argand.reset()
             assert outcome(argand.compile(fn, backend="eager"), array) == outcome(fn, array)
+
+
+def test_a_function_that_wraps_numpys_is_the_programs() -> None:
+    """functools.wraps gives it the module and the name of numpy's: its own code runs each time all the same."""
+    calls: list[int] = []
+
+    @functools.wraps(np.mean)
+    def mean(*args: Any) -> Any:
+        calls.append(len(args))
+        return np.mean(*args)
+
+    @functools.wraps(np.shape)
+    def shape(tensor: torch.Tensor) -> tuple[int, ...]:
+        return tuple(tensor.shape)
+
+    def program(x: torch.Tensor) -> Any:
+        return x * float(mean([1.0, 3.0])), shape(x)
+
+    compiled = argand.compile(program, backend="eager", fullgraph=True)
+    for count in range(1, 4):
+        scaled, size = compiled(torch.ones(3))
+        assert torch.equal(scaled, torch.full((3,), 2.0)) and size == (3,)
+        assert len(calls) == count

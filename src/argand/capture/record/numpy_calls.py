@@ -5,6 +5,8 @@ Tensors never become arrays here (that needs their values: a graph break); array
 
 from __future__ import annotations
 
+import functools
+import os
 import sys
 import types
 from collections.abc import Sequence
@@ -35,6 +37,12 @@ _EFFECTS = frozenset(
 )
 
 
+@functools.cache
+def _files() -> tuple[str, ...]:
+    """Where numpy's Python code is; older numpys make functions for what `__array_function__` overrides."""
+    return os.path.dirname(str(sys.modules["numpy"].__file__)) + os.sep, "<__array_function__"
+
+
 def is_numpy(fn: Any) -> bool:
     """Whether a callable is numpy's own."""
     if _of_numpy(type(fn)):
@@ -45,6 +53,8 @@ def is_numpy(fn: Any) -> bool:
             return _of_numpy(owner if is_a(owner, type) else type(owner))
     if is_heap(type(fn)) and not is_a(fn, type):  # an object of the program's own
         return False
+    if is_a(fn, types.FunctionType):  # functools.wraps gives a function of another's the module of numpy's
+        return fn.__code__.co_filename.startswith(_files())
     module = callables.text_of(fn, "__module__")
     if module == "numpy" or module.startswith("numpy."):
         return True
