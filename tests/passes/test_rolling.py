@@ -8,7 +8,6 @@ import torch.nn.functional as F
 
 import argand
 from argand import events
-from argand.backends.programs import rolling
 from argand.passes.rolling import windows
 from argand.runtime.kernels import steps
 
@@ -221,7 +220,7 @@ def test_kernels_do_not_grow_with_the_steps():
 
 
 def test_large_states_stay_unrolled(loops, monkeypatch):
-    monkeypatch.setattr(rolling, "_MOST_ELEMENTS", 20)
+    monkeypatch.setattr(windows, "MOST_ELEMENTS", 20)
     check(recurrence, torch.randn(3, 64, 8), torch.rand(3, 8))
     assert not loops
 
@@ -233,7 +232,7 @@ def test_gradients_are_eagers(loops):
     x.grad = rate.grad = None
     recurrence(x, rate).square().sum().backward()
     torch.testing.assert_close(found, [x.grad, rate.grad])
-    assert not loops
+    assert len(loops) == 2  # forward and backward
 
 
 def test_a_later_process_finds_the_loop(tmp_path, loops):

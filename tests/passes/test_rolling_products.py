@@ -6,6 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.utils import _pytree as pytree
 
 import argand
 from argand import events
@@ -171,6 +172,33 @@ def check(cell, x):
 def test_loops_are_eagers(steps, dtype, loops):
     check(*cell_of(steps, dtype))
     assert loops or steps is masked  # whose rounds compare with numbers of their own
+
+
+@pytest.mark.parametrize("reads", [True, False], ids=["inputs too", "weights"])
+@pytest.mark.parametrize("steps", CELLS, ids=lambda steps: steps.__name__)
+def test_gradients_are_eagers(steps, reads, loops):
+    cell, x = cell_of(steps, torch.float64)
+    x.requires_grad_(reads)
+    compiled = argand.compile(cell, fullgraph=True)
+    wanted = [each for each in (x, *cell.parameters()) if each.requires_grad]
+    for _ in range(2):
+        results = [pytree.tree_leaves(run(x)) for run in (compiled, cell)]
+        torch.testing.assert_close(*results)
+        sums = [sum((each * each).sum() for each in result) for result in results]
+        torch.testing.assert_close(*(torch.autograd.grad(each, wanted, allow_unused=True) for each in sums))
+    assert len(loops) >= ROLLED.get(steps, 0)
+
+
+ROLLED = {plain: 2, long_short: 2, no_inputs: 2, inner_loop: 1}  # loops at least, forward and backward
+
+
+def test_weights_gradients_are_one_product_after_the_loop(loops):
+    cell, x = cell_of(plain)
+    texts = []
+    stop = events.bus.subscribe(lambda event: texts.append(event.text()), ["output_code"])
+    argand.compile(cell)(x).sum().backward()
+    stop()
+    assert len(loops) == 2 and max(text.count("mm(") for text in texts) <= 10
 
 
 @pytest.mark.parametrize("width", [1, 17, 40, 64])

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import torch
 from torch import fx
 
+from argand.autograd.partitioning.kept_rounds import rounds_kept, stacked, unstacked
 from argand.autograd.partitioning.passed_results import gradients_apart
 from argand.autograd.partitioning.recompute import Costs, is_fusible, is_view, within_budget
 from argand.autograd.tracing.dynamic import symbols_in
@@ -83,8 +84,14 @@ def partition(joint: JointProgram, *, budget: float = 1.0, default: bool = False
         raise AutogradError("the backward needs a value of the forward that can be neither kept nor computed again")
     seeds = [node for node in split.nodes if draws_seed(node.target)] if joint.plain else []
     saved += [node for node in seeds if node not in saved]
-    forward, kept = _forward_program(joint, split, saved)
-    cut = _with_backward(joint, split, forward, kept)
+    forward, kept, env = _forward_program(joint, split, saved)
+    alone = {*split.results, *split.grads}  # handed on as they are
+    own = [node for node in saved if node.op == "call_function" and node in kept and node not in alone]
+    groups = rounds_kept(forward, {env[n]: n for n in split.needed if n in env and n not in alone}, own)
+    if groups:
+        saved += [node for group in groups for node in group if node not in kept]
+        forward, kept, _ = _forward_program(joint, split, saved, groups)
+    cut = _with_backward(joint, split, forward, kept, groups)
     cut.seeds = tuple([kept[node].index for node in seeds])
     return cut
 
@@ -232,9 +239,13 @@ def _finish(graph: fx.Graph, outputs: list[fx.Node]) -> None:
 
 
 def _forward_program(
-    joint: JointProgram, split: _Split, saved: list[fx.Node]
-) -> tuple[AtenProgram, dict[fx.Node, Slot]]:
-    """The forward, and where each kept value is found after it ran."""
+    joint: JointProgram, split: _Split, saved: list[fx.Node], groups: Sequence[list[fx.Node]] = ()
+) -> tuple[AtenProgram, dict[fx.Node, Slot], dict[fx.Node, fx.Node]]:
+    """The forward, where each kept value is found after it ran, and the forward's node for each of the joint graph's.
+
+    Arguments:
+        groups: values that are kept as one tensor.
+    """
     kept_inside = [n for n in saved if n.op == "call_function" or n in split.written]
     effects = [n for n in split.nodes if n.op == "call_function" and "backward" not in n.meta and must_stay(n)]
     wanted = ancestors((*split.results, *kept_inside, *effects))
@@ -250,7 +261,12 @@ def _forward_program(
     places = first_places(outputs)
     inputs = {mutation.output for mutation in joint.program.mutations if not mutation.differentiable}
     slots: dict[fx.Node, Slot] = {}
+    for group in groups:
+        slots.update(dict.fromkeys(group, Slot("output", len(outputs))))
+        outputs.append(stacked(joint.program, graph, [env[node] for node in group]))
     for node in saved:
+        if node in slots:
+            continue
         if node.op == "placeholder" and node not in split.written:
             slots[node] = Slot("input", positions[node])
         elif node.op == "get_attr":
@@ -269,7 +285,7 @@ def _forward_program(
         program.num_args, program.specialised, program.specs, program.scalars, program.conditions,
         bases=program.bases, leaves=program.leaves,
     )  # fmt: skip
-    return forward, slots
+    return forward, slots, env
 
 
 def _is_read(node: fx.Node) -> bool:
@@ -297,6 +313,7 @@ def _with_backward(
     split: _Split,
     forward: AtenProgram,
     slots: dict[fx.Node, Slot],
+    groups: Sequence[list[fx.Node]],
 ) -> Partition:
     graph = fx.Graph()
     env: dict[fx.Node, fx.Node] = {}
@@ -305,17 +322,13 @@ def _with_backward(
     stops = set(slots)
     read = ancestors(split.grads, lambda node: [] if node in stops else node.all_input_nodes)
     tangent_slots = {node: Slot("tangent", index) for index, node in enumerate(split.tangents)}
-    for node, slot in (*slots.items(), *tangent_slots.items()):
-        if node not in read:
-            continue
-        val, device = node.meta["val"], node.meta["device"]
-        placeholder = graph.placeholder(node.name)
-        placeholder.meta.update(node.meta)
-        kind: Literal["saved", "tangent"] = "tangent" if slot.kind == "tangent" else "saved"
-        spec = TensorSpec(tuple(val.shape), tuple(val.stride()), val.storage_offset(), val.dtype, device)
-        inputs.append(InputSpec(placeholder.name, kind, len(arguments), spec))
-        env[node] = placeholder
-        arguments.append(slot)
+    grouped = {node for group in groups for node in group}
+    alone = [(node, slot) for node, slot in slots.items() if node in read and node not in grouped]
+    _add_inputs(graph, alone, env, inputs, arguments)
+    rows = _add_groups(joint, graph, [(group, slots[group[0]]) for group in groups], inputs, arguments)
+    _add_inputs(graph, [(node, slot) for node, slot in tangent_slots.items() if node in read], env, inputs, arguments)
+    for group, row in rows:
+        env.update((node, row(number)) for number, node in enumerate(group))
     _emit(graph, split, env, read)
     outputs: dict[fx.Node, int] = {}
     places = first_places(graph.nodes)
@@ -347,6 +360,37 @@ def _with_backward(
     on_the_way: frozenset[int] = frozenset().union(*joint.tape.passed)
     opaque = tuple([number for number in seen if number in on_the_way and number not in passed])
     return Partition(forward, backward, arguments, gradients, joint.results, views, passed=passed, opaque=opaque)
+
+
+def _add_inputs(
+    graph: fx.Graph, given: Sequence[tuple[fx.Node, Slot]], env: dict[fx.Node, fx.Node], inputs: list[InputSpec],
+    arguments: list[Slot],
+) -> None:  # fmt: skip
+    for node, slot in given:
+        val, device = node.meta["val"], node.meta["device"]
+        placeholder = graph.placeholder(node.name)
+        placeholder.meta.update(node.meta)
+        kind: Literal["saved", "tangent"] = "tangent" if slot.kind == "tangent" else "saved"
+        spec = TensorSpec(tuple(val.shape), tuple(val.stride()), val.storage_offset(), val.dtype, device)
+        inputs.append(InputSpec(placeholder.name, kind, len(arguments), spec))
+        env[node] = placeholder
+        arguments.append(slot)
+
+
+def _add_groups(
+    joint: JointProgram, graph: fx.Graph, groups: Sequence[tuple[list[fx.Node], Slot]], inputs: list[InputSpec],
+    arguments: list[Slot],
+) -> list[tuple[list[fx.Node], Callable[[int], fx.Node]]]:  # fmt: skip
+    """Inputs for what rounds of loops kept as one tensor, and for each what reads a round's."""
+    rows = []
+    for group, slot in groups:
+        placeholder, row = unstacked(joint.program, graph, f"{group[0].name}_rounds", group[0], len(group))
+        val = placeholder.meta["val"]
+        spec = TensorSpec(tuple(val.shape), tuple(val.stride()), 0, val.dtype, placeholder.meta["device"])
+        inputs.append(InputSpec(placeholder.name, "saved", len(arguments), spec))
+        arguments.append(slot)
+        rows.append((group, row))
+    return rows
 
 
 def _pass_numbers(joint: JointProgram, backward: AtenProgram, arguments: list[Slot]) -> None:

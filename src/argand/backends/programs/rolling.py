@@ -22,13 +22,14 @@ from argand.graph.nodes.program import AtenProgram, copied
 from argand.graph.sizes.expr import Expr, as_int
 from argand.ir.kernel import KernelPlan, Schedule, memory_of
 from argand.ir.loops import ExternNode, TensorRef
-from argand.passes.rolling.rewriting import Body, body_of, layout_of, roll
-from argand.passes.rolling.slices import even_out, hoist
+from argand.passes.rolling import windows
+from argand.passes.rolling.products import move_products
+from argand.passes.rolling.results import layout_of
+from argand.passes.rolling.rewriting import Body, body_of, roll
+from argand.passes.rolling.slices import even_out
 from argand.passes.rolling.windows import Loop, find_loop, may_have_loops
 from argand.runtime.kernels.steps import Call, Steps
 
-_MOST_ELEMENTS = 1 << 15  # of a result of a step: larger ones leave the caches between two steps
-_MOST_ELEMENTS_WITH_PRODUCTS = 1 << 20
 _MOST_BYTES = 64 << 20  # of all steps' results
 _MOST_LOOPS = 8
 _LINE = 64  # bytes between buffers in the room of a round
@@ -43,7 +44,9 @@ def with_loops(program: AtenProgram, schedule_program: ScheduleProgram) -> AtenP
     Arguments:
         schedule_program: from a program to its kernels.
     """
-    if program.kind != "inference" or program.scalars or config.check_numerics or not config.fusion:
+    if program.kind not in ("inference", "forward", "backward") or program.scalars:
+        return program
+    if config.check_numerics or not config.fusion:
         return program
     if "roll_loops" in str(config.disabled_passes) or not may_have_loops(program.graph):
         return program
@@ -53,7 +56,7 @@ def with_loops(program: AtenProgram, schedule_program: ScheduleProgram) -> AtenP
         rolled = False
         for _ in range(_MOST_LOOPS):
             loop = find_loop(evened.graph)
-            if loop is not None and hoist(evened, loop):
+            while loop is not None and move_products(evened, loop):
                 rolled, loop = True, find_loop(evened.graph)
             if loop is None or not _rolled(evened, loop, schedule_program):
                 break
@@ -78,9 +81,9 @@ def _is_small(loop: Loop, body: Body) -> bool:
     vals = [loop.rounds[0][offset].meta["val"] for offset in body.results]
     elements = [prod(val.shape) for val in vals]
     if loop.has_products:
-        return all(0 < count <= _MOST_ELEMENTS_WITH_PRODUCTS for count in elements)
+        return all(0 < count <= windows.MOST_ELEMENTS_WITH_PRODUCTS for count in elements)
     total = sum(count * val.element_size() for count, val in zip(elements, vals)) * len(loop.rounds)
-    return all(0 < count <= _MOST_ELEMENTS for count in elements) and total <= _MOST_BYTES
+    return all(0 < count <= windows.MOST_ELEMENTS for count in elements) and total <= _MOST_BYTES
 
 
 class _Round:

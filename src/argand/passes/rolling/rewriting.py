@@ -15,6 +15,7 @@ from argand.graph.metadata.specs import SpecTable
 from argand.graph.metadata.strides import is_contiguous
 from argand.graph.nodes.meta import eliminate_dead
 from argand.graph.nodes.program import AtenProgram, InputSpec, OutputSpec, TensorSpec
+from argand.passes.rolling.results import replace_results
 from argand.passes.rolling.windows import Loop
 from argand.runtime.kernels.steps import Steps, named, steps_ops
 
@@ -97,12 +98,6 @@ def _spec(node: fx.Node) -> TensorSpec:
     return TensorSpec(tuple(val.shape), tuple(val.stride()), 0, val.dtype, node.meta["device"])
 
 
-def layout_of(node: fx.Node) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Size and strides of a node's result."""
-    val: Any = node.meta["val"]
-    return tuple(val.shape), tuple(val.stride())
-
-
 def roll(program: AtenProgram, loop: Loop, body: Body, source: str, steps: Steps, inputs: Sequence[fx.Node]) -> None:
     """Put one node in place of a loop.
 
@@ -114,81 +109,6 @@ def roll(program: AtenProgram, loop: Loop, body: Body, source: str, steps: Steps
     after = loop.rounds[-1][-1].next
     with builder.at(after):
         results = builder(steps_ops().steps, named(source, steps), list(inputs))
-    result_of = dict(zip(body.results, results))
     whose = {node: (number, offset) for number, each in enumerate(loop.rounds) for offset, node in enumerate(each)}
-    for user in _outside_users(loop, whose):
-        if user.target in (aten.cat.default, aten.stack.default):
-            _joined(builder, user, whose, result_of, body)
-    for node, (number, offset) in whose.items():
-        if offset in result_of and any(user not in whose for user in node.users):
-            with builder.at(results[-1].next):
-                picked = builder(aten.select.int, result_of[offset], 0, body.row(offset, number))
-            node.replace_all_uses_with(picked, delete_user_cb=lambda user: user not in whose)
+    replace_results(program, whose, dict(zip(body.results, results)), body.row)
     eliminate_dead(program.graph)
-
-
-def _outside_users(loop: Loop, whose: dict[fx.Node, tuple[int, int]]) -> list[fx.Node]:
-    """What joins results of rounds, as they are or with a dimension more."""
-    users: dict[fx.Node, None] = {}
-    for node in loop.rounds[1]:
-        for user in node.users:
-            if user not in whose:
-                users[user] = None
-                users.update(dict.fromkeys(user.users if user.target is aten.unsqueeze.default else ()))
-    return [node for node in users if node.op == "call_function"]
-
-
-def _joined(
-    builder: Builder, user: fx.Node, whose: dict[fx.Node, tuple[int, int]], result_of: dict[int, Any], body: Body
-) -> None:
-    """Read results of consecutive rounds that are joined along a dimension of their own where they lie."""
-    parts: Any = user.args[0]
-    rank = len(user.meta["val"].shape)
-    dim = int(user.args[1]) % rank if len(user.args) > 1 else 0
-    stacked = user.target is aten.stack.default
-    sources = [_Part(part, False) if stacked else _part(part, dim, rank, whose) for part in parts]
-    places = [whose.get(source.node) if source is not None else None for source in sources]
-    pieces: list[Any] = []
-    number = 0
-    with builder.at(user):
-        while number < len(parts):
-            first, source, end = places[number], sources[number], number + 1
-            if source is None or first is None or first[1] not in result_of:
-                pieces.append(builder(aten.unsqueeze.default, parts[number], dim) if stacked else parts[number])
-                number = end
-                continue
-            while end < len(parts) and places[end] == (first[0] + end - number, first[1]):
-                end += 1
-            begin = body.row(first[1], first[0])
-            rows = builder(aten.slice.Tensor, result_of[first[1]], 0, begin, begin + end - number)
-            rows = builder(aten.squeeze.dim, rows, dim + 1) if source.has_dimension else rows
-            pieces.append(builder(aten.permute.default, rows, [*range(1, dim + 1), 0, *range(dim + 1, rank)]))
-            number = end
-        if len(pieces) == 1:
-            joined = builder(aten.clone.default, pieces[0], memory_format=torch.contiguous_format)
-        else:
-            joined = builder(aten.cat.default, pieces, dim)
-    if len(pieces) == len(parts) or layout_of(joined) != layout_of(user):
-        return
-    user.replace_all_uses_with(joined)
-    builder.graph.erase_node(user)
-    for part in dict.fromkeys(parts):
-        if part.target is aten.unsqueeze.default and not part.users and part not in whose:
-            builder.graph.erase_node(part)
-
-
-@dataclass(frozen=True, slots=True)
-class _Part:
-    """A result that is joined with others; `has_dimension`: with the one of one element along which that is done."""
-
-    node: fx.Node
-    has_dimension: bool
-
-
-def _part(part: fx.Node, dim: int, rank: int, whose: dict[fx.Node, tuple[int, int]]) -> _Part | None:
-    """What a part of a `cat` is; None where it is none of one element along `dim`."""
-    if part in whose:
-        return _Part(part, True) if part.meta["val"].shape[dim] == 1 else None
-    if part.target is not aten.unsqueeze.default or int(part.args[1]) % rank != dim:
-        return None
-    return _Part(part.args[0], False)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +15,8 @@ aten = torch.ops.aten
 
 LEAST = 96  # rounds of a loop that is worth it: calls of fewer take longer than unrolled
 LEAST_WITH_PRODUCTS = 12  # what surrounds a product is a kernel of its own anyway
+MOST_ELEMENTS = 1 << 15  # of a result of a round: larger ones leave the caches between two rounds
+MOST_ELEMENTS_WITH_PRODUCTS = 1 << 20
 _MOST = 384  # nodes of a round
 _STARTS = 3  # rounds that may differ before those that are alike
 _ROUNDS = 16  # of a short period that may be one of a longer one
@@ -58,7 +60,12 @@ class Loop:
     @property
     def has_products(self) -> bool:
         """Whether a round multiplies matrices."""
-        return any(node.target in _PRODUCTS for node in self.rounds[0])
+        return any(map(is_product, self.rounds[0]))
+
+
+def is_product(node: fx.Node) -> bool:
+    """Whether a node multiplies matrices."""
+    return node.target in _PRODUCTS
 
 
 def may_have_loops(graph: fx.Graph) -> bool:
@@ -70,9 +77,13 @@ def may_have_loops(graph: fx.Graph) -> bool:
     return max(counts.values(), default=0) >= LEAST_WITH_PRODUCTS
 
 
-def find_loop(graph: fx.Graph) -> Loop | None:
-    """The loop of a graph that holds most nodes; None where there is none."""
-    nodes = [node for node in graph.nodes if node.op == "call_function"]
+def find_loop(graph: fx.Graph, known: Container[fx.Node] = ()) -> Loop | None:
+    """The loop of a graph that holds most nodes; None where there is none.
+
+    Arguments:
+        known: nodes that are looked past: of loops that stay in the graph, where others are only to be known.
+    """
+    nodes = [node for node in graph.nodes if node.op == "call_function" and node not in known]
     if len(nodes) < LEAST_WITH_PRODUCTS * 2:
         return None
     place = {node: number for number, node in enumerate(nodes)}
@@ -121,8 +132,9 @@ def _starts(nodes: Sequence[fx.Node], place: dict[fx.Node, int], first: int, per
     crossing = [0] * (2 * period + 1)  # by offset: what it begins or ceases to be handed on there
     for offset, node in enumerate(nodes[first + period : first + 2 * period]):
         last = max((place.get(user, -1) for user in node.users), default=-1) - first - period
-        crossing[offset + 1] += 1
-        crossing[min(max(last, offset) + 1, 2 * period)] -= 1
+        weight = period if is_slice(node) and place.get(node.all_input_nodes[0], -1) < first else 1
+        crossing[offset + 1] += weight
+        crossing[min(max(last, offset) + 1, 2 * period)] -= weight
     handed, total = [0] * period, 0
     for offset, change in enumerate(crossing[:-1]):
         total += change
