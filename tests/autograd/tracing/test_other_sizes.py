@@ -58,3 +58,17 @@ def test_cross_takes_the_first_dimension_of_three() -> None:
     for first in (5, 4, 3):
         x, y = torch.randn(first, 3, 5), torch.randn(first, 3, 5)
         assert torch.equal(compiled(x, y), product(x, y))
+
+
+def test_a_division_that_was_exact_by_chance_is_guarded_where_the_size_is_asked() -> None:
+    weight = torch.randn(1, 1, 3, 3)
+
+    def halves(x: torch.Tensor) -> torch.Tensor:
+        for _ in range(5):
+            x = torch.conv2d(x, weight, stride=2, padding=1)
+        return x * x.shape[-1]
+
+    compiled = argand.compile(halves, dynamic=True, backend="aot_eager")
+    for size in (64, 48, 96, 33, 128, 65):
+        x = torch.randn(1, 1, size, size)
+        torch.testing.assert_close(compiled(x), halves(x))

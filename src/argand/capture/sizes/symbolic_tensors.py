@@ -118,7 +118,7 @@ def attach(builder: GraphBuilder, meta: Any, siblings: list[Any]) -> object:
         expr = dynamics.table.fit((meta, *siblings), at=_AT)
         if expr is None:
             give_up(builder, dynamics.table.symbols)
-        return dynamics.wrap(expr, meta)
+        return number(dynamics, expr, meta)
     if type(meta) is float and any(sibling != meta for sibling in siblings):
         give_up(builder, dynamics.table.symbols)
     return meta
@@ -164,6 +164,7 @@ def _guard_degenerate(builder: GraphBuilder, sizes: list[object], meta: torch.Te
             continue
         if dynamics.unbacked is not None and dynamics.unbacked.among(expr):
             continue
+        _rely(dynamics, expr)
         dynamics.require(Relation("ge", expr, 2) if size > 1 else Relation("eq", expr, size))
 
 
@@ -190,6 +191,23 @@ def strides_of(builder: GraphBuilder, info: TensorInfo) -> list[Any]:
     return dynamic.strides
 
 
+def number(dynamics: Dynamics, expr: object, hint: int) -> object:
+    """A size or stride as the program sees it, which relies on it."""
+    _rely(dynamics, expr)
+    return dynamics.wrap(expr, hint)
+
+
+def _rely(dynamics: Dynamics, expr: object) -> None:
+    """Guard what the fitter took for granted: that what it divides is divided exactly.
+
+    Raises:
+        Restart: a probe does not meet it.
+    """
+    if isinstance(expr, Expr) and expr.has_divmod:
+        for condition in list(dynamics.table.fitter.conditions):
+            dynamics.require(condition)
+
+
 def plain(value: Any) -> Any:
     """A constant expression as an int."""
     return value.value if isinstance(value, Const) else value
@@ -204,7 +222,7 @@ def dim_number(builder: GraphBuilder, info: TensorInfo, dim: int) -> Any:
     expr = dynamic.sizes[dim]
     if expr is None:
         give_up(builder, _dynamics(builder).table.symbols)
-    return _dynamics(builder).wrap(expr, size)
+    return number(_dynamics(builder), expr, size)
 
 
 def give_up(builder: GraphBuilder, symbols: Any) -> None:
@@ -265,7 +283,7 @@ def _stride(builder: GraphBuilder, info: TensorInfo, args: Args, kwargs: Kwargs)
     strides = strides_of(builder, info)
     if any(item is None for item in strides):
         give_up(builder, _dynamics(builder).table.symbols)
-    wrapped = [_dynamics(builder).wrap(e, h) for e, h in zip(strides, info.tensor.stride())]
+    wrapped = [number(_dynamics(builder), e, h) for e, h in zip(strides, info.tensor.stride())]
     dim = args[0] if args else kwargs.get("dim")
     if dim is None:
         return tuple(wrapped)
