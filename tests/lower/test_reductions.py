@@ -122,3 +122,15 @@ def test_layouts():
     x = torch.randn(2, 3, 4, 5)
     for layout in (x.to(memory_format=torch.channels_last), x.permute(3, 0, 2, 1), x[:, :, ::2], x.expand(2, 3, 4, 5)):
         check(lambda a: (a.sum(1), a.mean((2, 3), keepdim=True), a.amax((0, 1))), layout, loops_only=True)
+
+
+def test_cross_products():
+    torch.manual_seed(4)
+    x, y = torch.randn(5, 3, 4), torch.randn(5, 3, 4)
+    check(lambda a, b: torch.linalg.cross(a, b, dim=1) * 2, x, y, loops_only=True, passes=True)
+    check(lambda a, b: torch.cross(a, b, dim=-2), x.double(), y.double(), loops_only=True, passes=True)
+    check(lambda a, b: torch.linalg.cross(a, b), torch.randn(1, 3), torch.randn(6, 3), loops_only=True, passes=True)
+    check(
+        lambda a, b: torch.linalg.cross(a, b), x.mT.contiguous().mT.transpose(1, 2), y.mT, loops_only=True, passes=True
+    )
+    check(lambda a, b: torch.linalg.cross(a.int(), b.int(), dim=1), x, y, passes=True)
