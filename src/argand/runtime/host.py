@@ -9,7 +9,7 @@ import struct
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from types import ModuleType
+from types import CodeType, ModuleType
 from typing import Any
 
 import torch
@@ -21,6 +21,7 @@ from argand.runtime.kernels import background_libraries
 from argand.runtime.launch import make_kernel
 from argand.runtime.profile import Kernel, label
 
+_FILENAME = "output_code.py"
 _PAGE, _MADV_HUGEPAGE = mmap.PAGESIZE, 14
 _DOUBLE, _INT64 = struct.Struct("=d"), struct.Struct("=q")
 
@@ -48,13 +49,23 @@ def load_kernels(source: str, kernels: Mapping[str, tuple[str, int, int]], parts
     return loaded
 
 
+@functools.lru_cache(maxsize=4)  # who stores a module asks for it as well as who runs it
+def code_of(text: str, filename: str = _FILENAME) -> CodeType:
+    """The code of a host module's text."""
+    return compile(text, filename, "exec")
+
+
 def load_module(
-    text: str, constants: Mapping[str, torch.Tensor], filename: str = "output_code.py", *, graph: str = ""
+    text: str | CodeType,
+    constants: Mapping[str, torch.Tensor],
+    filename: str = _FILENAME,
+    *,
+    graph: str = "",
 ) -> ModuleType:
     """Execute host module text; its kernels are compiled on the way.
 
     Arguments:
-        text: what codegen/host wrote.
+        text: what codegen/host wrote, or its code.
         constants: tensors that the text refers to by name.
         filename: shown in tracebacks.
         graph: "graph_0", say: how names of the kernels begin in profiles, so that those of two graphs stay apart.
@@ -66,15 +77,15 @@ def load_module(
 
 def execute(
     module: ModuleType,
-    text: str,
+    text: str | CodeType,
     constants: Mapping[str, torch.Tensor],
-    filename: str = "output_code.py",
+    filename: str = _FILENAME,
     *,
     graph: str = "",
 ) -> None:
     """`load_module`, in a module that is there."""
     module.__dict__["constants"] = dict(constants)
-    exec(compile(text, filename, "exec"), module.__dict__)
+    exec(code_of(text, filename) if isinstance(text, str) else text, module.__dict__)
     for table in [name for name in module.__dict__ if name == "kernels" or name.startswith("triton_kernels")]:
         for name in module.__dict__[table] if graph else ():
             label(module.__dict__[name], f"{graph}_{name}")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import json
+import marshal
 from collections.abc import Callable
 from typing import Any
 
@@ -34,12 +36,12 @@ def load(key: str, kind: str, model: int = -1) -> tuple[HostCall, int] | None:
     name = f"model__{model}_{kind}_{number}"
     try:
         stored = json.loads(data)
-        text, told = stored["text"], stored["events"]
+        code, told = marshal.loads(base64.b64decode(stored["code"])), stored["events"]
         _check_gpus(stored["gpus"])
         constants = {name: literals.unpacked(*held) for name, held in stored["constants"].items()}
         with events.span("compile_graph", "backend", graph=name, kind=kind, number=model, stored=True):
             with events.span("load", "runtime"):
-                call: HostCall = load_module(text, constants, graph=f"graph_{number}").call
+                call: HostCall = load_module(code, constants, graph=f"graph_{number}").call
             for event in told:
                 events.emit(event["name"], event["stage"], event["text"], **event["data"])
     except Exception as error:  # whatever is wrong with the entry, the program can be compiled

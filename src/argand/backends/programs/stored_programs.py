@@ -11,9 +11,11 @@ nothing is loaded then.
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import hashlib
 import json
+import marshal
 import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -30,7 +32,7 @@ from argand.graph.nodes import literals
 from argand.graph.nodes.program import AtenProgram
 from argand.runtime import cache, stored_modules
 from argand.runtime.environment import environment, gpu, replaced
-from argand.runtime.host import HostCall
+from argand.runtime.host import HostCall, code_of
 
 STAGES = frozenset(
     [
@@ -100,7 +102,10 @@ class Entry:
         held = literals.packed_all(constants) if self.key else None
         if held is not None:
             with contextlib.suppress(TypeError, ValueError):  # a listener's data that is no JSON
-                content = {"text": text, "events": self.events, "gpus": self.gpus, "constants": held}
+                code = base64.b64encode(marshal.dumps(code_of(text))).decode()  # a later process need not compile it
+                content = {
+                    "text": text, "code": code, "events": self.events, "gpus": self.gpus, "constants": held,
+                }  # fmt: skip
                 cache.keep(self.key, json.dumps(content).encode(), cache.PROGRAM)
                 self.kept = True
 
