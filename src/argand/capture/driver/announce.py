@@ -70,3 +70,10 @@ def _callers(frame: FrameType | None) -> list[tuple[str, int, str]]:
             break
         frame = frame.f_back
     return callers[::-1]
+
+
+def shown(exc: BaseException | None) -> str:
+    """An exception without running the program's own code."""
+    args = () if exc is None else vars(BaseException)["args"].__get__(exc)
+    plain = (repr(arg) if type(arg) in (str, int, float, bool) else f"<{type(arg).__name__}>" for arg in args)
+    return f"{type(exc).__name__}({', '.join(plain)})"

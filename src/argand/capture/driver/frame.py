@@ -420,12 +420,12 @@ class _Capture:
     def _raised(self, exit: RootExit) -> _C.Answer:
         """The program raises in this call: run it for real, so that everything about the exception is right."""
         self.known.raised_in.add(self.region)
-        events.emit("frame_raised", "capture", lambda: _shown(exit.exc), function=self.info.code.co_name)
+        events.emit("frame_raised", "capture", lambda: announce.shown(exit.exc), function=self.info.code.co_name)
         interpreter = self.states[-1].interpreter
         assert exit.exc is not None
         origin = interpreter.born.get(id(exit.exc), (None, exit.sequence))[1]
         place = origin, interpreter.offset_at(origin)
-        return failures.unless_it_returns(self.info, self.region, self.known, _shown(exit.exc), place)
+        return failures.unless_it_returns(self.info, self.region, self.known, announce.shown(exit.exc), place)
 
     def _compile(self, state: CaptureState, exit: RootExit, before: modes.Snapshot, after: modes.Snapshot) -> _C.Answer:
         empty = _is_empty(state)
@@ -579,13 +579,6 @@ def _this_call_only(state: CaptureState) -> ThisCallOnly | None:
     once = ThisCallOnly()
     state.guards.add(CallSource(ConstSource(None), once), "id", True, label=ONCE, shown=False)
     return once
-
-
-def _shown(exc: BaseException | None) -> str:
-    """An exception without running the program's own code."""
-    args = () if exc is None else vars(BaseException)["args"].__get__(exc)
-    plain = (repr(arg) if type(arg) in (str, int, float, bool) else f"<{type(arg).__name__}>" for arg in args)
-    return f"{type(exc).__name__}({', '.join(plain)})"
 
 
 def _first_time(state: CaptureState, exit: RootExit) -> int | None:

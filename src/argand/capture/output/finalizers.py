@@ -9,8 +9,9 @@ from __future__ import annotations
 import itertools
 import types
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, cast
 
+from argand.capture.facts.frames import Frame, LazyLocal
 from argand.capture.facts.kinds import is_a, namespace
 from argand.capture.facts.overlays import Overlay, Shadow
 from argand.capture.interp.state import CaptureState
@@ -58,14 +59,29 @@ def check_generators(state: CaptureState) -> None:
         raise unreconstructable(first, first.__qualname__)
 
 
-def keeps_until_return(value: object) -> bool:
-    """Whether a local with this value from outside must live as long as in eager, though nothing reads it again.
+def seen_ending(state: CaptureState, frame: Frame, real_frame: bool) -> frozenset[str]:
+    """Locals of a frame whose end is seen: they must live as long as in eager, though nothing reads them again.
 
-    What runs at its end would run earlier otherwise. Iterators of the language hold others, which may be generators.
+    Iterators of the language hold others, which may be generators.
+
+    Arguments:
+        real_frame: the frame holds what the program's own instructions have made.
     """
-    if type(value) in (list, tuple):
-        return any(_ends_visibly(item) or type(item) in _ITERATORS for item in itertools.islice(value, _LOOKED_AT))  # type: ignore[call-overload]
-    return _ends_visibly(value) or type(value) in _ITERATORS
+    names = set()
+    for name, held in zip(frame.program.names, frame.fast):
+        value = held.value if type(held) is LazyLocal else held
+        real = real_frame or type(held) is LazyLocal or state.is_outer(value)
+        if type(value) in (list, tuple):
+            ends = any(map(_may_end_visibly, itertools.islice(cast("list[object]", value), _LOOKED_AT)))
+        else:
+            ends = real and _may_end_visibly(value)
+        if ends:
+            names.add(name)
+    return frozenset(names)
+
+
+def _may_end_visibly(value: object) -> bool:
+    return type(value) in _ITERATORS or _ends_visibly(value)
 
 
 def _taken_away(entry: Shadow | Overlay) -> Iterator[object]:

@@ -331,24 +331,13 @@ class Transformer:
 
     def _live_values(self, inst: Instruction) -> dict[str, object]:
         """Locals (not cells) that are set and that the break or what follows may read, or whose end is seen."""
-        wanted = self.live(inst) | self._ending_visibly()
+        wanted = self.live(inst) | finalizers.seen_ending(self.state, self.frame, self.real_frame)
         cells = {*self.state.code.co_cellvars, *self.state.code.co_freevars}
         return {
             name: value
             for name, value in zip(self.frame.program.names, self.frame.fast)
             if name in wanted and name not in cells and value is not NULL
         }
-
-    def _ending_visibly(self) -> frozenset[str]:
-        """Locals whose end is seen: they live as long as the frame does, read or not."""
-        slots = zip(self.frame.program.names, self.frame.fast)
-        return frozenset(name for name, value in slots if value is not NULL and self._ends_visibly(value))
-
-    def _ends_visibly(self, value: object) -> bool:
-        if type(value) is LazyLocal:
-            return finalizers.keeps_until_return(value.value)
-        outer = self.real_frame or self.state.is_outer(value) or type(value) in (list, tuple)
-        return outer and finalizers.keeps_until_return(value)
 
     def _cell_values(self, values: Values, wanted: set[str]) -> list[tuple[str, str]]:
         """Contents of this frame's own cells, evaluated into temporaries. `wanted` may grow meanwhile."""
@@ -558,7 +547,7 @@ class Transformer:
         """
         if not self._final:
             return
-        wanted = self.live(target) | self._ending_visibly()
+        wanted = self.live(target) | finalizers.seen_ending(self.state, self.frame, self.real_frame)
         if self.real_frame:  # what is overwritten later must die then
             wanted = wanted | prefix.stored_from(self.instructions, target)
         bound = {name for name, value in zip(self.frame.program.names, self.frame.fast) if value is not NULL}
