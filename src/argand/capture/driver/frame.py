@@ -307,10 +307,7 @@ class _Capture:
                 self._count(state)
                 continue
             except errors.GraphBreak as ending:
-                if ending.sequence is not None:
-                    break_at = self._restart(ending, break_at)
-                    continue
-                break_at = self._earlier(failures.because_of(ending, self.reason), state, exit)
+                break_at = self._earlier(failures.because_of(ending, self.reason), state, exit, break_at)
         raise errors.graph_break(
             kind="too many restarts",
             explanation="The function breaks the graph in too many places.",
@@ -405,16 +402,17 @@ class _Capture:
         self.reason = ending.reason
         return {ending.sequence: None}
 
-    def _earlier(self, ending: errors.GraphBreak, state: CaptureState, exit: RootExit) -> BreakAt:
+    def _earlier(self, ending: errors.GraphBreak, state: CaptureState, exit: RootExit, at: BreakAt) -> BreakAt:
         """Where to break the graph because of an object that transformed code cannot rebuild: where it is made."""
+        if ending.sequence is not None:
+            return self._restart(ending, at)
         obj = ending.needed
         birth = None if obj is None else state.interpreter.born.get(id(obj))
         if birth is None or birth[1] >= exit.sequence or self.region.fullgraph:
             raise ending
         if generators.ends_visibly(obj) and any(value is obj for value in (*exit.frame.stack, *exit.frame.fast)):
             raise ending  # calls hold on to their arguments: it would be closed later than in eager
-        if self.reason is None:
-            self.reason = ending.reason
+        self.reason = self.reason or ending.reason
         return {birth[1]: None}
 
     def _raised(self, exit: RootExit) -> _C.Answer:
