@@ -186,7 +186,7 @@ def test_backward_whose_context_stays_is_in_one_graph() -> None:
 
 # ---- what changes after the compiled function has returned, before the backward
 
-FACTOR = 2.0
+current_factor = 2.0
 
 
 class Options:
@@ -198,7 +198,7 @@ def _changed_later() -> dict[str, tuple[Callable[..., Any], Callable[[float], ob
     holder, inner, factors, factor = Holder(), Holder(), [2.0], 2.0
     holder.inner, holder.tensor = inner, torch.full((3,), 2.0)  # type: ignore[attr-defined]
     holder.factor, Options.factor = 2.0, 2.0
-    globals()["FACTOR"] = 2.0
+    globals()["current_factor"] = 2.0
 
     def rebind(value: float) -> None:
         nonlocal factor
@@ -215,13 +215,13 @@ def _changed_later() -> dict[str, tuple[Callable[..., Any], Callable[[float], ob
             lambda value: setattr(holder, "other", value),
         ),
         "tensor": (lambda grad: grad * holder.tensor, set_tensor),  # type: ignore[attr-defined]
-        "global": (lambda grad: grad * FACTOR, lambda value: globals().update(FACTOR=value)),
+        "global": (lambda grad: grad * current_factor, lambda value: globals().update(current_factor=value)),
         "free variable": (lambda grad: grad * factor, rebind),
         "attribute of a class": (lambda grad: grad * Options.factor, lambda value: setattr(Options, "factor", value)),
         "list": (lambda grad: grad * factors[0], lambda value: factors.__setitem__(0, value)),
         "read before, too": (
-            lambda grad: grad * FACTOR * factor,
-            lambda value: (rebind(value), globals().update(FACTOR=value)),
+            lambda grad: grad * current_factor * factor,
+            lambda value: (rebind(value), globals().update(current_factor=value)),
         ),
     }
 
