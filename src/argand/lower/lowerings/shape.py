@@ -186,6 +186,26 @@ def roll(ctx: Context, x: Tensor, shifts: Any, dims: Any = ()) -> Tensor:
     return moved(ctx, x, place, cost=2)
 
 
+@lowers(aten.linalg_cross.default)
+def cross(ctx: Context, x: Tensor, y: Tensor, dim: int = -1) -> Tensor:
+    """(x × y)_i = x_i+1 y_i+2 - x_i+2 y_i+1"""
+    if ctx.val.dtype not in (torch.float32, torch.float64) or not x.dtype is y.dtype is ctx.val.dtype:
+        raise NoLowering(f"a cross product of {x.dtype} and {y.dtype}")
+    size = ctx.sizes(ctx.val.shape)
+    along = wrap(dim, len(size))
+    places = broadcaster(ctx, x, size), broadcaster(ctx, y, size)
+
+    def load(ops: Recorder, index: Index) -> Value:
+        def component(which: int, shift: int) -> Value:
+            shifted = (*index[:along], (index[along] + shift) % 3, *index[along + 1 :])
+            return (x, y)[which].load(ops, places[which](shifted))
+
+        first, second = ops.mul(component(0, 1), component(1, 2)), ops.mul(component(0, 2), component(1, 1))
+        return ops.binary("sub", first, second)
+
+    return ctx.lazy(load, [x, y], cost=4)
+
+
 @lowers(aten.rot90.default)
 def rot90(ctx: Context, x: Tensor, times: int = 1, dims: Sequence[int] = (0, 1)) -> Tensor:
     a, b = (wrap(dim, x.ndim) for dim in dims)

@@ -93,12 +93,3 @@ def _bmm(b: Builder, x: fx.Node, y: fx.Node) -> Any:
 def _is_shared(y: fx.Node) -> bool:
     """Whether all matrices of a batch are one: what `matmul` makes of a matrix that needs no gradient."""
     return val(y).stride(0) == 0 and isinstance(val(y).shape[0], int) and val(y).shape[0] > 1
-
-
-@decomposes(aten.linalg_cross.default)
-def _cross(b: Builder, x: fx.Node, y: fx.Node, *, dim: int = -1) -> Any:
-    """(x × y)_i = x_i+1 y_i+2 - x_i+2 y_i+1"""
-    if val(x).dtype not in (torch.float32, torch.float64) or val(y).dtype is not val(x).dtype:
-        return NotImplemented
-    x1, x2, y1, y2 = [b(aten.roll.default, each, [-shift], [dim]) for each in (x, y) for shift in (1, 2)]
-    return b(aten.sub.Tensor, b(aten.mul.Tensor, x1, y2), b(aten.mul.Tensor, x2, y1))

@@ -176,7 +176,7 @@ class _Captured:
         shown = [(self._shown(t, i not in fixed), state.tensor_info(t).device) for i, t in enumerate(results)]
         new = iter(subgraphs.record(builder, hops.autograd_function, bodies, flat, shown))
         rebuilt = tuple(next(new) if isinstance(out, torch.Tensor) else out for out in outputs)
-        hook_state.note_backward(state, function, context, watched, next(reversed(builder.graph.nodes)))
+        hook_state.note_backward(state, function, context, watched, next(iter(reversed(builder.graph.nodes))))
         self._write_back(new)
         for before, after in zip(outputs, rebuilt):
             if isinstance(before, torch.Tensor) and after.requires_grad and self._is_view(before):
@@ -249,7 +249,8 @@ class _Captured:
             if used_once and same and alone and not {tensor.untyped_storage()._cdata for tensor in kept} & {*written}:
                 return
         raise _refused(
-            subgraphs.WRITE, self.what, f"The function given to {self.what} writes to a tensor that it also keeps.",
+            "write in a subgraph", self.what,
+            f"The function given to {self.what} writes to a tensor that it also keeps.",
             "Write to a copy: x = x.clone().",
         )  # fmt: skip
 
