@@ -87,6 +87,7 @@ ALLOWED: Final[dict[str, list[str]]] = {
     ],
     "a symbolic number of capture's own": [
         "identity.py id_of: obj.number()",
+        "keys.py check_hash: key.number()",
         "operators.py getitem: key.number()",
         "symbolic_ops.py identical: x.number()",
         "symbolic_ops.py read: number.number()",

@@ -18,6 +18,7 @@ from argand.capture.facts.typefacts import CONTAINERS, is_heap, sets_attributes_
 from argand.capture.objects import attributes, descriptors, instances, weak_proxies
 from argand.capture.objects.weak_proxies import PROXIES
 from argand.capture.record import tensor_attributes
+from argand.capture.sizes import hook_ids
 from argand.errors import graph_break
 
 # ---- writes --------------------------------------------------------------------------------------------------------
@@ -122,7 +123,7 @@ def _refuse_native(meta: object, obj: object, name: str, *values: object) -> Non
 
 
 def _write_class(interp: Interpreter, cls: type, name: str, value: object) -> None:
-    meta_attr = interp.types.lookup(type(cls), name)
+    meta_attr = NULL if hook_ids.is_count(cls, name) else interp.types.lookup(type(cls), name)
     if meta_attr is not NULL:
         setter = interp.types.lookup(type(meta_attr), "__set__")
         if is_a(meta_attr, property):

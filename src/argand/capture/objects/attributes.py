@@ -36,7 +36,7 @@ from argand.capture.facts.values.tainted_values import TaintedText, formatted_te
 from argand.capture.objects import descriptors, generators, instances, weak_proxies
 from argand.capture.objects.weak_proxies import PROXIES
 from argand.capture.record import tensor_attributes
-from argand.capture.sizes import symbolic_ops
+from argand.capture.sizes import hook_ids, symbolic_ops
 from argand.errors import graph_break
 
 _PLAIN: Final = frozenset({list, tuple, dict, set, frozenset})
@@ -342,6 +342,8 @@ def _read_class(interp: Interpreter, obj: type, name: str) -> object:
 def generic_class_read(interp: Interpreter, obj: type, meta: type, name: str) -> Any:
     facts = interp.types
     interp.note_class(obj)
+    if (count := hook_ids.count(interp, obj, name)) is not NULL:
+        return count
     meta_attr = facts.lookup(meta, name)
     if meta_attr is not NULL and descriptors.is_data_descriptor(facts, type(meta_attr)):
         if type(meta_attr) in descriptors.MEMBERS:

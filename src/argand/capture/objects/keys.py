@@ -15,6 +15,7 @@ from argand.capture.facts.kinds import is_a
 from argand.capture.facts.typefacts import Slot
 from argand.capture.facts.values.symbolic import SYMBOLIC
 from argand.capture.objects import descriptors
+from argand.capture.sizes import hook_ids
 from argand.capture.world import native_reads
 
 
@@ -32,6 +33,11 @@ def check_hash(interp: Interpreter, key: Any, held: object = None) -> None:
         if held is not None and id(held) in interp.odd_keys:
             _check_equal(interp, key, held)
         return
+    if held is not None and hook_ids.take_key(key, interp.shadow(held)):
+        interp.odd_keys[id(interp.shadow(held))] = interp.odd_keys[id(held)] = held
+        return
+    if cls in SYMBOLIC:
+        key.number()
     python = interp.types.python_level(cls, "__hash__", "__eq__")
     if interp.types.python_level(cls, "__hash__"):
         answer = descriptors.call_special(interp, key, "__hash__")
@@ -53,6 +59,7 @@ def check_hash(interp: Interpreter, key: Any, held: object = None) -> None:
 
 def _check_equal(interp: Interpreter, key: object, held: object) -> None:
     """Native code compares a key with those of its hash, by their methods: the same is done here, under guards."""
+    hook_ids.compare(key, interp.shadow(held))
     hashed = interp.unread(hash, key)
     equality = interp.types.python_level
     for other in list(interp.shadow(held)):

@@ -63,6 +63,7 @@ class Dynamics:
         self._asserted = 0
         self._nodes: Nodes | None = None
         self.unbacked: Unbacked | None = None
+        self.keys: dict[int, object] = {}
 
     # ---------------------------------------------------------------- making symbols
 

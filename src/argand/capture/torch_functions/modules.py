@@ -34,10 +34,9 @@ def has_no_hooks(state: CaptureState, module: torch.nn.Module) -> bool:
     for name in _OWN_HOOKS:
         if attributes.get(name, True) or state.read_overlay(module, name) is not UNSET:
             return False
-        held = state.shadows.get(id(attributes[name]))
-        if held is not None and held.shadow:
+        if _filled_here(state, attributes[name]):
             return False
-    if any(vars(registry)[name] for name in _GLOBAL_HOOKS):
+    if any(vars(registry)[name] or _filled_here(state, vars(registry)[name]) for name in _GLOBAL_HOOKS):
         return False
     if not _calls_as_torch_does(state, module) or torch._C._get_tracing_state() is not None:
         return False
@@ -45,6 +44,11 @@ def has_no_hooks(state: CaptureState, module: torch.nn.Module) -> bool:
     if source is not None:
         _guard_no_hooks(state, source)
     return True
+
+
+def _filled_here(state: CaptureState, hooks: object) -> bool:
+    held = state.shadows.get(id(hooks))
+    return held is not None and bool(held.shadow)
 
 
 _STEPS: dict[str, object] = {"_compiled_call_impl": None, "_call_impl": torch.nn.Module._call_impl}

@@ -8,16 +8,17 @@ hash) gets it, and the number is a constant of this version from there on.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final, NoReturn, Protocol
 
 import torch
 
 from argand.capture.facts.handlers import Args, Function, Kwargs
 from argand.capture.facts.sources import Source
+from argand.capture.facts.values.symbols import Place
 from argand.errors import GraphBreak
 from argand.graph.python_operators import ARITHMETIC, COMPARISONS, BinaryOperator
-from argand.graph.sizes.expr import Expr
+from argand.graph.sizes.expr import Expr, Sym
 from argand.graph.sizes.relations import Relation
 
 
@@ -31,8 +32,14 @@ class Undecided(Protocol):
 class Symbols(Protocol):
     """The symbols of a capture, as far as numbers ask of them (`sizes.symbolic_state.Dynamics`)."""
 
+    keys: dict[int, object]
+    """The numbers, by id, that are hashed as they are (`sizes.hook_ids`)."""
+
     @property
     def unbacked(self) -> Undecided | None: ...
+
+    @property
+    def places(self) -> Mapping[Sym, Place]: ...
 
     def arithmetic(self, name: str, left: Any, right: Any) -> Any:
         """`left name right`, of plain and symbolic numbers."""
@@ -86,7 +93,7 @@ class SymbolicNumber:
         return complex(self.number())
 
     def __hash__(self) -> int:
-        return hash(self.number())
+        return hash(self.hint if id(self) in self.dynamics.keys else self.number())
 
     def __str__(self) -> str:
         return str(self.number())

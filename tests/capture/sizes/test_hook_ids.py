@@ -1,0 +1,146 @@
+"""Hooks put on and removed by captured code: their ids differ from call to call, which is no reason to compile anew."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch.nn.modules.module import register_module_forward_hook
+from torch.utils.hooks import RemovableHandle
+
+import argand
+from argand.capture.driver.explain import Findings
+
+MODEL = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.Tanh())
+FIRST: Any = MODEL[0]
+
+
+@pytest.fixture(autouse=True)
+def without_hooks() -> Iterator[None]:
+    yield
+    for module in MODEL.modules():
+        module._forward_hooks.clear(), module._forward_pre_hooks.clear()
+
+
+def keeps_outputs(x: torch.Tensor) -> Any:
+    seen: list[torch.Tensor] = []
+    handle = FIRST.register_forward_hook(lambda module, given, out: seen.append(out * 2))
+    y = MODEL(x)
+    handle.remove()
+    return y + seen[0]
+
+
+def removes_at_last(x: torch.Tensor) -> Any:
+    handle = FIRST.register_forward_pre_hook(lambda module, given: (given[0] * 2,))
+    try:
+        return MODEL(x)
+    finally:
+        handle.remove()
+
+
+def puts_on_several(x: torch.Tensor) -> Any:
+    one = FIRST.register_forward_hook(lambda module, given, out: out * 2)
+    two = FIRST.register_forward_hook(lambda module, given, kwargs, out: out + 1, with_kwargs=True)
+    three = FIRST.register_forward_hook(lambda module, given, out: out - 3, prepend=True)
+    y = MODEL(x)
+    two.remove()
+    y = y + MODEL(x)
+    one.remove(), three.remove()
+    return y, three.id - one.id, one.id - RemovableHandle.next_id
+
+
+def in_contexts(x: torch.Tensor) -> Any:
+    with FIRST.register_forward_hook(lambda module, given, out: out * 2):
+        with register_module_forward_hook(lambda module, given, out: out + 1):
+            return MODEL(x)
+
+
+def leaves_one(x: torch.Tensor) -> Any:
+    handle = FIRST.register_forward_hook(lambda module, given, out: out * 2)
+    y = MODEL(x)
+    return y, handle
+
+
+@pytest.mark.parametrize("fn", [keeps_outputs, removes_at_last, puts_on_several, in_contexts, leaves_one])
+def test_ids_differ_and_nothing_is_compiled_anew(fn: Callable[..., Any]) -> None:
+    findings = Findings()
+    with findings.listening():
+        compiled = argand.compile(fn, backend="eager", fullgraph=True)
+        for i in range(4):
+            results = []
+            for run in (fn, compiled):
+                before = RemovableHandle.next_id
+                found = run(torch.ones(2, 3) * i)
+                if fn is leaves_one:
+                    y, handle = found
+                    assert list(FIRST._forward_hooks) == [handle.id] == [before]
+                    found = y, torch.equal(MODEL(torch.ones(2, 3) * i), y)
+                    handle.remove()
+                assert not FIRST._forward_hooks and not FIRST._forward_pre_hooks
+                results.append((repr(found), RemovableHandle.next_id - before))
+            assert results[0] == results[1]
+    assert not findings.recompiles
+
+
+def by_hash(handle: Any, hooks: Any) -> Any:
+    return hash(handle.id) - handle.id, {handle.id: 2}[handle.id], {(handle.id, 1): 3}[handle.id, 1]
+
+
+def as_text(handle: Any, hooks: Any) -> Any:
+    return f"{handle.id}", [10, 20][handle.id % 2]
+
+
+def compared(handle: Any, hooks: Any) -> Any:
+    return handle.id == 3, handle.id < 5, handle.id in [4, 6], handle.id in {4, 6}
+
+
+def looked_up(handle: Any, hooks: Any) -> Any:
+    return 3 in hooks, hooks.get(4) is None, handle.id in hooks, len(hooks)
+
+
+def copied(handle: Any, hooks: Any) -> Any:
+    return [3 in made(hooks) for made in (dict, set, list, frozenset, dict.fromkeys)], 4 in {**hooks}, 5 in hooks.copy()
+
+
+@pytest.mark.parametrize("use", [by_hash, as_text, compared, looked_up, copied])
+@pytest.mark.parametrize("planted", [(), (4,), (2, 5)], ids=repr)
+def test_an_id_that_is_looked_at(use: Callable[..., Any], planted: tuple[int, ...], monkeypatch: Any) -> None:
+    """The answer is that of the id of the call, also where a program has keys of its own among the hooks."""
+
+    def fn(x: torch.Tensor) -> Any:
+        handle = FIRST.register_forward_hook(lambda module, given, out: out * 2)
+        told = use(handle, FIRST._forward_hooks)
+        y = MODEL(x)
+        handle.remove()
+        return y, told, list(FIRST._forward_hooks)
+
+    monkeypatch.setattr(RemovableHandle, "next_id", 0)
+    compiled = argand.compile(fn, backend="eager")
+    for count in (2, 3, 4, 5, 6, 7, 4, 3):
+        results = []
+        for run in (fn, compiled):
+            FIRST._forward_hooks.clear()
+            FIRST._forward_hooks.update({key: lambda module, given, out: out + 1 for key in planted})
+            RemovableHandle.next_id = count
+            results.append((repr(run(torch.ones(2, 3))), RemovableHandle.next_id))
+        assert results[0] == results[1], count
+
+
+def test_a_count_that_is_written(monkeypatch: Any) -> None:
+    def fn(x: torch.Tensor, to: int) -> Any:
+        RemovableHandle.next_id = to
+        one = FIRST.register_forward_hook(lambda module, given, out: out * 2)
+        RemovableHandle.next_id += 2
+        two = FIRST.register_forward_hook(lambda module, given, out: out + 2)
+        y = MODEL(x)
+        one.remove(), two.remove()
+        return y, one.id, two.id, RemovableHandle.next_id
+
+    monkeypatch.setattr(RemovableHandle, "next_id", 0)
+    compiled = argand.compile(fn, backend="eager")
+    for to in (5, 6, 5, 9):
+        wanted = repr(fn(torch.ones(2, 3), to))
+        assert repr(compiled(torch.ones(2, 3), to)) == wanted
+        assert RemovableHandle.next_id == to + 4
