@@ -302,6 +302,40 @@ def test_inputs_that_the_program_has_let_go_of(wrap: Wrap) -> None:
     assert alive() is None
 
 
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_inputs_that_eager_does_not_keep(dynamic: bool, wrap: Wrap) -> None:
+    """Gradients do not depend on what they are: something else stands for them when the graph runs again."""
+    w = torch.linspace(-1, 1, 9).view(3, 3)
+    scale = torch.linspace(1, 2, 3, requires_grad=True)
+    blocks = [
+        lambda x: x + x @ w,
+        lambda x: x.sigmoid(),
+        lambda x: torch.cat([x * scale.detach(), x]).sum(0) + scale.sin(),
+    ]
+    for rows in (3, 4):
+        x = torch.linspace(-1, 1, rows * 3).view(rows, 3).requires_grad_()
+        found = []
+        for runs in (blocks, [argand.compile(block, dynamic=dynamic) for block in blocks], [*map(wrap, blocks)]):
+            y = x * 2
+            for run in runs:
+                y = run(y)
+            (grad,) = torch.autograd.grad(y.square().sum(), x, create_graph=True)
+            found.append([grad.detach(), *torch.autograd.grad(grad.square().sum(), [x, scale])])
+        close(found[0], found[1])
+        close(found[0], found[2])
+
+
+def test_dropout_of_an_input_that_is_gone() -> None:
+    x = torch.linspace(-1, 1, 24).requires_grad_()
+    y = argand.compile(lambda x: F.dropout(x, 0.5, True) + 1)(x.exp() * 1)
+    (grad,) = torch.autograd.grad(y.square().sum(), x, create_graph=True)
+    kept = (grad != 0) & (y.detach() != 1)
+    inner = torch.where(kept, 2 * x.exp(), 0)
+    close([(2 * (inner + 1) * inner).detach()], [grad.detach()])
+    (second,) = torch.autograd.grad(grad.sum(), x)
+    close([(4 * inner * inner + 2 * inner).detach()], [second])
+
+
 def test_a_graph_break_between_operations_that_are_differentiated_twice() -> None:
     w = torch.linspace(-1, 1, 9).view(3, 3).requires_grad_()
 

@@ -98,7 +98,15 @@ class RunsAgain:
         if any(mutation.input in replay.read for mutation in self.cut.forward.mutations):
             raise NotAgain("it writes to a tensor that it reads")
         self.replay = replay
-        return replay.read
+        return replay.read & _read_for_gradients(self.cut)
+
+
+def let_go(cut: Partition) -> tuple[int, ...]:
+    """Positions of the inputs that a call does not keep alive: gradients do not depend on what they are, or the graph
+    does not run again."""
+    forward = cut.forward
+    read = frozenset[int]() if forward.bases or forward.leaves else _read_for_gradients(cut)
+    return tuple([at for at, spec in enumerate(forward.inputs) if spec.kind == "arg" and at not in read])
 
 
 def _read_for_gradients(cut: Partition) -> frozenset[int]:

@@ -12,6 +12,7 @@ import torch
 from argand import events
 from argand._core import _C
 from argand._core.calls import uncaptured
+from argand.autograd.double_backward import let_go
 from argand.autograd.partitioning.partial_backward import BackwardPart, backward_part
 from argand.autograd.partitioning.partition import Partition
 from argand.autograd.partitioning.passed_results import Backward, cut_at_results, tape_of
@@ -177,6 +178,7 @@ def plan_of(joint: JointProgram, cut: Partition) -> Plan:
         opaque=cut.opaque,
         classes=classes,
         unreached=unreached,
+        weak=let_go(cut),
     )
 
 

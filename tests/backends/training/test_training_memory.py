@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import weakref
+from collections.abc import Callable
 from typing import Any
 
+import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 import argand
@@ -39,6 +43,39 @@ def test_a_layer_norm_keeps_its_argument_and_not_its_result() -> None:
     net.zero_grad()
     net(x).pow(2).sum().backward()
     torch.testing.assert_close(got, [p.grad for p in net.parameters()])
+
+
+FROZEN = nn.Linear(8, 8).requires_grad_(False)
+SCALE = torch.linspace(1, 2, 8)
+BIAS = nn.Parameter(torch.linspace(1, 2, 8))
+
+BLOCKS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "frozen weights": lambda x: x + FROZEN(x),
+    "dropout": lambda x: F.dropout(x, 0.5, True) + x,
+    "cat": lambda x: torch.cat([x, x * SCALE])[: x.shape[0]] + BIAS,
+    "its argument": lambda x: x + x.sin(),
+}
+
+
+def alive_between(run: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor) -> tuple[torch.Tensor, int]:
+    """Three blocks in a row: the result, and how many of the tensors between them are alive."""
+    between = []
+    for _ in range(3):
+        x = run(x)
+        between.append(weakref.ref(x))
+    result = x.sum()
+    del x
+    return result, sum(each() is not None for each in between)
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "native"])
+@pytest.mark.parametrize("name", BLOCKS)
+def test_what_eager_does_not_keep_is_not_kept(name: str, backend: str) -> None:
+    """A call keeps what it may need for a second derivative, and no other inputs."""
+    x = torch.randn(4, 8, requires_grad=True)
+    call = argand.compile(BLOCKS[name], backend=backend)
+    alive_between(call, x * 2)  # compiles
+    assert alive_between(call, x * 2)[1] <= alive_between(BLOCKS[name], x * 2)[1]
 
 
 WEIGHT = torch.randn(64, 64, generator=torch.Generator().manual_seed(0)) / 8

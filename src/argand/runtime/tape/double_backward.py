@@ -3,7 +3,8 @@
 A compiled backward computes numbers, which no history leads to. Where somebody wants their gradients, the captured
 graph itself runs once more with eager's kernels, on the inputs of the call at hand, and autograd differentiates that:
 blocks without gradients, `detach()` and functions with backwards of their own are then what they are in eager. Until a
-backward frees what was saved, the call keeps its inputs for that, and how often each was written to.
+backward frees what was saved, the call keeps the inputs that gradients depend on for that, and how often each was
+written to. For others that are gone stand zeros.
 
 A graph that drew random numbers, or ran under autocast, runs as the functional graph that was compiled, with the seeds
 of the call, where autograd recorded each operation as it stands there.
@@ -34,6 +35,29 @@ class NotAgain(ArgandError):
     """The graph cannot run once more, or would not compute the same."""
 
 
+class _Let:
+    """An input that is not kept alive, and how it looked."""
+
+    __slots__ = ("layout", "value")
+
+    def __init__(self, value: torch.Tensor) -> None:
+        self.value = weakref.ref(value)
+        self.layout = value.size(), value.stride(), value.dtype, value.device, value.requires_grad
+
+    def stand_in(self) -> torch.Tensor:
+        """Zeros in its place, where it is gone."""
+        size, stride, dtype, device, differentiable = self.layout
+        return torch.empty_strided(size, stride, dtype=dtype, device=device).zero_().requires_grad_(differentiable)
+
+
+def _can_be_let_go(value: torch.Tensor) -> bool:
+    """Whether zeros may stand for it, and the tape does not hold it in any case, as it does leaves."""
+    if value.grad_fn is None and value.requires_grad:
+        return False
+    plain = type(value) is torch.Tensor and value.layout is torch.strided
+    return plain and (value.dtype.is_floating_point or value.dtype.is_complex)
+
+
 class Inputs:
     """The inputs of one call.
 
@@ -41,13 +65,24 @@ class Inputs:
         values: tensors and numbers, as the compiled forward gets them, after it has run.
         seeds: that the forward drew.
         written: positions of those that it wrote to: their history leads to the call, so that it must not hold them.
+        weak: positions of others that it does not keep alive.
     """
 
     __slots__ = ("_held", "_versions", "seeds")
 
-    def __init__(self, values: Sequence[Any], seeds: Sequence[torch.Tensor] = (), written: Sequence[int] = ()) -> None:
+    def __init__(
+        self,
+        values: Sequence[Any],
+        seeds: Sequence[torch.Tensor] = (),
+        written: Sequence[int] = (),
+        weak: Sequence[int] = (),
+    ) -> None:
         self.seeds = seeds
         self._held: list[Any] = list(values)
+        for position in weak:
+            value = values[position]
+            if _can_be_let_go(value):
+                self._held[position] = _Let(value)
         for position in written:
             self._held[position] = weakref.ref(values[position])
         try:  # in C: models have a thousand parameters, and this is part of each call
@@ -71,7 +106,10 @@ class Inputs:
         """
         values: list[Any] = []
         for position, (held, before) in enumerate(zip(self._held, self._versions)):
-            value = held() if isinstance(held, weakref.ref) else held
+            reference = held.value if isinstance(held, _Let) else held
+            value = reference() if isinstance(reference, weakref.ref) else reference
+            if value is None and isinstance(held, _Let) and position not in needed:
+                value = held.stand_in()
             if position in needed:
                 if value is None:
                     raise NotAgain("a tensor that the compiled code read is gone")

@@ -48,7 +48,7 @@ def training_function(plan: Plan, forward: Boxed, backwards: Backwards, again: D
                 _write_back(plan, inputs, out)
             for position, result in plan.leaves:  # before anything is saved: what is saved of a leaf is the leaf itself
                 inputs[position].data = out[result]
-            ctx.inputs = Inputs(inputs, [out[i] for i in plan.seeds], touched)
+            ctx.inputs = Inputs(inputs, [out[i] for i in plan.seeds], touched, plan.weak)
             ctx.numbers = tuple([inputs[i] for i in plan.numbers])
             ctx.left = ctx.computed = None
             ctx.by_operations = False

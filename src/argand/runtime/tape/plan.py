@@ -82,6 +82,7 @@ class Plan:
         opaque: numbers of such results whose gradient is not known on the way.
         classes: positions of the inputs that require grad, together where the same results lead to them.
         unreached: positions of those that no result leads to.
+        weak: positions of the inputs that a call does not keep alive for gradients of gradients.
     """
 
     inputs: int
@@ -104,6 +105,7 @@ class Plan:
     opaque: tuple[int, ...]
     classes: tuple[tuple[int, ...], ...]
     unreached: tuple[int, ...]
+    weak: tuple[int, ...]
 
     def spent(self, given: tuple[bool, ...]) -> int:
         """The results that cannot be differentiated any more after those that are `given`."""
