@@ -250,8 +250,11 @@ PAGES: tuple[Page, ...] = (
     ),
     Page(
         kind="lru_cache statistics",
-        what="`cache_info()` or `cache_clear()` of a function under `functools.lru_cache` is called.",
-        why="Captured code runs the function behind the cache and leaves the cache itself alone.",
+        what="`cache_info()` or `cache_clear()` of a function under `functools.lru_cache` is called, or the function "
+        "itself where the program asks for its `cache_info()`: such calls are left to the cache, which counts them.",
+        why="Captured code runs the function behind the cache and leaves the cache itself alone; guards ask the cache, "
+        "which counts that too: what a program that asks elsewhere, outside of compiled code, is told of calls in it "
+        "is not what eager counts.",
         before="""
         import functools
 

@@ -71,7 +71,7 @@ class Access(Protocol):
     born: dict[int, tuple[object, int]]
     inlined: dict[int, FunctionType]
     odd_keys: dict[int, object]
-    lru_caches: dict[int, tuple[object, dict[object, object]]]
+    lru_caches: dict[int, object]
     cell_values: dict[int, object]
     attr_values: dict[int, dict[str, object]]
     class_values: dict[tuple[int, str], tuple[object, object]]

@@ -100,7 +100,7 @@ class Access:
         generators, classes, and exceptions (where they were raised)."""
         self.odd_keys: dict[int, object] = {}
         """Dicts and sets, by id, that have keys with Python-level `__hash__` or `__eq__`."""
-        self.lru_caches: dict[int, tuple[object, dict[object, object]]] = {}
+        self.lru_caches: dict[int, object] = {}
         self._noted_classes: set[int] = set()
         self.inlined: dict[int, types.FunctionType] = {}
         """Functions whose code, or whose defaults, the answer depends on."""

@@ -44,7 +44,7 @@ from argand.capture.natives.rows import (
     tested,
 )
 from argand.capture.objects import iteration, keys, names, polyfills
-from argand.capture.objects.call_protocol import calls, classes, native_handlers
+from argand.capture.objects.call_protocol import calls, classes, lru_caches, native_handlers
 from argand.capture.objects.call_protocol.native_handlers import (
     BREAK_MODULES,
     PURE_MODULES,
@@ -277,17 +277,18 @@ _lru_wrapper = type(functools.lru_cache(maxsize=None)(len))
 
 def _cache_clear(interp: Interpreter, cls: type, name: str, owner: Any, args: Args, kwargs: Kwargs) -> Any:
     if id(owner.__wrapped__) not in interp.local_functions:
+        if name == "cache_info":
+            lru_caches.count(owner)
         raise graph_break(
             kind="lru_cache statistics",
             context=name,
             explanation="The state of a functools.lru_cache is not captured.",
             hints=("Call cache_info() and cache_clear() outside of the compiled function.",),
         )
-    if name == "cache_clear":
-        interp.lru_caches.pop(id(owner), None)
-        return None
-    size = len(interp.lru_caches.get(id(owner), (None, {}))[1])
-    return interp.native(lambda: functools._CacheInfo(0, size, 128, size))
+    if name == "cache_info":
+        return interp.native(lru_caches.results(interp, owner).info)
+    interp.lru_caches.pop(id(owner), None)
+    return None
 
 
 add_methods(_lru_wrapper, _cache_clear, "cache_clear cache_info")

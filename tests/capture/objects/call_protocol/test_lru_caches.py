@@ -273,3 +273,67 @@ def test_the_empty_tuple_is_the_same_wherever_it_was_seen_first() -> None:
     compiled = argand.compile(f, backend="eager", fullgraph=True)
     for _ in range(2):
         assert torch.equal(compiled(torch.ones(2)), torch.full((2,), 3.0))
+
+
+def asks_after(x: torch.Tensor, made: Any) -> Any:
+    y = x * made(1) + made(1)
+    made(2.0)
+    return y + made.cache_info().hits, made.cache_info()
+
+
+def asks_between(x: torch.Tensor, made: Any) -> Any:
+    one = made.cache_info()
+    y = used_elsewhere(x, made)
+    return y * made(3), one, made.cache_info()
+
+
+def used_elsewhere(x: torch.Tensor, made: Any) -> Any:
+    return x.sin() * made(1) + made(2)
+
+
+def asks_after_clearing(x: torch.Tensor, made: Any) -> Any:
+    y = x * made(1)
+    made.cache_clear()
+    return y * made(1), made.cache_info()
+
+
+@pytest.mark.parametrize("program", [asks_after, asks_between, asks_after_clearing])
+@pytest.mark.parametrize("maxsize", [None, 2, 0])
+def test_counts_are_those_of_eager(program: Callable[..., Any], maxsize: int | None) -> None:
+    x = torch.arange(3.0)
+    eager, captured = (functools.lru_cache(maxsize)(lambda n: n * 2) for _ in range(2))
+    compiled = argand.compile(program, backend="eager")
+    for _ in range(4):
+        assert repr(compiled(x, captured)) == repr(program(x, eager))
+
+
+@pytest.mark.parametrize("typed", [False, True])
+@pytest.mark.parametrize("maxsize", [None, 128, 2, 1, 0])
+def test_a_cache_made_by_captured_code_is_as_large_as_it_says(maxsize: int | None, typed: bool) -> None:
+    def program(x: torch.Tensor) -> Any:
+        calls: list[object] = []
+
+        @functools.lru_cache(maxsize, typed)
+        def made(*values: object) -> object:
+            calls.append(values)
+            return [*values]
+
+        told = [made(1, 2), made(3), made(1, 2), made(4), made(1.0, 2), made(3), made(1, 2), made(4)]
+        info = made.cache_info()
+        same = [told[0] is told[2], told[0] is told[4], told[1] is told[5]]
+        made.cache_clear()
+        return x + len(calls), told, same, calls, info, made.cache_info()
+
+    compiled = argand.compile(program, backend="eager", fullgraph=True)
+    for _ in range(2):
+        assert repr(compiled(torch.ones(2))) == repr(program(torch.ones(2)))
+
+
+def test_a_cache_that_tells_types_apart() -> None:
+    def program(x: torch.Tensor, made: Any) -> Any:
+        return x * made(2, 1), made(2, 1), made(2.0, 1), made(2, 1)
+
+    compiled = argand.compile(program, backend="eager")
+    for typed in (True, False):
+        made = functools.lru_cache(typed=typed)(lambda n, m: n * m)
+        assert repr(compiled(torch.ones(2), made)) == repr(program(torch.ones(2), made))

@@ -104,15 +104,83 @@ def behind(interp: Interpreter, fn: object) -> object:
     )
 
 
+class Results:
+    """What a cached function gave in this capture; of one that captured code made, it is all of its cache.
+
+    Fields:
+        held: by key, what was asked for last at the end.
+        most: how many results are kept.
+    """
+
+    def __init__(self, interp: Interpreter, fn: Any) -> None:
+        self.fn = fn
+        given = fn.__dict__.get("cache_parameters")
+        limits: dict[str, int | None] = interp.unread(given) if is_a(given, types.FunctionType) else {}
+        self.most = limits.get("maxsize")
+        self.typed = bool(limits.get("typed"))
+        self.held: dict[object, object] = {}
+        self.hits = self.misses = 0
+
+    def info(self) -> tuple[object, ...]:
+        """`cache_info()`."""
+        return functools._CacheInfo(self.hits, self.misses, self.most, len(self.held))
+
+    def keep(self, key: object, result: object) -> None:
+        """As the cache of a function that captured code made does."""
+        self.misses += 1
+        if self.most is None or self.most > len(self.held):
+            self.held[key] = result
+        elif self.most > 0:
+            del self.held[next(iter(self.held))]
+            self.held[key] = result
+
+
+def results(interp: Interpreter, fn: object) -> Results:
+    """Those of a cached function."""
+    known = interp.lru_caches.get(id(fn))
+    if not is_a(known, Results):
+        known = interp.lru_caches[id(fn)] = Results(interp, fn)
+    return known
+
+
+_counted: weakref.WeakSet[object] = weakref.WeakSet()
+"""Functions whose `cache_info()` was asked for where code is captured: their calls are left to their caches."""
+
+
+def count(fn: object) -> None:
+    """The program asks how often a function was called, and what its cache had then."""
+    _counted.add(fn)
+
+
+def _left_to_its_cache(interp: Interpreter, fn: object) -> bool:
+    if any("cache_info" in frame.code.co_names for frame in interp.frames):
+        count(fn)
+    return any(counted is fn for counted in _counted)
+
+
 def call(interp: Interpreter, fn: Any, args: list[object], kwargs: dict[str, object]) -> object:
     """One call of a cached function; calls with equal arguments give the same object within a capture."""
+    made_here = id(fn.__wrapped__) in interp.local_functions
+    if not made_here and _left_to_its_cache(interp, fn):
+        raise graph_break(
+            kind="lru_cache statistics",
+            context=str(fn.__wrapped__.__qualname__),
+            explanation="The program asks for cache_info(), which counts each call of the function.",
+        )
     for value in (*args, *kwargs.values()):
         keys.check_hash(interp, value)
-    cache = interp.lru_caches.setdefault(id(fn), (fn, {}))[1]
-    key = interp.unread(functools._make_key, tuple(args), kwargs, False)
-    result = interp.unread(cache.get, key, NULL)
-    if result is NULL:
-        result = cache[key] = _computed(interp, fn, args, kwargs)
+    known = results(interp, fn)
+    key = interp.unread(functools._make_key, tuple(args), kwargs, known.typed)
+    result = interp.unread(known.held.pop, key, NULL)
+    if result is not NULL:
+        known.hits += 1
+        known.held[key] = result
+        return result
+    result = _computed(interp, fn, args, kwargs)
+    if made_here:
+        known.keep(key, result)
+    else:
+        known.held[key] = result
     return result
 
 
