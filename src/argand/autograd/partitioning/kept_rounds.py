@@ -14,6 +14,7 @@ from argand.graph.metadata.builder import Builder
 from argand.graph.metadata.specs import SpecTable
 from argand.graph.metadata.strides import is_contiguous
 from argand.graph.nodes.program import AtenProgram, copied
+from argand.passes.rolling.first_look import may_have_loops
 from argand.passes.rolling.slices import even_out
 from argand.passes.rolling.windows import (
     LEAST_WITH_PRODUCTS,
@@ -22,7 +23,6 @@ from argand.passes.rolling.windows import (
     Loop,
     find_loop,
     is_product,
-    may_have_loops,
 )
 
 aten = torch.ops.aten

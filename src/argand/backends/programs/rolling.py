@@ -23,11 +23,12 @@ from argand.graph.sizes.expr import Expr, as_int
 from argand.ir.kernel import KernelPlan, Schedule, memory_of
 from argand.ir.loops import ExternNode, TensorRef
 from argand.passes.rolling import windows
+from argand.passes.rolling.first_look import may_have_loops
 from argand.passes.rolling.products import move_products
 from argand.passes.rolling.results import layout_of
 from argand.passes.rolling.rewriting import Body, body_of, roll
 from argand.passes.rolling.slices import even_out
-from argand.passes.rolling.windows import Loop, find_loop, may_have_loops
+from argand.passes.rolling.windows import Loop, find_loop
 from argand.runtime.kernels.steps import Call, Steps
 
 _MOST_BYTES = 64 << 20  # of all steps' results

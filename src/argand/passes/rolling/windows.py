@@ -68,15 +68,6 @@ def is_product(node: fx.Node) -> bool:
     return node.target in _PRODUCTS
 
 
-def may_have_loops(graph: fx.Graph) -> bool:
-    """A cheap look: some operation is there often enough."""
-    counts: dict[Any, int] = {}
-    for node in graph.nodes:
-        if node.op == "call_function":
-            counts[node.target] = counts.get(node.target, 0) + 1
-    return max(counts.values(), default=0) >= LEAST_WITH_PRODUCTS
-
-
 def find_loop(graph: fx.Graph, known: Container[fx.Node] = ()) -> Loop | None:
     """The loop of a graph that holds most nodes; None where there is none.
 
