@@ -47,8 +47,8 @@ def convolution():
 @pytest.mark.parametrize("training", [False, True])
 @pytest.mark.parametrize("layer, count", [(Block, 8), (convolution, 30)])
 def test_layers_with_parameters_of_their_own_are_not_searched(layer, count, training, copies):
-    net = nn.Sequential(*[layer() for _ in range(count)]).train(training)
-    x = torch.randn(2, 5, 8)
+    net = nn.Sequential(*[layer() for _ in range(count)]).double().train(training)
+    x = torch.randn(2, 5, 8, dtype=torch.float64)
     with torch.set_grad_enabled(training):
         result = argand.compile(net)(x)
         torch.testing.assert_close(result, net(x))

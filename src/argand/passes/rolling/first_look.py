@@ -20,36 +20,33 @@ from argand.passes.rolling import windows
 from argand.passes.rolling.windows import is_product
 
 
+_OTHER = 2  # rounds that may read other tensors: the first, and what is read of that is not within the part
+
+
 def may_have_loops(graph: fx.Graph) -> bool:
     """Whether some part of a graph has what a loop's rounds have."""
     nodes = [node for node in graph.nodes if node.op == "call_function" and not _is_view(node)]
     if not _is_enough(nodes):
         return False
-    parts = _parts(nodes, [node for node in nodes if is_product(node)])
-    while parts:
-        part = parts.pop()
-        smaller = _parts(part, part)
-        if any(len(each) == len(part) for each in smaller):
-            return True
-        parts += smaller
-    return False
+    parts = _parts(nodes, [node for node in nodes if is_product(node)], set(nodes))
+    parts = [smaller for part in parts for smaller in _parts(part, part, set(nodes))]
+    return any(_parts(part, part, set(part)) for part in parts)
 
 
 def _is_enough(nodes: Sequence[fx.Node]) -> bool:
-    if len(nodes) >= windows.LEAST - 1:  # the first round may read other tensors
+    if len(nodes) >= windows.LEAST - _OTHER:
         return True
-    return sum(map(is_product, nodes)) >= windows.LEAST_WITH_PRODUCTS - 1
+    return sum(map(is_product, nodes)) >= windows.LEAST_WITH_PRODUCTS - _OTHER
 
 
-def _parts(nodes: Sequence[fx.Node], looked_at: Sequence[fx.Node]) -> list[list[fx.Node]]:
+def _parts(nodes: Sequence[fx.Node], looked_at: Sequence[fx.Node], inside: Container[fx.Node]) -> list[list[fx.Node]]:
     """Nodes that follow each other without one of `looked_at` that is like few others, where these are enough."""
-    inside = set(nodes)
     kinds = {node: _kind(node, inside) for node in looked_at}
     often = Counter(kinds.values())
     often[None] = 0
     parts: list[list[fx.Node]] = [[]]
     for node in nodes:
-        if node in kinds and often[kinds[node]] < windows.LEAST_WITH_PRODUCTS - 1:
+        if node in kinds and often[kinds[node]] < windows.LEAST_WITH_PRODUCTS - _OTHER:
             parts.append([])
         else:
             parts[-1].append(node)
