@@ -10,6 +10,7 @@ from torch.utils import _pytree as pytree
 
 import argand
 from argand import events
+from argand.backends.programs import rolling
 from argand.passes.rolling import windows
 
 STEPS, BATCH, WIDTH = 14, 3, 6
@@ -247,3 +248,15 @@ def test_a_later_process_finds_the_loop(tmp_path, loops):
         argand.reset()
         second = argand.compile(cell)(x)
     torch.testing.assert_close(first, second, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("searched", [True, False])
+def test_rounds_are_kept_as_one_tensor_for_a_loop_of_the_backward(searched, monkeypatch):
+    cell, x = cell_of(plain)
+    if not searched:
+        monkeypatch.setattr(rolling, "_rolled", lambda *_: False)
+    graphs = []
+    stop = events.bus.subscribe(lambda event: graphs.append(event.text()), ["aot_forward_graph"])
+    argand.compile(cell)(x).sum().backward()
+    stop()
+    assert graphs[0].count("aten.stack.default") == 1 + searched  # the program itself has one

@@ -15,6 +15,7 @@ from argand.autograd.partitioning.partition import Partition, partition
 from argand.autograd.tracing.joint import JointProgram
 from argand.autograd.tracing.trace import trace_joint
 from argand.autograd.training import Boxed, LazyBackward, plan_of, recorded_program, with_spent
+from argand.backends.programs.rolled_training import keeps_in_loops
 from argand.backends.programs.stored_backward import KeptBackward
 from argand.config import config
 from argand.errors import ArgandError, InternalError
@@ -92,7 +93,10 @@ def compile_joint(
         return under_grad(call) if joint.enables_grad else call
     events.emit("aot_joint_graph", "autograd", lambda: readable(joint.program.graph), backend=backend, model=number)
     with events.span("partition", "autograd", backend=backend):
-        cut = partition(joint, budget=config.activation_memory_budget, default=config.partitioner == "default")
+        cut = partition(
+            joint, budget=config.activation_memory_budget, default=config.partitioner == "default",
+            keeps_in_loops=keeps_in_loops if backend == "native" else None,
+        )  # fmt: skip
     cut.forward.kind, cut.backward.kind = "forward", "backward"
     cut.forward.model = cut.backward.model = number
     _report(joint, cut, backend)

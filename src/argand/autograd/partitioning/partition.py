@@ -66,10 +66,17 @@ class Partition:
         return [slot for slot in self.arguments if slot.kind in ("input", "output")]
 
 
-def partition(joint: JointProgram, *, budget: float = 1.0, default: bool = False) -> Partition:
+def partition(
+    joint: JointProgram,
+    *,
+    budget: float = 1.0,
+    default: bool = False,
+    keeps_in_loops: Callable[[Partition], bool] | None = None,
+) -> Partition:
     """Split the joint graph.
 
     Arguments:
+        keeps_in_loops: whether a loop of the backward reads what is kept as one tensor for all rounds.
         budget: memory budget between 0 and 1 (see `recompute.within_budget`).
         default: keep every value of the forward that the backward reads; recompute nothing.
 
@@ -87,12 +94,16 @@ def partition(joint: JointProgram, *, budget: float = 1.0, default: bool = False
     forward, kept, env = _forward_program(joint, split, saved)
     alone = {*split.results, *split.grads}  # handed on as they are
     own = [node for node in saved if node.op == "call_function" and node in kept and node not in alone]
-    groups = rounds_kept(forward, {env[n]: n for n in split.needed if n in env and n not in alone}, own)
-    if groups:
-        saved += [node for group in groups for node in group if node not in kept]
-        forward, kept, _ = _forward_program(joint, split, saved, groups)
-    cut = _with_backward(joint, split, forward, kept, groups)
-    cut.seeds = tuple([kept[node].index for node in seeds])
+    cut, slots = None, kept
+    if keeps_in_loops is not None:
+        joint_of = {env[n]: n for n in split.needed if n in env and n not in alone}
+        if groups := rounds_kept(forward, joint_of, own):
+            more = [*saved, *(node for group in groups for node in group if node not in kept)]
+            rolled, slots, _ = _forward_program(joint, split, more, groups)
+            cut = _with_backward(joint, split, rolled, slots, groups)
+    if cut is None or keeps_in_loops is None or not keeps_in_loops(cut):
+        cut, slots = _with_backward(joint, split, forward, kept, []), kept
+    cut.seeds = tuple([slots[node].index for node in seeds])
     return cut
 
 

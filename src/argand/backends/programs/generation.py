@@ -172,7 +172,7 @@ def _tell(program: AtenProgram, schedule: Schedule) -> None:
 def _scheduled(program: AtenProgram, *, by_rule: bool = True) -> Schedule:
     """What comes before `_finish`; `by_rule` takes what is faster than ATen's products, by rule."""
     if not program.scalars:  # a program for many sizes is generalised from traces that passes have rewritten
-        program = rolling.with_loops(program, lambda body: _finish(_scheduled(body)))
+        program = with_rolled_loops(program, tells=True)
         with events.span("passes", "passes"):
             program = run_passes(program)
         if program.kind == "inference":
@@ -191,6 +191,11 @@ def _scheduled(program: AtenProgram, *, by_rule: bool = True) -> Schedule:
         if by_rule:
             choose_by_rule(ordered)
     return ordered
+
+
+def with_rolled_loops(program: AtenProgram, *, tells: bool = False) -> AtenProgram:
+    """A program with loops for rounds that do the same; `tells` says which."""
+    return rolling.with_loops(program, lambda body: _finish(_scheduled(body)), tells=tells)
 
 
 def _kept(program: AtenProgram, schedule: Schedule) -> frozenset[str]:

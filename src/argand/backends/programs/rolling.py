@@ -39,11 +39,12 @@ _PRODUCTS = {"aten.mm.default": 2, "aten.addmm.default": 2, "aten.bmm.default": 
 ScheduleProgram = Callable[[AtenProgram], Schedule]
 
 
-def with_loops(program: AtenProgram, schedule_program: ScheduleProgram) -> AtenProgram:
+def with_loops(program: AtenProgram, schedule_program: ScheduleProgram, *, tells: bool) -> AtenProgram:
     """A program of inference with loops for rounds of nodes that do the same; itself where there are none.
 
     Arguments:
         schedule_program: from a program to its kernels.
+        tells: whether events say what the loops are.
     """
     if program.kind not in ("inference", "forward", "backward") or program.scalars:
         return program
@@ -59,13 +60,13 @@ def with_loops(program: AtenProgram, schedule_program: ScheduleProgram) -> AtenP
             loop = find_loop(evened.graph)
             while loop is not None and move_products(evened, loop):
                 rolled, loop = True, find_loop(evened.graph)
-            if loop is None or not _rolled(evened, loop, schedule_program):
+            if loop is None or not _rolled(evened, loop, schedule_program, tells):
                 break
             rolled = True
     return evened if rolled else program
 
 
-def _rolled(program: AtenProgram, loop: Loop, schedule_program: ScheduleProgram) -> bool:
+def _rolled(program: AtenProgram, loop: Loop, schedule_program: ScheduleProgram, tells: bool) -> bool:
     body = body_of(loop, program)
     if body is None or not _is_small(loop, body):
         return False
@@ -74,7 +75,8 @@ def _rolled(program: AtenProgram, loop: Loop, schedule_program: ScheduleProgram)
     if steps is None:
         return False
     roll(program, loop, body, round_.source.text if round_.source is not None else "", steps, list(round_.inputs))
-    events.emit("loop", "passes", f"{len(loop.rounds)} steps of {len(loop.rounds[0])} operations are one loop")
+    if tells:
+        events.emit("loop", "passes", f"{len(loop.rounds)} steps of {len(loop.rounds[0])} operations are one loop")
     return True
 
 

@@ -19,7 +19,6 @@ from argand.graph.compat import is_view_op
 from argand.passes.rolling import windows
 from argand.passes.rolling.windows import is_product
 
-
 _OTHER = 2  # rounds that may read other tensors: the first, and what is read of that is not within the part
 
 
