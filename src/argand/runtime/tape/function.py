@@ -31,6 +31,7 @@ def training_function(plan: Plan, forward: Boxed, backwards: Backwards, again: D
     # what no result leads to is no input of the node: its hooks are not called
     connected = [position for position in range(plan.inputs) if position not in plan.unreached]
     touched = sorted({*(entry[0] for entry in plan.written), *plan.raised, *(entry[0] for entry in plan.leaves)})
+    weak = [position for position in plan.weak if position not in touched]
 
     class CompiledFunction(torch.autograd.Function):
         """One call of the compiled graph. Its last result is empty: it stands for all that gradients depend on.
@@ -48,7 +49,7 @@ def training_function(plan: Plan, forward: Boxed, backwards: Backwards, again: D
                 _write_back(plan, inputs, out)
             for position, result in plan.leaves:  # before anything is saved: what is saved of a leaf is the leaf itself
                 inputs[position].data = out[result]
-            ctx.inputs = Inputs(inputs, [out[i] for i in plan.seeds], touched, plan.weak)
+            ctx.inputs = Inputs(inputs, [out[i] for i in plan.seeds], touched, weak)
             ctx.numbers = tuple([inputs[i] for i in plan.numbers])
             ctx.left = ctx.computed = None
             ctx.by_operations = False
