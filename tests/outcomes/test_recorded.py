@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import functools
 import json
+import marshal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -233,7 +235,8 @@ def test_the_current_gpu_is_part_of_the_key(gpus: list[str], monkeypatch: pytest
 
 def test_programs_are_for_the_gpu_of_the_same_name_and_kind(gpus: list[str]) -> None:
     text, gpu = "def call(args):\n    return tuple(args)\n", {"cuda:1": "cuda:1 one kind"}
-    content = {"text": text, "events": [], "constants": {}, "gpus": gpu}
+    code = base64.b64encode(marshal.dumps(compile(text, "stored", "exec"))).decode()
+    content = {"text": text, "code": code, "events": [], "constants": {}, "gpus": gpu}
     cache.keep("a" * 40, json.dumps(content).encode(), cache.PROGRAM)
     assert stored_modules.load("a" * 40, "inference") is not None
     gpus[1] = "another kind"
