@@ -59,6 +59,7 @@ ALLOWED = {
         "capture/driver/entrance.py: argand.capture.driver.frame",
         "capture/driver/lazy_references.py: argand.capture.output.rerun",
         "backends/native.py: argand.backends.programs.generation",
+        "backends/programs/rolled_training.py: argand.backends.programs.generation",
         "backends/stored_functions.py: argand.backends.late_backward",
         "backends/ddp/parts.py: argand.backends.native",
     },

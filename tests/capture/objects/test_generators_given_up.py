@@ -131,6 +131,7 @@ def closed_by_hand(x, log):
     outer = with_an_inner_one(x, log)
     x = x + next(outer)
     outer.close()
+    del outer  # some versions of Python 3.12 keep until here what it holds
     log.append("after")
     return x
 

@@ -8,7 +8,6 @@ import torch
 from torch import fx
 
 from argand.autograd.partitioning.partition import Partition
-from argand.backends.programs.generation import with_rolled_loops
 from argand.errors import ArgandError
 
 aten = torch.ops.aten
@@ -19,6 +18,8 @@ def keeps_in_loops(cut: Partition) -> bool:
 
     Where the forward does not roll them, too, it makes that copy, which takes far less time than such a loop saves.
     """
+    from argand.backends.programs.generation import with_rolled_loops
+
     cut.backward.kind = "backward"
     outputs: Any = cut.forward.output_node.args[0]
     stacks = {number for number in cut.forward.kept if outputs[number].target is aten.stack.default}
