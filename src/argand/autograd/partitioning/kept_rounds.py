@@ -60,7 +60,7 @@ def rounds_kept(
         loop = find_loop(program.graph, taken)
         if loop is None:
             break
-        taken.update(node for each in loop.rounds for node in each)
+        taken |= loop.nodes
         if _may_be_rolled(loop):
             groups += _groups(loop, owner, known)
     return groups

@@ -177,8 +177,9 @@ class Interpreter(Access, Protocol):
     base_exc: ExcState
     """What is handled where the root frame was called."""
     propagating: BaseException | None
-    closing: BaseException | None
     """An exception of the program on its way through native code."""
+    closing: BaseException | None
+    """The GeneratorExit of a generator that is being closed."""
     pending: BaseException | None
     """What a finalizer could not raise: the root frame does."""
     generators: weakref.WeakSet[object]

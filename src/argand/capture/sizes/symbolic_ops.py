@@ -54,12 +54,9 @@ _KEPT: Final[frozenset[int]] = frozenset(
 
 def binary(interp: Interpreter, op: BinaryOperator, left: Any, right: object) -> object:
     """`left op right`, one of them symbolic, neither with Python-level operators of its own."""
-    left, right = _beside_tensor(interp, left, right)
-    if SymbolicScalar in (type(left), type(right)):
-        result = symbolic_scalars.binary(interp, op, left, right)
-        if result is not NotImplemented:
-            return result
-        left, right = plain(left), plain(right)
+    result, left, right = _of_scalars(interp, op, left, right)
+    if result is not NotImplemented:
+        return result
     if interp.is_tensor(left) or interp.is_tensor(right):
         state = interp.state
         if not interp.is_tensor(left):
@@ -68,6 +65,23 @@ def binary(interp: Interpreter, op: BinaryOperator, left: Any, right: object) ->
         return interp.native(symbolic_state.recorded, state, method, (left, right), {})
     left, right = _beside_numpy(left, right)
     return interp.native(op.native, interp.plain(left), interp.plain(right))
+
+
+def _of_scalars(
+    interp: Interpreter, op: BinaryOperator | Comparison, left: object, right: object
+) -> tuple[object, object, object]:
+    """`left op right` where one is a scalar of numpy's that varies; NotImplemented with the operands, without such
+    scalars, where there is none or it is not computed with."""
+    left, right = _beside_tensor(interp, left, right)
+    if SymbolicScalar not in (type(left), type(right)):
+        return NotImplemented, left, right
+    if isinstance(op, BinaryOperator):
+        result = symbolic_scalars.binary(interp, op, left, right)
+    else:
+        result = symbolic_scalars.compare(interp, op, left, right)
+    if result is not NotImplemented:
+        return result, left, right
+    return NotImplemented, plain(left), plain(right)
 
 
 def _beside_tensor(interp: Interpreter, left: object, right: object) -> tuple[object, object]:
@@ -97,12 +111,9 @@ def sizes(interp: Interpreter, op: BinaryOperator, left: Any, right: Any) -> tup
 
 def compare(interp: Interpreter, op: Comparison, left: object, right: object) -> object:
     """The same for comparisons."""
-    left, right = _beside_tensor(interp, left, right)
-    if SymbolicScalar in (type(left), type(right)):
-        result = symbolic_scalars.compare(interp, op, left, right)
-        if result is not NotImplemented:
-            return result
-        left, right = plain(left), plain(right)
+    result, left, right = _of_scalars(interp, op, left, right)
+    if result is not NotImplemented:
+        return result
     if interp.is_tensor(left):
         return interp.native(symbolic_state.recorded, interp.state, getattr(torch.Tensor, op.method), (left, right), {})
     left, right = _beside_numpy(left, right)

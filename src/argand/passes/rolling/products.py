@@ -11,8 +11,8 @@ from torch import fx
 
 from argand.graph.metadata.builder import Builder
 from argand.graph.nodes.program import AtenProgram
-from argand.passes.rolling.results import replace_results
-from argand.passes.rolling.slices import builder_of, move_slices
+from argand.passes.rolling.results import builder_of, replace_results
+from argand.passes.rolling.slices import move_slices
 from argand.passes.rolling.windows import Loop, Over
 
 aten = torch.ops.aten
@@ -35,7 +35,7 @@ def _hoist(program: AtenProgram, loop: Loop) -> bool:
     """Products of slices by what is outside."""
     nodes = loop.rounds[1]
     place = {node: offset for offset, node in enumerate(nodes)}
-    inside = {node for each in loop.rounds for node in each}
+    inside = loop.nodes
     ahead: set[int] = set()
     for offset, node in enumerate(nodes):
         if node.target not in _PRODUCTS or node.kwargs:
@@ -120,40 +120,37 @@ def _terms(loop: Loop, sums: Sequence[fx.Node], first: fx.Node) -> list[fx.Node]
         if number + 1 < len(sums) and list(node.users) != [sums[number + 1]]:
             return None
         terms.append(term)
-    inside = {node for each in loop.rounds for node in each}
-    return terms if all(term in inside for term in terms) else None
+    inside = loop.nodes
+    return terms if inside.issuperset(terms) else None
 
 
 def _rows_of_left(builder: Builder, loop: Loop, nodes: Sequence[fx.Node]) -> fx.Node | None:
     """The left sides (m, k) of all rounds beside each other."""
-    if all(node.target is aten.t.default for node in nodes):
-        rows = _sequence(builder, loop, [node.args[0] for node in nodes])
-        if rows is None:
-            return None
-        size = rows.meta["val"].shape
-        flat = builder(aten.view.default, rows, [size[0] * size[1], size[2]])
-        transposed: fx.Node = builder(aten.t.default, flat)
-        return transposed
-    rows = _sequence(builder, loop, nodes)
+    transposed = all(node.target is aten.t.default for node in nodes)
+    rows = _sequence(builder, loop, [node.args[0] for node in nodes] if transposed else nodes)
     if rows is None:
         return None
+    size = rows.meta["val"].shape
+    result: fx.Node
+    if transposed:
+        result = builder(aten.t.default, builder(aten.view.default, rows, [size[0] * size[1], size[2]]))
+        return result
     beside = builder(aten.permute.default, rows, [1, 0, 2])
     beside = builder(aten.clone.default, beside, memory_format=torch.contiguous_format)
-    size = beside.meta["val"].shape
-    result: fx.Node = builder(aten.view.default, beside, [size[0], size[1] * size[2]])
+    result = builder(aten.view.default, beside, [size[1], size[0] * size[2]])
     return result
 
 
 def _sequence(builder: Builder, loop: Loop, nodes: Sequence[Any]) -> fx.Node | None:
     """Matrices of all rounds, contiguous, one after the other."""
-    offsets = {node: offset for offset in range(len(loop.rounds[0])) for node in (loop.rounds[0][offset],)}
+    offsets = {node: offset for offset, node in enumerate(loop.rounds[0])}
     over = loop.over.get(offsets.get(nodes[0], -1))
     if over is not None and over.size is None and all(n is r[offsets[nodes[0]]] for n, r in zip(nodes, loop.rounds)):
         rows = _slices(builder, over, len(nodes))
         if over.step < 0:
             rows = builder(aten.flip.default, rows, [0])
         return rows if over.step else None
-    inside = {node for each in loop.rounds for node in each}
+    inside = loop.nodes
     if not all(node in inside for node in nodes[1:]):
         return None
     stacked: fx.Node = builder(aten.stack.default, list(nodes))

@@ -20,6 +20,13 @@ Whose = Mapping[fx.Node, tuple[int, int]]
 Row = Callable[[int, int], int]
 
 
+def builder_of(program: AtenProgram) -> Builder:
+    """What adds to a program."""
+    if program.specs is None:
+        program.specs = SpecTable()
+    return Builder(program.graph, program.specs, made_by="roll")
+
+
 def layout_of(node: fx.Node) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Size and strides of a node's result."""
     val: Any = node.meta["val"]
@@ -34,28 +41,19 @@ def replace_results(program: AtenProgram, whose: Whose, result_of: Mapping[int, 
         result_of: by place, the tensor of all rounds' results.
         row: where in that tensor the result of a place and a round is.
     """
-    builder = Builder(program.graph, program.specs or SpecTable(), made_by="roll")
+    builder = builder_of(program)
     returned = returned_storages(program.graph)
     for user in _outside_users(whose, result_of):
         if user.target in (aten.cat.default, aten.stack.default):
             shared = user not in returned or _is_kept(program, user)
             _Join(builder, user, whose, result_of, row, shared).replace()
-    after = max((node for node in result_of.values()), key=_Places(program.graph))
+    places = {node: place for place, node in enumerate(program.graph.nodes)}
+    after = max(result_of.values(), key=places.__getitem__)
     for node, (number, offset) in whose.items():
         if offset in result_of and any(user not in whose for user in node.users):
             with builder.at(after.next):
                 picked = builder(aten.select.int, result_of[offset], 0, row(offset, number))
             node.replace_all_uses_with(picked, delete_user_cb=lambda user: user not in whose)
-
-
-class _Places:
-    """The order of a graph's nodes."""
-
-    def __init__(self, graph: fx.Graph) -> None:
-        self._places = {node: place for place, node in enumerate(graph.nodes)}
-
-    def __call__(self, node: fx.Node) -> int:
-        return self._places[node]
 
 
 def _outside_users(whose: Whose, result_of: Mapping[int, Any]) -> list[fx.Node]:

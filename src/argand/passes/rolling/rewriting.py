@@ -10,12 +10,10 @@ import torch
 from torch import fx
 
 from argand.graph import compat
-from argand.graph.metadata.builder import Builder
-from argand.graph.metadata.specs import SpecTable
 from argand.graph.metadata.strides import is_contiguous
 from argand.graph.nodes.meta import eliminate_dead
 from argand.graph.nodes.program import AtenProgram, InputSpec, OutputSpec, TensorSpec
-from argand.passes.rolling.results import replace_results
+from argand.passes.rolling.results import builder_of, replace_results
 from argand.passes.rolling.windows import Loop
 from argand.runtime.kernels.steps import Steps, named, steps_ops
 
@@ -105,7 +103,7 @@ def roll(program: AtenProgram, loop: Loop, body: Body, source: str, steps: Steps
         source, steps: the kernel and how it is called.
         inputs: as `steps` counts them.
     """
-    builder = Builder(program.graph, program.specs or SpecTable(), made_by="roll")
+    builder = builder_of(program)
     after = loop.rounds[-1][-1].next
     with builder.at(after):
         results = builder(steps_ops().steps, named(source, steps), list(inputs))

@@ -9,14 +9,13 @@ from typing import Any
 import torch
 from torch import fx
 
-from argand.graph.metadata.builder import Builder
-from argand.graph.metadata.specs import SpecTable
 from argand.graph.nodes.meta import eliminate_dead
 from argand.graph.nodes.program import AtenProgram
 from argand.passes.cse import eliminate_common_subexpressions
 from argand.passes.decompose import decompose
 from argand.passes.decompositions import RULES
 from argand.passes.padded_sums import join_padded_sums
+from argand.passes.rolling.results import builder_of
 from argand.passes.rolling.windows import is_slice
 
 aten = torch.ops.aten
@@ -73,13 +72,6 @@ def _slice_of(node: fx.Node) -> tuple[Any, ...] | None:
         source, dim = several.args[0], several.args[1] if len(several.args) > 1 else 0
         return (aten.select.int, source, int(dim) % source.meta["val"].ndim, number)
     return None
-
-
-def builder_of(program: AtenProgram) -> Builder:
-    """What adds to a program."""
-    if program.specs is None:
-        program.specs = SpecTable()
-    return Builder(program.graph, program.specs, made_by="roll")
 
 
 def _layout(node: fx.Node) -> tuple[Sequence[int], Sequence[int], torch.dtype]:

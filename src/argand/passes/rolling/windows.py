@@ -58,6 +58,11 @@ class Loop:
     seen: dict[int, bool]
 
     @property
+    def nodes(self) -> set[fx.Node]:
+        """The nodes of all rounds."""
+        return {node for each in self.rounds for node in each}
+
+    @property
     def has_products(self) -> bool:
         """Whether a round multiplies matrices."""
         return any(map(is_product, self.rounds[0]))
