@@ -25,6 +25,17 @@ def collected(*names: str) -> Iterator[list[events.Event]]:
         remove()
 
 
+@contextmanager
+def texts_of(*names: str) -> Iterator[list[str]]:
+    """The texts of the events of these names emitted inside; nothing else is asked for."""
+    texts: list[str] = []
+    remove = events.bus.subscribe(lambda event: texts.append(event.text()), names)
+    try:
+        yield texts
+    finally:
+        remove()
+
+
 _INTERNAL = re.compile(
     r"___|__resume_at|__compiled_fn|\b_C\.|\b[LGC]\['|cell_contents|\bstand-?in|\bshadow\b|dict_valueiterator|NoneType"
 )

@@ -5,7 +5,10 @@ The part is the same in each run. Of op_db it is every n-th operator, else fewer
 
 from __future__ import annotations
 
+import argparse
 import os
+from collections import Counter
+from collections.abc import Collection
 from typing import Final
 
 WHOLE: Final = os.environ.get("SWEEPS") == "whole"
@@ -14,3 +17,21 @@ WHOLE: Final = os.environ.get("SWEEPS") == "whole"
 def part(cases: int, divisor: int = 2) -> int:
     """How many of so many cases are tried."""
     return cases if WHOLE else -(-cases // divisor)
+
+
+def parser(doc: str | None) -> argparse.ArgumentParser:
+    """The arguments of a sweep over op_db that is a program of its own: NAME ..., --every N, --gradients."""
+    made = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    made.add_argument("names", nargs="*")
+    made.add_argument("--every", type=int, default=1)
+    made.add_argument("--gradients", action="store_true")
+    return made
+
+
+def told(found: Counter[str], figures: Collection[str]) -> int:
+    """Print what was found: differences, then the figures. The exit status: 1 for a difference."""
+    for text, count in sorted(found.items()):
+        if text not in figures:
+            print(f"x{count} {text}")
+    print({name: found[name] for name in figures})
+    return 1 if set(found) - set(figures) else 0

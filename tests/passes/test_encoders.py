@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import argand
-from argand import events
+from helpers import texts_of
 
 WHOLE = ("aten._transformer_encoder_layer_fwd", "aten._native_multi_head_attention")
 
@@ -17,10 +17,8 @@ WHOLE = ("aten._transformer_encoder_layer_fwd", "aten._native_multi_head_attenti
 @pytest.fixture
 def code() -> Iterator[list[str]]:
     argand.reset()
-    texts: list[str] = []
-    stop = events.bus.subscribe(lambda e: texts.append(e.text()) if e.name == "output_code" else None)
-    yield texts
-    stop()
+    with texts_of("output_code") as texts:
+        yield texts
     argand.reset()
 
 

@@ -7,9 +7,9 @@ import torch
 import torch.nn.functional as F
 
 import argand
-from argand import events
 from argand.passes.rolling import windows
 from argand.runtime.kernels import steps
+from helpers import texts_of
 
 
 @pytest.fixture(autouse=True)
@@ -22,10 +22,8 @@ def short_loops(monkeypatch):
 @pytest.fixture
 def loops():
     """What is said of loops."""
-    found = []
-    stop = events.bus.subscribe(lambda event: found.append(event.text()), ["loop"])
-    yield found
-    stop()
+    with texts_of("loop") as texts:
+        yield texts
 
 
 def check(function, *args, exact: bool = False):
@@ -211,12 +209,10 @@ def test_rounds_that_differ_end_a_loop(loops):
 
 
 def test_kernels_do_not_grow_with_the_steps():
-    sizes = []
-    stop = events.bus.subscribe(lambda event: sizes.append(len(event.text())), ["output_code"])
-    for count in (64, 256):
-        check(recurrence, torch.randn(2, count, 8), torch.rand(2, 8))
-    stop()
-    assert sizes[1] < 1.1 * sizes[0]
+    with texts_of("output_code") as texts:
+        for count in (64, 256):
+            check(recurrence, torch.randn(2, count, 8), torch.rand(2, 8))
+    assert len(texts[1]) < 1.1 * len(texts[0])
 
 
 def test_large_states_stay_unrolled(loops, monkeypatch):

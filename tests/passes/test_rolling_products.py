@@ -9,9 +9,9 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 import argand
-from argand import events
 from argand.backends.programs import rolling
 from argand.passes.rolling import windows
+from helpers import texts_of
 
 STEPS, BATCH, WIDTH = 14, 3, 6
 
@@ -25,10 +25,8 @@ def short_loops(monkeypatch):
 @pytest.fixture
 def loops():
     """What is said of loops."""
-    texts = []
-    stop = events.bus.subscribe(lambda event: texts.append(event.text()), ["loop"])
-    yield texts
-    stop()
+    with texts_of("loop") as texts:
+        yield texts
 
 
 class Cell(nn.Module):
@@ -195,10 +193,8 @@ ROLLED = {plain: 2, long_short: 2, no_inputs: 2, inner_loop: 1}  # loops at leas
 
 def test_weights_gradients_are_one_product_after_the_loop(loops):
     cell, x = cell_of(plain)
-    texts = []
-    stop = events.bus.subscribe(lambda event: texts.append(event.text()), ["output_code"])
-    argand.compile(cell)(x).sum().backward()
-    stop()
+    with texts_of("output_code") as texts:
+        argand.compile(cell)(x).sum().backward()
     assert len(loops) == 2 and max(text.count("mm(") for text in texts) <= 10
 
 
@@ -219,12 +215,9 @@ def test_sizes_that_fill_no_panel(width, batch, loops):
 
 
 def test_products_of_slices_are_one_before_the_loop():
-    calls = []
-    stop = events.bus.subscribe(lambda event: calls.append(event.text().count("mm(")), ["output_code"])
-    cell, x = cell_of(plain)
-    check(cell, x)
-    stop()
-    assert calls and max(calls) <= 2
+    with texts_of("output_code") as texts:
+        check(*cell_of(plain))
+    assert texts and max(text.count("mm(") for text in texts) <= 2
 
 
 def test_autocast_is_eagers():
@@ -255,8 +248,6 @@ def test_rounds_are_kept_as_one_tensor_for_a_loop_of_the_backward(searched, monk
     cell, x = cell_of(plain)
     if not searched:
         monkeypatch.setattr(rolling, "_rolled", lambda *_: False)
-    graphs = []
-    stop = events.bus.subscribe(lambda event: graphs.append(event.text()), ["aot_forward_graph"])
-    argand.compile(cell)(x).sum().backward()
-    stop()
+    with texts_of("aot_forward_graph") as graphs:
+        argand.compile(cell)(x).sum().backward()
     assert graphs[0].count("aten.stack.default") == 1 + searched  # the program itself has one

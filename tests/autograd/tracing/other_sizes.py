@@ -11,10 +11,6 @@ operations run there, this is counted). Exit status 1 if anything differs.
 
 from __future__ import annotations
 
-import argparse
-import faulthandler
-import os
-import pickle
 import random
 import sys
 import warnings
@@ -33,6 +29,7 @@ from opdb_aot import load_op_db, samples  # noqa: E402
 
 import argand  # noqa: E402
 import forks  # noqa: E402
+import sweeps  # noqa: E402
 from argand.autograd.tracing.dynamic import Assignment, Tracing, is_dynamic, parts_of  # noqa: E402
 from argand.autograd.tracing.dynamic_joint import _JointTracing  # noqa: E402
 from argand.errors import AutogradError  # noqa: E402
@@ -289,29 +286,12 @@ def _of_model(build: Callable[..., Any], name: str, gradients: bool) -> Counter[
     return found
 
 
-def _apart(task: Callable[[], Counter[str]]) -> Counter[str]:
-    """In a process of its own: some kernels of torch's crash."""
-    source, sink = os.pipe()
-    child = forks.fork()
-    if child == 0:
-        os.close(source)
-        faulthandler.disable()
-        with os.fdopen(sink, "wb") as pipe:
-            pipe.write(pickle.dumps(task()))
-        os._exit(0)
-    os.close(sink)
-    with os.fdopen(source, "rb") as pipe:
-        told = pipe.read()
-    os.waitpid(child, 0)
-    return pickle.loads(told) if told else Counter(crashed=1)
-
-
 def compare(names: Sequence[str], every: int, gradients: bool, ops: int = 1) -> Counter[str]:
     """Every `every`-th sample of each `ops`-th op, or of those named."""
     total: Counter[str] = Counter()
     for op in load_op_db()[::ops]:
         if (not names or op.name in names) and op.supports_dtype(torch.float32, "cpu"):
-            total.update(_apart(lambda op=op: _of_op(op, every, gradients)))
+            total.update(forks.counted(lambda op=op: _of_op(op, every, gradients)))
     return total
 
 
@@ -323,15 +303,12 @@ def compare_models(names: Sequence[str], gradients: bool) -> Counter[str]:
     total: Counter[str] = Counter()
     for name, build in models.MODELS.items():
         if not names or name in names:
-            total.update(_apart(lambda build=build, name=name: _of_model(build, name, gradients)))
+            total.update(forks.counted(lambda build=build, name=name: _of_model(build, name, gradients)))
     return total
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("names", nargs="*")
-    parser.add_argument("--every", type=int, default=1)
-    parser.add_argument("--gradients", action="store_true")
+    parser = sweeps.parser(__doc__)
     parser.add_argument("--models", action="store_true")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
@@ -339,11 +316,7 @@ def main() -> int:
         found = compare_models(options.names, options.gradients)
     else:
         found = compare(options.names, options.every, options.gradients)
-    for text, count in sorted(found.items()):
-        if text not in FIGURES:
-            print(f"x{count} {text}")
-    print({name: found[name] for name in FIGURES})
-    return 1 if set(found) - set(FIGURES) else 0
+    return sweeps.told(found, FIGURES)
 
 
 if __name__ == "__main__":

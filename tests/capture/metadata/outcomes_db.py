@@ -8,10 +8,6 @@ capture breaks the graph there is nothing to compare. Exit status 1 if anything 
 
 from __future__ import annotations
 
-import argparse
-import faulthandler
-import os
-import pickle
 import sys
 import warnings
 from collections import Counter
@@ -23,12 +19,14 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "autograd"))
 
 import opdb_layouts
 from opdb_aot import load_op_db, samples
 
 import forks
+import sweeps
 from argand import errors
 from argand.capture.facts.values.tensor_info import TensorInfo
 from argand.capture.metadata import metadata
@@ -114,36 +112,15 @@ def compare(
     for op in load_op_db()[::ops]:
         if (names and op.name not in names) or not op.supports_dtype(torch.float32, "cpu"):
             continue
-        source, sink = os.pipe()
-        child = forks.fork()
-        if child == 0:
-            os.close(source)
-            faulthandler.disable()  # of torch's crashes nobody needs a dump
-            with os.fdopen(sink, "wb") as pipe:
-                pipe.write(pickle.dumps(_of_op(op, every, layouts, gradients)))
-            os._exit(0)
-        os.close(sink)
-        with os.fdopen(source, "rb") as pipe:
-            told = pipe.read()
-        os.waitpid(child, 0)
-        total.update(pickle.loads(told) if told else {"crashed": 1})
+        total.update(forks.counted(lambda op=op: _of_op(op, every, layouts, gradients)))
     return total
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("names", nargs="*")
-    parser.add_argument("--every", type=int, default=1)
-    parser.add_argument("--gradients", action="store_true")
-    options = parser.parse_args()
+    options = sweeps.parser(__doc__).parse_args()
     warnings.simplefilter("ignore")
     found = compare(options.names, options.every, options.gradients)
-    figures = ("breaks", "compared", "crashed", "known", "raised")
-    for text, count in sorted(found.items()):
-        if text not in figures:
-            print(f"x{count} {text}")
-    print({name: found[name] for name in figures})
-    return 1 if set(found) - set(figures) else 0
+    return sweeps.told(found, ("breaks", "compared", "crashed", "known", "raised"))
 
 
 if __name__ == "__main__":

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 import argand
-from argand import events
 from argand.codegen.host import convolutions as choice
 from argand.runtime.kernels import convolutions, timed_choice
+from helpers import texts_of
 
 pytestmark = pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="needs oneDNN")
 
@@ -21,13 +21,10 @@ def code(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[list[str]]
     """Host modules written; convolutions of any size may go to oneDNN."""
     monkeypatch.setattr(choice, "LEAST_TERMS", 1)
     argand.reset()
-    texts: list[str] = []
-    stop = events.bus.subscribe(lambda e: texts.append(e.text()) if e.name == "output_code" else None)
     for each in (convolutions.WINDOWS, convolutions.POINTS):
         each.forget()
-    with argand.config.patch({"cache_dir": str(tmp_path)}):
+    with argand.config.patch({"cache_dir": str(tmp_path)}), texts_of("output_code") as texts:
         yield texts
-    stop()
     for each in (convolutions.WINDOWS, convolutions.POINTS):
         each.forget()
 

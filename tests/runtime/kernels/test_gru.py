@@ -9,8 +9,8 @@ import pytest
 import torch
 
 import argand
-from argand import events
 from argand.runtime.kernels import gru
+from helpers import texts_of
 
 pytestmark = pytest.mark.skipif(not gru.takes(16), reason="needs AVX2 and GCC")
 
@@ -19,10 +19,8 @@ pytestmark = pytest.mark.skipif(not gru.takes(16), reason="needs AVX2 and GCC")
 def code() -> Iterator[list[str]]:
     """Host modules written."""
     argand.reset()
-    texts: list[str] = []
-    stop = events.bus.subscribe(lambda e: texts.append(e.text()) if e.name == "output_code" else None)
-    yield texts
-    stop()
+    with texts_of("output_code") as texts:
+        yield texts
 
 
 def gradients(call: Any, layer: torch.nn.GRU, *inputs: torch.Tensor) -> list[torch.Tensor]:

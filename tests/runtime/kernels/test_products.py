@@ -13,13 +13,13 @@ import torch
 import torch.nn.functional as F
 
 import argand
-from argand import events
 from argand.backends import layouts
 from argand.codegen.host import convolutions
 from argand.codegen.host import products as choice
 from argand.runtime.kernels import products, timed_choice
 from argand.runtime.profile import Kernel
 from forks import fork
+from helpers import texts_of
 
 pytestmark = pytest.mark.skipif(not products.available(), reason="needs AVX-512 and GCC")
 
@@ -30,11 +30,8 @@ def code(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     monkeypatch.setattr(choice, "OWN_LEAST_TERMS", 1 << 10)
     monkeypatch.setattr(convolutions, "LEAST_TERMS", 1 << 10)
     argand.reset()
-    texts: list[str] = []
-    stop = events.bus.subscribe(lambda e: texts.append(e.text()) if e.name == "output_code" else None)
-    with argand.config.patch({"cpp.own_products": True}):
+    with argand.config.patch({"cpp.own_products": True}), texts_of("output_code") as texts:
         yield texts
-    stop()
     argand.reset()
 
 
