@@ -56,6 +56,8 @@ def old_objects_are_left_alone() -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def clean_argand() -> Iterator[None]:
     torch_does_not_read_stacks()
+    if "torch" in sys.modules:
+        sys.modules["torch"].manual_seed(0)  # rounding of other numbers can be past a tolerance once in a thousand runs
     yield
     if "argand.api" in sys.modules:
         import argand

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -260,10 +261,12 @@ def test_a_device_that_no_target_knows(kind: str, monkeypatch: pytest.MonkeyPatc
     """Its graphs are the program's own calls, and nobody is warned of what is no mistake."""
     monkeypatch.setattr(native, "devices_of", lambda gm, inputs: {kind})
     calls: list[str] = []
+    stacks: list[str] = []
 
     class Counting(torch.overrides.TorchFunctionMode):
         def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             calls.append(getattr(func, "__name__", str(func)))
+            stacks.append("".join(traceback.format_stack(limit=8)))
             return func(*args, **(kwargs or {}))
 
     x = torch.randn(6, 40)
@@ -275,8 +278,9 @@ def test_a_device_that_no_target_knows(kind: str, monkeypatch: pytest.MonkeyPatc
             rows(x)
             eager = list(calls)
             calls.clear()
+            stacks.clear()
             compiled(x)
-    assert [name.strip("_") for name in calls] == [name.strip("_") for name in eager]
+    assert [name.strip("_") for name in calls] == [name.strip("_") for name in eager], stacks[0]
     assert seen[0].data["reason"] == f"no code is generated for tensors on {kind}"
 
 
