@@ -13,7 +13,6 @@ PAGES: tuple[Page, ...] = (
         class Scale:
             factor = 2
 
-
         @argand.compile
         def f(x):
             y = x * Scale.factor
@@ -31,7 +30,6 @@ PAGES: tuple[Page, ...] = (
 
         settings = types.ModuleType("settings")
         settings.factor = 2
-
 
         @argand.compile
         def f(x):
@@ -54,9 +52,7 @@ PAGES: tuple[Page, ...] = (
             return read.__closure__[0]
             value = 1
 
-
         cell = make()
-
 
         @argand.compile
         def f(x):
@@ -82,7 +78,6 @@ PAGES: tuple[Page, ...] = (
 
         settings = types.ModuleType("settings")
 
-
         @argand.compile
         def f(x):
             return x * (2 + len(settings.__annotations__))
@@ -91,7 +86,6 @@ PAGES: tuple[Page, ...] = (
         import types
 
         settings = types.ModuleType("settings")
-
 
         @argand.compile
         def f(x):
@@ -111,9 +105,7 @@ PAGES: tuple[Page, ...] = (
             def __dict__(self):
                 return {}
 
-
         settings = Settings()
-
 
         @argand.compile
         def f(x):

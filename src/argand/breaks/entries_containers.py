@@ -13,7 +13,6 @@ PAGES: tuple[Page, ...] = (
         before="""
         numbers = list(range(100_001))
 
-
         @argand.compile
         def f(x):
             return x * numbers.index(3)
@@ -33,7 +32,6 @@ PAGES: tuple[Page, ...] = (
         def f(x, table):
             return x * len(list(table))
 
-
         print(f(torch.ones(3), {float("nan"): 1}))
         """,
         after={'print(f(torch.ones(3), {float("nan"): 1}))': 'print(f(torch.ones(3), {"nan": 1}))'},
@@ -46,7 +44,6 @@ PAGES: tuple[Page, ...] = (
         @argand.compile
         def f(x, chosen):
             return x * len(list(chosen))
-
 
         print(f(torch.ones(3), {float("nan")}))
         """,
@@ -62,7 +59,6 @@ PAGES: tuple[Page, ...] = (
             for number in numbers:
                 x = x * 2 + number
             return x
-
 
         numbers = {8, 1, 2}
         numbers.add(0)
@@ -80,16 +76,13 @@ PAGES: tuple[Page, ...] = (
         before="""
         import collections
 
-
         class Recent(collections.deque):
             def __len__(self):
                 return 3
 
-
         @argand.compile
         def f(x, recent):
             return x + sum(list(recent))
-
 
         print(f(torch.ones(3), Recent([1, 2, 3])))
         """,
@@ -104,7 +97,6 @@ PAGES: tuple[Page, ...] = (
 
         table = collections.OrderedDict(a=1, b=2)
         dict.pop(table, "a")
-
 
         @argand.compile
         def f(x):
@@ -130,16 +122,13 @@ PAGES: tuple[Page, ...] = (
             def __eq__(self, other):
                 return self.text == other.text
 
-
         a, b = Name("a"), Name("b")
-
 
         @argand.compile
         def f(x):
             table = {a: 1}
             b.text = "a"
             return x * table.get(b, 0)
-
 
         print(f(torch.ones(3)))
         """,

@@ -16,14 +16,12 @@ PAGES: tuple[Page, ...] = (
             print("doubled")
             return y + 1
 
-
         print(f(torch.ones(3)))
         """,
         after="""
         @argand.compile
         def f(x):
             return x * 2 + 1
-
 
         print("doubled")
         print(f(torch.ones(3)))
@@ -36,12 +34,10 @@ PAGES: tuple[Page, ...] = (
         before="""
         import os
 
-
         @argand.compile
         def f(x):
             file = open(os.devnull)
             return x * 2, file
-
 
         print(f(torch.ones(3))[0])
         """,
@@ -65,7 +61,6 @@ PAGES: tuple[Page, ...] = (
         after="""
         code = compile("1 + 1", "<text>", "eval")
 
-
         @argand.compile
         def f(x):
             return x * 2 + (code is not None)
@@ -80,12 +75,10 @@ PAGES: tuple[Page, ...] = (
 
         lock = threading.Lock()
 
-
         @argand.compile
         def f(x):
             with lock:
                 return x * 2
-
 
         print(f(torch.ones(3)))
         """,
@@ -104,7 +97,6 @@ PAGES: tuple[Page, ...] = (
         def f(x):
             with argand.set_stance("default"):
                 return x * 2
-
 
         print(f(torch.ones(3)))
         """,
@@ -125,11 +117,7 @@ PAGES: tuple[Page, ...] = (
             argand.graph_break()
             return y + 1
         """,
-        after="""
-        @argand.compile
-        def f(x):
-            return x * 2 + 1
-        """,
+        after={"y = x * 2": "return x * 2 + 1", "argand.graph_break()": "", "return y + 1": ""},
     ),
     Page(
         kind="call of a function that is not to be compiled",
@@ -139,7 +127,6 @@ PAGES: tuple[Page, ...] = (
         @argand.disable(reason="it talks to a server")
         def fetch(x):
             return x + 1
-
 
         @argand.compile
         def f(x):
@@ -163,7 +150,6 @@ PAGES: tuple[Page, ...] = (
         def f(x):
             return x + 1
 
-
         torch.set_num_threads(2)
         """,
     ),
@@ -174,10 +160,8 @@ PAGES: tuple[Page, ...] = (
         before="""
         import builtins
 
-
         def hook(*args):
             return builtins.__import__(*args)
-
 
         space = {"__builtins__": {**vars(builtins), "__import__": hook}, "__name__": "plugin"}
         exec("def f(x):\\n    import math\\n    return x * math.pi", space)
@@ -186,10 +170,8 @@ PAGES: tuple[Page, ...] = (
         after="""
         import builtins
 
-
         def hook(*args):
             return builtins.__import__(*args)
-
 
         space = {"__builtins__": {**vars(builtins), "__import__": hook}, "__name__": "plugin"}
         exec("import math\\ndef f(x):\\n    return x * math.pi", space)
@@ -208,7 +190,6 @@ PAGES: tuple[Page, ...] = (
         sys.modules["shop"] = types.ModuleType("shop")
         sys.modules["shop.prices"] = types.SimpleNamespace(factor=3)
 
-
         @argand.compile
         def f(x):
             return x * importlib.import_module(".prices", "shop").factor
@@ -222,7 +203,6 @@ PAGES: tuple[Page, ...] = (
         sys.modules["shop.prices"] = types.SimpleNamespace(factor=3)
         prices = importlib.import_module(".prices", "shop")
 
-
         @argand.compile
         def f(x):
             return x * prices.factor
@@ -234,7 +214,6 @@ PAGES: tuple[Page, ...] = (
         why="Other threads and any import change it too, so what was found would not hold until the next call.",
         before="""
         import sys
-
 
         @argand.compile
         def f(x):
@@ -249,14 +228,12 @@ PAGES: tuple[Page, ...] = (
         before="""
         calls = 0
 
-
         @argand.compile
         def f(x):
             global calls
             calls = calls + 1
             globals()["calls"] += 1
             return x * 2
-
 
         print(f(torch.ones(3)), calls)
         """,

@@ -30,12 +30,10 @@ PAGES: tuple[Page, ...] = (
         before="""
         from torch.nn.attention.flex_attention import flex_attention
 
-
         @argand.compile
         def f(q):
             with torch.autocast("cpu", dtype=torch.bfloat16):
                 return flex_attention(q, q, q).shape
-
 
         print(f(torch.ones(1, 1, 4, 8)))
         """,
@@ -53,26 +51,21 @@ PAGES: tuple[Page, ...] = (
 
         from torch.utils.checkpoint import checkpoint
 
-
         def contexts():
             return contextlib.nullcontext(), contextlib.nullcontext()
-
 
         @argand.compile
         def f(x):
             return checkpoint(torch.sin, x, use_reentrant=False, context_fn=contexts)
-
 
         print(f(torch.ones(3, requires_grad=True)))
         """,
         after="""
         from torch.utils.checkpoint import checkpoint
 
-
         @argand.compile
         def f(x):
             return checkpoint(torch.sin, x, use_reentrant=False)
-
 
         print(f(torch.ones(3, requires_grad=True)))
         """,
@@ -92,11 +85,9 @@ PAGES: tuple[Page, ...] = (
             def backward(ctx, grad, other):
                 return grad * 2
 
-
         @argand.compile
         def f(x):
             return Double.apply(x)[0] + 1
-
 
         print(f(torch.ones(3, requires_grad=True)))
         """,
@@ -118,11 +109,9 @@ PAGES: tuple[Page, ...] = (
             def backward(ctx, grad):
                 return grad * 2
 
-
         @argand.compile
         def f(x):
             return Same.apply(x * 3)
-
 
         print(f(torch.ones(3, requires_grad=True)).detach())
         """,
@@ -147,14 +136,12 @@ PAGES: tuple[Page, ...] = (
             except ValueError:
                 return x
 
-
         print(f(torch.ones(2, 3)))
         """,
         after="""
         @argand.compile
         def f(x):
             return torch.vmap(torch.sum, in_dims=1)(x)
-
 
         print(f(torch.ones(2, 3)))
         """,
@@ -184,7 +171,6 @@ PAGES: tuple[Page, ...] = (
         class Scale:
             factor = 2
 
-
         @argand.compile
         def f(x):
             return torch.func.grad(lambda x, scale: (x * scale.factor).sum())(x, Scale())
@@ -192,7 +178,6 @@ PAGES: tuple[Page, ...] = (
         after="""
         class Scale:
             factor = 2
-
 
         @argand.compile
         def f(x):
@@ -210,11 +195,9 @@ PAGES: tuple[Page, ...] = (
             def __torch_function__(cls, func, types, args=(), kwargs=None):
                 return super().__torch_function__(func, types, args, kwargs)
 
-
         @argand.compile
         def f(x):
             return torch.func.grad(lambda x: (x * x).sum())(x)
-
 
         print(f(torch.ones(3).as_subclass(Named)).as_subclass(torch.Tensor))
         """,
@@ -224,11 +207,9 @@ PAGES: tuple[Page, ...] = (
             def __torch_function__(cls, func, types, args=(), kwargs=None):
                 return super().__torch_function__(func, types, args, kwargs)
 
-
         @argand.compile
         def f(x):
             return torch.func.grad(lambda x: (x * x).sum())(x.as_subclass(torch.Tensor))
-
 
         print(f(torch.ones(3).as_subclass(Named)).as_subclass(torch.Tensor))
         """,
@@ -241,16 +222,13 @@ PAGES: tuple[Page, ...] = (
         before="""
         log = []
 
-
         def double(x):
             log.append("called")
             return (x * 2).sum()
 
-
         @argand.compile
         def f(x):
             return torch.func.grad(double)(x)
-
 
         print(f(torch.ones(3)), log)
         """,
@@ -266,16 +244,13 @@ PAGES: tuple[Page, ...] = (
 
         total = torch.zeros(())
 
-
         def double(x):
             total.add_(1)
             return x * 2
 
-
         @argand.compile
         def f(x):
             return checkpoint(double, x, use_reentrant=False)
-
 
         print(f(torch.ones(3, requires_grad=True)), total)
         """,
@@ -289,7 +264,6 @@ PAGES: tuple[Page, ...] = (
         before="""
         from torch.utils.checkpoint import checkpoint
 
-
         @argand.compile
         def f(x):
             made = []
@@ -301,12 +275,10 @@ PAGES: tuple[Page, ...] = (
             y = checkpoint(double, x, use_reentrant=False)
             return y + made[0]
 
-
         print(f(torch.ones(3, requires_grad=True)))
         """,
         after="""
         from torch.utils.checkpoint import checkpoint
-
 
         @argand.compile
         def f(x):
@@ -315,7 +287,6 @@ PAGES: tuple[Page, ...] = (
 
             y, z = checkpoint(double, x, use_reentrant=False)
             return y + z
-
 
         print(f(torch.ones(3, requires_grad=True)))
         """,

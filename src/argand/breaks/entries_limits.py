@@ -16,14 +16,7 @@ PAGES: tuple[Page, ...] = (
             type Number = int | float
             return x * 2
         """,
-        after="""
-        type Number = int | float
-
-
-        @argand.compile
-        def f(x):
-            return x * 2
-        """,
+        after={"@argand.compile": "type Number = int | float\n\n\n@argand.compile", "type Number = int | float": ""},
         since=(3, 12),
     ),
     Page(
@@ -34,11 +27,9 @@ PAGES: tuple[Page, ...] = (
         def power(x, n):
             return x if n == 0 else power(x * 1.0, n - 1)
 
-
         @argand.compile
         def f(x):
             return power(x, 30)
-
 
         with argand.config.patch(inline_limit=20):
             print(f(torch.ones(3)))
@@ -57,17 +48,11 @@ PAGES: tuple[Page, ...] = (
                 x = x + 1 if n % 9000 == 0 else x
             return x
         """,
-        after="""
-        def add(x):
-            return x + 1
-
-
-        @argand.compile
-        def f(x):
-            for _ in range(0, 210_000, 9000):
-                x = add(x)
-            return x
-        """,
+        after={
+            "@argand.compile": "def add(x):\n    return x + 1\n\n\n@argand.compile",
+            "for n in range(210_000):": "for _ in range(0, 210_000, 9000):\n    x = add(x)",
+            "x = x + 1 if n % 9000 == 0 else x": "",
+        },
     ),
     Page(
         kind="long stretch of plain Python",
@@ -81,14 +66,12 @@ PAGES: tuple[Page, ...] = (
                 total += n
             return x * total
 
-
         print(f(torch.ones(3)))
         """,
         after="""
         @argand.compile
         def f(x, total):
             return x * total
-
 
         print(f(torch.ones(3), sum(range(20_000))))
         """,
@@ -104,7 +87,6 @@ PAGES: tuple[Page, ...] = (
                 x = x + 1
             return x
 
-
         with argand.config.patch(capture_time_limit=0.02):
             print(f(torch.ones(3)))
         """,
@@ -112,7 +94,6 @@ PAGES: tuple[Page, ...] = (
         @argand.compile
         def add(x):
             return x + 1
-
 
         x = torch.ones(3)
         with argand.config.patch(capture_time_limit=0.02):
@@ -159,7 +140,6 @@ PAGES: tuple[Page, ...] = (
             rest = (n for n in (1, 2, 3))
             return x * next(rest), rest
 
-
         y, rest = f(torch.ones(3))
         print(y, list(rest))
         """,
@@ -177,11 +157,9 @@ PAGES: tuple[Page, ...] = (
         def broken(graph, inputs):
             raise ValueError("no kernels today")
 
-
         @argand.compile(backend=broken)
         def f(x):
             return x * 2
-
 
         with argand.config.patch(suppress_errors=True):
             print(f(torch.ones(3)))

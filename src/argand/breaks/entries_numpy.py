@@ -14,12 +14,10 @@ PAGES: tuple[Page, ...] = (
         before="""
         import numpy as np
 
-
         @argand.compile
         def f(x):
             y = x.numpy() * 2
             return torch.from_numpy(np.unwrap(y))
-
 
         print(f(torch.ones(3)))
         """,
@@ -41,11 +39,9 @@ PAGES: tuple[Page, ...] = (
 
         names = np.array(["one", "two"])
 
-
         @argand.compile
         def f(x):
             return x * len(f"{names}")
-
 
         print(f(torch.ones(3)))
         """,
@@ -69,12 +65,10 @@ PAGES: tuple[Page, ...] = (
         before="""
         import numpy as np
 
-
         @argand.compile
         def f(a, b):
             a += 1
             return torch.from_numpy(a * b)
-
 
         array = np.ones(3)
         print(f(array, array[:]))
@@ -89,11 +83,9 @@ PAGES: tuple[Page, ...] = (
         before="""
         import numpy as np
 
-
         @argand.compile
         def f(a):
             return np.log(a) + 1
-
 
         with np.errstate(divide="raise"):
             print(f(np.ones(3)))
@@ -101,11 +93,9 @@ PAGES: tuple[Page, ...] = (
         after="""
         import numpy as np
 
-
         @argand.compile
         def f(a):
             return np.log(a) + 1
-
 
         with np.errstate(divide="ignore"):
             result = f(np.ones(3))

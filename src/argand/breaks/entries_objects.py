@@ -15,7 +15,6 @@ PAGES: tuple[Page, ...] = (
             def mro(cls):
                 return super().mro()
 
-
         @argand.compile
         def f(x):
             class Scale(metaclass=Meta):
@@ -28,10 +27,8 @@ PAGES: tuple[Page, ...] = (
             def mro(cls):
                 return super().mro()
 
-
         class Scale(metaclass=Meta):
             factor = 2
-
 
         @argand.compile
         def f(x):
@@ -48,12 +45,10 @@ PAGES: tuple[Page, ...] = (
         def named(x, cls):
             return x * len(cls.__name__)
 
-
         class Meta(type):
             def mro(cls):
                 print(named(torch.ones(3), cls))
                 return type.mro(cls)
-
 
         class Scale(metaclass=Meta):
             pass
@@ -63,15 +58,12 @@ PAGES: tuple[Page, ...] = (
         def named(x, cls):
             return x * len(cls.__name__)
 
-
         class Meta(type):
             def mro(cls):
                 return type.mro(cls)
 
-
         class Scale(metaclass=Meta):
             pass
-
 
         print(named(torch.ones(3), Scale))
         """,
@@ -84,13 +76,10 @@ PAGES: tuple[Page, ...] = (
         class Small:
             factor = 2
 
-
         class Large:
             factor = 3
 
-
         scale = Small()
-
 
         @argand.compile
         def f(x):
@@ -101,18 +90,14 @@ PAGES: tuple[Page, ...] = (
         class Small:
             factor = 2
 
-
         class Large:
             factor = 3
 
-
         scale = Small()
-
 
         @argand.compile
         def f(x):
             return x * scale.factor
-
 
         scale.__class__ = Large
         """,
@@ -135,10 +120,8 @@ PAGES: tuple[Page, ...] = (
             def __hash__(cls):
                 return 1
 
-
         class Scale(metaclass=Meta):
             factor = 2
-
 
         @argand.compile
         def f(x):
@@ -148,10 +131,8 @@ PAGES: tuple[Page, ...] = (
         class Meta(type):
             pass
 
-
         class Scale(metaclass=Meta):
             factor = 2
-
 
         @argand.compile
         def f(x):
@@ -167,18 +148,14 @@ PAGES: tuple[Page, ...] = (
         before="""
         from typing import Protocol, runtime_checkable
 
-
         @runtime_checkable
         class Sized(Protocol):
             size: int
 
-
         class Box:
             pass
 
-
         box = Box()
-
 
         @argand.compile
         def f(x):
@@ -189,9 +166,7 @@ PAGES: tuple[Page, ...] = (
         class Box:
             pass
 
-
         box = Box()
-
 
         @argand.compile
         def f(x):
@@ -207,7 +182,6 @@ PAGES: tuple[Page, ...] = (
         before="""
         import copy
 
-
         class Scale:
             def __new__(cls, *, factor):
                 made = object.__new__(cls)
@@ -217,9 +191,7 @@ PAGES: tuple[Page, ...] = (
             def __getnewargs_ex__(self):
                 return (), {"factor": self.factor}
 
-
         scale = Scale(factor=2)
-
 
         @argand.compile
         def f(x):
@@ -228,14 +200,11 @@ PAGES: tuple[Page, ...] = (
         after="""
         import copy
 
-
         class Scale:
             def __init__(self, *, factor):
                 self.factor = factor
 
-
         scale = Scale(factor=2)
-
 
         @argand.compile
         def f(x):
@@ -251,7 +220,6 @@ PAGES: tuple[Page, ...] = (
         class Handle:
             def __del__(self):
                 pass
-
 
         @argand.compile
         def f(x):
@@ -270,15 +238,12 @@ PAGES: tuple[Page, ...] = (
             def __del__(self):
                 pass
 
-
         holder = [Handle()]
-
 
         @argand.compile
         def f(x):
             holder.clear()
             return x * 2
-
 
         print(f(torch.ones(3)))
         """,

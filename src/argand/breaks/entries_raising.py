@@ -18,7 +18,6 @@ PAGES: tuple[Page, ...] = (
             x.add_(1)
             return x[i.clamp(0, len(x) - 1)]
 
-
         print(f(torch.ones(300), torch.tensor([1])))
         """,
         before="""
@@ -29,7 +28,6 @@ PAGES: tuple[Page, ...] = (
                 return x[i]
             except IndexError:
                 return x
-
 
         print(f(torch.ones(300), torch.tensor([1])))
         """,
@@ -43,9 +41,7 @@ PAGES: tuple[Page, ...] = (
         class Log:
             pass
 
-
         log = Log()
-
 
         @argand.compile
         def f(x, i):
@@ -54,7 +50,6 @@ PAGES: tuple[Page, ...] = (
             log.second = x[i]
             x.mul_(2)
             return x[i]
-
 
         print(f(torch.ones(300), torch.tensor([1])), log.first.sum(), log.second)
         """,
@@ -65,7 +60,6 @@ PAGES: tuple[Page, ...] = (
             second = first[i]
             x.copy_(first * 2)
             return x[i], first, second
-
 
         print(f(torch.ones(300), torch.tensor([1])))
         """,
@@ -85,7 +79,6 @@ PAGES: tuple[Page, ...] = (
             except IndexError:
                 return x
 
-
         print(f(torch.ones(300), torch.tensor([1])))
         """,
         after="""
@@ -94,7 +87,6 @@ PAGES: tuple[Page, ...] = (
             y = x[i]
             x.add_(1)
             return y
-
 
         print(f(torch.ones(300), torch.tensor([1])))
         """,
@@ -108,7 +100,6 @@ PAGES: tuple[Page, ...] = (
         def f(x, y):
             return x + y
 
-
         try:
             f(torch.ones(3), torch.ones(4))
         except RuntimeError as error:
@@ -118,7 +109,6 @@ PAGES: tuple[Page, ...] = (
         @argand.compile
         def f(x, y):
             return x + y[: len(x)]
-
 
         print(f(torch.ones(3), torch.ones(4)))
         """,

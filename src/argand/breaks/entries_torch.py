@@ -48,7 +48,6 @@ PAGES: tuple[Page, ...] = (
             text = torch.__config__.parallel_info()
             return x * (len(text) > 0)
 
-
         print(f(torch.ones(3)))
         """,
         after={
@@ -63,7 +62,6 @@ PAGES: tuple[Page, ...] = (
         what="A callable object of torch's is called whose code is not Python's, such as a scripted module.",
         before="""
         scripted = torch.jit.script(torch.nn.ReLU())
-
 
         @argand.compile
         def f(x):
@@ -82,15 +80,12 @@ PAGES: tuple[Page, ...] = (
         class Wrapped:
             pass
 
-
         wrapped = Wrapped()
         wrapped.__torch_function__ = lambda func, types, args=(), kwargs=None: 7
-
 
         @argand.compile
         def f(x, other):
             return other < x
-
 
         print(f(torch.ones(3), wrapped))
         """,
@@ -109,9 +104,7 @@ PAGES: tuple[Page, ...] = (
             def __torch_function__(cls, func, types, args=(), kwargs=None):
                 return NotImplemented
 
-
         wrapped = Wrapped()
-
 
         @argand.compile
         def f(x):
@@ -126,9 +119,7 @@ PAGES: tuple[Page, ...] = (
             def __torch_function__(cls, func, types, args=(), kwargs=None):
                 return torch.zeros(3)
 
-
         wrapped = Wrapped()
-
 
         @argand.compile
         def f(x):
@@ -144,7 +135,6 @@ PAGES: tuple[Page, ...] = (
         @torch.compiler.assume_constant_result
         def largest(x):
             return float(x.max())
-
 
         @argand.compile
         def f(x):
@@ -162,22 +152,18 @@ PAGES: tuple[Page, ...] = (
         before="""
         lstm = torch.nn.LSTM(2, 3)
 
-
         @argand.compile
         def f(x, h):
             return torch.lstm(x, (h, h), lstm._flat_weights, True, 1, 0.0, False, False, batch_first=False)[0]
-
 
         print(f(torch.ones(4, 1, 2), torch.zeros(1, 1, 3)).shape)
         """,
         after="""
         lstm = torch.nn.LSTM(2, 3)
 
-
         @argand.compile
         def f(x, h):
             return lstm(x, (h, h))[0]
-
 
         print(f(torch.ones(4, 1, 2), torch.zeros(1, 1, 3)).shape)
         """,
@@ -190,24 +176,20 @@ PAGES: tuple[Page, ...] = (
         before="""
         gru = torch.nn.GRU(2, 3)
 
-
         @argand.compile
         def f(x):
             with torch.autocast("cpu", dtype=torch.bfloat16):
                 return gru(x)[0]
-
 
         print(f(torch.ones(4, 1, 2)).shape)
         """,
         after="""
         gru = torch.nn.GRU(2, 3)
 
-
         @argand.compile
         def f(x):
             with torch.autocast("cpu", dtype=torch.bfloat16, enabled=False):
                 return gru(x)[0]
-
 
         print(f(torch.ones(4, 1, 2)).shape)
         """,
@@ -247,7 +229,6 @@ PAGES: tuple[Page, ...] = (
                 argand.graph_break()
             return y
 
-
         print(f(torch.eye(3)))
         """,
         after={"argand.graph_break()": ""},
@@ -262,7 +243,6 @@ PAGES: tuple[Page, ...] = (
             with torch.device("cpu"):
                 with torch._C.DisableTorchFunction():
                     return x * 2
-
 
         @argand.compile
         def f(x):

@@ -32,7 +32,6 @@ PAGES: tuple[Page, ...] = (
             largest = (x * 2).max()
             return [value / largest for value in x.tolist()]
 
-
         print(f(torch.ones(3)))
         """,
         after={
@@ -49,7 +48,6 @@ PAGES: tuple[Page, ...] = (
         @argand.compile
         def f(x):
             return x[x > 0].squeeze() + 1
-
 
         with argand.config.patch(capture_dynamic_output_shape_ops=True):
             print(f(torch.ones(3)))
@@ -69,7 +67,6 @@ PAGES: tuple[Page, ...] = (
         def f(x):
             return x[x > 0].sum()
 
-
         print(f(torch.tensor([-1.0, 2.0, 3.0])))
         """,
         after={"return x[x > 0].sum()": "return torch.where(x > 0, x, 0.0).sum()"},
@@ -83,7 +80,6 @@ PAGES: tuple[Page, ...] = (
         def f(x):
             y = x * 2
             return y + len(f"{y}")
-
 
         print(f(torch.ones(3)))
         """,
@@ -102,7 +98,6 @@ PAGES: tuple[Page, ...] = (
         def numbers():
             yield 1
 
-
         @argand.compile
         def f(x):
             return x * 2 if "send" in dir(numbers()) else x
@@ -118,11 +113,9 @@ PAGES: tuple[Page, ...] = (
         before="""
         import numpy as np
 
-
         @argand.compile
         def f(x, a):
             return torch.add(x, 1, alpha=a.mean())
-
 
         print(f(torch.ones(3), np.ones(2)))
         """,
@@ -140,14 +133,12 @@ PAGES: tuple[Page, ...] = (
             y = x * 2
             return y + y._version
 
-
         print(f(torch.ones(3)))
         """,
         after="""
         @argand.compile
         def f(x, version):
             return x * 2 + version
-
 
         print(f(torch.ones(3), 0))
         """,
@@ -161,7 +152,6 @@ PAGES: tuple[Page, ...] = (
         def f(x):
             y = x.reshape(-1)
             return y.conj() if y.is_conj() else y
-
 
         print(f(torch.ones(2, 2, dtype=torch.complex64).conj()))
         """,
@@ -177,7 +167,6 @@ PAGES: tuple[Page, ...] = (
         def twice(x: torch.Tensor) -> torch.Tensor:
             return x * 2
 
-
         @argand.compile
         def f(x):
             return twice(x) + 1
@@ -187,11 +176,9 @@ PAGES: tuple[Page, ...] = (
         def thrice(x: torch.Tensor) -> torch.Tensor:
             return x * 3
 
-
         @thrice.register_fake
         def _(x):
             return torch.empty_like(x)
-
 
         @argand.compile
         def f(x):
@@ -208,18 +195,11 @@ PAGES: tuple[Page, ...] = (
             torch._foreach_addcmul_(xs, ys, ys, torch.tensor([2, 3]))
             return xs
 
-
         print(f([torch.ones(2), torch.ones(2)], [torch.ones(2), torch.ones(2)]))
         """,
-        after="""
-        @argand.compile
-        def f(xs, ys):
-            torch._foreach_addcmul_(xs, ys, ys, [2, 3])
-            return xs
-
-
-        print(f([torch.ones(2), torch.ones(2)], [torch.ones(2), torch.ones(2)]))
-        """,
+        after={
+            "torch._foreach_addcmul_(xs, ys, ys, torch.tensor([2, 3]))": "torch._foreach_addcmul_(xs, ys, ys, [2, 3])",
+        },
     ),
     Page(
         kind="autograd graph inspected",
@@ -230,7 +210,6 @@ PAGES: tuple[Page, ...] = (
         def f(x):
             y = x * 2
             return y if y.grad_fn is None else y.detach()
-
 
         print(f(torch.ones(3, requires_grad=True)))
         """,
@@ -243,13 +222,11 @@ PAGES: tuple[Page, ...] = (
         before="""
         import random
 
-
         @argand.compile
         def f(x):
             if random.random() < 0.5:
                 return x + 1
             return x - 1
-
 
         print(f(torch.ones(3)))
         """,
@@ -269,14 +246,12 @@ PAGES: tuple[Page, ...] = (
         def f(x, generator):
             return x + torch.rand(3, generator=generator)
 
-
         print(f(torch.ones(3), torch.Generator().manual_seed(1)))
         """,
         after="""
         @argand.compile
         def f(x, noise):
             return x + noise
-
 
         print(f(torch.ones(3), torch.rand(3, generator=torch.Generator().manual_seed(1))))
         """,
@@ -288,20 +263,16 @@ PAGES: tuple[Page, ...] = (
         before="""
         import collections
 
-
         class Table(collections.OrderedDict):
             def __iter__(self):
                 return iter(["k"])
 
-
         table = Table()
         dict.update(table, k=5)
-
 
         @argand.compile
         def f(x, table):
             return x * len(table | {"z": 1})
-
 
         print(f(torch.ones(3), table))
         """,
@@ -315,7 +286,6 @@ PAGES: tuple[Page, ...] = (
         @argand.compile(dynamic=True)
         def f(x, n):
             return x + 1 if n < 2**70 else x
-
 
         print(f(torch.ones(3), 5))
         """,
@@ -337,14 +307,12 @@ PAGES: tuple[Page, ...] = (
             except RuntimeError:
                 return x
 
-
         print(f(torch.ones(())))
         """,
         after="""
         @argand.compile
         def f(x):
             return torch.zeros(1).expand(2**50)[:2] + x
-
 
         print(f(torch.ones(()))[:1].sum())
         """,

@@ -14,6 +14,8 @@ from argand.breaks.remedies import REMEDIES
 
 HEAD: Final = ("import torch", "import argand")
 CALL: Final = "print(f(torch.ones(3)))"
+# A blank line before a definition of the module, or between the last line of one and the module's next line.
+_AROUND_DEFINITION: Final = re.compile(r"^( .*)\n\n(?=\S)|\n\n(?=@|(?:async )?def |class )", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,8 +26,8 @@ class Page:
         kind: its name, a key of `ids.IDS`.
         what: what the program does.
         why: why that cannot be in a graph.
-        before: a program that shows it, without the imports that all examples begin with, and without the `CALL` that
-            most end with.
+        before: a program that shows it, without the imports that all examples begin with, without the `CALL` that
+            most end with, and with one blank line between definitions.
         after: the same program without the break, or what stands there instead of lines of `before`.
         unshown: why there are no examples.
         also: kinds that come with it in `before`.
@@ -74,8 +76,11 @@ class Page:
 
 
 def program(example: str) -> str:
-    """An example as a whole program: with `HEAD`, and with `CALL` where it defines an `f` that it does not call."""
-    body = textwrap.dedent(example).strip("\n")
+    """An example as a whole program: with `HEAD`, and with `CALL` where it defines an `f` that it does not call.
+
+    Definitions have the two blank lines around them that they have in a module.
+    """
+    body = _AROUND_DEFINITION.sub(r"\1\n\n\n", re.sub(r"\n{3,}", "\n\n", textwrap.dedent(example).strip("\n")))
     lines = body.splitlines()
     imports = list(itertools.takewhile(lambda line: line.startswith(("import ", "from ")), lines))
     rest = "\n".join(lines[len(imports) :]).strip("\n")
