@@ -62,7 +62,7 @@ class Call:
             for leaf, value in zip(self.leaves, given):
                 if type(leaf) is Place:
                     tensors[leaf.index] = value
-            results = body(*tensors, *surroundings)
+            results = body.forward(*tensors, *surroundings)
             return pytree.tree_unflatten(fill(self.results, results), self.result_spec)
 
         return captured
@@ -99,7 +99,7 @@ def checkpoint(body: fx.GraphModule, *flat: torch.Tensor) -> tuple[torch.Tensor,
     options = call.options
 
     def run(*tensors: object) -> Any:
-        return tuple(body(*tensors, *surroundings))
+        return tuple(body.forward(*tensors, *surroundings))
 
     if being_traced():  # the backend decides what is recomputed; drawing random numbers twice would not be the same
         needed = not options["use_reentrant"] or any(t.requires_grad for t in own)
@@ -208,7 +208,7 @@ def _forward(ctx: Any, static: Any, *args: torch.Tensor) -> tuple[torch.Tensor, 
     tensors = list(flat)
     for position, value in zip(call.positions, args):
         tensors[position] = value
-    outputs = forward(*[tensors[i] for i in call.inputs])
+    outputs = forward.forward(*[tensors[i] for i in call.inputs])
 
     def pick(places: Iterable[tuple[str, int]]) -> list[torch.Tensor]:
         return [tensors[i] if kind == "flat" else outputs[i] for kind, i in places]
@@ -222,7 +222,7 @@ def _forward(ctx: Any, static: Any, *args: torch.Tensor) -> tuple[torch.Tensor, 
 
 
 def _backward(ctx: Any, *grads: torch.Tensor) -> tuple[object, ...]:
-    outputs = ctx.graph(*grads, *ctx.saved_tensors, *ctx.raw)
+    outputs = ctx.graph.forward(*grads, *ctx.saved_tensors, *ctx.raw)
     return (None, *[None if i is None else outputs[i] for i in ctx.call.gradients])
 
 
@@ -395,7 +395,7 @@ def pullback(func: Function, primals: Args, has_aux: bool, cotangents: object) -
 def cond(yes: fx.GraphModule, no: fx.GraphModule, *flat: torch.Tensor) -> tuple[torch.Tensor, ...]:
     """torch.cond: the graph of the branch that the first tensor picks."""
     branch = yes if bool(flat[0]) else no
-    return tuple(branch(*[flat[i] for i in branch.meta["call"]]))
+    return tuple(branch.forward(*[flat[i] for i in branch.meta["call"]]))
 
 
 def while_loop(condition: fx.GraphModule, body: fx.GraphModule, *flat: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -404,8 +404,8 @@ def while_loop(condition: fx.GraphModule, body: fx.GraphModule, *flat: torch.Ten
     carried, rest = flat[:count], flat[count:]
     asked = [rest[i] for i in condition.meta["call"]]
     given = [rest[i] for i in body.meta["call"]]
-    while bool(condition(*carried, *asked)[0]):
-        carried = tuple(body(*carried, *given))
+    while bool(condition.forward(*carried, *asked)[0]):
+        carried = tuple(body.forward(*carried, *given))
     return tuple(t.clone() if t is start else t for t, start in zip(carried, flat))
 
 
@@ -416,7 +416,7 @@ def register_hook(body: fx.GraphModule, tensor: torch.Tensor, *surroundings: tor
     """Tensor.register_hook of a graph that takes the gradient and returns the new one, or nothing."""
 
     def hook(grad: torch.Tensor) -> torch.Tensor | None:
-        outputs = body(grad, *surroundings)
+        outputs = body.forward(grad, *surroundings)
         return outputs[0] if outputs else None
 
     tensor.register_hook(hook)

@@ -63,7 +63,7 @@ def only(body: Any) -> Mod:
     """A graph that returns a tuple of one, as a function of its value."""
 
     def call(*args: torch.Tensor) -> torch.Tensor:
-        (score,) = body(*args)
+        (score,) = body.forward(*args)
         result: torch.Tensor = score
         return result
 

@@ -185,6 +185,7 @@ def accumulated(
         roots = run.of(outputs)
         seeds = None if grads is None else run.of(grads)
         wanted = None if inputs is None else run.of(inputs)
+        _refuse_backwards_within(roots)
         leaves = list(wanted) if wanted is not None else histories.leaves(root.grad_fn for root in roots)
         leaves += [root for root in roots if wanted is None and root.requires_grad and root.grad_fn is None]
         stand_ins = run.stand_ins()
@@ -204,6 +205,13 @@ def accumulated(
             leaf.grad = None
         _refuse_shared([gradient for _, gradient in received], run.values.values())
         return [Reached(stand_ins[id(leaf)], grad.requires_grad, grad.stride()) for leaf, grad in received]
+
+
+def _refuse_backwards_within(roots: Sequence[torch.Tensor]) -> None:
+    """The backward of a reentrant checkpoint is one of its own, which the tape does not show the leaves of."""
+    nodes = histories.nodes(root.grad_fn for root in roots)
+    if any(getattr(node, "_forward_cls", None) is torch.utils.checkpoint.CheckpointFunction for node in nodes):
+        raise refused("A checkpoint with use_reentrant=True accumulates gradients by itself.", "backward()")
 
 
 def _distinct(tensors: list[torch.Tensor]) -> list[torch.Tensor]:

@@ -59,7 +59,8 @@ def _grad(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> obje
 def _require_whole(state: CaptureState, inputs: list[object], unused: bool) -> None:
     """What autograd knows of tensors from outside is not looked at: guard that no way leads from one to another."""
     chosen = {id(tensor) for tensor in inputs}
-    infos = [info for info in state.graph.inputs if info.real is not None and info.tensor.requires_grad]
+    tensors = [info for info in state.graph.inputs if isinstance(info.tensor, torch.Tensor)]  # not numbers that vary
+    infos = [info for info in tensors if info.real is not None and info.tensor.requires_grad]
     for info in infos:
         if (len(infos) > 1 or unused) and type(info.real) is not torch.nn.Parameter:
             require(state, info, "is_leaf", True)

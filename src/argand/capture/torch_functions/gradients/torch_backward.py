@@ -66,6 +66,8 @@ def _run(state: CaptureState, given: dict[str, object]) -> None:
     grads = None if given.get("grad_tensors") is None else tensors_of(state, given["grad_tensors"], True)
     inputs = None if given.get("inputs") is None else tensors_of(state, given["inputs"])
     reached = engine_runs.accumulated(builder, outputs, grads, inputs, options)
+    if not reached:  # of the `inputs` that are asked for
+        return
     _require_leaves(state, reached)
     leaves = [leaf.tensor for leaf in reached]
     outside = [i for i, leaf in enumerate(leaves) if state.tensor_info(leaf).real is not None]

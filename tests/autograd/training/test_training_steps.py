@@ -1,0 +1,137 @@
+"""Whole training steps are eager's, however much of them is compiled."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+import training_steps
+
+import argand
+import sweeps
+from helpers import assert_same
+
+BACKENDS = ["eager", "aot_eager", "native"]
+
+
+@pytest.mark.parametrize("way", training_steps.WAYS)
+def test_random_steps(way: str) -> None:
+    """The command of `training_steps.py` tries more."""
+    found: Counter[str] = Counter()
+    for seed in range(200, 200 + sweeps.part(24, 3)):
+        spec = training_steps.drawn(seed)
+        told = training_steps.difference(spec, way, "eager", found)
+        assert not told, f"seed {seed}\n{training_steps.text_of(spec)}\n{told}"
+    assert found["programs"]
+
+
+Step = Callable[[torch.Tensor], Any]
+
+
+def trained(make: Callable[[], tuple[nn.Module, Step]], compiled: bool, backend: str) -> Any:
+    torch.manual_seed(0)
+    model, step = make()
+    run = argand.compile(step, backend=backend) if compiled else step
+    results = [run(torch.randn(4, 6)) for _ in range(2)]
+    return results, [parameter.grad for parameter in model.parameters()]
+
+
+def same_training(make: Callable[[], tuple[nn.Module, Step]], backend: str) -> None:
+    assert_same(trained(make, False, backend), trained(make, True, backend))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("again", [False, True])
+def test_a_reentrant_checkpoint_accumulates_gradients_by_itself(backend: str, again: bool) -> None:
+    def make() -> tuple[nn.Module, Step]:
+        model = nn.Sequential(nn.Linear(6, 6), nn.Linear(6, 6))
+
+        def step(x: torch.Tensor) -> None:
+            h = checkpoint(lambda h: model[1](h).tanh(), model[0](x), use_reentrant=True)
+            h = checkpoint(lambda h: model[1](h).tanh(), h, use_reentrant=True) if again else h
+            h.square().mean().backward()
+
+        return model, step
+
+    same_training(make, backend)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_inputs_that_a_backward_does_not_reach(backend: str) -> None:
+    def make() -> tuple[nn.Module, Step]:
+        model = nn.ModuleList([nn.Linear(6, 6), nn.Linear(6, 6)])
+
+        def step(x: torch.Tensor) -> None:
+            model[0](x).square().mean().backward(inputs=[model[1].weight])
+
+        return model, step
+
+    same_training(make, backend)
+
+
+class Doubled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(x)
+        return x * x
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> torch.Tensor:
+        (x,) = ctx.saved_tensors
+        return 2 * x * grad
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_hooks_of_all_modules_do_not_see_graphs(backend: str) -> None:
+    def make() -> tuple[nn.Module, Step]:
+        model = nn.Sequential(nn.Linear(6, 6), nn.Linear(6, 6))
+
+        def step(x: torch.Tensor) -> list[str]:
+            h = Doubled.apply(model(x))
+            h.register_hook(lambda grad: grad * 2)
+            checkpoint(lambda h: h.sin().exp(), h, use_reentrant=False).sum().backward()
+            return seen
+
+        return model, step
+
+    seen: list[str] = []
+    handle = nn.modules.module.register_module_forward_hook(lambda module, given, made: seen.append(type(module).__name__))
+    try:
+        want = trained(make, False, backend), list(seen)
+        seen.clear()
+        assert_same(want, (trained(make, True, backend), list(seen)))
+    finally:
+        handle.remove()
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_gradients_asked_for_where_a_number_varies(backend: str) -> None:
+    def make() -> tuple[nn.Module, Any]:
+        model = nn.Linear(6, 6)
+        numbers = iter([1, 2, 3, 4])
+
+        def of(x: torch.Tensor, r: int) -> Any:
+            (grad,) = torch.autograd.grad((model(x) * r).square().mean(), [model.weight], create_graph=True)
+            (grad.square().sum() + r).backward()
+            return grad.detach()
+
+        run = argand.compile(of, backend=backend) if compiled else of
+        return model, lambda x: run(x, next(numbers))
+
+    outcomes = []
+    for compiled in (False, True):
+        torch.manual_seed(0)
+        model, step = make()
+        results = [step(torch.randn(4, 6)) for _ in range(4)]
+        outcomes.append((results, model.weight.grad))
+    assert_same(*outcomes)
