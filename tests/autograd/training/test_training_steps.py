@@ -105,7 +105,9 @@ def test_hooks_of_all_modules_do_not_see_graphs(backend: str) -> None:
         return model, step
 
     seen: list[str] = []
-    handle = nn.modules.module.register_module_forward_hook(lambda module, given, made: seen.append(type(module).__name__))
+    handle = nn.modules.module.register_module_forward_hook(
+        lambda module, given, made: seen.append(type(module).__name__)
+    )
     try:
         want = trained(make, False, backend), list(seen)
         seen.clear()

@@ -117,7 +117,10 @@ def one_process() -> None:
 def outcome(text: str, way: str, backend: str) -> list[dict[str, Any]]:
     """What a program does in six rounds."""
     log: list[Any] = []
-    space: dict[str, Any] = {"log": log, "compiled": _compiler(backend) if way in ("compiled", "plain") else lambda f: f}
+    space: dict[str, Any] = {
+        "log": log,
+        "compiled": _compiler(backend) if way in ("compiled", "plain") else lambda f: f,
+    }
     torch.manual_seed(0)
     results: list[dict[str, Any]] = []
     if "DDP" in text:
@@ -190,7 +193,7 @@ def difference(spec: Spec, way: str, backend: str, found: Counter[str]) -> str:
         warnings.simplefilter("ignore")
         try:
             want = outcome(text, "eager", backend)
-        except (RuntimeError, AttributeError) as error:  # of the text itself
+        except (RuntimeError, AttributeError):  # of the text itself
             found["raised"] += 1
             return ""
         with texts_of("compiled_autograd_graph") as graphs, texts_of("graph_break") as breaks:
