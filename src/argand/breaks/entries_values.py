@@ -238,22 +238,28 @@ PAGES: tuple[Page, ...] = (
     ),
     Page(
         kind="random number generator",
-        what="A `torch.Generator` is made, or passed to a function that draws random numbers.",
-        why="A graph draws from torch's default generator only: another one is an object whose state the program "
-        "may read or set at any time.",
+        what="A `torch.Generator` draws within a function that torch calls (a checkpoint, a transform), on another "
+        "device than the CPU, or by a call that captured code does not know.",
+        why="The state of a generator is a tensor of the graph, which a call that draws takes and gives anew; only the "
+        "program's own code hands it on.",
         before="""
+        from torch.utils.checkpoint import checkpoint
+
         @argand.compile
         def f(x, generator):
-            return x + torch.rand(3, generator=generator)
+            return checkpoint(lambda x: x + torch.rand(3, generator=generator), x, use_reentrant=False)
 
         print(f(torch.ones(3), torch.Generator().manual_seed(1)))
         """,
         after="""
-        @argand.compile
-        def f(x, noise):
-            return x + noise
+        from torch.utils.checkpoint import checkpoint
 
-        print(f(torch.ones(3), torch.rand(3, generator=torch.Generator().manual_seed(1))))
+        @argand.compile
+        def f(x, generator):
+            noise = torch.rand(3, generator=generator)
+            return checkpoint(lambda x: x + noise, x, use_reentrant=False)
+
+        print(f(torch.ones(3), torch.Generator().manual_seed(1)))
         """,
     ),
     Page(

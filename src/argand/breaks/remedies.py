@@ -38,7 +38,7 @@ REMEDIES: Final[Mapping[str, str]] = {
         "Read it outside the compiled function, from the results. To know whether there is one, ask "
         "`y.requires_grad`.",
     "random number of Python's": "Draw the number outside and pass it in, or draw a tensor: `torch.rand(())`.",
-    "random number generator": "Draw the numbers outside and pass them in, or use the default generator.",
+    "random number generator": "Draw the numbers before and hand them in, or use a generator of the CPU.",
     "condition that changes by itself": "Read the value once, outside the compiled function, and pass it in.",
     "number too large": "Compare outside the compiled function, or pass the number as a tensor.",
     "tensor larger than memory": "Compute it in parts, or work with smaller tensors that are expanded.",

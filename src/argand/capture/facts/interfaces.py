@@ -262,6 +262,8 @@ class CaptureState(Protocol):
     effect_order: list[Shadow | Overlay]
     extra_effects: list[tuple[object, list[object], Kwargs]]
     variables: dict[int, Variable]
+    generators: dict[int, torch.Tensor]
+    """The state of each `torch.Generator` that was made or drew, by its id."""
     local_objects: set[int]
     tensors: dict[int, TensorInfo]
     inputs_by_real: dict[int, torch.Tensor]

@@ -11,6 +11,7 @@ from argand.capture.natives import (  # noqa: F401
     operator_functions,
     ordered_lists,
     process_state,
+    random_generators,
     value_classes,
 )
 from argand.capture.torch_functions import (  # noqa: F401

@@ -106,6 +106,7 @@ class CaptureState:
         self.local_objects: set[int] = set()
         self.extra_effects: list[tuple[object, list[object], Kwargs]] = []
         self.variables: dict[int, Variable] = {}
+        self.generators: dict[int, torch.Tensor] = {}
         self.arrays: object = None
         self.autocast: tuple[object, ...] = ()  # `modes.autocast_state` at the frame's entry
         self.policy: Policy | None = None

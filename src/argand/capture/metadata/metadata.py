@@ -132,11 +132,11 @@ def leak(value: torch.Tensor) -> errors.GraphBreak:
 
 
 def generator(what: str) -> errors.GraphBreak:
-    """The break for a random number generator of the program's own."""
+    """The break for a use of a `torch.Generator` that is not captured."""
     return errors.graph_break(
         kind="random number generator",
         context="torch.Generator",
-        explanation=f"{what}: graphs draw from torch's own generator only.",
+        explanation=f"{what}, where the graph cannot hand its state on.",
     )
 
 

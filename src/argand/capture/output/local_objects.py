@@ -120,6 +120,15 @@ def _tuple(values: Values, obj: tuple[object, ...]) -> None:
         values.remember(obj)
 
 
+def _random_numbers(values: Values, obj: torch.Generator) -> None:
+    state = values.state.generators.get(id(obj))
+    if state is None:
+        raise unreconstructable(obj)
+    values.push(state)
+    values.emitter.call_helper(rebuild.new_generator)
+    values.remember(obj)
+
+
 def _size(values: Values, obj: SymbolicSize) -> None:
     values.push_tuple(tuple.__iter__(obj))
     values.emitter.call_helper(torch.Size)
@@ -439,6 +448,7 @@ _MAKERS: dict[type, Callable[[Values, Any], None]] = {
     Trampoline: _trampoline,
     NativeIterator: _native_iterator,
     TracedGenerator: _generator,
+    torch.Generator: _random_numbers,
     **dict.fromkeys(iterator_positions.TYPES, _iterator),
     **dict.fromkeys(_REDUCIBLE, _reduced),
     **dict.fromkeys(_VIEWS, _view),

@@ -284,13 +284,22 @@ def write_deque(original: collections.deque[object], items: list[object]) -> Non
 
 
 def write_attribute(original: object, value: object, name: str) -> None:
-    """At the level of object.__setattr__ (classes: type.__setattr__)."""
+    """At the level of object.__setattr__ (classes: type.__setattr__); of a generator of random numbers, its state."""
     if isinstance(original, type):
         type.__setattr__(original, name, value)
+    elif isinstance(original, torch.Generator):
+        original.set_state(value)
     elif isinstance(original, types.ModuleType | types.FunctionType):
         setattr(original, name, value)
     else:
         object.__setattr__(original, name, value)
+
+
+def new_generator(state: torch.Tensor) -> torch.Generator:
+    """A generator of random numbers in this state."""
+    generator = torch.Generator()
+    generator.set_state(state)
+    return generator
 
 
 def delete_attribute(original: object, name: str) -> None:

@@ -24,8 +24,8 @@ from argand.capture.facts.interfaces import CaptureState
 from argand.capture.facts.kinds import attributes_of, is_a, module_of
 from argand.capture.facts.name_tables import public_name
 from argand.capture.facts.values.array_value import Traced, needs_values
-from argand.capture.metadata import call_targets, metadata
-from argand.capture.record import numpy_calls
+from argand.capture.metadata import call_targets
+from argand.capture.record import generators, numpy_calls
 from argand.capture.sizes import dtensors, symbolic_ops
 from argand.capture.torch_functions import assumed_constants
 from argand.capture.world import native_reads
@@ -299,6 +299,8 @@ def _leaf_or_body(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs)
         if is_a(fn, torch._ops.OpOverload | torch._ops.OpOverloadPacket):
             _refuse_part(fn, _module_of(fn))
         return _observed(state, fn, args, kwargs)
+    if any(type(value) is torch.Generator for value in (*args, *kwargs.values())):
+        return NotImplemented
     try:
         return leaf(state, fn, args, kwargs)
     except errors.GraphBreak as stop:
@@ -342,12 +344,13 @@ def leaf(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> objec
     args = tuple([state.deep_resolve(arg) for arg in args])
     if kwargs:
         kwargs = {key: state.deep_resolve(value) for key, value in kwargs.items()}
+    generator = generators.of_call(kwargs)
+    if generator is not None:
+        return generators.draw(state, fn, args, kwargs, generator)
     if state.graph.dynamics is not None:
         result = symbolic_ops.torch_call(state, fn, args, kwargs)
         if result is not NotImplemented:
             return result
-    if any(type(value) is torch.Generator for value in (*args, *kwargs.values())):
-        raise metadata.generator("A function draws from a torch.Generator")
     try:
         return state.interpreter.reading(native_reads.TORCH, fn, *args, **kwargs)
     except ObservedException as observed:

@@ -12,7 +12,6 @@ from argand.capture.facts.code import directives
 from argand.capture.facts.handlers import Args, Function, Kwargs
 from argand.capture.facts.interfaces import CaptureState
 from argand.capture.facts.values.symbolic import SYMBOLIC
-from argand.capture.metadata import metadata
 from argand.capture.record import numpy_calls
 from argand.capture.sizes import unbacked_ops
 from argand.capture.torch_functions import modes, modules, optimizer_steps, optimizers, overriding
@@ -208,11 +207,6 @@ def _tensor_class(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs)
         explanation=f"{fn.__name__}(...) makes a tensor object that autograd or the program treats as new state.",
         hints=("make it outside the compiled function, or use torch.tensor / torch.empty",),
     )
-
-
-@handler(torch.Generator)
-def _generator(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> object:
-    raise metadata.generator("A torch.Generator is made")
 
 
 # ---------------------------------------------------------------------- modes

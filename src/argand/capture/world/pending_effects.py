@@ -48,14 +48,14 @@ def effects(state: CaptureState) -> object:
             shown[id(entry)] = shadows.contents(entry.shadow)
         else:
             shown[id(entry)] = dict(entry.values)
-    shown[_VARIABLES] = [variable.value for variable in state.variables.values()]
+    shown[_VARIABLES] = _values_held(state)
     return shown, len(state.extra_effects)
 
 
 def same_effects(state: CaptureState, before: Any) -> bool:
     """Whether nothing else is held back than at an earlier moment."""
     shown, count = before
-    values = [variable.value for variable in state.variables.values()]
+    values = _values_held(state)
     if len(state.extra_effects) != count or [*map(id, values)] != [*map(id, shown[_VARIABLES])]:
         return False
     for entry in state.effect_order:
@@ -70,8 +70,13 @@ def same_effects(state: CaptureState, before: Any) -> bool:
     return True
 
 
+def _values_held(state: CaptureState) -> list[object]:
+    """What variables of contexts hold, and states of generators of random numbers."""
+    return [*(variable.value for variable in state.variables.values()), *state.generators.values()]
+
+
 _VARIABLES = 0
-"""The key, which is no id, of what variables of contexts hold."""
+"""The key, which is no id, of what `_values_held` says."""
 
 
 class _Asked(dict[int, Any]):

@@ -5,6 +5,9 @@
 any element anywhere, and a backward gets the same numbers as its forward from the seed alone.
 `set_seed`, `rng_state` and `set_rng_state` are `torch.manual_seed`, `torch.get_rng_state` and `torch.set_rng_state`,
 in the graph's order.
+`generator_draw(state, ...)` is a call of torch's that draws from a `torch.Generator` of the program's, as a function of
+that generator's state: it returns what was drawn, and the state behind it. `seeded_state(seed)` is the state of a
+generator that was seeded.
 
 The generator is SplitMix64: G. Steele, D. Lea, C. Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014.
 """
@@ -13,6 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import json
 from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
 from typing import Any, Protocol, TypeVar
@@ -74,6 +78,10 @@ def random_ops() -> Operators:
         "set_seed(SymInt seed, *, Device device) -> Tensor": {"CompositeExplicitAutograd": _set_seed},
         "rng_state(*, Device device) -> Tensor": {"CompositeExplicitAutograd": _rng_state},
         "set_rng_state(Tensor state) -> Tensor": {"CompositeExplicitAutograd": _set_rng_state},
+        "seeded_state(SymInt seed, *, Device device) -> Tensor": {"CompositeExplicitAutograd": _seeded_state},
+        "generator_draw(Tensor state, Tensor[] tensors, SymInt[] sizes, str call) -> (Tensor, Tensor)": {
+            "CompositeExplicitAutograd": _generator_draw
+        },
     }
     drawn = (torch.Tag.nondeterministic_seeded,)
     return Operators(table, dict.fromkeys(("seed", "set_seed", "rng_state", "set_rng_state"), drawn))
@@ -101,9 +109,9 @@ STATE_OF_THE_CPU = torch.get_rng_state().numel()
 
 
 def of_generators(func: object) -> bool:
-    """Whether an operation sets or reads the state of torch's generators."""
+    """Whether an operation sets or reads the state of generators."""
     ops = random_ops()
-    return func in (ops.set_seed, ops.rng_state, ops.set_rng_state)
+    return func in (ops.set_seed, ops.rng_state, ops.set_rng_state, ops.seeded_state, ops.generator_draw)
 
 
 def _set_seed(seed: int, *, device: torch.device) -> torch.Tensor:
@@ -122,6 +130,58 @@ def _set_rng_state(state: torch.Tensor) -> torch.Tensor:
     if state.device.type != "meta":
         torch.set_rng_state(state)
     return torch.empty((), dtype=torch.uint8, device=state.device)
+
+
+def _seeded_state(seed: int, *, device: torch.device) -> torch.Tensor:
+    if device.type == "meta":
+        return torch.empty((STATE_OF_THE_CPU,), dtype=torch.uint8, device=device)
+    return torch.Generator().manual_seed(seed).get_state()
+
+
+def _generator_draw(
+    state: torch.Tensor, tensors: Sequence[torch.Tensor], sizes: Sequence[int], call: str
+) -> tuple[torch.Tensor, torch.Tensor]:
+    name, args, kwargs = _decoded(json.loads(call), tensors, sizes)
+    place = {} if tensors else {"device": state.device}
+    if state.device.type != "meta":
+        place["generator"] = generator = torch.Generator()
+        generator.set_state(state)
+    if name.endswith("_"):  # which fills a tensor that lies in memory as the argument does
+        blank = torch.empty_strided(args[0].size(), args[0].stride(), dtype=args[0].dtype, device=args[0].device)
+        drawn = getattr(blank, name)(*args[1:], **kwargs, **place)
+    else:
+        drawn = getattr(torch, name)(*args, **kwargs, **place)
+    return drawn, torch.empty_like(state) if state.device.type == "meta" else generator.get_state()
+
+
+def encoded_call(name: str, args: object, kwargs: object, part: Callable[[object], object]) -> str:
+    """The text that `generator_draw` takes.
+
+    Arguments:
+        part: what stands for an argument that is no number and no list: a dict of one item (`{"tensor": i}`,
+            `{"size": i}`, `{"dtype": name}`), or a list of such and numbers.
+    """
+
+    def of(value: Any) -> object:
+        if type(value) in (list, tuple, torch.Size):
+            return [of(item) for item in value]
+        if type(value) is dict:
+            return {"named": {key: of(item) for key, item in value.items()}}
+        return value if value is None or type(value) in (bool, int, float) else part(value)
+
+    return json.dumps([name, of(args), of(kwargs)])
+
+
+def _decoded(value: Any, tensors: Sequence[torch.Tensor], sizes: Sequence[int]) -> Any:
+    """The other way."""
+    if type(value) is list:
+        return [_decoded(item, tensors, sizes) for item in value]
+    if type(value) is not dict:
+        return value
+    ((kind, key),) = value.items()
+    if kind == "named":
+        return {name: _decoded(item, tensors, sizes) for name, item in key.items()}
+    return tensors[key] if kind == "tensor" else sizes[key] if kind == "size" else getattr(torch, key)
 
 
 @contextlib.contextmanager

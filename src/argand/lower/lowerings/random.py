@@ -17,8 +17,8 @@ from argand.lower.tensor import Index, Tensor
 
 COST = 12
 
-for _op in (random_ops().seed, random_ops().set_seed, random_ops().rng_state, random_ops().set_rng_state):
-    REGISTRY.add_kernel(_op, ExternKernel())
+for _name in ("seed", "set_seed", "rng_state", "set_rng_state", "seeded_state", "generator_draw"):
+    REGISTRY.add_kernel(getattr(random_ops(), _name), ExternKernel())
 
 
 class _LoopIntegers:

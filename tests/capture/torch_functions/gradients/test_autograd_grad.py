@@ -203,19 +203,6 @@ def test_one_graph() -> None:
     assert any("autograd_grad" in str(node.target) for node in graph.graph.nodes)
 
 
-@pytest.mark.parametrize("fn", [
-    lambda x, g: x + torch.rand(3, generator=g),
-    lambda x, g: x + torch.rand(3, generator=torch.Generator().manual_seed(3)),
-])  # fmt: skip
-def test_generators_break_the_graph(fn: Any) -> None:
-    def generator() -> torch.Generator:
-        return torch.Generator().manual_seed(7)
-
-    assert_same(fn(torch.ones(3), generator()), argand.compile(fn, backend="eager")(torch.ones(3), generator()))
-    with pytest.raises(argand.errors.Unsupported, match="graphs draw from torch's own generator only"):
-        argand.compile(fn, backend="eager", fullgraph=True)(torch.ones(3), generator())
-
-
 def of_three(a: Any, b: Any, c: Any) -> Any:
     return grad((a * b * b).sum(), [b, c], allow_unused=True)
 
