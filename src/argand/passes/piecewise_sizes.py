@@ -55,7 +55,7 @@ _NAMES: Final = """
     _prelu_kernel_backward nan_to_num isinf angle rsub addr _conj _conj_copy upsample_nearest3d_backward
     upsample_trilinear3d_backward _upsample_nearest_exact3d _upsample_nearest_exact1d_backward
     _upsample_nearest_exact2d_backward _upsample_nearest_exact3d_backward
-    mkldnn_rnn_layer mkldnn_rnn_layer_backward recurrence recurrence_backward recurrence_keeping
+    lstm_layer lstm_layer_keeping lstm_layer_backward recurrence recurrence_backward recurrence_keeping
     recurrence_backward_from im2col col2im grid_sampler_2d
     grid_sampler_2d_backward grid_sampler_3d native_channel_shuffle _cdist_forward _fft_r2c _fft_c2r _fft_c2c
     _thnn_fused_lstm_cell _foreach_add _assert_async _assert_tensor_metadata one_hot eye

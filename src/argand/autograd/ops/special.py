@@ -14,6 +14,7 @@ from argand.graph import compat
 from argand.graph.metadata.specs import Spec
 from argand.graph.metadata.strides import memory_order
 from argand.graph.operators.optimizer_ops import optimizer_ops
+from argand.runtime.kernels import lstm
 from argand.runtime.kernels.recurrent import recurrent_ops
 
 aten = torch.ops.aten
@@ -166,11 +167,16 @@ def trace_optimizer_step(tracer: Recorder, func: Any, args: Args, kwargs: Kwargs
         tracer.write(tracer.tensor(target), new)
 
 
-def trace_recurrent_layer(tracer: Recorder, func: Any, args: Args, kwargs: Kwargs) -> Any:
+def trace_lstm_layer(tracer: Recorder, func: Any, args: Args, kwargs: Kwargs) -> Any:
     """torch's LSTM kernel: where gradients are recorded, the form that hands out what its backward reads."""
-    if not torch.is_grad_enabled():
-        return tracer.record(func, args, kwargs)
-    return tracer.record(recurrent_ops().mkldnn_rnn_layer, args, kwargs)
+    ops = recurrent_ops()
+    lstm.prepare(args[10])
+    return tracer.record(ops.lstm_layer_keeping if torch.is_grad_enabled() else ops.lstm_layer, args, kwargs)
+
+
+def trace_lstm_layer_backward(tracer: Recorder, func: Any, args: Args, kwargs: Kwargs) -> Any:
+    """The backward of what `trace_lstm_layer` recorded."""
+    return tracer.record(recurrent_ops().lstm_layer_backward, args, kwargs)
 
 
 def trace_empty(tracer: Recorder, func: Any, args: Args, kwargs: Kwargs) -> Any:
@@ -227,7 +233,8 @@ HANDLERS: dict[Any, Handler] = {
     aten.fill_.Tensor: trace_fill_tensor_,
     aten.native_batch_norm.default: trace_batch_norm,
     aten.bernoulli_.float: trace_bernoulli,
-    aten.mkldnn_rnn_layer.default: trace_recurrent_layer,
+    aten.mkldnn_rnn_layer.default: trace_lstm_layer,
+    aten.mkldnn_rnn_layer_backward.default: trace_lstm_layer_backward,
     **{
         getattr(packet, overload): trace_optimizer_step
         for packet in (aten._fused_sgd_, aten._fused_adam_, aten._fused_adamw_, aten._fused_adagrad_)

@@ -25,8 +25,6 @@ PLAIN = (
     aten._scaled_dot_product_efficient_attention_backward.default,
     aten._scaled_dot_product_cudnn_attention.default,
     aten._scaled_dot_product_cudnn_attention_backward.default,
-    aten.mkldnn_rnn_layer.default,
-    aten.mkldnn_rnn_layer_backward.default,
     device_ops().to_device,
 )
 

@@ -9,13 +9,12 @@ import torch
 
 from argand.errors import ArgandError
 from argand.runtime import toolchain
-from argand.runtime.kernels import background_kernels, products
+from argand.runtime.kernels import background_kernels
 from argand.runtime.profile import Kernel
 
 _FUNCTIONS = {"gru_forward": (8, 7), "gru_backward": (10, 7)}
 _WIDTH = 16  # units that a vector holds at most
 _LANES = 32  # columns of a packed panel at most
-_LEAST_TERMS = 1 << 22  # of a product that argand's own kernel is worth it
 
 
 def takes(width: int) -> bool:
@@ -88,18 +87,6 @@ def backward(
     tensors = (grads, grad_last.contiguous(), gates, out, weight.contiguous(), start.contiguous(), packed)
     kernel(*tensors, inputs, states, first, *numbers)
     return inputs, states, first
-
-
-def product(left: torch.Tensor, right: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
-    """`left @ right`, or that and a row, by the faster kernel."""
-    m, k = left.shape
-    n = right.shape[1]
-    operands = (left, right) if bias is None else (bias.contiguous(), left, right)
-    if m * k * n >= _LEAST_TERMS and min(m, k, n) >= 32 and products.own_wanted(products.PRODUCTS):
-        out = left.new_empty(m, n)
-        products.measured_product(*operands, out=out)
-        return out
-    return torch.mm(left, right) if bias is None else torch.addmm(bias, left, right)
 
 
 # ----------------------------------------------------------------------- where the kernels do not compile

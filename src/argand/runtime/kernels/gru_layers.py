@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import torch
 
 from argand.runtime.kernels import gru
+from argand.runtime.kernels.products import faster_product
 
 Params = Sequence[torch.Tensor]
 
@@ -40,7 +41,7 @@ def forward(
             number = layer * ways + way
             into, again, bias, bias_again = of_layer(params, number, has_biases)
             assert into is not None and again is not None
-            projected = gru.product(flat, into.t(), bias).view(steps, batch, 3 * width)
+            projected = faster_product(flat, into.t(), bias).view(steps, batch, 3 * width)
             kept = x.new_empty(steps, batch, 4 * width) if keep else None
             place = out[:, :, way * width : (way + 1) * width]
             gru.forward(projected, again, bias_again, start[number], way == 1, place, last[number], kept)
@@ -79,9 +80,9 @@ def backward(
             )
             rows = inputs.view(steps * batch, -1)
             before = _before(states, start[number], way == 1).reshape(steps * batch, width)
-            of_weights = [gru.product(rows.t(), flat), gru.product(products.view(steps * batch, -1).t(), before)]
+            of_weights = [faster_product(rows.t(), flat), faster_product(products.view(steps * batch, -1).t(), before)]
             of_layers[number] = [*of_weights, rows.sum(0), products.sum((0, 1))] if has_biases else of_weights
-            back = gru.product(rows, into)
+            back = faster_product(rows, into)
             total = back if total is None else total.add_(back)
         assert total is not None
         grad = total.view(steps, batch, -1)

@@ -24,6 +24,7 @@ from argand.runtime.kernels.timed_choice import Rivals
 from argand.runtime.profile import Kernel
 
 LEAST_TERMS = 1 << 18  # of a product, below which the call is what takes the time
+_WORTH_TIMING = 1 << 22  # of one of which no program says that argand's kernel is to compute it
 Sides = tuple[tuple[int, ...], tuple[int, ...]]
 
 # C functions, and how many tensors and numbers they take.
@@ -115,6 +116,19 @@ class MeasuredProduct:
         if own is not None:
             self._way, self._threads = matrix_product if own else _library_product, threads
         return None
+
+
+def faster_product(
+    left: torch.Tensor, right: torch.Tensor, bias: torch.Tensor | None = None, *, out: torch.Tensor | None = None
+) -> torch.Tensor:
+    """`left @ right`, or that and a row, by the faster kernel, in `out` or a new tensor."""
+    m, k = left.shape
+    n = right.shape[1]
+    operands = (left, right) if bias is None else (bias.contiguous(), left, right)
+    out = left.new_empty(m, n) if out is None else out
+    worth = m * k * n >= _WORTH_TIMING and min(m, k, n) >= 32 and own_wanted(PRODUCTS)
+    (measured_product if worth else _library_product)(*operands, out=out)
+    return out
 
 
 def varying_product(*operands: torch.Tensor, out: torch.Tensor) -> None:

@@ -1,8 +1,7 @@
 """torch's recurrent layers as single operators: their results' sizes follow from a formula, whatever the length.
 
-torch's own metadata of these functions runs step by step. `argand::mkldnn_rnn_layer` is its LSTM kernel with the
-workspace that the backward reads, which torch's own returns only while gradients are recorded; inside a compiled
-forward they are not. `argand::recurrence` is any of the functions as a whole.
+torch's own metadata of these functions runs step by step. `argand::lstm_layer` is a layer of an LSTM in one direction,
+`argand::lstm_layer_keeping` hands out what the backward reads. `argand::recurrence` is any of the functions as a whole.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ import torch
 
 from argand.graph.operators.registration import Operators
 from argand.runtime.kernels import gru as gru_steps
-from argand.runtime.kernels import gru_layers
+from argand.runtime.kernels import gru_layers, lstm
 
 aten = torch.ops.aten
 Ints = tuple[int, ...]
@@ -178,10 +177,13 @@ _ARGUMENTS = (
 @functools.cache
 def recurrent_ops() -> Operators:
     """Defines the ops, once per process."""
-    layer = "mkldnn_rnn_layer" + str(aten.mkldnn_rnn_layer.default._schema).split("mkldnn_rnn_layer", 1)[1]
+    layer, back = aten.mkldnn_rnn_layer.default, aten.mkldnn_rnn_layer_backward.default
+    arguments, gradients = (str(op._schema).partition("(")[2] for op in (layer, back))
     return Operators(
         {
-            layer: {"CPU": _with_workspace, "Meta": aten.mkldnn_rnn_layer.default},
+            f"lstm_layer({arguments}": {"CPU": lstm.forward, "Meta": layer},
+            f"lstm_layer_keeping({arguments}": {"CPU": lstm.forward_keeping, "Meta": layer},
+            f"lstm_layer_backward({gradients}": {"CPU": lstm.backward, "Meta": back},
             f"recurrence({_ARGUMENTS}) -> Tensor[]": {"CPU": _forward, "CUDA": _forward, "Meta": _forward_sizes},
             f"recurrence_backward(Tensor[] grads, {_ARGUMENTS}, bool[] wanted) -> Tensor[]": {
                 "CPU": _backward,
@@ -194,12 +196,6 @@ def recurrent_ops() -> Operators:
             },
         }
     )
-
-
-def _with_workspace(*args: Any, **kwargs: Any) -> Any:
-    detached = [arg.detach() if isinstance(arg, torch.Tensor) else arg for arg in args]
-    with torch.enable_grad():
-        return aten.mkldnn_rnn_layer.default(*detached, **kwargs)
 
 
 _BY_KIND: dict[str, Any] = {kind: function for function, kind in FUNCTIONS.items()}
