@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
+from unittest import mock
+
 import torch
 
 from argand.graph.sizes.expr import ONE, ZERO, Const, Expr, Var, as_expr, sum_of
 from argand.ir.interpret import interpret
-from argand.ir.loops import Buffer, ExternNode, LoopBody, LoopNode, Origin, Program, TensorRef
+from argand.ir.loops import Buffer, ExternNode, LoopBody, LoopNode, Origin, Program, TensorRef, statements_of
 from argand.lower.recorder import Recorder
+from argand.schedule import dump
+from argand.schedule.fusion import forms
 from argand.schedule.pipeline import schedule
 from argand.schedule.reference import run_schedule
+from argand.schedule.signature import signature
 from argand.schedule.verify import verify
 
 CPU = torch.device("cpu")
@@ -189,11 +196,35 @@ def layer_norm(b, x, weight, bias):
 __all__ = ["CPU", "Builder", "Const", "Expr", "T", "layer_norm", "softmax"]
 
 
+@contextlib.contextmanager
+def each_for_itself():
+    """Inside, no group is taken for one like another."""
+    count = itertools.count()
+    key_of = forms._key_of
+    with mock.patch.object(forms, "_key_of", lambda *args: (key_of(*args), next(count))):
+        yield
+
+
+def assert_same_program(one, two):
+    """Compare schedules, names, order and origins included."""
+    assert dump.post_fusion_text(one) == dump.post_fusion_text(two)
+    assert dump.order_text(one) == dump.order_text(two)
+    assert [step.origins for step in one.steps] == [step.origins for step in two.steps]
+    for mine, other in zip(one.kernels(), two.kernels(), strict=True):
+        assert signature(mine) == signature(other)
+        for stage, same in zip(mine.stages, other.stages, strict=True):
+            assert stage.node == same.node
+            origins, others = ([s.origin for s in statements_of(s.body)] for s in (stage, same))
+            assert origins == others
+
+
 def scheduled(builder, *outputs, targets):
     """The schedule of a program, verified, which computes what its unfused loops do."""
     program = builder.program(*outputs)
     plan = schedule(program, targets=targets)
     verify(plan)
+    with each_for_itself():
+        assert_same_program(plan, schedule(program, targets=targets))
     inputs = builder.example()
     for one, two in zip(interpret(program, inputs), run_schedule(plan, inputs), strict=True):
         torch.testing.assert_close(two, one, equal_nan=True)

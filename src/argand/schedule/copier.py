@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from argand.graph.sizes.expr import Expr, Var, substitute
-from argand.ir.loops import LoopBlock, Value
+from argand.ir.loops import LoopBlock, Origin, Value
 
 if TYPE_CHECKING:
     import torch
@@ -58,3 +58,35 @@ class Copier:
         if isinstance(arg, (tuple, list)):
             return tuple(map(self._arg, arg))
         return arg
+
+
+def renamed(
+    statements: Sequence[Value],
+    names: Mapping[str, str],
+    origins: Mapping[int, Origin | None] | None = None,
+    known: dict[int, Value] | None = None,
+) -> list[Value]:
+    """Copies of statements, with the same ids, that load from and store to other buffers.
+
+    Arguments:
+        names: of buffers that are called otherwise now.
+        origins: by the id of a statement's origin that of its copy; without them they stay.
+        known: gets the copies by their ids.
+    """
+    known = {} if known is None else known
+    result = []
+    for old in statements:
+        args: list[Any] = [
+            known[arg.id]
+            if isinstance(arg, Value)
+            else LoopBlock(renamed(arg.statements, names, origins, known), known[arg.result.id])
+            if isinstance(arg, LoopBlock)
+            else arg
+            for arg in old.args
+        ]
+        if old.op in ("load", "store"):
+            args[0] = names.get(args[0], args[0])
+        origin = old.origin if origins is None else origins[id(old.origin)]
+        known[old.id] = copied = Value(old.id, old.op, tuple(args), old.dtype, origin)
+        result.append(copied)
+    return result

@@ -16,7 +16,6 @@ from argand.ir.kernel import KernelPlan, Schedule, Stage, memory_of
 from argand.ir.loops import (
     Buffer,
     ExternNode,
-    LoopBlock,
     LoopBody,
     TensorRef,
     Value,
@@ -24,6 +23,7 @@ from argand.ir.loops import (
     statements_of,
     tensor_refs,
 )
+from argand.schedule.copier import renamed
 from argand.schedule.space import affine, is_dense_row
 
 
@@ -216,28 +216,9 @@ def _rename(plan: KernelPlan, name: str, output: str) -> None:
     stages = []
     for stage in plan.stages:
         body = stage.body
-        statements = _renamed(body.statements, name, output, {})
+        statements = renamed(body.statements, {name: output})
         new = LoopBody(body.vars, body.sizes, body.reduction_vars, body.reduction_sizes, statements)
         stages.append(Stage(new, stage.inner, stage.node))
     plan.stages = tuple(stages)
     plan.inputs = tuple(n for n in plan.inputs if n != name)
     plan.buffers = {n: b for n, b in plan.buffers.items() if n != name}
-
-
-def _renamed(statements: list[Value], name: str, output: str, known: dict[int, Value]) -> list[Value]:
-    result = []
-    for old in statements:
-        args: list[Any] = []
-        for arg in old.args:
-            if isinstance(arg, Value):
-                args.append(known[arg.id])
-            elif isinstance(arg, LoopBlock):
-                inner = _renamed(arg.statements, name, output, known)
-                args.append(LoopBlock(inner, known[arg.result.id]))
-            else:
-                args.append(arg)
-        if old.op == "load" and old.args[0] == name:
-            args[0] = output
-        known[old.id] = replace(old, args=tuple(args))
-        result.append(known[old.id])
-    return result

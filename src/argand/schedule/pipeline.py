@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from argand import events
@@ -14,7 +14,7 @@ from argand.ir.target import Target, Targets, on_cpu
 from argand.schedule import dump
 from argand.schedule.access import Graph, build_graph, is_empty
 from argand.schedule.collectives import overlap
-from argand.schedule.fusion.emit import Emitter
+from argand.schedule.fusion.forms import Forms
 from argand.schedule.fusion.fuse import Unit, fuse, order
 from argand.schedule.inplace import reuse_in_place
 from argand.schedule.joining.equal_kernels import join_alike
@@ -43,10 +43,11 @@ def schedule(program: Program, *, targets: Targets | None = None, fusion: bool =
     known = _targets(program, targets or on_cpu(1))
     program = split_reductions(program, known)
     graph = build_graph(program)
-    units = order(fuse(graph, program.buffers, known, enabled=fusion))
+    forms = Forms(program.buffers, known)
+    units = order(fuse(graph, program.buffers, forms, enabled=fusion))
     if events.bus.wanted("fusion") or events.bus.wanted("compute_dependencies"):
         _report(graph, units)
-    steps = _emit(program, graph, units, known)
+    steps = _emit(graph, units, forms)
     if fusion:
         steps = join_small(join_alike(steps, known), known)
     steps = overlap(steps, program.buffers)
@@ -96,8 +97,7 @@ def _targets(program: Program, find: Targets) -> dict[torch.device, Target]:
     return {device: target for device, target in by_device.items() if target is not None}
 
 
-def _emit(program: Program, graph: Graph, units: list[Unit], targets: Mapping[torch.device, Target]) -> list[Step]:
-    emitter = Emitter(program.buffers, targets)
+def _emit(graph: Graph, units: list[Unit], forms: Forms) -> list[Step]:
     steps: list[Step] = []
     for unit in units:
         if unit.group is None:
@@ -111,8 +111,8 @@ def _emit(program: Program, graph: Graph, units: list[Unit], targets: Mapping[to
             for name in unit.group.writes()
             if name in graph.kept or name not in graph.readers or any(r not in mine for r in graph.readers[name])
         )
-        plan = emitter.emit(unit.group, needed, "kernel")
-        verify_legal(plan, targets[plan.device])
+        plan = forms.emit(unit.group, needed)
+        verify_legal(plan, forms.targets[plan.device])
         steps.append(plan)
     return steps
 

@@ -142,17 +142,26 @@ class Unifier:
 
 
 class FreshVars:
-    """Numbered loop variables: d0, d1, ..."""
+    """Loop variables of groups, called after these and numbered.
 
-    __slots__ = ("_count",)
+    Their names begin with the number of a group, so that they do not depend on which groups are looked at, and sort in
+    the order in which groups come to be.
+    """
+
+    __slots__ = ("_count", "_group")
 
     def __init__(self) -> None:
+        self.begin(0)
+
+    def begin(self, group: int) -> None:
+        """The next variables are those of a group."""
+        self._group = group
         self._count = 0
 
     def var(self) -> Var:
-        """A variable that was not handed out before."""
+        """A variable that the group does not have yet."""
         self._count += 1
-        return Var(f"d{self._count - 1}")
+        return Var(f"d{self._group:05}_{self._count - 1:02}")
 
 
 def _chain(coefficients: dict[Var, Expr], dims: Mapping[Var, Expr]) -> list[Link]:

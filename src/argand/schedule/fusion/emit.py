@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from argand.graph.sizes.expr import ONE, ZERO, Expr, Simplifier, Sym, Var, substitute, sum_of
 from argand.ir.kernel import KernelPlan, Stage
-from argand.ir.loops import Buffer, LoopBlock, LoopBody, Origin, Value, expressions, statements_of
+from argand.ir.loops import Buffer, LoopBlock, LoopBody, LoopNode, Origin, Value, expressions, statements_of
 from argand.ir.target import Target
 from argand.schedule.access import hint, hint_bytes, itemsize, operands
 from argand.schedule.fusion.group import Group, Member, StageDraft
@@ -123,7 +123,7 @@ class StageBuilder:
         return statement
 
     def _value(self, old: Value, args: tuple[Any, ...], into: list[Value], seen: Seen) -> Value:
-        key = (old.op, old.dtype, *[_key(arg) for arg in args])
+        key = (old.op, old.dtype, *[argument_key(arg) for arg in args])
         statement = seen.get(key)
         if statement is None:
             statement = seen[key] = self._append(old.op, args, old.dtype, old.origin, into)
@@ -157,11 +157,12 @@ class StageBuilder:
             self._append("store", (name, index, value, *mode), old.dtype, old.origin, into)
 
 
-def _key(arg: Any) -> Any:
+def argument_key(arg: Any) -> Any:
+    """What is equal for two arguments of a statement that are the same, of the same type."""
     if isinstance(arg, Value):
         return ("v", arg.id)
-    if isinstance(arg, tuple):
-        return tuple(_key(item) for item in arg)
+    if isinstance(arg, (tuple, list)):
+        return tuple([argument_key(item) for item in arg])
     if isinstance(arg, float):
         return ("f", arg.hex())  # 0.0 and -0.0 are different constants, nan is one
     return (type(arg).__name__, arg)
@@ -269,14 +270,16 @@ class Emitter:
         local_buffers: dict[str, Local] = {}
         scratch_bytes = 0
         outer = set(group.outer)
-        for name in sorted(group.writes() - dead):
+        for name in dict.fromkeys(name for member in group.members for name, _ in member.stores):
+            if name in dead:
+                continue
             users = [(m, index) for m in group.members for other, index in (*m.stores, *m.loads) if other == name]
             if len({place[id(m)] for m, _ in users}) < 2:
                 continue
             buffer = self.buffers[name]
             also = name in needed
             if all(_variables(index) <= outer for _, index in users):
-                register = replace(buffer, name=f"{name}_value" if also else name, size=(), stride=())
+                register = replace(buffer, name=register_name(name) if also else name, size=(), stride=())
                 local_buffers[name] = Local(register, {final(m, index): ZERO for m, index in users}, also, True)
                 continue
             row = None if also or not outer else self._row(group, name, [index for _, index in users])
@@ -366,9 +369,6 @@ class Emitter:
         buffers = {n: self.buffers[n] for n in (*inputs, *outputs)}
         used = {n: local for n, local in local_buffers.items() if n in writes}
         buffers.update({n: local.buffer for n, local in used.items()})
-        origins: dict[Origin, None] = {}
-        for member in group.members:
-            origins.update(dict.fromkeys(member.node.origins))
         return KernelPlan(
             name,
             outer,
@@ -379,9 +379,19 @@ class Emitter:
             outputs,
             tuple(sorted(symbols)),
             buffers,
-            tuple(origins),
+            origins_of([member.node for member in group.members]),
             group.device,
         )
+
+
+def register_name(name: str) -> str:
+    """What a register is called that holds what is stored to a buffer as well."""
+    return f"{name}_value"
+
+
+def origins_of(nodes: Iterable[LoopNode]) -> tuple[Origin, ...]:
+    """Those of all nodes, each once."""
+    return tuple(dict.fromkeys([origin for node in nodes for origin in node.origins]))
 
 
 def arrange(statements: list[Value], reduced: set[Var]) -> list[Value]:
@@ -445,4 +455,4 @@ def _writer(group: Group, name: str) -> tuple[Member, Expr]:
     raise KeyError(name)
 
 
-__all__ = ["Emitter", "arrange"]
+__all__ = ["Emitter", "argument_key", "arrange", "origins_of", "register_name"]

@@ -4,18 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from argand.errors import InternalError
 from argand.graph import time_limit
 from argand.ir.loops import Buffer, ExternNode, LoopNode
-from argand.ir.target import Target
 from argand.schedule.access import Graph, device_of, hint_bytes, is_fusible
-from argand.schedule.fusion.group import Group, Merger, single
-from argand.schedule.space import FreshVars
-
-if TYPE_CHECKING:
-    import torch
+from argand.schedule.fusion.forms import FormedGroup, Forms
 
 # Sharing a read of less than this is not worth a fused kernel.
 MIN_SHARED_BYTES = 1 << 10
@@ -37,7 +31,7 @@ class Unit:
 
     number: int
     positions: list[int]
-    group: Group | None
+    group: FormedGroup | None
     deps: set[int] = field(default_factory=set)
     ancestors: int = 0
     fusible: bool = True
@@ -50,12 +44,12 @@ class Fusion:
     Arguments:
         graph: nodes and dependencies.
         buffers: of the program.
-        merger: decides and performs one merge.
+        forms: decide and perform one merge.
     """
 
     graph: Graph
     buffers: Mapping[str, Buffer]
-    merger: Merger
+    forms: Forms
     units: dict[int, Unit] = field(default_factory=dict)
     parent: list[int] = field(default_factory=list)  # union-find over unit numbers (= node positions)
     recent_readers: dict[str, list[int]] = field(default_factory=dict)
@@ -83,9 +77,9 @@ class Fusion:
         group = None
         if isinstance(node, LoopNode):
             device = device_of(self.graph.accesses[position], self.buffers, node.name)
-            if device not in self.merger.targets:
+            if device not in self.forms.targets:
                 raise InternalError(f"no code is generated for {device}, where loop node {node.name} runs")
-            group = single(node, position, self.merger.fresh, device)
+            group = self.forms.single(node, position, device)
         unit = Unit(position, [position], group, fusible=is_fusible(node))
         for dep in self.graph.deps[position]:
             other = self.find(dep)
@@ -116,7 +110,7 @@ class Fusion:
                     continue
                 first, second = sorted((other, unit), key=lambda u: u.positions[0])
                 assert first.group is not None and second.group is not None  # candidates are loop units
-                group = self.merger.merge(first.group, second.group)
+                group = self.forms.merge(first.group, second.group)
                 if group is None:
                     refused.add(candidate)
                     continue
@@ -154,7 +148,7 @@ class Fusion:
                     return True
         return False
 
-    def _join(self, kept: Unit, gone: Unit, group: Group) -> Unit:
+    def _join(self, kept: Unit, gone: Unit, group: FormedGroup) -> Unit:
         kept.group = group
         kept.positions = sorted(kept.positions + gone.positions)
         self.parent[gone.number] = kept.number
@@ -169,18 +163,16 @@ class Fusion:
         return kept
 
 
-def fuse(
-    graph: Graph, buffers: Mapping[str, Buffer], targets: Mapping[torch.device, Target], *, enabled: bool = True
-) -> list[Unit]:
+def fuse(graph: Graph, buffers: Mapping[str, Buffer], forms: Forms, *, enabled: bool = True) -> list[Unit]:
     """Group the graph's nodes into units.
 
     Arguments:
         graph: needed nodes and their dependencies.
         buffers: of the program.
-        targets: of the devices of the graph's loop nodes.
+        forms: of the program's groups.
         enabled: False leaves every node alone.
     """
-    fusion = Fusion(graph, buffers, Merger(buffers, FreshVars(), targets))
+    fusion = Fusion(graph, buffers, forms)
     units = fusion.run(enabled)
     for unit in units:
         unit.deps = {fusion.find(d) for d in unit.deps} - {unit.number}
