@@ -114,8 +114,7 @@ def faults(made: Schedule) -> list[str]:
     check_plan(plan, made)
     given = {*made.inputs, *made.constants}
     found = []
-    ends = {next(iter(touched(step)[0] & pending)): number for number, step in enumerate(made.steps) if is_end(step)
-            for pending in [{name for start in made.steps if is_start(start) for name in touched(start)[1]}]}  # fmt: skip
+    ends = {step.args[0].buffer: number for number, step in enumerate(made.steps) if is_end(step)}
     for number, step in enumerate(made.steps):
         if not is_start(step):
             continue
@@ -143,7 +142,7 @@ def faults(made: Schedule) -> list[str]:
 def test_random_programs(seed: int) -> None:
     program = Random(seed)
     made = scheduled(lambda x, y: program(x, y), torch.randn(8, 8), torch.randn(8, 8))
-    started = [kind for kind in kinds(made) if "_c10d_functional" in kind]
+    started = [kind.replace("_.", ".") for kind in kinds(made) if "_c10d_functional" in kind]
     assert started == [f"_c10d_functional.{NAMES[kind]}.default" for kind in program.order]
     assert sum(kind == "end" for kind in kinds(made)) == len(started) + program.order.count("coalesced")
     assert faults(made) == []
@@ -198,6 +197,39 @@ def test_memory_bounds_what_is_on_its_way() -> None:
     tight = overlap(made.steps, made.buffers, limit=2 * 3 * 256)  # two of what is sent, and arrives
     assert most(tight) == 2
     assert sorted(map(id, tight)) == sorted(map(id, made.steps))
+
+
+def _sends_in_place(program: Any) -> bool:
+    made = scheduled(program, torch.randn(8, 8), torch.randn(8, 8))
+    assert faults(made) == []
+    (start,) = [str(step.target) for step in made.steps if is_start(step)]
+    return start.endswith("_.default")
+
+
+@pytest.mark.parametrize("start", [lambda x: OPS.all_reduce(x, "sum", "0"), lambda x: OPS.broadcast(x, 0, "0")])
+def test_data_arrives_in_the_place_of_what_nobody_needs_any_more(start: Any) -> None:
+    def received(x: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = OPS.wait_tensor(start(x))
+        return result
+
+    def also_read(x: torch.Tensor, w: torch.Tensor) -> Any:
+        y = x.exp()
+        return received(y) + y
+
+    def also_returned(x: torch.Tensor, w: torch.Tensor) -> Any:
+        y = x.exp()
+        return received(y), y
+
+    def product(x: torch.Tensor, w: torch.Tensor) -> Any:
+        z = received(x @ w)
+        return (z + w).relu(), (x + 1).sin() @ w, z
+
+    assert _sends_in_place(product)
+    assert _sends_in_place(lambda x, w: received(torch.cat([x.sin(), w.cos()]).flatten()))
+    assert _sends_in_place(lambda x, w: received(x.exp()).sum() + (x @ w).sum())
+    assert not any(map(_sends_in_place, (also_read, also_returned)))
+    assert not _sends_in_place(lambda x, w: received(x) + w)
+    assert not _sends_in_place(lambda x, w: received((x @ w)[2:5].contiguous()[1:]) + 1)
 
 
 def test_what_is_sent_or_arrives_is_not_touched() -> None:

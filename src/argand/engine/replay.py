@@ -11,8 +11,8 @@ import contextlib
 import threading
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -176,6 +176,7 @@ class _Calls:
 
     Arguments:
         values: of the first gradients and saved tensors.
+        versions: of the saved tensors when the backward began.
     """
 
     structure: Structure
@@ -183,10 +184,23 @@ class _Calls:
     compiled: Compiled
     values: dict[Value, Any]
     run: Run
+    versions: dict[Value, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.versions = {value: one._version for value, one in self.values.items() if value[0] == "saved"}
+
+    def has_written(self, values: Iterable[Value]) -> bool:
+        """Whether code of the program has written to some saved tensors since the backward began."""
+        return any(value in self.versions and self.values[value]._version != self.versions[value] for value in values)
 
     def work(self) -> None:
         """Run graphs and nodes in turn, and give leaves their gradients."""
         for number, interval in enumerate(self.recorded.intervals):
+            if self.has_written(interval.inputs):
+                raise RuntimeError(
+                    "one of the variables needed for gradient computation has been modified by an inplace operation, "
+                    "in a hook that ran within this backward"
+                )
             if interval.outputs:
                 given = [self.values[value] for value in interval.inputs]
                 with torch.no_grad():
@@ -278,9 +292,12 @@ def _with_calls(calls: _Calls, roots: Sequence[torch.Tensor], keep: bool) -> Non
     """Compute, then let the engine pass without gradients: it frees what was saved."""
     structure = calls.structure
     with contextlib.ExitStack() as after:
+        done = False
 
         def work() -> None:
+            nonlocal done
             calls.work()
+            done = True
             after.enter_context(_silent(structure))
 
         ends = _ends(structure)
@@ -288,7 +305,9 @@ def _with_calls(calls: _Calls, roots: Sequence[torch.Tensor], keep: bool) -> Non
             between, nothing = _Between.apply(work, *roots), _Nothing.apply(*roots)
         try:
             _engine(calls.run, (between,), keep, ends)
-        except BaseException:  # of the program's code: what is behind it is freed, as by the engine
+        except BaseException as error:  # of the program's code: what is behind it is freed, as by the engine
+            if done and isinstance(error, RuntimeError) and calls.has_written(calls.versions):
+                return  # to what the engine's nodes had read by then
             with contextlib.suppress(RuntimeError), _silent(structure):
                 _engine(calls.run, (nothing,), keep, ends)
             raise

@@ -207,8 +207,8 @@ def communicates(func: Any) -> bool:
 
 
 def waits(func: Any) -> bool:
-    """The op overload is `argand::received`, which waits for what a collective delivers."""
-    return isinstance(func, torch._ops.OpOverload) and func._schema.name == "argand::received"
+    """The op overload is one of those that wait for what a collective delivers."""
+    return isinstance(func, torch._ops.OpOverload) and func._schema.name.startswith("argand::received")
 
 
 @functools.cache

@@ -7,12 +7,17 @@ do not need it run first. All starts keep their order, which is that of the othe
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
 
 from argand.errors import InternalError
 from argand.graph import compat
-from argand.graph.operators.collectives import starts
+from argand.graph.operators.collectives import OF_ONE, collective_ops, starts
+from argand.graph.sizes.expr import as_int, product
 from argand.ir.kernel import Schedule, Step, memory_of
-from argand.ir.loops import Buffer, ExternNode, aliases_arguments
+from argand.ir.loops import Buffer, ExternNode, TensorRef, aliases_arguments, tensor_refs
 from argand.schedule.access import hint_bytes, keeps_order, touched
 
 IN_FLIGHT = 256 << 20
@@ -180,6 +185,43 @@ class _Placing:
             self._flying[number] = ends
         elif is_end(step):
             self._flying = {n: ends for n, ends in self._flying.items() if not self._done.issuperset(ends)}
+
+
+def arrive_in_place(schedule: Schedule) -> None:
+    """Let what arrives take the memory of what is sent, where no step needs that afterwards: it is not copied then."""
+    returned = {ref.buffer for ref in tensor_refs((schedule.outputs, [ref for _, ref in schedule.mutations]))}
+    pinned = {*schedule.inputs, *schedule.constants, *returned}
+    for step in schedule.steps:
+        if isinstance(step, ExternNode) and aliases_arguments(step):
+            pinned.update(name for names in touched(step) for name in names)
+    for number, start in enumerate(schedule.steps):
+        if not isinstance(start, ExternNode) or not starts(start.target):
+            continue
+        name = OF_ONE.get(str(start.target).split(".")[1])
+        (pending, *others), sent = start.outputs or (None,), start.args[0]
+        if name is None or pending is None or others or not _is_own(sent, schedule.buffers, pinned):
+            continue
+        users = [n for n in range(number + 1, len(schedule.steps)) if _uses(schedule.steps[n], {pending, sent.buffer})]
+        end = schedule.steps[users[0]] if len(users) == 1 else start
+        if not isinstance(end, ExternNode) or not is_end(end):
+            continue
+        target = getattr(torch.ops._c10d_functional, name).default
+        schedule.steps[number] = replace(start, target=target, outputs=(), mutates=(sent.buffer,))
+        schedule.steps[users[0]] = replace(end, target=collective_ops().received_in_place, args=(sent,))
+        del schedule.buffers[pending]
+
+
+def _is_own(ref: Any, buffers: Mapping[str, Buffer], pinned: set[str]) -> bool:
+    """Whether a tensor is the whole of a buffer that the schedule makes, of which no one else has hold."""
+    if not isinstance(ref, TensorRef) or ref.buffer in pinned:
+        return False
+    buffer = buffers[ref.buffer]
+    return product(ref.size) is product(buffer.size) and as_int(ref.offset) == 0 and ref.dtype in (None, buffer.dtype)
+
+
+def _uses(step: Step, names: set[str]) -> bool:
+    reads, writes = touched(step)
+    return not names.isdisjoint(reads | writes)
 
 
 def verify_collectives(schedule: Schedule) -> None:

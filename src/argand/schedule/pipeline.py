@@ -13,7 +13,7 @@ from argand.ir.loops import Buffer, ExternNode, LoopNode, Origin, Program
 from argand.ir.target import Target, Targets, on_cpu
 from argand.schedule import dump
 from argand.schedule.access import Graph, build_graph, is_empty
-from argand.schedule.collectives import overlap
+from argand.schedule.collectives import arrive_in_place, overlap
 from argand.schedule.fusion.forms import Forms
 from argand.schedule.fusion.fuse import Unit, fuse, order
 from argand.schedule.inplace import reuse_in_place
@@ -66,6 +66,7 @@ def schedule(program: Program, *, targets: Targets | None = None, fusion: bool =
         targets=known,
     )
     if fusion:
+        arrive_in_place(ordered)
         reuse_in_place(ordered)
     _name(ordered)
     if config.verify_ir:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections import Counter
 from collections.abc import Callable
@@ -19,6 +20,7 @@ import training_steps
 
 import argand
 import sweeps
+from argand.engine.entries import Trial
 from helpers import assert_same
 
 BACKENDS = ["eager", "aot_eager", "native"]
@@ -79,6 +81,23 @@ def test_inputs_that_a_backward_does_not_reach(backend: str) -> None:
     same_training(make, backend)
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_inputs_that_are_reached_behind_a_graph_break(backend: str) -> None:
+    """What is differentiated in one graph leads through another, to them too."""
+
+    def make() -> tuple[nn.Module, Step]:
+        model = nn.ModuleList([nn.Linear(6, 6), nn.Linear(6, 6)])
+
+        def step(x: torch.Tensor) -> None:
+            h = model[1](model[0](x))
+            argand.graph_break()
+            model[1](h).square().mean().backward(inputs=[model[0].weight, model[1].weight])
+
+        return model, step
+
+    same_training(make, backend)
+
+
 class Doubled(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
@@ -114,6 +133,35 @@ def test_hooks_of_all_modules_do_not_see_graphs(backend: str) -> None:
         assert_same(want, (trained(make, True, backend), list(seen)))
     finally:
         handle.remove()
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_hooks_that_write_to_parameters_within_a_backward(monkeypatch: pytest.MonkeyPatch, late: bool) -> None:
+    """What is behind in the backward has read them; what is yet to come must not, where eager raises."""
+    monkeypatch.setattr(Trial, "is_engines_turn", lambda self: False)
+
+    def outcome(around: Any) -> Any:
+        torch.manual_seed(0)
+        model = nn.ModuleList([nn.Linear(6, 6), nn.Linear(6, 6)])
+        for one in model.parameters():
+            one.register_post_accumulate_grad_hook(lambda p: torch.optim.SGD([p], 0.1).step())
+        results: list[Any] = []
+        for _ in range(4):
+            with around():
+                h = Doubled.apply(model[0](torch.randn(4, 6)))
+                h = Doubled.apply(model[1](h)) if not late else Doubled.apply(h.mul(2) @ model[1].weight.detach()) + h
+                h = h * model[1].weight.detach()[0] if late else h
+                h = model[1](Doubled.apply(h)) if late else h
+                try:
+                    h.square().mean().backward()
+                except RuntimeError as error:
+                    results.append(str(error)[:40])
+            results += [parameter.detach().clone() for parameter in model.parameters()]
+        return results
+
+    want = outcome(contextlib.nullcontext)
+    assert_same(want, outcome(lambda: argand.compiled_autograd(backend="eager")), exact=True)
+    assert late == any(isinstance(one, str) for one in want)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

@@ -141,7 +141,7 @@ def outcome(text: str, way: str, backend: str) -> list[dict[str, Any]]:
             try:
                 loss: Any = step(x.requires_grad_("grad(out.sum(), x" in text), y, r)
                 parts["loss"] = (loss.detach().clone(), loss.requires_grad)
-            except (RuntimeError, ValueError, TypeError, AttributeError) as error:
+            except (RuntimeError, ValueError, TypeError, AttributeError, AssertionError) as error:
                 parts["loss"] = (type(error).__name__, str(error)[:25])
             parts["hooks"] = [one[0] for one in log]
             parts |= {f"{at} {one[0]}": one[1:] for at, one in enumerate(log)}
@@ -193,7 +193,7 @@ def difference(spec: Spec, way: str, backend: str, found: Counter[str]) -> str:
         warnings.simplefilter("ignore")
         try:
             want = outcome(text, "eager", backend)
-        except (RuntimeError, AttributeError):  # of the text itself
+        except (RuntimeError, AttributeError, AssertionError):  # of the text itself
             found["raised"] += 1
             return ""
         with texts_of("compiled_autograd_graph") as graphs, texts_of("graph_break") as breaks:

@@ -3,7 +3,8 @@
 torch's functions return memory that other processes' data arrives in later, and read their arguments until then;
 `wait_tensor` says when that is over. `received(pending, held)` does the same and names, besides what arrives, what is
 read until then: so every rule of order and memory follows from what the two calls read and return. Nothing but
-`received` reads what a start returns, and its result takes that memory over.
+`received` reads what a start returns, and its result takes that memory over. Where what is sent is not needed any
+more, the scheduler lets data arrive in its place: the start writes to it then, and `received_in_place(sent)` ends it.
 """
 
 from __future__ import annotations
@@ -25,6 +26,9 @@ STARTS = frozenset((
 IN_PLACE = frozenset(("all_reduce_", "all_reduce_coalesced_", "broadcast_"))
 """Those that put what arrives in their arguments."""
 
+OF_ONE = {"all_reduce": "all_reduce_", "broadcast": "broadcast_"}
+"""Starts that send one tensor -> those that put what arrives in it."""
+
 
 @functools.cache
 def collective_ops() -> Operators:
@@ -32,6 +36,9 @@ def collective_ops() -> Operators:
     return Operators({
         "received(Tensor pending, Tensor[] held) -> Tensor": {
             "CompositeExplicitAutograd": _received, "Meta": _received_meta,
+        },
+        "received_in_place(Tensor(a) sent) -> Tensor(a)": {
+            "CompositeExplicitAutograd": _received_in_place, "Meta": _received_in_place_meta,
         },
     })  # fmt: skip
 
@@ -43,6 +50,15 @@ def _received(pending: torch.Tensor, held: list[torch.Tensor]) -> torch.Tensor:
 
 def _received_meta(pending: torch.Tensor, held: list[torch.Tensor]) -> torch.Tensor:
     return torch.empty_like(pending)
+
+
+def _received_in_place(sent: torch.Tensor) -> torch.Tensor:
+    received: torch.Tensor = torch.ops._c10d_functional.wait_tensor.default(sent)
+    return received
+
+
+def _received_in_place_meta(sent: torch.Tensor) -> torch.Tensor:
+    return sent
 
 
 def starts(target: Any) -> bool:

@@ -175,8 +175,8 @@ class Reached:
 
 def accumulated(
     builder: GraphBuilder, outputs: Tensors, grads: Tensors | None, inputs: Tensors | None, options: dict[str, bool]
-) -> list[Reached]:
-    """Where `torch.autograd.backward` puts gradients, in the order in which it does.
+) -> tuple[list[Reached], Tensors]:
+    """Where `torch.autograd.backward` puts gradients, in the order in which it does, and what else it leads to.
 
     Arguments:
         outputs, grads, inputs: stand-ins; `grads` and `inputs` may be None.
@@ -186,7 +186,8 @@ def accumulated(
         seeds = None if grads is None else run.of(grads)
         wanted = None if inputs is None else run.of(inputs)
         _refuse_backwards_within(roots)
-        leaves = list(wanted) if wanted is not None else histories.leaves(root.grad_fn for root in roots)
+        history = histories.leaves(root.grad_fn for root in roots)
+        leaves = list(history) if wanted is None else list(wanted)
         leaves += [root for root in roots if wanted is None and root.requires_grad and root.grad_fn is None]
         stand_ins = run.stand_ins()
         order: list[torch.Tensor] = []
@@ -198,13 +199,14 @@ def accumulated(
         finally:
             for hook in hooks:
                 hook.remove()
-        if any(not leaf.is_leaf or id(leaf) not in stand_ins for leaf in leaves):
+        if any(not leaf.is_leaf or id(leaf) not in stand_ins for leaf in (*leaves, *history)):
             raise refused("Its history leads to a tensor that is not in the graph, or that is no leaf.", "backward()")
         received = [(leaf, leaf.grad) for leaf in order if leaf.grad is not None]
         for leaf in order:
             leaf.grad = None
         _refuse_shared([gradient for _, gradient in received], run.values.values())
-        return [Reached(stand_ins[id(leaf)], grad.requires_grad, grad.stride()) for leaf, grad in received]
+        reached = [Reached(stand_ins[id(leaf)], grad.requires_grad, grad.stride()) for leaf, grad in received]
+        return reached, [stand_ins[id(leaf)] for leaf in history if all(leaf is not one for one, _ in received)]
 
 
 def _refuse_backwards_within(roots: Sequence[torch.Tensor]) -> None:

@@ -65,7 +65,8 @@ def _run(state: CaptureState, given: dict[str, object]) -> None:
     outputs = tensors_of(state, given["tensors"])
     grads = None if given.get("grad_tensors") is None else tensors_of(state, given["grad_tensors"], True)
     inputs = None if given.get("inputs") is None else tensors_of(state, given["inputs"])
-    reached = engine_runs.accumulated(builder, outputs, grads, inputs, options)
+    reached, others = engine_runs.accumulated(builder, outputs, grads, inputs, options)
+    _require_history_here(state, [*[leaf.tensor for leaf in reached], *others])
     if not reached:  # of the `inputs` that are asked for
         return
     _require_leaves(state, reached)
@@ -80,13 +81,17 @@ def _run(state: CaptureState, given: dict[str, object]) -> None:
         _accumulate(state, leaf, gradient, bool(options.get("create_graph")))
 
 
+def _require_history_here(state: CaptureState, tensors: list[torch.Tensor]) -> None:
+    """No history of a tensor from outside leads on, be it to one of the `inputs` that are asked for."""
+    for info in map(state.tensor_info, tensors):
+        if info.real is not None and type(info.real) is not torch.nn.Parameter:
+            require(state, info, "is_leaf", True)
+
+
 def _require_leaves(state: CaptureState, reached: list[Reached]) -> None:
     """What autograd knows of tensors from outside is guarded where their gradients are told."""
     infos = [state.tensor_info(leaf.tensor) for leaf in reached]
     outside = [info for info in infos if info.real is not None]
-    for info in outside:
-        if type(info.real) is not torch.nn.Parameter:
-            require(state, info, "is_leaf", True)
     sources = [info.source for info in outside if info.source is not None]
     if not leaf_hooks.accumulate_quietly(*[info.real for info in outside]):
         raise _refused("A hook is on the node that accumulates a gradient, or one of C++ on a leaf.")
