@@ -234,16 +234,16 @@ def _lives(schedule: Schedule, given: set[str]) -> dict[str, Live]:
         if ref.buffer not in given:
             first.setdefault(ref.buffer, end)
         last[ref.buffer] = end
-    for name in reversed(list(first)):
-        for held in holders.get(name, ()):
-            last[held] = max(last.get(held, 0), last[name])
-    for name, taken in reversed(schedule.aliases.items()):
+    for name, taken in schedule.aliases.items():
         if taken in given and name in last:  # an input that a kernel overwrites: it need not be read before
             first.setdefault(taken, first[name])
             last.setdefault(taken, last[name])
         if taken not in last or name not in last:
             raise InternalError(f"buffer {name} takes the memory of {taken}, which is not in the schedule")
-        last[taken] = max(last[taken], last[name])
+    for name in sorted(first, key=first.__getitem__, reverse=True):  # what takes the memory of others, before these
+        taken = [schedule.aliases[name]] if name in schedule.aliases else []
+        for held in (*taken, *holders.get(name, ())):
+            last[held] = max(last.get(held, 0), last[name])
     return {name: Live(first[name], last[name]) for name in first}
 
 
