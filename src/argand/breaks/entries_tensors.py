@@ -78,20 +78,20 @@ PAGES: tuple[Page, ...] = (
     ),
     Page(
         kind="tensor object made",
-        what="A `Parameter`, or a tensor of a class of yours, is made in a way that gives autograd or the program "
+        what="A `Buffer`, a lazy `Parameter`, or a tensor of a class of yours, is made in a way that gives the program "
         "a new object with a state of its own.",
         why="The object must be a new one at each call, and lives on after the graph.",
         before="""
         @argand.compile
         def f(x):
-            weight = torch.nn.Parameter(x * 2)
+            weight = torch.nn.Buffer(x * 2)
             return weight + 1
 
         print(f(torch.ones(3)))
         """,
         after={
-            "weight = torch.nn.Parameter(x * 2)": "weight = x * 2",
-            "print(f(torch.ones(3)))": "weight = torch.nn.Parameter(f(torch.ones(3)))\nprint(weight)",
+            "weight = torch.nn.Buffer(x * 2)": "weight = x * 2",
+            "print(f(torch.ones(3)))": "weight = torch.nn.Buffer(f(torch.ones(3)))\nprint(weight)",
         },
     ),
     Page(

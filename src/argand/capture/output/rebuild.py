@@ -295,6 +295,12 @@ def write_attribute(original: object, value: object, name: str) -> None:
         object.__setattr__(original, name, value)
 
 
+def as_parameter(leaf: torch.Tensor) -> torch.Tensor:
+    """The leaf itself, which gradients flow to, as a Parameter."""
+    leaf.__class__ = torch.nn.Parameter
+    return leaf
+
+
 def new_generator(state: torch.Tensor) -> torch.Generator:
     """A generator of random numbers in this state."""
     generator = torch.Generator()

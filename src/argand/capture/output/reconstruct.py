@@ -92,8 +92,20 @@ class Reconstructor(Values):
             return
         if is_sharded(type(tensor)):
             self._sharded(tensor)
+        elif type(tensor) is torch.nn.Parameter:
+            self._parameter(tensor)
+        else:
+            self.graph_output(tensor)
+
+    def _parameter(self, parameter: torch.Tensor) -> None:
+        """One that captured code made: the leaf that the graph returns."""
+        name = self.temps.get(id(parameter))
+        if name is not None:
+            self.asm.load_fast(name)
             return
-        self.graph_output(tensor)
+        self.graph_output(parameter)
+        self.emitter.call_helper(rebuild.as_parameter)
+        self.remember(parameter)
 
     def _sharded(self, tensor: Any) -> None:
         """A DTensor over the local part, which the graph returns."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -194,8 +194,26 @@ def _numbers(data: Any) -> bool:
     return all(_numbers(item) if type(item) in (list, tuple) else type(item) in (int, float, bool) for item in data)
 
 
+@handler(torch.nn.Parameter)
+def _parameter(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> object:
+    """A leaf of the graph's own over the same memory; what is returned of it becomes a Parameter again."""
+    given = {**dict(zip(("data", "requires_grad"), args)), **kwargs}
+    data = state.deep_resolve(given.pop("data", None))
+    wanted = given.pop("requires_grad", True)
+    info = state.tensors.get(id(data))
+    if info is None or given or type(wanted) is not bool or state.graph.scopes or torch.is_inference_mode_enabled():
+        return _tensor_class(state, fn, args, kwargs)
+    if wanted and not (info.tensor.is_floating_point() or info.tensor.is_complex()):
+        return _tensor_class(state, fn, args, kwargs)  # raises
+    tensor = cast(torch.Tensor, leaf(state, torch.Tensor.detach, (data,), {}))
+    if wanted:
+        leaf(state, torch.Tensor.requires_grad_, (tensor,), {})
+    with torch._C.DisableTorchFunction():
+        parameter = torch.Tensor._make_subclass(torch.nn.Parameter, tensor, wanted)
+    return state.graph.register(parameter, state.tensors[id(tensor)].node, info.device)
+
+
 @handler(
-    torch.nn.Parameter,
     torch.nn.parameter.Buffer,
     torch.nn.UninitializedParameter,
     torch.nn.UninitializedBuffer,
