@@ -172,6 +172,30 @@ def flex_mask_of_everything(cls: Any, device: torch.device) -> object:
     return mask
 
 
+def ctc_loss(
+    log_probs: torch.Tensor,
+    targets: torch.Tensor,
+    input_lengths: torch.Tensor,
+    target_lengths: torch.Tensor,
+    blank: int = 0,
+    reduction: int = 1,
+    zero_infinity: bool = False,
+) -> torch.Tensor:
+    """torch.ctc_loss with lengths that are tensors, of tensors on the CPU."""
+    several = log_probs if log_probs.dim() == 3 else log_probs.unsqueeze(1)
+    slopes = log_probs.requires_grad and torch.is_grad_enabled()
+    losses = torch.ops.argand.ctc_losses(several, targets, input_lengths, target_lengths, blank, zero_infinity, slopes)[
+        0
+    ]
+    if zero_infinity:
+        losses = torch.where(losses == float("inf"), 0.0, losses)
+    if reduction == 1:
+        return (losses / target_lengths.to(losses.dtype).clamp_min(1)).mean()
+    if reduction == 2:
+        return losses.sum()
+    return losses if log_probs.dim() == 3 else losses.squeeze(0)
+
+
 def nothing() -> object:
     """A context without an effect."""
     return contextlib.nullcontext()

@@ -14,7 +14,7 @@ from argand.capture.facts.interfaces import CaptureState
 from argand.capture.facts.values.symbolic import SYMBOLIC
 from argand.capture.record import numpy_calls
 from argand.capture.sizes import unbacked_ops
-from argand.capture.torch_functions import modes, modules, optimizer_steps, optimizers, overriding
+from argand.capture.torch_functions import modes, modules, optimizer_steps, optimizers, overriding, torch_polyfills
 from argand.capture.torch_functions.torch_calls import (
     CODES,
     Handler,
@@ -27,6 +27,7 @@ from argand.capture.torch_functions.torch_calls import (
     leaf,
     name_of,
 )
+from argand.graph.operators.ctc_ops import ctc_ops
 
 # ---------------------------------------------------------------------- answers, breaks
 
@@ -225,6 +226,24 @@ def _tensor_class(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs)
         explanation=f"{fn.__name__}(...) makes a tensor object that autograd or the program treats as new state.",
         hints=("make it outside the compiled function, or use torch.tensor / torch.empty",),
     )
+
+
+@handler(torch.nn.functional.ctc_loss)
+def _ctc_loss_by_name(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> object:
+    """Its body, down to the function below."""
+    return NotImplemented
+
+
+@handler(torch.ctc_loss)
+def _ctc_loss(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> object:
+    """With lengths that are tensors its intermediate results are as large as these say."""
+    names = ("log_probs", "targets", "input_lengths", "target_lengths")
+    given = {**dict(zip(names, args)), **kwargs}
+    infos = [state.tensors.get(id(given.get(name))) for name in names]
+    if torch.is_autocast_enabled("cpu") or any(info is None or info.device.type != "cpu" for info in infos):
+        return NotImplemented
+    ctc_ops()
+    return state.interpreter.call(torch_polyfills.ctc_loss, args, kwargs)
 
 
 # ---------------------------------------------------------------------- modes

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from argand.graph.operators.ctc_ops import ctc_ops
 from argand.graph.operators.device_ops import device_ops
 from argand.lower.registry import REGISTRY, ExternKernel
 
@@ -26,6 +27,8 @@ PLAIN = (
     aten._scaled_dot_product_cudnn_attention.default,
     aten._scaled_dot_product_cudnn_attention_backward.default,
     device_ops().to_device,
+    ctc_ops().ctc_losses,
+    ctc_ops().ctc_gradients,
 )
 
 for _op, _name in OUT_VARIANTS.items():
