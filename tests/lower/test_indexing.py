@@ -35,6 +35,35 @@ def test_embedding():
     check(lambda w, i: F.embedding(i, w), weight, index[:0], loops_only=True)
 
 
+@pytest.mark.parametrize("parts", [3, 6])
+def test_embeddings_that_are_joined_are_looked_up_where_they_go(parts):
+    weight, index = torch.randn(10, 4), torch.randint(0, 10, (3, parts))
+    run = check(lambda w, i: torch.stack([F.embedding(each, w) for each in i.unbind(1)], 1), weight, index)
+    assert len(run.loops) == parts
+    run = check(lambda w, i: torch.cat([F.embedding(each, w) for each in i.unbind(1)], 1).t(), weight, index)
+    assert len(run.loops) == parts
+
+
+@pytest.mark.parametrize("parts", [2, 6])
+def test_positions_that_nobody_reads_are_checked(parts):
+    """Of a cat, and of a part that eager skips."""
+
+    def some(w, i):
+        return torch.cat([F.embedding(each, w) for each in i.unbind(1)], 1)[:, :3] * 2
+
+    def skipped(w, i):
+        empty = w.new_empty(0)
+        return torch.cat([empty, empty, empty, empty, F.embedding(i[:, -1], w)], 1)[:, :3] * 2
+
+    for function in (some, skipped):
+        index = torch.zeros(3, parts, dtype=torch.int64)
+        check(function, torch.randn(10, 4), index)
+        index[2, -1] = 10
+        gm, tensors = graph_of(function, (torch.randn(10, 4), index), {})
+        with pytest.raises(IndexError):
+            run_lowered(gm, tensors)
+
+
 @pytest.mark.parametrize("function", [lambda w, i: F.embedding(i, w), lambda w, i: w[i], lambda w, i: w.gather(0, i)])
 def test_out_of_range_raises(function):
     gm, tensors = graph_of(function, (torch.randn(4, 3), torch.tensor([[0, 1, 4]])), {})

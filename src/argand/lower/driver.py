@@ -25,6 +25,7 @@ from argand.lower.context import SHARED_COST, SHARED_TRAFFIC, Context
 from argand.lower.dump import dump
 from argand.lower.layout import is_dense
 from argand.lower.lowerings import REGISTRY
+from argand.lower.lowerings.shape import INLINE_PARTS
 from argand.lower.recorder import Recorder
 from argand.lower.registry import NoLowering
 from argand.lower.tensor import Tensor
@@ -70,6 +71,15 @@ _READ_EVERYTHING: Final = frozenset(
     }
 )
 """Ops whose every element is computed from one of each argument, whatever the values are."""
+
+_WHOLE_VIEWS: Final = frozenset(
+    {
+        *(getattr(torch.ops.aten, name).default for name in ("view", "_unsafe_view", "unsqueeze", "permute", "t")),
+        torch.ops.aten.transpose.int,
+        torch.ops.aten.squeeze.dim,
+    }
+)
+"""Views that have each element of what they view."""
 
 
 class _Lowering:
@@ -222,9 +232,15 @@ class _Lowering:
 
     def _is_read_whole(self, node: fx.Node) -> bool:
         """Whether everything of a node's result certainly goes into a buffer."""
-        if node in self.wanted:
-            return True
-        return any(user.target in _READ_EVERYTHING and self._is_read_whole(user) for user in node.users)
+        return node in self.wanted or any(map(self._reads_whole, node.users))
+
+    def _reads_whole(self, user: fx.Node) -> bool:
+        """Whether a node has everything of each tensor it is given go into a buffer."""
+        target = user.target
+        if target is torch.ops.aten.cat.default:
+            parts = sum(part.meta["val"].ndim > 1 for part in user.all_input_nodes)  # eager skips some of one dimension
+            return parts > INLINE_PARTS or self._is_read_whole(user)
+        return (target in _READ_EVERYTHING or target in _WHOLE_VIEWS) and self._is_read_whole(user)
 
     def _check_whole(self, result: Any) -> None:
         """Give the results of an op that raises for bad positions loops of their own, where these may meet such.
