@@ -54,7 +54,17 @@ def test_gradients_are_eagers(name: str) -> None:
         assert reasons
 
 
-@pytest.mark.parametrize("name", ["gpt", "cnn", "graph_break", "numbers"])
+@pytest.mark.parametrize("name", ["gpt", "cnn", "graph_break", "numbers", "penalty", "adapted"])
 def test_gradients_of_kernels_are_eagers(name: str) -> None:
     make, program = ALL[name]
     assert_same(run(make, program, 4, None), run(make, program, 4, "native"))
+
+
+@pytest.mark.parametrize("name", ["penalty", "adapted", "accumulated_with_graph", "products_with_the_hessian"])
+def test_gradients_that_are_differentiated_are_compiled_too(name: str) -> None:
+    """The first backward, whose gradients have a graph, and the one of what follows from these."""
+    make, program = ALL[name]
+    with collected("compiled_autograd_graph", "fallback") as events:
+        run(make, program, 4, "eager")
+    assert [event.name for event in events if event.data.get("scope") == "compiled_autograd"] == []
+    assert sum(event.name == "compiled_autograd_graph" for event in events) >= 2

@@ -27,7 +27,7 @@ from argand.engine.node_state import NotRecorded
 from argand.engine.recording import Recorder
 from argand.engine.reducers import known
 from argand.engine.replay import Run, Varied, replay
-from argand.engine.structure import Structure, structure_of
+from argand.engine.structure import Structure, check_differentiable, structure_of
 from argand.graph import compat, thread_state
 from argand.locks import fork_safe_lock
 
@@ -104,12 +104,11 @@ def run_backward(outputs: Sequence[Any], *args: Any, **kwargs: Any) -> Any:
         return engine(outputs, *args, **kwargs)
     grads, keep, create, inputs = args[:4]
     try:
-        if create:
-            raise NotRecorded("create_graph asks for gradients that can be differentiated")
         if torch.is_anomaly_enabled():
             raise NotRecorded("anomaly mode looks at each node")
         unreached = bool(args[4] if args[4:] else kwargs["allow_unreachable"])
-        structure = uncaptured(_structure, outputs, grads, keep, inputs, not kwargs.get("accumulate_grad"), unreached)
+        returned = not kwargs.get("accumulate_grad")
+        structure = uncaptured(_structure, outputs, grads, (bool(keep), bool(create)), inputs, returned, unreached)
     except NotRecorded as refused:
         entries.tell_once(str(refused))
         entries.was_vain(sketch)
@@ -203,7 +202,7 @@ def _is_others(outputs: Sequence[Any], args: tuple[Any, ...]) -> bool:
 def _structure(
     outputs: Sequence[torch.Tensor],
     grads: Sequence[torch.Tensor | None],
-    keep: bool,
+    modes: tuple[bool, bool],
     inputs: Sequence[Any],
     returned: bool,
     unreached: bool,
@@ -215,13 +214,17 @@ def _structure(
         raise NotRecorded("gradients of tensors that are no leaves are to be accumulated")
     ends = tuple([get_gradient_edge(one) if isinstance(one, torch.Tensor) else one for one in inputs])
     structure = structure_of(outputs, grads, layout, ends, returned=returned)
+    structure.differentiable = modes[1]
+    if structure.differentiable:
+        check_differentiable(structure)
     if None in structure.returned and not unreached:
         raise NotRecorded("an input does not lead to what is differentiated")
     structure.key = (
         structure.key,
         returned,
         unreached,
-        bool(keep),
+        modes,
+        tuple([one.requires_grad for one in (*structure.tensors, *grads)]) if modes[1] else None,
         torch.are_deterministic_algorithms_enabled(),
         torch.get_default_dtype(),
     )

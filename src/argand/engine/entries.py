@@ -184,7 +184,8 @@ class Entries:
         assert entry.recorded is not None
         module = fx.GraphModule({}, entry.recorded.intervals[number].graph, "CompiledAutograd")
         try:
-            entry.compiled[backend, number] = _compile(module, entry.compile_id, backend, inputs)
+            differentiable = entry.recorded.differentiable
+            entry.compiled[backend, number] = _compile(module, entry.compile_id, backend, inputs, differentiable)
         except Exception as error:
             if config.verify_ir or config.repro_after:
                 raise
@@ -199,16 +200,21 @@ class Entries:
 
 
 def _compile(
-    module: fx.GraphModule, compile_id: CompileId, backend: str | Backend, inputs: Sequence[torch.Tensor]
+    module: fx.GraphModule,
+    compile_id: CompileId,
+    backend: str | Backend,
+    inputs: Sequence[torch.Tensor],
+    differentiable: bool,
 ) -> Compiled:
+    like = [tensor.detach().requires_grad_(differentiable and tensor.requires_grad) for tensor in inputs]
     with (
         events.bus.compiling(compile_id),
         events.span("compile_autograd", "engine"),
         garbage_collection.paused(),
         compat.without_default_device(),
-        torch.no_grad(),
+        torch.set_grad_enabled(differentiable),
     ):
-        return lookup_backend(backend)(module, [tensor.detach() for tensor in inputs])
+        return lookup_backend(backend)(module, like)
 
 
 entries = Entries()

@@ -74,11 +74,13 @@ class Recorded:
         intervals: in order.
         given: per node of a compiled graph, by which of its results gradients came.
         returned: the gradients that are given back.
+        differentiable: as of `Structure`.
     """
 
     intervals: list[Interval]
     given: dict[int, tuple[bool, ...]]
     returned: list[Value | None]
+    differentiable: bool
 
     def text(self) -> str:
         """The graphs."""
@@ -102,7 +104,7 @@ class Recorder(compat.DispatchMode):
         self._known = WeakIdKeyDictionary()
         self._held = {_storage(tensor) for tensor in (*grads, *structure.tensors)}
         self._at = _ELSEWHERE
-        self._probed: list[Any] | None = None
+        self._probing = False
         self._given: dict[tuple[int, int], list[Value]] = {}
         for number, root in enumerate(roots):
             self._give((self._places[id(root.grad_fn)], root.output_nr), ("grad", number))
@@ -157,11 +159,7 @@ class Recorder(compat.DispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
-        if self._probed is not None:
-            if func is not aten.detach.default and any(True for _ in _tensors(out)):  # detach: what was saved is read
-                self._probed.append(func)
-            return out
-        if not self.reason and self._at >= 0:
+        if not self._probing and not self.reason and self._at >= 0:
             try:
                 self._note(func, args, kwargs or {}, out)
             except NotRecorded as refused:
@@ -202,16 +200,15 @@ class Recorder(compat.DispatchMode):
 
     def _passes_nothing(self, at: int, node: Any, count: int) -> None:
         """A node that is given no gradient must make none: so it is run when its gradients are computed elsewhere."""
-        computed: list[Any] = []
-        self._probed = computed
+        self._probing = True
         try:
             results = node(*[None] * count)
         except Exception as error:
             self._refuse(f"{self._name(at)} cannot run without a gradient: {type(error).__name__}")
         finally:
-            self._probed = None
-        if computed or any(one is not None for one in (results if isinstance(results, tuple) else (results,))):
-            self._refuse(f"{self._name(at)} computes without a gradient")
+            self._probing = False
+        if any(one is not None for one in (results if isinstance(results, tuple) else (results,))):
+            self._refuse(f"{self._name(at)} makes a gradient of none")
 
     def _ended(self, at: int, results: tuple[torch.Tensor | None, ...], grads: tuple[torch.Tensor | None, ...]) -> None:
         for one, (to, number) in zip(results, self._structure.nodes[at].next_functions):
@@ -320,6 +317,11 @@ class Recorder(compat.DispatchMode):
             self._refuse(f"{func} is called: {unsure[0]}")
         if any(tensor.layout is not torch.strided or tensor.device.type not in DEVICES for tensor in _tensors(out)):
             self._refuse("a tensor is sparse, or on another device")
+        if func is aten.detach.default and self._structure.differentiable:  # reads what was saved, with its history
+            value = self._lookup(args[0])
+            if value[0] == "saved":
+                self._known[out] = value
+                return
         if func._schema.is_mutable:
             written = [arg for at, arg in enumerate(args) if _is_written(func, at)]
             named = [kwargs.get(arg.name) for arg in func._schema.arguments if arg.alias_info and arg.kwarg_only]
@@ -407,7 +409,7 @@ class Recorder(compat.DispatchMode):
         for value in shown:
             if uses[value] > 1 or not self._is_alone(value, uses):
                 self._refuse("code of the program sees a gradient that other formulas read as well")
-        return Recorded(self._intervals, self._compiled, returned)
+        return Recorded(self._intervals, self._compiled, returned, self._structure.differentiable)
 
     def _without_reduced(self, accumulated: list[tuple[int, Value | None]]) -> list[tuple[int, Value | None]]:
         """What leaves are given, where no code of the program runs in between: nothing where the reducer puts what the

@@ -123,21 +123,23 @@ def replay(
     taken = [*[value for _, value in only.leaves], *recorded.returned]
     direct = {value: values[value] for value in taken if value is not None and value[0] != "out"}
     values.clear()
-    with torch.no_grad():
+    with torch.set_grad_enabled(structure.differentiable):
         values.update(zip(only.outputs, compiled(0, given)))
     values.update(direct)
     _deliver(structure, only, values, run)
     return tuple([None if value is None else values[value] for value in recorded.returned])
 
 
-def _engine(run: Run, behind: tuple[torch.Tensor, ...], keep: bool = False, ends: tuple[Any, ...] = ()) -> None:
+def _engine(
+    run: Run, behind: tuple[torch.Tensor, ...], keep: bool = False, ends: tuple[Any, ...] = (), create: bool = False
+) -> None:
     """Let the engine begin at tensors without data.
 
     Arguments:
         ends: where it stops, if there are any; else it comes to all leaves.
     """
     start = tuple([torch.empty(0, device=one.device) for one in behind])
-    run(behind, start, keep, False, ends, allow_unreachable=True, accumulate_grad=not ends)
+    run(behind, start, keep, create, ends, allow_unreachable=True, accumulate_grad=not ends)
 
 
 def _ends(structure: Structure) -> tuple[GradientEdge, ...]:
@@ -162,7 +164,7 @@ def _deliver(structure: Structure, interval: Interval, values: dict[Value, Any],
     for (_, bucket, value), into in zip(interval.reduced, arrived):
         into[bucket] = values.pop(value)
     try:
-        _engine(run, _deliveries(gradients, leaves, structure.ordered))
+        _engine(run, _deliveries(gradients, leaves, structure.ordered), create=structure.differentiable)
         if any(arrived):
             raise RuntimeError("argand: DistributedDataParallel did not take what a graph has reduced")
     finally:

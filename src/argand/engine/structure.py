@@ -45,6 +45,7 @@ class Structure:
         returned: the gradients that are given back: of which node, and which of those that it gets; None for none.
         captured: nodes that do not run: only what comes to them is given back.
         gpu: where nodes run that do not run on the CPU.
+        differentiable: the gradients are to be differentiated, too (`create_graph`).
     """
 
     key: tuple[Any, ...]
@@ -64,6 +65,7 @@ class Structure:
     returned: list[tuple[int, int] | None] = field(default_factory=list)
     captured: set[int] = field(default_factory=set)
     gpu: torch.device | None = None
+    differentiable: bool = False
 
     def form(self) -> tuple[Any, ...]:
         """Names of nodes and how they are joined: what does not change with sizes."""
@@ -165,6 +167,18 @@ def _node_facts(structure: Structure, at: int, node: Any, hooks: NodeLayout) -> 
         structure.formulas.add(at)
     _check_edges(node, edges)
     return (type(node), bool(on_node), reading(node, structure.tensors))
+
+
+def check_differentiable(structure: Structure) -> None:
+    """Gradients that are differentiated in turn are one graph's, of tensors whose history autograd knows.
+
+    Raises:
+        NotRecorded: they are not.
+    """
+    if structure.opaque or structure.reduced or structure.gpu is not None:
+        raise NotRecorded("create_graph, and code of the program's, DistributedDataParallel or a GPU is in the backward")
+    if any(isinstance(node, torch._C._FunctionBase) for node in structure.nodes):
+        raise NotRecorded("create_graph asks a compiled graph for gradients that can be differentiated")
 
 
 class Way:

@@ -141,7 +141,7 @@ def outcome(text: str, way: str, backend: str) -> list[dict[str, Any]]:
             try:
                 loss: Any = step(x.requires_grad_("grad(out.sum(), x" in text), y, r)
                 parts["loss"] = (loss.detach().clone(), loss.requires_grad)
-            except (RuntimeError, ValueError, TypeError, AttributeError, AssertionError) as error:
+            except (RuntimeError, ValueError, TypeError, AttributeError, AssertionError, NameError) as error:
                 parts["loss"] = (type(error).__name__, str(error)[:25])
             parts["hooks"] = [one[0] for one in log]
             parts |= {f"{at} {one[0]}": one[1:] for at, one in enumerate(log)}
@@ -176,6 +176,10 @@ def _copy(value: Any) -> Any:
 
 def _assert_same_outcome(r: int, want: dict[str, Any], got: dict[str, Any], exact: bool) -> None:
     for name, value in want.items():
+        if not exact and name[0].isdigit():  # what one graph computes reaches leaves in the graph's order
+            continue
+        if name == "hooks" and not exact:
+            value, got = sorted(value), {**got, name: sorted(got[name])}
         if name == "hooks" or name not in got:
             assert value == got.get(name), f"round {r}, {name}: {got.get(name)} is not {value}"
         try:
