@@ -176,7 +176,7 @@ def check_differentiable(structure: Structure) -> None:
         NotRecorded: they are not.
     """
     if structure.opaque or structure.reduced or structure.gpu is not None:
-        raise NotRecorded("create_graph, and code of the program's, DistributedDataParallel or a GPU is in the backward")
+        raise NotRecorded("create_graph, and code of the program's, a module under DDP or a GPU is in the backward")
     if any(isinstance(node, torch._C._FunctionBase) for node in structure.nodes):
         raise NotRecorded("create_graph asks a compiled graph for gradients that can be differentiated")
 
