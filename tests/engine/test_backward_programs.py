@@ -64,7 +64,6 @@ def test_gradients_of_kernels_are_eagers(name: str) -> None:
 def test_gradients_that_are_differentiated_are_compiled_too(name: str) -> None:
     """The first backward, whose gradients have a graph, and the one of what follows from these."""
     make, program = ALL[name]
-    argand.reset()
     with collected("compiled_autograd_graph", "fallback") as events:
         run(make, program, 4, "eager")
     assert [event.name for event in events if event.data.get("scope") == "compiled_autograd"] == []
