@@ -80,7 +80,7 @@ def mlp() -> nn.Module:
     return nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 16), nn.Dropout(0.5), nn.Linear(16, 4))
 
 
-def _x() -> torch.Tensor:
+def data() -> torch.Tensor:
     return torch.randn(5, 8)
 
 
@@ -94,7 +94,7 @@ def cnn(model: Any, step: int) -> None:
 
 
 def plain(model: Any, step: int) -> None:
-    model(_x()).pow(2).mean().backward()
+    model(data()).pow(2).mean().backward()
 
 
 def whole_compiled(model: Any, step: int) -> None:
@@ -102,7 +102,7 @@ def whole_compiled(model: Any, step: int) -> None:
 
 
 def graph_break(model: Any, step: int) -> None:
-    y = argand.compile(model)(_x())
+    y = argand.compile(model)(data())
     (y * y).sum().backward()
 
 
@@ -112,7 +112,7 @@ def several_results(model: Any, step: int) -> None:
         y = model.b(model.a(x).relu())
         return y.sin(), y.exp()
 
-    first, second = forward(_x())
+    first, second = forward(data())
     (first.sum() * second.exp().mean()).backward()
 
 
@@ -123,7 +123,7 @@ def results_of_some_inputs(model: Any, step: int) -> None:
         z = model.b(y)
         return z.sin(), model.b(y.relu()) * z
 
-    first, second = forward(_x())
+    first, second = forward(data())
     (first.sum() * second.exp().mean()).backward()
 
 
@@ -133,7 +133,7 @@ def chained_results(model: Any, step: int) -> None:
         y = model.b(model.a(x)).tanh()
         return y, (y * y).sum()
 
-    first, second = forward(_x())
+    first, second = forward(data())
     (first.sum() * second).backward()
 
 
@@ -143,7 +143,7 @@ def results_of_some_leaves(model: Any, step: int) -> None:
         y = model.a(x)
         return y.sin(), model.b(y.relu())
 
-    forward(_x())[0].sum().backward()
+    forward(data())[0].sum().backward()
 
 
 def results_of_a_computed_input(model: Any, step: int) -> None:
@@ -152,12 +152,12 @@ def results_of_a_computed_input(model: Any, step: int) -> None:
         y = model.a(x)
         return y.sin(), model.b(y.relu()) * w
 
-    forward(_x(), model.b.bias * 2)[0].sum().backward()
+    forward(data(), model.b.bias * 2)[0].sum().backward()
 
 
 def micro_batches(model: Any, step: int) -> None:
     for _ in range(3):
-        (model(_x()).square().sum() / 3).backward()
+        (model(data()).square().sum() / 3).backward()
 
 
 def optimized(model: Any, step: int) -> None:
@@ -176,51 +176,51 @@ def zeroed(model: Any, step: int) -> None:
 
 
 def shared(model: Any, step: int) -> None:
-    x = _x()
+    x = data()
     (model.a(model.a(x).sigmoid()) * model.b(x)).sum().backward()
 
 
 def retained(model: Any, step: int) -> None:
-    loss = model(_x()).exp().sum()
+    loss = model(data()).exp().sum()
     loss.backward(retain_graph=True)
     loss.backward()
 
 
 def with_gradient(model: Any, step: int) -> None:
-    y = model(_x())
+    y = model(data())
     y.backward(torch.randn_like(y))
 
 
 def many_roots(model: Any, step: int) -> None:
-    x = _x()
+    x = data()
     torch.autograd.backward([model.a(x).sum(), model.b(x).cos().sum()])
 
 
 def in_place(model: Any, step: int) -> None:
-    y = model.a(_x())
+    y = model.a(data())
     y = y.mul_(2).tanh_() + 1
     y[:, 0] = 1
     model.b(y).sum().backward()
 
 
 def strange_layouts(model: Any, step: int) -> None:
-    y = torch.cat([model.a(_x()), torch.ones(2, 8)]).t()[1:].flip(0)
+    y = torch.cat([model.a(data()), torch.ones(2, 8)]).t()[1:].flip(0)
     torch.stack([y, y.roll(1, 0)]).index_select(1, torch.tensor([0, 2, 2])).pow(3).sum().backward()
 
 
 def numbers(model: Any, step: int) -> None:
-    y = model(_x()).double()
+    y = model(data()).double()
     (y.sum() * 2 + (y.mean() * 1.5) ** 3 / (step % 2 + 1)).backward()
 
 
 def tensor_hook(model: Any, step: int) -> None:
-    y = model.a(_x())
+    y = model.a(data())
     y.register_hook(lambda grad: grad * 2)
     model.b(y.tanh()).sum().backward()
 
 
 def removed_hook(model: Any, step: int) -> None:
-    y = model.a(_x())
+    y = model.a(data())
     y.register_hook(lambda grad: grad * 2).remove()
     model.b(y.tanh()).sum().backward()
 
@@ -255,7 +255,7 @@ def hooks_in_order(model: Any, step: int) -> Any:
     for name, one in parameters.items():
         handles.append(one.register_hook(note(f"{name} before")))
         handles.append(one.register_post_accumulate_grad_hook(note(f"{name} after")))
-    x = _x()
+    x = data()
     (model.b(model.a(x).tanh()) * model.a(x)).sum().backward()
     for handle in handles:
         handle.remove()
@@ -285,7 +285,7 @@ def post_accumulate_hook(model: Any, step: int) -> None:
 
 def hooks_in_a_row(model: Any, step: int) -> Any:
     seen: list[Any] = []
-    y = model.a(_x())
+    y = model.a(data())
     z = y.tanh()
     u = z.exp()
     for at, one in enumerate((y, z, u)):
@@ -307,14 +307,14 @@ def module_hook(model: Any, step: int) -> None:
 
 
 def node_hooks(model: Any, step: int) -> None:
-    y = model.a(_x()).sigmoid()
+    y = model.a(data()).sigmoid()
     y.grad_fn.register_hook(lambda made, given: (made[0] * 2,))
     y.grad_fn.register_prehook(lambda given: (given[0] + 1,))
     model.b(y).sum().backward()
 
 
 def multi_grad_hook(model: Any, step: int) -> None:
-    y, z = model.a(_x()), model.b(_x())
+    y, z = model.a(data()), model.b(data())
     seen: list[Any] = []
     torch.autograd.graph.register_multi_grad_hook([y, z], seen.append)
     (y.sin() * z.cos()).sum().backward()
@@ -322,7 +322,7 @@ def multi_grad_hook(model: Any, step: int) -> None:
 
 
 def retained_gradient(model: Any, step: int) -> Any:
-    y = model.a(_x())
+    y = model.a(data())
     y.retain_grad()
     model.b(y.exp()).sum().backward()
     return y.grad
@@ -341,32 +341,32 @@ class Clamped(torch.autograd.Function):
 
 
 def own_function(model: Any, step: int) -> None:
-    model.b(Clamped.apply(model.a(_x())).sin()).sum().backward()
+    model.b(Clamped.apply(model.a(data())).sin()).sum().backward()
 
 
 def checkpointed(model: Any, step: int) -> None:
-    checkpoint(model, _x(), use_reentrant=False).square().sum().backward()
+    checkpoint(model, data(), use_reentrant=False).square().sum().backward()
 
 
 def checkpointed_reentrant(model: Any, step: int) -> None:
-    checkpoint(model, _x().requires_grad_(), use_reentrant=True).square().sum().backward()
+    checkpoint(model, data().requires_grad_(), use_reentrant=True).square().sum().backward()
 
 
 def saved_elsewhere(model: Any, step: int) -> None:
     with torch.autograd.graph.saved_tensors_hooks(lambda tensor: tensor.clone(), lambda tensor: tensor):
-        y = model(_x())
+        y = model(data())
     y.exp().sum().backward()
 
 
 def second_order(model: Any, step: int) -> None:
-    x = _x().requires_grad_()
+    x = data().requires_grad_()
     (grad,) = torch.autograd.grad(model(x).sin().sum(), x, create_graph=True)
     grad.square().sum().backward()
 
 
 def penalty(model: Any, step: int) -> Any:
     """The gradient of the data is differentiated; its graph is a result of the first backward."""
-    x = _x().requires_grad_()
+    x = data().requires_grad_()
     (grad,) = torch.autograd.grad(model(x).square().sum(), x, create_graph=True)
     y = model(x.detach())
     (y.sin().sum() + ((grad.norm(2, 1) - 1) ** 2).mean()).backward()
@@ -377,7 +377,7 @@ def adapted(model: Any, step: int) -> Any:
     """As for MAML: gradients of parameters after a step that itself is differentiated, twice."""
     weights = list(model.parameters())
     for _ in range(2):
-        y = F.gelu(_x() @ weights[0] + weights[1]) @ weights[2]
+        y = F.gelu(data() @ weights[0] + weights[1]) @ weights[2]
         grads = torch.autograd.grad(y.square().mean(), weights[:3], create_graph=True)
         weights[:3] = [weight - 0.1 * grad for weight, grad in zip(weights, grads)]
     torch.stack([weight.square().sum() for weight in weights]).sum().backward()
@@ -386,7 +386,7 @@ def adapted(model: Any, step: int) -> Any:
 def accumulated_with_graph(model: Any, step: int) -> Any:
     model.zero_grad()
     for _ in range(2):
-        model(_x()).square().mean().backward(create_graph=True)
+        model(data()).square().mean().backward(create_graph=True)
     grads = [parameter.grad for parameter in model.parameters()]
     seen = [None if grad is None else (grad.detach().clone(), grad.requires_grad) for grad in grads]
     model.zero_grad()
@@ -396,7 +396,7 @@ def accumulated_with_graph(model: Any, step: int) -> Any:
 
 def products_with_the_hessian(model: Any, step: int) -> Any:
     leaves = [*model.a.parameters(), model.b.weight]
-    grads = torch.autograd.grad(model.b(F.silu(model.a(_x()))).softmax(1)[:, 0].sum(), leaves, create_graph=True)
+    grads = torch.autograd.grad(model.b(F.silu(model.a(data()))).softmax(1)[:, 0].sum(), leaves, create_graph=True)
     return torch.autograd.grad(grads, leaves, [torch.ones_like(leaf) for leaf in leaves])
 
 
@@ -405,7 +405,7 @@ def differentiated_with_hooks(model: Any, step: int) -> Any:
     seen: list[bool] = []
     handle = model.a.weight.register_hook(lambda grad: seen.append(grad.requires_grad) or grad * 2)
     model.zero_grad()
-    model.b(model.a(_x()).tanh()).square().sum().backward(create_graph=True)
+    model.b(model.a(data()).tanh()).square().sum().backward(create_graph=True)
     loss = model.a.weight.grad.square().sum() + model.b.weight.grad.sum()
     model.zero_grad()
     loss.backward()
@@ -414,12 +414,12 @@ def differentiated_with_hooks(model: Any, step: int) -> Any:
 
 
 def some_inputs(model: Any, step: int) -> None:
-    model(_x()).exp().sum().backward(inputs=list(model.a.parameters()))
+    model(data()).exp().sum().backward(inputs=list(model.a.parameters()))
 
 
 def retained_and_hooked(model: Any, step: int) -> Any:
     """What is retained is what the hook gives, added to what was retained before."""
-    y = model.a(_x())
+    y = model.a(data())
     y.retain_grad()
     y.register_hook(lambda grad: grad * 2)
     z = y.exp()
@@ -430,31 +430,31 @@ def retained_and_hooked(model: Any, step: int) -> Any:
 
 
 def gradients_of_leaves(model: Any, step: int) -> Any:
-    return torch.autograd.grad(model.b(model.a(_x()).tanh()).exp().mean(), [*model.a.parameters(), model.b.weight])
+    return torch.autograd.grad(model.b(model.a(data()).tanh()).exp().mean(), [*model.a.parameters(), model.b.weight])
 
 
 def gradients_of_results(model: Any, step: int) -> Any:
     """Of what lies on the way, with a gradient to begin with, and of leaves behind it."""
-    y = model.a(_x()).sigmoid()
+    y = model.a(data()).sigmoid()
     z = model.b(y) * y
     return torch.autograd.grad(z, [y, model.a.weight], torch.randn_like(z))
 
 
 def gradient_of_data(model: Any, step: int) -> Any:
-    x = _x().requires_grad_()
+    x = data().requires_grad_()
     found = torch.autograd.grad(model.b(model.a(x).sin()).square().sum(), x)
     plain(nn.Sequential(model.a, model.b), step)
     return found
 
 
 def gradients_through_a_graph(model: Any, step: int) -> Any:
-    y = argand.compile(lambda x: model.a(x).tanh())(_x())
+    y = argand.compile(lambda x: model.a(x).tanh())(data())
     return torch.autograd.grad(model.b(y).sin().sum(), [model.a.weight, model.b.bias])
 
 
 def gradients_one_by_one(model: Any, step: int) -> Any:
     """The tape is used up where gradients have come, and is there elsewhere."""
-    y = model.b(model.a(_x()).tanh()).exp()
+    y = model.b(model.a(data()).tanh()).exp()
     found = list(torch.autograd.grad(y.sum(), model.b.weight, retain_graph=True))
     found += torch.autograd.grad(y.mean(), model.b.weight)
     try:
@@ -466,7 +466,7 @@ def gradients_one_by_one(model: Any, step: int) -> Any:
 
 def gradients_of_a_hooked_leaf(model: Any, step: int) -> Any:
     handle = model.a.weight.register_hook(lambda grad: grad * 2)
-    found = torch.autograd.grad(model.b(model.a(_x())).sin().sum(), model.a.weight)
+    found = torch.autograd.grad(model.b(model.a(data())).sin().sum(), model.a.weight)
     handle.remove()
     return found
 
@@ -474,7 +474,7 @@ def gradients_of_a_hooked_leaf(model: Any, step: int) -> Any:
 def gradients_past_hooks(model: Any, step: int) -> Any:
     """Code of the program runs on the way to the leaves that are asked for, and elsewhere, where it does not."""
     seen: list[Any] = []
-    y = Clamped.apply(model.a(_x()))
+    y = Clamped.apply(model.a(data()))
     y.register_hook(lambda grad: seen.append(grad.clone()))
     z = model.b(y.sin())
     z.register_hook(lambda grad: grad * 2)
@@ -484,12 +484,12 @@ def gradients_past_hooks(model: Any, step: int) -> Any:
 
 
 def gradients_of_unused(model: Any, step: int) -> Any:
-    y = model.b(model.a(_x())).sin().sum()
+    y = model.b(model.a(data())).sin().sum()
     return torch.autograd.grad(y, [model.a.weight, model.unused.weight], allow_unused=True)
 
 
 def results_accumulate(model: Any, step: int) -> Any:
-    y = model.a(_x())
+    y = model.a(data())
     model.b(y).sin().sum().backward(inputs=[y, model.b.weight])
     return y.grad
 
@@ -541,6 +541,7 @@ COMPILED: dict[str, tuple[Callable[[], nn.Module], Program]] = {
     "hooks_in_a_row": (Two, hooks_in_a_row),
     "own_function": (Two, own_function),
     "checkpointed_reentrant": (Two, checkpointed_reentrant),
+    "checkpointed": (Two, checkpointed),
     "retained_gradient": (Two, retained_gradient),
     "retained_and_hooked": (Two, retained_and_hooked),
     "some_inputs": (Two, some_inputs),
@@ -557,7 +558,6 @@ COMPILED: dict[str, tuple[Callable[[], nn.Module], Program]] = {
 ENGINE: dict[str, tuple[Callable[[], nn.Module], Program]] = {
     "results_of_a_computed_input": (Two, results_of_a_computed_input),
     "multi_grad_hook": (Two, multi_grad_hook),
-    "checkpointed": (Two, checkpointed),
     "saved_elsewhere": (Two, saved_elsewhere),
     "sparse": (Two, sparse),
     "gradients_of_a_hooked_leaf": (Two, gradients_of_a_hooked_leaf),

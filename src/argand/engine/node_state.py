@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from argand.engine.checkpoints import Saved, checkpoint_of
 from argand.runtime.tape.result_nodes import hands_on, is_own
 
 
@@ -54,7 +55,7 @@ class Reader:
     values: tuple[str, ...]
     tensors: tuple[tuple[str, str], ...]
 
-    def read(self, node: Any, saved: list[torch.Tensor]) -> tuple[Any, ...]:
+    def read(self, node: Any, saved: Saved) -> tuple[Any, ...]:
         """The part of the key that a node's values give; its tensors are added to `saved`.
 
         Raises:
@@ -64,7 +65,11 @@ class Reader:
         facts = [value_fact(getattr(node, name)) for name in self.values]
         first = len(saved)
         for name, raw in self.tensors:
-            _check_unhooked(getattr(node, raw))
+            held = getattr(node, raw)
+            if not isinstance(held, (list, tuple)) and checkpoint_of(held) is not None:
+                facts.append(saved.add_late(held))
+                continue
+            _check_unhooked(held)
             value = getattr(node, name)
             if isinstance(value, (list, tuple)):
                 facts.append(tuple([one is not None for one in value]))
@@ -73,14 +78,14 @@ class Reader:
                 facts.append(value is not None)
                 if value is not None:
                     saved.append(value)
-        return (*facts, *tensor_facts(saved[first:]))
+        return (*facts, *tensor_facts([saved[at] for at in range(first, len(saved)) if at not in saved.late]))
 
 
 def _check_unhooked(raw: Any) -> None:
     """Unpacking what a hook packed is the engine's to do: it may run the program's code, and only once."""
     for one in raw if isinstance(raw, (list, tuple)) else (raw,):
         if one is not None and one.unpack_hook is not None:
-            raise NotRecorded("hooks on saved tensors (a checkpoint, save_on_cpu) are active in its forward")
+            raise NotRecorded("hooks on saved tensors (save_on_cpu) are active in its forward")
 
 
 def value_fact(value: Any) -> Any:
@@ -163,7 +168,7 @@ def moves_of(node: Any) -> Any:
     return getattr(node._forward_cls, "compiled_moves", None) if isinstance(node, torch._C._FunctionBase) else None
 
 
-def read_compiled(node: Any, moves: Any, saved: list[torch.Tensor]) -> tuple[Any, ...]:
+def read_compiled(node: Any, moves: Any, saved: Saved) -> tuple[Any, ...]:
     """As `Reader.read`, for the node of a compiled graph."""
     if node.left is not None:
         raise NotRecorded("some results of a compiled graph were differentiated before")
@@ -174,7 +179,7 @@ def read_compiled(node: Any, moves: Any, saved: list[torch.Tensor]) -> tuple[Any
     return (moves, value_fact(node.numbers), *tensor_facts(kept))
 
 
-Reading = Callable[[Any, list[torch.Tensor]], tuple[Any, ...]]
+Reading = Callable[[Any, Saved], tuple[Any, ...]]
 
 
 def reading_of(node: Any) -> Reading | None:

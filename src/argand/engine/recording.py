@@ -21,7 +21,8 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils.weak import WeakIdKeyDictionary
 
 from argand.engine.buckets import Pending, received, sent_bucket
-from argand.engine.node_state import DEVICES, NotRecorded, moves_of, tensor_fact
+from argand.engine.checkpoints import computed, give_again
+from argand.engine.node_state import DEVICES, NotRecorded, moves_of, tensor_fact, tensor_facts
 from argand.engine.structure import Structure
 from argand.graph import compat
 from argand.graph.nodes.printing import readable
@@ -54,6 +55,8 @@ class Interval:
         layouts: which gradients it gives, with their sizes and strides.
         final: outputs that nothing but its leaves needs.
         reduced: (reduction, bucket, value) of what has been received.
+        computed: the checkpoint that computes its saved tensors again then, and what these are like.
+        gone: saved tensors that no later interval reads.
     """
 
     graph: fx.Graph
@@ -64,6 +67,8 @@ class Interval:
     layouts: dict[int, tuple[tuple[int, ...], tuple[int, ...]]] = field(default_factory=dict)
     final: frozenset[Value] = frozenset()
     reduced: list[tuple[int, int, Value]] = field(default_factory=list)
+    computed: tuple[int, list[Any]] | None = None
+    gone: list[Value] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -102,9 +107,11 @@ class Recorder(compat.DispatchMode):
         self._structure = structure
         self._places = {id(node): at for at, node in enumerate(structure.nodes)}
         self._known = WeakIdKeyDictionary()
-        self._held = {_storage(tensor) for tensor in (*grads, *structure.tensors)}
+        self._grads = grads
+        self._hold()
         self._at = _ELSEWHERE
-        self._probing = False
+        self._probing = self._computing = False
+        self._again: set[int] = set()
         self._given: dict[tuple[int, int], list[Value]] = {}
         for number, root in enumerate(roots):
             self._give((self._places[id(root.grad_fn)], root.output_nr), ("grad", number))
@@ -116,6 +123,9 @@ class Recorder(compat.DispatchMode):
         self._cuts = [Pending(one) for one in structure.cuts]
         self._sent: list[tuple[int, int, fx.Node]] = []
         self._begin_interval()
+
+    def _hold(self) -> None:
+        self._held = {_storage(tensor) for tensor in (*self._grads, *self._structure.tensors)}
 
     def _begin_interval(self) -> None:
         self._graph = fx.Graph()
@@ -159,7 +169,9 @@ class Recorder(compat.DispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
-        if not self._probing and not self.reason and self._at >= 0:
+        if self._probing:
+            self._computing |= func is not aten.detach.default and any(True for _ in _tensors(out))
+        elif not self.reason and self._at >= 0:
             try:
                 self._note(func, args, kwargs or {}, out)
             except NotRecorded as refused:
@@ -190,6 +202,7 @@ class Recorder(compat.DispatchMode):
                 self._refuse(f"{self._name(at)} was given a gradient that nothing recorded made")
             if grad is not None:
                 self._known[grad] = value
+        self._compute_again(at)
         self._at = at
         moves = moves_of(node)
         if moves is not None:
@@ -198,15 +211,38 @@ class Recorder(compat.DispatchMode):
         elif not isinstance(node, torch._C._FunctionBase):
             self._passes_nothing(at, node, len(grads))
 
+    def _compute_again(self, at: int) -> None:
+        """A node begins whose saved tensors a checkpoint computes again: that is code of the program's."""
+        tensors = self._structure.tensors
+        for number, places in enumerate(self._structure.checkpoints):
+            if number in self._again or not any(place in self._structure.saved[at] for place in places):
+                continue
+            self._again.add(number)
+            for place in places:
+                tensors[place] = computed(tensors.late[place])
+            again = [tensors[place] for place in places]
+            if any(not one.dim() and tensor_fact(one)[1] is not None for one in again):
+                self._refuse("a checkpoint computes a number again, which a graph would be made for")
+            like = tensor_facts(again)
+            self._hold()
+            self._receive()
+            self._intervals[-1].computed = (number, like)
+            self._begin_interval()
+
     def _passes_nothing(self, at: int, node: Any, count: int) -> None:
         """A node that is given no gradient must make none: so it is run when its gradients are computed elsewhere."""
-        self._probing = True
+        late = [place for place in self._structure.saved[at] if place in self._structure.tensors.late]
+        self._probing, self._computing = True, False
         try:
             results = node(*[None] * count)
         except Exception as error:
             self._refuse(f"{self._name(at)} cannot run without a gradient: {type(error).__name__}")
         finally:
             self._probing = False
+            for place in late:
+                give_again(self._structure.tensors.late[place], self._structure.tensors[place])
+        if late and self._computing:
+            self._refuse(f"{self._name(at)} computes without a gradient, and a checkpoint computes what it saved")
         if any(one is not None for one in (results if isinstance(results, tuple) else (results,))):
             self._refuse(f"{self._name(at)} makes a gradient of none")
 
@@ -218,6 +254,9 @@ class Recorder(compat.DispatchMode):
                 self._give((place, number), value)
                 if place in self._structure.leaves or (place, number) in self._structure.returned:
                     self._check_alone(value, one)
+        if self._structure.tensors.late:
+            self._structure.tensors.let_go(self._structure.saved[at])
+            self._hold()
         self._at = _ELSEWHERE
 
     def _check_alone(self, value: Value, grad: torch.Tensor) -> None:
@@ -292,6 +331,7 @@ class Recorder(compat.DispatchMode):
                 tensor_fact(grad)
                 called.layouts[number] = (tuple(grad.shape), grad.stride())
                 self._known[grad] = ("made", at, number)
+        self._compute_again(at)
         self._at = at
         self._passes_nothing(at, self._structure.nodes[at], len(grads))
 
@@ -406,6 +446,7 @@ class Recorder(compat.DispatchMode):
             uses.update([value for _, _, value in one.reduced])
         for number in reversed(range(len(self._intervals))):
             self._finish(number, uses)
+        self._let_go()
         for value in shown:
             if uses[value] > 1 or not self._is_alone(value, uses):
                 self._refuse("code of the program sees a gradient that other formulas read as well")
@@ -441,6 +482,14 @@ class Recorder(compat.DispatchMode):
                 one.graph.erase_node(node)
         one.inputs = [value for value, node in placed.items() if node.users]
         uses.update(one.inputs)
+
+    def _let_go(self) -> None:
+        """Note where each saved tensor that a checkpoint computes is read last."""
+        later: set[Value] = set()
+        for one in reversed(self._intervals):
+            late = [value for value in one.inputs if value[0] == "saved" and value[1] in self._structure.tensors.late]
+            one.gone = [value for value in late if value not in later]
+            later.update(late)
 
     def _is_alone(self, value: Value, uses: Counter[Value]) -> bool:
         """Whether nothing else reads a gradient, or what it is a view of: code of the program may write to it."""

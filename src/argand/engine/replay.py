@@ -18,6 +18,8 @@ from typing import Any
 import torch
 from torch.autograd.graph import GradientEdge
 
+from argand.engine.checkpoints import computed, give_again
+from argand.engine.node_state import NotRecorded, tensor_facts
 from argand.engine.recording import Interval, Recorded, Value
 from argand.engine.structure import Structure
 
@@ -105,11 +107,12 @@ def replay(
     for at, one in enumerate(structure.reductions):
         values.update({("old", at, number): old for number, old in enumerate(one.old)})
         one.old.clear()
+    late = structure.tensors.late
     structure.tensors.clear()
     for at, results in recorded.given.items():
         structure.nodes[at].computed = (threading.get_ident(), results)
     if len(recorded.intervals) > 1:
-        _with_calls(_Calls(structure, recorded, compiled, values, run), roots, keep)
+        _with_calls(_Calls(structure, recorded, compiled, values, run, late), roots, keep)
         return tuple([None if value is None else values[value] for value in recorded.returned])
     (only,) = recorded.intervals
     ends = _ends(structure)
@@ -178,6 +181,7 @@ class _Calls:
 
     Arguments:
         values: of the first gradients and saved tensors.
+        late: by their places, what stands for saved tensors that checkpoints compute again.
         versions: of the saved tensors when the backward began.
     """
 
@@ -186,10 +190,12 @@ class _Calls:
     compiled: Compiled
     values: dict[Value, Any]
     run: Run
+    late: dict[int, Any]
     versions: dict[Value, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.versions = {value: one._version for value, one in self.values.items() if value[0] == "saved"}
+        saved = {value: one for value, one in self.values.items() if value[0] == "saved" and value[1] not in self.late}
+        self.versions = {value: one._version for value, one in saved.items()}
 
     def has_written(self, values: Iterable[Value]) -> bool:
         """Whether code of the program has written to some saved tensors since the backward began."""
@@ -205,11 +211,33 @@ class _Calls:
                 )
             if interval.outputs:
                 given = [self.values[value] for value in interval.inputs]
+                for value in interval.gone:
+                    del self.values[value]
                 with torch.no_grad():
                     self.values.update(zip(interval.outputs, self.compiled(number, given)))
             _deliver(self.structure, interval, self.values, self.run)
             if interval.call is not None:
                 self._call(interval, *interval.call)
+            if interval.computed is not None:
+                self._compute_again(*interval.computed)
+
+    def _compute_again(self, number: int, like: list[Any]) -> None:
+        """Let a checkpoint compute its saved tensors; the engine's nodes are given others, with which they compute
+        nothing."""
+        places, late = self.structure.checkpoints[number], self.late
+        tensors = [computed(late[place]) for place in places]
+        for place in places:
+            give_again(late[place])
+        try:
+            same = tensor_facts(tensors) == like
+        except NotRecorded:
+            same = False
+        if not same:
+            raise Varied(
+                "argand: a checkpoint computed tensors with other strides, or memory, than when compiled autograd "
+                "recorded this backward. From now on the engine runs it."
+            )
+        self.values.update({("saved", place): tensor for place, tensor in zip(places, tensors)})
 
     def _call(self, interval: Interval, at: int, wanted: list[Value | None]) -> None:
         node = self.structure.nodes[at]
@@ -310,8 +338,9 @@ def _with_calls(calls: _Calls, roots: Sequence[torch.Tensor], keep: bool) -> Non
         except BaseException as error:  # of the program's code: what is behind it is freed, as by the engine
             if done and isinstance(error, RuntimeError) and calls.has_written(calls.versions):
                 return  # to what the engine's nodes had read by then
-            with contextlib.suppress(RuntimeError), _silent(structure):
-                _engine(calls.run, (nothing,), keep, ends)
+            if not calls.late:  # these would be computed again
+                with contextlib.suppress(RuntimeError), _silent(structure):
+                    _engine(calls.run, (nothing,), keep, ends)
             raise
 
 

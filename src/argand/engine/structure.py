@@ -10,6 +10,7 @@ import torch
 from torch.autograd.graph import GradientEdge
 
 from argand._core.node_layout import NodeLayout
+from argand.engine.checkpoints import Saved, checkpoint_of
 from argand.engine.node_state import (
     COMMUNICATES,
     DEVICES,
@@ -46,12 +47,13 @@ class Structure:
         captured: nodes that do not run: only what comes to them is given back.
         gpu: where nodes run that do not run on the CPU.
         differentiable: the gradients are to be differentiated, too (`create_graph`).
+        checkpoints: by the checkpoint that computes them again, which of the tensors.
     """
 
     key: tuple[Any, ...]
     nodes: list[Any]
     saved: list[range]
-    tensors: list[torch.Tensor]
+    tensors: Saved
     leaves: dict[int, torch.Tensor]
     hooked: set[int] = field(default_factory=set)
     ordered: bool = False
@@ -66,6 +68,7 @@ class Structure:
     captured: set[int] = field(default_factory=set)
     gpu: torch.device | None = None
     differentiable: bool = False
+    checkpoints: list[list[int]] = field(default_factory=list)
 
     def form(self) -> tuple[Any, ...]:
         """Names of nodes and how they are joined: what does not change with sizes."""
@@ -95,7 +98,7 @@ def structure_of(
         NotRecorded: the engine has to run this.
         RuntimeError: it would raise one.
     """
-    structure = Structure((), [], [], [], {}, ends=ends)
+    structure = Structure((), [], [], Saved(), {}, ends=ends)
     place: dict[int, int] = {}
     facts: list[Any] = []
     way = Way(roots, ends) if ends else None
@@ -175,7 +178,7 @@ def check_differentiable(structure: Structure) -> None:
     Raises:
         NotRecorded: they are not.
     """
-    if structure.opaque or structure.reduced or structure.gpu is not None:
+    if structure.opaque or structure.checkpoints or structure.reduced or structure.gpu is not None:
         raise NotRecorded("create_graph, and code of the program's, a module under DDP or a GPU is in the backward")
     if any(isinstance(node, torch._C._FunctionBase) for node in structure.nodes):
         raise NotRecorded("create_graph asks a compiled graph for gradients that can be differentiated")
@@ -225,6 +228,8 @@ def _check_captured(node: Any, hooks: NodeLayout) -> None:
 def _facts_of_all(structure: Structure) -> list[Any]:
     """What the key holds beyond single nodes: reductions, and the order of nodes where that matters."""
     facts: list[Any] = []
+    if structure.tensors.late:
+        facts += _checkpoints(structure)
     if structure.gpu is not None and (structure.opaque or structure.ends or structure.reduced):
         raise NotRecorded("on a GPU, code of the program runs in between, or other than all gradients are accumulated")
     if structure.reduced:
@@ -234,13 +239,26 @@ def _facts_of_all(structure: Structure) -> list[Any]:
         sent = {id(one.reducer) for one in structure.reductions}
         if any(id(one) not in sent for one in structure.reduced.values()):
             structure.ordered = True  # the order in which gradients come decides on buckets
-    if structure.opaque:
+    if structure.opaque or structure.checkpoints:
         leaf_hooks = [hook for leaf in structure.leaves.values() for hook in (leaf._backward_hooks or {}).values()]
         if any(map(counts_runs, leaf_hooks)):
             raise NotRecorded("there is a hook of register_multi_grad_hook, and code of the program runs in between")
-    if structure.opaque or structure.reduced:
+    if structure.opaque or structure.checkpoints or structure.reduced:
         facts.append(_order(structure.nodes))
     return facts
+
+
+def _checkpoints(structure: Structure) -> list[Any]:
+    """Which tensors each checkpoint computes again."""
+    if structure.gpu is not None or structure.reduced:
+        raise NotRecorded("checkpoints on a GPU, or under DistributedDataParallel")
+    if any(at not in structure.watched and any(on_node) for at, on_node in structure.opaque.items()):
+        raise NotRecorded("a node with hooks runs in a run of its own, for which checkpoints would compute again")
+    by_frame: dict[int, list[int]] = {}
+    for at, raw in structure.tensors.late.items():
+        by_frame.setdefault(id(checkpoint_of(raw)), []).append(at)
+    structure.checkpoints = list(by_frame.values())
+    return [tuple(map(tuple, structure.checkpoints))]
 
 
 def _hooks_on(node: Any, hooks: NodeLayout) -> list[dict[int, Any]]:

@@ -241,8 +241,8 @@ def _lives(schedule: Schedule, given: set[str]) -> dict[str, Live]:
         if taken not in last or name not in last:
             raise InternalError(f"buffer {name} takes the memory of {taken}, which is not in the schedule")
     for name in sorted(first, key=first.__getitem__, reverse=True):  # what takes the memory of others, before these
-        above = [schedule.aliases[name]] if name in schedule.aliases else []
-        for held in (*above, *holders.get(name, ())):
+        overwritten = [schedule.aliases[name]] if name in schedule.aliases else []
+        for held in (*overwritten, *holders.get(name, ())):
             last[held] = max(last.get(held, 0), last[name])
     return {name: Live(first[name], last[name]) for name in first}
 

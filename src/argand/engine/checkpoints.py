@@ -1,0 +1,85 @@
+"""Saved tensors that a checkpoint computes again (`use_reentrant=False`), within the backward that needs them.
+
+Torch shows of these a hook on each saved tensor, which runs the program's function for the first of a checkpoint's
+tensors, and gives each out once per run of the engine. What is used of the hook's own objects is not public: the
+checkpoint that it is of (`_CheckpointFrame`), and where that keeps what it has computed (`_Holder`, `_Handle`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch.utils import checkpoint
+
+Metadata = tuple[Any, ...]
+
+
+class Saved(list[torch.Tensor]):
+    """Tensors that nodes saved.
+
+    Fields:
+        late: those of which something else stands here, that are computed within the backward: by their place, what
+            torch keeps in place of each.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.late: dict[int, Any] = {}
+
+    def add_late(self, raw: Any) -> Metadata:
+        """Add one that is computed later; what is known of it."""
+        self.late[len(self)] = raw
+        self.append(_nothing())
+        return metadata_of(raw)
+
+    def let_go(self, places: Iterable[int]) -> None:
+        """Nobody reads what was computed again for these any more."""
+        for place in self.late.keys() & places:
+            self[place] = _nothing()
+
+
+def _nothing() -> torch.Tensor:
+    return torch.empty(0, device="cpu")
+
+
+_PRIVATE = tuple([getattr(checkpoint, name, None) for name in ("_CheckpointFrame", "_Holder", "_Handle")])
+_FIELDS = ("recomputed", "weak_holders", "x_metadatas")
+
+
+def checkpoint_of(raw: Any) -> Any | None:
+    """The checkpoint that computes a saved tensor again; None where another hook, or none, stands for it."""
+    if None in _PRIVATE or type(getattr(raw, "data", None)) is not _PRIVATE[1]:
+        return None
+    for cell in getattr(raw.unpack_hook, "__closure__", None) or ():
+        frame = cell.cell_contents
+        if type(frame) is _PRIVATE[0] and all(hasattr(frame, name) for name in _FIELDS):
+            return frame
+    return None
+
+
+def metadata_of(raw: Any) -> Metadata:
+    """What is known of a tensor before it is computed again: its place among those of its checkpoint, and its form."""
+    frame = checkpoint_of(raw)
+    assert frame is not None
+    place = next(n for n, one in enumerate(frame.weak_holders) if one() is raw.data)
+    known = frame.x_metadatas[place] if place < len(frame.x_metadatas) else {}
+    return place, tuple([value for _, value in sorted(known.items())])
+
+
+def computed(raw: Any) -> torch.Tensor:
+    """The tensor, computed again if its checkpoint was not in this run of the engine. It can be given out once more."""
+    tensor: torch.Tensor = raw.unpack_hook(raw.data)
+    give_again(raw, tensor)
+    return tensor
+
+
+def give_again(raw: Any, tensor: torch.Tensor | None = None) -> None:
+    """What the engine is given when a node asks for the tensor; where nothing is computed with it, one without data."""
+    handle = checkpoint._Handle()
+    run = torch._C._current_graph_task_id()
+    raw.data.handles[run] = handle
+    frame = checkpoint_of(raw)
+    assert frame is not None
+    frame.recomputed[run][handle] = _nothing() if tensor is None else tensor

@@ -1,0 +1,65 @@
+"""Programs with checkpoints (`use_reentrant=False`), whose backward is compiled."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from tests.engine.backward_programs import Clamped, Two, data
+from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
+
+
+def checkpoint_after_checkpoint(model: Any, step: int) -> Any:
+    """With dropout, what one checkpoint gives used twice, hooks in between, and code that runs as often as in eager."""
+    seen: list[Any] = []
+
+    def inner(x: torch.Tensor) -> torch.Tensor:
+        seen.append("computed")
+        return F.dropout(model.a(x).exp(), 0.3) * model.b(x).sigmoid() / 3.0
+
+    x = checkpoint(inner, data(), use_reentrant=False)
+    y = checkpoint(inner, x, use_reentrant=False, preserve_rng_state=True)
+    y.register_hook(lambda grad: seen.append(grad.clone()))
+    z = checkpoint(lambda x: checkpoint(inner, x.cos(), use_reentrant=False).tanh(), y.sin() + x, use_reentrant=False)
+    (model.b(z) * x).square().mean().backward()
+    return seen
+
+
+def checkpoint_differentiated_twice(model: Any, step: int) -> None:
+    y = checkpoint(lambda x: model.b(model.a(x).tanh()).exp(), data(), use_reentrant=False)
+    y.sum().backward(retain_graph=True)
+    y.mean().backward()
+
+
+def checkpoint_around_a_function(model: Any, step: int) -> Any:
+    y = checkpoint(lambda x: Clamped.apply(model.a(x)).sin() * model.b(x), data(), use_reentrant=False)
+    return torch.autograd.grad(y.square().sum(), list(model.a.parameters()))
+
+
+def checkpoint_that_raises(model: Any, step: int) -> Any:
+    told: list[str] = []
+
+    def fails(grad: torch.Tensor) -> None:
+        if step > 1:
+            raise ValueError("later")
+
+    y = checkpoint(lambda x: model.a(x).tanh(), data(), use_reentrant=False)
+    y.register_hook(fails)
+    z = checkpoint(lambda x: model.b(x).tanh(), y, use_reentrant=False)
+    try:
+        z.sum().backward()
+    except ValueError as error:
+        told.append(str(error))
+    return told
+
+
+CHECKPOINTS = {
+    program.__name__: (Two, program)
+    for program in (
+        checkpoint_after_checkpoint,
+        checkpoint_differentiated_twice,
+        checkpoint_around_a_function,
+        checkpoint_that_raises,
+    )
+}
