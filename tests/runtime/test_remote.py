@@ -158,7 +158,7 @@ def test_a_server_that_does_not_answer_costs_little_and_once(
     with silent_server() as silent, config.patch(remote_cache=silent if kind == "silent" else dead()):
         made: list[int] = []
         begun = time.monotonic()
-        with pytest.warns(UserWarning, match="does not answer"):
+        with pytest.warns(UserWarning, match="does not answer in time"):
             cache.get_or_build(KEY, "source", builder(made))
         first = time.monotonic() - begun
         with warnings.catch_warnings():
@@ -171,6 +171,63 @@ def test_a_server_that_does_not_answer_costs_little_and_once(
         )  # it waited 50 ms, on however busy a machine, and not for the thread that talks to the server
 
 
+def test_a_server_that_answers_slowly_is_left_alone(server: str, outcomes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Answers that come in time and bring nothing: together they take no longer than one question may."""
+    monkeypatch.setattr(remote, "TIMEOUT", 0.5)
+    connect = remote._connect
+
+    class Slow:
+        def __init__(self, url: str) -> None:
+            self.client = connect(url)
+
+        def getrange(self, *args: Any) -> Any:
+            time.sleep(0.2)
+            return self.client.getrange(*args)
+
+    monkeypatch.setattr(remote, "_connect", Slow)
+    asked = RemoteCache()
+    with pytest.warns(UserWarning, match="does not answer in time"):
+        assert [asked.fetch(f"{number:040x}.so") for number in range(6)] == [None] * 6
+    assert outcomes.count("error") == 1 and outcomes[-2:] == ["skipped"] * 2
+    asked.reset()
+
+
+def test_outcomes_of_captures_come_from_the_server(tmp_path: Path, server: str, outcomes) -> None:
+    cache.keep("ef" * 20, b"outcome", cache.OUTCOME)
+    elsewhere(tmp_path, "second")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert cache.find("ef" * 20, cache.OUTCOME) == b"outcome"
+    assert outcomes == ["stored", "hit"]
+
+
+def test_who_cannot_write_an_entry_gives_the_turn_back(server: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    import redis
+
+    one, name, connect = RemoteCache(), f"{KEY}.so", remote._connect
+
+    def full(url: str) -> Any:
+        client = connect(url)
+        write = client.set
+
+        def refused(address: str, value: Any, **options: Any) -> Any:
+            if not options.get("nx"):
+                raise redis.exceptions.OutOfMemoryError("full")
+            return write(address, value, **options)
+
+        client.set = refused
+        return client
+
+    monkeypatch.setattr(remote, "_connect", full)
+    assert one.lead(name) is None
+    client = redis.Redis.from_url(server)
+    assert client.get(remote._address(name) + ":turn")
+    one.offer(name, b"source", b"library", 0.1)
+    one.flush(100)
+    assert client.get(remote._address(name) + ":turn") is None
+    one.reset()
+
+
 def test_a_server_that_is_killed_and_one_that_is_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(remote, "TIMEOUT", 100.0)
     made: list[int] = []
@@ -179,7 +236,7 @@ def test_a_server_that_is_killed_and_one_that_is_full(tmp_path: Path, monkeypatc
         REMOTE.flush(100)
         process.kill()
         process.wait()
-        with pytest.warns(UserWarning, match="does not answer"):
+        with pytest.warns(UserWarning, match="does not answer in time"):
             cache.get_or_build("cd" * 20, "source", builder(made))
         assert len(made) == 2
 

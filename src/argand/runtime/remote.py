@@ -28,12 +28,13 @@ from argand.config import config
 from argand.locks import fork_safe_lock
 
 TIMEOUT = 0.05  # seconds that a question may take
+_SLOW = 0.01  # seconds: what takes longer counts, and is asked no more when it has taken TIMEOUT without an entry
 _WRITE_TIMEOUT = 2.0  # of the thread; nobody waits for it
 _REST, _LONGEST_REST = 30.0, 600.0  # seconds for which a server that did not answer is left alone
 MAX_PACKED, _MAX_CONTENT = 32 << 20, 256 << 20
 _DAYS = 30  # after which an entry goes that nobody wrote again
 _MAGIC = b"argand1\n"
-_NAME = re.compile(r"[0-9a-f]{16,64}\.(so|kernel|program)")
+_NAME = re.compile(r"[0-9a-f]{16,64}\.(so|kernel|program|outcome)")
 _QUEUE = 64  # entries that wait to be written
 
 
@@ -156,7 +157,7 @@ class RemoteCache:
         self._worker = None
         self._resting_until, self._rest = 0.0, _REST
         self._warned: set[str] = set()
-        self._waiting = 0
+        self._waiting, self._slow = 0, 0.0
         self._builds: list[float] = []
         self._token = secrets.token_hex(8)
 
@@ -190,6 +191,7 @@ class RemoteCache:
             self._note("rejected", name, begun, str(error))
             self._tell("rejected", f"an entry of the remote cache is not used: {error}")
             return None
+        self._slow = 0.0
         self._note("hit", name, begun)
         return entry
 
@@ -207,6 +209,7 @@ class RemoteCache:
             time.sleep(0.02)
             threads.check_ending()
             # The turn first, then the entry: whoever gives the turn back has written the entry before.
+            self._slow = 0.0  # what is waited for anyway
             mine = self._ask(name, lambda client: bool(client.set(lease, self._token, nx=True, px=held)))
             packed = self._ask(name, lambda client: client.getrange(_address(name), 0, MAX_PACKED))
             if packed is None:
@@ -238,9 +241,11 @@ class RemoteCache:
 
         def put(client: Any) -> None:
             self._waiting -= 1
-            client.set(_address(name), packed, ex=_DAYS * 86400)
-            if client.get(lease) == token:
-                client.delete(lease)
+            try:
+                client.set(_address(name), packed, ex=_DAYS * 86400)
+            finally:  # where the server takes no more, nobody need wait for the entry
+                if client.get(lease) == token:
+                    client.delete(lease)
 
         self._waiting += 1
         self._note("stored", name)
@@ -279,17 +284,21 @@ class RemoteCache:
             reply, error = answer.get(timeout=TIMEOUT)
         except queue.Empty:
             reply, error = None, TimeoutError(f"no answer within {TIMEOUT * 1e3:.0f} ms")
-        if error is None:
+        spent = time.monotonic() - begun
+        self._slow += spent if spent > _SLOW else 0.0
+        if error is None and self._slow <= TIMEOUT:
             self._rest = _REST
             return reply
-        worker, self._worker, self._waiting = self._worker, None, 0
+        if error is None:
+            error = f"answers that took more than {_SLOW * 1e3:.0f} ms took {self._slow * 1e3:.0f} ms, and brought nothing"
+        worker, self._worker, self._waiting, self._slow = self._worker, None, 0, 0.0
         if worker is not None:
             worker.asked.put(None)  # its thread ends after the socket's own timeout
         self._resting_until = time.monotonic() + self._rest
         self._rest = min(2 * self._rest, _LONGEST_REST)
-        self._note("error", name, begun, f"{type(error).__name__}: {error}")
-        self._tell("server", f"the remote cache does not answer, and is left alone for a while: {error}")
-        return None
+        self._note("error", name, begun, f"{type(error).__name__}: {error}" if isinstance(error, Exception) else error)
+        self._tell("server", f"the remote cache does not answer in time, and is left alone for a while: {error}")
+        return reply
 
     def _note(self, outcome: str, name: str, begun: float = 0.0, text: str = "") -> None:
         seconds = round(time.monotonic() - begun, 4) if begun else 0.0
