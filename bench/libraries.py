@@ -235,12 +235,13 @@ def measure(name: str, area: str, system: str, backend: str, seconds: float) -> 
 
 
 def measure_fallbacks(name: str, area: str, seconds: float) -> Result:
-    """The operations of one program that run as eager's kernels."""
+    """The operations of one program that run as eager's kernels, where random numbers are argand's own."""
+    import argand
     from argand.debug.benchmark.fallbacks import FallbackWatch
 
     watch = FallbackWatch()
     with watch.observing():
-        run_steps(programs(area)[name], compiler("argand", "native"))
+        run_steps(programs(area)[name], argand.compile)
         measured = watch.steps(64, seconds)
     total = sum(one.ms for one in measured) or 1.0
     lines = [

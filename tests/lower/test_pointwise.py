@@ -276,3 +276,17 @@ def test_layouts_of_results():
         check(lambda a: a.clone(memory_format=torch.contiguous_format), layout, loops_only=True)
         check(lambda a, b: a + b, layout, torch.randn(1, layout.shape[1], 1, 1), loops_only=True)
     check(lambda a, b: a + b, x.transpose(0, 1), x.transpose(0, 1).contiguous(), loops_only=True)
+
+
+@pytest.mark.parametrize("ends", [(0, 1), (-1.5, 2.25), (3, 3), (5, -5), (0.1, 1e6)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_numbers_that_are_evenly_spaced(ends, dtype):
+    one = torch.zeros(1, dtype=dtype)
+    for steps in (1, 2, 7, 100):
+        check(lambda x, steps=steps: x + torch.linspace(*ends, steps, dtype=dtype), one, loops_only=True)
+
+
+def test_whether_all_is_true():
+    for value in (True, False):
+        x = torch.full((5,), value)
+        check(lambda x: torch._is_all_true(x), x, loops_only=True, passes=True)

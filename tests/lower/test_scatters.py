@@ -122,3 +122,27 @@ def test_on_several_threads():
                 same(lambda x, source, wide=wide: x.scatter(0, wide, source), x, source)
     finally:
         torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64, torch.bool])
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_values_written_where_a_mask_says(dtype, dynamic):
+    x = torch.arange(2 * 5 * 3).view(2, 5, 3).to(dtype)
+    whole, front, inner = x.float() % 3 > 1, x[:, :, 0].float() % 2 > 0, torch.tensor([True, False, True])
+
+    def put(x, whole, front, inner, one, row):
+        return (
+            torch.index_put(x, (whole,), one), torch.index_put(x, (front,), row), torch.index_put(x, (front,), one),
+            torch.ops.aten.index_put(x, (None, None, inner), one), torch.index_put(x.transpose(1, 2), (whole.mT,), one),
+        )  # fmt: skip
+
+    given = (x, whole, front, inner, torch.tensor(7).to(dtype), torch.tensor([4, 5, 6]).to(dtype))
+    if not dynamic:
+        check(put, *given, loops_only=True, exact=True)
+    for want, made in zip(put(*given), compiled(put, *given, dynamic=dynamic)):
+        assert torch.equal(made, want) and made.stride() == want.stride()
+
+
+def test_sums_where_a_mask_says():
+    x, mask, value = torch.randn(4, 5), torch.randn(4, 5) > 0, torch.randn(())
+    same(lambda x, mask, value: torch.index_put(x, (mask,), value, accumulate=True), x, mask, value)

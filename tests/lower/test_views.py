@@ -91,3 +91,17 @@ def test_view_of_noncontiguous_strides():
     for x in (base[::2, ::3], base.t(), base[:, 3], base.expand(2, 8, 12)):
         check(lambda a: a.reshape(-1) * 2, x, loops_only=True)
         check(lambda a: (a + 1).reshape(-1)[2:], x, loops_only=True)
+
+
+@pytest.mark.parametrize("offset", [-2, 0, 1])
+@pytest.mark.parametrize("dims", [(0, 1), (-2, -1), (1, 0), (0, 2)])
+def test_diagonals(offset: int, dims: tuple[int, int]) -> None:
+    x = torch.randn(3, 4)
+
+    def function(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        y = x[:, :, None] + x[:, None]
+        made = torch.diag_embed(x, offset, *dims)
+        part = torch.ops.aten.diagonal_copy(y, offset, *dims)
+        return made * 2, part, torch.ops.aten.diagonal_backward(part, list(y.shape), offset, *dims), torch.diag(x[0])
+
+    check(function, x, loops_only=True, exact=True, passes=True)

@@ -28,25 +28,25 @@ def written(watch: FallbackWatch, steps: list[Step], **options: object) -> str:
     return file.getvalue()
 
 
-def sorted_rows(x: torch.Tensor) -> torch.Tensor:
-    return torch.sort(x * 2, -1)[0].exp() @ x
+def third_of_rows(x: torch.Tensor) -> torch.Tensor:
+    return torch.kthvalue(x * 2, 3, -1)[0].exp() @ x
 
 
 def test_an_operation_without_loops_is_listed_and_a_product_is_not() -> None:
-    watch, (step,) = watched(sorted_rows, torch.randn(64, 64))
+    watch, (step,) = watched(third_of_rows, torch.randn(64, 64))
     (found,) = step.fallbacks
-    assert (found.op, found.reasons, found.calls) == ("aten.sort.default", ["no lowering"], 1)
-    assert found.shapes == ["float32[64, 64]"] and "sorted_rows" in found.where[0]
+    assert (found.op, found.reasons, found.calls) == ("aten.kthvalue.default", ["no lowering"], 1)
+    assert found.shapes == ["float32[64, 64]"] and "third_of_rows" in found.where[0]
     assert found.us > 0 and 0 < found.share < 1
     text = written(watch, [step])
-    assert "aten.sort.default: no lowering" in text and "together" in text and "aten.mm" not in text
+    assert "aten.kthvalue.default: no lowering" in text and "together" in text and "aten.mm" not in text
     told = json.loads(written(watch, [step], as_json=True))
-    assert told["functions"][0]["fallbacks"][0]["op"] == "aten.sort.default"
+    assert told["functions"][0]["fallbacks"][0]["op"] == "aten.kthvalue.default"
     assert "no operation runs as eager's kernel for 101 % or more" in written(watch, [step], above=101)
 
 
 def test_gradients_are_part_of_the_step() -> None:
-    _, (step,) = watched(lambda x: torch.sort(x.sin())[0].exp(), torch.randn(64, requires_grad=True))
+    _, (step,) = watched(lambda x: torch.kthvalue(x.sin(), 3)[0].exp(), torch.randn(64, requires_grad=True))
     assert step.what == "forward and backward" and step.fallbacks[0].calls >= 1
 
 
@@ -63,8 +63,8 @@ def test_the_zoo_has_names() -> None:
 def test_a_script(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(
-        "import torch\nf = torch.compile(lambda x: torch.sort(x)[0] + 1)\nf(torch.randn(8))\n", encoding="utf-8"
+        "import torch\nf = torch.compile(lambda x: torch.kthvalue(x, 3)[0] + 1)\nf(torch.randn(8))\n", encoding="utf-8"
     )
     done = warm.run(["-m", "argand.cli", "fallbacks", "--json", "--seconds", "0.01", script], cwd=tmp_path)
     found = json.loads(done.stdout)
-    assert found["outcome"] == "finished" and found["functions"][0]["fallbacks"][0]["op"] == "aten.sort.default"
+    assert found["outcome"] == "finished" and found["functions"][0]["fallbacks"][0]["op"] == "aten.kthvalue.default"

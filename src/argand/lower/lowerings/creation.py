@@ -101,6 +101,29 @@ def _progression(ctx: Context, start: Any, step: Any) -> Tensor:
     return ctx.lazy(load, [], cost=3, count=4)
 
 
+@lowers(aten.linspace.default)
+def linspace(ctx: Context, start: Any, end: Any, steps: Any, **kwargs: Any) -> Tensor:
+    """From both ends to the middle, as eager does, in double."""
+    dtype: torch.dtype = ctx.val.dtype
+    if not all(isinstance(part, (int, float)) for part in (start, end, steps)):
+        raise NoLowering("evenly spaced numbers between ends that are known when the kernel is called")
+    if dtype not in (torch.float32, torch.float64):
+        raise NoLowering("evenly spaced numbers that eager computes in that dtype")
+    wide = torch.float64
+    first, last = (torch.tensor(float(part), dtype=dtype).item() for part in (start, end))
+    gap = (last - first) / max(steps - 1, 1)
+
+    def load(ops: Recorder, index: Index) -> Value:
+        at = ops.index_expr(index[0], wide)
+        rest = ops.sub(ops.constant(float(steps - 1), wide), at)
+        up = ops.add(ops.constant(first, wide), ops.mul(at, ops.constant(gap, wide)))
+        down = ops.sub(ops.constant(last, wide), ops.mul(rest, ops.constant(gap, wide)))
+        near = ops.lt(at, ops.constant(float(max(steps // 2, 1)), wide))
+        return ops.to_dtype(ops.where(near, up, down), dtype)
+
+    return ctx.lazy(load, [], cost=5, count=8)
+
+
 @lowers(prims.iota.default)
 def iota(ctx: Context, length: Any, *, start: Any, step: Any, **kwargs: Any) -> Tensor:
     return _progression(ctx, start, step)

@@ -230,10 +230,21 @@ def rot90(ctx: Context, x: Tensor, times: int = 1, dims: Sequence[int] = (0, 1))
 # --- writes into views of a tensor, as new tensors
 
 
-def _overlay(
-    ctx: Context, x: Tensor, source: Tensor, inside: Callable[[Recorder, Index], tuple[Value | None, Index]], size: Any
+def overlay(
+    ctx: Context,
+    x: Tensor,
+    source: Tensor,
+    inside: Callable[[Recorder, Index], tuple[Value | None, Index]],
+    size: Any,
+    *also: Tensor,
 ) -> Tensor:
-    """`source` where `inside` says so, else `x`. `inside` gives the mask (None: everywhere) and source's index."""
+    """`source` where `inside` says so, else `x`.
+
+    Arguments:
+        inside: gives the mask (None: everywhere) and source's index.
+        size: that source is broadcast to.
+        also: what `inside` loads.
+    """
     dtype = x.dtype
     math = math_dtype(dtype)
     place_in = broadcaster(ctx, source, size)
@@ -249,7 +260,7 @@ def _overlay(
         below = ops.to_dtype(x.load(ops, index), math)
         return ops.to_dtype(ops.where(mask, ops.masked(mask, block, zero_of(dtype)), below), dtype)
 
-    return ctx.lazy(load, [x, source], cost=6, count=10)
+    return ctx.lazy(load, [x, source, *also], cost=6, count=10)
 
 
 @lowers(aten.slice_scatter.default)
@@ -287,7 +298,7 @@ def slice_scatter(
             mask = test if mask is None else ops.logical_and(mask, test)
         return mask, (*index[:dim], offset // step, *index[dim + 1 :])
 
-    return _overlay(ctx, x, source, inside, size)
+    return overlay(ctx, x, source, inside, size)
 
 
 @lowers(aten.select_scatter.default)
@@ -301,7 +312,7 @@ def select_scatter(ctx: Context, x: Tensor, source: Tensor, dim: int, position: 
         mask = ops.eq(_index_value(ops, index[dim]), _index_value(ops, at))
         return mask, index[:dim] + index[dim + 1 :]
 
-    return _overlay(ctx, x, source, inside, x.size[:dim] + x.size[dim + 1 :])
+    return overlay(ctx, x, source, inside, x.size[:dim] + x.size[dim + 1 :])
 
 
 @lowers(aten.diagonal_scatter.default)
@@ -313,4 +324,4 @@ def diagonal_scatter(ctx: Context, x: Tensor, source: Tensor, offset: int = 0, d
         mask = ops.eq(_index_value(ops, index[a] + offset), _index_value(ops, index[b]))
         return mask, (*(index[dim] for dim in kept), index[a] if offset >= 0 else index[b])
 
-    return _overlay(ctx, x, source, inside, source.size)
+    return overlay(ctx, x, source, inside, source.size)

@@ -93,3 +93,8 @@ def _bmm(b: Builder, x: fx.Node, y: fx.Node) -> Any:
 def _is_shared(y: fx.Node) -> bool:
     """Whether all matrices of a batch are one: what `matmul` makes of a matrix that needs no gradient."""
     return val(y).stride(0) == 0 and isinstance(val(y).shape[0], int) and val(y).shape[0] > 1
+
+
+@decomposes(aten._is_all_true.default)
+def _is_all_true(b: Builder, x: fx.Node) -> Any:
+    return b(aten.all.default, x)

@@ -151,3 +151,23 @@ def _index_select(b: Builder, x: fx.Node, dim: int, index: fx.Node) -> Any:
         return NotImplemented
     picked = b(aten.index.Tensor, x, [None] * (dim % val(x).dim()) + [index])
     return with_strides(b, picked, val(picked).stride())
+
+
+@decomposes(aten.diagonal_copy.default)
+def _diagonal_copy(b: Builder, x: fx.Node, *given: Any, **options: Any) -> Any:
+    part = b(aten.diagonal.default, x, *given, **options)
+    return b(aten.clone.default, part, memory_format=torch.contiguous_format)
+
+
+@decomposes(aten.diagonal_backward.default)
+def _diagonal_backward(b: Builder, grad: fx.Node, size: list[int], offset: int, dim1: int, dim2: int) -> Any:
+    return b(aten.diagonal_scatter.default, full(b, list(size), 0, grad), grad, offset, dim1, dim2)
+
+
+@decomposes(aten.diag_embed.default)
+def _diag_embed(b: Builder, x: fx.Node, offset: int = 0, dim1: int = -2, dim2: int = -1) -> Any:
+    *size, length = val(x).shape
+    first, second = sorted(dim % (len(size) + 2) for dim in (dim1, dim2))
+    size.insert(first, length + abs(offset))
+    size.insert(second, length + abs(offset))
+    return b(aten.diagonal_scatter.default, full(b, size, 0, x), x, offset, dim1, dim2)
