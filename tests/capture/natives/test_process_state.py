@@ -333,3 +333,70 @@ def test_threads_have_variables_of_their_own() -> None:
     contextvars.Context().run(thread.start)
     thread.join()
     assert found[0][0] == 1 and torch.equal(found[0][2][0], X + 1)
+
+
+def ignoring_all(x: torch.Tensor) -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        warnings.warn("unseen")
+        warnings.warn("unseen", DeprecationWarning, stacklevel=2)
+        x = x + 1
+    warnings.warn("seen")
+    return x * 2
+
+
+def ignoring_a_kind(x: torch.Tensor) -> Any:
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", category=UserWarning)
+        warnings.warn("unseen")
+        warnings.warn("unseen", category=UserWarning)
+        x = x + 1
+    return x * 2
+
+
+def ignoring_another_kind(x: torch.Tensor) -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        warnings.warn("seen")
+        x = x + 1
+    return x * 2
+
+
+def ignoring_what_says_so(x: torch.Tensor) -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        warnings.filterwarnings("ignore", message="un")
+        warnings.warn("unseen")
+        warnings.warn("seen")
+    return x * 2
+
+
+def always_again(x: torch.Tensor) -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        warnings.simplefilter("always")
+        warnings.warn("seen")
+    return x * 2
+
+
+def recorded(x: torch.Tensor) -> Any:
+    with warnings.catch_warnings(record=True) as log:
+        warnings.simplefilter("always")
+        warnings.warn("kept")
+        x = x + 1
+    return x, [str(each.message) for each in log]
+
+
+IGNORING = [ignoring_all, ignoring_a_kind, ignoring_another_kind, ignoring_what_says_so, always_again, recorded]
+
+
+@pytest.mark.parametrize("program", IGNORING)
+def test_warnings_under_filters_of_captured_code(program: Any) -> None:
+    compiled = argand.compile(program, backend="eager", fullgraph=program in (ignoring_all, ignoring_a_kind))
+    for _ in range(2):
+        texts = []
+        for call in (program, compiled):
+            with warnings.catch_warnings(record=True) as log:
+                warnings.simplefilter("always")
+                texts.append((call(X), [(str(each.message), each.category) for each in log]))
+        assert_same(*texts)

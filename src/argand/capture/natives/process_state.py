@@ -13,7 +13,7 @@ from typing import Any
 
 from argand.capture.facts.handlers import Function, Kwargs
 from argand.capture.facts.interfaces import CaptureState, Interpreter
-from argand.capture.facts.kinds import held_items, is_a
+from argand.capture.facts.kinds import held_items, is_a, mro_of
 from argand.capture.facts.overlays import Shadow
 from argand.capture.facts.sources import CallSource, ConstSource
 from argand.capture.natives.builtin_methods import read_only
@@ -224,10 +224,28 @@ def _diverted(interp: Interpreter) -> bool:
     )
 
 
+def _is_ignored(interp: Interpreter, args: Args, kwargs: Kwargs) -> bool:
+    """Whether the filters that captured code has put on ignore a warning, whatever it says and wherever it is given."""
+    message, category = args[0], kwargs.get("category", args[1])
+    if type(message) is not str or not (category is None or is_a(category, type)):
+        return False
+    kind = UserWarning if category is None else category
+    filters = interp.shadow(interp.getattr(warnings, "filters"))
+    for entry in filters if type(filters) is list else ():
+        if type(entry) is not tuple or len(entry) != 5:
+            return False
+        action, text, of, module, line = entry
+        if is_a(of, type) and of in mro_of(kind):
+            return action == "ignore" and text is None and module is None and line == 0
+    return False
+
+
 @function(warnings.warn, warnings.warn_explicit)
 def _warn(interp: Interpreter, fn: Function, args: Args, kwargs: Kwargs) -> None:
-    """Warnings are given where the graph ends, with the filters that hold then."""
+    """Warnings are given where the graph ends, with the filters that hold then; those that are ignored here are none."""
     if _diverted(interp):
+        if fn is warnings.warn and _is_ignored(interp, [*args, *[None] * 2], kwargs):
+            return
         raise graph_break(
             kind="native code that warns",
             context=fn.__name__,
