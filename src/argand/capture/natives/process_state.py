@@ -242,7 +242,7 @@ def _is_ignored(interp: Interpreter, args: Args, kwargs: Kwargs) -> bool:
 
 @function(warnings.warn, warnings.warn_explicit)
 def _warn(interp: Interpreter, fn: Function, args: Args, kwargs: Kwargs) -> None:
-    """Warnings are given where the graph ends, with the filters that hold then; those that are ignored here are none."""
+    """Warnings are given where the graph ends, with the filters that hold then; those ignored here are none."""
     if _diverted(interp):
         if fn is warnings.warn and _is_ignored(interp, [*args, *[None] * 2], kwargs):
             return
