@@ -17,6 +17,7 @@ from torch.testing._internal.common_methods_invocations import op_db
 from torch.utils import _pytree as pytree
 
 import argand
+from helpers import texts_of
 from sweeps import WHOLE
 
 Wrap = Callable[[Any], Any]
@@ -407,3 +408,29 @@ def _second(function: Any, leaves: list[Any]) -> list[Any] | None:
     again = [g.abs().square().sum() for g in grads if g is not None and g.requires_grad]
     second = torch.autograd.grad(again, inputs, allow_unused=True) if again else ()
     return [None if g is None else g.detach() for g in (*grads, *second)]
+
+
+@pytest.mark.parametrize(("twice", "eager"), [(1, True), (2, False), (0, False)])
+def test_a_graph_most_of_whose_calls_run_it_once_more_runs_by_eagers_kernels(twice: int, eager: bool) -> None:
+    """Of every `twice` calls one has its gradient differentiated (0: none)."""
+
+    def steps(function: Any) -> list[Any]:
+        model = nn.Linear(3, 1)
+        with torch.no_grad():
+            model.weight.copy_(torch.linspace(-1, 1, 3)[None])
+            model.bias.zero_()
+        compiled = function(lambda x: model(x).tanh().square().sum())
+        grads = []
+        for number in range(40):
+            x = torch.linspace(0, 1 + number / 40, 3).requires_grad_()
+            again = twice > 0 and number % twice == 0
+            (grad,) = torch.autograd.grad(compiled(x), x, create_graph=again)
+            if again:
+                grad.square().sum().backward()
+            grads += [grad.detach(), x.grad]
+        return [*grads, model.weight.grad]
+
+    with texts_of("fallback") as told:
+        got = steps(argand.compile)
+    close(steps(lambda function: function), got)
+    assert len([text for text in told if "differentiated again" in text]) == eager

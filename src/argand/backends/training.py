@@ -25,7 +25,7 @@ from argand.graph.nodes.printing import graph_function, readable
 from argand.graph.nodes.program import AtenProgram
 from argand.runtime import build_turns, late_modules
 from argand.runtime.recipes import described_by
-from argand.runtime.tape.double_backward import Differentiable
+from argand.runtime.tape.double_backward import Differentiable, by_eager_if_mostly_twice
 from argand.runtime.tape.function import (
     heeding_hooks,
     results_only,
@@ -112,8 +112,10 @@ def compile_joint(
         backward.prepare()
     elif (scope := late_modules.scope()) is not None:  # the forward's kernels are being compiled: there is time
         scope.meanwhile.append(backward.begin)
-    run = with_spent(_on_tape(joint, cut, forward, backward, graph), joint.spent)
-    recorded = wrap(recorded_program(cut.forward), run, otherwise=otherwise)
+    function, again = _on_tape(joint, cut, forward, backward, graph)
+    recorded = wrap(recorded_program(cut.forward), with_spent(function, joint.spent), otherwise=otherwise)
+    if graph is not None:
+        recorded = by_eager_if_mostly_twice(recorded, graph, again)
     if joint.enables_grad:
         return under_grad(recorded)
     if cut.forward.leaves and otherwise is not None:  # of a call without gradients
@@ -124,8 +126,8 @@ def compile_joint(
 
 def _on_tape(
     joint: JointProgram, cut: Partition, forward: Boxed, backward: LazyBackward, graph: Callable[..., Any] | None
-) -> Callable[..., Any]:
-    """The compiled graph as a function of the forward's inputs whose results autograd can differentiate."""
+) -> tuple[Callable[..., Any], Differentiable]:
+    """The compiled graph as a function of the forward's inputs whose results autograd can differentiate, also twice."""
     plan, source = plan_of(joint, cut), RunsAgain(joint, cut, graph=graph is not None)
     again = Differentiable(graph, plan.differentiable, source.facts, source.run)
     function = training_function(plan, forward, backward, again)
@@ -135,7 +137,7 @@ def _on_tape(
         facts = again.facts().described()
         return plan.described(), forward, kept.key(), graph, facts
 
-    return described_by(function, "taped", described)
+    return described_by(function, "taped", described), again
 
 
 def compile_backward(program: AtenProgram, compile_program: CompileProgram, backend: str, boxed: bool) -> Boxed:

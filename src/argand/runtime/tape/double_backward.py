@@ -9,6 +9,9 @@ written to. For others that are gone stand zeros.
 A graph that drew random numbers, or ran under autocast, runs as the functional graph that was compiled, with the seeds
 of the call, where autograd recorded each operation as it stands there.
 
+Where most calls of a graph end like that, the graph itself is called from then on (`by_eager_if_mostly_twice`):
+running it twice, once compiled, is slower than eager.
+
 What would not be the same again is refused, with the reason: other graphs that draw random numbers, one that writes to
 what its gradients depend on, inputs that are gone or that were written to since.
 """
@@ -17,6 +20,7 @@ from __future__ import annotations
 
 import contextlib
 import operator
+import sys
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
@@ -24,8 +28,10 @@ from typing import Any
 
 import torch
 
+from argand import events
 from argand.errors import ArgandError
 from argand.graph import compat
+from argand.runtime.recipes import same_recipe
 from argand.runtime.tape.moves import version
 
 _VERSION = operator.attrgetter("_version")
@@ -178,6 +184,7 @@ class Differentiable:
         self._make_replay = replay
         self.differentiable = differentiable
         self._find_out = facts
+        self.runs = 0  # the times that it ran again
         self._facts: Facts | None = None
         self._replay: Callable[..., Any] | None = None
 
@@ -228,6 +235,7 @@ class Differentiable:
         facts = self.facts()
         if facts.refused:
             raise NotAgain(facts.refused)
+        self.runs += 1
         values = call.values(frozenset(facts.needed))
         tensors = {position for position, _ in facts.tensors}
         with torch.enable_grad():
@@ -260,6 +268,39 @@ class Differentiable:
         with torch.set_grad_enabled(facts.began_with_grad):
             results = compat.tree_flatten(self.graph(*_arguments(facts, inputs)))[0]
         return {result: results[place] for result, place in facts.places}
+
+
+def by_eager_if_mostly_twice(
+    compiled: Callable[..., Any], graph: Callable[..., Any], again: Differentiable
+) -> Callable[..., Any]:
+    """`compiled`, until most of its calls have had their gradients differentiated again.
+
+    Arguments:
+        graph: the captured graph, of the same arguments.
+        again: what runs it once more.
+    """
+    calls = [0]
+
+    def call(*args: Any) -> Any:
+        if again.runs < _RUNS:
+            return compiled(*args)
+        calls[0] += 1
+        if again.runs < 2 * _RUNS:
+            return compiled(*args)
+        if 3 * calls[0] > 5 * _RUNS or again.facts().replayed:  # not three of five calls since the first runs
+            again.runs, calls[0] = 0, 0
+            return compiled(*args)
+        if calls[0] > 0:
+            reason = "most calls of the graph have their gradients differentiated again, which runs it once more"
+            events.emit("fallback", "runtime", reason, reason=reason, scope="graph")
+            calls[0] = -sys.maxsize
+        return graph(*args)
+
+    return same_recipe(call, compiled)
+
+
+_RUNS = 6
+"""So many are counted, after as many that were not."""
 
 
 @contextlib.contextmanager
@@ -306,4 +347,4 @@ def _requires_grad(value: Any) -> bool:
     return isinstance(value, torch.Tensor) and value.requires_grad
 
 
-__all__ = ["Differentiable", "Facts", "Inputs", "NotAgain"]
+__all__ = ["Differentiable", "Facts", "Inputs", "NotAgain", "by_eager_if_mostly_twice"]
