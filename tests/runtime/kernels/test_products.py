@@ -40,7 +40,9 @@ def close(got: torch.Tensor, want: torch.Tensor, added: float = 0.0) -> None:
     assert float((got - want).abs().max()) <= 2e-6 * max(float(want.abs().max()), added)
 
 
-@pytest.mark.parametrize(("m", "n", "k"), [(1, 1, 1), (14, 32, 16), (77, 75, 130), (33, 1100, 530), (100, 64, 1030)])
+@pytest.mark.parametrize(
+    ("m", "n", "k"), [(1, 1, 1), (14, 32, 16), (27, 17, 31), (77, 75, 130), (33, 1100, 530), (100, 64, 1030)]
+)
 @pytest.mark.parametrize("threads", [1, 2, 5])
 def test_product(m: int, n: int, k: int, threads: int) -> None:
     before = torch.get_num_threads()
@@ -61,7 +63,9 @@ def test_product(m: int, n: int, k: int, threads: int) -> None:
         torch.set_num_threads(before)
 
 
-@pytest.mark.parametrize(("batch", "m", "n", "k"), [(1, 5, 33, 40), (7, 16, 40, 9), (3, 90, 130, 520), (2, 3, 4, 0)])
+@pytest.mark.parametrize(
+    ("batch", "m", "n", "k"), [(1, 5, 33, 40), (7, 16, 40, 9), (9, 27, 27, 32), (3, 90, 130, 520), (2, 3, 4, 0)]
+)
 @pytest.mark.parametrize("threads", [1, 2])
 def test_batches_of_products(batch: int, m: int, n: int, k: int, threads: int) -> None:
     before = torch.get_num_threads()

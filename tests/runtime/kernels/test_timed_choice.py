@@ -139,3 +139,11 @@ def test_a_note_that_was_damaged(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     (note,) = tmp_path.rglob("rivals-*.note")
     note.write_text(note.read_text().replace("own", "library"))
     assert Rivals("products", lambda: True, 0.98).known() is None
+
+
+def test_what_another_kernel_took_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kernel whose text changed is timed again."""
+    Rivals("changed", lambda: True, 1e9, "products").run(lambda: None, lambda: None)
+    assert Rivals("changed", lambda: True, 1e9, "products").known() is True
+    monkeypatch.setattr(timed_choice, "_text_digest", lambda name: "another")
+    assert Rivals("changed", lambda: True, 1e9, "products").known() is None

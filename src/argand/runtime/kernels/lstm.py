@@ -24,7 +24,7 @@ from argand.runtime.kernels.timed_choice import Rivals
 from argand.runtime.profile import Kernel
 
 aten = torch.ops.aten
-LAYERS = Rivals("LSTM layers", lambda: True, 0.97)
+LAYERS = Rivals("LSTM layers", lambda: True, 0.97, "lstm")
 _FUNCTIONS = {"lstm_forward": (9, 7), "lstm_backward": (12, 7)}
 _WIDTH = 16  # units that a vector holds at most
 _LANES = 32  # columns of a packed panel at most

@@ -19,6 +19,11 @@ enum {
   NC = 1024,  // columns of the right operand that are packed at a time
 };
 
+// The first `count` of 16 numbers (none, all): what is masked is not touched in memory.
+INLINE unsigned short first(i64 count) { return count >= 16 ? 0xffff : count <= 0 ? 0 : (1 << count) - 1; }
+INLINE V load_part(const float* p, unsigned short mask, V other) { return __builtin_ia32_loadups512_mask(p, other, mask); }
+INLINE void store_part(float* p, V v, unsigned short mask) { __builtin_ia32_storeups512_mask(p, v, mask); }
+
 static __thread float packed_left[PR * KC] __attribute__((aligned(64)));
 static __thread float packed_right[KC * NC] __attribute__((aligned(64)));
 
@@ -57,12 +62,14 @@ INLINE void short_tile(i64 k, Matrix left, const float* __restrict right, Result
     }
   }
   if (width < NR) {
+    unsigned short low = first(width), high = first(width - 16);
+    V more0 = -V{}, more1 = more0;
+    if (to.bias && !to.add) more0 = load_part(to.bias, low, more0), more1 = load_part(to.bias + 16, high, more1);
     UNROLL for (int r = 0; r < R; r++) {
       float* c = to.data + r * to.rows;
-      float row[NR];
-      *(U*)row = sum[r][0];
-      *(U*)(row + 16) = sum[r][1];
-      for (i64 j = 0; j < width; j++) c[j] = row[j] + (to.add ? c[j] : to.bias ? to.bias[j] : -0.0f);
+      if (to.add) more0 = load_part(c, low, more0), more1 = load_part(c + 16, high, more1);
+      store_part(c, sum[r][0] + more0, low);
+      store_part(c + 16, sum[r][1] + more1, high);
     }
     return;
   }
@@ -103,10 +110,14 @@ template <bool PACKED> static void rows_of(i64 m, i64 n, i64 k, Matrix left, con
   if (m & 1) tiles<1, PACKED>(n, k, from(), right, to.at(i, 0));
 }
 
-// 16 rows of 16 numbers, `from` apart, become columns.
-static __attribute__((noinline)) void transpose(const float* s, i64 from, float* d, i64 to) {
+// 16 rows of 16 numbers, `from` apart, become columns; where there are fewer, the others are zeros.
+template <bool PART>
+static __attribute__((noinline)) void transpose(const float* s, i64 from, float* d, i64 to, i64 rows, i64 columns) {
   V a[16], b[16];
-  UNROLL for (int i = 0; i < 16; i++) a[i] = *(const U*)(s + i * from);
+  UNROLL for (int i = 0; i < 16; i++) {
+    if (PART) a[i] = load_part(i < rows ? s + i * from : s, i < rows ? first(columns) : 0, V{});
+    else a[i] = *(const U*)(s + i * from);
+  }
   UNROLL for (int i = 0; i < 16; i += 2) {
     b[i] = SHUFFLE(a[i], a[i + 1], 0, 16, 1, 17, 4, 20, 5, 21, 8, 24, 9, 25, 12, 28, 13, 29);
     b[i + 1] = SHUFFLE(a[i], a[i + 1], 2, 18, 3, 19, 6, 22, 7, 23, 10, 26, 11, 27, 14, 30, 15, 31);
@@ -130,15 +141,23 @@ static __attribute__((noinline)) void transpose(const float* s, i64 from, float*
   }
 }
 
-// One panel: columns `j` to `j + width` of `b`.
+// One panel: columns `j` to `j + width` of `b`. Up to 15 rows after it may be written to.
 static void pack_panel(Matrix b, i64 k, i64 j, i64 width, float* out) {
-  i64 p = 0;
-  if (width == NR && b.rows == 1) {
-    for (; p + 16 <= k; p += 16)
-      for (int h = 0; h < NR; h += 16) transpose(b.at(p, j + h).data, b.columns, out + p * NR + h, NR);
+  if (b.rows == 1) {
+    for (i64 p = 0; p < k; p += 16)
+      for (int h = 0; h < NR; h += 16) {
+        const float* s = b.at(p, h < width ? j + h : j).data;
+        bool part = k - p < 16 || width - h < 16;
+        (part ? transpose<true> : transpose<false>)(s, b.columns, out + p * NR + h, NR, width - h, k - p);
+      }
+    return;
   }
-  for (; p < k; p++)
-    for (i64 q = 0; q < NR; q++) out[p * NR + q] = q < width ? *b.at(p, j + q).data : 0;
+  unsigned short low = first(width), high = first(width - 16);
+  for (i64 p = 0; p < k; p++) {
+    float *d = out + p * NR, *s = (float*)b.at(p, j).data;
+    if (b.columns == 1) *(V*)d = load_part(s, low, V{}), *(V*)(d + 16) = load_part(s + 16, high, V{});
+    else for (i64 q = 0; q < NR; q++) d[q] = q < width ? s[q * b.columns] : 0;
+  }
 }
 
 static void pack_right(Matrix b, i64 k, i64 n, float* out) {
@@ -182,7 +201,7 @@ static void pack_left(Matrix a, i64 rows, i64 readable, i64 k, float* out) {
   if (a.rows == 1 && readable >= PR) {
     for (; p < k; p++) *(V*)(out + p * PR) = *(const U*)(a.data + p * a.columns);
   } else if (a.columns == 1 && readable >= PR) {
-    for (; p + 16 <= k; p += 16) transpose(a.data + p, a.rows, out + p * PR, PR);
+    for (; p + 16 <= k; p += 16) transpose<false>(a.data + p, a.rows, out + p * PR, PR, 16, 16);
   }
   for (; p < k; p++)
     for (i64 r = 0; r < rows; r++) out[p * PR + r] = *a.at(r, p).data;

@@ -57,8 +57,9 @@ def prepare() -> None:
     _compiled()
 
 
-PRODUCTS = Rivals("products", is_amd, 0.98)
-WEIGHT_GRADIENTS = Rivals("weight gradients", is_amd, 0.9)  # the library computes several gradients at once faster
+PRODUCTS = Rivals("products", is_amd, 0.98, "products")
+# The library computes several gradients at once faster.
+WEIGHT_GRADIENTS = Rivals("weight gradients", is_amd, 0.9, "products")
 
 
 def own_wanted(rivals: Rivals) -> bool:

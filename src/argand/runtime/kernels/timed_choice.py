@@ -8,6 +8,7 @@ deterministic algorithms nothing is timed: a process is to compute what another 
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable, Hashable
 
@@ -15,6 +16,7 @@ import torch
 
 from argand import events
 from argand.runtime import cache, processor
+from argand.runtime.kernels.background_kernels import text_of
 
 _PAIRS = 4  # of times of a kind, after a first one, in which a way makes ready what it needs
 _MOST_PAIRS, _SHORT = 24, 0.002  # seconds of all up to which there are more: other programs want the processors, too
@@ -30,10 +32,12 @@ class Rivals:
         name: of what is computed; part of a file name.
         presumed: whether the own way is taken while nothing was timed.
         gain: the own way is taken where it takes less than this share of the library's time.
+        source: the file of the own kernels: what was timed with another text of it is not remembered.
     """
 
-    def __init__(self, name: str, presumed: Callable[[], bool], gain: float) -> None:
+    def __init__(self, name: str, presumed: Callable[[], bool], gain: float, source: str = "") -> None:
         self.name = name
+        self._source = source
         self._presumed = presumed
         self._gain = gain
         self._taken: dict[tuple[int, Hashable], bool] = {}  # by threads and kind
@@ -112,13 +116,19 @@ class Rivals:
         return {name: each == "own" for name, each in note.items() if each in ("own", "library")}
 
     def _note(self, threads: int) -> str:
-        about = (self.name, processor.model(), torch.__version__, str(threads), f"v{cache.VERSION}", "kinds")
+        text = _text_digest(self._source) if self._source else ""
+        about = (self.name, processor.model(), torch.__version__, str(threads), f"v{cache.VERSION}", "kinds", text)
         return f"rivals-{cache.digest(str(about))}"
 
     def forget(self) -> None:
         """What this process knows; notes stay."""
         self._taken.clear()
         self._known_outcomes.clear()
+
+
+@functools.cache
+def _text_digest(name: str) -> str:
+    return cache.digest(text_of(name))
 
 
 def _digest(kind: Hashable) -> str:
