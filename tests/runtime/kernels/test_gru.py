@@ -57,11 +57,14 @@ def test_gru(
 
 
 @pytest.mark.parametrize("threads", [1, 3])
-def test_threads_and_a_long_sum(threads: int) -> None:
+@pytest.mark.parametrize("batch", [1, 7, 70])
+def test_threads_that_share_rows_or_units_and_a_long_sum(threads: int, batch: int) -> None:
+    """A weight that is larger than a cache is shared by its units, a smaller one by the rows of a large batch."""
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
-        check(torch.nn.GRU(8, 272), torch.randn(17, 70, 8), torch.randn(1, 70, 272))
+        for width in (208, 336):
+            check(torch.nn.GRU(8, width), torch.randn(17, batch, 8), torch.randn(1, batch, width))
     finally:
         torch.set_num_threads(before)
 

@@ -12,7 +12,7 @@ from argand.runtime import toolchain
 from argand.runtime.kernels import background_kernels
 from argand.runtime.profile import Kernel
 
-_FUNCTIONS = {"gru_forward": (8, 7), "gru_backward": (10, 7)}
+_FUNCTIONS = {"gru_forward": (8, 7), "gru_backward": (11, 7)}
 _WIDTH = 16  # units that a vector holds at most
 _LANES = 32  # columns of a packed panel at most
 
@@ -60,9 +60,9 @@ def forward(
     bias = given.new_zeros(3 * width) if bias is None else bias.contiguous()
     if kernel is None:
         return _forward_by_steps(given, weight, bias, start, reverse, out, last, gates)
-    packed = given.new_empty(width * (3 * width + _LANES))
+    packed = given.new_empty(3 * width * (width + _LANES))
     kept = packed if gates is None else gates
-    numbers = (steps, batch, width, int(reverse), out.stride(0), out.stride(1), int(gates is not None))
+    numbers = (steps, batch, width, int(reverse), int(gates is not None), out.stride(0), out.stride(1))
     kernel(given, weight.contiguous(), bias, start.contiguous(), packed, out, last, kept, *numbers)
     return None
 
@@ -80,11 +80,11 @@ def backward(
     kernel = _compiled().result().get("gru_backward")
     if kernel is None:
         return _backward_by_steps(grads, grad_last, gates, out, weight, start, reverse)
-    packed = gates.new_empty(3 * width * (width + _LANES))
+    packed, carried = (gates.new_empty(count * (width + _LANES)) for count in (3 * width, batch))
     inputs, states = gates.new_empty(steps, batch, 3 * width), gates.new_empty(steps, batch, 3 * width)
     first = torch.empty_like(start, memory_format=torch.contiguous_format)
-    numbers = (steps, batch, width, int(reverse), out.stride(0), out.stride(1), 1)
-    tensors = (grads, grad_last.contiguous(), gates, out, weight.contiguous(), start.contiguous(), packed)
+    numbers = (steps, batch, width, int(reverse), 1, out.stride(0), out.stride(1))
+    tensors = (grads, grad_last.contiguous(), gates, out, weight.contiguous(), start.contiguous(), packed, carried)
     kernel(*tensors, inputs, states, first, *numbers)
     return inputs, states, first
 

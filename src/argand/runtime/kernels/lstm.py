@@ -185,7 +185,7 @@ def _own(layer: Layer, *, keep: bool) -> Tensors:
     gates, cells = _gates_and_cells(kept, rows, width)
     layer.project_into(gates)
     out, last, last_cell = x.new_empty(steps, batch, width), *(torch.empty_like(each) for each in layer.starts)
-    room = x.new_empty(4 * width * width)
+    room = x.new_empty(4 * width * (width + _LANES))
     tensors = (gates, layer.again.contiguous(), *layer.starts, room, out, cells if keep else last_cell, last, last_cell)
     _compiled().result()["lstm_forward"](*tensors, steps, batch, width, int(layer.reverse), int(keep), 0, 0)
     return out, last, last_cell, kept if keep else x.new_empty(0, dtype=torch.uint8)
