@@ -30,6 +30,7 @@ from argand.capture.facts.code.skip import with_frame
 from argand.config import config
 from argand.errors import ArgandError, ConfigError, SavedModelError
 from argand.outcomes import fingerprints, records, store
+from argand.outcomes.resolver import Mismatch
 from argand.runtime import remote, stored_modules, toolchain
 from argand.runtime.environment import versions
 
@@ -287,7 +288,7 @@ def _answer(info: _C.FrameInfo, *, saved: dict[str, Any], path: str, region: Reg
     try:
         with garbage_collection.paused():
             return records.installed(saved["record"], info, region, label)
-    except (records.Mismatch, ArgandError) as error:
+    except (Mismatch, ArgandError) as error:
         raise SavedModelError(
             f"this call does not fit {path}: {error}",
             remedy="call it as it was saved, or save it again with such arguments",

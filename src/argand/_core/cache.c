@@ -49,6 +49,23 @@ sentinel_mode(PyObject *obj)
 
 /* ---- the cache of a code object -------------------------------------------------------------------------------- */
 
+/* Lets go of entries and modes that no cache has any more, or that nobody can reach. */
+static void
+free_contents(Entry *entry, KeyMode *modes, int num_modes)
+{
+    while (entry != NULL) {
+        Entry *next = entry->next;
+        entry->owner = NULL;
+        entry->next = NULL;
+        Py_DECREF(entry);
+        entry = next;
+    }
+    for (int i = 0; i < num_modes; i++) {
+        Py_DECREF(modes[i].key);
+    }
+    PyMem_Free(modes);
+}
+
 static void
 free_cache(void *extra)
 {
@@ -59,18 +76,8 @@ free_cache(void *extra)
     cache->reg_prev->reg_next = cache->reg_next;
     cache->reg_next->reg_prev = cache->reg_prev;
     PyObject *pending = take_exception(); /* called from a destructor: whatever is in flight stays */
-    for (Entry *entry = cache->head; entry != NULL;) {
-        Entry *next = entry->next;
-        entry->owner = NULL;
-        entry->next = NULL;
-        Py_DECREF(entry);
-        entry = next;
-    }
-    for (int i = 0; i < cache->num_modes; i++) {
-        Py_DECREF(cache->modes[i].key);
-    }
+    free_contents(cache->head, cache->modes, cache->num_modes);
     put_exception(pending);
-    PyMem_Free(cache->modes);
     PyMem_Free(cache);
 }
 
@@ -156,33 +163,36 @@ cache_insert(CodeCache *cache, Entry *entry)
     return 0;
 }
 
-/* Takes the entry out of its list and drops the list's reference. */
-static void
-cache_remove(CodeCache *cache, Entry *entry)
+/* Takes the entry out of its list, whose reference is the caller's then; false if it is not in it. */
+static bool
+take_out(CodeCache *cache, Entry *entry)
 {
     for (Entry **link = &cache->head; *link != NULL; link = &(*link)->next) {
         if (*link == entry) {
             *link = entry->next;
             entry->next = NULL;
-            entry->owner = NULL;
             cache->version++;
-            Py_DECREF(entry);
-            return;
+            return true;
         }
+    }
+    return false;
+}
+
+static void
+cache_remove(CodeCache *cache, Entry *entry)
+{
+    if (take_out(cache, entry)) {
+        entry->owner = NULL;
+        Py_DECREF(entry);
     }
 }
 
 static void
 move_to_front(CodeCache *cache, Entry *entry)
 {
-    for (Entry **link = &cache->head; *link != NULL; link = &(*link)->next) {
-        if (*link == entry) {
-            *link = entry->next;
-            entry->next = cache->head;
-            cache->head = entry;
-            cache->version++;
-            return;
-        }
+    if (take_out(cache, entry)) {
+        entry->next = cache->head;
+        cache->head = entry;
     }
 }
 
@@ -483,17 +493,7 @@ reset_cache(CodeCache *cache)
     cache->num_modes = 0;
     cache->all_keys = MODE_NONE;
     cache->version++;
-    while (entry != NULL) { /* the list is ours now: destructors cannot reach it */
-        Entry *next = entry->next;
-        entry->owner = NULL;
-        entry->next = NULL;
-        Py_DECREF(entry);
-        entry = next;
-    }
-    for (int i = 0; i < num_modes; i++) {
-        Py_DECREF(modes[i].key);
-    }
-    PyMem_Free(modes);
+    free_contents(entry, modes, num_modes); /* the list is ours now: destructors cannot reach it */
     return any;
 }
 

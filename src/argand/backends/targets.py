@@ -74,14 +74,3 @@ def without_gpu_code(why: str) -> None:
     """Answer who asked for the logs of what only GPU code has."""
     events.bus.detail("cudagraphs", "backend", f"no CUDA graph is recorded: {why}")
     events.bus.detail("autotuning", "backend", f"no candidates are timed: {why}")
-
-
-__all__ = [
-    "devices_in",
-    "in_host_memory",
-    "problem_of",
-    "target_of",
-    "targets_in",
-    "without_gpu_code",
-    "without_target",
-]

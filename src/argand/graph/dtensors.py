@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 
 import torch
 
-from argand.graph.metadata.strides import is_dense
+from argand.graph.metadata.strides import is_dense, strides_in
 
 DTensor: TypeAlias = Any
 Spec: TypeAlias = Any
@@ -94,19 +94,9 @@ def _gradient(local: torch.Tensor, spec: Spec, placements: Any) -> torch.Tensor:
         local = local.contiguous()
     stride = spec.tensor_meta.stride
     if not local.is_contiguous() or stride != torch.empty(shape, device="meta").stride():
-        order = sorted(range(local.dim()), key=lambda dim: (-local.stride(dim), dim))
-        stride = _strides_in(order, shape)
+        stride = strides_in(sorted(range(local.dim()), key=lambda dim: (local.stride(dim), -dim)), shape)
     gradient: torch.Tensor = cls.from_local(local, spec.mesh, placements, run_check=False, shape=shape, stride=stride)
     return gradient
-
-
-def _strides_in(order: list[int], shape: Any) -> tuple[int, ...]:
-    """Strides of a dense tensor whose dimensions lie in memory in this order."""
-    strides, step = [1] * len(shape), 1
-    for dim in reversed(order):
-        strides[dim] = step
-        step *= max(shape[dim], 1)
-    return tuple(strides)
 
 
 @dataclass(slots=True, eq=False)

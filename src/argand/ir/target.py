@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import torch
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
     """Limits, costs and legal plans of one kind of device.
 
@@ -64,15 +64,16 @@ class Target:
         depthwise_taps: elements of the largest windows whose depthwise convolutions are loops; 0: none are.
         depthwise_innermost: only where the channels are innermost, and of no 16-bit floats: its library is as fast
             elsewhere. A graph with depthwise convolutions is laid out so.
-        depthwise_weights: the gradients of their weights, which are long sums, are loops too.
+        depthwise_weights: the gradients of their weights, which are long sums, are loops too (a GPU's library takes
+            three quarters of the time).
     """
 
     name: str
     processors: int
     threads: int
-    max_statements: int
-    max_members: int
-    row_bytes: int
+    max_statements: int = 400  # beyond, a kernel spills registers and takes long to compile
+    max_members: int = 48
+    row_bytes: int = 1 << 20
     serial_bytes: int
     vector_run: int
     small_work: int
@@ -97,13 +98,13 @@ class Target:
     product_kernels: bool
     program_memory: int
     activated_products: bool
-    times_layouts: bool
+    times_layouts: bool = True
     layout_seconds: float
     layout_products: float
     parts_biases: bool
     depthwise_taps: int
     depthwise_innermost: bool
-    depthwise_weights: bool
+    depthwise_weights: bool = False
 
 
 ANY_LENGTH = UNLIMITED = 1 << 62
@@ -118,9 +119,6 @@ def cpu(threads: int) -> Target:
         name="cpp",
         processors=threads,
         threads=threads,
-        max_statements=400,  # beyond, a kernel spills registers and takes long to compile
-        max_members=48,
-        row_bytes=1 << 20,
         serial_bytes=0,
         vector_run=128,
         small_work=1 << 14,
@@ -145,13 +143,11 @@ def cpu(threads: int) -> Target:
         product_kernels=False,
         program_memory=0,
         activated_products=False,
-        times_layouts=True,
         layout_seconds=0.25,
         layout_products=2e7,
         parts_biases=False,
         depthwise_taps=9,  # larger windows want several results at once, which share what they read
         depthwise_innermost=True,
-        depthwise_weights=False,
     )
 
 
@@ -161,9 +157,6 @@ def gpu(processors: int, program_memory: int = 227 << 10, *, direct_products: bo
         name="triton",
         processors=processors,
         threads=2 * processors,
-        max_statements=400,
-        max_members=48,
-        row_bytes=1 << 20,
         serial_bytes=1 << 17,  # 2 to 5 us for one multiprocessor, as a launch and the way through memory
         vector_run=32,
         small_work=0,
@@ -188,13 +181,11 @@ def gpu(processors: int, program_memory: int = 227 << 10, *, direct_products: bo
         product_kernels=True,
         program_memory=program_memory,
         activated_products=True,
-        times_layouts=True,
         layout_seconds=float("inf"),
         layout_products=0.0,
         parts_biases=True,
         depthwise_taps=25,  # beyond, its library is faster (7 x 7: by a fifth on an H200)
         depthwise_innermost=False,
-        depthwise_weights=False,  # its library takes three quarters of the time
     )
 
 

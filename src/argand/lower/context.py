@@ -10,7 +10,7 @@ import torch
 from torch import fx
 
 from argand.errors import InternalError, LoweringError
-from argand.graph.sizes.expr import ONE, ZERO, Const, Expr, Sym, Var, as_expr, sum_of
+from argand.graph.sizes.expr import ZERO, Const, Expr, Sym, Var, sum_of
 from argand.graph.sizes.symbolic import MetaTensor, is_tensor
 from argand.ir.loops import Buffer, ExternNode, LoopBody, LoopNode, Node, Origin, TensorRef, Value, with_nested
 from argand.ir.target import Targets
@@ -539,6 +539,3 @@ class Context:
 def is_number(x: Tensor) -> bool:
     """Whether a value is a scalar that is computed from nothing: it may be so on any device."""
     return x.ref is None and not x.size and not x.reads and x.realiser is None
-
-
-__all__ = ["LOOP_DTYPES", "ONE", "ZERO", "Context", "as_expr", "math_dtype"]

@@ -187,6 +187,3 @@ def _dump_body(name: str, body: LoopBody) -> list[str]:
         *lines,
         *(block for block in printer.blocks),
     ]
-
-
-__all__ = ["LoopNode", "dump", "dump_node"]

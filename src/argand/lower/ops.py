@@ -23,7 +23,7 @@ import torch
 
 from argand.errors import InternalError
 from argand.graph.sizes.expr import Expr
-from argand.ir.loops import LoopBlock, Value
+from argand.ir.loops import Value
 from argand.ir.operations import COMPARISONS
 
 Number = int | float | bool
@@ -224,6 +224,3 @@ class Ops:
     sigmoid = _unary("sigmoid", "1 / (1 + exp(-a)) (floats)")
     log1p = _unary("log1p", "log(1 + a), exact near 0 (floats)")
     expm1 = _unary("expm1", "exp(a) - 1, exact near 0 (floats)")
-
-
-__all__ = ["REDUCTIONS", "SCANS", "STORE_MODES", "LoopBlock", "Number", "Ops"]

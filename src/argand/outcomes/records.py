@@ -198,6 +198,3 @@ def tell_of_break(record: Record, info: _C.FrameInfo) -> None:
     reason = errors.BreakReason(kind, context, explanation, hints, lines)
     skipped = {"frame_skipped": True} if record["code"] is None else {}
     events.emit("graph_breaks", "capture", str(reason), reason=reason, function=info.code.co_name, **skipped)
-
-
-__all__ = ["Captured", "Mismatch", "Needed", "Record", "Unstorable", "described", "installed"]

@@ -186,6 +186,3 @@ def _replace(b: Builder, use: _Use, elements: _Elements) -> None:
         return
     use.node.replace_all_uses_with(replacement)
     b.graph.erase_node(use.node)
-
-
-__all__ = ["MIN_USES", "move_scalars"]

@@ -251,17 +251,14 @@ def _cache(sink: TraceSink, event: Event, where: tuple[str, int]) -> None:
     sink.artifact(event, f"fx_graph_cache_{state}", _pretty(told), where, "json")
 
 
-def _fallback(sink: TraceSink, event: Event, where: tuple[str, int]) -> None:
-    told = {**event.data, "stage": event.stage, "text": event.text()}
-    sink.artifact(event, "fallback", _pretty(told), where, "json")
+def _told(*more: str) -> _Hear:
+    """An artifact of what the event says, and more of it: "stage", "text"."""
 
+    def hear(sink: TraceSink, event: Event, where: tuple[str, int]) -> None:
+        told = {**event.data, **{name: event.stage if name == "stage" else event.text() for name in more}}
+        sink.artifact(event, event.name, _pretty(told), where, "json")
 
-def _quantization(sink: TraceSink, event: Event, where: tuple[str, int]) -> None:
-    sink.artifact(event, "quantization", _pretty(event.data), where, "json")
-
-
-def _autotuning(sink: TraceSink, event: Event, where: tuple[str, int]) -> None:
-    sink.artifact(event, "autotuning", _pretty({**event.data, "text": event.text()}), where, "json")
+    return hear
 
 
 def _provenance(sink: TraceSink, event: Event, where: tuple[str, int]) -> None:
@@ -304,10 +301,6 @@ def _split_child(sink: TraceSink, event: Event, where: tuple[str, int]) -> None:
     sink.put(event, "optimize_ddp_split_child", {"name": event.data["child"]}, event.text(), where)
 
 
-def _raised(sink: TraceSink, event: Event, where: tuple[str, int]) -> None:
-    sink.artifact(event, "frame_raised", event.text(), where)
-
-
 _RECORDS: dict[str, _Hear] = {
     "frame_start": _frame_start,
     "graph": _graph,
@@ -331,10 +324,10 @@ _RECORDS: dict[str, _Hear] = {
     "recompiles": _recompiles,
     "cache_size_limit": _recompiles,
     "cache": _cache,
-    "fallback": _fallback,
-    "autotuning": _autotuning,
-    "quantization": _quantization,
-    "frame_raised": _raised,
+    "fallback": _told("stage", "text"),
+    "autotuning": _told("text"),
+    "quantization": _told(),
+    "frame_raised": _named("frame_raised"),
 }
 
 _SILENT = frozenset({"span_begin", "span_end", "graph_code"})

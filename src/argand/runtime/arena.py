@@ -28,27 +28,36 @@ def laid_out(layout: Callable[..., Views], arena: Any, *sizes: int) -> Views:
         return layout(arena, *sizes)
 
 
-class Arena:
+class Block:
     """One block of memory, and the tensors that host modules have laid out in it.
 
     Arguments:
         nbytes: size of the block.
     """
 
-    __slots__ = ("error", "flag", "nbytes", "storage", "views")
+    __slots__ = ("nbytes", "storage", "views")
 
-    def __init__(self, nbytes: int) -> None:
+    def __init__(self, nbytes: int, device: str) -> None:
         self.nbytes = nbytes
-        self.storage = torch.empty(nbytes, dtype=torch.uint8, device="cpu")
-        self.error = torch.zeros(1, dtype=torch.int32, device="cpu")
-        # Reading the flag through ctypes costs a tenth of Tensor.item().
-        self.flag = ctypes.c_int32.from_address(self.error.data_ptr())
+        self.storage = torch.empty(nbytes, dtype=torch.uint8, device=device)
         self.views: dict[Any, Views] = {}  # by `layout`, or by (layout, *sizes)
 
     def tensor(self, offset: int, size: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
         """A tensor of the given layout whose first element is `offset` bytes into the block."""
-        typed = torch.empty(0, dtype=dtype, device="cpu")
+        typed = torch.empty(0, dtype=dtype, device=self.storage.device)
         return typed.set_(self.storage.untyped_storage(), offset // dtype.itemsize, size, stride)
+
+
+class Arena(Block):
+    """A block of the host's, with the flag by which kernels report an error."""
+
+    __slots__ = ("error", "flag")
+
+    def __init__(self, nbytes: int) -> None:
+        super().__init__(nbytes, "cpu")
+        self.error = torch.zeros(1, dtype=torch.int32, device="cpu")
+        # Reading the flag through ctypes costs a tenth of Tensor.item().
+        self.flag = ctypes.c_int32.from_address(self.error.data_ptr())
 
     def check(self) -> None:
         """Raise the error that a kernel has flagged.

@@ -128,6 +128,3 @@ def replaced() -> bool:
     rules = (entry.rule for entry in registry.REGISTRY.entries.values())
     own = all(str(getattr(rule, "__module__", "")).startswith("argand.") for rule in rules)
     return not own or registry.REGISTRY.altered()
-
-
-__all__ = ["UNCACHED", "current_gpu", "environment", "gpu", "replaced", "versions"]

@@ -110,6 +110,3 @@ def stored_call(key: str, kind: str) -> HostCall:
     if loaded is None:
         raise CacheError(f"the program {key} is not in the cache", remedy="it is compiled again")
     return loaded[0]
-
-
-__all__: list[str] = ["call_of_text", "kept_as", "load", "marked", "stored_call", "text_of"]

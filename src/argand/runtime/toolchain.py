@@ -25,8 +25,6 @@ from argand.runtime import cache
 from argand.runtime.library import Library, defect, load
 from argand.runtime.process import Ended, run_all
 
-__all__ = ["Library", "Toolchain", "compile_text", "cpu_isa", "find_toolchain", "isa_for", "load", "load_text"]
-
 _WARNINGS = ("-w",)  # what generated code warns of (vector ABI, ignored attributes) is of no use to anybody
 _FLAGS = (
     "-std=c++17",

@@ -353,6 +353,3 @@ def _needed(users: Sequence[Value], among: Sequence[Value], without: set[int]) -
             in_reverse.append(statement)
             needed |= operands(statement)
     return in_reverse[::-1]
-
-
-__all__ = ["KINDS", "split_reductions"]

@@ -13,7 +13,9 @@ import torch
 
 import argand
 import warm
-from argand.debug.frame_records.record import RecordError, call_of, open_record, rebuild, record
+from argand.debug.frame_records.record import record
+from argand.debug.frame_records.record_reader import call_of, open_record, rebuild
+from argand.debug.frame_records.record_schema import RecordError
 from argand.errors import ArgandError
 
 SCRIPT = """

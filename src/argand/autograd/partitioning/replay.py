@@ -68,6 +68,3 @@ def _can_be_recorded(func: Any) -> bool:
     if not isinstance(func, torch._ops.OpOverload):
         return True
     return func is random_ops().uniform or (func.namespace == "aten" and not compat.is_random(func))
-
-
-__all__ = ["Replay", "replay_of", "unread_arguments"]

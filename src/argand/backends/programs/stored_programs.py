@@ -145,6 +145,3 @@ def _reason_against(program: AtenProgram, key: str | None) -> str:
     if replaced():
         return "a lowering rule or an expression of kernels is replaced"
     return undescribed(program)
-
-
-__all__ = ["Entry", "entry_for", "environment"]

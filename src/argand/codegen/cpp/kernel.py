@@ -472,6 +472,3 @@ def _bytes(buffer: Buffer) -> int:
 def _describe(buffer: Buffer) -> str:
     sizes = ", ".join(str(size) for size in buffer.size)
     return f"{buffer.name}: {str(buffer.dtype).removeprefix('torch.')}[{sizes}]"
-
-
-__all__ = ["CppOptions", "CppSource", "KernelPrinter", "generate"]

@@ -125,6 +125,3 @@ def _atom(atom: Expr, extents: Mapping[Var, Expr], inner: list[Expr]) -> Expr:
         inner += [left, right]
         return left if isinstance(atom, FloorDiv) else right
     raise _Unbounded
-
-
-__all__ = ["NARROW", "Reach", "reach_of"]

@@ -191,6 +191,3 @@ class KernelPrinter:
 def _stages_of(axes: KernelAxes) -> int:
     """Rounds of a loop whose loads are in flight."""
     return 2 if any(stage.row is not None and stage.row.looped for stage in axes.stages) else 1
-
-
-__all__ = ["KernelPrinter", "generate"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import collections
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import torch
@@ -12,6 +12,7 @@ import torch
 from argand.config import config
 from argand.debug import gpus
 from argand.debug.benchmark.work import GraphWork, Work, flops_of, is_library, profile_name
+from argand.debug.tensors import tensors_in
 from argand.graph.compat import DispatchMode
 from argand.graph.profiler_compat import allocations
 
@@ -80,19 +81,7 @@ class Side:
         total = self.total_us or 1.0
         return {
             "rows": [
-                {
-                    "name": row.name,
-                    "kind": row.kind,
-                    "calls": row.calls,
-                    "us": row.us,
-                    "share": row.us / total,
-                    "bytes": row.bytes,
-                    "flops": row.flops,
-                    "gbs": row.gbs,
-                    "gflops": row.gflops,
-                    "fused": list(row.fused),
-                }
-                for row in self.rows
+                {**asdict(row), "share": row.us / total, "gbs": row.gbs, "gflops": row.gflops} for row in self.rows
             ],
             "outside_us": self.outside_us,
             "allocated": self.allocated,
@@ -123,20 +112,12 @@ class _Counter(DispatchMode):
         moved = 0
         if not is_view and not profile_name(func).startswith(_ALLOCATES):
             seen: dict[int, torch.Tensor] = {}
-            for tensor in _flat((args, kwargs, result)):
+            for tensor in tensors_in((args, kwargs, result)):
                 if tensor.layout is torch.strided:
                     seen.setdefault(id(tensor), tensor)
             moved = sum(map(_bytes_of, seen.values()))
         self.work[profile_name(func)].append(Work(moved, flops_of(func, args, kwargs, result)))
         return result
-
-
-def _flat(value: Any) -> list[torch.Tensor]:
-    if isinstance(value, torch.Tensor):
-        return [value]
-    if isinstance(value, dict):
-        value = list(value.values())
-    return [t for item in value for t in _flat(item)] if isinstance(value, (list, tuple)) else []
 
 
 def operation_work(run: Callable[[], None]) -> dict[str, list[Work]]:

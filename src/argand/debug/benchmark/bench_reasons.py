@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from argand.debug.benchmark.bench_profile import Row, Side
@@ -46,22 +46,9 @@ class Measured:
 
     def as_dict(self) -> dict[str, Any]:
         """JSON-able form."""
-        return {
-            "function": self.name,
-            "place": self.place,
-            "arguments": self.shapes,
-            "what": self.what,
-            "calls": self.calls,
-            "rounds": self.rounds,
-            "eager_ms": self.eager_ms,
-            "compiled_ms": self.compiled_ms,
-            "speedup": self.speedup,
-            "copy_gbs": self.copy_gbs,
-            "call_us": self.call_us,
-            "eager": self.eager.as_dict(),
-            "compiled": self.compiled.as_dict(),
-            "reasons": self.reasons,
-        }
+        told = {one.name: getattr(self, one.name) for one in fields(self)}
+        told |= {"function": told.pop("name"), "arguments": told.pop("shapes"), "speedup": self.speedup}
+        return told | {"eager": self.eager.as_dict(), "compiled": self.compiled.as_dict()}
 
 
 def _total(rows: list[Row], what: str) -> float:

@@ -28,11 +28,8 @@ import torch
 from argand import files
 from argand._core.calls import capture_off
 from argand.config import config
-from argand.debug.frame_records.record_reader import FORMAT, SEAL, Record, call_of, open_record, rebuild, seal
-from argand.debug.frame_records.record_schema import RecordError
+from argand.debug.frame_records.record_reader import FORMAT, SEAL, seal
 from argand.events import Event, bus
-
-__all__ = ["RECORDS", "Record", "RecordError", "call_of", "open_record", "rebuild", "record"]
 
 _DEPTH, _ITEMS = 24, 20_000
 

@@ -83,19 +83,14 @@ class Builder:
     def _make_slice(self, number: int, data: Any) -> Any:
         return slice(*map(self.value, data[1]))
 
-    def _make_dict(self, number: int, data: Any) -> Any:
-        entries: dict[Any, Any] = {}
-        self.objects[number] = entries
+    def _make_dict(self, number: int, data: Any, kind: type[dict[Any, Any]] = dict) -> Any:
+        entries = self.objects[number] = kind()
         for key, item in data[1]:
             entries[self.value(key)] = self.value(item)
         return entries
 
     def _make_OrderedDict(self, number: int, data: Any) -> Any:
-        entries: OrderedDict[Any, Any] = OrderedDict()
-        self.objects[number] = entries
-        for key, item in data[1]:
-            entries[self.value(key)] = self.value(item)
-        return entries
+        return self._make_dict(number, data, OrderedDict)
 
     def _make_placed(self, number: int, data: Any) -> Any:
         """A tensor on another device than the CPU; on the CPU, where that device is not here."""

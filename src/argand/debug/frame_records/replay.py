@@ -18,7 +18,7 @@ def replay(
     show: Annotated[bool, typer.Option("--show", help="only say what FILE is a record of; runs nothing")] = False,
 ) -> None:
     """Capture the frame in FILE again: nothing else of the program runs. The failure shows as it did."""
-    from argand.debug.frame_records.record import open_record
+    from argand.debug.frame_records.record_reader import open_record
 
     record = open_record(file)
     typer.echo(record.describe(), err=True)
@@ -44,7 +44,7 @@ def replay_record(file: Path, *, backend: str = "eager", trust: bool = False) ->
         RecordError: the file is no record, or may not be run.
         ArgandError: capture fails, as it did.
     """
-    from argand.debug.frame_records.record import open_record
+    from argand.debug.frame_records.record_reader import open_record
 
     return _run(open_record(file), backend, trust)
 
@@ -52,7 +52,7 @@ def replay_record(file: Path, *, backend: str = "eager", trust: bool = False) ->
 def _run(record: Any, backend: str, trust: bool) -> Any:
     import torch
 
-    from argand.debug.frame_records.record import call_of, rebuild
+    from argand.debug.frame_records.record_reader import call_of, rebuild
 
     function, raw = rebuild(record, trust=trust)
     compiled = importlib.import_module("argand.api").compile(function, backend=backend, fullgraph=True)

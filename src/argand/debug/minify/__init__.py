@@ -20,7 +20,7 @@ that fails otherwise is not accepted.
 * `BackendCheck(backend, options, after="dynamo"|"aot", accuracy=False, run=True, surroundings)`: the check for a
   backend, or for the native compiler on an ATen graph.
 * `same(expected, actual, float64=None)`, `AccuracyError`: `argand.debug.accuracy`.
-* `argand.debug.repro.write_run(...)` writes a result as files; `argand.debug.repro.minify_to_directory(...)` does all.
+* `argand.debug.repro.minify_to_directory(...)` does all, and writes the result as files.
 """
 
 from argand.debug.accuracy import AccuracyError, same

@@ -28,7 +28,7 @@ from argand.debug.trial.fingerprint import Fingerprint
 from argand.debug.trial.surroundings import Surroundings
 from argand.errors import ArgandError
 from argand.graph.nodes.meta import attribute
-from argand.runtime import toolchain
+from argand.runtime import processor, toolchain
 from argand.runtime.gpu.device.target import triton_version
 from argand.version import __version__
 
@@ -234,6 +234,7 @@ def replace(path: Path, text: str) -> None:
 @lru_cache(maxsize=1)
 def hardware_lines() -> tuple[str, ...]:
     """Versions and hardware, a line each."""
+    cpu = processor.facts().get("model name") or platform.processor() or platform.machine()
     lines = [
         f"argand version: {__version__}",
         f"torch version: {torch.__version__}",
@@ -242,7 +243,7 @@ def hardware_lines() -> tuple[str, ...]:
         f"Python version: {platform.python_version()}",
         f"system: {platform.platform()}",
         f"C++ compiler: {_compiler()}",
-        f"CPU: {_cpu()}, {os.cpu_count()} logical cores, torch uses {torch.get_num_threads()} threads",
+        f"CPU: {cpu}, {os.cpu_count()} logical cores, torch uses {torch.get_num_threads()} threads",
         f"CPU capability of torch: {torch.backends.cpu.get_cpu_capability()}",
     ]
     if torch.cuda.is_available():
@@ -257,16 +258,6 @@ def _compiler() -> str:
         return toolchain.describe()
     except ArgandError as error:
         return f"none ({error.cause})"
-
-
-def _cpu() -> str:
-    try:
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    except OSError:
-        pass
-    return platform.processor() or platform.machine()
 
 
 def copy_to_base(repro: Path) -> None:

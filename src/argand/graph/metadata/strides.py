@@ -5,7 +5,7 @@ Imports nothing, so that capture has it without the ATen tables.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TypeAlias
 
 Ints: TypeAlias = tuple[int, ...]
@@ -29,22 +29,21 @@ def broadcast_shape(shapes: Sequence[Sequence[int]]) -> tuple[int, ...] | None:
 
 def contiguous_strides(size: Sequence[int]) -> Ints:
     """Row-major strides, as torch gives them to a new tensor."""
-    strides: list[int] = []
-    step = 1
-    for extent in reversed(size):
-        strides.append(step)
-        step *= max(extent, 1)
-    return tuple(reversed(strides))
+    return strides_in(range(len(size) - 1, -1, -1), size)
+
+
+def strides_in(order: Iterable[int], size: Sequence[int]) -> Ints:
+    """Strides of a dense tensor whose dimensions lie in memory in this order, the innermost first."""
+    strides, step = [1] * len(size), 1
+    for dim in order:
+        strides[dim] = step
+        step *= max(size[dim], 1)
+    return tuple(strides)
 
 
 def channels_last_strides(size: Sequence[int]) -> Ints:
     """Strides of a new tensor of sizes (N, C, *spatial) whose channels lie innermost."""
-    strides = [0] * len(size)
-    step = 1
-    for dim in _channels_last_order(len(size)):
-        strides[dim] = step
-        step *= max(size[dim], 1)
-    return tuple(strides)
+    return strides_in(_channels_last_order(len(size)), size)
 
 
 def _channels_last_order(rank: int) -> Ints:
@@ -87,13 +86,7 @@ def _lies_in_order(size: Sequence[int], stride: Sequence[int], order: Sequence[i
 
 def dense_strides(size: tuple[int, ...], stride: tuple[int, ...]) -> tuple[int, ...]:
     """Strides of a dense tensor whose dimensions lie in memory in the same order."""
-    order = memory_order(size, stride)
-    result = [0] * len(size)
-    step = 1
-    for dim in reversed(order):
-        result[dim] = step
-        step *= max(size[dim], 1)
-    return tuple(result)
+    return strides_in(reversed(memory_order(size, stride)), size)
 
 
 def memory_order(size: tuple[int, ...], stride: tuple[int, ...]) -> tuple[int, ...]:
@@ -121,12 +114,7 @@ def preserved_strides(size: Ints, stride: Ints) -> Ints:
     """Strides of a copy in memory format "preserve": its own when dense, else of a dense tensor in the same order."""
     if is_dense(size, stride):
         return stride
-    strides = [0] * len(size)
-    step = 1
-    for dim in _iteration_order(size, (stride,)):
-        strides[dim] = step
-        step *= max(size[dim], 1)
-    return tuple(strides)
+    return strides_in(_iteration_order(size, (stride,)), size)
 
 
 def overlaps(size: tuple[int, ...], stride: tuple[int, ...]) -> bool:

@@ -102,6 +102,3 @@ def unpack(packed: tuple[Any, ...], nodes: Sequence[fx.Node], leaf: Callable[[tu
         return leaf(packed)
     items = [unpack(item, nodes, leaf) for item in held]
     return slice(*items) if kind == "slice" else items if kind == "list" else tuple(items)
-
-
-__all__ = ["Encoded", "NoText", "decode", "encode", "pack", "unpack"]

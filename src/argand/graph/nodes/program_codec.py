@@ -172,6 +172,3 @@ def _value(packed: tuple[Any, ...]) -> Any:
         items = [_value(item) for item in packed[1]]
         return items if packed[0] == "list" else tuple(items)
     return _unpacked(packed, ())
-
-
-__all__ = ["Encoded", "decode_program", "encode_program"]

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 import torch
 
-from argand.graph.sizes.expr import Const, Expr, Sym, as_expr
+from argand.graph.sizes.expr import Const, Expr, Sym
 
 Dim: TypeAlias = "int | Expr"
 
@@ -113,17 +113,3 @@ class Scalar:
     is_float: bool
     hint: float
     names: dict[str, Any] = field(default_factory=dict)
-
-
-__all__ = [
-    "Dim",
-    "MetaTensor",
-    "Scalar",
-    "SymbolicTensor",
-    "as_expr",
-    "contiguous_meta",
-    "is_tensor",
-    "like_meta",
-    "plain_dims",
-    "strided_meta",
-]

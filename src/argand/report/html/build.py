@@ -134,28 +134,18 @@ class Builder:
         return writer
 
     def build(self) -> Built:
-        """Read everything, then write every page."""
-        if len(self.files) > self.limits.ranks:
-            return self._build_fleet()
-        for path in self.files:
+        """Read everything, then write every page.
+
+        Of very many ranks, those that compiled alike are one group, whose pages are those of its first rank.
+        """
+        groups = grouped(self.files, self.limits) if len(self.files) > self.limits.ranks else []
+        for path in [group.path for group in groups[: self.limits.groups]] or self.files:
             writer = self.run_for(path, len(self.files) > 1)
             reader = Reader(path)
             for record in reader:
                 writer.collector.add(record)
             writer.finish(reader.problems)
-        self.write_top()
-        return Built(self.out / "index.html", [writer.run for writer in self.writers])
-
-    def _build_fleet(self) -> Built:
-        """Ranks that compiled alike are one group, whose pages are those of its first rank."""
-        groups = grouped(self.files, self.limits)
-        shown = groups[: self.limits.groups]
-        for group in shown:
-            writer = self.run_for(group.path, True)
-            reader = Reader(group.path)
-            for record in reader:
-                writer.collector.add(record)
-            writer.finish(reader.problems)
+        for writer, group in zip(self.writers, groups):
             writer.run.problems.update(group.problems - writer.run.problems)
         self.write_top(groups)
         return Built(self.out / "index.html", [writer.run for writer in self.writers])
@@ -172,20 +162,9 @@ class Builder:
         by_run = {id(writer.run): writer for writer in self.writers}
         weights = [len(group.ranks) for group in groups[: len(runs)]]
         comparison = compare_runs(runs, self.limits, lambda run, artifact: by_run[id(run)].read(artifact), weights)
-        shell = self._shell("", "Ranks")
+        shell = {"root": "", "base": "", "top": "", "title": "Ranks", "live": self.live, "run": None, "active": "ranks"}
         page = pages.render("ranks.jinja", **shell, comparison=comparison, runs=runs, groups=groups)
         self.top.write("index.html", page)
-
-    def _shell(self, root: str, title: str) -> dict[str, Any]:
-        return {
-            "root": root,
-            "base": root,
-            "top": root,
-            "title": title,
-            "live": self.live,
-            "run": None,
-            "active": "ranks",
-        }
 
 
 def list_page(number: int) -> str:

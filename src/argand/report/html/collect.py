@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from argand.report import scanner
 from argand.report.html import reasons
 from argand.report.html.file_names import NO_ID, artifact_file, folder_of
 from argand.report.html.model import Artifact, Attempt, Compile, Distinct, Limits, MetricsRecord, Reason, Run
@@ -121,7 +122,7 @@ class Collector:
         """The attempt of a compile, made when it is new."""
         if id is None or id == NO_ID:
             return None
-        key = TraceId(id.frame, id.recompile, 0, id.compiled_autograd)
+        key = id.compile
         compile = self.run.compiles.get(key)
         if compile is None:
             compile = self.run.compiles[key] = Compile(key)
@@ -132,8 +133,7 @@ class Collector:
         return attempt
 
     def _compile(self, attempt: Attempt) -> Compile:
-        id = attempt.id
-        return self.run.compiles[TraceId(id.frame, id.recompile, 0, id.compiled_autograd)]
+        return self.run.compiles[attempt.id.compile]
 
     def _chromium(self, record: Record) -> None:
         import orjson
@@ -290,22 +290,9 @@ class Collector:
 
 
 def frames_of(told: Any) -> tuple[StackFrame, ...]:
-    """A stack as records hold it inside their fields, file names already resolved."""
-    frames = []
-    for entry in told[:500] if isinstance(told, (list, tuple)) else ():
-        if isinstance(entry, StackFrame):
-            frames.append(entry)
-        elif isinstance(entry, dict):
-            line = entry.get("line")
-            frames.append(
-                StackFrame(
-                    str(entry.get("filename", "?"))[:1000],
-                    line if isinstance(line, int) else 0,
-                    str(entry.get("name", "?"))[:500],
-                    str(entry.get("loc") or entry.get("source") or "")[:1000],
-                )
-            )
-    return tuple(frames)
+    """A stack as records hold it inside their fields, cut as `bounded` cuts."""
+    frames = scanner.frames_of(told[:500] if isinstance(told, list) else None)
+    return tuple(StackFrame(at.filename[:1000], at.line, at.name[:500], at.source[:1000]) for at in frames)
 
 
 def bounded(value: Any, depth: int = 0) -> Any:

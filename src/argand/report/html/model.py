@@ -148,18 +148,23 @@ class Compile:
         return [artifact for attempt in self.attempts.values() for artifact in attempt.artifacts]
 
     @property
+    def _records(self) -> list[MetricsRecord]:
+        return [record for attempt in self.attempts.values() for record in attempt.metrics]
+
+    @property
+    def _forward(self) -> MetricsRecord | None:
+        """The last `compilation_metrics` record."""
+        return next((record for record in reversed(self._records) if record.kind == "compilation_metrics"), None)
+
+    @property
     def metrics(self) -> dict[str, Any]:
         """The values of the last `compilation_metrics` record, or an empty dict."""
-        values: dict[str, Any] = {}
-        for attempt in self.attempts.values():
-            for record in attempt.metrics:
-                if record.kind == "compilation_metrics":
-                    values = record.values
-        return values
+        record = self._forward
+        return {} if record is None else record.values
 
     @property
     def has_metrics(self) -> bool:
-        return any(record.kind == "compilation_metrics" for a in self.attempts.values() for record in a.metrics)
+        return self._forward is not None
 
     @property
     def stack(self) -> tuple[StackFrame, ...]:
@@ -196,8 +201,7 @@ class Compile:
     def seconds(self) -> float | None:
         """How long it took, with a backward that was compiled when the first gradient was asked for."""
         of_parts = [_seconds(self.metrics)]
-        for attempt in self.attempts.values():
-            of_parts += [_seconds(record.values) for record in attempt.metrics if record.kind != "compilation_metrics"]
+        of_parts += [_seconds(record.values) for record in self._records if record.kind != "compilation_metrics"]
         known = [value for value in of_parts if value is not None]
         return sum(known) if known else None
 
@@ -210,12 +214,10 @@ class Compile:
     @property
     def hub(self) -> str:
         """The page about this compile."""
-        attempts = list(self.attempts.values())
-        for attempt in reversed(attempts):
-            for record in attempt.metrics:
-                if record.kind == "compilation_metrics":
-                    return record.artifact.page
-        return f"{attempts[-1].folder if attempts else '-_-_-_-'}/compile.html"
+        record = self._forward
+        if record is not None:
+            return record.artifact.page
+        return f"{list(self.attempts.values())[-1].folder if self.attempts else '-_-_-_-'}/compile.html"
 
     def last(self, *titles: str) -> Artifact | None:
         """The newest artifact with one of the titles; the first title wins."""

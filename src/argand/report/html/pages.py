@@ -123,7 +123,7 @@ def linked_lines(lines: list[Line]) -> Markup:
 
 def anchor(id: TraceId | None) -> str:
     """The id of a compile's place on the overview: `[0/0]`, as tlparse spells it."""
-    return "[-/-]" if id is None else str(TraceId(id.frame, id.recompile, 0, id.compiled_autograd))
+    return "[-/-]" if id is None else str(id.compile)
 
 
 def short_path(path: str) -> str:
@@ -173,7 +173,5 @@ def phase_artifacts(compiles: list[Compile]) -> dict[str, list[Artifact]]:
     for compile in compiles[:200]:
         for artifact in compile.artifacts:
             title = "inductor_output_code" if artifact.title.startswith("inductor_output_code") else artifact.title
-            by_title.setdefault(title, [])
-            if len(by_title[title]) < 1:
-                by_title[title].append(artifact)
+            by_title.setdefault(title, [artifact])
     return by_title

@@ -26,30 +26,18 @@ _REMEDIES: tuple[tuple[str, str], ...] = (
         r"size mismatch at index|\.size\(\)\[\d+\]",
         "Mark the dimension as dynamic before the first call (mark_dynamic(tensor, dim)) or compile with dynamic=True.",
     ),
-    (
-        r"stride mismatch|\.stride\(\)",
-        "Call .contiguous() on the input, or always pass the same memory layout.",
-    ),
-    (
-        r"dtype mismatch",
-        "Convert inputs to one dtype before the call; each dtype needs its own version.",
-    ),
+    (r"stride mismatch|\.stride\(\)", "Call .contiguous() on the input, or always pass the same memory layout."),
+    (r"dtype mismatch", "Convert inputs to one dtype before the call; each dtype needs its own version."),
     (
         r"requires_grad|grad_mode|inference_mode",
         "Call it always with or always without gradients; each of the two needs its own version.",
     ),
-    (
-        r"device",
-        "Each device needs its own version: expected when the model moves between devices.",
-    ),
+    (r"device", "Each device needs its own version: expected when the model moves between devices."),
     (
         r"dispatch key|DispatchKeySet",
         "The kind of tensor changed (subclass, inference mode, autocast): keep the surrounding context the same.",
     ),
-    (
-        r"rank mismatch|\bndim\b",
-        "The number of dimensions changed; each needs its own version.",
-    ),
+    (r"rank mismatch|\bndim\b", "The number of dimensions changed; each needs its own version."),
     (
         r"len\(|length",
         "A container changed its length: keep it the same, or move the loop over it out of the compiled function.",
@@ -66,10 +54,7 @@ _REMEDIES: tuple[tuple[str, str], ...] = (
         r"___dict_contains|KeyError|attribute",
         "An attribute or key appeared or went away between calls: set it once before the first call.",
     ),
-    (
-        r"==|!=|<=|>=|\bin\b",
-        "A Python value is part of the compiled code: pass it as a tensor, or keep it constant.",
-    ),
+    (r"==|!=|<=|>=|\bin\b", "A Python value is part of the compiled code: pass it as a tensor, or keep it constant."),
 )
 
 

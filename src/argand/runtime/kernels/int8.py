@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 from concurrent.futures import Future
+from typing import Any
 
 import torch
 
@@ -150,18 +151,16 @@ def int8_linear(
 
 
 def _linear(
-    x: torch.Tensor, weight: torch.Tensor, scales: torch.Tensor, bias: torch.Tensor | None,
-    other: torch.Tensor | None, columns: int, dynamic: bool, activation: str,
-) -> torch.Tensor:  # fmt: skip
-    out = x.new_empty((x.shape[0], columns))
-    int8_linear(x, weight, scales, bias, other, columns, dynamic, activation, out=out)
+    x: torch.Tensor, weight: torch.Tensor, scales: torch.Tensor, bias: Any, other: Any, columns: int, *rest: Any
+) -> torch.Tensor:
+    out = _linear_size(x, weight, scales, bias, other, columns)
+    int8_linear(x, weight, scales, bias, other, columns, *rest, out=out)
     return out
 
 
 def _linear_size(
-    x: torch.Tensor, weight: torch.Tensor, scales: torch.Tensor, bias: torch.Tensor | None,
-    other: torch.Tensor | None, columns: int, dynamic: bool, activation: str,
-) -> torch.Tensor:  # fmt: skip
+    x: torch.Tensor, weight: torch.Tensor, scales: torch.Tensor, bias: Any, other: Any, columns: int, *_: Any
+) -> torch.Tensor:
     return x.new_empty((x.shape[0], columns))
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -201,24 +201,22 @@ def recurrent_ops() -> Operators:
 _BY_KIND: dict[str, Any] = {kind: function for function, kind in FUNCTIONS.items()}
 
 
-def _forward(
-    kind: str, input: torch.Tensor, batch_sizes: torch.Tensor | None, hx: Any, params: Any, has_biases: bool,
-    num_layers: int, bidirectional: bool, batch_first: bool,
-) -> list[torch.Tensor]:  # fmt: skip
-    call = _call(kind, input, batch_sizes, hx, params, has_biases, num_layers, bidirectional, batch_first)
-    if input.device.type == "cpu" and not torch.is_grad_enabled() and call.keeps:
+def _forward(*operands: Any) -> list[torch.Tensor]:
+    call = _call(*operands)
+    if call.input.device.type == "cpu" and not torch.is_grad_enabled() and call.keeps:
         return _by_own_kernel(call, keep=False)
-    state = tuple(hx) if kind == "lstm" else hx[0]
-    plain = (has_biases, num_layers, 0.0, False, bidirectional)
-    if batch_sizes is None:
-        return list(_BY_KIND[kind](input, state, params, *plain, batch_first))
-    return list(_BY_KIND[kind](input, batch_sizes, state, params, *plain))
+    state = call.states if call.kind == "lstm" else call.states[0]
+    plain = (call.params, call.has_biases, call.num_layers, 0.0, False, call.bidirectional)
+    if call.batch_sizes is None:
+        return list(_BY_KIND[call.kind](call.input, state, *plain, call.batch_first))
+    return list(_BY_KIND[call.kind](call.input, call.batch_sizes, state, *plain))
 
 
 def _call(
     kind: str, input: torch.Tensor, batch_sizes: torch.Tensor | None, hx: Any, params: Any, has_biases: bool,
     num_layers: int, bidirectional: bool, batch_first: bool,
 ) -> Recurrence:  # fmt: skip
+    """Of the operands of `argand::recurrence`."""
     return Recurrence(
         kind, input, batch_sizes, tuple(hx), tuple(params), has_biases, num_layers, 0.0, False, bidirectional,
         batch_first,
@@ -262,31 +260,26 @@ def _backward_from_sizes(grads: Any, kept: Any, *rest: Any) -> list[torch.Tensor
     return _backward_sizes(grads, *rest)
 
 
-def _forward_sizes(
-    kind: str, input: torch.Tensor, batch_sizes: torch.Tensor | None, hx: Any, params: Any, has_biases: bool,
-    num_layers: int, bidirectional: bool, batch_first: bool,
-) -> list[torch.Tensor]:  # fmt: skip
-    call = _call(kind, input, batch_sizes, hx, params, has_biases, num_layers, bidirectional, batch_first)
-    return [torch.empty_strided(size, stride, dtype=input.dtype, device="meta") for size, stride in call.result_sizes()]
+def _forward_sizes(*operands: Any) -> list[torch.Tensor]:
+    call = _call(*operands)
+    dtype = call.input.dtype
+    return [torch.empty_strided(size, stride, dtype=dtype, device="meta") for size, stride in call.result_sizes()]
 
 
-def _backward(
-    grads: Any, kind: str, input: torch.Tensor, batch_sizes: torch.Tensor | None, hx: Any, params: Any,
-    has_biases: bool,
-    num_layers: int, bidirectional: bool, batch_first: bool, wanted: Sequence[bool],
-) -> list[torch.Tensor]:  # fmt: skip
+def _backward(grads: Any, *rest: Any) -> list[torch.Tensor]:
     """The forward once more with autograd, which has no kernel of its own for these functions' gradients."""
-    values = [tensor.detach().requires_grad_(want) for tensor, want in zip((input, *hx, *params), wanted)]
+    *operands, wanted = rest
+    call = _call(*operands)
+    tensors = (call.input, *call.states, *call.params)
+    values = [tensor.detach().requires_grad_(want) for tensor, want in zip(tensors, wanted)]
     with torch.enable_grad():
-        split = 1 + len(hx)
-        results = _forward(
-            kind, values[0], batch_sizes, values[1:split], values[split:], has_biases, num_layers, bidirectional,
-            batch_first,
-        )  # fmt: skip
+        split = 1 + len(call.states)
+        again = replace(call, input=values[0], states=tuple(values[1:split]), params=tuple(values[split:]))
+        results = _forward(*again.operands())
     leaves = [value for value in values if value.requires_grad]
     gradients = torch.autograd.grad(results, leaves, list(grads), materialize_grads=True)
     return [
-        _time_major(grad) if batch_first and leaf is values[0] else grad.contiguous()
+        _time_major(grad) if call.batch_first and leaf is values[0] else grad.contiguous()
         for grad, leaf in zip(gradients, leaves)
     ]
 
@@ -296,11 +289,11 @@ def _time_major(grad: torch.Tensor) -> torch.Tensor:
     return grad.transpose(0, 1).contiguous().transpose(0, 1)
 
 
-def _backward_sizes(
-    grads: Any, kind: str, input: torch.Tensor, batch_sizes: torch.Tensor | None, hx: Any, params: Any,
-    has_biases: bool,
-    num_layers: int, bidirectional: bool, batch_first: bool, wanted: Sequence[bool],
-) -> list[torch.Tensor]:  # fmt: skip
-    leaves = [tensor for tensor, want in zip((input, *hx, *params), wanted) if want]
+def _backward_sizes(grads: Any, *rest: Any) -> list[torch.Tensor]:
+    *operands, wanted = rest
+    call = _call(*operands)
+    leaves = [tensor for tensor, want in zip((call.input, *call.states, *call.params), wanted) if want]
     gradients = [torch.empty(leaf.shape, dtype=leaf.dtype, device="meta") for leaf in leaves]
-    return [_time_major(grad) if batch_first and leaf is input else grad for grad, leaf in zip(gradients, leaves)]
+    return [
+        _time_major(grad) if call.batch_first and leaf is call.input else grad for grad, leaf in zip(gradients, leaves)
+    ]

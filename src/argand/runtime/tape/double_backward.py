@@ -345,6 +345,3 @@ def _arguments(facts: Facts, inputs: list[Any]) -> list[Any]:
 
 def _requires_grad(value: Any) -> bool:
     return isinstance(value, torch.Tensor) and value.requires_grad
-
-
-__all__ = ["Differentiable", "Facts", "Inputs", "NotAgain", "by_eager_if_mostly_twice"]

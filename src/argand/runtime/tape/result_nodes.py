@@ -278,5 +278,3 @@ _OPAQUE = (
     "argand: the gradient of a result that others are computed from was asked for, by a hook, retain_grad or "
     'torch.autograd.grad, and the compiled graph does not compute it apart. Run the function with backend="eager".'
 )
-
-__all__ = ["SILENT", "ResultNodes", "are_apart", "hands_on", "has_own_nodes", "is_own"]

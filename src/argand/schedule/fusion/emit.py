@@ -453,6 +453,3 @@ def _writer(group: Group, name: str) -> tuple[Member, Expr]:
             if other == name:
                 return member, index
     raise KeyError(name)
-
-
-__all__ = ["Emitter", "argument_key", "arrange", "origins_of", "register_name"]

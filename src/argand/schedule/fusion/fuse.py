@@ -212,6 +212,3 @@ def order(units: Iterable[Unit]) -> list[Unit]:
         if unit.number not in done:
             place(unit)
     return result
-
-
-__all__ = ["ExternNode", "Fusion", "Unit", "fuse", "order"]

@@ -187,6 +187,3 @@ def _joined(members: list[KernelPlan]) -> KernelPlan:
 
 def _unique(items: Iterable[Any]) -> tuple[Any, ...]:
     return tuple(dict.fromkeys(items))
-
-
-__all__ = ["join_alike"]

@@ -409,6 +409,3 @@ class _Groups:
     def _needs(self, group: int, of: Mapping[int, int]) -> list[int]:
         needs = {of[dep] for step in self.members[group] for dep in self.deps[step]} - {group}
         return sorted(needs, key=lambda need: self.members[need][-1])
-
-
-__all__ = ["PREFIX", "Outline", "join_segments", "taken_by_segments"]

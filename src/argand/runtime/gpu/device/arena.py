@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 import torch
 
-from argand.runtime.arena import MAX_LAYOUTS, Views, laid_out
+from argand.runtime.arena import MAX_LAYOUTS, Block, Views, laid_out
 
 _HELD_PART = 16  # of a GPU's memory that an arena may keep from other uses
 
@@ -28,21 +28,18 @@ class Streams(Protocol):
         """Bytes that an arena may have and be kept."""
 
 
-class DeviceArena:
-    """One block of a device's memory, and the tensors that host modules have laid out in it.
+class DeviceArena(Block):
+    """A block of a device's.
 
     Arguments:
-        nbytes: size of the block.
         stream: the only one that uses it; None: it belongs to one call.
     """
 
-    __slots__ = ("_workspace", "nbytes", "storage", "stream", "views")
+    __slots__ = ("_workspace", "stream")
 
     def __init__(self, nbytes: int, device: str, stream: int | None) -> None:
-        self.nbytes = nbytes
+        super().__init__(nbytes, device)
         self.stream = stream
-        self.storage = torch.empty(nbytes, dtype=torch.uint8, device=device)
-        self.views: dict[Any, Views] = {}  # by `layout`, or by (layout, *sizes)
         self._workspace: torch.Tensor | None = None
 
     def workspace(self, nbytes: int) -> torch.Tensor | None:
@@ -52,11 +49,6 @@ class DeviceArena:
             with torch.inference_mode(False):
                 self._workspace = torch.empty(nbytes, dtype=torch.uint8, device=self.storage.device)
         return self._workspace
-
-    def tensor(self, offset: int, size: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-        """A tensor of the given layout whose first element is `offset` bytes into the block."""
-        typed = torch.empty(0, dtype=dtype, device=self.storage.device)
-        return typed.set_(self.storage.untyped_storage(), offset // dtype.itemsize, size, stride)
 
 
 class DeviceArenas:

@@ -158,6 +158,3 @@ def get_images(requests: Sequence[Request]) -> list[Image]:
 
 def _processors() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-__all__ = ["LaunchSpec", "get_images", "load_on", "load_triton_kernels"]

@@ -83,6 +83,3 @@ class TritonVariants:
         constants = tuple((name, int(wide) if name == WIDE else value) for name, value in spec.constants)
         promised = tuple(place for place, number in places.items() if multiples[number])
         return replace(spec, signature=tuple(kinds), constants=constants, multiples=promised)
-
-
-__all__ = ["MAX_VARIANTS", "NARROW", "TritonVariants"]
