@@ -290,7 +290,7 @@ class RemoteCache:
             self._rest = _REST
             return reply
         if error is None:
-            error = f"answers that took more than {_SLOW * 1e3:.0f} ms took {self._slow * 1e3:.0f} ms, and brought nothing"
+            error = f"answers that took more than {_SLOW * 1e3:.0f} ms took {self._slow * 1e3:.0f}, and brought nothing"
         worker, self._worker, self._waiting, self._slow = self._worker, None, 0, 0.0
         if worker is not None:
             worker.asked.put(None)  # its thread ends after the socket's own timeout

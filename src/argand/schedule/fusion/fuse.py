@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from argand.errors import InternalError
 from argand.graph import time_limit
-from argand.ir.loops import Buffer, ExternNode, LoopNode
+from argand.ir.loops import Buffer, LoopNode
 from argand.schedule.access import Graph, device_of, hint_bytes, is_fusible
 from argand.schedule.fusion.forms import FormedGroup, Forms
 
