@@ -91,7 +91,7 @@ ALLOWED = {
         "cli.py: argand.runtime.toolchain",
         "debug/commands/doctor.py: argand.debug.doctor.child",
         "debug/commands/doctor.py: argand.debug.doctor.procedure",
-        "debug/frame_records/replay.py: argand.debug.frame_records.record",
+        "debug/frame_records/replay.py: argand.debug.frame_records.record_reader",
         "report/command.py: argand.report.html.build",
         "report/command.py: argand.report.html.model",
         "report/command.py: argand.report.html.serve",
