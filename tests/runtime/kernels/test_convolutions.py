@@ -21,11 +21,12 @@ def code(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[list[str]]
     """Host modules written; convolutions of any size may go to oneDNN."""
     monkeypatch.setattr(choice, "LEAST_TERMS", 1)
     argand.reset()
-    for each in (convolutions.WINDOWS, convolutions.POINTS):
+    rivals = (convolutions.WINDOWS, convolutions.POINTS, convolutions.VOLUMES)
+    for each in rivals:
         each.forget()
     with argand.config.patch({"cache_dir": str(tmp_path)}), texts_of("output_code") as texts:
         yield texts
-    for each in (convolutions.WINDOWS, convolutions.POINTS):
+    for each in rivals:
         each.forget()
 
 
@@ -57,6 +58,34 @@ def test_small_convolutions(
     torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-4)
 
 
+VOLUMES = [
+    ((3, 3, 3), 1, 1, 1),
+    ((3, 1, 2), (2, 1, 2), (0, 1, 1), (1, 2, 1)),
+    ((2, 3, 3), (1, 3, 2), (1, 0, 2), (2, 1, 1)),
+]
+
+
+@pytest.mark.parametrize("faster", [False, True])
+@pytest.mark.parametrize("size", [(6, 7, 9), (7, 8, 9), (9, 7, 8)])
+@pytest.mark.parametrize("window", VOLUMES, ids=str)
+def test_volumes(window: tuple, size: tuple, faster: bool, code: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Results and gradients of one, by both ways, then by the faster."""
+    monkeypatch.setattr(convolutions.VOLUMES, "_gain", 1e9 if faster else 0.0)
+    conv = torch.nn.Conv3d(5, 8, *window)
+    x = torch.randn(1, 5, *size, requires_grad=True)
+    compiled = argand.compile(lambda x: conv(x.sin()).square().sum())
+    for _ in range(3):
+        got, want = compiled(x), conv(x.sin()).square().sum()
+        torch.testing.assert_close(got, want)
+        leaves = [x, *conv.parameters()]
+        for one, two in zip(torch.autograd.grad(got, leaves), torch.autograd.grad(want, leaves), strict=True):
+            torch.testing.assert_close(one, two, rtol=1e-4, atol=1e-4)
+            assert one.stride() == two.stride()
+    points = conv(x).shape[2:]
+    assert any("measured_convolution" in text for text in code)
+    assert any("measured_volume_gradient" in text for text in code) == any(n % 2 == 0 for n in points)
+
+
 def test_single_points_on_one_thread(code: list[str]) -> None:
     """With the channels innermost."""
     before = torch.get_num_threads()
@@ -83,6 +112,10 @@ def test_single_points_on_one_thread(code: list[str]) -> None:
         (torch.nn.ConvTranspose2d(12, 20, 3), (1, 12, 18, 18)),
         (torch.nn.Conv1d(12, 20, 3), (1, 12, 90)),
         (torch.nn.Conv2d(12, 20, 3).double(), (1, 12, 18, 18)),
+        (torch.nn.Conv3d(4, 6, 3), (2, 4, 8, 8, 8)),
+        (torch.nn.Conv3d(4, 6, 3, groups=2), (1, 4, 8, 8, 8)),
+        (torch.nn.Conv3d(4, 6, 5), (1, 4, 8, 8, 8)),
+        (torch.nn.ConvTranspose3d(4, 6, 3), (1, 4, 8, 8, 8)),
     ],
     ids=str,
 )

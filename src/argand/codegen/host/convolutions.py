@@ -1,4 +1,4 @@
-"""Which weight gradients of convolutions are products of argand's own, and which convolutions oneDNN's.
+"""Which weight gradients of convolutions are products of argand's own, and which convolutions and gradients oneDNN's.
 
 oneDNN's are slow where a result has few points: on an EPYC 9004 (one thread, float32) a window of 3 x 3 over 512
 channels and 7 x 7 points takes 16 ms, as a product of matrices 10 ms.
@@ -21,7 +21,8 @@ from argand.runtime.kernels import convolutions
 
 # functions of `runtime.kernels.products`
 OWN_GRADIENT, MEASURED_GRADIENT = "weight_gradient_into", "measured_weight_gradient"
-MEASURED_CONVOLUTION = "measured_convolution"  # the function of `runtime.kernels.convolutions`
+# functions of `runtime.kernels.convolutions`
+MEASURED_CONVOLUTION, MEASURED_VOLUME_GRADIENT = "measured_convolution", "measured_volume_gradient"
 MOST_POINTS = 196  # of a result
 LEAST_TERMS = 1 << 22
 LEAST_POINTS = 48
@@ -38,7 +39,9 @@ def choose_weight_gradients(schedule: Schedule, buffers: dict[str, Buffer], *, m
     changes = 0
     for step in schedule.steps:
         name = MEASURED_GRADIENT if measured else OWN_GRADIENT
-        parts = _parts(step, buffers, name) if isinstance(step, ExternNode) else ()
+        parts: tuple[ExternNode, ...] = ()
+        if isinstance(step, ExternNode) and _is_gradient(step) and _pays(step, buffers):
+            parts = _parts(step, None, name)
         steps += parts or (step,)
         changes += bool(parts)
     schedule.steps[:] = steps
@@ -47,11 +50,19 @@ def choose_weight_gradients(schedule: Schedule, buffers: dict[str, Buffer], *, m
 
 def choose_convolutions(schedule: Schedule, buffers: dict[str, Buffer]) -> int:
     """Send convolutions that ATen would compute as products to oneDNN, if that may be faster; returns how many."""
+    steps: list[Step] = []
     changes = 0
-    for number, step in enumerate(schedule.steps):
-        if isinstance(step, ExternNode) and _by_onednn(step, buffers):
-            schedule.steps[number] = replace(step, out_variant=MEASURED_CONVOLUTION)
-            changes += 1
+    for step in schedule.steps:
+        parts: tuple[ExternNode, ...] = ()
+        if isinstance(step, ExternNode):
+            if _by_onednn(step, buffers):
+                parts = (replace(step, out_variant=MEASURED_CONVOLUTION),)
+            elif _is_gradient(step) and _is_of_a_volume(step, buffers):
+                way = MEASURED_VOLUME_GRADIENT
+                parts = _parts(step, way if step.args[-1][0] else None, way)
+        steps += parts or (step,)
+        changes += bool(parts)
+    schedule.steps[:] = steps
     return changes
 
 
@@ -61,7 +72,7 @@ def _by_onednn(node: ExternNode, buffers: dict[str, Buffer]) -> bool:
     x, weight, bias, stride, _, dilation, transposed, _, groups = node.args
     image, window = _sizes(x, buffers), _sizes(weight, buffers)
     result = buffers.get(node.outputs[0] or "")
-    if transposed or result is None or len(image) != 4 or len(window) != 4:
+    if transposed or result is None or len(image) not in (4, 5) or len(window) != len(image):
         return False
     if bias is not None and len(_sizes(bias, buffers)) != 1:
         return False
@@ -89,22 +100,45 @@ def _sizes(ref: Any, buffers: dict[str, Buffer]) -> tuple[int, ...]:
     return sizes if len(sizes) == len(ref.size) else ()
 
 
-def _parts(node: ExternNode, buffers: dict[str, Buffer], function: str) -> tuple[ExternNode, ...]:
-    """What replaces a step, its weight gradient by a function of `runtime.kernels.products`; empty where it stays."""
+def _is_gradient(node: ExternNode) -> bool:
+    """Whether it computes the gradient of a weight that no groups share, as a library would."""
     if str(node.target) != "aten.convolution_backward.default" or node.kwargs or node.out_variant is not None:
-        return ()
+        return False
     *_, transposed, _, groups, mask = node.args
-    if not mask[1] or transposed or groups != 1 or not _pays(node, buffers):
-        return ()
+    return bool(mask[1]) and not transposed and groups == 1
+
+
+def _is_of_a_volume(node: ExternNode, buffers: dict[str, Buffer]) -> bool:
+    """Whether oneDNN may be faster with the gradients of a volume."""
+    given, x, weight, _, stride, _, dilation, *_ = node.args
+    points, image, window = [_shape(ref, buffers) for ref in (given, x, weight)]
+    known = len(points) == len(image) == len(window) == 5 and not any(
+        n is None for n in map(as_int, (*stride, *dilation))
+    )
+    if not known or not convolutions.by_products(image, window, stride, dilation, 1):
+        return False
+    pays = prod(points) * prod(window[1:]) >= LEAST_TERMS and convolutions.can_halve(points[2:])
+    return pays and convolutions.wanted(convolutions.VOLUMES)
+
+
+def _parts(node: ExternNode, of_inputs: str | None, of_weights: str) -> tuple[ExternNode, ...]:
+    """What replaces a step, its gradients computed one by one.
+
+    Arguments:
+        of_inputs, of_weights: functions that compute a gradient, without one the library.
+    """
     of_input, of_weight, of_bias = node.outputs
-    own = replace(node, name=f"{node.name}_weight", outputs=(of_weight,), out_variant=function)
+    mask = node.args[-1]
+    own = replace(node, name=f"{node.name}_weight", outputs=(of_weight,), out_variant=of_weights)
     parts = [replace(own, args=(*node.args[:-1], [False, True, False]))]
     if mask[0]:
         others = (*node.args[:-1], [True, False, False])
-        parts.insert(0, replace(node, args=others, outputs=(of_input, None, None)))
+        outputs = (of_input, None, None) if of_inputs is None else (of_input,)
+        parts.insert(0, replace(node, args=others, outputs=outputs, out_variant=of_inputs))
     if of_bias is not None:  # asked for it, oneDNN would compute the weight's gradient besides
         total = replace(node, name=f"{node.name}_bias", target=torch.ops.aten.sum.dim_IntList)
-        parts.append(replace(total, args=(node.args[0], [0, 2, 3]), outputs=(of_bias,)))
+        dims = [0, *range(2, len(node.args[4]) + 2)]
+        parts.append(replace(total, args=(node.args[0], dims), outputs=(of_bias,)))
     return tuple(parts)
 
 

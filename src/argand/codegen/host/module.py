@@ -12,7 +12,12 @@ import torch
 from argand.codegen.host import gpu, library_products
 from argand.codegen.host.arenas import DEVICE_ARENAS, ArenaText
 from argand.codegen.host.calls import LOAD_STEPS, as_linear, extern_function
-from argand.codegen.host.convolutions import MEASURED_CONVOLUTION, MEASURED_GRADIENT, OWN_GRADIENT
+from argand.codegen.host.convolutions import (
+    MEASURED_CONVOLUTION,
+    MEASURED_GRADIENT,
+    MEASURED_VOLUME_GRADIENT,
+    OWN_GRADIENT,
+)
 from argand.codegen.host.layouts import Layout, chosen_layouts, made_by_products, own_layout, used_views
 from argand.codegen.host.library_products import DIRECT, DirectText, literal_of, operands
 from argand.codegen.host.memory import MemoryPlan, Space, nbytes, plan_memory
@@ -26,7 +31,7 @@ if TYPE_CHECKING:
     from argand.codegen.triton.spec import KernelSpec, TritonSource
 
 GPU_TENSORS = ("gpu_allocator()", "view_maker()")
-_CONVOLUTIONS = (MEASURED_CONVOLUTION,)
+_CONVOLUTIONS = (MEASURED_CONVOLUTION, MEASURED_VOLUME_GRADIENT)
 _PRODUCTS = (OWN, VARYING, OWN_GRADIENT, MEASURED_GRADIENT)
 LARGE_BYTES = 4 << 20  # of an allocation, from which malloc may get it from the system in each call: twice a large page
 

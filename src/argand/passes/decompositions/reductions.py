@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
 import torch
@@ -12,6 +13,7 @@ from argand.passes.decompositions.rules import aten, cast, decomposes, device, i
 from argand.passes.layout import reshape
 
 SMALL_MATRIX = 1 << 16  # elements; a matrix that is read once, by a library whose call costs as much as reading it
+FEW_TERMS = 400  # of a product of matrices that ATen computes without a library, wherever they lie
 
 
 @decomposes(aten.std.correction)
@@ -87,7 +89,37 @@ def _bmm(b: Builder, x: fx.Node, y: fx.Node) -> Any:
         return b(aten.sum.dim_IntList, b(aten.mul.Tensor, x, b(aten.permute.default, y, [0, 2, 1])), [2], True)
     if rows == 1 and columns * inner <= SMALL_MATRIX:
         return b(aten.sum.dim_IntList, b(aten.mul.Tensor, b(aten.permute.default, x, [0, 2, 1]), y), [1], True)
-    return NotImplemented
+    laid_out = _laid_out(b, x, y)
+    return NotImplemented if laid_out is None else b(aten.bmm.default, *laid_out)
+
+
+@decomposes(aten.baddbmm.default)
+def _baddbmm(b: Builder, into: fx.Node, x: fx.Node, y: fx.Node, **factors: Any) -> Any:
+    """The same of matrices that lie as a library reads them."""
+    laid_out = _laid_out(b, x, y)
+    return NotImplemented if laid_out is None else b(aten.baddbmm.default, into, *laid_out, **factors)
+
+
+def _laid_out(b: Builder, x: fx.Node, y: fx.Node) -> list[fx.Node] | None:
+    """Operands of a batched product, moved to where a library reads them: ATen would copy them one by one.
+
+    None where they lie well, or are so small that ATen calls no library.
+    """
+    _, rows, inner = val(x).shape
+    sizes = (rows, inner, val(y).shape[2])
+    if device(x).type != "cpu" or not all(isinstance(size, int) for size in sizes) or prod(sizes) < FEW_TERMS:
+        return None
+    if _lies_well(x) and _lies_well(y):
+        return None
+    return [m if _lies_well(m) else b(aten.clone.default, m, memory_format=torch.contiguous_format) for m in (x, y)]
+
+
+def _lies_well(x: fx.Node) -> bool:
+    """Whether the rows or the columns of each matrix are one behind the other or apart, as far as is known."""
+    (_, rows, columns), (_, down, across) = val(x).shape, val(x).stride()
+    if not (isinstance(down, int) and isinstance(across, int)):
+        return True
+    return (across == 1 and down >= columns) or (down == 1 and across >= rows)
 
 
 def _is_shared(y: fx.Node) -> bool:

@@ -6,7 +6,7 @@ ATen has a rule of its own for small ones, and for windows of one point on one t
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -19,21 +19,27 @@ _MANY = 16  # images from which ATen takes oneDNN on one thread, too
 
 WINDOWS = Rivals("small convolutions", lambda: False, 0.95)
 POINTS = Rivals("convolutions of single points", lambda: False, 0.95)
+VOLUMES = Rivals("convolutions of volumes", lambda: False, 0.95)
 
 
 def by_products(
     x: Sequence[int], weight: Sequence[int], stride: Sequence[int], dilation: Sequence[int], groups: int
 ) -> bool:
-    """Whether ATen computes a float32 convolution of two dimensions by a product of matrices."""
-    if groups == 1 and x[0] == 1 and math.prod(x) <= _FEW and min(weight[2:]) <= _WIDE:
+    """Whether ATen computes a float32 convolution of two or three dimensions by a product of matrices.
+
+    Of volumes its rule counts all but the last dimension, and compares the last two sides of the window.
+    """
+    if groups == 1 and x[0] == 1 and math.prod(x[:4]) <= _FEW and min(weight[-2:]) <= _WIDE:
         return True
-    single = tuple(weight[2:]) == (1, 1) and set(stride) == set(dilation) == {1}
+    single = set(weight[2:]) == set(stride) == set(dilation) == {1}
     return single and x[0] < _MANY and torch.get_num_threads() == 1
 
 
 def rivals(weight: Sequence[int]) -> Rivals:
     """Who has timed convolutions with such a weight."""
-    return POINTS if tuple(weight[2:]) == (1, 1) else WINDOWS
+    if len(weight) == 5:
+        return VOLUMES
+    return POINTS if set(weight[2:]) == {1} else WINDOWS
 
 
 def wanted(of: Rivals) -> bool:
@@ -44,7 +50,7 @@ def wanted(of: Rivals) -> bool:
 
 def key() -> str:
     """What programs with convolutions depend on."""
-    return f"convolutions {wanted(WINDOWS)} {wanted(POINTS)}"
+    return f"convolutions {wanted(WINDOWS)} {wanted(POINTS)} {wanted(VOLUMES)}"
 
 
 def measured_convolution(
@@ -61,3 +67,63 @@ def measured_convolution(
         out.copy_(torch.ops.aten.convolution.default(x, weight, bias, *rest))
 
     rivals(weight.shape).run(own, library, (x.shape, weight.shape, *map(tuple, (stride, padding, dilation))))
+
+
+def measured_volume_gradient(
+    grad: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, *rest: Any, out: torch.Tensor
+) -> None:
+    """`aten.convolution_backward(grad, x, weight, *rest)` of one volume: the gradient that is asked for."""
+    _, stride, padding, dilation, *_, mask = rest
+    of_input = bool(mask[0])
+    gradient: Callable[..., torch.Tensor] = _input_gradient if of_input else _weight_gradient
+
+    def own() -> None:
+        out.copy_(gradient(grad, x, weight, stride, padding, dilation))
+
+    def library() -> None:
+        gradients = torch.ops.aten.convolution_backward.default(grad, x, weight, *rest)
+        out.copy_(gradients[0 if of_input else 1])
+
+    kind = (of_input, x.shape, weight.shape, *map(tuple, (stride, padding, dilation)))
+    VOLUMES.run(own, library, kind)
+
+
+def can_halve(points: Sequence[int]) -> bool:
+    """Whether the results of a convolution can be parted in two alike halves."""
+    return any(size % 2 == 0 for size in points)
+
+
+def _input_gradient(
+    grad: torch.Tensor,
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    stride: list[int],
+    padding: list[int],
+    dilation: list[int],
+) -> torch.Tensor:
+    windows = zip(x.shape[2:], grad.shape[2:], weight.shape[2:], stride, padding, dilation, strict=True)
+    beyond = [n - ((points - 1) * step - 2 * pad + d * (side - 1) + 1) for n, points, side, step, pad, d in windows]
+    transposed = torch.ops.mkldnn._convolution_transpose_pointwise.default
+    result: torch.Tensor = transposed(grad, weight, None, padding, beyond, stride, dilation, 1, "none", [], "")
+    return result
+
+
+def _weight_gradient(
+    grad: torch.Tensor,
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    stride: list[int],
+    padding: list[int],
+    dilation: list[int],
+) -> torch.Tensor:
+    """Of a volume cut in two along a side, with what windows reach beyond the cut: ATen sends two images to oneDNN."""
+    side = next(side for side, size in enumerate(grad.shape[2:]) if size % 2 == 0)
+    dim, half = side + 2, grad.shape[side + 2] // 2
+    whole = torch.nn.functional.pad(x, [0, 0] * (2 - side) + [padding[side]] * 2) if padding[side] else x
+    length = (half - 1) * stride[side] + dilation[side] * (weight.shape[dim] - 1) + 1
+    images = torch.cat([whole.narrow(dim, 0, length), whole.narrow(dim, half * stride[side], length)])
+    around = [0 if number == side else pad for number, pad in enumerate(padding)]
+    window = (None, stride, around, dilation, False, [0, 0, 0], 1, [False, True, False])
+    halves = torch.cat([grad.narrow(dim, 0, half), grad.narrow(dim, half, half)])
+    result: torch.Tensor = torch.ops.aten.convolution_backward.default(halves, images, weight, *window)[1]
+    return result
