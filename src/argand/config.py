@@ -12,11 +12,11 @@ import sys
 import types
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from argand.errors import ConfigError
+from argand.quick_dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,11 +6,11 @@ user's source line when one is known, one sentence of cause and one of remedy.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from types import CodeType
 
 from argand.breaks.ids import IDS
 from argand.breaks.remedies import REMEDIES
+from argand.quick_dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)

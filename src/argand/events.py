@@ -12,8 +12,10 @@ import itertools
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
+
+from argand.quick_dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,8 +14,9 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import dataclass
 from typing import TypeVar
+
+from argand.quick_dataclasses import dataclass
 
 _T = TypeVar("_T")
 _LONGEST_END = 5.0  # seconds that the end of a process waits for its threads

@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import ctypes
 import functools
-from dataclasses import dataclass
 from typing import Any
 
 import torch
+
+from argand.quick_dataclasses import dataclass
 
 _WORDS = 40  # of a node's memory that are looked at: what all nodes have lies in front
 _WORDS_OF_TENSORS = 16

@@ -14,8 +14,9 @@ import contextlib
 import ctypes
 import os
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from typing import Any
+
+from argand.quick_dataclasses import dataclass
 
 PLAIN, POINTED, OF_OBJECT, OF_NUMBER = range(4)
 """How a function is called, as in guard_state.c: `int64 f()`, `void **f()` whose target counts, `bool f(object)`,

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 
@@ -24,6 +24,7 @@ from argand.graph.sizes.expr import ZERO, Expr, as_int
 from argand.graph.sizes.hints import size_hints
 from argand.ir.kernel import KernelPlan, Schedule, Step, Tile
 from argand.ir.loops import Buffer, ExternNode, TensorRef
+from argand.quick_dataclasses import dataclass
 from argand.runtime import cache
 from argand.runtime.gpu.device.target import triton_version
 from argand.runtime.gpu.device.timing import can_time, random_tensor, time_calls

@@ -12,7 +12,6 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -25,6 +24,7 @@ from argand.graph import compat, profiler_compat
 from argand.graph.metadata.strides import is_dense
 from argand.graph.nodes.devices import devices_of
 from argand.graph.nodes.module_text import lazy_forward
+from argand.quick_dataclasses import dataclass
 from argand.runtime.recipes import same_recipe
 
 Call = Callable[..., Any]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 from typing import Any
 
@@ -22,6 +22,7 @@ from argand.graph.nodes.program import AtenProgram
 from argand.ir.target import Target
 from argand.lower.lowerings.depthwise import becomes_loops, is_depthwise
 from argand.passes.channels_last import convolutions, lay_out
+from argand.quick_dataclasses import dataclass
 from argand.runtime import cache, processor
 from argand.runtime.gpu.device.timing import can_time, random_tensor, time_calls
 

@@ -6,11 +6,11 @@ import itertools
 import re
 import textwrap
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Final
 
 from argand.breaks.ids import IDS
 from argand.breaks.remedies import REMEDIES
+from argand.quick_dataclasses import dataclass
 
 HEAD: Final = ("import torch", "import argand")
 CALL: Final = "print(f(torch.ones(3)))"

@@ -8,12 +8,12 @@ otherwise a plain value, or nothing before the first item. Breaking a graph ther
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from types import CodeType
 
 from argand.bytecode.instruction import Instruction
 from argand.bytecode.opcodes import KIND_OF, Kind
 from argand.bytecode.stack import stack_effect
+from argand.quick_dataclasses import dataclass
 
 SAVED_CELL_MARK = ".cell."
 """Within the name of a resume function's parameter: it carries the saved cell of the variable named after the mark."""

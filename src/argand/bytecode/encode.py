@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Hashable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from types import CodeType
 from typing import Any
 
@@ -31,6 +31,7 @@ from argand.bytecode.opcodes import (
 from argand.bytecode.stack import max_stack_depth
 from argand.bytecode.tables import TableEntry, build_exception_table, build_line_table
 from argand.errors import InternalError
+from argand.quick_dataclasses import dataclass
 
 # A code object of 3.13 always has room for one value; 3.11 and 3.12 allow none.
 _MIN_STACK = 1 if PY313 else 0

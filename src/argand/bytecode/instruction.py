@@ -22,7 +22,6 @@ On 3.13, where LOAD_CLOSURE no longer exists, a LOAD_FAST of a cell's or free va
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from argand.bytecode.opcodes import (
@@ -33,6 +32,7 @@ from argand.bytecode.opcodes import (
     TERMINATORS,
     UNCONDITIONAL_JUMPS,
 )
+from argand.quick_dataclasses import dataclass
 
 Positions: TypeAlias = "tuple[int | None, int | None, int | None, int | None]"
 """(line, end line, column, end column), as `code.co_positions` yields them; columns count UTF-8 bytes."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dis
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import Enum
 from types import CodeType
 from typing import Any
@@ -25,6 +25,7 @@ from argand.bytecode.opcodes import CO_ANY_GENERATOR, CO_VARARGS, CO_VARKEYWORDS
 from argand.bytecode.stack import stack_depths
 from argand.bytecode.unbound_locals import unbound_cell_blocks
 from argand.errors import InternalError
+from argand.quick_dataclasses import dataclass
 
 STACK_PREFIX = "___stack"  # of the parameters of resume functions that carry values of the stack
 

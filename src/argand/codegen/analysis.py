@@ -7,7 +7,7 @@ arguments, indices, `indirect` results and masks), and whether it comes after th
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import torch
 
@@ -26,6 +26,7 @@ from argand.graph.sizes.expr import (
 from argand.graph.sizes.expr_nodes import from_poly
 from argand.graph.sizes.hints import likely
 from argand.ir.loops import LoopBlock, LoopBody, Value
+from argand.quick_dataclasses import dataclass
 
 Deps = frozenset[Var]
 _HINT = 256  # iterations assumed of a loop whose size is known only at run time

@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import logging
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 import torch
 
 from argand.debug.tensors import parts_of
 from argand.errors import ArgandError
+from argand.quick_dataclasses import dataclass
 
 log = logging.getLogger("argand.debug.accuracy")
 

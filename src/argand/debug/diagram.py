@@ -7,11 +7,12 @@ ordered so that lines cross little, lines are smooth curves. Hovering shows a st
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from html import escape
 
 from argand.ir.kernel import KernelPlan, Schedule, Step
 from argand.ir.loops import Buffer, tensor_refs
+from argand.quick_dataclasses import dataclass
 from argand.schedule.dump import overwritten
 
 _WIDTH, _GAP, _LAYER, _LINE, _CHAR = 40, 24, 56, 15, 6.6

@@ -19,7 +19,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,7 @@ from argand.debug.logs import LinePrefix, caller, said
 from argand.debug.messages import Message, graph_sizes, messages
 from argand.events import Event, bus
 from argand.locks import fork_safe_lock
+from argand.quick_dataclasses import dataclass
 
 log = logging.getLogger("argand.debug")
 

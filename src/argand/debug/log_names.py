@@ -5,7 +5,7 @@ The names are those of `TORCH_LOGS`; what has another name here is an alias of i
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from argand.quick_dataclasses import dataclass
 
 ROOT = "argand"
 

@@ -13,7 +13,7 @@ import re
 import sys
 import warnings
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import field
 from importlib.util import find_spec
 from types import FrameType
 from typing import Any, TextIO
@@ -24,6 +24,7 @@ from argand.debug.log_names import ALIASES, ARTIFACTS, COMPONENTS, ROOT, compone
 from argand.debug.messages import Message, messages
 from argand.errors import ConfigError
 from argand.events import Event, bus
+from argand.quick_dataclasses import dataclass
 
 _ITEM = re.compile(r"([+-]?)([\w./]+)")
 _HELP = ("help", "+help")

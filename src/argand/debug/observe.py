@@ -8,11 +8,11 @@ from __future__ import annotations
 import functools
 import types
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from argand.backends.registry import Backend
 from argand.capture.facts.code.directives import is_compiling
+from argand.quick_dataclasses import dataclass
 
 
 class Observer:

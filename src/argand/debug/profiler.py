@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import torch
@@ -11,6 +11,7 @@ import torch
 from argand.capture.driver.explain import Findings
 from argand.capture.driver.explain_text import counted, many, ops_of
 from argand.capture.driver.recompiles import GuardFailure, Recompile
+from argand.quick_dataclasses import dataclass
 
 
 @dataclass(slots=True)

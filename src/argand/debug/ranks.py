@@ -15,7 +15,7 @@ import re
 import sys
 import warnings
 from collections import Counter
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from typing import Any
 
 from argand import events
@@ -24,6 +24,7 @@ from argand.config import config
 from argand.events import Event
 from argand.graph.nodes.module_text import module_text
 from argand.locks import fork_safe_lock
+from argand.quick_dataclasses import dataclass
 
 _EVENTS = ("frame_start", "graph", "graph_breaks", "recompiles", "span_end")
 _LINES, _LINE = 2000, 200  # of a graph's text that are kept for showing where graphs part

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import atexit
 import sys
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from argand.events import Event, bus
+from argand.quick_dataclasses import dataclass
 
 
 @dataclass(slots=True)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from argand.errors import ConfigError
 from argand.events import SpanPath, bus
+from argand.quick_dataclasses import dataclass
 
 _NOTHING = "argand has compiled nothing yet."
 

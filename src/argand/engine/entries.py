@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import torch
@@ -20,6 +20,7 @@ from argand.engine.structure import Structure
 from argand.events import CompileId
 from argand.graph import compat
 from argand.locks import fork_safe_lock
+from argand.quick_dataclasses import dataclass
 
 Compiled = Callable[..., Any]
 

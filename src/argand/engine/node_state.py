@@ -5,12 +5,12 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from argand.engine.checkpoints import Saved, checkpoint_of
+from argand.quick_dataclasses import dataclass
 from argand.runtime.tape.result_nodes import hands_on, is_own
 
 

@@ -12,7 +12,7 @@ import operator
 import threading
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, NoReturn
 
 import torch
@@ -26,6 +26,7 @@ from argand.engine.node_state import DEVICES, NotRecorded, moves_of, tensor_fact
 from argand.engine.structure import Structure
 from argand.graph import compat
 from argand.graph.nodes.printing import readable
+from argand.quick_dataclasses import dataclass
 from argand.runtime.tape.result_nodes import SILENT
 
 aten = torch.ops.aten

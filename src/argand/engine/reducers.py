@@ -13,7 +13,7 @@ from __future__ import annotations
 import gc
 import weakref
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import torch
@@ -21,6 +21,7 @@ import torch.distributed as dist
 from torch.utils.weak import WeakIdKeyDictionary
 
 from argand.engine.node_state import NotRecorded
+from argand.quick_dataclasses import dataclass
 
 
 @dataclass(slots=True)

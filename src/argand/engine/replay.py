@@ -12,7 +12,7 @@ import threading
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import torch
@@ -22,6 +22,7 @@ from argand.engine.checkpoints import computed, give_again
 from argand.engine.node_state import NotRecorded, tensor_facts
 from argand.engine.recording import Interval, Recorded, Value
 from argand.engine.structure import Structure
+from argand.quick_dataclasses import dataclass
 
 Run = Callable[..., Any]
 """As `torch.autograd.graph._engine_run_backward`."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import torch
@@ -21,6 +21,7 @@ from argand.engine.node_state import (
     tensor_fact,
 )
 from argand.engine.reducers import Reducer, Reduction, known, reductions_of
+from argand.quick_dataclasses import dataclass
 from argand.runtime.tape.result_nodes import is_own
 
 

@@ -11,12 +11,12 @@ from __future__ import annotations
 import gc
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import torch
 
 from argand.graph.metadata.strides import is_dense, strides_in
+from argand.quick_dataclasses import dataclass
 
 DTensor: TypeAlias = Any
 Spec: TypeAlias = Any

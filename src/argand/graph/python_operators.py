@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from types import MappingProxyType
 from typing import Any, Final, Literal, TypeAlias
+
+from argand.quick_dataclasses import dataclass
 
 Numbers: TypeAlias = Literal["", "int", "any"]
 RightOperand: TypeAlias = Literal["", "divisor", "exponent"]

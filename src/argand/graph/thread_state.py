@@ -13,7 +13,6 @@ import os
 import sys
 import warnings
 from collections.abc import Iterator
-from dataclasses import dataclass
 from types import FrameType
 from typing import Any
 
@@ -24,6 +23,7 @@ from torch.utils import _python_dispatch
 from argand.errors import ArgandError
 from argand.graph import builtin_names, compat
 from argand.graph.compat import FLAGS, Setting, settings_of
+from argand.quick_dataclasses import dataclass
 
 _DEVICES = ("cpu", "cuda")
 _OWN = (

@@ -44,7 +44,7 @@ Rules that code generation may rely on:
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -52,6 +52,7 @@ import torch
 from argand.errors import InternalError
 from argand.graph.sizes.expr import Expr, Var, as_int
 from argand.ir.loops import Buffer, ExternNode, LoopBody, Origin, TensorRef
+from argand.quick_dataclasses import dataclass
 
 if TYPE_CHECKING:
     from argand.ir.target import Target

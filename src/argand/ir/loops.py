@@ -7,12 +7,13 @@ A `Program` is a list of nodes over named buffers. A `LoopNode` is one loop nest
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from argand.graph.sizes.expr import Expr, Var
+from argand.quick_dataclasses import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable

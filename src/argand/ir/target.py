@@ -6,8 +6,10 @@ Scheduling and the host module read it, and nothing below the ATen graph asks fo
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
+
+from argand.quick_dataclasses import dataclass
 
 if TYPE_CHECKING:
     import torch

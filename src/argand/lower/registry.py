@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import torch
 
 from argand.errors import InternalError
+from argand.quick_dataclasses import dataclass
 
 Rule = Callable[..., Any]
 F = TypeVar("F", bound=Rule)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from types import CodeType
 from typing import Any
 
@@ -15,6 +15,7 @@ from argand.outcomes.installed_names import install
 from argand.outcomes.references import Checks, Describer, Unstorable
 from argand.outcomes.resolver import Mismatch, Resolver
 from argand.outcomes.resume_codes import NUMBERS, PARTS
+from argand.quick_dataclasses import dataclass
 
 Record = dict[str, Any]
 

@@ -13,7 +13,7 @@ import operator
 import sys
 import types
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum
 from typing import Any, Final
 
@@ -25,6 +25,7 @@ from argand.errors import ArgandError
 from argand.graph.nodes import codec
 from argand.outcomes import fingerprints
 from argand.outcomes.resume_codes import PARTS, Origin, unlabelled
+from argand.quick_dataclasses import dataclass
 from argand.runtime.environment import gpu
 from argand.runtime.recipes import Recipe, recipe_of
 

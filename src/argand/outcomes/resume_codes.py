@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import itertools
 import weakref
-from dataclasses import dataclass
 from types import CodeType
 from typing import Final, NamedTuple
 
 from argand.bytecode.per_code import PerCode
+from argand.quick_dataclasses import dataclass
 
 NUMBERS: Final = itertools.count()
 """Numbers of `__compiled_fn_<n>`, `__stored_fn_<n>` and `__resume_at_<offset>_<n>`, unique in the process."""

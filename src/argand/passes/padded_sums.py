@@ -6,7 +6,6 @@ size as there are steps; as a `cat` it takes time in proportion to its size.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from dataclasses import replace as with_fields
 from typing import Final
 
@@ -17,6 +16,7 @@ from argand.graph.metadata.builder import Builder
 from argand.graph.metadata.specs import SpecTable
 from argand.graph.nodes.program import AtenProgram
 from argand.passes.decompose import replace
+from argand.quick_dataclasses import dataclass
 
 aten = torch.ops.aten
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from argand import events, garbage_collection
 from argand.config import config
@@ -12,6 +11,7 @@ from argand.graph.nodes.printing import readable
 from argand.graph.nodes.program import AtenProgram
 from argand.passes import bags, cse, dead_code, decompose, fold, padded_sums, randomness, scalars, simplify
 from argand.passes.verify import verify
+from argand.quick_dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,6 @@ one vector, which is copied to the GPU, whose elements take their place.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -19,6 +18,7 @@ from argand.graph.metadata.specs import SpecTable
 from argand.graph.nodes.meta import is_impure
 from argand.graph.nodes.program import AtenProgram
 from argand.graph.operators.device_ops import device_ops
+from argand.quick_dataclasses import dataclass
 
 aten = torch.ops.aten
 

@@ -10,13 +10,14 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from argand._core.calls import locked
 from argand.errors import ArgandError, BackendCompilerFailed
 from argand.events import CompileId, Event
 from argand.locks import fork_safe_lock
+from argand.quick_dataclasses import dataclass
 
 KEPT = 1024  # records that a process keeps
 _NATIVE = ("passes", "lower", "schedule", "codegen", "load")

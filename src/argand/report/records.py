@@ -9,9 +9,11 @@ import hashlib
 import io
 import os
 import re
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
+
+from argand.quick_dataclasses import dataclass
 
 _RANK = re.compile(r"_rank_(\d{1,9})(?:_|\.)")
 

@@ -19,7 +19,6 @@ import shutil
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -27,6 +26,7 @@ from typing import Any
 from argand import events, files
 from argand.config import config
 from argand.errors import CacheError, ToolchainError
+from argand.quick_dataclasses import dataclass
 from argand.runtime import kernel_directories
 from argand.runtime.remote import REMOTE
 

@@ -9,13 +9,13 @@ from __future__ import annotations
 import ctypes
 import weakref
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from argand import events
 from argand._core.calls import uncaptured
+from argand.quick_dataclasses import dataclass
 from argand.runtime.host import HostCall
 from argand.runtime.recipes import Described, with_recipe
 

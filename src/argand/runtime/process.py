@@ -16,10 +16,11 @@ import subprocess
 import time
 from collections.abc import Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
 from argand import files, threads
+from argand.quick_dataclasses import dataclass
 from argand.runtime import kernel_directories
 
 _MARK = "ARGAND_COMMANDS"  # in the environment of commands: tells them from other children of this process

@@ -6,9 +6,10 @@ A function that `with_recipe` was given carries its recipe; what a later process
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from types import FunctionType, MethodType
 from typing import Any, TypeVar
+
+from argand.quick_dataclasses import dataclass
 
 F = TypeVar("F", bound=Callable[..., Any])
 _NAME = "_argand_recipe"

@@ -14,13 +14,14 @@ import shutil
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from functools import lru_cache
 from pathlib import Path
 
 from argand import events, files
 from argand.config import config
 from argand.errors import CppCompileError, InternalError, ToolchainError, ToolchainMissing, UserLine
+from argand.quick_dataclasses import dataclass
 from argand.runtime import cache
 from argand.runtime.library import Library, defect, load
 from argand.runtime.process import Ended, run_all

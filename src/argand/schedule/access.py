@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import torch
@@ -26,6 +26,7 @@ from argand.ir.loops import (
     statements_of,
     tensor_refs,
 )
+from argand.quick_dataclasses import dataclass
 
 # A size symbol's value is not known here; decisions of cost (never of correctness) assume this one.
 SYMBOL_HINT = 96

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
 from argand.graph.sizes.expr import Expr, Var, substitute
 from argand.ir.loops import LoopBlock, Origin, Value
+from argand.quick_dataclasses import dataclass
 
 if TYPE_CHECKING:
     import torch

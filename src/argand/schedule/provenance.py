@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 from torch import fx
 
 from argand.ir.kernel import KernelPlan, Schedule
 from argand.ir.loops import statements_of
+from argand.quick_dataclasses import dataclass
 
 _CLOSING = ("}", "{", "@", "'''")  # what a comment above says is not said of what follows
 _NO_STATEMENT = ("for ", "for(", "alignas", "typedef", "template", "#", "const i64 ")

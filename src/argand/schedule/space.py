@@ -8,9 +8,10 @@ splits after which the loops are the same.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from argand.graph.sizes.expr import ONE, ZERO, Expr, FloorDiv, Mod, Var, exact_divide, substitute, sum_of
+from argand.quick_dataclasses import dataclass
 from argand.schedule.access import hint
 
 

@@ -12,7 +12,7 @@ elements come last. A chunk with NaN has it for its extremum, so that NaN wins h
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -30,6 +30,7 @@ from argand.ir.loops import (
     identity,
     statements_of,
 )
+from argand.quick_dataclasses import dataclass
 from argand.schedule.access import accesses, device_of, hint, hint_numel, operands
 from argand.schedule.copier import Copier
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -15,6 +14,7 @@ from argand.errors import AutogradError
 from argand.graph import compat
 from argand.graph.metadata.specs import Spec, strided_meta
 from argand.graph.metadata.strides import is_dense
+from argand.quick_dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,6 @@ tensor.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -23,6 +22,7 @@ from argand.graph.nodes.meta import eliminate_dead
 from argand.graph.nodes.program import AtenProgram, copied
 from argand.graph.origin import NodeOrigin
 from argand.graph.sizes.symbolic import MetaTensor, contiguous_meta, is_tensor, strided_meta
+from argand.quick_dataclasses import dataclass
 from argand.runtime.tape.plan import Slot
 
 aten = torch.ops.aten

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Literal
 
 import torch
@@ -24,6 +24,7 @@ from argand.graph.operators.data_checks import must_stay
 from argand.graph.operators.random_ops import draws_seed
 from argand.graph.origin import NodeOrigin
 from argand.graph.sizes.symbolic import is_tensor
+from argand.quick_dataclasses import dataclass
 from argand.runtime.tape.plan import Slot
 
 aten = torch.ops.aten

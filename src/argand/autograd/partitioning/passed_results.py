@@ -9,7 +9,7 @@ results contribute to the gradients of others ("passed"), and the inputs' gradie
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Protocol
 
 import torch
@@ -21,6 +21,7 @@ from argand.graph.nodes.meta import eliminate_dead
 from argand.graph.nodes.program import AtenProgram, copied
 from argand.graph.origin import NodeOrigin
 from argand.graph.sizes.symbolic import MetaTensor
+from argand.quick_dataclasses import dataclass
 from argand.runtime.tape.plan import Kind, Slot
 
 aten = torch.ops.aten

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -14,6 +13,7 @@ from argand.graph import compat
 from argand.graph.nodes.ancestors import ancestors
 from argand.graph.nodes.printing import graph_function
 from argand.graph.operators.random_ops import draws_seed, random_ops
+from argand.quick_dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,6 @@ end is written back.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TypeVar
 
 import torch
@@ -17,6 +16,7 @@ from argand.autograd.recording.values import TraceTensor, Value
 from argand.errors import AutogradError
 from argand.graph import compat
 from argand.graph.nodes.program import BaseSpec
+from argand.quick_dataclasses import dataclass
 
 aten = torch.ops.aten
 T = TypeVar("T")

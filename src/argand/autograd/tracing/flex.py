@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -22,6 +21,7 @@ from argand.graph.nodes.program import AtenProgram, TensorSpec
 from argand.graph.operators import flex
 from argand.lower import lower
 from argand.passes import run_passes
+from argand.quick_dataclasses import dataclass
 from argand.runtime.gpu.device.target import gpu_problem
 from argand.runtime.gpu.operators.flex import Flex, flex_ops, prepare, refusal
 

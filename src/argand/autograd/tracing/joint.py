@@ -7,7 +7,7 @@ engine itself is asked for the gradients, and what it computes arrives at the sa
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 import torch
@@ -32,6 +32,7 @@ from argand.graph.nodes.program import AtenProgram, InputSpec, LeafSpec, Mutatio
 from argand.graph.operators.custom_backward import is_custom
 from argand.graph.origin import NodeOrigin
 from argand.graph.plain_checks import with_plain_checks
+from argand.quick_dataclasses import dataclass
 
 aten = torch.ops.aten
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from argand.graph import compat
+from argand.quick_dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,6 @@ from __future__ import annotations
 import functools
 import operator
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -28,6 +27,7 @@ from argand.backends.ddp.contest import Alternatives, contest_of, whole_part
 from argand.backends.ddp.parts import CompileGraph, Part
 from argand.graph.nodes.module_text import module_text
 from argand.graph.operators.collectives import starts
+from argand.quick_dataclasses import dataclass
 from argand.runtime.recipes import compile_wrapper
 
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 import functools
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -29,6 +28,7 @@ from argand.passes.freezing.batch_norms import fold_batch_norms
 from argand.passes.freezing.constant_split import constant_nodes, part
 from argand.passes.freezing.packing import pack
 from argand.passes.freezing.quantizing import quantize
+from argand.quick_dataclasses import dataclass
 from argand.runtime import cache, processor
 from argand.runtime.frozen_parameters import FrozenCall, storable
 from argand.runtime.gpu.device.timing import can_time, random_tensor, time_calls

@@ -18,7 +18,7 @@ import json
 import marshal
 import threading
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import torch
@@ -30,6 +30,7 @@ from argand.config import config
 from argand.errors import ToolchainError
 from argand.graph.nodes import literals
 from argand.graph.nodes.program import AtenProgram
+from argand.quick_dataclasses import dataclass
 from argand.runtime import cache, stored_modules
 from argand.runtime.environment import environment, gpu, replaced
 from argand.runtime.host import HostCall, code_of

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, ClassVar, TextIO
 
 import torch
@@ -15,6 +15,7 @@ from argand.capture.driver.recompiles import Recompile
 from argand.errors import BreakReason
 from argand.events import Event, bus
 from argand.graph.nodes.module_text import module_text
+from argand.quick_dataclasses import dataclass
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult

@@ -6,7 +6,7 @@ import platform
 import traceback
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from types import CodeType
 from typing import Any
 
@@ -21,6 +21,7 @@ from argand.capture.facts.name_tables import code_words, place_of, source_line
 from argand.capture.facts.per_code import warn_once
 from argand.capture.sizes.symbolic_policy import History
 from argand.config import config
+from argand.quick_dataclasses import dataclass
 from argand.version import __version__
 
 CACHE_LIMIT_HELP = (

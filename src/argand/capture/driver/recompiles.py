@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import weakref
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import CodeType
 from typing import Any
 
@@ -14,6 +14,7 @@ from argand.capture.facts.code.skip import library_of
 from argand.capture.facts.name_tables import code_words, source_line
 from argand.capture.facts.namespaces import ONCE
 from argand.errors import UserLine
+from argand.quick_dataclasses import dataclass
 
 _LABEL = re.compile(r"(?:local|closure|global|builtin|constant) '(.*)' ([A-Z_]+)$", re.DOTALL)
 _SHOWN = 3

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import torch
+
+from argand.quick_dataclasses import dataclass
 
 CompilerFn = Callable[[torch.fx.GraphModule, list[torch.Tensor]], Callable[..., object]]
 

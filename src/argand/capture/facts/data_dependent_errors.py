@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from types import CodeType
 from typing import Protocol
 
 from torch import fx
 
 from argand.capture.facts.values.tensor_info import TensorInfo
+from argand.quick_dataclasses import dataclass
 
 RERUNS = 3
 """So many times the frame's own code runs because of an error that the program handles; then the graph is split."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from argand.capture.facts.sources import Source
+from argand.quick_dataclasses import dataclass
 
 
 class _Marker:

@@ -10,13 +10,14 @@ from __future__ import annotations
 import sys
 import types
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any, ClassVar, Protocol
 
 from argand import errors
 from argand._core import _C
 from argand.capture.facts.handlers import Function
 from argand.capture.facts.kinds import namespace, raw_item
+from argand.quick_dataclasses import dataclass
 
 
 class LoadTarget(Protocol):

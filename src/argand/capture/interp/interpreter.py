@@ -10,7 +10,6 @@ from __future__ import annotations
 import sys
 import weakref
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from types import BuiltinFunctionType, CellType, CodeType, FunctionType, MappingProxyType
 
 from argand._core import _C
@@ -39,6 +38,7 @@ from argand.capture.sizes import symbolic_ops
 from argand.capture.world import narration, native_reads, native_watch, set_order
 from argand.errors import BreakReason, GraphBreak, UserLine, graph_break
 from argand.graph.python_operators import COMPARE
+from argand.quick_dataclasses import dataclass
 
 _NEVER_ALONE = ("PUSH_EXC_INFO", "POP_EXCEPT", "KW_NAMES", "PRECALL")
 """Instructions of which the next needs more than a stack, and which do nothing that a graph could end for."""

@@ -8,7 +8,6 @@ import os
 import sys
 import types
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import torch
 from torch.utils import _device
@@ -19,6 +18,7 @@ from argand.capture.facts.name_tables import words
 from argand.capture.metadata import metadata
 from argand.graph.compat import overloads
 from argand.graph.python_operators import BINARY, COMPARE, UNARY
+from argand.quick_dataclasses import dataclass
 
 _Tensor = torch.Tensor
 

@@ -8,7 +8,6 @@ as the tensors do.
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import torch
@@ -20,6 +19,7 @@ from argand.capture.metadata import kinds
 from argand.capture.metadata.meta_tensors import new
 from argand.errors import AutogradError
 from argand.graph import compat
+from argand.quick_dataclasses import dataclass
 
 
 class NotNew(Exception):

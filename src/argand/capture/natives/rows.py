@@ -11,7 +11,7 @@ import builtins
 import importlib
 import itertools
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Final
 
 from argand.capture.facts.handlers import ABSENT, Function, Kwargs, names_here
@@ -26,6 +26,7 @@ from argand.capture.objects.call_protocol.native_handlers import (
     add_methods,
 )
 from argand.capture.world import native_reads
+from argand.quick_dataclasses import dataclass
 
 Use = Callable[[Interpreter, Any], object]
 """What native code gets for an argument of the program's."""

@@ -11,7 +11,7 @@ import contextlib
 import sys
 import types
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import field
 from types import CodeType
 
 import torch
@@ -29,6 +29,7 @@ from argand.capture.output.emit import Emitter
 from argand.capture.output.reconstruct import Reconstructor
 from argand.capture.output.values import Again, Plan, Values
 from argand.capture.record.tensor_attributes import any_pending
+from argand.quick_dataclasses import dataclass
 
 _MOST = 256
 

@@ -15,7 +15,6 @@ import contextlib
 import functools
 import weakref
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from types import CodeType
 from typing import Protocol
 
@@ -41,6 +40,7 @@ from argand.capture.output.emit import Emitter
 from argand.capture.output.restart_snapshots import Copies, copies_of, generator_of, random_states
 from argand.capture.output.resumes import Resumes
 from argand.capture.record.tensor_attributes import any_pending
+from argand.quick_dataclasses import dataclass
 
 
 class Ending(Protocol):

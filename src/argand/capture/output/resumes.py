@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import CodeType
 
 from argand.bytecode.decode import decode
@@ -21,6 +21,7 @@ from argand.bytecode.instruction import Instruction
 from argand.bytecode.per_code import PerCode
 from argand.bytecode.resume import ResumeCode, StackSlot, build_resume_code, resume_name, under_users_name
 from argand.outcomes.resume_codes import NUMBERS, PARTS, Place, label_of
+from argand.quick_dataclasses import dataclass
 
 
 class Handled(str):

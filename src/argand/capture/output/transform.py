@@ -6,7 +6,7 @@ import contextlib
 import types
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import torch
 from torch import fx
@@ -33,6 +33,7 @@ from argand.capture.output.values import Again, Plan, Values
 from argand.capture.torch_functions import modes
 from argand.capture.torch_functions.higher_order import hook_state
 from argand.outcomes.resume_codes import NUMBERS
+from argand.quick_dataclasses import dataclass
 
 MANY_INPUTS = 16
 """From so many graph inputs on, the guards hand them over instead of bytecode that loads each."""

@@ -13,7 +13,6 @@ import contextlib
 import functools
 import operator
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -28,6 +27,7 @@ from argand.graph import compat
 from argand.graph.sizes.expr import Sym
 from argand.graph.sizes.relations import Relation
 from argand.graph.sizes.symbols import SymbolTable
+from argand.quick_dataclasses import dataclass
 
 _LARGEST = 1 << 16  # elements of a tensor that is asked
 _LONGEST = 32  # calls between what came in and an answer

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from argand.errors import graph_break
+from argand.quick_dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)

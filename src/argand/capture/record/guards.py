@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from types import CodeType
 from typing import Any, Final
 
@@ -18,6 +17,7 @@ from argand.capture.facts.typefacts import TypeFacts
 from argand.capture.sizes import symbolic_emit
 from argand.graph import time_limit
 from argand.outcomes.guard_log import Log
+from argand.quick_dataclasses import dataclass
 
 # Kind of check in the C tree -> the name that people read.
 LABELS: dict[str, str] = {

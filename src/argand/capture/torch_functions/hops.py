@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import torch
@@ -21,6 +21,7 @@ from argand.capture.facts.handlers import Args, Function
 from argand.graph.checkpoint_regions import recomputed
 from argand.graph.metadata.strides import contiguous_strides, is_dense
 from argand.graph.operators.custom_backward import is_custom
+from argand.quick_dataclasses import dataclass
 
 
 @dataclass(slots=True)

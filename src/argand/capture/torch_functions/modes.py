@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import traceback
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import torch
@@ -20,6 +20,7 @@ from argand.capture.torch_functions.grad_mode import put_back_grad
 from argand.graph import compat
 from argand.graph.compat import FLAGS as FLAGS
 from argand.graph.compat import set_deterministic as set_deterministic
+from argand.quick_dataclasses import dataclass
 from argand.runtime.recipes import with_recipe
 
 _DEVICES = ("cpu", "cuda")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from argand import errors
@@ -12,6 +12,7 @@ from argand.capture.facts.interfaces import CaptureState
 from argand.capture.facts.overlays import Overlay, Shadow
 from argand.capture.facts.sources import Source
 from argand.capture.world import shadows
+from argand.quick_dataclasses import dataclass
 
 
 def changed_shadows(state: CaptureState) -> list[Shadow]:

@@ -7,7 +7,6 @@ import itertools
 import sys
 import types
 import weakref
-from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 import torch
@@ -31,6 +30,7 @@ from argand.capture.facts.sources import (
     instance_dict,
 )
 from argand.capture.world.native_reads import unseen_object
+from argand.quick_dataclasses import dataclass
 
 Contents: TypeAlias = "tuple[Any, list[Any] | None, object]"
 """What a container holds, what its instance dict does, its default factory."""

@@ -8,7 +8,6 @@ size symbols.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 
@@ -26,6 +25,7 @@ from argand.graph import time_limit
 from argand.graph.sizes.expr import Expr, Var, as_int, coefficient, to_c
 from argand.ir.kernel import KernelPlan, Stage
 from argand.ir.loops import Buffer, Value, checks_positions, with_nested
+from argand.quick_dataclasses import dataclass
 from argand.runtime.toolchain import IsaInfo
 
 STACK_BYTES = 64 << 10  # scratch beyond this is allocated

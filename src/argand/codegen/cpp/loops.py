@@ -17,7 +17,7 @@ Shape of a stage with both kinds of loops (the vector loop may be any of them):
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 import torch
 
@@ -29,6 +29,7 @@ from argand.codegen.cpp.tile import emit_tiled
 from argand.graph.sizes.expr import Expr, Var, as_int, to_c
 from argand.ir.loops import Value, with_nested
 from argand.ir.operations import DIVISION, cost
+from argand.quick_dataclasses import dataclass
 
 BLOCK = 128  # additions one after the other before a float sum is flushed
 PARTS = 64  # pieces that a whole-tensor reduction is cut into; fixed, so that results do not depend on the thread count

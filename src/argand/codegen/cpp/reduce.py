@@ -7,14 +7,13 @@ accumulator, so that the error does not grow with the length.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 
 from argand.codegen.cpp.statements import Printer, constant_step
 from argand.codegen.cpp.types import element, limit, number, vector_type
 from argand.graph.sizes.expr import Expr, Var, sum_of, to_c
 from argand.ir.loops import Value
+from argand.quick_dataclasses import dataclass
 
 _STEP = {
     "sum": "{0} + {1}",

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from argand.graph.sizes.expr import Expr, Var
 from argand.ir.loops import Value
+from argand.quick_dataclasses import dataclass
 
 
 @dataclass(slots=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 import torch
 
@@ -18,6 +18,7 @@ from argand.codegen.cpp.types import element, literal, number, vector_type
 from argand.errors import InternalError
 from argand.graph.sizes.expr import Expr, Var, as_int, coefficient, free_vars, substitute, to_c
 from argand.ir.loops import LoopBlock, Origin, Value
+from argand.quick_dataclasses import dataclass
 
 _NARROW_ARITHMETIC = frozenset(("add", "sub", "mul", "bitwise_and", "bitwise_or", "bitwise_xor"))
 _BOOL_COMPARISONS = {

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import torch
 
 from argand.errors import LoweringError
+from argand.quick_dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)

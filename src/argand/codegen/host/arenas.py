@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import torch
 
 from argand.codegen.host.memory import MemoryPlan, Space
 from argand.graph.sizes.expr import Expr
 from argand.ir.kernel import CPU
+from argand.quick_dataclasses import dataclass
 
 DEVICE_ARENAS = "from argand.runtime.gpu.device.arena import device_arenas"
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 
 from argand.graph.sizes.expr import ONE, ZERO
 from argand.ir.loops import Buffer, ExternNode, TensorRef
+from argand.quick_dataclasses import dataclass
 from argand.runtime.kernels.steps import LOOPS
 
 # `torch.ops` calls go through a dispatcher of Python objects (3 us); these bindings take the same arguments in 1 us.

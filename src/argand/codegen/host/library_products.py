@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 import torch
@@ -10,6 +10,7 @@ import torch
 from argand.graph.sizes.expr import ONE, ZERO, as_int
 from argand.ir.kernel import Schedule
 from argand.ir.loops import Buffer, ExternNode, TensorRef
+from argand.quick_dataclasses import dataclass
 
 DIRECT = "direct_product"
 LOADER = "from argand.runtime.gpu.operators.blas import load_products"

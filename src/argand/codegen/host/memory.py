@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from bisect import insort
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import torch
 
@@ -21,6 +21,7 @@ from argand.graph.sizes.relations import at_least
 from argand.ir.kernel import CPU, KernelPlan, Schedule, Step, memory_of
 from argand.ir.loops import Buffer, ExternNode, aliases_arguments, tensor_refs
 from argand.ir.target import Target
+from argand.quick_dataclasses import dataclass
 
 BLOCK_BYTES = 16 << 20  # of what a forward keeps
 BLOCK_ALIGNMENT = 64

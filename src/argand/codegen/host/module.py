@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -26,6 +26,7 @@ from argand.errors import InternalError
 from argand.graph.sizes.expr import Const, Expr, Sym, as_int, evaluate
 from argand.ir.kernel import CPU, KernelPlan, Schedule, memory_of
 from argand.ir.loops import Buffer, ExternNode, Origin, TensorRef, aliases_arguments
+from argand.quick_dataclasses import dataclass
 
 if TYPE_CHECKING:
     from argand.codegen.triton.spec import KernelSpec, TritonSource

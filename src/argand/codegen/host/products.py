@@ -11,7 +11,7 @@ it only.
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 from typing import Any
 
@@ -24,6 +24,7 @@ from argand.config import config
 from argand.graph.sizes.expr import ONE, as_int
 from argand.ir.kernel import Schedule
 from argand.ir.loops import Buffer, ExternNode, TensorRef
+from argand.quick_dataclasses import dataclass
 from argand.runtime.kernels import products
 
 LEAST_TERMS = 1 << 27

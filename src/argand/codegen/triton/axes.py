@@ -10,7 +10,7 @@ dimension of the block.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from argand.codegen.analysis import hint
 from argand.codegen.triton.index_width import Reach, reach_of
@@ -18,6 +18,7 @@ from argand.errors import InternalError
 from argand.graph.sizes.expr import ONE, ZERO, Expr, Simplifier, Var, as_int, coefficient, evaluate, product, substitute
 from argand.ir.kernel import KernelPlan, Stage
 from argand.ir.loops import LoopBody, Value, statements_of
+from argand.quick_dataclasses import dataclass
 
 Loops = tuple[tuple[Var, Expr], ...]
 """(variable, size), outermost first."""

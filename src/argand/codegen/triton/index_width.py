@@ -7,11 +7,11 @@ text computes on the way to it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 
 from argand.graph.sizes.expr import ONE, Const, Expr, FloorDiv, Mod, Sym, Var, as_int, product, sum_of
 from argand.ir.kernel import KernelPlan
 from argand.ir.loops import Buffer, LoopBody, statements_of
+from argand.quick_dataclasses import dataclass
 
 NARROW = 1 << 30  # below, positions have 32 bits; a block may reach beyond the end
 

@@ -7,7 +7,6 @@ other buffers anywhere. Out: `@triton.jit` functions of blocks of scores, which 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import torch
 
@@ -17,6 +16,7 @@ from argand.codegen.triton.statements import conversion
 from argand.codegen.triton.types import constant, value_type
 from argand.graph.sizes.expr import ONE, ZERO, Expr, Simplifier, Var, substitute, sum_of
 from argand.ir.loops import LoopNode, Program, TensorRef, Value
+from argand.quick_dataclasses import dataclass
 
 PLACES = ("b", "h", "m", "n")
 _INT32 = 1 << 31

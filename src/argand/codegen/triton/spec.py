@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from argand.graph.sizes.expr import Expr
+from argand.quick_dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)

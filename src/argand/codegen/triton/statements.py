@@ -8,7 +8,7 @@ it meets a larger one.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import torch
@@ -23,6 +23,7 @@ from argand.errors import InternalError
 from argand.graph.sizes.expr import Expr, Simplifier, Var, substitute
 from argand.ir.kernel import KernelPlan
 from argand.ir.loops import LoopBlock, Origin, Value, identity
+from argand.quick_dataclasses import dataclass
 
 Names = frozenset[str]
 _NONE: Names = frozenset()

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import torch
 
 from argand.errors import LoweringError
+from argand.quick_dataclasses import dataclass
 
 # dtype -> (Triton's type of a value, type of a pointer's element in a signature)
 _TYPES = {

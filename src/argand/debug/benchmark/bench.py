@@ -16,7 +16,6 @@ import functools
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -32,6 +31,7 @@ from argand.debug.trial.surroundings import Surroundings
 from argand.events import Event, bus
 from argand.graph.nodes.printing import describe
 from argand.ir.kernel import Schedule
+from argand.quick_dataclasses import dataclass
 
 _WARM_UP = 3
 _MAX_ROUNDS = 200

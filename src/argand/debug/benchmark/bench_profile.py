@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import collections
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from typing import Any
 
 import torch
@@ -15,6 +15,7 @@ from argand.debug.benchmark.work import GraphWork, Work, flops_of, is_library, p
 from argand.debug.tensors import tensors_in
 from argand.graph.compat import DispatchMode
 from argand.graph.profiler_compat import allocations
+from argand.quick_dataclasses import dataclass
 
 _ROOT = "argand bench iteration"
 _WRAPPERS = ("Argand-Compiled Region", "CompiledFunction", "autograd::engine", "torch::autograd::", "ProfilerStep")

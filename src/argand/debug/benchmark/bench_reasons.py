@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 from typing import Any
 
 from argand.debug.benchmark.bench_profile import Row, Side
 from argand.debug.benchmark.quantities import amount, count, milliseconds
+from argand.quick_dataclasses import dataclass
 
 _OWN = ("operation", "allocation")
 

@@ -17,7 +17,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from functools import partial
 from pathlib import Path
 from types import ModuleType
@@ -33,6 +33,7 @@ from argand.errors import ArgandError
 from argand.events import Event, bus
 from argand.ir.kernel import Schedule
 from argand.ir.loops import ExternNode, tensor_refs
+from argand.quick_dataclasses import dataclass
 
 _SHAPES = 3  # of an operation that are printed
 

@@ -6,7 +6,6 @@ import functools
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -16,6 +15,7 @@ from argand.graph.sizes.expr import Expr, Var, evaluate
 from argand.ir.kernel import KernelPlan, Schedule
 from argand.ir.loops import Buffer, ExternNode, LoopBlock, LoopBody, TensorRef, Value, tensor_refs
 from argand.ir.operations import BINARY, UNARY
+from argand.quick_dataclasses import dataclass
 
 _ARITHMETIC = frozenset((*UNARY, *BINARY))
 _UNKNOWN_SIZE = 64  # of a symbol without a hint

@@ -17,7 +17,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -36,6 +36,7 @@ from argand.debug.tensors import clone_strided, named_leaves
 from argand.debug.trial.isolation import RUNNER, mark, run_isolated
 from argand.debug.trial.rounding import nudged, shake
 from argand.debug.trial.scope import modules_of, plain_state
+from argand.quick_dataclasses import dataclass
 
 _MAX_CALLS = 400  # calls of compiled functions whose results are kept
 _COUNTED = 14  # calls of one function after which what is alive is counted

@@ -8,7 +8,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,7 @@ from argand.debug.trial.outcome import Outcome
 from argand.debug.trial.surroundings import Surroundings
 from argand.errors import ConfigError
 from argand.graph.nodes.meta import user_line
+from argand.quick_dataclasses import dataclass
 
 FINDING_EXIT = 77  # exit code of a child that found the graph
 _CALLS = 3  # of each graph, with the values of the program

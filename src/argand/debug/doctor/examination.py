@@ -6,7 +6,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from argand.debug.doctor.child import Allowed, GraphBackend, Mode, Script, run_s
 from argand.debug.doctor.differences import first_difference
 from argand.debug.doctor.records import Difference, Run
 from argand.debug.doctor.repetition import ONE_THREAD, Tally, tally, with_orders, with_variants
+from argand.quick_dataclasses import dataclass
 
 _NATIVE = ("native", "inductor")
 _OURS = ("eager", "aot_eager", *_NATIVE)

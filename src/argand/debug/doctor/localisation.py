@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ from argand.debug.doctor.setup import setup_of, source_of
 from argand.debug.doctor.stages import blame_script
 from argand.debug.doctor.verdict import Verdict, stage_text
 from argand.debug.trial.scope import changed
+from argand.quick_dataclasses import dataclass
 
 _SPANS = {"autograd": "autograd", "passes": "passes", "lower": "lowering", "schedule": "fusion", "codegen": "codegen",
           "runtime": "cache", "backend": "host", "capture": "capture"}  # fmt: skip

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from argand.debug.doctor.child import OWN, PLAIN, Mode
@@ -22,6 +22,7 @@ from argand.debug.doctor.verdict import Verdict
 from argand.debug.trial.process import warm
 from argand.errors import ConfigError
 from argand.files import printable
+from argand.quick_dataclasses import dataclass
 
 
 @dataclass(slots=True)

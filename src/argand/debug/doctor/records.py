@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ import torch
 from argand.debug.accuracy import Mismatch
 from argand.debug.tensors import clone_strided, named_leaves, parts_of
 from argand.debug.trial.outcome import Outcome
+from argand.quick_dataclasses import dataclass
 
 _PLAIN = (int, float, bool, str, type(None), complex)
 _DEPTH = 13

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from argand.debug.doctor.child import Mode
 from argand.debug.doctor.records import Difference, Run
+from argand.quick_dataclasses import dataclass
 
 ONE_THREAD = Mode("with kernels in one thread", settings={"cpp.threads": 1})
 THREADS = "Only runs whose kernels use several threads go wrong: with one thread (config.cpp.threads = 1) it is right."

@@ -11,7 +11,7 @@ import copy
 import itertools
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,7 @@ from argand.debug.doctor.setup import source_of
 from argand.debug.minify.surgery import is_call
 from argand.debug.trial.fingerprint import Fingerprint, fingerprint
 from argand.debug.trial.search import Proposals, Search, pieces
+from argand.quick_dataclasses import dataclass
 
 _SECONDS, _ATTEMPTS = 120.0, 400
 Candidates = Callable[[ast.Module], Iterator[ast.Module]]

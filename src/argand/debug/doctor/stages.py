@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 from torch import fx
@@ -30,6 +30,7 @@ from argand.debug.trial.isolation import Limits
 from argand.debug.trial.outcome import Outcome
 from argand.graph.nodes.program import AtenProgram
 from argand.passes import pipeline
+from argand.quick_dataclasses import dataclass
 
 UNCACHED: dict[str, Any] = {"cache": False, "reuse_graphs": False}
 Fails = Callable[[str, CompileProgram | None, dict[str, Any]], bool]

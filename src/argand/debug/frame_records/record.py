@@ -19,7 +19,7 @@ import time
 import types
 import zipfile
 from collections import OrderedDict
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,7 @@ from argand._core.calls import capture_off
 from argand.config import config
 from argand.debug.frame_records.record_reader import FORMAT, SEAL, seal
 from argand.events import Event, bus
+from argand.quick_dataclasses import dataclass
 
 _DEPTH, _ITEMS = 24, 20_000
 

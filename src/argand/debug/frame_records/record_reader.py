@@ -19,7 +19,6 @@ import types
 import warnings
 import zipfile
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +26,7 @@ from argand import files
 from argand.config import config
 from argand.debug.frame_records.record_objects import Builder
 from argand.debug.frame_records.record_schema import RecordError, check_call
+from argand.quick_dataclasses import dataclass
 
 FORMAT = 2
 SEAL = "seal.txt"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 import torch
@@ -18,6 +18,7 @@ from argand.debug.tensors import clone_inputs, steady
 from argand.debug.trial.eager import compare_with_eager, run_forward_backward
 from argand.debug.trial.isolation import mark
 from argand.debug.trial.surroundings import Surroundings
+from argand.quick_dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)

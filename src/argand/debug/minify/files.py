@@ -9,7 +9,7 @@ import shutil
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, fields
 from functools import lru_cache
 from pathlib import Path
 from types import ModuleType
@@ -28,6 +28,7 @@ from argand.debug.trial.fingerprint import Fingerprint
 from argand.debug.trial.surroundings import Surroundings
 from argand.errors import ArgandError
 from argand.graph.nodes.meta import attribute
+from argand.quick_dataclasses import dataclass
 from argand.runtime import processor, toolchain
 from argand.runtime.gpu.device.target import triton_version
 from argand.version import __version__

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 import torch
@@ -19,6 +19,7 @@ from argand.debug.trial.isolation import Limits
 from argand.debug.trial.outcome import Outcome
 from argand.debug.trial.search import Search
 from argand.errors import ArgandError
+from argand.quick_dataclasses import dataclass
 
 _PATIENCE = 4.0  # seconds, and four times as long as any attempt took, until a part of a program that hangs hangs
 

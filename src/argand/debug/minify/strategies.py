@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from torch import fx
 
 from argand.debug.minify.surgery import Program, ancestors, extract, is_call, with_outputs
 from argand.debug.trial.search import Proposals, Search, pieces
+from argand.quick_dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import torch
@@ -14,6 +14,7 @@ from argand.debug.minify.symbols import refresh
 from argand.debug.tensors import clone, clone_inputs, steady
 from argand.debug.trial.eager import values_of_nodes
 from argand.graph.nodes.printing import target_name
+from argand.quick_dataclasses import dataclass
 
 _CACHED_NODES = 400  # values of programs up to this size are computed once and kept
 _PLAIN = (int, float, bool, str, type(None), complex, torch.dtype, torch.device, torch.memory_format, torch.layout)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass
 
 from argand.debug.trial.outcome import Outcome
+from argand.quick_dataclasses import dataclass
 
 _NORMALISE = (
     (re.compile(r"\x1b\[[0-9;]*m"), ""),

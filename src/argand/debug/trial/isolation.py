@@ -21,12 +21,13 @@ import time
 import traceback
 import warnings
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import IO, Any
 
 from argand import events
 from argand.debug.trial.outcome import DETAIL, Outcome, outcome_of, outcome_of_process
 from argand.errors import ArgandError
+from argand.quick_dataclasses import dataclass
 
 RUNNER = "argand: run_isolated"  # name of the thread that runs the function, where that is not the main one
 

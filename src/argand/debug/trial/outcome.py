@@ -7,10 +7,11 @@ import json
 import os
 import signal
 import traceback
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Literal
 
 from argand.errors import ArgandError, BackendCompilerFailed
+from argand.quick_dataclasses import dataclass
 
 Kind = Literal["passed", "raised", "crashed", "hung", "memory"]
 DETAIL = 20_000  # characters of a traceback or of output that are kept

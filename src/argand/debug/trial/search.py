@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Generator, Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Generic, TypeVar
+
+from argand.quick_dataclasses import dataclass
 
 T = TypeVar("T")
 Proposals = Generator[T, bool, None]

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import torch
 
 from argand.debug import gpus
+from argand.quick_dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)

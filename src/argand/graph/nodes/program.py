@@ -6,7 +6,7 @@ this low layer so that all of them may import it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any, Literal
 
 import torch
@@ -15,6 +15,7 @@ from torch import fx
 from argand.graph import compat
 from argand.graph.sizes.relations import Relation
 from argand.graph.sizes.symbolic import Scalar
+from argand.quick_dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)

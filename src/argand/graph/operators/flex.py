@@ -7,10 +7,11 @@ matrix of scores, as eager computes it.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
+
+from argand.quick_dataclasses import dataclass
 
 _LN2 = 0.6931471805599453
 LOG2E = 1.4426950408889634

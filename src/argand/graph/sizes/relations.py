@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import TypeAlias
 
 from argand.graph.python_operators import COMPARISONS
 from argand.graph.sizes.expr import ONE, Const, Expr, FloorDiv, Mod, Sym, as_expr, as_int, evaluate, free_symbols
 from argand.graph.sizes.expr_nodes import Var, from_poly
 from argand.graph.sizes.intervals import UNBOUNDED, Interval, by_minimum, intersection, interval, proves
+from argand.quick_dataclasses import dataclass
 
 Number: TypeAlias = "int | float"
 Value: TypeAlias = "Expr | int | float"

@@ -7,12 +7,13 @@ A dynamic `AtenProgram` has expressions over size symbols (`sizes.expr`) in node
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, TypeAlias
 
 import torch
 
 from argand.graph.sizes.expr import Const, Expr, Sym
+from argand.quick_dataclasses import dataclass
 
 Dim: TypeAlias = "int | Expr"
 

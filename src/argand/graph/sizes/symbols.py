@@ -10,7 +10,6 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 from argand.graph.python_operators import ARITHMETIC, INVERT, NEGATIVE
@@ -19,6 +18,7 @@ from argand.graph.sizes.expr import Expr, Sym, free_symbols
 from argand.graph.sizes.fitting import Fitter
 from argand.graph.sizes.intervals import UNBOUNDED, Interval, hull
 from argand.graph.sizes.relations import Bounds, Number, Relation, Value
+from argand.quick_dataclasses import dataclass
 
 Assignment: TypeAlias = "Mapping[Sym, Number]"
 Kind: TypeAlias = Literal["int", "float"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from math import prod
 from typing import Any
 
@@ -17,6 +16,7 @@ from argand.lower.lowerings.pools import MAX_TAPS, Place, both, tap, taps_of
 from argand.lower.recorder import Recorder
 from argand.lower.registry import Rule, lowers
 from argand.lower.tensor import Index, Tensor
+from argand.quick_dataclasses import dataclass
 
 aten = torch.ops.aten
 

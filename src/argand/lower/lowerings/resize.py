@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import product
 from math import floor
 from typing import Any
@@ -24,6 +23,7 @@ from argand.lower.lowerings.shape import moved
 from argand.lower.recorder import Recorder
 from argand.lower.registry import NoLowering, Rule, lowers
 from argand.lower.tensor import Index, Tensor
+from argand.quick_dataclasses import dataclass
 
 aten = torch.ops.aten
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -15,6 +14,7 @@ from argand.graph.nodes.meta import eliminate_dead
 from argand.graph.nodes.program import AtenProgram, InputSpec, OutputSpec, TensorSpec
 from argand.passes.rolling.results import builder_of, replace_results
 from argand.passes.rolling.windows import Loop
+from argand.quick_dataclasses import dataclass
 from argand.runtime.kernels.steps import Steps, named, steps_ops
 
 aten = torch.ops.aten

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Container, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import fx
 
 from argand.graph.nodes.meta import is_impure
+from argand.quick_dataclasses import dataclass
 
 aten = torch.ops.aten
 

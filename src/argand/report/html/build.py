@@ -7,13 +7,14 @@ import re
 import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
 from markupsafe import Markup
 
 from argand.errors import ConfigError
+from argand.quick_dataclasses import dataclass
 from argand.report.html import code, pages
 from argand.report.html.collect import Collector
 from argand.report.html.compare import Comparison, compare

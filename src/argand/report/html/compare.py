@@ -6,9 +6,10 @@ import difflib
 import re
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
+from argand.quick_dataclasses import dataclass
 from argand.report.html.graphtext import normal, operations
 from argand.report.html.model import Artifact, Attempt, Reason
 

@@ -10,9 +10,10 @@ import hashlib
 import os
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
+from argand.quick_dataclasses import dataclass
 from argand.report.html.collect import Collector
 from argand.report.html.model import Limits, Run
 from argand.report.html.ranks import facts_of

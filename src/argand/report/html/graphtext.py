@@ -6,7 +6,8 @@ Two spellings: torch's readable one (`# File: a.py:3 in f, code: x + 1`) and arg
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+
+from argand.quick_dataclasses import dataclass
 
 _TORCH_PLACE = re.compile(r"#\s*File: (?P<file>.+?):(?P<line>\d+) in (?P<name>[^,]+)(?:, code: (?P<code>.*))?$")
 _ARGAND_PLACE = re.compile(r"#\s*(?P<file>\S.*?):(?P<line>\d+) in (?P<name>[^:]+): (?P<code>.*)$")
@@ -17,7 +18,7 @@ _REUSE = re.compile(r"\s*(?:;\s*)[\w\s=]+= None\s*(?:#.*)?$")
 _ANNOTATION = re.compile(r'"[^"]*"')
 
 
-@dataclass(frozen=True, slots=True, order=True)
+@dataclass(frozen=True, slots=True)
 class UserLine:
     file: str
     line: int

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
+from argand.quick_dataclasses import dataclass
 from argand.report.html.file_names import folder_of
 from argand.report.records import StackFrame, TraceId
 

@@ -11,9 +11,10 @@ import itertools
 import json
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import astuple, field
 from typing import Any
 
+from argand.quick_dataclasses import dataclass
 from argand.report.html.graphtext import GraphLine, UserLine, read_graph
 from argand.report.html.model import Artifact, Compile
 from argand.report.html.reasons import parse_json
@@ -181,7 +182,7 @@ def _user_pane(graph_lines: list[GraphLine], index: dict[str, int]) -> Pane:
             nodes.setdefault(place, {})[index[line.node]] = None
     pane = Pane("user", "Your code")
     file = function = ""
-    for place in sorted(nodes, key=lambda place: (bool(_TORCH.search(place.file)), place)):
+    for place in sorted(nodes, key=lambda place: (bool(_TORCH.search(place.file)), astuple(place))):
         if (place.file, place.function) != (file, function):
             file, function = place.file, place.function
             pane.lines.append(Line(f"# {function}, {'/'.join(file.split('/')[-2:])}"))

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from argand.quick_dataclasses import dataclass
 from argand.report.html.compare import GRAPHS, TextDiff, side_by_side
 from argand.report.html.graphtext import normal, operations
 from argand.report.html.model import Artifact, Compile, Limits, Run

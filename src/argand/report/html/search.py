@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
+
+from argand.quick_dataclasses import dataclass
 
 _WORD = re.compile(r"[a-z_](?:[a-z0-9_.]{0,59}[a-z0-9_])")
 _PER_TEXT = 1500

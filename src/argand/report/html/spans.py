@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import heapq
 from collections import defaultdict
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
+
+from argand.quick_dataclasses import dataclass
 
 _DEEP = 200
 _MOST_OPEN = 2000

@@ -5,9 +5,9 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from dataclasses import dataclass
 from pathlib import Path
 
+from argand.quick_dataclasses import dataclass
 from argand.report.records import Payload
 
 _CHUNK = 1 << 20

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from argand.quick_dataclasses import dataclass
 from argand.report.html.model import Compile
 from argand.report.records import StackFrame
 

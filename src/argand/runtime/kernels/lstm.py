@@ -10,13 +10,13 @@ from __future__ import annotations
 import functools
 from collections.abc import Hashable
 from concurrent.futures import Future
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from argand.config import config
 from argand.errors import ArgandError
+from argand.quick_dataclasses import dataclass
 from argand.runtime import toolchain
 from argand.runtime.kernels import background_kernels
 from argand.runtime.kernels.products import faster_product

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
 
 from argand.graph.operators.registration import Operators
+from argand.quick_dataclasses import dataclass
 from argand.runtime.kernels import gru as gru_steps
 from argand.runtime.kernels import gru_layers, lstm
 

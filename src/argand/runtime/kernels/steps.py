@@ -13,11 +13,12 @@ import ast
 import functools
 import hashlib
 from collections.abc import Callable, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import astuple
 
 import torch
 
 from argand.graph.operators.registration import Operators
+from argand.quick_dataclasses import dataclass
 from argand.runtime import toolchain
 from argand.runtime.kernels import background_kernels
 from argand.runtime.launch import make_kernel

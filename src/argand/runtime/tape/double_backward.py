@@ -23,7 +23,7 @@ import operator
 import sys
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import Any
 
 import torch
@@ -31,6 +31,7 @@ import torch
 from argand import events
 from argand.errors import ArgandError
 from argand.graph import compat
+from argand.quick_dataclasses import dataclass
 from argand.runtime.recipes import same_recipe
 from argand.runtime.tape.moves import version
 

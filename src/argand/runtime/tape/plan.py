@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import Any, Literal, Protocol
 
 import torch
+
+from argand.quick_dataclasses import dataclass
 
 Kind = Literal["whole", "passed", "apart"]
 """Which backward: "whole" gives the inputs' gradients; "passed" what results contribute to the gradients of those that

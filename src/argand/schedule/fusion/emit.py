@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any
 
 from argand.graph.sizes.expr import ONE, ZERO, Expr, Simplifier, Sym, Var, substitute, sum_of
 from argand.ir.kernel import KernelPlan, Stage
 from argand.ir.loops import Buffer, LoopBlock, LoopBody, LoopNode, Origin, Value, expressions, statements_of
 from argand.ir.target import Target
+from argand.quick_dataclasses import dataclass
 from argand.schedule.access import hint, hint_bytes, itemsize, operands
 from argand.schedule.fusion.group import Group, Member, StageDraft
 from argand.schedule.fusion.loops import WeightedIndex, coalesce, loop_order

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any
 
 from argand.errors import InternalError
@@ -19,6 +19,7 @@ from argand.graph.sizes.expr import Expr
 from argand.ir.kernel import KernelPlan, Stage
 from argand.ir.loops import Buffer, LoopBlock, LoopNode, Origin, Value
 from argand.ir.target import Target
+from argand.quick_dataclasses import dataclass
 from argand.schedule.copier import renamed
 from argand.schedule.fusion.emit import Emitter, argument_key, origins_of, register_name
 from argand.schedule.fusion.group import Group, Merger, single

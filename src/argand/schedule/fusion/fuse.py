@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from argand.errors import InternalError
 from argand.graph import time_limit
 from argand.ir.loops import Buffer, LoopNode
+from argand.quick_dataclasses import dataclass
 from argand.schedule.access import Graph, device_of, hint_bytes, is_fusible
 from argand.schedule.fusion.forms import FormedGroup, Forms
 

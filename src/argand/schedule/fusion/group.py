@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import collections
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING
 
 from argand.graph.sizes.expr import ZERO, Expr, Simplifier, Var, as_int, product, substitute, sum_of
 from argand.ir.loops import Buffer, LoopNode, expressions, statements_of
 from argand.ir.target import Target
+from argand.quick_dataclasses import dataclass
 from argand.schedule.access import hint, hint_numel, itemsize
 from argand.schedule.space import FreshVars, Unifier, affine, is_dense_row
 

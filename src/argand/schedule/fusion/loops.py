@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from argand.graph.sizes.expr import ZERO, Expr, Var, coefficient, substitute
+from argand.quick_dataclasses import dataclass
 from argand.schedule.access import hint
 
 

@@ -10,13 +10,14 @@ all that it reads had been computed.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any
 
 from argand.graph.sizes.expr import ONE, Expr, coefficient
 from argand.ir.kernel import KernelPlan, Stage, Step
 from argand.ir.loops import ExternNode, LoopBody, Value, aliases_arguments, statements_of
 from argand.ir.target import Target
+from argand.quick_dataclasses import dataclass
 from argand.schedule.access import has_effect, hint_bytes, touched
 from argand.schedule.copier import Copier
 from argand.schedule.fusion.emit import arrange

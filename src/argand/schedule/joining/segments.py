@@ -8,7 +8,7 @@ each segment has. Kernels move: each to where the last of its group was, never p
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any
 
 from argand.graph.sizes.expr import (
@@ -37,6 +37,7 @@ from argand.ir.loops import (
     tensor_refs,
 )
 from argand.ir.target import Target
+from argand.quick_dataclasses import dataclass
 from argand.schedule.access import has_effect, itemsize, touched
 
 if TYPE_CHECKING:

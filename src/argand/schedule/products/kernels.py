@@ -7,7 +7,7 @@ In: a schedule. Out: for each call of a product the kernel that could take its p
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -27,6 +27,7 @@ from argand.ir.loops import (
     tensor_refs,
 )
 from argand.ir.target import Target
+from argand.quick_dataclasses import dataclass
 from argand.schedule.signature import signature
 from argand.schedule.space import affine, is_dense_row
 

@@ -5,11 +5,12 @@ An operand is computed again by every program that needs it, so that only short 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from argand.graph.sizes.expr import Expr, Simplifier, Var, as_int, product, sum_of
 from argand.ir.kernel import KernelPlan, Schedule, Stage
 from argand.ir.loops import Buffer, ExternNode, LoopBody, Origin, TensorRef, statements_of, tensor_refs
+from argand.quick_dataclasses import dataclass
 from argand.schedule.products.kernels import (
     LOOPS,
     PRODUCTS,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Protocol
 
 from torch import fx
@@ -10,6 +10,7 @@ from torch import fx
 from argand.capture.facts.sources import Source
 from argand.graph.sizes.expr import Expr
 from argand.graph.sizes.relations import Relation
+from argand.quick_dataclasses import dataclass
 
 MAX_LEARNED = 24  # restarts after which a frame's sizes are all constants
 

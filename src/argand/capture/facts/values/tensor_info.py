@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Protocol
 
 import torch
@@ -12,6 +12,7 @@ from torch import fx
 
 from argand.capture.facts.handlers import Function
 from argand.capture.facts.sources import Source
+from argand.quick_dataclasses import dataclass
 
 
 class Dynamic:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, TypeAlias
 
 import torch
@@ -21,6 +21,7 @@ from argand.capture.facts.values.tensor_info import TensorInfo
 from argand.capture.metadata import metadata
 from argand.capture.torch_functions import modes
 from argand.graph import compat, histories
+from argand.quick_dataclasses import dataclass
 
 Tensors: TypeAlias = "Sequence[torch.Tensor]"
 Reals: TypeAlias = "dict[fx.Node, torch.Tensor | None]"

@@ -15,7 +15,6 @@ import functools
 import sys
 import types
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import fx
@@ -42,6 +41,7 @@ from argand.capture.facts.sources import (
 from argand.capture.facts.typefacts import ATOMS
 from argand.capture.world import pending_effects
 from argand.capture.world.pending_effects import Watched
+from argand.quick_dataclasses import dataclass
 
 _CONTAINERS = (list, dict, set, collections.deque, collections.OrderedDict,
             collections.defaultdict)  # fmt: skip

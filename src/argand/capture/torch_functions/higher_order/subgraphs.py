@@ -9,7 +9,6 @@ import contextlib
 import functools
 import operator
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -29,6 +28,7 @@ from argand.capture.sizes import subclasses
 from argand.capture.sizes.subclasses import is_default
 from argand.capture.torch_functions import hops
 from argand.capture.world import pending_effects
+from argand.quick_dataclasses import dataclass
 
 WRITE = "write in a subgraph"
 _META = torch.device("meta")

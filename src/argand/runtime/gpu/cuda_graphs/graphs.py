@@ -12,7 +12,7 @@ import os
 import threading
 import weakref
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import torch
@@ -20,6 +20,7 @@ import torch
 from argand import events
 from argand.graph import compat
 from argand.graph.operators.random_ops import seeds_from
+from argand.quick_dataclasses import dataclass
 from argand.runtime.gpu.cuda_graphs.recorder import Recorder
 from argand.runtime.gpu.cuda_graphs.recording import SMALL, Copied, NotRecorded, Recording, Results, planned, unfit
 from argand.runtime.gpu.cuda_graphs.trial import MOST_RESULTS, Trial, other_threads

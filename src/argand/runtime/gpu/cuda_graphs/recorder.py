@@ -19,13 +19,13 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
 
 from argand import garbage_collection
 from argand.locks import fork_safe_lock
+from argand.quick_dataclasses import dataclass
 from argand.runtime.environment import UNCACHED
 from argand.runtime.gpu.device import arena
 from argand.runtime.gpu.device.driver import Driver, driver

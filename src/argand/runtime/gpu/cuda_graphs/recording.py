@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Literal
 
 import torch
@@ -16,6 +16,7 @@ import torch
 from argand.graph import compat
 from argand.graph.metadata.strides import is_dense
 from argand.graph.operators.random_ops import draw_seed
+from argand.quick_dataclasses import dataclass
 
 MANY = 8  # results that are better copied by one call than into memory made for each
 SMALL = 1 << 21  # bytes of results, all together, that are copied in each replay

@@ -10,11 +10,11 @@ import contextlib
 import ctypes
 import functools
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from argand.errors import GpuError
 from argand.locks import fork_safe_lock
+from argand.quick_dataclasses import dataclass
 from argand.runtime.gpu.device.kernel_image import Image
 from argand.runtime.gpu.device.target import LIBCUDA
 

@@ -6,9 +6,10 @@ The form in which kernels lie in the disk cache, where the checksum covers both.
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 
 from argand.errors import GpuError
+from argand.quick_dataclasses import dataclass
 
 _VERSION = 1
 _HEADER_BYTES = 64 << 10

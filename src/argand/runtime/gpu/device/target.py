@@ -5,12 +5,13 @@ from __future__ import annotations
 import ctypes
 import functools
 import sys
-from dataclasses import dataclass
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
 
 import torch
+
+from argand.quick_dataclasses import dataclass
 
 MIN_TRITON = (3, 6)  # the oldest that argand is tested with
 MIN_CAPABILITY = (7, 0)  # what Triton still generates code for

@@ -7,11 +7,11 @@ import functools
 import os
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from argand import files
 from argand.errors import GpuError
+from argand.quick_dataclasses import dataclass
 from argand.runtime import cache
 from argand.runtime.gpu.device.kernel_image import Image, parse
 from argand.runtime.gpu.device.target import GpuTarget, triton_version

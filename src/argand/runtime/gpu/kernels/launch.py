@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 
+from argand.quick_dataclasses import dataclass
 from argand.runtime.gpu.device.driver import Driver, Loaded
 from argand.runtime.gpu.device.kernel_image import Image
 from argand.runtime.gpu.kernels.spec import INTEGERS, LaunchSpec

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from argand.errors import InternalError
+from argand.quick_dataclasses import dataclass
 
 INTEGERS = {"i32": 4, "i64": 8}  # Triton's integer types that a kernel takes, and their bytes
 _POINTER = re.compile(r"\*[a-z][a-z0-9]*")

@@ -12,13 +12,13 @@ import ctypes
 import functools
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from argand.locks import fork_safe_lock
+from argand.quick_dataclasses import dataclass
 from argand.runtime.gpu.device.driver import driver
 from argand.runtime.gpu.device.target import device_index
 from argand.runtime.gpu.kernels.launch import Place, cuda_place

@@ -10,7 +10,7 @@ import contextvars
 import functools
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final
 
 import torch
@@ -19,6 +19,7 @@ from argand import events
 from argand.errors import GpuError
 from argand.graph.operators.flex import strides_like
 from argand.graph.operators.registration import Operators
+from argand.quick_dataclasses import dataclass
 from argand.runtime.gpu.device.target import gpu_target
 from argand.runtime.gpu.kernels.load import load_triton_kernels
 from argand.runtime.gpu.operators import flex_text

@@ -11,8 +11,10 @@ has the tests and loops alone that a call needs. Blocks of keys that no query of
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from string import Template
+
+from argand.quick_dataclasses import dataclass
 
 LOG2E = 1.4426950408889634
 
