@@ -119,6 +119,29 @@ def accumulated(rank: int) -> dict[str, Any]:
     return compare(rank, CNN, accumulate=2, set_to_none=False, steps=5)
 
 
+class Doubled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        return x * 2
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> torch.Tensor:
+        return grad * 2
+
+
+class CodeWithin(CNN):
+    """The backward comes to code of the program's when some gradients of a bucket have been accumulated already."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = Doubled.apply(self.body(x).mean((2, 3)))
+        y.register_hook(lambda grad: grad.clamp(-0.1, 0.1))
+        return self.head(y)
+
+
+def accumulated_around_code(rank: int) -> dict[str, Any]:
+    return compare(rank, CodeWithin, "eager native", accumulate=2, set_to_none=False, steps=5)
+
+
 def static_graph(rank: int) -> dict[str, Any]:
     return compare(rank, GPT, static_graph=True, steps=6)
 

@@ -34,6 +34,7 @@ def test_options_of_ddp() -> None:
     check(
         ["no_sync", "accumulated", "static_graph", "several_backwards", "unused", "unused_accumulated", "bucket_views"]
     )
+    check(["accumulated_around_code"])
 
 
 @pytest.mark.distributed

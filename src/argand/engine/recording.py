@@ -287,10 +287,13 @@ class Recorder(compat.DispatchMode):
         """Begin to reduce a bucket, of which all gradients are there."""
         pending = self._buckets[number]
         parts = []
+        here = {at for at, _ in self._intervals[-1].leaves}
         for place in pending.reduction.buckets[bucket].parameters:
             values = [("old", number, place)] if pending.reduction.old[place] is not None else []
             new = pending.values.get(place)
-            parts.append((place, [self._node(value) for value in (*values, *([] if new is None else [new]))]))
+            if new is not None and not (values and pending.reduction.leaves[place] not in here):
+                values.append(new)  # else the leaf has added it to its old gradient, in place, before this graph runs
+            parts.append((place, [self._node(value) for value in values]))
         return sent_bucket(self._graph, pending.reduction, parts)
 
     def _receive(self) -> None:

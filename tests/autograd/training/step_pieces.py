@@ -151,7 +151,7 @@ LAYERS = [
     "argand.graph_break()",
     "h = self.a(h)\nif h.sum() > 0:\n    h = h * 2",
     "h = h * (r + 1)",
-    "with torch.autograd.graph.saved_tensors_hooks(lambda t: t * 1, lambda t: t * 2):\n    h = self.a(h).sin() * h",
+    "with torch.autograd.graph.saved_tensors_hooks(lambda t: (t * 1,), lambda kept: kept[0]):\n    h = self.a(h).sin() * h",
     "with torch.autograd.graph.save_on_cpu():\n    h = self.a(h).tanh()",
     "note('forward', h)",
     "h = self.a(h)\nself.held = h",

@@ -204,6 +204,8 @@ def difference(spec: Spec, way: str, backend: str, found: Counter[str]) -> str:
             try:
                 got = outcome(text, way, backend)
                 for r, (one, other) in enumerate(zip(want, got)):
+                    if backend != "eager" and isinstance(one["loss"][0], str) and one["loss"] == other["loss"]:
+                        break  # leaves of one graph get gradients in its order: other ones before a hook raised
                     _assert_same_outcome(r, one, other, backend == "eager")
             except KeyboardInterrupt:
                 raise
