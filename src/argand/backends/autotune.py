@@ -19,7 +19,7 @@ from argand.codegen.host.products import wants_zeros
 from argand.codegen.triton import generate
 from argand.codegen.triton.spec import KernelSpec, TritonSource
 from argand.errors import GpuError
-from argand.graph import compat
+from argand.graph import product_settings
 from argand.graph.sizes.expr import ZERO, Expr, as_int
 from argand.graph.sizes.hints import size_hints
 from argand.ir.kernel import KernelPlan, Schedule, Step, Tile
@@ -91,7 +91,7 @@ def tuned_schedule(schedule: Schedule, timer: Timer | None = None) -> tuple[Sche
     tuned = replace(
         schedule, steps=list(schedule.steps), buffers=dict(schedule.buffers), aliases=dict(schedule.aliases)
     )
-    precision = compat.float32_products()
+    precision = product_settings.float32_products()
     with size_hints(tuned.hints):
         kernels = tune(tuned, precision, timer or time_calls)
     bound = any(

@@ -31,7 +31,7 @@ from argand.backends.targets import (
     without_target,
 )
 from argand.config import config
-from argand.graph import compat
+from argand.graph import product_settings
 from argand.graph.nodes.devices import devices_of
 from argand.graph.nodes.module_text import module_text
 from argand.graph.nodes.program import AtenProgram
@@ -109,7 +109,7 @@ def compile_program(program: AtenProgram, mode: str = "default") -> HostCall:
     key = graph_key(program) if config.reuse_graphs else None
     tuned = mode in TUNED_MODES and any(target is not None and target.product_kernels for target in targets_in(program))
     if tuned and key is not None:
-        key = f"{key}\ntuned for {compat.float32_products()}"
+        key = f"{key}\ntuned for {product_settings.float32_products()}"
     call = memo.get_or_make(key, lambda: _stored_or_built(program, key, tuned))
     wanted = wants_cuda_graphs(mode)
     if wanted == "no" or (wanted == "auto" and in_host_memory(program)):

@@ -13,6 +13,8 @@ import torch
 from torch import fx
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from argand.graph.product_settings import cudnn_flags, set_cudnn_flags
+
 aten = torch.ops.aten
 
 
@@ -245,16 +247,6 @@ def deterministic() -> tuple[bool, bool]:
     return torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
 
 
-def float32_products() -> str:
-    """What products of float32 numbers on a GPU may be: "tf32" or "ieee"."""
-    matmul = torch.backends.cuda.matmul
-    try:
-        allowed = bool(matmul.allow_tf32)
-    except RuntimeError:  # the program has set it by torch's newer setting, whose values this one lacks
-        allowed = getattr(matmul, "fp32_precision", "ieee") == "tf32"
-    return "tf32" if allowed else "ieee"
-
-
 def set_deterministic(wanted: tuple[bool, bool]) -> None:
     """What `torch.use_deterministic_algorithms` does to torch itself."""
     torch._C._set_deterministic_algorithms(wanted[0], warn_only=wanted[1])
@@ -279,6 +271,7 @@ def _flags() -> tuple[Setting, ...]:
         *settings_of(torch._C, names),
         (deterministic, set_deterministic),
         (torch.get_float32_matmul_precision, torch.set_float32_matmul_precision),
+        (cudnn_flags, set_cudnn_flags),
     )
 
 

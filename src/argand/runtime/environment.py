@@ -15,7 +15,7 @@ import torch
 
 from argand import events
 from argand.config import config
-from argand.graph import compat
+from argand.graph import product_settings
 from argand.runtime import processor, toolchain
 from argand.version import __version__
 
@@ -33,7 +33,7 @@ def environment(devices: Iterable[torch.device] = ()) -> str:
             _installation(),
             repr(toolchain.isa_for(config.cpp.simdlen)),
             toolchain.find_toolchain().version,
-            f"oneDNN {mkldnn.is_available()} {mkldnn.enabled}, products {compat.float32_products()}",
+            f"oneDNN {mkldnn.is_available()} {mkldnn.enabled}, products {product_settings.float32_products()}",
             *[gpu(device) for device in devices if device.type != "cpu"],
             *settings,
         ]

@@ -77,3 +77,29 @@ def test_no_second_derivative_as_in_eager() -> None:
         (grad,) = torch.autograd.grad(call(x, *given), x, create_graph=True)
         with pytest.raises(RuntimeError):
             grad.sum().backward()
+
+
+def under_flags(x: torch.Tensor) -> Any:
+    with torch.backends.cudnn.flags(enabled=False, deterministic=True):
+        inside = torch._C._get_cudnn_enabled(), torch._C._get_cudnn_deterministic(), torch._C._get_cudnn_benchmark()
+        loss = F.ctc_loss(x.log_softmax(-1), LONG, torch.tensor([9, 8]), torch.tensor([3, 2]))
+    return loss * 2, inside, torch._C._get_cudnn_enabled(), torch._C._get_cudnn_benchmark()
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_flags_of_cudnn_hold_in_their_block_as_in_eager(backend: str) -> None:
+    compiled = argand.compile(under_flags, backend=backend, fullgraph=True)
+    before = torch.backends.cudnn.benchmark
+    try:
+        for benchmark in (False, True):
+            torch.backends.cudnn.benchmark = benchmark
+            results = []
+            for call in (under_flags, compiled):
+                x = scores()
+                loss, *rest = call(x)
+                loss.backward()
+                results.append((loss.detach(), x.grad, rest, torch.backends.cudnn.benchmark))
+            torch.testing.assert_close(results[1][:2], results[0][:2])
+            assert results[1][2:] == results[0][2:]
+    finally:
+        torch.backends.cudnn.benchmark = before

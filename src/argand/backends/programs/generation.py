@@ -24,7 +24,7 @@ from argand.codegen.host.module import KernelSource
 from argand.codegen.host.products import choose_products
 from argand.config import config
 from argand.errors import ArgandError, GpuError, ToolchainError, ToolchainMissing
-from argand.graph import compat
+from argand.graph import product_settings
 from argand.graph.nodes.printing import readable
 from argand.graph.nodes.program import AtenProgram
 from argand.graph.sizes.hints import size_hints
@@ -136,7 +136,7 @@ def _with_precision(call: HostCall, precision: str, make: Callable[[], HostCall]
         make: a callable whose products are ATen's, which heed the setting themselves.
     """
     other = functools.cache(make)
-    setting = compat.float32_products
+    setting = product_settings.float32_products
 
     def run(args: list[Any]) -> tuple[Any, ...]:
         return call(args) if setting() == precision else other()(args)

@@ -18,6 +18,7 @@ from argand.capture.objects.call_protocol import native_handlers
 from argand.capture.torch_functions import modes, torch_polyfills
 from argand.capture.torch_functions.torch_calls import all_of, enter_late, guarded_constant, handler
 from argand.graph.compat import FLAGS, set_deterministic
+from argand.graph.product_settings import cudnn_flags, set_cudnn_flags
 
 # ---------------------------------------------------------------------- flags
 
@@ -71,6 +72,16 @@ for _index, (_read, _write) in enumerate(FLAGS):
     handler(_read)(_reader(_index))
     handler(_write)(_writer(_write))
 handler(torch.set_default_dtype)(_writer(torch.set_default_dtype))
+
+
+@handler(torch.backends.cudnn.set_flags)
+def _set_cudnn_flags(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> object:
+    before = cudnn_flags()
+    if before is None:
+        return NotImplemented
+    _guard_entry(state, FLAGS.index((cudnn_flags, set_cudnn_flags)), before)
+    _writer(torch.backends.cudnn.set_flags)(state, fn, args, kwargs)
+    return before
 
 
 @handler(torch.use_deterministic_algorithms)
