@@ -46,6 +46,15 @@ def test_kernels_make_the_numbers_of_the_op() -> None:
     assert len(want.unique()) > 550
 
 
+def test_no_generator_is_torchs_own() -> None:
+    """What libraries call that hand on a generator which may be None."""
+    for draw in (torch.randn, torch.rand):
+        torch.manual_seed(3)
+        want = native(lambda draw=draw: draw(20) + 0)()
+        torch.manual_seed(3)
+        assert torch.equal(native(lambda draw=draw: draw((20,), generator=None, dtype=torch.float32) + 0)(), want)
+
+
 def test_manual_seed_rules_compiled_code() -> None:
     fn = native(lambda x: F.dropout(x, 0.3) + torch.rand(64))
     x = torch.ones(64)

@@ -106,6 +106,8 @@ def _factory(draw: Draw) -> Rule:
         dtype = dtype or torch.get_default_dtype()
         if dtype not in (torch.float32, torch.float64) or layout not in (None, torch.strided) or 0 in size:
             return NotImplemented
+        if rest.get("generator") is not None:
+            return NotImplemented
         return draw(b, size, dtype, device or torch.device("cpu"))
 
     return rule
@@ -136,9 +138,9 @@ RULES: dict[Any, Any] = {
     aten.bernoulli.p: _bernoulli_p,
     aten.bernoulli.default: _bernoulli,
     aten.native_dropout.default: _native_dropout,
-    aten.rand.default: _factory(_uniform),
+    **dict.fromkeys((aten.rand.default, aten.rand.generator), _factory(_uniform)),
     aten.rand_like.default: _like(_uniform),
-    aten.randn.default: _factory(_normal),
+    **dict.fromkeys((aten.randn.default, aten.randn.generator), _factory(_normal)),
     aten.randn_like.default: _like(_normal),
     aten.uniform.default: _uniform_range,
 }

@@ -31,14 +31,16 @@ PLAIN = (
     ctc_ops().ctc_gradients,
 )
 
-SORTS_AND_SOLVERS = (
+NO_LOOPS = (
     "mv sort sort.stable topk _fft_r2c _fft_c2r _fft_c2c linalg_cholesky_ex linalg_solve_triangular cholesky_solve "
     "cholesky_inverse _linalg_solve_ex linalg_inv_ex linalg_qr _linalg_svd _linalg_eigh linalg_eig linalg_matrix_exp "
-    "linalg_lu_factor_ex linalg_lu_solve linalg_lu _linalg_det _linalg_slogdet triangular_solve"
+    "linalg_lu_factor_ex linalg_lu_solve linalg_lu _linalg_det _linalg_slogdet triangular_solve "
+    "_assert_async _assert_async.msg _linalg_check_errors"
 )
-"""Names of operators (overloads other than the default behind a dot): what they do is no loop over elements."""
+"""Names of operators (overloads other than the default behind a dot): what they do is no loop over elements. The last
+ones raise, or compute nothing."""
 
-for _path in SORTS_AND_SOLVERS.split():
+for _path in NO_LOOPS.split():
     _packet, _, _overload = _path.partition(".")
     REGISTRY.add_kernel(getattr(getattr(aten, _packet), _overload or "default"), ExternKernel())
 for _op, _name in OUT_VARIANTS.items():
