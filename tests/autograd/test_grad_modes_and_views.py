@@ -242,3 +242,16 @@ def test_a_graph_without_gradients_gives_results_without(backend: str) -> None:
     ours = argand.compile(program, backend=backend, fullgraph=True)(x, w)
     assert [y.requires_grad for y in ours] == [y.requires_grad for y in program(x, w)] == [False, False]
     torch.testing.assert_close(ours, program(x, w))
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "native"])
+def test_a_write_in_inference_mode_before_a_break(backend: str) -> None:
+    def count(seen: torch.Tensor) -> float:
+        seen.add_(1)
+        return float(seen)
+
+    seen, compiled = torch.zeros(()), argand.compile(count, backend=backend)
+    for number in (1.0, 2.0):
+        with torch.inference_mode():
+            assert compiled(seen) == number
+    assert seen == 2 and not seen.is_inference()

@@ -59,18 +59,17 @@ def _trace(
     tracer.bases = Bases(shared)
     tracer.many_sizes = layouts is not None
     tracer.inference_mode = torch.is_inference_mode_enabled()
-    builder = InputBuilder(tracer)
-    specialised: dict[int, Any] = {}
-    arguments: list[Any] = []
-    for index, value in enumerate(example_inputs):
-        if isinstance(value, torch.Tensor):
-            arguments.append(builder.argument(value, index, layouts.get(index) if layouts else None))
-        else:
-            specialised[index] = value
-            arguments.append(value)
-    builder.names(gm)
+    specialised = {index: value for index, value in enumerate(example_inputs) if not isinstance(value, torch.Tensor)}
     compat.keep_torch_compiler_out()
-    with garbage_collection.paused(), compat.restored_torch_state():
+    with garbage_collection.paused(), compat.restored_torch_state():  # stand-ins made in inference mode have no version
+        builder = InputBuilder(tracer)
+        arguments = [
+            builder.argument(value, index, layouts.get(index) if layouts else None)
+            if index not in specialised
+            else value
+            for index, value in enumerate(example_inputs)
+        ]
+        builder.names(gm)
         tracer.on_lift = builder.constant
         torch._C._set_grad_enabled(False)
         attributes = lift_attributes(gm, tracer)

@@ -340,7 +340,7 @@ class GraphBuilder(Protocol):
     written: set[int]
     staying: dict[int, GraphBreak]
     rerun: object
-    writing: set[fx.Node]
+    writing: dict[fx.Node, list[object]]
     effectful: set[fx.Node]
     kept: set[fx.Node]
     tensors: dict[int, TensorInfo]
@@ -394,13 +394,20 @@ class GraphBuilder(Protocol):
         self, func: Function, args: Args, kwargs: Kwargs, infos: list[TensorInfo], device: torch.device, *meta: object
     ) -> tuple[object, list[Any]]: ...
     def finish_call(
-        self, target: Target, args: Args, kwargs: Kwargs, meta: object, device: torch.device, writes: bool
+        self,
+        target: Target,
+        args: Args,
+        kwargs: Kwargs,
+        meta: object,
+        device: torch.device,
+        writes: bool,
+        written: Sequence[torch.Tensor] = (),
     ) -> Any:
         """Make the node of a call whose result on stand-ins is `meta`."""
 
     def check_staying(self, outputs: Sequence[object]) -> None: ...
-    def note_mutation(self, args: Args, kwargs: Kwargs) -> None:
-        """A call writes to its first argument or to `out`."""
+    def note_writes(self, written: Iterable[torch.Tensor]) -> None:
+        """A call writes to these tensors."""
 
     def annotate(self, node: fx.Node) -> None: ...
     def number_node(self, value: object) -> object: ...

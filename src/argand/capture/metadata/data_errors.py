@@ -66,8 +66,6 @@ _INTEGERS = frozenset(
     """
     )
 )
-_STATISTICS = frozenset(words("batch_norm instance_norm native_batch_norm"))
-"""In training they write to the statistics, which are arguments behind the first."""
 _OF_TORCH = ("torch", "_operator")
 _GRADIENTS = frozenset(("autograd_grad", "autograd_backward"))
 _INDEXING = frozenset(("__getitem__", "__setitem__"))
@@ -139,10 +137,6 @@ def check(builder: GraphBuilder, func: Function, args: Args, kwargs: Kwargs, inf
             if isinstance(func, torch._ops.OpOverload | torch._ops.OpOverloadPacket) or builder.on_data.noticed:
                 changes_outside(builder, _name(func))
             builder.on_data.opaque = True
-    if _name(func) in _STATISTICS and (args[5] if len(args) > 5 else kwargs.get("training", True)) is not False:
-        for info in infos[1:]:
-            if info.real is None or not info.real.requires_grad:
-                written(builder, info)
     if may_raise(func, args, infos):
         raises(builder, _name(func))
 
@@ -189,7 +183,7 @@ def keep(builder: GraphBuilder, outputs: list[object]) -> list[torch.Tensor]:
         return []
     builder.kept.update(node for node, _ in markers)
     todo = [builder.tensors[id(value)].node for value in outputs if id(value) in builder.tensors]
-    todo += builder.writing | builder.effectful
+    todo += (*builder.writing, *builder.effectful)
     reached: set[fx.Node] = set()
     while todo:
         node = todo.pop()

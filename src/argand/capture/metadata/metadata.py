@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -76,17 +77,15 @@ def asks_for_layout(func: Function, args: Args, kwargs: Kwargs) -> bool:
     return func is _Tensor.contiguous or any(isinstance(value, torch.memory_format) for value in formats)
 
 
-def refuse_overlapping(func: Function, args: Args) -> None:
+def refuse_overlapping(func: Function, written: Iterable[torch.Tensor]) -> None:
     """Writes to expanded tensors mostly raise, which eager does at this very place: end the graph there."""
-    target = args[0] if args else None
-    if not isinstance(target, _Tensor) or 0 not in target.stride():
-        return
-    if any(step == 0 and size > 1 for step, size in zip(target.stride(), target.shape)):
-        raise errors.graph_break(
-            kind="write to an expanded tensor",
-            context=getattr(func, "__name__", str(func)),
-            explanation="Several elements of the tensor that is written to are the same memory.",
-        )
+    for target in written:
+        if any(step == 0 and size > 1 for step, size in zip(target.stride(), target.shape)):
+            raise errors.graph_break(
+                kind="write to an expanded tensor",
+                context=getattr(func, "__name__", str(func)),
+                explanation="Several elements of the tensor that is written to are the same memory.",
+            )
 
 
 def out_shapes(kwargs: Kwargs) -> object:

@@ -7,7 +7,7 @@ at `GraphBuilder.call`, which records a node and computes the result's metadata 
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -25,7 +25,15 @@ from argand.capture.facts.kinds import is_a
 from argand.capture.facts.sources import Source
 from argand.capture.facts.values.symbolic import SYMBOLIC, SymbolicBool
 from argand.capture.facts.values.tensor_info import Dressed, Scope, TensorInfo
-from argand.capture.metadata import data_errors, memory, metadata, numpy_scalars, refused_writes, repeatable_writes
+from argand.capture.metadata import (
+    data_errors,
+    memory,
+    metadata,
+    numpy_scalars,
+    refused_writes,
+    repeatable_writes,
+    written_arguments,
+)
 from argand.capture.metadata.call_targets import (
     METHODS_OF_OPERATORS,
     OPERATOR_OPCODES,
@@ -80,7 +88,8 @@ class GraphBuilder:
         unsure: ids of stand-ins whose strides may not be those that eager's result has.
         maybe_same: id of a stand-in -> the one that it may be the same object as.
         known: what is known of stand-ins whose values are (`record.constants`).
-        writing, effectful: nodes that write to an argument; nodes that stay although unused (random numbers).
+        writing: nodes that write to arguments -> the nodes of these.
+        effectful: nodes that stay although unused (random numbers).
         tensors: id of a stand-in -> TensorInfo.
         inputs: infos of the placeholders, in their order.
         constants: attribute name -> real tensor that the graph holds.
@@ -114,7 +123,7 @@ class GraphBuilder:
         self.flags_seen: set[int] = set()
         self.observed = 0
         self.finished: dict[int, tuple[str, int]] = {}
-        self.writing: set[fx.Node] = set()
+        self.writing: dict[fx.Node, list[object]] = {}
         self.effectful: set[fx.Node] = set()
         self.tensors: dict[int, TensorInfo] = {}
         self.inputs: list[TensorInfo] = []
@@ -247,12 +256,11 @@ class GraphBuilder:
         if device is None:
             device = metadata.logical_device(func, infos, kwargs)
         target = self._target(func, kwargs)
-        writes = target.mutates or "out" in kwargs
-        if writes:
-            metadata.refuse_overlapping(func, args)
-            self.note_mutation(args, kwargs, func)
+        written = written_arguments.written(func, args, kwargs, target.mutates or "out" in kwargs)
+        metadata.refuse_overlapping(func, written)
+        self.note_writes(written, func, args)
         first = infos[0].tensor if infos else None
-        before, shapes = metadata.version(first), metadata.out_shapes(kwargs)
+        before, shapes = written_arguments.versions(infos), metadata.out_shapes(kwargs)
         siblings: list[object] | None = None
         try:
             if self.dynamics is not None and symbolic_tensors.involved(self, infos, args, kwargs):
@@ -265,20 +273,19 @@ class GraphBuilder:
             if as_numbers is None:
                 raise
             return self.record(func, *as_numbers, device=device)
+        further = written_arguments.moved(infos, before, {id(tensor) for tensor in written})
+        writes = target.mutates or "out" in kwargs or bool(written or further)
         if meta is first and first is not None and not writes:
-            if before is not None and metadata.version(first) == before:
+            if before[0] is not None:
                 if id(first) in self.unsure and metadata.asks_for_layout(func, args, kwargs):
                     raise metadata.unknown_layout(func)
                 return meta  # the very same tensor came back untouched: no operation took place
-            writes = True
-            self.note_mutation((first,), {})
-        elif not writes and before is not None and metadata.version(first) != before:
-            writes = True
-            self.note_mutation((first,), {})
+            writes, further = True, [first]
+        self.note_writes(further)
         if infos and meta.__class__ is not _Tensor and not (writes or target.keep or metadata.has_tensor(meta)):
             metadata.refuse_unknown(func, meta, bool(target.attribute))
         self._refuse_huge(func, meta, device)
-        result = self.finish_call(target, node_args, node_kwargs, meta, device, writes)
+        result = self.finish_call(target, node_args, node_kwargs, meta, device, writes, (*written, *further))
         if not writes and (self.several or result.__class__ is not _Tensor):
             refused_writes.note_views(self.several, func, first, result)
         self._note_layout(func, infos, shapes != metadata.out_shapes(kwargs), result)
@@ -358,6 +365,7 @@ class GraphBuilder:
         meta: object,
         device: torch.device,
         writes: bool,
+        written: Sequence[torch.Tensor] = (),
     ) -> object:
         if meta.__class__ is not _Tensor and not metadata.has_tensor(meta):
             if meta is NotImplemented or (meta is not None and not writes and not target.keep):
@@ -373,8 +381,10 @@ class GraphBuilder:
         self.calls += 1
         if writes or target.keep or meta is None:
             self.kept.add(node)
-            (self.writing if writes else self.effectful).add(node)
-            if writes:
+            if not writes:
+                self.effectful.add(node)
+            else:
+                self.writing[node] = [self.to_node(tensor, []) for tensor in written if id(tensor) in self.tensors]
                 node.meta["writes"] = True
                 repeatable_writes.noted(self, node)
         return self._wrap(meta, node, device)
@@ -410,15 +420,19 @@ class GraphBuilder:
             node.meta["stack_trace"], node.meta["user_line"] = stack_trace(frames)
             narration.operation(node, frames)
 
-    def note_mutation(self, args: tuple[object, ...], kwargs: dict[str, object], func: Function | None = None) -> None:
-        written = kwargs.get("out", args[0] if args else None)
-        for item in written if isinstance(written, tuple | list) else (written,):
-            info = self.tensors.get(id(item))
+    def note_writes(self, written: Iterable[torch.Tensor], func: Function | None = None, args: Args = ()) -> None:
+        """A call writes to these tensors.
+
+        Arguments:
+            func, args: the call, where eager may refuse to write.
+        """
+        for tensor in written:
+            info = self.tensors.get(id(tensor))
             if info is not None:
                 if self.sharded:
                     dtensors.refuse_write_to_part(self, info)
                 refused_writes.check(self.tensors, self.several, func, args, info.tensor)
-                self.mutated[id(item)] = info
+                self.mutated[id(tensor)] = info
                 data_errors.written(self, info, func, args)
                 constants.forget(self, info)
 

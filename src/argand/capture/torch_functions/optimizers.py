@@ -50,11 +50,10 @@ def _fused_step(builder: GraphBuilder, func: Function, args: Args, kwargs: Kwarg
     infos: list[Any] = []
     node_args = tuple([builder.to_node(arg, infos) for arg in args])
     node_kwargs = {key: builder.to_node(value, infos) for key, value in kwargs.items()}
-    for written in (*args, *kwargs.values()):
-        if isinstance(written, list | tuple):
-            builder.note_mutation((written,), {})
+    written = [tensor for given in (*args, *kwargs.values()) if isinstance(given, list | tuple) for tensor in given]
+    builder.note_writes(written)
     device = metadata.logical_device(func, infos, {})
-    return builder.finish_call(target_of(func), node_args, node_kwargs, None, device, True)
+    return builder.finish_call(target_of(func), node_args, node_kwargs, None, device, True, written)
 
 
 @special(*named(torch, "addcdiv addcmul"), *named(torch.Tensor, "addcdiv addcdiv_ addcmul addcmul_"))

@@ -175,7 +175,7 @@ def _outlives(state: CaptureState, node: fx.Node, outputs: Sequence[object]) -> 
         for user in todo.pop().users:
             tensors = _tensors(user.meta.get("example_value"))
             if user not in seen and (not tensors or any(tensor.requires_grad for tensor in tensors)):
-                if user.meta.get("writes"):
+                if _keeps_history(state, user):
                     return True
                 seen.add(user)
                 todo.append(user)
@@ -184,6 +184,20 @@ def _outlives(state: CaptureState, node: fx.Node, outputs: Sequence[object]) -> 
         if info is not None and info.node in seen and info.tensor.requires_grad:
             return True
     return False
+
+
+def _keeps_history(state: CaptureState, node: fx.Node) -> bool:
+    """Whether what a node writes to has a history from then on, which the statistics of a batch norm have not."""
+    written = state.graph.writing.get(node)
+    if written is None:
+        return False
+    held = [
+        tensor
+        for target in written
+        if isinstance(target, fx.Node)
+        for tensor in _tensors(target.meta.get("example_value"))
+    ]
+    return not held or any(tensor.requires_grad for tensor in held)
 
 
 def _tensors(value: object) -> list[torch.Tensor]:

@@ -97,13 +97,9 @@ def _refuse_writes(builder: GraphBuilder, opened: Scope) -> None:
 def written(builder: GraphBuilder, opened: Scope) -> Iterator[tuple[fx.Node, fx.Node]]:
     """(what writes, the input whose memory it writes to) of a subgraph."""
     for node in opened.graph.nodes:
-        if node not in builder.writing:
-            continue
-        targets = [node.kwargs["out"]] if "out" in node.kwargs else list(node.args[:1])
-        for item in targets:
-            for value in item if isinstance(item, (list, tuple)) else (item,):
-                if isinstance(value, fx.Node) and (root := _root(value)).op == "placeholder":
-                    yield node, root
+        for value in builder.writing.get(node, ()):
+            if isinstance(value, fx.Node) and (root := _root(value)).op == "placeholder":
+                yield node, root
 
 
 def _root(node: fx.Node) -> fx.Node:
