@@ -29,7 +29,7 @@ class Target:
             kernel more would take longer.
         vector_run: contiguous elements below which a loop is too short for full vectors, or memory lines.
         small_work: loop points below which a kernel is not worth a second thread.
-        small_points: neighbouring kernels of at most so many loop points together are joined; 0 joins none.
+        small_points: neighbouring kernels of stages of at most so many loop points are joined; 0 joins none.
         joined_members: how many kernels of equal loops, which may be far apart, become one at most.
         joined_bytes: what such a kernel may touch and wait for others nevertheless; a larger one is joined with its
             neighbours.
@@ -124,7 +124,7 @@ def cpu(threads: int) -> Target:
         serial_bytes=0,
         vector_run=128,
         small_work=1 << 14,
-        small_points=4096,
+        small_points=1 << 14,
         joined_members=0,
         joined_bytes=0,
         scratch_bytes=1 << 19,

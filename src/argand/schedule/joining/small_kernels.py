@@ -33,8 +33,8 @@ def join_small(steps: list[Step], targets: Mapping[torch.device, Target]) -> lis
 def _is_small(plan: KernelPlan, target: Target) -> bool:
     if plan.outer or plan.scratch or not target.barriers:
         return False
-    points = sum(hint(product((*stage.body.sizes, *stage.body.reduction_sizes))) for stage in plan.stages)
-    return points <= target.small_points
+    points = (hint(product((*stage.body.sizes, *stage.body.reduction_sizes))) for stage in plan.stages)
+    return max(points) <= target.small_points
 
 
 def _statements(plan: KernelPlan) -> int:
