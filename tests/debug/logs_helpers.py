@@ -90,4 +90,4 @@ def varying() -> None:
 
 
 def falling_back() -> None:
-    argand.compile(lambda x: torch.linalg.det(x) + 1)(torch.eye(3))
+    argand.compile(lambda x: torch.kthvalue(x, 2)[0] + 1)(torch.eye(3))

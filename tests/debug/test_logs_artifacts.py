@@ -57,7 +57,7 @@ ARTIFACT_TEXTS = [
     ("compute_dependencies", native_inference, ["reads [", "writes [", "after ["]),
     ("output_code", native_inference, ["Output code:", "def call(args):", "kernel_source = r'''"]),
     ("kernel_code", native_inference, ['extern "C" void cpp_fused_']),
-    ("perf_hints", falling_back, ["aten._linalg_det.default runs with eager's kernels: "]),
+    ("perf_hints", falling_back, ["aten.kthvalue.default runs with eager's kernels: "]),
     ("cudagraphs", native_inference, ["no CUDA graph is recorded: model__", "runs on the CPU"]),
     ("quantization", quantized, ["8 bits, weight of 64 x 32", "left as it is, its weight is small (32 x 4)"]),
     ("autotuning", native_training, ["no candidates are timed: model__", "_backward_"]),

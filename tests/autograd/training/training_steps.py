@@ -108,10 +108,14 @@ def _indented(lines: list[str]) -> list[str]:
     return ["    " + part for line in lines for part in line.split("\n")]
 
 
-def one_process() -> None:
+@contextlib.contextmanager
+def one_process() -> Iterator[None]:
     """What DistributedDataParallel asks for."""
-    if not torch.distributed.is_initialized():
-        torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+    try:
+        yield
+    finally:
+        torch.distributed.destroy_process_group()
 
 
 def outcome(text: str, way: str, backend: str) -> list[dict[str, Any]]:
@@ -123,9 +127,9 @@ def outcome(text: str, way: str, backend: str) -> list[dict[str, Any]]:
     }
     torch.manual_seed(0)
     results: list[dict[str, Any]] = []
-    if "DDP" in text:
-        one_process()
     with contextlib.ExitStack() as ends:
+        if "DDP" in text:
+            ends.enter_context(one_process())
         exec(pieces.WORLD, space)  # texts of this sweep's own
         ends.callback(lambda: [handle.remove() for handle in space["global_handles"]])
         exec(compile(text, "<step>", "exec"), space)

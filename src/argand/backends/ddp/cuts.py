@@ -129,8 +129,9 @@ def _allowed(nodes: list[fx.Node], place: dict[fx.Node, int]) -> set[int]:
             _bar(barred, here, last)  # the part that starts a collective waits for it
         for memory in _memories(node):
             began.setdefault(memory, here)
-        if node.meta.get("writes"):
-            for given in node.all_input_nodes:
+        if "writes" in node.meta:
+            given_to = node.all_input_nodes
+            for given in [given_to[number] for number in node.meta["writes"]] or given_to:
                 if given.op == "get_attr":
                     return set()
                 for memory in _memories(given):
@@ -154,7 +155,7 @@ def _bar_modes(nodes: list[fx.Node], barred: list[bool]) -> None:
     for position, node in enumerate(nodes):
         if node.target is torch._C._set_grad_enabled:
             enabled = node.args[0] is True
-        elif node.meta.get("writes") or node.op != "call_function" or _is_block(node):
+        elif "writes" in node.meta or node.op != "call_function" or _is_block(node):
             pass
         elif node.meta.get("example_value") is None:
             _bar(barred, 0, len(nodes) - 1)  # whatever else it sets stays set

@@ -384,8 +384,9 @@ class GraphBuilder:
             if not writes:
                 self.effectful.add(node)
             else:
-                self.writing[node] = [self.to_node(tensor, []) for tensor in written if id(tensor) in self.tensors]
-                node.meta["writes"] = True
+                into = [self.to_node(tensor, []) for tensor in written if id(tensor) in self.tensors]
+                self.writing[node] = into
+                node.meta["writes"] = [number for number, given in enumerate(node.all_input_nodes) if given in into]
                 repeatable_writes.noted(self, node)
         return self._wrap(meta, node, device)
 
