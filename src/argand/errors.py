@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from types import CodeType
 
-from argand.breaks.ids import IDS
-from argand.breaks.remedies import REMEDIES
+from argand.breaks.kinds import IDS, REMEDIES
 from argand.quick_dataclasses import dataclass
 
 
@@ -208,7 +207,7 @@ class BreakReason:
     """Why a graph ended: the texts of one graph break.
 
     Arguments:
-        kind: the name of the kind of break, one of `argand.breaks.ids`, e.g. "data-dependent branch".
+        kind: the name of the kind of break, one of `argand.breaks.kinds`, e.g. "data-dependent branch".
         context: the objects involved, short, for the developer.
         explanation: one or two sentences for the user.
         hints: what the user can do, one sentence each.
@@ -223,7 +222,7 @@ class BreakReason:
 
     def __post_init__(self) -> None:
         if self.kind not in IDS:
-            raise InternalError(f"{self.kind!r} is no kind of graph break: argand/breaks/ids.py has none of this name")
+            raise InternalError(f"{self.kind!r} is no kind of graph break: argand/breaks/kinds.py has no such name")
 
     @property
     def id(self) -> str:
@@ -295,7 +294,7 @@ def graph_break(
     """Build the one exception by which every graph break is raised (`raise graph_break(kind=...)`).
 
     Arguments: see `BreakReason`. Explanation and hints come out as sentences (first letter, full stop); without hints,
-    what there is to do about this kind of break is said (`breaks.remedies`).
+    what there is to do about this kind of break is said (`breaks.kinds`).
     """
     said = tuple(map(sentence, hints)) or (REMEDIES.get(kind, "").replace("`", ""),)
     return GraphBreak(BreakReason(kind, context, sentence(explanation), said), skip_frame)

@@ -25,9 +25,8 @@ import warm
 from argand import errors
 from argand.breaks import render
 from argand.breaks.catalogue import SUBJECTS, pages
-from argand.breaks.ids import IDS, RETIRED
+from argand.breaks.kinds import IDS, REMEDIES, RETIRED
 from argand.breaks.page import Page
-from argand.breaks.remedies import REMEDIES
 from helpers import collected
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -124,7 +123,7 @@ def test_each_place_that_raises_names_a_kind_and_each_kind_is_raised() -> None:
         if isinstance(node, ast.Constant) and isinstance(node.value, str)
     }
     for place, kind in raised:
-        assert kind in IDS, f"{place}: {kind!r} is not in argand/breaks/ids.py"
+        assert kind in IDS, f"{place}: {kind!r} is not in argand/breaks/kinds.py"
     assert set(IDS) <= everywhere, set(IDS) - everywhere
 
 
@@ -227,4 +226,4 @@ def test_pages_are_not_loaded_by_a_capture() -> None:
         "print([name for name in sys.modules if name.startswith('argand.breaks.')])"
     )
     done = warm.run(["-c", code], check=True)
-    assert done.stdout.strip() == "['argand.breaks.ids', 'argand.breaks.remedies']"
+    assert done.stdout.strip() == "['argand.breaks.kinds']"

@@ -21,7 +21,7 @@ from torch.distributed.tensor.parallel import (
 )
 
 import argand
-from argand.breaks.ids import IDS
+from argand.breaks.kinds import IDS
 from distributed.shard_programs import difference, local
 
 __all__ = ["operations", "sharded_blocks", "whole"]

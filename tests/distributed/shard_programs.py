@@ -14,7 +14,7 @@ from torch.distributed.tensor import DTensor, Replicate
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 import argand
-from argand.breaks.ids import IDS
+from argand.breaks.kinds import IDS
 from argand.engine.entries import Trial
 from distributed.models import CNN, GPT, Llama, batch
 from distributed.pipeline_programs import stages

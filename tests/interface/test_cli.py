@@ -11,7 +11,7 @@ import pytest
 
 import argand
 import warm
-from argand.breaks.ids import IDS
+from argand.breaks.kinds import IDS
 
 SCRIPT = """
 import sys, torch

@@ -24,6 +24,7 @@ from argand.graph import compat, profiler_compat
 from argand.graph.metadata.strides import is_dense
 from argand.graph.nodes.devices import devices_of
 from argand.graph.nodes.module_text import lazy_forward
+from argand.graph.trees import tensors_of
 from argand.quick_dataclasses import dataclass
 from argand.runtime.recipes import same_recipe
 
@@ -162,7 +163,7 @@ class _Contest:
         begin = time.perf_counter()
         results = call(*taken)
         if records:
-            ends = [each for each in _tensors(results) if each.requires_grad]
+            ends = [each for each in tensors_of(results) if each.requires_grad]
             leaves = [each for each in taken if isinstance(each, torch.Tensor) and each.requires_grad]
             if ends and leaves:
                 torch.autograd.grad(ends, leaves, [torch.ones_like(each) for each in ends], allow_unused=True)
@@ -176,14 +177,6 @@ def _apart(tensor: torch.Tensor) -> torch.Tensor:
 
 def _is_dense(tensor: torch.Tensor) -> bool:
     return is_dense(tuple(tensor.shape), tensor.stride())
-
-
-def _tensors(results: Any) -> list[torch.Tensor]:
-    if isinstance(results, torch.Tensor):
-        return [results]
-    if isinstance(results, dict):
-        results = list(results.values())
-    return [each for result in results for each in _tensors(result)] if isinstance(results, (tuple, list)) else []
 
 
 def _elements(inputs: Sequence[Any]) -> int:

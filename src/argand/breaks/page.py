@@ -8,8 +8,7 @@ import textwrap
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from argand.breaks.ids import IDS
-from argand.breaks.remedies import REMEDIES
+from argand.breaks.kinds import IDS, REMEDIES
 from argand.quick_dataclasses import dataclass
 
 HEAD: Final = ("import torch", "import argand")

@@ -11,7 +11,7 @@ import contextlib
 import operator
 import threading
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import field
 from typing import Any, NoReturn
 
@@ -26,6 +26,7 @@ from argand.engine.node_state import DEVICES, NotRecorded, moves_of, tensor_fact
 from argand.engine.structure import Structure
 from argand.graph import compat
 from argand.graph.nodes.printing import readable
+from argand.graph.trees import tensors_of
 from argand.quick_dataclasses import dataclass
 from argand.runtime.tape.result_nodes import SILENT
 
@@ -171,7 +172,7 @@ class Recorder(compat.DispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
         if self._probing:
-            self._computing |= func is not aten.detach.default and any(True for _ in _tensors(out))
+            self._computing |= func is not aten.detach.default and bool(tensors_of(out))
         elif not self.reason and self._at >= 0:
             try:
                 self._note(func, args, kwargs or {}, out)
@@ -359,7 +360,7 @@ class Recorder(compat.DispatchMode):
         unsure = [tag.name for tag in _UNSURE if tag in func.tags]
         if unsure and not _draws_again(func):
             self._refuse(f"{func} is called: {unsure[0]}")
-        if any(tensor.layout is not torch.strided or tensor.device.type not in DEVICES for tensor in _tensors(out)):
+        if any(tensor.layout is not torch.strided or tensor.device.type not in DEVICES for tensor in tensors_of(out)):
             self._refuse("a tensor is sparse, or on another device")
         if func is aten.detach.default and self._structure.differentiable:  # reads what was saved, with its history
             value = self._lookup(args[0])
@@ -369,7 +370,7 @@ class Recorder(compat.DispatchMode):
         if func._schema.is_mutable:
             written = [arg for at, arg in enumerate(args) if _is_written(func, at)]
             named = [kwargs.get(arg.name) for arg in func._schema.arguments if arg.alias_info and arg.kwarg_only]
-            if any(_storage(tensor) in self._held for tensor in _tensors((written, named))):
+            if any(_storage(tensor) in self._held for tensor in tensors_of((written, named))):
                 self._refuse(f"{func} writes to a tensor that was saved")
         try:
             node = self._graph.call_function(func, self._as_nodes(args), self._as_nodes(kwargs))
@@ -550,14 +551,6 @@ def _is_written(func: Any, at: int) -> bool:
     return at < len(arguments) and arguments[at].alias_info is not None and arguments[at].alias_info.is_write
 
 
-def _tensors(value: Any) -> Iterator[torch.Tensor]:
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, (tuple, list)):
-        for one in value:
-            yield from _tensors(one)
-
-
 def _storage(tensor: torch.Tensor) -> int:
     return tensor.untyped_storage()._cdata if tensor.layout is torch.strided else id(tensor)
 
@@ -572,6 +565,3 @@ def _is_same(saved: torch.Tensor, tensor: torch.Tensor) -> bool:
         and not (tensor.is_conj() or tensor.is_neg())
         and tensor.layout is torch.strided
     )
-
-
-__all__ = ["Recorded", "Recorder"]

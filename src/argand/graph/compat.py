@@ -501,9 +501,8 @@ def keep_torch_compiler_out() -> int:
     """Keep torch's meta kernels from importing torch._dynamo (0.8 s and sympy) when they are first called.
 
     torch wraps some Python kernels in a helper that looks for the attribute `__dynamo_disable` on the function and,
-    where
-    there is none, imports torch._dynamo to make one. The function itself is the right value as long as dynamo is not
-    tracing, and dynamo does not trace below the dispatcher.
+    where there is none, imports torch._dynamo to make one. The function itself is the right value as long as dynamo is
+    not tracing, and dynamo does not trace below the dispatcher.
 
     Returns:
         How many functions were prepared; 0 when torch._dynamo is loaded already.

@@ -15,6 +15,7 @@ import torch
 from argand.errors import InternalError
 from argand.graph.nodes.devices import made_on
 from argand.graph.sizes.expr import Expr, evaluate
+from argand.graph.trees import leaves
 from argand.ir.kernel import Schedule
 from argand.ir.loops import Buffer, ExternNode, LoopBlock, LoopBody, LoopNode, Program, TensorRef, Value, identity
 
@@ -100,7 +101,7 @@ class Run:
 
     def call(self, node: ExternNode) -> None:
         """An ATen kernel; its results are laid out as the program says."""
-        results = _leaves(node.target(*self.value(node.args), **self.value(node.kwargs)))
+        results = leaves(node.target(*self.value(node.args), **self.value(node.kwargs)))
         for name, result in zip(node.outputs, results):
             if name is None or not isinstance(result, torch.Tensor):
                 continue
@@ -154,11 +155,6 @@ def same_layout(tensor: torch.Tensor, stride: Sequence[int]) -> bool:
     if tensor.numel() == 0:
         return True
     return all(size == 1 or a == b for size, a, b in zip(tensor.shape, tensor.stride(), stride))
-
-
-def _leaves(results: Any) -> list[Any]:
-    """The results of an ATen kernel, those in a list of results too."""
-    return [leaf for one in results for leaf in _leaves(one)] if isinstance(results, (tuple, list)) else [results]
 
 
 def run_body(body: LoopBody, env: Env, memory: Memory, *, fixed: int = 0) -> None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from argand.graph.sizes.expr import Expr, Var
+from argand.graph.trees import leaves
 from argand.quick_dataclasses import dataclass
 
 if TYPE_CHECKING:
@@ -198,16 +199,9 @@ def identity(kind: str, dtype: torch.dtype) -> int | float | bool:
     return info.min if kind == "max" else info.max
 
 
-def tensor_refs(args: Any) -> Iterable[TensorRef]:
+def tensor_refs(args: Any) -> list[TensorRef]:
     """Every TensorRef inside nested arguments."""
-    if isinstance(args, TensorRef):
-        yield args
-    elif isinstance(args, (tuple, list)):
-        for arg in args:
-            yield from tensor_refs(arg)
-    elif isinstance(args, dict):
-        for arg in args.values():
-            yield from tensor_refs(arg)
+    return [leaf for leaf in leaves(args) if isinstance(leaf, TensorRef)]
 
 
 def aliases_arguments(node: ExternNode) -> bool:

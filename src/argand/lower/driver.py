@@ -19,7 +19,17 @@ from argand.graph.nodes.program import AtenProgram
 from argand.graph.operators import data_checks
 from argand.graph.sizes.expr import Expr, Var, free_symbols, product
 from argand.graph.sizes.symbolic import MetaTensor, SymbolicTensor, is_tensor
-from argand.ir.loops import Buffer, ExternNode, Origin, Program, TensorRef, Value, checks_positions, statements_of
+from argand.ir.loops import (
+    Buffer,
+    ExternNode,
+    Origin,
+    Program,
+    TensorRef,
+    Value,
+    checks_positions,
+    statements_of,
+    tensor_refs,
+)
 from argand.ir.target import Targets
 from argand.lower.context import SHARED_COST, SHARED_TRAFFIC, Context
 from argand.lower.dump import dump
@@ -484,20 +494,6 @@ def _must_stay(node: Any) -> bool:
 
 def reads_of(node: Any) -> set[str]:
     """Buffers that a node reads."""
-    buffers: set[str] = set()
     if isinstance(node, ExternNode):
-        collect_refs((node.args, node.kwargs), buffers)
-        return buffers
+        return {ref.buffer for ref in tensor_refs((node.args, node.kwargs))}
     return {statement.args[0] for statement in statements_of(node.body) if statement.op == "load"} | set(node.mutates)
-
-
-def collect_refs(value: Any, buffers: set[str]) -> None:
-    """Add the buffers of every TensorRef in nested `value` to `buffers`."""
-    if isinstance(value, TensorRef):
-        buffers.add(value.buffer)
-    elif isinstance(value, (list, tuple)):
-        for item in value:
-            collect_refs(item, buffers)
-    elif isinstance(value, dict):
-        for item in value.values():
-            collect_refs(item, buffers)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from argand.errors import InternalError
 from argand.graph.sizes.expr import Expr, Sym, Var
-from argand.ir.loops import ExternNode, LoopBlock, LoopNode, Program, TensorRef, Value
+from argand.ir.loops import ExternNode, LoopBlock, LoopNode, Program, Value, tensor_refs
 from argand.ir.operations import BINARY, COMPARISONS, PREDICATES, UNARY
 from argand.lower.dump import dump_node
 from argand.lower.ops import REDUCTIONS, SCANS
@@ -41,8 +39,8 @@ def verify(program: Program) -> None:
             if isinstance(node, LoopNode):
                 _verify_loop(program, node, written)
             else:
-                for name in _refs((node.args, node.kwargs)):
-                    _require(name in written, f"reads {name}, which nothing has written")
+                for ref in tensor_refs((node.args, node.kwargs)):
+                    _require(ref.buffer in written, f"reads {ref.buffer}, which nothing has written")
             for name in node.mutates:
                 _require(name in written, f"updates {name}, which nothing has created")
             for created in node.outputs:
@@ -52,8 +50,8 @@ def verify(program: Program) -> None:
                     written.add(created)
         except InternalError as error:
             raise InternalError(f"{node.name}: {error.cause}\n{_show(program, node)}") from None
-    for name in _refs((program.outputs, [ref for _, ref in program.mutations])):
-        _require(name in written, f"the output {name} is never written")
+    for ref in tensor_refs((program.outputs, [ref for _, ref in program.mutations])):
+        _require(ref.buffer in written, f"the output {ref.buffer} is never written")
 
 
 def _verify_loop(program: Program, node: LoopNode, written: set[str]) -> None:
@@ -107,14 +105,6 @@ def _verify_statement(program: Program, value: Value, node: LoopNode, written: s
     elif value.op == "scan":
         _require(value.args[0] in SCANS, f"unknown scan {value.args[0]!r}")
         _require(bool(node.body.reduction_vars), "a scan in a loop without reduction variables")
-
-
-def _refs(value: Any) -> list[str]:
-    if isinstance(value, TensorRef):
-        return [value.buffer]
-    if isinstance(value, dict):
-        value = list(value.values())
-    return [name for item in value for name in _refs(item)] if isinstance(value, (list, tuple)) else []
 
 
 def _show(program: Program, culprit: LoopNode | ExternNode) -> str:

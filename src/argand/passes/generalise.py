@@ -23,6 +23,7 @@ from argand.graph.sizes.expr import Expr, FloorDiv, Mod, Sym, as_expr, as_int, p
 from argand.graph.sizes.fitting import Fitter
 from argand.graph.sizes.relations import Relation, at_least, require, split_constant
 from argand.graph.sizes.symbolic import SymbolicTensor, is_tensor, plain_dims
+from argand.graph.trees import leaves
 
 aten = torch.ops.aten
 
@@ -265,9 +266,7 @@ def _factors(size: Expr) -> list[tuple[Expr, int]]:
 
 
 def _has_expr(tree: Any) -> bool:
-    if isinstance(tree, (tuple, list)):
-        return any(_has_expr(item) for item in tree)
-    return isinstance(tree, Expr)
+    return any(isinstance(leaf, Expr) for leaf in leaves(tree))
 
 
 _RESHAPES = frozenset((aten.view.default, aten._unsafe_view.default, aten.reshape.default, aten._reshape_alias.default))

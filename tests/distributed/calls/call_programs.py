@@ -17,7 +17,7 @@ import torch.distributed as dist
 import torch.distributed._functional_collectives as funcol
 
 import argand
-from argand.breaks.ids import IDS
+from argand.breaks.kinds import IDS
 
 Call = Callable[[torch.Tensor, Any, Any], Any]
 Op = dist.ReduceOp

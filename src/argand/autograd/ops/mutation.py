@@ -14,6 +14,7 @@ from argand.errors import AutogradError
 from argand.graph import compat
 from argand.graph.metadata.specs import Spec, strided_meta
 from argand.graph.metadata.strides import is_dense
+from argand.graph.trees import tensors_of
 from argand.quick_dataclasses import dataclass
 
 
@@ -116,10 +117,7 @@ def run_mutation(tracer: Recorder, func: Any, args: tuple[Any, ...], kwargs: dic
 
 
 def _tensors(tracer: Recorder, tree: Any) -> list[TraceTensor]:
-    """The tensors in nested lists."""
-    if isinstance(tree, torch.Tensor):
-        return [tracer.tensor(tree)]
-    return [t for item in tree for t in _tensors(tracer, item)] if isinstance(tree, (list, tuple)) else []
+    return [tracer.tensor(tensor) for tensor in tensors_of(tree)]
 
 
 _APART = frozenset(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -15,6 +14,7 @@ from argand.graph.nodes import literals
 from argand.graph.nodes.program import AtenProgram
 from argand.graph.sizes.expr import Expr
 from argand.graph.sizes.symbolic import SymbolicTensor
+from argand.graph.trees import leaves
 from argand.runtime.kernels import convolutions, products
 
 
@@ -57,20 +57,10 @@ def undescribed(program: AtenProgram) -> str:
         if node.op == "call_function" and node.target is not operator.getitem:
             if not isinstance(node.target, torch._ops.OpOverload) or node.target.namespace not in OWN_OPERATIONS:
                 return f"{node.target} is no operation of torch's or argand's own"
-        for value in _leaves((node.args, node.kwargs)):
+        for value in leaves((node.args, node.kwargs)):
             if not isinstance(value, (fx.Node, *_PLAIN)):
                 return f"an argument of {node.target} is a {type(value).__name__}"
     return ""
-
-
-def _leaves(value: Any) -> Iterator[Any]:
-    if isinstance(value, dict):
-        value = list(value.values())
-    if isinstance(value, (tuple, list)):
-        for item in value:
-            yield from _leaves(item)
-    else:
-        yield value
 
 
 def _text(value: Any, numbers: dict[fx.Node, int]) -> str:

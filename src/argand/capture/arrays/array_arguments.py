@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -11,6 +11,7 @@ from argand import errors
 from argand.capture.arrays import array_tables as tables
 from argand.capture.facts.optional_packages import numpy
 from argand.capture.facts.values.array_value import Traced
+from argand.graph.trees import mapped
 
 
 def refusal(name: str, why: str) -> errors.GraphBreak:
@@ -52,15 +53,6 @@ def leaves(value: Any) -> Iterator[object]:
             yield from leaves(item)
     else:
         yield value
-
-
-def mapped(value: Any, of_leaf: Callable[[object], object]) -> object:
-    """The same containers of what `of_leaf` makes of their leaves."""
-    if type(value) in (tuple, list):
-        return type(value)([mapped(item, of_leaf) for item in value])
-    if type(value) is dict:
-        return {key: mapped(item, of_leaf) for key, item in value.items()}
-    return of_leaf(value)
 
 
 def traced_in(value: object) -> list[Traced]:

@@ -23,7 +23,6 @@ from argand.capture.arrays.array_arguments import (
     is_scalar,
     laid_out,
     layout_of,
-    mapped,
     no_overlap,
     operand,
     plain,
@@ -44,6 +43,7 @@ from argand.capture.metadata.special_calls import special
 from argand.capture.sizes import symbolic_ops
 from argand.capture.torch_functions import torch_calls
 from argand.capture.torch_functions.torch_calls import handler
+from argand.graph.trees import mapped
 
 
 def load(state: CaptureState, source: Source, value: object) -> object:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import linecache
-import sys
 import types
 import weakref
 from typing import Any
@@ -89,34 +88,3 @@ class CapturedGraph(fx.GraphModule):
         if "_code" not in self.__dict__:
             self.recompile()
         return str(super().code)
-
-
-_LAZY_IMPORT_FILE = sys.modules["torch._compile"].__file__ if "torch._compile" in sys.modules else None
-
-
-@functools.cache
-def keep_torchs_compiler_out() -> None:
-    """torch's Python meta kernels import torch's own compiler on first use, only to switch it off while they run. Tell
-    them that this is done: the answer they would cache is the undecorated function itself."""
-    if "torch._dynamo" in sys.modules:
-        return
-    for module in list(sys.modules.values()):
-        name = getattr(module, "__name__", "")
-        if isinstance(name, str) and name.startswith(
-            ("torch._refs", "torch._prims", "torch._decomp", "torch._meta_reg")
-        ):
-            for value in list(vars(module).values()):
-                if isinstance(value, types.FunctionType):
-                    _undecorate(value)
-
-
-def _undecorate(function: object) -> None:
-    seen = 0
-    while isinstance(function, types.FunctionType) and seen < 8:
-        seen += 1
-        if function.__code__.co_filename == _LAZY_IMPORT_FILE:
-            for cell in function.__closure__ or ():
-                inner = cell.cell_contents
-                if isinstance(inner, types.FunctionType) and not hasattr(inner, "__dynamo_disable"):
-                    inner.__dynamo_disable = inner  # type: ignore[attr-defined]
-        function = getattr(function, "__wrapped__", None)

@@ -10,7 +10,6 @@ import os
 from types import GeneratorType, TracebackType
 from typing import Final, NoReturn
 
-from argand.errors import GraphBreak, InternalError
 from argand.own_code import OWN_FOLDER
 
 
@@ -108,16 +107,3 @@ def innermost_file(error: BaseException) -> str:
         filename = traceback.tb_frame.f_code.co_filename
         traceback = traceback.tb_next
     return filename
-
-
-__all__ = [
-    "CAPTURED_TRACEBACK",
-    "CAPTURE_FOLDER",
-    "ExcState",
-    "GraphBreak",
-    "InternalError",
-    "InternalFailure",
-    "ObservedException",
-    "chain_context",
-    "innermost_file",
-]

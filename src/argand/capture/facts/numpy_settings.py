@@ -48,7 +48,6 @@ def rely(state: CaptureState, context: str) -> None:
             kind="numpy's error settings",
             context=context,
             explanation="numpy is told to do more than warn at floating-point errors (numpy.seterr, numpy.errstate).",
-            hints=("Call it outside the compiled function, or let numpy warn.",),
         )
     state.guards.add(None, "global_state", ((errors_and_texts, now),), label="GLOBAL_STATE")
 

@@ -450,8 +450,4 @@ def held_by_traceback() -> GraphBreak:
 
 def too_deep() -> GraphBreak:
     """The break for calls nested too deeply."""
-    return graph_break(
-        kind="inlining too deep",
-        explanation="Calls are nested more deeply than argand inlines.",
-        hints=("Raise argand.config.inline_limit, or make the recursion a loop.",),
-    )
+    return graph_break(kind="inlining too deep", explanation="Calls are nested more deeply than argand inlines.")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import GeneratorType
 
 from argand.bytecode.instruction import Instruction
-from argand.bytecode.opcodes import PY312, PY313
+from argand.bytecode.opcodes import PY313
 from argand.capture.facts.frames import NULL, RETURN, Frame, LazyLocal
 from argand.capture.facts.interfaces import Interpreter
 from argand.capture.facts.values.symbolic import SymbolicBool
@@ -552,6 +552,3 @@ def call_intrinsic_1(interp: Interpreter, frame: Frame, arg: str) -> None:
 def call_intrinsic_2(interp: Interpreter, frame: Frame, arg: str) -> None:
     second = frame.stack.pop()
     frame.stack[-1] = classes.intrinsic_2(interp, arg, frame.stack[-1], second)
-
-
-__all__ = ["PY312"]

@@ -9,7 +9,7 @@ from argand.capture.facts.frames import GENERATOR, STOP, YIELD, Frame, Previous
 from argand.capture.facts.interfaces import Interpreter
 from argand.capture.facts.values.symbolic import SymbolicBool
 from argand.capture.interp.optable import opcode
-from argand.capture.objects import attributes, generators, iteration, operators, raising
+from argand.capture.objects import generators, iteration, operators, raising
 from argand.capture.torch_functions import one_sided_branches
 from argand.errors import graph_break
 
@@ -245,6 +245,3 @@ def cleanup_throw(interp: Interpreter, frame: Frame, arg: object) -> None:
     del frame.stack[-3:]
     frame.stack.append(None)
     frame.stack.append(exc.value)
-
-
-__all__ = ["attributes"]

@@ -25,6 +25,7 @@ from argand.capture.facts.name_tables import words
 from argand.capture.facts.values.tensor_info import TensorInfo
 from argand.capture.metadata import repeatable_writes
 from argand.graph.compat import storage_address
+from argand.graph.operators import data_checks
 
 RAISED: tuple[type[Exception], ...] = (IndexError, RuntimeError, AssertionError)
 """What torch's operations raise because of values."""
@@ -34,30 +35,14 @@ _NEVER_RAISED = (NotImplementedError, RecursionError)
 _ALWAYS = frozenset(
     words(
         """
-    embedding embedding_bag embedding_renorm_ gather scatter scatter_ scatter_add scatter_add_ scatter_reduce
-    scatter_reduce_ index_select index_add index_add_ index_copy index_copy_ index_fill index_fill_ index_reduce
-    index_reduce_ index_put index_put_ _unsafe_index take take_along_dim put put_ cross_entropy nll_loss nll_loss_nd
-    nll_loss2d gaussian_nll_loss one_hot multi_margin_loss multilabel_margin_loss ctc_loss adaptive_max_pool2d
-    binary_cross_entropy bernoulli bernoulli_ multinomial poisson binomial normal histc histogram histogramdd
-    bincount repeat_interleave max_unpool1d max_unpool2d max_unpool3d quantile nanquantile bucketize
-    linalg_inv linalg_inv_ex linalg_cholesky linalg_cholesky_ex linalg_solve linalg_solve_ex linalg_eig linalg_eigh
-    linalg_eigvals linalg_eigvalsh linalg_svd linalg_svdvals linalg_lstsq linalg_pinv linalg_matrix_rank linalg_cond
-    linalg_norm linalg_matrix_norm linalg_lu_factor linalg_lu_factor_ex linalg_lu linalg_lu_solve linalg_tensorinv
-    linalg_tensorsolve linalg_matrix_power linalg_matrix_exp linalg_ldl_factor linalg_ldl_factor_ex linalg_ldl_solve
-    linalg_det linalg_slogdet linalg_householder_product
-    inverse pinverse cholesky cholesky_inverse cholesky_solve lu lu_solve lu_unpack logdet slogdet svd svd_lowrank
-    pca_lowrank lobpcg geqrf ormqr nuclear_norm matrix_power triangular_solve
-    _assert_async _functional_assert_async _validate_sparse_coo_tensor_args complex polar
-    istft fake_quantize_per_channel_affine
-    masked_scatter masked_scatter_ segment_reduce searchsorted
-    fractional_max_pool2d fractional_max_pool3d pack_padded_sequence _pack_padded_sequence tensor_split
+    gaussian_nll_loss cross_entropy adaptive_max_pool2d bernoulli bernoulli_ multinomial poisson binomial normal
+    histogramdd max_unpool1d bucketize lu svd_lowrank pca_lowrank lobpcg istft complex polar tensor_split
+    _assert_async _functional_assert_async _validate_sparse_coo_tensor_args
+    fractional_max_pool2d fractional_max_pool3d pack_padded_sequence
     """
     )
 )
-_NEVER = frozenset(
-    words("linalg_vector_norm linalg_vecdot linalg_cross linalg_multi_dot linalg_diagonal linalg_vander")
-)
-"""Of linalg, those that compute with any values."""
+"""Besides those of ATen's operations that have the same names."""
 _INTEGERS = frozenset(
     words(
         """
@@ -87,7 +72,7 @@ def kind(func: Function) -> str:
             return "foreign"
     elif name not in _GRADIENTS and not str(getattr(func, "__module__", None) or "torch").startswith(_OF_TORCH):
         return "foreign"
-    if name in _ALWAYS or (name.startswith("linalg_") and name not in _NEVER):
+    if name in _ALWAYS or data_checks.raises_on_data(name):
         return "always"
     if name in _INDEXING:
         return "index"

@@ -8,7 +8,6 @@ from typing import Any
 import torch
 
 from argand import errors
-from argand.capture.facts import compat
 from argand.capture.facts.handlers import Args, Function, Kwargs
 from argand.capture.facts.name_tables import words
 from argand.capture.facts.values.tensor_info import TensorInfo
@@ -18,6 +17,7 @@ from argand.capture.metadata.special_calls import named
 from argand.graph import compat as tracing
 from argand.graph import time_limit
 from argand.graph.metadata import metas
+from argand.graph.trees import tensors_of
 from argand.runtime.kernels.recurrent import FUNCTIONS as RECURRENT
 
 _TABLES = (size_checks,)  # importing it registers its rules
@@ -149,14 +149,6 @@ def version(tensor: torch.Tensor | None) -> int | None:
         return None
 
 
-def indexed(device: torch.device) -> torch.device:
-    """A torch.device with its index filled in."""
-    place = torch.device(device)
-    if place.index is None and place.type == "cuda":
-        return torch.device(place.type, torch.cuda.current_device())
-    return place
-
-
 def logical_device(func: Function, infos: list[TensorInfo], kwargs: Kwargs) -> torch.device:
     """Where the call's results live.
 
@@ -165,7 +157,7 @@ def logical_device(func: Function, infos: list[TensorInfo], kwargs: Kwargs) -> t
     """
     explicit = kwargs.get("device")
     if explicit is not None:
-        return indexed(explicit)
+        return metas.indexed(explicit)
     if not infos:
         return _CPU
     first = infos[0].device
@@ -253,7 +245,7 @@ def _on_stand_ins(
         kwargs = {**kwargs, "device": _META}
     if kwargs.get("pin_memory"):
         kwargs = {**kwargs, "pin_memory": False}
-    compat.keep_torchs_compiler_out()
+    tracing.keep_torch_compiler_out()
     try:
         result = func(*args, **kwargs) if trial_runs.is_view(func) else time_limit.run_checked(func, args, kwargs)
     except errors.GraphBreak:
@@ -275,11 +267,7 @@ def _unknown_casts(func: object) -> errors.GraphBreak:
 
 
 def _on_cpu(result: object) -> bool:
-    if isinstance(result, _Tensor):
-        return result.device.type != "meta"
-    if isinstance(result, tuple | list):
-        return any(_on_cpu(item) for item in result)
-    return False
+    return any(tensor.device.type != "meta" for tensor in tensors_of(result))
 
 
 def _second_try(func: Function, args: Args, kwargs: Kwargs, call: kinds.Call | None, error: Exception | None) -> object:
@@ -305,10 +293,6 @@ def meta_failure(name: str, error: Exception | None) -> errors.GraphBreak:
             kind="result of unknown size",
             context=f"{name}: {first or 'made a tensor on the CPU'}",
             explanation=f"The size or type of what {name} returns cannot be told without running it.",
-            hints=(
-                "Call it outside the compiled function.",
-                "If the operation is yours, give it a fake implementation with torch.library.register_fake.",
-            ),
         )
     return call_raises(name, error)
 
@@ -358,7 +342,6 @@ def hidden_state(func: Function) -> errors.GraphBreak:
         kind="tensor state known only at run time",
         context=name,
         explanation=f"{name} of a tensor is known only when the program runs.",
-        hints=("read it outside the compiled function",),
     )
 
 

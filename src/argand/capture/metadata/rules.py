@@ -144,7 +144,6 @@ def _unusual(kind: str, why: str) -> errors.GraphBreak:
         kind="recurrent layer of unusual arguments",
         context=f"{kind}: {why}",
         explanation=f"What torch.{kind} does with these arguments is not known without running it ({why}).",
-        hints=("Call it as torch.nn's layers do.",),
     )
 
 

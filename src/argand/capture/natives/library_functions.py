@@ -280,10 +280,7 @@ def _cache_clear(interp: Interpreter, cls: type, name: str, owner: Any, args: Ar
         if name == "cache_info":
             lru_caches.count(owner)
         raise graph_break(
-            kind="lru_cache statistics",
-            context=name,
-            explanation="The state of a functools.lru_cache is not captured.",
-            hints=("Call cache_info() and cache_clear() outside of the compiled function.",),
+            kind="lru_cache statistics", context=name, explanation="The state of a functools.lru_cache is not captured."
         )
     if name == "cache_info":
         return interp.native(lru_caches.results(interp, owner).info)
@@ -445,10 +442,6 @@ def _drawn(interp: Interpreter, fn: Function, args: list[object], kwargs: Kwargs
     count = 0 if fn is random.random else 2
     known = fn in (random.random, random.uniform)
     if not known or kwargs or len(args) != count or any(type(arg) not in (int, float) for arg in args):
-        raise graph_break(
-            kind="random number of Python's",
-            explanation=BREAK_MODULES["random"],
-            hints=("Draw it outside of the compiled function and pass it in, or use torch.rand.",),
-        )
+        raise graph_break(kind="random number of Python's", explanation=BREAK_MODULES["random"])
     interp.state.extra_effects.append((fn, list(args), {}))
     return interp.taint(0.0)

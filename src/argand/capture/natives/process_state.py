@@ -41,7 +41,6 @@ def _not_in_context(name: str) -> GraphBreak:
         kind="call of a library that is not captured",
         context=f"ContextVar.{name}()",
         explanation="Variables of contexts are not captured.",
-        hints=("Move the call out of the compiled function.",),
     )
 
 
@@ -197,7 +196,6 @@ def _dumps(interp: Interpreter, fn: Function, args: Args, kwargs: Kwargs) -> obj
             kind="call of a library that is not captured",
             context="pickle.dumps()",
             explanation="Pickling reads its argument as a whole, which is captured of plain values alone.",
-            hints=("Pickle outside of the compiled function.",),
         )
     return interp.unread(fn, *given)
 

@@ -421,7 +421,6 @@ def _load_module_attr(interp: Interpreter, module: Any, name: str) -> object:
             kind="annotations made by asking for them",
             context=module.__name__,
             explanation="Python puts `__annotations__` into a module that has none when they are asked for.",
-            hints=("Ask for them outside of the compiled function.",),
         )
     with interp.suspended():  # a lazy module imports on first use
         try:

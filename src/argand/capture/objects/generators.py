@@ -117,7 +117,6 @@ class TracedGenerator:
                 kind="exception in an abandoned generator",
                 context=repr(observed.value),
                 explanation=f"The generator {self.__qualname__}, to which nothing refers any more, raised when closed.",
-                hints=("Close the generator, or exhaust it.",),
                 skip_frame=True,  # it is closed by now: no code that goes on here could have Python tell of the error
             )
         except BaseException as error:  # a finalizer cannot raise: the root frame does
@@ -137,7 +136,6 @@ def make(interp: Interpreter, frame: Frame) -> TracedGenerator:
             kind="async function",
             context=frame.code.co_qualname,
             explanation="Coroutines and asynchronous generators are not captured.",
-            hints=("Call the asynchronous function outside of the compiled region.",),
         )
     generator = TracedGenerator(interp, frame)
     interp.generators.add(generator)

@@ -220,9 +220,7 @@ def import_module(interp: Interpreter, frame: Frame, name: str, fromlist: object
     importer = frame.builtins.get("__import__")
     if importer is not __import__:
         raise graph_break(
-            kind="import hook",
-            explanation="`__import__` was replaced, so that importing runs unknown code.",
-            hints=("Import the module outside of the compiled function.",),
+            kind="import hook", explanation="`__import__` was replaced, so that importing runs unknown code."
         )
     full = name
     if level:
@@ -262,7 +260,6 @@ def load_module(interp: Interpreter, module: object, *names: object) -> object:
         kind="import of an object that is no module",
         context=type(module).__name__,
         explanation="What the import gives is not in `sys.modules` under its name, and no module.",
-        hints=("Import it outside of the compiled function.",),
     )
 
 

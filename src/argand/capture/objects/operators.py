@@ -185,7 +185,7 @@ def compare_containers(interp: Interpreter, op: Comparison, a: object, b: object
     if kind is list or kind is tuple:
         same: Function = polyfills.list_equal if kind is list else polyfills.tuple_equal
         if not equality:
-            return interp.polyfill(polyfills.SEQUENCE_ORDER[op.method], bare(a), bare(b))
+            return interp.polyfill(polyfills.sequence_order, bare(a), bare(b), op.native)
     elif kind is dict and not (is_a(a, collections.OrderedDict) and is_a(b, collections.OrderedDict)):
         same = polyfills.dict_equal
         if not equality:

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, MutableSequence, Sequence
 from logging import Logger
-from types import FunctionType
-from typing import Any, Final, Protocol, cast
+from typing import Any, Protocol
 
 _MISSING = object()
 
@@ -59,52 +58,15 @@ def dict_equal(a: dict[object, object], b: dict[object, object]) -> bool:
     return True
 
 
-def sequence_lt(a: Sequence[Ordered], b: Sequence[object]) -> object:
+def sequence_order(a: Sequence[object], b: Sequence[object], compare: Callable[[object, object], object]) -> object:
+    """The order of the first elements that differ, or that of the lengths; `compare` is one of `operator`'s."""
     i = 0
     while i < len(a) and i < len(b):
         x, y = a[i], b[i]
         if not (x is y or x == y):
-            return x < y
+            return compare(x, y)
         i += 1
-    return len(a) < len(b)
-
-
-def sequence_le(a: Sequence[Ordered], b: Sequence[object]) -> object:
-    i = 0
-    while i < len(a) and i < len(b):
-        x, y = a[i], b[i]
-        if not (x is y or x == y):
-            return x <= y
-        i += 1
-    return len(a) <= len(b)
-
-
-def sequence_gt(a: Sequence[Ordered], b: Sequence[object]) -> object:
-    i = 0
-    while i < len(a) and i < len(b):
-        x, y = a[i], b[i]
-        if not (x is y or x == y):
-            return x > y
-        i += 1
-    return len(a) > len(b)
-
-
-def sequence_ge(a: Sequence[Ordered], b: Sequence[object]) -> object:
-    i = 0
-    while i < len(a) and i < len(b):
-        x, y = a[i], b[i]
-        if not (x is y or x == y):
-            return x >= y
-        i += 1
-    return len(a) >= len(b)
-
-
-SEQUENCE_ORDER: Final[dict[str, FunctionType]] = {
-    "__lt__": cast(FunctionType, sequence_lt),
-    "__le__": cast(FunctionType, sequence_le),
-    "__gt__": cast(FunctionType, sequence_gt),
-    "__ge__": cast(FunctionType, sequence_ge),
-}
+    return compare(len(a), len(b))
 
 
 def contains(items: Iterable[object], value: object) -> bool:

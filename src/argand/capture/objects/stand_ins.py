@@ -60,5 +60,4 @@ def inspected(what: str) -> GraphBreak:
         kind="value that is not known inspected",
         context=what,
         explanation=f"{what} looks at the object itself, which exists only when the program runs.",
-        hints=("Do it outside of the compiled function.",),
     )

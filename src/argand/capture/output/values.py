@@ -30,7 +30,6 @@ def unreconstructable(obj: object, why: str = "") -> errors.GraphBreak:
         kind="value cannot be rebuilt",
         context=f"{cls.__module__}.{cls.__qualname__}{': ' + why if why else ''}",
         explanation=f"A {cls.__qualname__} made in the captured code is needed after it and cannot be rebuilt.",
-        hints=("make it outside the compiled function, or do not let it outlive the captured part",),
         skip_frame=True,
     )
     stop.needed = obj  # the graph may break where it was made instead

@@ -21,6 +21,7 @@ from argand.capture.facts.values.tensor_info import Cost, Deferred, TensorInfo
 from argand.capture.record import conditions
 from argand.capture.sizes.symbolic_state import Restart
 from argand.graph import compat
+from argand.graph.trees import leaves
 
 _LIMIT = 1 << 16  # elements of a tensor; a mask over 256 tokens
 _DEEPEST = 100  # calls that a value waits for
@@ -75,7 +76,7 @@ def _applicable(func: Function, infos: list[TensorInfo], device: torch.device) -
 
 def _propagate(builder: GraphBuilder, func: Function, args: Args, kwargs: Kwargs, result: object) -> None:
     """Remember with the stand-ins of `result` how their values come about."""
-    if not _small(result):
+    if not all(is_a(leaf, torch.Tensor) and leaf.numel() <= _LIMIT for leaf in leaves(result)):
         return
     try:
         call = _Call(builder, func, args, kwargs)
@@ -84,12 +85,6 @@ def _propagate(builder: GraphBuilder, func: Function, args: Args, kwargs: Kwargs
     if call.cost is Cost.CONDITION and not conditions.is_cheap(func):
         return
     _attach(builder, result, call, ())
-
-
-def _small(result: object) -> bool:
-    if is_a(result, torch.Tensor):
-        return result.numel() <= _LIMIT
-    return isinstance(result, tuple | list) and all(_small(item) for item in result)
 
 
 def _attach(builder: GraphBuilder, result: object, call: _Call, path: tuple[int, ...]) -> None:

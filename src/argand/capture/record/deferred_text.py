@@ -52,7 +52,6 @@ class DeferredText:
             kind="data-dependent text",
             context="text made from a tensor",
             explanation="A string that shows the value of a tensor is needed while the graph is captured.",
-            hints=("Print or format tensors outside of the compiled function.",),
         )
 
     __str__ = __repr__ = __format__ = __len__ = __iter__ = __contains__ = __getitem__ = __add__ = __radd__ = _break

@@ -83,7 +83,6 @@ def namespace(state: CaptureState, tensor: torch.Tensor) -> object:
             kind="attributes of a tensor looked at",
             context="__dict__",
             explanation="The namespace of a tensor from outside is read as a whole after attributes were set.",
-            hints=("Read single attributes, or do it outside the compiled function.",),
         )
     source = instance_dict(state.interpreter.types, info.source, info.real)
     return state.load_source(source, object.__getattribute__(info.real, "__dict__"))
@@ -106,7 +105,6 @@ def refuse_write(state: CaptureState, tensor: torch.Tensor, name: str) -> None:
             kind="attribute of a tensor written",
             context=name,
             explanation=f"The attribute {name} is set after the tensor's __dict__ was read as a whole.",
-            hints=("Set it before, or do it outside the compiled function.",),
         )
 
 

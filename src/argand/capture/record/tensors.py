@@ -414,6 +414,13 @@ class GraphBuilder:
         node.meta["example_value"] = meta
         return meta
 
+    def effect(self, function: object, args: tuple[Any, ...]) -> fx.Node:
+        """The node of a call that stays in the graph, whoever reads what it returns."""
+        node = compat.new_node(self.graph, "call_function", function, args, {})
+        self.annotate(node)
+        self.kept.add(node)
+        return node
+
     def annotate(self, node: fx.Node) -> None:
         """Note where in the program an operation stands."""
         frames = self.state.interpreter.frames

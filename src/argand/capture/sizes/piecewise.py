@@ -24,6 +24,7 @@ from argand.capture.sizes.symbolic_calls import ProbedCall
 from argand.graph import compat
 from argand.graph.sizes.expr import Expr, Sym
 from argand.graph.sizes.relations import Number, Relation
+from argand.graph.trees import tensors_of
 
 _STRAIGHT = frozenset(
     words(
@@ -144,7 +145,7 @@ def _differs(probed: ProbedCall, sizes: Any, values: dict[Sym, int]) -> bool:
         expected = [tuple([int(table.evaluate(size, assignment)) for size in shape]) for shape in sizes]
     except (ArithmeticError, ValueError, KeyError):
         return False
-    tensors = _tensors(results)
+    tensors = tensors_of(results)
     shapes = [tuple(tensor.shape) for tensor in tensors]
     if len(expected) > len(shapes):  # strides of no elements say nothing
         strides = expected[len(shapes) :]
@@ -155,7 +156,7 @@ def _differs(probed: ProbedCall, sizes: Any, values: dict[Sym, int]) -> bool:
 def _sizes(builder: GraphBuilder, result: object) -> list[list[object]] | None:
     """The sizes of the tensors in a result as expressions; None where one follows no formula."""
     tensors_sizes: list[list[Any]] = []
-    for tensor in _tensors(result):
+    for tensor in tensors_of(result):
         info = builder.tensors.get(id(tensor))
         sizes: list[Any] = list(tensor.shape) if info is None or info.dynamic is None else info.dynamic.sizes
         if len(sizes) != tensor.dim() or any(not isinstance(size, int | Expr) for size in sizes):
@@ -166,12 +167,6 @@ def _sizes(builder: GraphBuilder, result: object) -> list[list[object]] | None:
 
 def _strides(builder: GraphBuilder, result: object) -> list[list[object]] | None:
     """The same of their strides."""
-    infos = [(tensor, builder.tensors.get(id(tensor))) for tensor in _tensors(result)]
+    infos = [(tensor, builder.tensors.get(id(tensor))) for tensor in tensors_of(result)]
     strides = [list(t.stride()) if i is None else symbolic_tensors.strides_of(builder, i) for t, i in infos]
     return None if any(stride is None for each in strides for stride in each) else strides
-
-
-def _tensors(value: object) -> list[torch.Tensor]:
-    if isinstance(value, torch.Tensor):
-        return [value]
-    return [tensor for item in value for tensor in _tensors(item)] if isinstance(value, tuple | list) else []

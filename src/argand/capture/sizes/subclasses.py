@@ -55,7 +55,6 @@ def changed_in_place(func: Function) -> errors.GraphBreak:
         kind="size of a subclass changed in place",
         context=getattr(func, "__name__", str(func)),
         explanation=f"{func.__name__} changes the size or strides of a tensor of a subclass that comes from outside.",
-        hints=(f"Use {func.__name__.rstrip('_')}, which makes a new tensor.",),
     )
 
 
@@ -249,7 +248,6 @@ def still_off(undressing: list[int]) -> errors.GraphBreak:
         kind="graph ends where torch functions are disabled",
         context="DisableTorchFunctionSubclass",
         explanation="The graph would end inside a `with DisableTorchFunctionSubclass():` block.",
-        hints=("Avoid the graph break inside the block; the reasons are listed as breaks of the code in it.",),
     )
     ending.sequence = undressing[0]
     return ending

@@ -19,7 +19,7 @@ from argand.capture.facts.values.symbols import Origin, Place
 from argand.capture.facts.values.tensor_info import TensorInfo
 from argand.errors import InternalError, graph_break
 from argand.graph.python_operators import ARITHMETIC, NEGATIVE
-from argand.graph.sizes.expr import Const, Expr, FloorDiv, Sym, free_symbols
+from argand.graph.sizes.expr import Const, Expr, FloorDiv, Sym
 from argand.graph.sizes.relations import Bounds, Relation, single
 from argand.graph.sizes.symbols import FUNCTIONS
 
@@ -318,6 +318,3 @@ def _program_atom(dynamics: Dynamics, atom: Expr, tree: _C.GuardTree, node_of: o
 def listing(dynamics: Dynamics) -> list[str]:
     """The conditions as the list of guards prints them."""
     return [f"- {text(dynamics, relation)}" for relation, _ in conditions(dynamics)]
-
-
-__all__ = ["Nodes", "build", "conditions", "free_symbols", "function", "listing", "new_number", "text"]

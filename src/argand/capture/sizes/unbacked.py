@@ -158,10 +158,6 @@ class Unbacked:
             context=self.dynamics.text(value),
             explanation=f"Python needs the number {self.dynamics.text(value)} here (as an index, a count of rounds, a "
             f"text, a key, ...), but {self._words(value)} is known only when the program runs",
-            hints=(
-                "Keep the value a tensor and go on computing with it (torch.where, masks, index_select).",
-                "Move this line out of the compiled function.",
-            ),
         )
 
     def unfitted(self, what: str, *values: object) -> errors.GraphBreak:
@@ -171,10 +167,6 @@ class Unbacked:
             context=what,
             explanation=f"What {what} gives depends on {self._words(*values)}, which is known only when the "
             "program runs",
-            hints=(
-                "Say what is known of the sizes before this line, as in torch._check(a.shape[0] == b.shape[0]).",
-                "Keep the shape with torch.where(mask, x, other) instead of selecting elements.",
-            ),
         )
 
     def _words(self, *values: object) -> str:

@@ -23,6 +23,7 @@ from argand.capture.sizes import symbolic_calls, symbolic_tensors
 from argand.capture.sizes.symbolic_calls import ProbedCall
 from argand.graph.sizes.expr import Const, Expr, Sym
 from argand.graph.sizes.relations import Number, Relation, Value
+from argand.graph.trees import tensors_of
 
 _Tensor = torch.Tensor
 _FAILURES = (errors.GraphBreak, Exception)
@@ -49,7 +50,7 @@ class _Call:
         self.symbols = self.unbacked.among(*probed.symbols)
         self.name = callable_words(probed.func)
         self.sizes_unsure = False
-        self.arguments = list(_tensors((probed.args, probed.kwargs)))
+        self.arguments = tensors_of((probed.args, probed.kwargs))
 
     def compute(self) -> tuple[Any, list[Any]]:
         probed = self.probed
@@ -262,17 +263,6 @@ def _again(like: Any, parts: list[object]) -> object:
     if hasattr(like, "_fields"):
         return type(like)(*parts)
     return type(like)(parts)
-
-
-def _tensors(value: object) -> Iterator[torch.Tensor]:
-    if isinstance(value, _Tensor):
-        yield value
-    elif isinstance(value, tuple | list):
-        for item in value:
-            yield from _tensors(item)
-    elif isinstance(value, dict):
-        for item in value.values():
-            yield from _tensors(item)
 
 
 def _numbers(value: object) -> Iterator[Any]:

@@ -405,9 +405,7 @@ def assertion(builder: GraphBuilder, condition: Any, message: Args) -> bool:
     if builder.graph is not builder.root:
         return False
     data_errors.raises(builder, "assert")
-    node = compat.new_node(builder.graph, "call_function", hold, (check(builder, condition), *message), {})
-    builder.annotate(node)
-    builder.kept.add(node)
+    builder.effect(hold, (check(builder, condition), *message))
     return True
 
 

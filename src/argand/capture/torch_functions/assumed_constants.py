@@ -8,9 +8,10 @@ import torch
 from torch import fx
 
 from argand.capture.facts.handlers import Args, Function, Kwargs
-from argand.capture.facts.interfaces import CaptureState, GraphBuilder
+from argand.capture.facts.interfaces import CaptureState
 from argand.capture.facts.values.symbolic import SYMBOLIC
 from argand.errors import GraphBreak, graph_break
+from argand.graph.trees import mapped
 
 
 def call(state: CaptureState, fn: Function, name: str, args: Args, kwargs: Kwargs) -> object:
@@ -33,18 +34,7 @@ def call(state: CaptureState, fn: Function, name: str, args: Args, kwargs: Kwarg
         real_kwargs = {key: values.real(value) for key, value in kwargs.items()}
         result = state.interpreter.native(fn, *real_args, **real_kwargs)
         state.guards.of_process = f"what {name} returned"
-        return _held(state.graph, result)
-
-
-def _held(builder: GraphBuilder, value: Any) -> object:
-    """The result with its tensors made constants of the graph."""
-    if isinstance(value, torch.Tensor):
-        return builder.constant(value)
-    if type(value) in (list, tuple):
-        return type(value)([_held(builder, item) for item in value])
-    if type(value) is dict:
-        return {key: _held(builder, item) for key, item in value.items()}
-    return value
+        return mapped(result, lambda leaf: state.graph.constant(leaf) if isinstance(leaf, torch.Tensor) else leaf)
 
 
 class _Values:

@@ -199,7 +199,7 @@ def autograd_function(
 ) -> tuple[torch.Tensor, ...]:
     """An autograd.Function whose forward and backward are graphs."""
     call: FunctionCall = forward.meta["call"]
-    cls = _function_classes()[call.once]
+    cls: Any = _CapturedOnce if call.once else _Captured
     results = cls.apply((call, forward, backward, flat), *[flat[i] for i in call.positions])
     return tuple(results)
 
@@ -225,10 +225,6 @@ def _forward(ctx: Any, static: Any, *args: torch.Tensor) -> tuple[torch.Tensor, 
 def _backward(ctx: Any, *grads: torch.Tensor) -> tuple[object, ...]:
     outputs = ctx.graph.forward(*grads, *ctx.saved_tensors, *ctx.raw)
     return (None, *[None if i is None else outputs[i] for i in ctx.call.gradients])
-
-
-def _function_classes() -> tuple[Any, Any]:
-    return _Captured, _CapturedOnce
 
 
 class _Captured(torch.autograd.Function):
@@ -272,44 +268,17 @@ def passed_on_with_history(tensor: torch.Tensor) -> torch.Tensor:
 # ---------------------------------------------------------------------- torch.func
 
 
-def vmap(body: fx.GraphModule, *flat: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """torch.func.vmap of the body."""
-    return _flat(transformed("vmap", body, flat))
+def _transform(name: str) -> Callable[..., tuple[torch.Tensor, ...]]:
+    def run(body: fx.GraphModule, *flat: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return _flat(transformed(name, body, flat))
+
+    run.__name__ = run.__qualname__ = name
+    return run
 
 
-def grad(body: fx.GraphModule, *flat: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """torch.func.grad of the body."""
-    return _flat(transformed("grad", body, flat))
-
-
-def grad_and_value(body: fx.GraphModule, *flat: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """torch.func.grad_and_value of the body."""
-    return _flat(transformed("grad_and_value", body, flat))
-
-
-def jacrev(body: fx.GraphModule, *flat: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """torch.func.jacrev of the body."""
-    return _flat(transformed("jacrev", body, flat))
-
-
-def jacfwd(body: fx.GraphModule, *flat: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """torch.func.jacfwd of the body."""
-    return _flat(transformed("jacfwd", body, flat))
-
-
-def jvp(body: fx.GraphModule, *flat: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """torch.func.jvp of the body; the tangents are the last of its own tensors."""
-    return _flat(transformed("jvp", body, flat))
-
-
-def vjp(body: fx.GraphModule, *flat: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """The pullback of torch.func.vjp of the body; the cotangents are the last of its own tensors."""
-    return _flat(transformed("vjp", body, flat))
-
-
-TRANSFORMS: dict[str, Callable[..., Any]] = {
-    fn.__name__: fn for fn in (vmap, grad, grad_and_value, jacrev, jacfwd, jvp, vjp)
-}
+TRANSFORMS = {name: _transform(name) for name in ("vmap", "grad", "grad_and_value", "jacrev", "jacfwd", "jvp", "vjp")}
+"""Of torch.func; the tangents of jvp, and the cotangents of the pullback that is vjp's, are the last of its tensors."""
+vmap, grad, grad_and_value, jacrev, jacfwd, jvp, vjp = TRANSFORMS.values()  # where written graphs look for them
 
 
 def transformed(name: str, body: fx.GraphModule, flat: Sequence[object]) -> object:

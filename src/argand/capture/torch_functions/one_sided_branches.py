@@ -18,7 +18,6 @@ from typing import Any
 import torch
 
 from argand.bytecode.instruction import Instruction
-from argand.capture.facts import compat
 from argand.capture.facts.exceptions import ObservedException
 from argand.capture.facts.frames import Frame
 from argand.capture.facts.handlers import Args
@@ -230,7 +229,5 @@ def _hold_number(builder: GraphBuilder, condition: SymbolicBool, wanted: bool) -
 
 
 def _keep(builder: GraphBuilder, target: object, args: Args) -> None:
-    node = compat.new_node(builder.graph, "call_function", target, args, {})
-    builder.annotate(node)
-    builder.kept.add(node)
+    builder.effect(target, args)
     builder.calls += 1

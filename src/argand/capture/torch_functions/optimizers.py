@@ -163,5 +163,4 @@ def _refused(name: str) -> errors.GraphBreak:
         kind="scale that is a tensor",
         context=name,
         explanation=f"{name} is scaled by tensors whose numbers are known only when the program runs.",
-        hints=("pass numbers as scales",),
     )

@@ -57,7 +57,6 @@ def _refused(cls: Any, what: str) -> errors.GraphBreak:
         kind="tensor object made",
         context=cls if type(cls) is str else callables.text_of(cls, "__name__"),
         explanation=f"A tensor of a subclass is made {what}.",
-        hints=("Make it outside the compiled function, or with tensor.as_subclass(cls).",),
     )
 
 
@@ -121,7 +120,6 @@ def _turned_off(interp: Interpreter, cls: type, name: str, owner: object, args: 
             kind="mode left that was entered before",
             context=cls.__name__,
             explanation="A context that was entered before the captured code is left in it.",
-            hints=("Put the whole `with` statement inside or outside of what breaks the graph.",),
         )
     return None
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -18,14 +17,13 @@ from argand.capture.facts.values.symbolic import SYMBOLIC
 from argand.capture.metadata import metadata, numpy_scalars
 from argand.capture.metadata.special_calls import named, special
 from argand.capture.record import constants, numpy_calls
+from argand.graph.trees import leaves, tensors_of
 
 _T = torch.Tensor
 
 
 def _holds_tensor(data: object) -> bool:
-    if isinstance(data, _T):
-        return True
-    return isinstance(data, list | tuple) and any(_holds_tensor(item) for item in data)
+    return not isinstance(data, dict) and bool(tensors_of(data))
 
 
 @special(*named(torch, "tensor", "as_tensor", "asarray", "scalar_tensor"))
@@ -107,7 +105,7 @@ def _count_of_numbers(data: Any) -> int | None:
 
 def _joined(builder: GraphBuilder, func: Function, data: object, kwargs: Kwargs) -> object:
     """`torch.tensor([a, [b, 2.0]])`: what torch reads as numbers is copied tensor by tensor."""
-    parts = list(_flat(data))
+    parts = list(leaves(data))
     infos = [builder.tensors.get(id(part)) for part in parts if isinstance(part, _T)]
     if set(kwargs) - {"dtype", "device"} or any(info is None or info.dynamic is not None for info in infos):
         return NotImplemented
@@ -128,14 +126,6 @@ def _joined(builder: GraphBuilder, func: Function, data: object, kwargs: Kwargs)
         tensor = builder.call(_T.reshape, (builder.call(torch.cat, (items,), {}), tuple(like.shape)), {})
         target = {"device": kwargs["device"]} if kwargs.get("device") is not None else {}
         return builder.call(_T.to, (tensor,), target) if target else tensor
-
-
-def _flat(data: object) -> Iterator[object]:
-    if isinstance(data, list | tuple):
-        for item in data:
-            yield from _flat(item)
-    else:
-        yield data
 
 
 def _zeros(data: object) -> object:

@@ -33,7 +33,6 @@ def _bit(builder: GraphBuilder, is_set: Function, tensor: torch.Tensor, asked: s
                 kind="tensor flag of a result",
                 context=asked,
                 explanation=f"{asked}() is asked of a result while an input has that bit.",
-                hints=("Ask outside the compiled function.",),
             )
         if asked == "is_inference":
             return refused_writes.of_inference_mode(builder.tensors, tensor)

@@ -19,6 +19,7 @@ from argand.capture.metadata.special_calls import Special, getter, named, specia
 from argand.capture.record import conditions, constants, size_tensors
 from argand.capture.sizes import subclasses, symbolic_index, symbolic_tensors, unbacked_index, unbacked_ops
 from argand.capture.torch_functions import data_dependent, one_sided_branches
+from argand.graph.metadata import metas
 
 _T = torch.Tensor
 _META = torch.device("meta")
@@ -209,10 +210,8 @@ def _is_pinned(builder: GraphBuilder, func: Function, args: Args, kwargs: Kwargs
 
 
 def _target_device(value: object) -> torch.device | None:
-    if isinstance(value, torch.device):
-        return metadata.indexed(value)
-    if isinstance(value, str):
-        return metadata.indexed(value)
+    if isinstance(value, torch.device | str):
+        return metas.indexed(value)
     if type(value) is int:
         return torch.device("cuda", value)
     return None
@@ -236,23 +235,10 @@ def _to(builder: GraphBuilder, func: Function, args: Args, kwargs: Kwargs) -> ob
             target = _target_device(other)
             if target is not None:
                 device, meta_args[1] = target, _META
-    if device == info.device:
-        return builder.record(func, args, kwargs, device=device, meta_args=tuple(meta_args), meta_kwargs=meta_kwargs)
-    meta_kwargs["copy"] = True
-    return _moved(builder, func, args, kwargs, device, tuple(meta_args), meta_kwargs)
-
-
-def _moved(
-    builder: GraphBuilder,
-    func: Function,
-    args: Args,
-    kwargs: Kwargs,
-    device: torch.device,
-    meta_args: Any,
-    meta_kwargs: Any,
-) -> object:
-    meta_kwargs.pop("non_blocking", None)
-    return builder.record(func, args, kwargs, device=device, meta_args=meta_args, meta_kwargs=meta_kwargs)
+    if device != info.device:
+        meta_kwargs["copy"] = True
+        meta_kwargs.pop("non_blocking", None)
+    return builder.record(func, args, kwargs, device=device, meta_args=tuple(meta_args), meta_kwargs=meta_kwargs)
 
 
 @special(*named(_T, "cuda", "cpu"))
@@ -262,14 +248,12 @@ def _to_kind(builder: GraphBuilder, func: Function, args: Args, kwargs: Kwargs) 
         device = torch.device("cpu")
     else:
         wanted = args[1] if len(args) > 1 else kwargs.get("device")
-        device = metadata.indexed("cuda") if wanted is None else _target_device(wanted) or metadata.indexed("cuda")
-    target = (args[0],) if device == info.device else (args[0], _META)
-    new_args: tuple[object, ...] = (args[0], device, *args[2:])
-    kwargs = {k: v for k, v in kwargs.items() if k != "device"}
-    meta_kwargs: dict[str, object] = dict(kwargs) if device == info.device else {"copy": True}
+        device = metas.indexed("cuda") if wanted is None else _target_device(wanted) or metas.indexed("cuda")
     if device == info.device:
         return args[0]
-    return builder.record(_T.to, new_args, kwargs, device=device, meta_args=target, meta_kwargs=meta_kwargs)
+    kwargs = {k: v for k, v in kwargs.items() if k != "device"}
+    given, on_meta = (args[0], device, *args[2:]), (args[0], _META)
+    return builder.record(_T.to, given, kwargs, device=device, meta_args=on_meta, meta_kwargs={"copy": True})
 
 
 _CPU_TYPE_NAMES: dict[str, torch.dtype] = {
@@ -315,7 +299,6 @@ def _grad_fn(builder: GraphBuilder, func: Function, args: Args, kwargs: Kwargs) 
         kind="autograd graph inspected",
         context="grad_fn",
         explanation="The autograd graph exists only when the program runs.",
-        hints=("read grad_fn outside the compiled function",),
     )
 
 
@@ -433,7 +416,6 @@ def _getitem(builder: GraphBuilder, func: Function, args: Args, kwargs: Kwargs) 
             kind="dynamic output shape",
             context="boolean mask index",
             explanation="The size of x[mask] depends on how many elements the mask selects (data-dependent).",
-            hints=("use torch.where(mask, x, other), which keeps the shape",),
         )
     _break_on_tensor_slices(args[1])
     if builder.dynamics is not None:

@@ -57,6 +57,11 @@ def handler(*functions: Any) -> Callable[[Handler], Handler]:
     return register
 
 
+def instead(function: Function) -> Handler:
+    """Have `function` called, and interpreted, in place of torch's."""
+    return lambda state, fn, args, kwargs: state.interpreter.call(function, args, kwargs)
+
+
 _OWN_FOLDERS = tuple(os.path.dirname(str(module.__file__)) + os.sep for module in (torch, errors))
 _WRAPPERS = ("typing_extensions.py", "warnings.py", "contextlib.py", "functools.py")
 
@@ -288,9 +293,8 @@ def _refuse_part(fn: Function, module: str) -> None:
     reason = _break_module(module)
     if reason is not None:
         raise errors.graph_break(
-            kind="part of torch that is not captured", context=name_of(fn), explanation=f"{name_of(fn)}: {reason}.",
-            hints=("call it outside the compiled function",),
-        )  # fmt: skip
+            kind="part of torch that is not captured", context=name_of(fn), explanation=f"{name_of(fn)}: {reason}."
+        )
 
 
 def _leaf_or_body(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> object:
@@ -369,11 +373,11 @@ def _marked(state: CaptureState, fn: Function, attributes: dict[str, Any], args:
             _C.skip_code(attributes["_torchdynamo_orig_callable"].__code__)  # what it calls is captured
         given = attributes.get(directives.REASON) or attributes.get("_torchdynamo_disable_msg")
         raise errors.graph_break(
-            kind="call of a function that is not to be compiled", context=name_of(fn),
+            kind="call of a function that is not to be compiled",
+            context=name_of(fn),
             explanation=f"{name_of(fn)} is marked with argand.disable or torch.compiler.disable"
             + (f": {given}" if given else "."),
-            hints=("Remove the mark, or call it outside the compiled function.",),
-        )  # fmt: skip
+        )
     if directives.is_allowed_in_graph(fn):
         args = tuple(state.deep_resolve(arg) for arg in args)
         kwargs = {key: state.deep_resolve(value) for key, value in kwargs.items()}

@@ -9,14 +9,13 @@ from typing import Any
 import torch
 
 from argand import errors
-from argand.capture.facts import compat
 from argand.capture.facts.handlers import Args, Function, Kwargs
 from argand.capture.facts.interfaces import CaptureState, Interpreter
 from argand.capture.facts.values import symbolic
 from argand.capture.objects import iteration
 from argand.capture.objects.call_protocol import native_handlers
 from argand.capture.torch_functions import modes, torch_polyfills
-from argand.capture.torch_functions.torch_calls import all_of, enter_late, guarded_constant, handler
+from argand.capture.torch_functions.torch_calls import all_of, enter_late, guarded_constant, handler, instead
 from argand.graph.compat import FLAGS, set_deterministic
 from argand.graph.product_settings import cudnn_flags, set_cudnn_flags
 
@@ -32,15 +31,9 @@ def _changing(state: CaptureState, change: Callable[[], Any]) -> None:
     for index, (_, write) in enumerate(FLAGS):
         if before.extra[index] != after.extra[index]:
             _guard_entry(state, index, before.extra[index])
-            _effect(state, write, after.extra[index])
+            state.graph.effect(write, (after.extra[index],))
     if before.dtype is not after.dtype:
-        _effect(state, torch.set_default_dtype, after.dtype)
-
-
-def _effect(state: CaptureState, function: Function, value: object) -> None:
-    node = compat.new_node(state.graph.graph, "call_function", function, (value,), {})
-    state.graph.annotate(node)
-    state.graph.kept.add(node)
+        state.graph.effect(torch.set_default_dtype, (after.dtype,))
 
 
 def _guard_entry(state: CaptureState, index: int, value: object) -> None:
@@ -104,11 +97,7 @@ def _read_flags(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -
     return flags
 
 
-def _sdpa_kernel(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> object:
-    return state.interpreter.call(torch_polyfills.sdpa_kernel, args, kwargs)
-
-
-enter_late({"nn.attention.sdpa_kernel": _sdpa_kernel})
+enter_late({"nn.attention.sdpa_kernel": instead(torch_polyfills.sdpa_kernel)})
 
 
 # ---------------------------------------------------------------------- torch-function modes
@@ -153,7 +142,6 @@ def check_end(state: CaptureState) -> None:
             kind="call of numpy",
             context="default device",
             explanation=f"numpy is not captured where {entered[0].mode} is the default device.",
-            hints=("Compute with torch's functions.",),
             skip_frame=True,
         )
 
@@ -164,7 +152,6 @@ def still_open(entered: list[Entered]) -> errors.GraphBreak:
         kind="graph ends inside a torch-function mode",
         context=type(entered[0].mode).__name__,
         explanation="The graph would end inside a `with` block that changes what torch functions do.",
-        hints=("Avoid the graph break inside the block; the reasons are listed as breaks of the code in it.",),
     )
     stop.sequence = entered[0].sequence
     return stop
@@ -205,7 +192,6 @@ def _exit_device(
             kind="modes left out of order",
             context=f"torch.device({str(owner)!r})",
             explanation="A torch.device context is left that was not entered here, or not last.",
-            hints=("Enter and leave it with a `with` statement.",),
         )
     del state.graph.entered[count - 1]
     return None

@@ -7,7 +7,6 @@ from typing import Any, cast
 import torch
 
 from argand import errors
-from argand.capture.facts import compat
 from argand.capture.facts.code import directives
 from argand.capture.facts.handlers import Args, Function, Kwargs
 from argand.capture.facts.interfaces import CaptureState
@@ -24,6 +23,7 @@ from argand.capture.torch_functions.torch_calls import (
     find,
     guarded_constant,
     handler,
+    instead,
     leaf,
     name_of,
 )
@@ -224,7 +224,6 @@ def _tensor_class(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs)
         kind="tensor object made",
         context=name_of(fn),
         explanation=f"{fn.__name__}(...) makes a tensor object that autograd or the program treats as new state.",
-        hints=("make it outside the compiled function, or use torch.tensor / torch.empty",),
     )
 
 
@@ -249,21 +248,13 @@ def _ctc_loss(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> 
 # ---------------------------------------------------------------------- modes
 
 
-def _record_effect(state: CaptureState, fn: Function, args: Args) -> Any:
-    """A node whose effect on torch's state matters."""
-    node = compat.new_node(state.graph.graph, "call_function", fn, args, {})
-    state.graph.annotate(node)
-    state.graph.kept.add(node)
-    return node
-
-
 @handler(torch._C._set_grad_enabled)
 def _set_grad_enabled(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> None:
     wanted = bool(args[0])
     if wanted != torch.is_grad_enabled():
         with torch._C.DisableTorchFunction():
             torch._C._set_grad_enabled(wanted)
-        _record_effect(state, torch._C._set_grad_enabled, (wanted,))
+        state.graph.effect(torch._C._set_grad_enabled, (wanted,))
 
 
 _inference: Any = torch.inference_mode
@@ -275,7 +266,7 @@ def _enter_inference(state: CaptureState, fn: Function, args: Args, kwargs: Kwar
     mode = bool(state.interpreter.getattr(context, "mode"))
     guard = torch._C._InferenceMode(mode)
     guard.__enter__()
-    node = _record_effect(state, torch.autograd.grad_mode._enter_inference_mode, (mode,))
+    node = state.graph.effect(torch.autograd.grad_mode._enter_inference_mode, (mode,))
     state.open_modes.append((id(context), guard, node))
     state.interpreter.born[id(context)] = (context, state.interpreter.number)
 
@@ -286,17 +277,15 @@ def _exit_inference(state: CaptureState, fn: Function, args: Args, kwargs: Kwarg
         raise errors.graph_break(
             kind="mode entered before",
             explanation="A torch.inference_mode context that was entered before the captured code is left in it.",
-            hints=("Put the whole `with` statement inside or outside of what breaks the graph.",),
         )
     known, guard, node = state.open_modes.pop()
     if known != id(args[0]):
         raise errors.graph_break(
             kind="modes left out of order",
             explanation="torch.inference_mode contexts are left in another order than they were entered.",
-            hints=("Enter and leave them with `with` statements.",),
         )
     guard.__exit__(None, None, None)
-    _record_effect(state, torch.autograd.grad_mode._exit_inference_mode, (node,))
+    state.graph.effect(torch.autograd.grad_mode._exit_inference_mode, (node,))
 
 
 def _autocast_class(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> object:
@@ -325,7 +314,7 @@ def _enter_autocast(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) ->
     torch.set_autocast_dtype(kind, dtype)
     torch.autocast_increment_nesting()
     torch.set_autocast_cache_enabled(cached)
-    node = _record_effect(state, torch.amp.autocast_mode._enter_autocast, (kind, dtype, enabled, cached))
+    node = state.graph.effect(torch.amp.autocast_mode._enter_autocast, (kind, dtype, enabled, cached))
     state.open_modes.append((id(context), None, node))
     interp.born[id(context)] = (context, interp.number)
     return context
@@ -338,7 +327,6 @@ def _exit_autocast(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> 
         raise errors.graph_break(
             kind="modes left out of order",
             explanation="torch.autocast contexts are left in another order than they were entered.",
-            hints=("Enter and leave them with `with` statements.",),
         )
     _, _, node = state.open_modes.pop()
     if torch.autocast_decrement_nesting() == 0:
@@ -347,7 +335,7 @@ def _exit_autocast(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> 
     torch.set_autocast_enabled(kind, interp.getattr(context, "prev"))
     torch.set_autocast_dtype(kind, interp.getattr(context, "prev_fastdtype"))
     torch.set_autocast_cache_enabled(interp.getattr(context, "prev_cache_enabled"))
-    _record_effect(state, torch.amp.autocast_mode._exit_autocast, (node,))
+    state.graph.effect(torch.amp.autocast_mode._exit_autocast, (node,))
     return False
 
 
@@ -378,7 +366,7 @@ def _check_all(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) ->
         return NotImplemented
     text = "Expected cond to be True" if message is None else message
     holds = leaf(state, torch.all, (condition,), {})
-    _record_effect(state, torch.ops.aten._assert_async.msg, (state.graph.node_of(state.tensor_info(holds)), text))
+    state.graph.effect(torch.ops.aten._assert_async.msg, (state.graph.node_of(state.tensor_info(holds)), text))
     return None
 
 
@@ -395,7 +383,7 @@ def _check(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> obj
                 hints=("Use torch._assert(condition, message), which becomes part of the graph.",),
             )
         message = args[1] if len(args) > 1 else kwargs.get("message", "")
-        _record_effect(state, fn, (state.graph.node_of(state.tensor_info(condition)), str(message)))
+        state.graph.effect(fn, (state.graph.node_of(state.tensor_info(condition)), str(message)))
         return None
     if type(condition) in SYMBOLIC and fn.__name__ in ("_check", "_check_is_size", "_assert"):
         known = _known_from_here(state, fn, condition, args)
@@ -416,7 +404,7 @@ def _known_from_here(state: CaptureState, fn: Function, condition: Any, args: Ar
     message = args[1] if len(args) > 1 and fn.__name__ != "_check_is_size" else None
     text = state.interpreter.call(message, (), {}) if callable(message) else message
     effect = torch._assert if fn.__name__ == "_assert" else unbacked_ops.checked
-    _record_effect(state, effect, (node, text if text is None else str(text)))
+    state.graph.effect(effect, (node, text if text is None else str(text)))
     return None
 
 
@@ -456,7 +444,6 @@ def _unpack_dual(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) 
             kind="part of torch that is not captured",
             context=name_of(fn),
             explanation=f"{name_of(fn)}: forward-mode gradients are not captured.",
-            hints=("call it outside the compiled function",),
         )
     state.guards.add(None, "global_state", ((dual_level, -1),), label="GLOBAL_STATE")
     return tuple.__new__(torch.autograd.forward_ad.UnpackedDualTensor, (args[0], None))
@@ -480,11 +467,6 @@ def _untagged(cell: str) -> Handler:
     return handle
 
 
-def _truth(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> object:
-    """What a condition on sizes is for eager, which knows them."""
-    return state.interpreter.call(bool, args, kwargs)
-
-
 def _symbolic_tracing(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> object:
     """Captured code is called with tensors, not with what torch.fx traces with."""
     return NotImplemented if fn.__globals__.get("_is_fx_tracing_flag") else False
@@ -494,7 +476,8 @@ _REAL = {"differentiable": False, "capturable": False, "has_complex": False}
 _UNSCALED = {"grad_scale": None, "found_inf": None, "has_complex": False}
 
 enter_late({
-    "fx.experimental.symbolic_shapes.guard_or_false fx.experimental.symbolic_shapes.guard_or_true": _truth,
+    "fx.experimental.symbolic_shapes.guard_or_false fx.experimental.symbolic_shapes.guard_or_true":
+        instead(bool),  # what a condition on sizes is for eager, which knows them
     "optim.radam._single_tensor_radam optim.radam._multi_tensor_radam":
         optimizer_steps.stand_in(optimizer_steps.radam, _REAL),
     "optim.nadam._single_tensor_nadam optim.nadam._multi_tensor_nadam":

@@ -91,7 +91,6 @@ def refuse_python_sequence(interp: Access, cls: type) -> None:
             kind="Python object used by native code",
             context=cls.__name__,
             explanation=f"torch would call the Python methods of {cls.__name__}, a kind of list, unseen.",
-            hints=("Pass a plain list: list(values).",),
         )
 
 

@@ -51,7 +51,6 @@ def make(state: CaptureState, obj: Any, source: Source) -> Any:
             kind="table of imported modules",
             context=source.name(),
             explanation="sys.modules is changed or walked, which other threads and imports do meanwhile, too.",
-            hints=("import modules outside of the compiled function",),
         )
     state.elements += raw_length(obj)
     if state.elements > MOST_ELEMENTS:
@@ -127,7 +126,6 @@ def _new_tuple(cls: type, items: list[object], like: object) -> object:
             kind="native object from outside",
             context=f"{module_of(cls)}.{cls.__qualname__}",
             explanation=f"{cls.__qualname__} is a class of tuples that only C can make.",
-            hints=("pass tuple(...) of it, or its elements",),
         ) from None
 
 

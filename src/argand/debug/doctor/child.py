@@ -36,6 +36,7 @@ from argand.debug.tensors import clone_strided, named_leaves
 from argand.debug.trial.isolation import RUNNER, mark, run_isolated
 from argand.debug.trial.rounding import nudged, shake
 from argand.debug.trial.scope import modules_of, plain_state
+from argand.graph.trees import mapped
 from argand.quick_dataclasses import dataclass
 
 _MAX_CALLS = 400  # calls of compiled functions whose results are kept
@@ -415,7 +416,7 @@ class Recorder(Observer):
                 number = next(self.numbers)
                 compiles = self.facts["compiles"]
                 with contextlib.suppress(Exception):
-                    run(*_copied(args), **_copied(kwargs))
+                    run(*mapped(args, _copied), **mapped(kwargs, _copied))
                 self._count(record, self.facts["compiles"] != compiles)
                 write(self.folder, number, record)
                 if time.perf_counter() - start > _REPEAT_SECONDS:
@@ -506,16 +507,11 @@ def alive() -> dict[str, int]:
 
 
 def _copied(value: Any) -> Any:
-    """Arguments for another call: tensors are copies, other things are the same."""
-    if isinstance(value, torch.Tensor):
-        with torch.no_grad():
-            plain = value.layout is torch.strided and not value.is_quantized
-            return clone_strided(value.detach()).requires_grad_(value.requires_grad) if plain else value
-    if type(value) in (list, tuple):
-        return type(value)(map(_copied, value))
-    if type(value) is dict:
-        return {key: _copied(item) for key, item in value.items()}
-    return value
+    """For another call: tensors are copies, other things are the same."""
+    if not isinstance(value, torch.Tensor) or value.layout is not torch.strided or value.is_quantized:
+        return value
+    with torch.no_grad():
+        return clone_strided(value.detach()).requires_grad_(value.requires_grad)
 
 
 def leaves_behind(value: torch.Tensor) -> list[torch.Tensor]:

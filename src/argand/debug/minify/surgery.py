@@ -13,6 +13,7 @@ from torch import fx
 from argand.debug.minify.symbols import refresh
 from argand.debug.tensors import clone, clone_inputs, steady
 from argand.debug.trial.eager import values_of_nodes
+from argand.graph.nodes.ancestors import ancestors as computed_from
 from argand.graph.nodes.printing import target_name
 from argand.quick_dataclasses import dataclass
 
@@ -194,11 +195,6 @@ def with_outputs(program: Program, outputs: Sequence[fx.Node]) -> Program | None
 
 def ancestors(graph: fx.Graph, name: str, but: Collection[str] = ()) -> frozenset[str]:
     """Names of the nodes from which the node of that name is computed, itself included, as far as nodes `but` these."""
-    names: set[str] = set()
-    todo = [node for node in graph.nodes if node.name == name]
-    while todo:
-        node = todo.pop()
-        if node.name not in names and node.name not in but:
-            names.add(node.name)
-            todo += node.all_input_nodes
-    return frozenset(names)
+    start = [node for node in graph.nodes if node.name == name and name not in but]
+    above = computed_from(start, lambda node: [one for one in node.all_input_nodes if one.name not in but])
+    return frozenset([node.name for node in above])

@@ -14,6 +14,7 @@ from argand.graph.metadata.plain_results import plain_results
 from argand.graph.metadata.specs import Spec, SpecTable
 from argand.graph.metadata.strides import broadcast_shape, contiguous_strides
 from argand.graph.plain_checks import with_plain_checks
+from argand.graph.trees import leaves
 
 aten = torch.ops.aten
 
@@ -206,13 +207,7 @@ def _takes_device(func: Any) -> bool:
 
 
 def _specs_in(tree: Any) -> list[Spec]:
-    specs: list[Spec] = []
-    for item in tree:
-        if item.__class__ is Spec:
-            specs.append(item)
-        elif isinstance(item, (tuple, list)):
-            specs += _specs_in(item)
-    return specs
+    return [leaf for leaf in leaves(tree) if leaf.__class__ is Spec]
 
 
 def _to_meta(tree: Any) -> Any:
@@ -252,7 +247,7 @@ def logical_device(func: Any, specs: list[Spec], kwargs: dict[str, Any]) -> torc
     """Where `func`'s result lives; raises as eager would when its tensors are on different devices."""
     explicit = kwargs.get("device")
     if explicit is not None:
-        return _indexed(torch.device(explicit))
+        return indexed(explicit)
     if not specs:
         return _CPU
     first: torch.device = specs[0].device
@@ -262,10 +257,12 @@ def logical_device(func: Any, specs: list[Spec], kwargs: dict[str, Any]) -> torc
     return first
 
 
-def _indexed(device: torch.device) -> torch.device:
-    if device.type == "cuda" and device.index is None:
+def indexed(device: torch.device | str) -> torch.device:
+    """A torch.device with its index filled in."""
+    place = torch.device(device)
+    if place.type == "cuda" and place.index is None:
         return torch.device("cuda", torch.cuda.current_device())
-    return device
+    return place
 
 
 def _mixed_device(func: Any, specs: list[Spec]) -> torch.device:

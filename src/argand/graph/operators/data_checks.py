@@ -52,6 +52,13 @@ _NUMBERS_OF_TENSORS: Final = _names("linspace logspace")
 """They take the number out of a tensor, where they are given one."""
 
 
+def raises_on_data(name: str) -> bool:
+    """Whether values can make an operation of this name raise, whatever its dtype."""
+    if name.startswith("linalg_"):
+        return name.removesuffix("_") not in _ONLY_SIZES
+    return name in _ON_DATA or name.removesuffix("_") in _ON_DATA
+
+
 @functools.cache
 def kind(func: Any) -> str:
     """When values make an op overload raise: "always" (that is, for any dtype), "integers" or ""."""
@@ -62,9 +69,9 @@ def kind(func: Any) -> str:
     if func.namespace != "aten":
         return "always" if func.namespace not in ("prims", "prim", "argand") else ""
     name = func._schema.name.partition("::")[2]
-    name = name if name in _ON_DATA else name.removesuffix("_")
-    if name in _ON_DATA or (name.startswith("linalg_") and name not in _ONLY_SIZES):
+    if raises_on_data(name):
         return "always"
+    name = name.removesuffix("_")
     if name in _NUMBERS_OF_TENSORS and any(str(a.type) == "Tensor" for a in func._schema.arguments):
         return "always"
     if name == "div" and not func._overloadname.endswith("_mode"):

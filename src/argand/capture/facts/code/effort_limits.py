@@ -156,6 +156,5 @@ def _long_stretch(skip_frame: bool) -> GraphBreak:
         kind="long stretch of plain Python",
         explanation=f"{QUIET:,} rounds of loops and calls went by without an operation on a tensor: interpreting "
         "them costs more than compiling could save.",
-        hints=("Call this part from outside of the compiled function.",),
         skip_frame=skip_frame,
     )

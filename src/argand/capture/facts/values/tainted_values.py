@@ -34,13 +34,11 @@ def formatted_tensor(text: TaintedText) -> GraphBreak:
         stop = graph_break(
             kind="data-dependent text",
             explanation="A text that contains the values of a tensor is needed while the graph is captured.",
-            hints=("Print or format tensors outside of the compiled function.",),
         )
     else:
         stop = graph_break(
             kind="random number of Python's",
             explanation="A number that Python's random module draws at each call is needed while capturing.",
-            hints=("Draw it outside of the compiled function and pass it in, or use torch.rand.",),
         )
     if text.sequence >= 0:
         stop.sequence = text.sequence

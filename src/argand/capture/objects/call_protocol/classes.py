@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import builtins
 import functools
 import types
 import typing
@@ -424,6 +423,3 @@ def _unsupported_intrinsic(name: str) -> BaseException:
         context=name,
         explanation="This construct (a lazily evaluated type parameter or an interactive one) is not captured.",
     )
-
-
-__all__ = ["build_class", "builtins", "call_class", "make_function", "native_new", "type_call"]

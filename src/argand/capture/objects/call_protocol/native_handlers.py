@@ -174,12 +174,7 @@ def native_fallback(interp: Interpreter, fn: Function, args: list[object], kwarg
 
 
 def _of_library(name: str, reason: str) -> BaseException:
-    return graph_break(
-        kind="call of a library that is not captured",
-        context=name,
-        explanation=reason,
-        hints=("Move the call out of the compiled function.",),
-    )
+    return graph_break(kind="call of a library that is not captured", context=name, explanation=reason)
 
 
 def _break_for(reason: str) -> Handler:
@@ -208,10 +203,6 @@ def unknown_native(fn: Function) -> BaseException:
         kind="call of native code that is not known",
         context=name,
         explanation=f"{name} is native code (C or C++) that may read or change anything.",
-        hints=(
-            "Move the call out of the compiled function.",
-            "If it only computes on tensors, wrap it in a Python function marked with argand.allow_in_graph.",
-        ),
     )
 
 

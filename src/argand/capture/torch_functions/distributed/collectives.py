@@ -8,6 +8,7 @@ is valid while the group of a name has the size and the rank that it had.
 from __future__ import annotations
 
 import datetime
+import re
 import sys
 from typing import Any
 
@@ -39,9 +40,8 @@ _WORK: Any = find("_C._distributed_c10d.Work")
 
 def _refused(fn: Function, why: str) -> errors.GraphBreak:
     return errors.graph_break(
-        kind="part of torch that is not captured", context=name_of(fn), explanation=f"{name_of(fn)}: {why}.",
-        hints=("call it outside the compiled function",),
-    )  # fmt: skip
+        kind="part of torch that is not captured", context=name_of(fn), explanation=f"{name_of(fn)}: {why}."
+    )
 
 
 # ----------------------------------------------------------------------- groups
@@ -102,22 +102,6 @@ def _bound(fn: Function, names: str, args: Args, kwargs: Kwargs) -> dict[str, An
     return bound
 
 
-def _resolve_group(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> object:
-    return _name_of_group(state, fn, _bound(fn, "group tag=", args, kwargs)["group"])
-
-
-def _size_by_name(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> object:
-    return _facts(state, fn, _name_of_group(state, fn, _bound(fn, "group_name", args, kwargs)["group_name"]))[1]
-
-
-def _world_size(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> object:
-    return _facts(state, fn, _name_of_group(state, fn, _bound(fn, "group=", args, kwargs)["group"]))[1]
-
-
-def _rank(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> object:
-    return _facts(state, fn, _name_of_group(state, fn, _bound(fn, "group=", args, kwargs)["group"]))[2]
-
-
 def _of_ranks(names: str) -> Handler:
     """A question about a group, and perhaps a rank."""
 
@@ -142,12 +126,12 @@ def _world(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> obj
     return state.load_source(ConstSource(group), group)
 
 
-def _of_group(place: int) -> Handler:
-    """`group.size()`, `group.rank()`, `group.group_name`."""
+def _of_group(place: int, names: str) -> Handler:
+    """What is known of the group that the first argument is."""
 
     def answer(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> object:
-        name = _name_of_group(state, fn, _bound(fn, "self", args, kwargs)["self"])
-        return _facts(state, fn, name)[place]
+        group = _bound(fn, names, args, kwargs)[re.split("[= ]", names)[0]]
+        return _facts(state, fn, _name_of_group(state, fn, group))[place]
 
     return answer
 
@@ -409,8 +393,8 @@ for _name, _what in {
     "_reduce_scatter_base": _reduce_scatter_tensor,
     "all_to_all_single": _all_to_all_single,
     "all_gather": _all_gather,
-    "get_rank": _rank,
-    "get_world_size": _world_size,
+    "get_rank": _of_group(2, "group="),
+    "get_world_size": _of_group(1, "group="),
     "get_backend": _of_ranks("group="),
     "get_process_group_ranks": _of_ranks("group="),
     "get_group_rank": _of_ranks("group global_rank"),
@@ -421,11 +405,11 @@ for _name, _what in {
         handler(_function)(_what)
 enter_late({
     "distributed._functional_collectives._resolve_group distributed._functional_collectives._resolve_group_name":
-        _resolve_group,
+        _of_group(0, "group tag="),
     "distributed._functional_collectives._maybe_wrap_tensor": _wrapped,
     "distributed._functional_collectives.wait distributed._functional_collectives.trigger_wait":
         async_collective_tensors.wait,
-    "distributed.distributed_c10d._get_group_size_by_name": _size_by_name,
+    "distributed.distributed_c10d._get_group_size_by_name": _of_group(1, "group_name"),
 })  # fmt: skip
 if _WORK is not None:
     for _name, _method in vars(_WORK).items():
@@ -433,7 +417,7 @@ if _WORK is not None:
             handler(_method.__func__)(_of_work(_name))
 if _GROUP is not None:
     _own = vars(_GROUP)
-    handler(_own["group_name"].fget)(_of_group(0))
-    handler(_own["size"].__func__)(_of_group(1))
-    handler(_own["rank"].__func__)(_of_group(2))
+    handler(_own["group_name"].fget)(_of_group(0, "self"))
+    handler(_own["size"].__func__)(_of_group(1, "self"))
+    handler(_own["rank"].__func__)(_of_group(2, "self"))
     handler(type(find("distributed.group")).__dict__["WORLD"].fget)(_world)

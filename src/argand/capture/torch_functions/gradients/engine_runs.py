@@ -21,6 +21,7 @@ from argand.capture.facts.values.tensor_info import TensorInfo
 from argand.capture.metadata import metadata
 from argand.capture.torch_functions import modes
 from argand.graph import compat, histories
+from argand.graph.trees import mapped
 from argand.quick_dataclasses import dataclass
 
 Tensors: TypeAlias = "Sequence[torch.Tensor]"
@@ -33,7 +34,6 @@ def refused(explanation: str, context: str = "torch.autograd.grad") -> errors.Gr
         kind="gradient inside the graph",
         context=context,
         explanation=f"{context} is captured where what it differentiates is in the same graph. {explanation}",
-        hints=("Call it outside the compiled function, or use torch.func.grad.",),
     )
 
 
@@ -278,18 +278,11 @@ def _value(builder: GraphBuilder, node: fx.Node, values: dict[fx.Node, object], 
         held = builder.constants[str(node.target)]
         return metadata.stand_in(held) if isinstance(held, torch.Tensor) else held
     args, kwargs = fx.node.map_arg((node.args, node.kwargs), lambda used: values[used])
-    args, kwargs = _on_meta(args), _on_meta(kwargs)
+    meta = torch.device("meta")
+    args, kwargs = mapped((args, kwargs), lambda leaf: meta if isinstance(leaf, torch.device) else leaf)
     if node.op == "call_method":
         return getattr(args[0], str(node.target))(*args[1:], **kwargs)
     if node.target in metadata.FACTORIES and not kwargs.get("device"):
         kwargs = {**kwargs, "device": torch.device("meta")}
     assert callable(node.target)
     return node.target(*args, **kwargs)
-
-
-def _on_meta(value: Any) -> Any:
-    if isinstance(value, torch.device):
-        return torch.device("meta")
-    if type(value) in (tuple, list):
-        return type(value)([_on_meta(item) for item in value])
-    return {key: _on_meta(item) for key, item in value.items()} if type(value) is dict else value

@@ -164,7 +164,6 @@ def _compile(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> o
             kind="torch function with outside effects",
             context="torch.compile",
             explanation="torch.compile of what is no function makes an object with a state of its own.",
-            hints=("Compile it outside the compiled function.",),
         )
     return state.interpreter.call(torch_polyfills.compiled, (model,), {})
 

@@ -18,7 +18,6 @@ from collections.abc import Sequence
 
 import torch
 from torch import fx
-from torch.utils import _pytree as pytree
 
 from argand import errors
 from argand.capture.facts.interfaces import CaptureState
@@ -41,6 +40,7 @@ from argand.capture.facts.sources import (
 from argand.capture.facts.typefacts import ATOMS
 from argand.capture.world import pending_effects
 from argand.capture.world.pending_effects import Watched
+from argand.graph.trees import tensors_of
 from argand.quick_dataclasses import dataclass
 
 _CONTAINERS = (list, dict, set, collections.deque, collections.OrderedDict,
@@ -162,10 +162,14 @@ def check_outputs(state: CaptureState, outputs: Sequence[object]) -> None:
         assert isinstance(later, Later)
         if later.reads and (later.node is None or _outlives(state, later.node, outputs)):
             why = f"It reads {later.reads}, which may be another by the time that it runs, after the compiled code."
-            backward = errors.graph_break(kind=_BACKWARD, context="backward", explanation=why)
-            stop = refused(why) if later.kind is _HOOK else backward
-            stop.sequence = later.sequence
-            raise stop
+            raise _stopped(later, why)
+
+
+def _stopped(later: Later, why: str) -> errors.GraphBreak:
+    backward = errors.graph_break(kind=_BACKWARD, context="backward", explanation=why)
+    stop = refused(why) if later.kind is _HOOK else backward
+    stop.sequence = later.sequence
+    return stop
 
 
 def _outlives(state: CaptureState, node: fx.Node, outputs: Sequence[object]) -> bool:
@@ -173,7 +177,7 @@ def _outlives(state: CaptureState, node: fx.Node, outputs: Sequence[object]) -> 
     seen, todo = {node}, [node]
     while todo:
         for user in todo.pop().users:
-            tensors = _tensors(user.meta.get("example_value"))
+            tensors = tensors_of(user.meta.get("example_value"))
             if user not in seen and (not tensors or any(tensor.requires_grad for tensor in tensors)):
                 if _keeps_history(state, user):
                     return True
@@ -195,13 +199,9 @@ def _keeps_history(state: CaptureState, node: fx.Node) -> bool:
         tensor
         for target in written
         if isinstance(target, fx.Node)
-        for tensor in _tensors(target.meta.get("example_value"))
+        for tensor in tensors_of(target.meta.get("example_value"))
     ]
     return not held or any(tensor.requires_grad for tensor in held)
-
-
-def _tensors(value: object) -> list[torch.Tensor]:
-    return [leaf for leaf in pytree.tree_leaves(value) if isinstance(leaf, torch.Tensor)]
 
 
 def check(state: CaptureState, goes_on: bool = False) -> None:
@@ -220,10 +220,7 @@ def check(state: CaptureState, goes_on: bool = False) -> None:
         own = later.kind is _HOOK and goes_on and any(not _lasting(part) for part, _ in later.parts)
         if not same or own or not _same(later.parts, reached(state, later.hook)):
             why = "What it reads may change between the line that hands it over and its run."
-            backward = errors.graph_break(kind=_BACKWARD, context="backward", explanation=why)
-            stop = refused(why) if later.kind is _HOOK else backward
-            stop.sequence = later.sequence
-            raise stop
+            raise _stopped(later, why)
 
 
 def reached(state: CaptureState, hook: object) -> Parts:

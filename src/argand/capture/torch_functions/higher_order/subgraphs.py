@@ -234,10 +234,8 @@ def record(
         held[key] = body
         args.append(builder.graph.create_node("get_attr", key, (), {}))
     args.extend(builder.node_of(info) for info in flat)
-    node = compat.new_node(builder.graph, "call_function", function, tuple(args), {})
-    builder.annotate(node)
+    node = builder.effect(function, tuple(args))
     builder.calls += 1
-    builder.kept.add(node)
     node.meta["example_value"] = tuple(tensor for tensor, _ in results)
     stand_ins = []
     for index, (tensor, device) in enumerate(results):

@@ -1,0 +1,34 @@
+"""What nested tuples, lists and dicts hold: results of operations, arguments of nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+
+def leaves(tree: Any) -> Iterator[Any]:
+    """What is none of these containers, in order; keys of dicts are not looked at."""
+    if isinstance(tree, (tuple, list)):
+        for item in tree:
+            yield from leaves(item)
+    elif isinstance(tree, dict):
+        for item in tree.values():
+            yield from leaves(item)
+    else:
+        yield tree
+
+
+def tensors_of(tree: Any) -> list[torch.Tensor]:
+    """The leaves that are tensors."""
+    return [leaf for leaf in leaves(tree) if isinstance(leaf, torch.Tensor)]
+
+
+def mapped(tree: Any, of_leaf: Callable[[Any], Any]) -> Any:
+    """The same containers of what `of_leaf` makes of their leaves; instances of other classes of tuples are leaves."""
+    if type(tree) in (tuple, list):
+        return type(tree)([mapped(item, of_leaf) for item in tree])
+    if type(tree) is dict:
+        return {key: mapped(item, of_leaf) for key, item in tree.items()}
+    return of_leaf(tree)
