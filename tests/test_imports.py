@@ -23,17 +23,9 @@ PACKAGES = {
     "rich": "heavy: tables and bars of the command line",
     "orjson": "heavy: only who writes or reads traces pays for it",
     "platformdirs": "heavy: only who asks for the default folder pays for it",
-    "fcntl": "not on every system",
-    "resource": "not on every system",
 }
 
 ALLOWED = {
-    "the extension may not be built, or is older than this": {
-        "runtime/gpu/operators/blas.py: argand._core._C",
-        "runtime/gpu/kernels/launch.py: argand._core._C",
-        "runtime/launch.py: argand._core._C",
-        "runtime/profile.py: argand._core._C",
-    },
     "`import argand` costs next to nothing": {
         "config.py: difflib",
     },

@@ -74,8 +74,8 @@ def open_file(path: str | Path, limit: int, *, own: bool = True) -> int:
     """A descriptor of a regular file, as `read` demands it; raises the same."""
     try:
         _check(path, os.stat(path, follow_symlinks=not own), limit, own)
-        flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOCTTY", 0)
-        descriptor = os.open(path, flags | (getattr(os, "O_NOFOLLOW", 0) if own else 0))
+        flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
+        descriptor = os.open(path, flags | (os.O_NOFOLLOW if own else 0))
     except ValueError as error:  # a NUL in the name
         raise UnusableFile(repr(str(path)), "is no name of a file") from error
     except OSError as error:
@@ -104,8 +104,6 @@ def _check(path: str | Path, info: os.stat_result, limit: int, own: bool) -> Non
 
 def not_own(info: os.stat_result) -> str:
     """Why a file or directory is not this user's alone; empty when it is."""
-    if not hasattr(os, "geteuid"):
-        return ""
     if info.st_uid != os.geteuid():
         return f"belongs to user {info.st_uid}, not to you"
     if info.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
@@ -273,8 +271,7 @@ def open_append(path: str | Path, mode: int = 0o600) -> int:
 
     A FIFO that nobody reads is an OSError, where opening it would wait for a reader.
     """
-    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | getattr(os, "O_CLOEXEC", 0)
-    flags |= getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
     descriptor = os.open(path, flags, mode)
     os.set_blocking(descriptor, True)
     return descriptor

@@ -25,6 +25,5 @@ def _locks() -> weakref.WeakSet[Any]:
             if not lock._is_owned():
                 lock._at_fork_reinit()
 
-    if hasattr(os, "register_at_fork"):
-        os.register_at_fork(after_in_child=free)
+    os.register_at_fork(after_in_child=free)
     return known

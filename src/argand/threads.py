@@ -55,8 +55,7 @@ class _Threads:
         self.at_end: list[Callable[[], object]] = []
         self.ender = 0
         self._registered = False
-        if hasattr(os, "register_at_fork"):
-            os.register_at_fork(after_in_child=self._forget)
+        os.register_at_fork(after_in_child=self._forget)
 
     def register(self) -> None:
         """See to the end of this process."""
@@ -150,6 +149,3 @@ def check_ending() -> None:
     """
     if _threads.ender and _threads.ender != threading.get_ident():
         raise Ending
-
-
-__all__ = ["Ending", "at_end", "begin", "check_ending"]

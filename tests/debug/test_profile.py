@@ -183,7 +183,7 @@ def test_set_profiler_refuses_wrong_arguments() -> None:
         kernel.label = 3  # type: ignore[assignment]
 
 
-def test_ctypes_kernels_appear_too() -> None:
+def test_kernels_of_others_appear_too() -> None:
     ran: list[Any] = []
     kernel = kernel_profile.ProfiledKernel(lambda *args: ran.append(args), "plain")
     kernel_profile.label(kernel, "graph_7_plain")

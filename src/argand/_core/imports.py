@@ -19,8 +19,7 @@ def wait_at_forks() -> None:
     The first call of a compiled function imports both for a second. A child that was forked meanwhile has the lock of
     a module that nobody goes on to import, and would wait for it at its own first call.
     """
-    if hasattr(os, "register_at_fork"):
-        os.register_at_fork(before=_wait)
+    os.register_at_fork(before=_wait)
 
 
 def _wait() -> None:

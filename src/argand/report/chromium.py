@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import threading
 import warnings
@@ -115,11 +116,7 @@ class ChromeTraceSink:
 
 
 def _locked(handle: int) -> bool:
-    """Whether this process is now the only one that writes the file; always, where files cannot be locked."""
-    try:
-        import fcntl
-    except ImportError:
-        return True
+    """Whether this process is now the only one that writes the file."""
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:

@@ -97,8 +97,7 @@ class TraceFile:
             if mine is not None:
                 mine._begin()
 
-        if hasattr(os, "register_at_fork"):
-            os.register_at_fork(after_in_child=forked)
+        os.register_at_fork(after_in_child=forked)
 
     def _begin(self) -> None:
         """Nothing open, nothing interned: at the start, and in a forked child (its parent's file is not its own)."""

@@ -461,7 +461,7 @@ def _size(path: Path) -> int:
         info = path.lstat()
     except OSError:
         return 0
-    return min(info.st_size, info.st_blocks * 512) if hasattr(info, "st_blocks") else info.st_size
+    return min(info.st_size, info.st_blocks * 512)
 
 
 def _remove(path: Path) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import functools
 import os
 import shutil
@@ -80,7 +81,7 @@ def _make_directory(folder: Path) -> None:
 
 
 def _check_owner(place: Path, info: os.stat_result) -> None:
-    if hasattr(os, "geteuid") and info.st_uid != os.geteuid():
+    if info.st_uid != os.geteuid():
         raise CacheError(
             f"{place} belongs to user {info.st_uid}, not to you: code from it will not be run", remedy=_ANOTHER
         )
@@ -100,8 +101,7 @@ def _opened() -> dict[int, bool]:
                 os.close(descriptor)
         opened.clear()
 
-    if hasattr(os, "register_at_fork"):
-        os.register_at_fork(after_in_child=drop)
+    os.register_at_fork(after_in_child=drop)
     return opened
 
 
@@ -114,16 +114,12 @@ def beat() -> None:
 
 
 def lock(descriptor: int, patience: float, limit: float = 0.0) -> bool:
-    """Lock an open file or directory; where the system has no locks, that is taken as done.
+    """Lock an open file or directory; where its file system has no locks, that is taken as done.
 
     Arguments:
         patience: seconds without a beat of the holder after which this gives up.
         limit: seconds after which it gives up in any case; 0 is `patience`.
     """
-    try:
-        import fcntl
-    except ImportError:
-        return True
     start, pause, last, seen = time.monotonic(), 0.002, time.monotonic(), 0
     while True:
         try:
@@ -165,8 +161,8 @@ def locked(path: Path, patience: float, limit: float = 0.0) -> Iterator[int | No
 
 
 def _open_own(path: Path) -> int:
-    flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
-    flags |= getattr(os, "O_CLOEXEC", 0)
+    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
+    flags |= os.O_CLOEXEC
     for _ in range(3):
         try:
             info = os.lstat(path)
@@ -198,10 +194,6 @@ def _close(descriptor: int) -> None:
 
 def _unlock(descriptor: int) -> None:
     """Also for a child that was forked as the descriptor was opened."""
-    try:
-        import fcntl
-    except ImportError:
-        return
     fcntl.flock(descriptor, fcntl.LOCK_UN)
 
 
@@ -228,7 +220,7 @@ def _new_directory(folder: Path, prefix: str) -> tuple[Path, int]:
     for _ in range(10):
         path = Path(tempfile.mkdtemp(prefix=prefix, dir=folder))
         try:
-            descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:
             continue  # taken for a leftover before it was locked
         _opened()[descriptor] = False
@@ -247,7 +239,7 @@ def is_left(path: Path) -> bool:
             return True
         if files.not_own(info):
             return False
-        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0))
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:
         return False
     try:

@@ -93,10 +93,7 @@ class _Running:
     def kill(self) -> None:
         """End the command and what it started."""
         with contextlib.suppress(OSError):
-            if hasattr(os, "killpg"):
-                os.killpg(self.process.pid, signal.SIGKILL)
-            else:
-                self.process.kill()
+            os.killpg(self.process.pid, signal.SIGKILL)
 
     def end(self) -> None:
         """Kill what goes on, and wait."""
@@ -142,8 +139,7 @@ def _children() -> _Children:
     """This process's."""
     children = _Children()
     threads.at_end(children.end_all)
-    if hasattr(os, "register_at_fork"):
-        os.register_at_fork(after_in_child=children.clear)
+    os.register_at_fork(after_in_child=children.clear)
     return children
 
 

@@ -9,6 +9,7 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
+from argand._core import _C
 from argand.config import config
 from argand.graph.profiler_compat import profiler_flag, profiler_range
 
@@ -23,8 +24,6 @@ def kernels_wanted() -> bool:
 @functools.cache
 def connect() -> None:
     """Tell the extension about torch's profiler, once in a process."""
-    from argand._core import _C
-
     _C.set_profiler(*profiler_flag(), profiler_range, kernels_wanted)
 
 
@@ -38,7 +37,7 @@ def label(kernel: Kernel, name: str) -> None:
 
 
 class ProfiledKernel:
-    """Gives the runs of a kernel that is called through ctypes their ranges.
+    """Gives the runs of a kernel that is none of the extension's (Triton's own launchers) their ranges.
 
     Arguments:
         kernel: what runs.

@@ -51,4 +51,26 @@ device_stream(PyObject *stream_of, PyObject *index, void **stream)
     return *stream == NULL && PyErr_Occurred() ? -1 : 0;
 }
 
+/* Reads the addresses of a tuple, each to its place; -1 with an exception, where one is 0 too. */
+static inline int
+device_addresses(PyObject *tuple, Py_ssize_t count, void *const *places)
+{
+    if (PyTuple_GET_SIZE(tuple) != count) {
+        PyErr_Format(PyExc_ValueError, "%zd addresses of the driver or a library are given, not %zd", PyTuple_GET_SIZE(tuple),
+                     count);
+        return -1;
+    }
+    for (Py_ssize_t i = 0; i < count; i++) {
+        void *address = PyLong_AsVoidPtr(PyTuple_GET_ITEM(tuple, i));
+        if (address == NULL) {
+            if (!PyErr_Occurred()) {
+                PyErr_SetString(PyExc_ValueError, "an address of the driver or a library is 0");
+            }
+            return -1;
+        }
+        memcpy(places[i], &address, sizeof(address));
+    }
+    return 0;
+}
+
 #endif

@@ -276,31 +276,6 @@ count_kinds(DeviceKernel *self, PyObject *kinds, Py_ssize_t scratch)
     return 0;
 }
 
-static int
-set_driver(DeviceKernel *self, PyObject *driver)
-{
-    PyObject *launch, *current, *push, *pop;
-    if (!PyArg_ParseTuple(driver, "O!O!O!O!:driver", &PyLong_Type, &launch, &PyLong_Type, &current, &PyLong_Type, &push,
-                          &PyLong_Type, &pop)) {
-        return -1;
-    }
-    void *const addresses[] = {PyLong_AsVoidPtr(launch), PyLong_AsVoidPtr(current), PyLong_AsVoidPtr(push), PyLong_AsVoidPtr(pop)};
-    if (PyErr_Occurred()) {
-        return -1;
-    }
-    for (int i = 0; i < 4; i++) {
-        if (addresses[i] == NULL) {
-            PyErr_Format(PyExc_ValueError, "kernel %U: the driver's functions are not at address 0", self->name);
-            return -1;
-        }
-    }
-    memcpy(&self->launch, &addresses[0], sizeof(void *));
-    memcpy(&self->device.current, &addresses[1], sizeof(void *));
-    memcpy(&self->device.push, &addresses[2], sizeof(void *));
-    memcpy(&self->device.pop, &addresses[3], sizeof(void *));
-    return 0;
-}
-
 static PyObject *
 device_kernel_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
@@ -332,7 +307,9 @@ device_kernel_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     self->unaligned = unaligned == Py_None ? NULL : Py_NewRef(unaligned);
     self->owner = Py_NewRef(owner);
     self->index = PyLong_FromLong(device_index);
-    if (PyErr_Occurred() || self->index == NULL || count_kinds(self, kinds, scratch) < 0 || set_driver(self, driver) < 0) {
+    void *const functions[] = {&self->launch, &self->device.current, &self->device.push, &self->device.pop};
+    if (PyErr_Occurred() || self->index == NULL || count_kinds(self, kinds, scratch) < 0 ||
+        device_addresses(driver, 4, functions) < 0) {
         Py_DECREF(self);
         return NULL;
     }

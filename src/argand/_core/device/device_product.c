@@ -109,40 +109,12 @@ device_product_vectorcall(PyObject *callable, PyObject *const *args, size_t narg
 }
 
 static int
-pointer_in(PyObject *tuple, Py_ssize_t place, void *to)
-{
-    void *address = PyLong_AsVoidPtr(PyTuple_GET_ITEM(tuple, place));
-    if (address == NULL) {
-        if (!PyErr_Occurred()) {
-            PyErr_SetString(PyExc_ValueError, "an address of the library is 0");
-        }
-        return -1;
-    }
-    memcpy(to, &address, sizeof(address));
-    return 0;
-}
-
-static int
 set_addresses(DeviceProduct *self, PyObject *functions, PyObject *handles)
 {
-    if (PyTuple_GET_SIZE(functions) != 5 || PyTuple_GET_SIZE(handles) != 6) {
-        PyErr_SetString(PyExc_ValueError, "a product has 5 functions and 6 handles");
-        return -1;
-    }
     void *const where[] = {&self->matmul, &self->set_attribute, &self->device.current, &self->device.push, &self->device.pop};
     void *const what[] = {&self->handle,       &self->description,   &self->left_layout,
                           &self->right_layout, &self->result_layout, &self->device.context};
-    for (Py_ssize_t i = 0; i < 5; i++) {
-        if (pointer_in(functions, i, where[i]) < 0) {
-            return -1;
-        }
-    }
-    for (Py_ssize_t i = 0; i < 6; i++) {
-        if (pointer_in(handles, i, what[i]) < 0) {
-            return -1;
-        }
-    }
-    return 0;
+    return device_addresses(functions, 5, where) < 0 ? -1 : device_addresses(handles, 6, what);
 }
 
 static PyObject *

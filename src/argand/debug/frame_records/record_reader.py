@@ -91,7 +91,7 @@ def open_record(path: Path) -> Record:
         descriptor = files.open_file(path, _max_file(), own=False)
         with open(descriptor, "rb") as stream:
             info = os.fstat(descriptor)
-            is_own = hasattr(os, "geteuid") and not files.not_own(info)
+            is_own = not files.not_own(info)
             content = stream.read(info.st_size)
         with _archive(path, content) as archive:
             data = json.loads(_member(archive, "record.json", _MAX_JSON).decode(), object_pairs_hook=_unique)

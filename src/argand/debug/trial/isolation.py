@@ -12,6 +12,7 @@ import faulthandler
 import json
 import mmap
 import os
+import resource
 import select
 import signal
 import sys
@@ -80,10 +81,10 @@ def use_stage(memory: mmap.mmap) -> None:
 
 
 def can_fork() -> bool:
-    """Whether children of this process can do what it can: not on Windows, nor once a GPU is in use."""
+    """Whether children of this process can do what it can: not once a GPU is in use."""
     from argand.debug import gpus
 
-    return hasattr(os, "fork") and not gpus.in_use()
+    return not gpus.in_use()
 
 
 def run_isolated(
@@ -105,11 +106,11 @@ def run_isolated(
             calls this never had OpenMP's threads (`torch.set_num_threads(1)` before its first operation).
 
     Raises:
-        ArgandError: this process cannot be forked (Windows, or a GPU is in use).
+        ArgandError: this process cannot be forked: a GPU is in use.
     """
     if not can_fork():
         raise ArgandError(
-            "this process cannot be forked: it uses a GPU, or the system has no fork",
+            "this process cannot be forked: it uses a GPU",
             remedy="run the minifier_launcher.py that was written in a new process",
         )
     _stage.memory = _stage.memory or mmap.mmap(-1, 4096)
@@ -208,8 +209,6 @@ def detach(output: int) -> None:
 
 def limit_memory(memory_limit: int) -> None:
     """Let this process take so many bytes more than it has (0: any number), and write no core files."""
-    import resource
-
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     if memory_limit > 0:
         with contextlib.suppress(OSError, ValueError), open("/proc/self/statm") as file:

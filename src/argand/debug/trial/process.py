@@ -135,9 +135,9 @@ class Server:
 
 
 @functools.cache
-def server_of(process: int) -> Server | None:
-    """The server of this process, `process` being its id; None where there is no fork."""
-    return Server(environment()) if hasattr(os, "fork") else None
+def server_of(process: int) -> Server:
+    """The server of this process, `process` being its id."""
+    return Server(environment())
 
 
 def environment() -> dict[str, str]:

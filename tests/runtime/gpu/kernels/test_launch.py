@@ -1,9 +1,8 @@
-"""Launches: what reaches the driver, with a driver that writes it down. Through the C extension and through ctypes."""
+"""Launches: what reaches the driver, with a driver that writes it down."""
 
 from __future__ import annotations
 
 import gc
-import sys
 import threading
 import time
 import weakref
@@ -20,11 +19,9 @@ SPEC = launch_spec("k", (("*fp32", "*bf16", "i32", "i64"), (("BLOCK", 64),), 4, 
 IMAGE = Image("k", 128, 0, (8, 8, 4, 8, 8, 8), b"machine code")
 
 
-@pytest.fixture(params=["C", "ctypes"])
-def make(request, fake, monkeypatch):
+@pytest.fixture
+def make(fake):
     """Makes kernels over the fake."""
-    if request.param == "ctypes":
-        monkeypatch.setitem(sys.modules, "argand._core", None)
     fake.set(num_params=6)
 
     def made(spec=SPEC, image=IMAGE, unaligned=None, **place):

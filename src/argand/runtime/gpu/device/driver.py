@@ -1,7 +1,6 @@
 """NVIDIA's driver library, through ctypes: loading machine code, and what its errors mean.
 
-Launches go through argand's C extension, which gets the addresses of the driver's functions from here; without the
-extension, through ctypes.
+Launches go through argand's C extension, which gets the addresses of the driver's functions from here.
 """
 
 from __future__ import annotations

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import sys
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
@@ -15,7 +14,7 @@ from argand.quick_dataclasses import dataclass
 
 MIN_TRITON = (3, 6)  # the oldest that argand is tested with
 MIN_CAPABILITY = (7, 0)  # what Triton still generates code for
-LIBCUDA = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
+LIBCUDA = "libcuda.so.1"
 
 
 @dataclass(frozen=True, slots=True)

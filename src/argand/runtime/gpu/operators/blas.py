@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 
+from argand._core import _C
 from argand.locks import fork_safe_lock
 from argand.quick_dataclasses import dataclass
 from argand.runtime.gpu.device.driver import driver
@@ -130,12 +131,6 @@ class Blas:
 
     def _make(self, spec: ProductSpec, place: Place) -> tuple[Product, int]:
         otherwise = TorchProduct(spec)
-        try:
-            from argand._core import _C
-
-            kind = _C.DeviceProduct
-        except (ImportError, AttributeError):
-            return otherwise, 0
         context = place.driver.context(place.index)
         with place.driver.inside("preparing a product", context):
             prepared = self._prepare(spec, place.index)
@@ -147,7 +142,7 @@ class Blas:
             self._address("Matmul"), self._address("MatmulDescSetAttribute"), *place.driver.addresses[1:],
         )  # fmt: skip
         attribute = _BIAS if spec.bias else -1
-        product = kind(
+        product = _C.DeviceProduct(
             functions, (*handles, context), (place.kind, place.index), algorithm, workspace, attribute, place.stream_of,
             otherwise, self,
         )  # fmt: skip
@@ -272,6 +267,3 @@ def _loaded_path() -> str:
 def available() -> bool:
     """Whether products can be cuBLASLt's."""
     return not torch.version.hip and _library() is not None
-
-
-__all__ = ["Blas", "ProductSpec", "TorchProduct", "available", "load_products"]
