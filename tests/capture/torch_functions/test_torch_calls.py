@@ -40,6 +40,13 @@ def tensor_attributes(x):
     return shape, kind, x.T, x.mT, x.data * 2
 
 
+def layouts(x):
+    images = x.reshape(1, 3, 2, 2) + 1
+    last = images.cpu(memory_format=torch.channels_last)
+    kept = last.cpu(memory_format=torch.preserve_format) is last, images.cpu() is images
+    return last * 2, last.stride(), kept
+
+
 def writes(x):
     y = x.clone()
     y[y > 0] = 0
@@ -60,7 +67,7 @@ def arrays(x):
     return x * torch.tensor(table), torch.from_numpy(table) + x, x * np.float64(2.0)
 
 
-FUNCTIONS = [no_grad, decorated, questions, tensor_attributes, writes, checks, arrays]
+FUNCTIONS = [no_grad, decorated, questions, tensor_attributes, layouts, writes, checks, arrays]
 
 
 @pytest.mark.parametrize("fn", FUNCTIONS, ids=lambda f: f.__name__)

@@ -249,11 +249,13 @@ def _to_kind(builder: GraphBuilder, func: Function, args: Args, kwargs: Kwargs) 
     else:
         wanted = args[1] if len(args) > 1 else kwargs.get("device")
         device = metas.indexed("cuda") if wanted is None else _target_device(wanted) or metas.indexed("cuda")
-    if device == info.device:
-        return args[0]
     kwargs = {k: v for k, v in kwargs.items() if k != "device"}
+    layout = {k: v for k, v in kwargs.items() if k == "memory_format" and v is not torch.preserve_format}
+    if device == info.device and not layout:
+        return args[0]
     given, on_meta = (args[0], device, *args[2:]), (args[0], _META)
-    return builder.record(_T.to, given, kwargs, device=device, meta_args=on_meta, meta_kwargs={"copy": True})
+    meta_kwargs = {**layout, "copy": device != info.device}
+    return builder.record(_T.to, given, kwargs, device=device, meta_args=on_meta, meta_kwargs=meta_kwargs)
 
 
 _CPU_TYPE_NAMES: dict[str, torch.dtype] = {
