@@ -111,17 +111,10 @@ class Kind:
 CONST_OPS: Final = frozenset(["LOAD_CONST", "RETURN_CONST", "KW_NAMES"])
 LOCAL_OPS: Final = frozenset(["LOAD_FAST", "STORE_FAST", "DELETE_FAST", "LOAD_FAST_CHECK", "LOAD_FAST_AND_CLEAR"])
 PAIR_OPS: Final = frozenset(["LOAD_FAST_LOAD_FAST", "STORE_FAST_LOAD_FAST", "STORE_FAST_STORE_FAST"])
-DEREF_OPS: Final = frozenset(
-    [
-        "MAKE_CELL",
-        "LOAD_CLOSURE",
-        "LOAD_DEREF",
-        "STORE_DEREF",
-        "DELETE_DEREF",
-        "LOAD_CLASSDEREF",
-        "LOAD_FROM_DICT_OR_DEREF",
-    ]
-)
+DEREF_OPS: Final = frozenset([
+    "MAKE_CELL", "LOAD_CLOSURE", "LOAD_DEREF", "STORE_DEREF", "DELETE_DEREF", "LOAD_CLASSDEREF",
+    "LOAD_FROM_DICT_OR_DEREF",
+])  # fmt: skip
 _OPERATOR_KINDS: Final = {
     "COMPARE_OP": Kind.COMPARE,
     "BINARY_OP": Kind.BINARY,

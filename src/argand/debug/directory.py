@@ -61,16 +61,8 @@ TRACED = (
     "aot_forward_graph_fw_metadata",
 )
 _LINES = (
-    "span_begin",
-    "span_end",
-    "frame_raised",
-    "fallback",
-    "cache",
-    "symbol",
-    "schedule",
-    "fusion",
-    "restart",
-)
+    "span_begin", "span_end", "frame_raised", "fallback", "cache", "symbol", "schedule", "fusion", "restart",
+)  # fmt: skip
 NAMES = (*CAPTURED, *NATIVE, *TRACED, *_LINES, "fx_graph", "fused_graph")
 _LINE_ARTIFACTS = ("schedule", "fusion", "perf_hints")
 

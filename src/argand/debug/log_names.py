@@ -163,23 +163,11 @@ ARTIFACTS: dict[str, Artifact] = {
 }
 
 _ONLY_TORCH = (
-    "annotation",
-    "aot_graphs_effects",
-    "auto_chunker",
-    "compiled_autograd_verbose",
-    "cudagraph_static_inputs",
-    "graph_region_expansion",
-    "hierarchical_compile",
-    "incremental",
-    "loop_ordering",
-    "loop_tiling",
-    "node_runtime_estimation",
-    "not_implemented",
-    "onnx_diagnostics",
-    "overlap",
-    "overlap_scheduling",
+    "annotation", "aot_graphs_effects", "auto_chunker", "compiled_autograd_verbose", "cudagraph_static_inputs",
+    "graph_region_expansion", "hierarchical_compile", "incremental", "loop_ordering", "loop_tiling",
+    "node_runtime_estimation", "not_implemented", "onnx_diagnostics", "overlap", "overlap_scheduling",
     "trace_shape_events",
-)
+)  # fmt: skip
 ARTIFACTS.update({name: Artifact(_CAPTURE, _NOT_HERE, (), asked=True) for name in _ONLY_TORCH})
 
 

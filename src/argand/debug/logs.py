@@ -30,16 +30,9 @@ _ITEM = re.compile(r"([+-]?)([\w./]+)")
 _HELP = ("help", "+help")
 _LEVELS = {"+": logging.DEBUG, "-": logging.ERROR, "": logging.INFO}
 _ALWAYS = (
-    "frame_raised",
-    "fallback",
-    "cache",
-    "symbol",
-    "restart",
-    "cache_size_limit",
-    "toolchain_missing",
-    "span_begin",
+    "frame_raised", "fallback", "cache", "symbol", "restart", "cache_size_limit", "toolchain_missing", "span_begin",
     "span_end",
-)
+)  # fmt: skip
 _BY_LEVEL = {logging.INFO: ("graph", "bytecode", "guards")}
 """Artifacts that `config.log_level` switches on, from this level down."""
 

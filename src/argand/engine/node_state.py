@@ -18,17 +18,10 @@ class NotRecorded(Exception):
     """A backward that the engine itself runs, with the reason."""
 
 
-PARTLY_READ = frozenset(
-    (
-        "AsStridedBackward0",
-        "AsStridedBackward0_copy",
-        "AsStridedBackward1",
-        "AsStridedScatterBackward0",
-        "BlockDiagBackward0",
-        "NativeDropoutBackward0",
-        "ToDenseBackward0",
-    )
-)
+PARTLY_READ = frozenset((
+    "AsStridedBackward0", "AsStridedBackward0_copy", "AsStridedBackward1", "AsStridedScatterBackward0",
+    "BlockDiagBackward0", "NativeDropoutBackward0", "ToDenseBackward0",
+))  # fmt: skip
 """Nodes of torch's whose formulas depend on what they do not tell (`tests/engine/test_node_state.py` finds them)."""
 
 DEVICES = ("cpu", "cuda")

@@ -20,20 +20,10 @@ from argand.lower.registry import NoLowering
 from argand.lower.tensor import Index, Loader, Tensor
 
 # dtypes that loop bodies compute with; values of others (complex, quantised, float8) live in ATen kernels only
-LOOP_DTYPES = frozenset(
-    (
-        torch.bool,
-        torch.uint8,
-        torch.int8,
-        torch.int16,
-        torch.int32,
-        torch.int64,
-        torch.float16,
-        torch.bfloat16,
-        torch.float32,
-        torch.float64,
-    )
-)
+LOOP_DTYPES = frozenset((
+    torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.float16, torch.bfloat16,
+    torch.float32, torch.float64,
+))  # fmt: skip
 REDUCED_FLOATS = (torch.bfloat16, torch.float16)
 
 # when an unrealised value becomes a buffer of its own

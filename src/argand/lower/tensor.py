@@ -37,21 +37,9 @@ class Tensor:
     """
 
     __slots__ = (
-        "base",
-        "cost",
-        "count",
-        "device",
-        "dtype",
-        "loader",
-        "origin",
-        "reads",
-        "realiser",
-        "ref",
-        "size",
-        "split",
-        "stride",
-        "to_ref",
-    )
+        "base", "cost", "count", "device", "dtype", "loader", "origin", "reads", "realiser", "ref", "size", "split",
+        "stride", "to_ref",
+    )  # fmt: skip
 
     def __init__(
         self,

@@ -11,20 +11,10 @@ from argand.lower.ops import REDUCTIONS, SCANS
 
 OPS = frozenset(
     (
-        "load",
-        "store",
-        "constant",
-        "index_expr",
-        "indirect",
-        "to_dtype",
-        "bitcast",
-        "masked",
-        "where",
-        "fma",
-        "reduction",
-        "scan",
+        "load", "store", "constant", "index_expr", "indirect", "to_dtype", "bitcast", "masked", "where", "fma",
+        "reduction", "scan",
     )
-).union(UNARY, BINARY, COMPARISONS, PREDICATES)
+).union(UNARY, BINARY, COMPARISONS, PREDICATES)  # fmt: skip
 
 
 def verify(program: Program) -> None:

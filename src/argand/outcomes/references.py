@@ -47,12 +47,10 @@ _HOMES: Final = (
 """Modules that have functions of C which do not say where they live."""
 _MEMOIZED: Final = type(functools.lru_cache(lambda: None))
 _DEPTH: Final = 4
-_LOCATED: Final = frozenset(
-    (
-        "torch", "modules", "globals", "frame globals", "module", "member", "operator", "path", "raw", "held", "place",
-        "part",
-    )
-)  # fmt: skip
+_LOCATED: Final = frozenset((
+    "torch", "modules", "globals", "frame globals", "module", "member", "operator", "path", "raw", "held", "place",
+    "part",
+))  # fmt: skip
 
 
 class Unstorable(Exception):

@@ -179,13 +179,11 @@ def wanted() -> bool:
     return not (STORE.substituted or replaced() or events.bus.sinks or _listened_to())
 
 
-_HARMLESS: Final = frozenset(
-    (
-        "graph_breaks", "span_begin", "span_end", "restart", "frame_raised", "fallback", "cache", "schedule",
-        "recompiles", "cache_size_limit", "cudagraphs", "remote_cache", "graph_raised", "suppressed",
-        "capture_failed",
-    )
-)  # fmt: skip
+_HARMLESS: Final = frozenset((
+    "graph_breaks", "span_begin", "span_end", "restart", "frame_raised", "fallback", "cache", "schedule",
+    "recompiles", "cache_size_limit", "cudagraphs", "remote_cache", "graph_raised", "suppressed",
+    "capture_failed",
+))  # fmt: skip
 """Events that a capture and a compile tell of what happens, not of what is made."""
 
 

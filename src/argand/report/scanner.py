@@ -32,51 +32,17 @@ _DIGEST = re.compile(r"[0-9a-f]{32}")
 ENVELOPE = frozenset(
     {"rank", "frame_id", "frame_compile_id", "attempt", "compiled_autograd_id", "has_payload", "stack"}
 )
-KINDS = frozenset(
-    {
-        "aot_autograd_backward_compilation_metrics",
-        "aot_backward_graph",
-        "aot_forward_graph",
-        "aot_inference_graph",
-        "aot_joint_graph",
-        "artifact",
-        "bwd_compilation_metrics",
-        "chromium_event",
-        "compilation_metrics",
-        "compiled_autograd_graph",
-        "create_symbol",
-        "create_unbacked_symbol",
-        "describe_source",
-        "describe_storage",
-        "describe_tensor",
-        "dump_file",
-        "dynamo_cpp_guards_str",
-        "dynamo_guards",
-        "dynamo_output_graph",
-        "dynamo_start",
-        "export",
-        "exported_program",
-        "expression_created",
-        "graph_dump",
-        "guard_added",
-        "guard_added_fast",
-        "guard_on_data_dependent_error",
-        "inductor_input_graph",
-        "inductor_output_code",
-        "inductor_post_grad_graph",
-        "inductor_pre_grad_graph",
-        "link",
-        "memoizer_artifacts",
-        "mismatched_fake_kernel",
-        "missing_fake_kernel",
-        "optimize_ddp_split_child",
-        "optimize_ddp_split_graph",
-        "propagate_real_tensors",
-        "propagate_real_tensors_provenance",
-        "str",
-        "symbolic_shape_specialization",
-    }
-)
+KINDS = frozenset({
+    "aot_autograd_backward_compilation_metrics", "aot_backward_graph", "aot_forward_graph", "aot_inference_graph",
+    "aot_joint_graph", "artifact", "bwd_compilation_metrics", "chromium_event", "compilation_metrics",
+    "compiled_autograd_graph", "create_symbol", "create_unbacked_symbol", "describe_source", "describe_storage",
+    "describe_tensor", "dump_file", "dynamo_cpp_guards_str", "dynamo_guards", "dynamo_output_graph", "dynamo_start",
+    "export", "exported_program", "expression_created", "graph_dump", "guard_added", "guard_added_fast",
+    "guard_on_data_dependent_error", "inductor_input_graph", "inductor_output_code", "inductor_post_grad_graph",
+    "inductor_pre_grad_graph", "link", "memoizer_artifacts", "mismatched_fake_kernel", "missing_fake_kernel",
+    "optimize_ddp_split_child", "optimize_ddp_split_graph", "propagate_real_tensors",
+    "propagate_real_tensors_provenance", "str", "symbolic_shape_specialization",
+})  # fmt: skip
 """The records that torch.compile and argand write."""
 _STACKS = ("stack", "user_stack", "framework_stack")
 

@@ -206,16 +206,6 @@ def _wait(inputs: list[Any]) -> None:
 
 
 __all__ = [
-    "Arena",
-    "HostCall",
-    "arena_pool",
-    "benchmark",
-    "cpu_allocator",
-    "double_bits",
-    "load_kernels",
-    "load_module",
-    "on_device",
-    "rand_strided",
-    "reinterpret",
-    "restrided",
-]
+    "Arena", "HostCall", "arena_pool", "benchmark", "cpu_allocator", "double_bits", "load_kernels", "load_module",
+    "on_device", "rand_strided", "reinterpret", "restrided",
+]  # fmt: skip

@@ -120,12 +120,10 @@ def _tensors(tracer: Recorder, tree: Any) -> list[TraceTensor]:
     return [tracer.tensor(tensor) for tensor in tensors_of(tree)]
 
 
-_APART = frozenset(
-    (
-        "index_add_", "index_copy_", "index_fill_", "index_put_", "_index_put_impl_", "index_reduce_", "masked_fill_",
-        "masked_scatter_", "put_", "scatter_", "scatter_add_", "scatter_reduce_", "gather", "index_select", "take",
-    )
-)  # fmt: skip
+_APART = frozenset((
+    "index_add_", "index_copy_", "index_fill_", "index_put_", "_index_put_impl_", "index_reduce_", "masked_fill_",
+    "masked_scatter_", "put_", "scatter_", "scatter_add_", "scatter_reduce_", "gather", "index_select", "take",
+))  # fmt: skip
 """Writes (of some, those to `out=`) whose kernels refuse to read any of the memory that they write to."""
 
 

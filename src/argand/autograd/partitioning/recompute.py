@@ -17,39 +17,18 @@ from torch import fx
 from argand.graph import compat
 from argand.graph.metadata import layouts
 from argand.graph.minimum_cut import INFINITE, FlowNetwork
+from argand.graph.operators.aten_names import of_aten
 from argand.graph.sizes.symbolic import SymbolicTensor, is_tensor
 from argand.ir.operations import ELEMENTARY, cost
 
 aten = torch.ops.aten
 
-_CREATION = frozenset(
-    (
-        aten.full.default,
-        aten.zeros.default,
-        aten.ones.default,
-        aten.arange.default,
-        aten.arange.start,
-        aten.arange.start_step,
-        aten.scalar_tensor.default,
-        aten.zeros_like.default,
-        aten.ones_like.default,
-        aten.full_like.default,
-        aten.eye.default,
-        aten.eye.m,
-    )
-)
-_MOVES = frozenset(
-    (
-        aten.clone.default,
-        aten._to_copy.default,
-        aten.expand.default,
-        aten.tril.default,
-        aten.triu.default,
-        aten.masked_fill.Scalar,
-        aten.masked_fill.Tensor,
-        aten.fill.Scalar,
-    )
-)
+_CREATION = frozenset(of_aten(
+    "full zeros ones arange arange.start arange.start_step scalar_tensor zeros_like ones_like full_like eye eye.m"
+))  # fmt: skip
+_MOVES = frozenset(of_aten(
+    "clone _to_copy expand tril triu masked_fill.Scalar masked_fill.Tensor fill.Scalar"
+))  # fmt: skip
 _HEAVY = ("mm", "addmm", "bmm", "baddbmm", "convolution", "scaled_dot", "linear", "lstm", "gru")
 
 

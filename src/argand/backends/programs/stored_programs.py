@@ -35,23 +35,11 @@ from argand.runtime import cache, stored_modules
 from argand.runtime.environment import environment, gpu, replaced
 from argand.runtime.host import HostCall, code_of
 
-STAGES = frozenset(
-    [
-        "fx_graph",
-        "post_grad_graphs",
-        "aten_graph_after_pass",
-        "ir_pre_fusion",
-        "ir_post_fusion",
-        "fusion",
-        "compute_dependencies",
-        "provenance",
-        "provenance_lines",
-        "fused_graph",
-        "kernel_code",
-        "output_code",
-        "autotuning",
-    ]
-)
+STAGES = frozenset([
+    "fx_graph", "post_grad_graphs", "aten_graph_after_pass", "ir_pre_fusion", "ir_post_fusion", "fusion",
+    "compute_dependencies", "provenance", "provenance_lines", "fused_graph", "kernel_code", "output_code",
+    "autotuning",
+])  # fmt: skip
 """Events between a program and its callable that tell of intermediate results."""
 RETOLD = ("schedule", "fallback")
 """Events that are stored with a program, and emitted again."""

@@ -23,46 +23,20 @@ _EQUALS: frozenset[type] = frozenset(
 )
 _SINGLETONS: tuple[type, ...] = (type(sys.version_info), type(sys.flags))
 """Tuples of which there is one, and no other can be made."""
-_IDENTITY: frozenset[type] = frozenset(
-    {
-        type(None),
-        bool,
-        type(...),
-        type(NotImplemented),
-        type,
-        types.BuiltinFunctionType,
-        types.ModuleType,
-        types.MethodDescriptorType,
-        types.WrapperDescriptorType,
-        types.GetSetDescriptorType,
-        types.MemberDescriptorType,
-        types.ClassMethodDescriptorType,
-        types.MethodWrapperType,
-        types.CodeType,
-        property,
-        typing.TypeVar,
-        typing.ParamSpec,
-        typing.TypeVarTuple,
-        staticmethod,
-        classmethod,
-        functools.cached_property,
-        re.Pattern,
-        torch.dtype,
-        torch.layout,
-        torch.memory_format,
-        torch.finfo,
-        torch.iinfo,
-        typing.TypeVar,
-        object,
-        decimal.Decimal,  # C code reads what these are: their values cannot be guarded part by part
-        datetime.date,
-        datetime.datetime,
-        datetime.time,
-        datetime.timedelta,
-        datetime.timezone,
-        *_SINGLETONS,
-    }
-)
+_IDENTITY: frozenset[type] = frozenset({
+    type(None), bool, type(...), type(NotImplemented), type, types.BuiltinFunctionType, types.ModuleType,
+    types.MethodDescriptorType, types.WrapperDescriptorType, types.GetSetDescriptorType, types.MemberDescriptorType,
+    types.ClassMethodDescriptorType, types.MethodWrapperType, types.CodeType, property, typing.TypeVar,
+    typing.ParamSpec, typing.TypeVarTuple, staticmethod, classmethod, functools.cached_property, re.Pattern,
+    torch.dtype, torch.layout, torch.memory_format, torch.finfo, torch.iinfo, typing.TypeVar, object,
+    decimal.Decimal,  # C code reads what these are: their values cannot be guarded part by part
+    datetime.date,
+    datetime.datetime,
+    datetime.time,
+    datetime.timedelta,
+    datetime.timezone,
+    *_SINGLETONS,
+})  # fmt: skip
 _TYPING_ALIASES: tuple[type, ...] = tuple(
     cls for cls in vars(typing).values() if is_a(cls, type) and cls.__name__ == "_BaseGenericAlias"
 )

@@ -141,23 +141,9 @@ class Frame:
     """
 
     __slots__ = (
-        "builtins",
-        "closure",
-        "code",
-        "exc",
-        "fast",
-        "func",
-        "generator",
-        "globals",
-        "kw_names",
-        "locals",
-        "pc",
-        "program",
-        "quiet",
-        "result",
-        "sequence",
-        "stack",
-    )
+        "builtins", "closure", "code", "exc", "fast", "func", "generator", "globals", "kw_names", "locals", "pc",
+        "program", "quiet", "result", "sequence", "stack",
+    )  # fmt: skip
 
     def __init__(
         self,

@@ -33,26 +33,16 @@ def _lines(filename: str) -> tuple[str, ...]:
 
 
 _PUBLIC = (
-    ("torch._C._VariableFunctions.", "torch."),
-    ("torch._C._VariableFunctionsClass.", "torch."),
-    ("torch._VariableFunctionsClass._unique2", "torch.unique"),
-    ("torch._VariableFunctionsClass.", "torch."),
-    ("torch._C._nn.", "torch.nn.functional."),
-    ("torch._C._linalg.", "torch.linalg."),
-    ("torch._C._special.", "torch.special."),
-    ("torch._C._fft.", "torch.fft."),
-    ("torch._C.TensorBase.", "torch.Tensor."),
-    ("torch._C._TensorBase.", "torch.Tensor."),
-    ("torch._tensor.Tensor.", "torch.Tensor."),
-    ("_VariableFunctionsClass.", "torch."),
-    ("TensorBase.", "torch.Tensor."),
-    ("_TensorBase.", "torch.Tensor."),
-    ("torch.compiler._disable.", "torch.compiler."),
-    ("argand.capture.facts.code.directives.", "argand."),
-    ("argand.api.", "argand."),
-    ("builtins.", ""),
-    ("__main__.", ""),
-)
+    ("torch._C._VariableFunctions.", "torch."), ("torch._C._VariableFunctionsClass.", "torch."),
+    ("torch._VariableFunctionsClass._unique2", "torch.unique"), ("torch._VariableFunctionsClass.", "torch."),
+    ("torch._C._nn.", "torch.nn.functional."), ("torch._C._linalg.", "torch.linalg."),
+    ("torch._C._special.", "torch.special."), ("torch._C._fft.", "torch.fft."),
+    ("torch._C.TensorBase.", "torch.Tensor."), ("torch._C._TensorBase.", "torch.Tensor."),
+    ("torch._tensor.Tensor.", "torch.Tensor."), ("_VariableFunctionsClass.", "torch."),
+    ("TensorBase.", "torch.Tensor."), ("_TensorBase.", "torch.Tensor."),
+    ("torch.compiler._disable.", "torch.compiler."), ("argand.capture.facts.code.directives.", "argand."),
+    ("argand.api.", "argand."), ("builtins.", ""), ("__main__.", ""),
+)  # fmt: skip
 
 
 def public_name(name: str) -> str:

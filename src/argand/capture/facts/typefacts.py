@@ -29,14 +29,12 @@ IMMUTABLE_TYPE: Final = 1 << 8
 BUILTIN_METHODS: Final[frozenset[type]] = frozenset({types.BuiltinFunctionType, type(re.compile("").match)})
 """Types of C functions and bound methods of C classes (the second one: those that know their class)."""
 
-ATOMS: Final[frozenset[type]] = frozenset(
-    {
-        int, float, bool, complex, str, bytes, type(None), type(...), type(NotImplemented), range,
-        types.CodeType, types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType,
-        types.GetSetDescriptorType, types.MemberDescriptorType, types.ClassMethodDescriptorType,
-        types.GenericAlias, types.UnionType, *BUILTIN_METHODS,
-    }
-)  # fmt: skip
+ATOMS: Final[frozenset[type]] = frozenset({
+    int, float, bool, complex, str, bytes, type(None), type(...), type(NotImplemented), range,
+    types.CodeType, types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType,
+    types.GetSetDescriptorType, types.MemberDescriptorType, types.ClassMethodDescriptorType,
+    types.GenericAlias, types.UnionType, *BUILTIN_METHODS,
+})  # fmt: skip
 """Types whose operations are native and touch nothing but their operands."""
 
 BOUND_METHODS: Final[frozenset[type]] = BUILTIN_METHODS | {types.MethodWrapperType}

@@ -471,22 +471,11 @@ def _read_function(interp: Interpreter, func: Any, name: str) -> Any:
 
 _FIXED_FIELDS: Final = frozenset({"__globals__", "__builtins__", "__code__"})
 _IN_FUNCTION_TABLE: Final = frozenset({"__code__", "__defaults__", "__kwdefaults__"})
-_FUNCTION_FIELDS: Final = frozenset(
-    [
-        "__name__",
-        "__qualname__",
-        "__module__",
-        "__doc__",
-        "__code__",
-        "__defaults__",
-        "__kwdefaults__",
-        "__annotations__",
-        "__closure__",
-        "__globals__",
-        "__builtins__",
-        *(("__type_params__",) if sys.version_info >= (3, 12) else ()),
-    ]
-)
+_FUNCTION_FIELDS: Final = frozenset([
+    "__name__", "__qualname__", "__module__", "__doc__", "__code__", "__defaults__", "__kwdefaults__",
+    "__annotations__", "__closure__", "__globals__", "__builtins__",
+    *(("__type_params__",) if sys.version_info >= (3, 12) else ()),
+])  # fmt: skip
 
 
 def method_parts(interp: Interpreter, method: Any) -> tuple[object, object]:

@@ -24,17 +24,9 @@ class TracedGenerator:
     """
 
     __slots__ = (
-        "__name__",
-        "__qualname__",
-        "__weakref__",
-        "_exc",
-        "_finished",
-        "_frame",
-        "_interp",
-        "_started",
-        "gi_code",
+        "__name__", "__qualname__", "__weakref__", "_exc", "_finished", "_frame", "_interp", "_started", "gi_code",
         "gi_running",
-    )
+    )  # fmt: skip
 
     def __init__(self, interp: Interpreter, frame: Frame) -> None:
         self._interp = interp

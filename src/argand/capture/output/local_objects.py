@@ -40,16 +40,9 @@ from argand.capture.world import identity
 from argand.capture.world.pending_effects import changed_shadows
 
 _IMMUTABLE: tuple[type, ...] = (
-    decimal.Decimal,
-    fractions.Fraction,
-    datetime.date,
-    datetime.time,
-    datetime.timedelta,
-    datetime.tzinfo,
-    torch.device,
-    torch.dtype,
-    torch.Size,
-)
+    decimal.Decimal, fractions.Fraction, datetime.date, datetime.time, datetime.timedelta, datetime.tzinfo,
+    torch.device, torch.dtype, torch.Size,
+)  # fmt: skip
 _ITERATED: tuple[Iterable[object], ...] = (
     [], (), range(0), range(1 << 70), "", b"", bytearray(),
 )  # fmt: skip

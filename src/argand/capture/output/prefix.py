@@ -223,12 +223,10 @@ def stored_from(instructions: Sequence[Instruction], start: Instruction) -> set[
     return names
 
 
-_FRAME_ATTRIBUTES = frozenset(
-    {
-        "_getframe", "currentframe", "tb_frame", "f_back", "f_locals", "f_lineno", "tb_next", "setrecursionlimit",
-        "walk_stack", "extract_stack", "format_stack", "print_stack",
-    }
-)  # fmt: skip
+_FRAME_ATTRIBUTES = frozenset({
+    "_getframe", "currentframe", "tb_frame", "f_back", "f_locals", "f_lineno", "tb_next", "setrecursionlimit",
+    "walk_stack", "extract_stack", "format_stack", "print_stack",
+})  # fmt: skip
 _FRAME_BUILTINS = frozenset({"locals", "eval", "exec"})
 
 

@@ -146,14 +146,10 @@ def guard_functions(device: torch.device | None = None) -> tuple[tuple[Callable[
         device: the default device at the frame's entry, whose mode is off while the frame is captured.
     """
     checks: list[Callable[[], object]] = [
-        torch.is_grad_enabled,
-        torch.is_inference_mode_enabled,
-        torch._C._is_any_autocast_enabled,
-        torch.get_default_dtype,
-        torch._C._get_deterministic_algorithms,
-        torch._C._len_torch_dispatch_stack,
+        torch.is_grad_enabled, torch.is_inference_mode_enabled, torch._C._is_any_autocast_enabled,
+        torch.get_default_dtype, torch._C._get_deterministic_algorithms, torch._C._len_torch_dispatch_stack,
         torch._C._get_tracing_state,
-    ]
+    ]  # fmt: skip
     answers: list[tuple[Callable[[], object], object]] = [(check, check()) for check in checks]
     if device is None:
         answers.append((torch._C._len_torch_function_stack, torch._C._len_torch_function_stack()))

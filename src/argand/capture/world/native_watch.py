@@ -72,29 +72,23 @@ def _unasked(function: types.FunctionType, args: Args) -> bool:
 
 # ---- functions that do nothing but read ------------------------------------------------------------------------------
 
-_PURE: Final = frozenset(
-    (
-        hash, isinstance, issubclass, type, id, len, tuple, frozenset, str, repr, int, float, bool, abs, round, min,
-        max, sum, getattr, hasattr, super, format, sorted, all, any, zip, list, set, dict, range, ord, bytes, divmod,
-        pow, callable, enumerate, map, object,
-    )
-)  # fmt: skip
-_READING_METHODS: Final = frozenset(
-    (
-        "__hash__", "__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__", "__len__", "__bool__",
-        "__repr__", "__str__", "__format__", "__index__", "lower", "upper", "casefold", "strip", "items",
-        "keys", "values", "encode", "startswith", "endswith", "as_integer_ratio", "is_integer", "copy", "union",
-        "join", "format", "count", "index",
-    )
-)  # fmt: skip
-_EFFECTS: Final = frozenset(
-    (
-        "STORE_ATTR", "STORE_SUBSCR", "STORE_SLICE", "STORE_GLOBAL", "STORE_NAME", "STORE_DEREF", "DELETE_ATTR",
-        "DELETE_SUBSCR", "DELETE_GLOBAL", "DELETE_NAME", "DELETE_DEREF", "IMPORT_NAME", "IMPORT_STAR", "SEND",
-        "GET_AWAITABLE", "GET_AITER", "GET_ANEXT", "LOAD_BUILD_CLASS", "BEFORE_WITH", "BEFORE_ASYNC_WITH",
-        "EXEC", "PUSH_NULL", "PRINT_EXPR", "SETUP_ANNOTATIONS",
-    )
-)  # fmt: skip
+_PURE: Final = frozenset((
+    hash, isinstance, issubclass, type, id, len, tuple, frozenset, str, repr, int, float, bool, abs, round, min,
+    max, sum, getattr, hasattr, super, format, sorted, all, any, zip, list, set, dict, range, ord, bytes, divmod,
+    pow, callable, enumerate, map, object,
+))  # fmt: skip
+_READING_METHODS: Final = frozenset((
+    "__hash__", "__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__", "__len__", "__bool__",
+    "__repr__", "__str__", "__format__", "__index__", "lower", "upper", "casefold", "strip", "items",
+    "keys", "values", "encode", "startswith", "endswith", "as_integer_ratio", "is_integer", "copy", "union",
+    "join", "format", "count", "index",
+))  # fmt: skip
+_EFFECTS: Final = frozenset((
+    "STORE_ATTR", "STORE_SUBSCR", "STORE_SLICE", "STORE_GLOBAL", "STORE_NAME", "STORE_DEREF", "DELETE_ATTR",
+    "DELETE_SUBSCR", "DELETE_GLOBAL", "DELETE_NAME", "DELETE_DEREF", "IMPORT_NAME", "IMPORT_STAR", "SEND",
+    "GET_AWAITABLE", "GET_AITER", "GET_ANEXT", "LOAD_BUILD_CLASS", "BEFORE_WITH", "BEFORE_ASYNC_WITH",
+    "EXEC", "PUSH_NULL", "PRINT_EXPR", "SETUP_ANNOTATIONS",
+))  # fmt: skip
 
 
 def is_read_only(function: types.FunctionType) -> bool:

@@ -84,17 +84,8 @@ def _changes_by_call(module: str, text: str) -> bool:
     if top == "argand":
         return name not in ("reset", "explain", "graph_break")
     return top not in (
-        "transformers",
-        "numpy",
-        "os",
-        "sys",
-        "time",
-        "logging",
-        "warnings",
-        "gc",
-        "random",
-        "torchvision",
-    )
+        "transformers", "numpy", "os", "sys", "time", "logging", "warnings", "gc", "random", "torchvision",
+    )  # fmt: skip
 
 
 def _closure(tree: ast.Module, chosen: set[int]) -> set[int]:

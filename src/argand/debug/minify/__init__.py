@@ -33,20 +33,6 @@ from argand.debug.trial.outcome import Outcome, outcome_of
 from argand.debug.trial.surroundings import Surroundings
 
 __all__ = [
-    "AccuracyError",
-    "BackendCheck",
-    "Fingerprint",
-    "Limits",
-    "MinifyResult",
-    "NotReproduced",
-    "Outcome",
-    "Program",
-    "Surroundings",
-    "fingerprint",
-    "mark",
-    "minify",
-    "normalise",
-    "outcome_of",
-    "run_isolated",
-    "same",
-]
+    "AccuracyError", "BackendCheck", "Fingerprint", "Limits", "MinifyResult", "NotReproduced", "Outcome", "Program",
+    "Surroundings", "fingerprint", "mark", "minify", "normalise", "outcome_of", "run_isolated", "same",
+]  # fmt: skip

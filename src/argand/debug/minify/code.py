@@ -28,20 +28,9 @@ from argand.graph.nodes.printing import Writer
 from argand.graph.python_operators import ARITHMETIC, COMPARE, INVERT, NEGATIVE
 
 _PLACES = (
-    "torch",
-    "torch._C._nn",
-    "torch.nn.functional",
-    "torch.Tensor",
-    "torch.linalg",
-    "torch.special",
-    "torch.fft",
-    "torch._C",
-    "torch._C._linalg",
-    "torch._C._special",
-    "torch._C._fft",
-    "operator",
-    "math",
-)
+    "torch", "torch._C._nn", "torch.nn.functional", "torch.Tensor", "torch.linalg", "torch.special", "torch.fft",
+    "torch._C", "torch._C._linalg", "torch._C._special", "torch._C._fft", "operator", "math",
+)  # fmt: skip
 
 
 class NotCode(ArgandError):

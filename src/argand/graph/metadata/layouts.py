@@ -20,6 +20,7 @@ from argand.graph.metadata.strides import (
     preserved_strides,
     suggests_channels_last,
 )
+from argand.graph.operators.aten_names import of_aten
 
 aten = torch.ops.aten
 
@@ -88,63 +89,20 @@ def _number(argument: Any, wrapped: bool) -> bool:
     return wrapped and argument.name in ("self", "other")
 
 
-_NUMBER_IS_OPERAND = frozenset(
-    [
-        "add",
-        "sub",
-        "mul",
-        "div",
-        "eq",
-        "ne",
-        "lt",
-        "le",
-        "gt",
-        "ge",
-        "remainder",
-        "fmod",
-        "floor_divide",
-        "rsub",
-        "bitwise_and",
-        "bitwise_or",
-        "bitwise_xor",
-        "bitwise_left_shift",
-        "bitwise_right_shift",
-        "__and__",
-        "__or__",
-        "__xor__",
-        "__lshift__",
-        "__rshift__",
-        "xlogy",
-        "special_xlog1py",
-        "special_zeta",
-        "copysign",
-        "where",
-        "true_divide",
-    ]
-)
+_NUMBER_IS_OPERAND = frozenset((
+    "add", "sub", "mul", "div", "eq", "ne", "lt", "le", "gt", "ge", "remainder", "fmod", "floor_divide", "rsub",
+    "bitwise_and", "bitwise_or", "bitwise_xor", "bitwise_left_shift", "bitwise_right_shift", "__and__", "__or__",
+    "__xor__", "__lshift__", "__rshift__", "xlogy", "special_xlog1py", "special_zeta", "copysign", "where",
+    "true_divide",
+))  # fmt: skip
 
 # Pointwise by their tag, but not by one iterator over all tensor arguments.
-NOT_ITERATED = frozenset(
-    (
-        aten._to_copy.default,
-        aten.copy.default,
-        aten.clone.default,
-        aten.masked_fill.Scalar,
-        aten.masked_fill.Tensor,
-        aten.fill.Scalar,
-        aten.fill.Tensor,
-        aten.mvlgamma.default,
-        aten.threshold_backward.default,  # its arguments in the other order
-        aten.deg2rad.default,  # these make a tensor like their argument, then write there
-        aten.frexp.Tensor,
-        aten.hardtanh.default,
-        aten.angle.default,
-        aten.isinf.default,
-        aten.ldexp.Tensor,
-        aten.nan_to_num.default,
-        aten.rad2deg.default,
-    )
-)
+NOT_ITERATED = frozenset(of_aten(
+    "_to_copy copy clone masked_fill.Scalar masked_fill.Tensor fill.Scalar fill.Tensor mvlgamma "
+    "threshold_backward "  # its arguments in the other order
+    # these make a tensor like their argument, then write there
+    "deg2rad frexp.Tensor hardtanh angle isinf ldexp.Tensor nan_to_num rad2deg"
+))  # fmt: skip
 
 ITERATED = frozenset((aten.floor_divide.default, aten.floor_divide.Scalar, aten.complex.default, aten.polar.default))
 
@@ -154,18 +112,10 @@ def is_elementwise(func: Any) -> bool:
     return func in ITERATED or (func not in NOT_ITERATED and compat.has_tag(func, "pointwise"))
 
 
-_UNTAGGED = frozenset(
-    (
-        aten.hardswish.default,
-        aten.hardswish_backward.default,
-        aten.hardsigmoid_backward.default,
-        aten.hardtanh_backward.default,
-        aten.leaky_relu_backward.default,
-        aten.elu_backward.default,
-        aten.mish_backward.default,
-        aten.softplus_backward.default,
-    )
-)
+_UNTAGGED = frozenset(of_aten(
+    "hardswish hardswish_backward hardsigmoid_backward hardtanh_backward leaky_relu_backward elu_backward "
+    "mish_backward softplus_backward"
+))  # fmt: skip
 """Pointwise ops that torch does not tag as such."""
 
 
@@ -329,24 +279,11 @@ def _batch_norm_backward(gradients: Any, grad: torch.Tensor, x: torch.Tensor, *a
 
 
 RULES: dict[Any, Rule] = {
-    **dict.fromkeys(
-        (
-            aten.softplus_backward.default,
-            aten.gelu_backward.default,
-            aten.silu_backward.default,
-            aten.mish_backward.default,
-            aten.sigmoid_backward.default,
-            aten.tanh_backward.default,
-            aten.hardtanh_backward.default,
-            aten.leaky_relu_backward.default,
-            aten.hardswish_backward.default,
-            aten.hardsigmoid_backward.default,
-            aten.hardshrink_backward.default,
-            aten.softshrink_backward.default,
-            aten.logit_backward.default,
-        ),
-        _iterated(0, 1),
-    ),
+    **dict.fromkeys(of_aten(
+        "softplus_backward gelu_backward silu_backward mish_backward sigmoid_backward tanh_backward hardtanh_backward "
+        "leaky_relu_backward hardswish_backward hardsigmoid_backward hardshrink_backward softshrink_backward "
+        "logit_backward"
+    ), _iterated(0, 1)),
     aten.elu_backward.default: _iterated(0, 5),
     aten.threshold_backward.default: _iterated(1, 0),
     aten.rsub.Tensor: _iterated(1, 0),
@@ -363,70 +300,27 @@ RULES: dict[Any, Rule] = {
     aten.linalg_matrix_exp.default: _matrix_exp,
     aten.sort.default: _sort,
     aten.sort.stable: _sort,
-    **dict.fromkeys(
-        (
-            aten.empty_like.default,
-            aten.zeros_like.default,
-            aten.ones_like.default,
-            aten.full_like.default,
-            aten.rand_like.default,
-            aten.randn_like.default,
-            aten.randint_like.default,
-            aten.randint_like.low_dtype,
-        ),
-        _like,
-    ),
-    **dict.fromkeys(
-        (
-            aten._prelu_kernel.default,
-            aten.deg2rad.default,
-            aten.rad2deg.default,
-            aten.hardtanh.default,
-            aten.nan_to_num.default,
-            aten.fill.Scalar,
-            aten.fill.Tensor,
-            aten.flip.default,
-            aten.frexp.Tensor,
-            aten.index_fill.int_Scalar,
-            aten.index_fill.int_Tensor,
-            aten.index_put.default,
-            aten._unsafe_index_put.default,
-            aten._unsafe_masked_index_put_accumulate.default,
-        ),
-        _preserved,
-    ),
+    **dict.fromkeys(of_aten(
+        "empty_like zeros_like ones_like full_like rand_like randn_like randint_like randint_like.low_dtype"
+    ), _like),
+    **dict.fromkeys(of_aten(
+        "_prelu_kernel deg2rad rad2deg hardtanh nan_to_num fill.Scalar fill.Tensor flip frexp.Tensor "
+        "index_fill.int_Scalar index_fill.int_Tensor index_put _unsafe_index_put _unsafe_masked_index_put_accumulate"
+    ), _preserved),
     **dict.fromkeys(
         (aten.slice_scatter.default, aten.select_scatter.default, aten.diagonal_scatter.default), _copied_with_gaps
     ),
-    **dict.fromkeys(
-        (
-            aten._log_softmax.default,
-            aten.masked_fill.Scalar,
-            aten.masked_fill.Tensor,
-            aten.diag_embed.default,
-            aten.normal.Tensor_Tensor,
-            aten.tril.default,
-            aten.triu.default,
-            aten.sum.dim_IntList,
-            aten.prod.dim_int,
-            aten.amax.default,
-            aten.amin.default,
-            aten.im2col.default,
-            aten.isin.Scalar_Tensor,
-            aten.isin.Tensor_Scalar,
-            aten.isin.Tensor_Tensor,
-            aten.linalg_vector_norm.default,
-            aten.rrelu_with_noise.default,
-            aten.var.correction,
-        ),
-        _contiguous,
-    ),
+    **dict.fromkeys(of_aten(
+        "_log_softmax masked_fill.Scalar masked_fill.Tensor diag_embed normal.Tensor_Tensor tril triu sum.dim_IntList "
+        "prod.dim_int amax amin im2col isin.Scalar_Tensor isin.Tensor_Scalar isin.Tensor_Tensor linalg_vector_norm "
+        "rrelu_with_noise var.correction"
+    ), _contiguous),
     **dict.fromkeys((aten.upsample_bilinear2d.default, aten.upsample_bicubic2d.default), _resized),
     aten.aminmax.default: _all_contiguous,
     aten.rrelu_with_noise_functional.default: _all_contiguous,
     aten.var_mean.correction: _all_contiguous,
     aten.binary_cross_entropy.default: _loss,
-}
+}  # fmt: skip
 
 DEVICE_RULES: dict[Any, Rule] = {
     aten.convolution.default: _device_convolution,
@@ -434,48 +328,14 @@ DEVICE_RULES: dict[Any, Rule] = {
 }
 """For tensors that are not on the CPU."""
 
-PROBED = frozenset(
-    (
-        aten._embedding_bag_forward_only.default,
-        aten._embedding_bag.default,
-        aten._fft_c2r.default,
-        aten._linalg_svd.default,
-        aten.channel_shuffle.default,
-        aten.roll.default,
-        aten.native_channel_shuffle.default,
-        aten.linalg_eig.default,
-        aten.max_unpool2d.default,
-        aten.nll_loss2d_forward.default,
-        aten.nonzero_static.default,
-        aten.pixel_shuffle.default,
-        aten.pixel_unshuffle.default,
-        aten.reflection_pad1d.default,
-        aten.reflection_pad2d.default,
-        aten.reflection_pad3d.default,
-        aten.replication_pad1d.default,
-        aten.replication_pad2d.default,
-        aten.replication_pad3d.default,
-        aten._fft_r2c.default,
-        aten.mvlgamma.default,
-        aten._fft_c2c.default,
-        aten.angle.default,
-        aten.binary_cross_entropy_with_logits.default,
-        aten.glu.default,
-        aten.huber_loss.default,
-        aten.isinf.default,
-        aten.ldexp.Tensor,
-        aten.rot90.default,
-    )
-)
+PROBED = frozenset(of_aten(
+    "_embedding_bag_forward_only _embedding_bag _fft_c2r _linalg_svd channel_shuffle roll native_channel_shuffle "
+    "linalg_eig max_unpool2d nll_loss2d_forward nonzero_static pixel_shuffle pixel_unshuffle reflection_pad1d "
+    "reflection_pad2d reflection_pad3d replication_pad1d replication_pad2d replication_pad3d _fft_r2c mvlgamma "
+    "_fft_c2c angle binary_cross_entropy_with_logits glu huber_loss isinf ldexp.Tensor rot90"
+))  # fmt: skip
 
 # Of these the meta kernel is wrong for contiguous arguments too.
-ALWAYS_PROBED = frozenset(
-    (
-        aten._embedding_bag_forward_only.default,
-        aten._embedding_bag.default,
-        aten._linalg_svd.default,
-        aten.linalg_eig.default,
-        aten.nonzero_static.default,
-        aten._fft_r2c.default,
-    )
-)
+ALWAYS_PROBED = frozenset(of_aten(
+    "_embedding_bag_forward_only _embedding_bag _linalg_svd linalg_eig nonzero_static _fft_r2c"
+))  # fmt: skip

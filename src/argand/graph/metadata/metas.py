@@ -13,6 +13,7 @@ from argand.graph.metadata import layouts
 from argand.graph.metadata.plain_results import plain_results
 from argand.graph.metadata.specs import Spec, SpecTable
 from argand.graph.metadata.strides import broadcast_shape, contiguous_strides
+from argand.graph.operators.aten_names import of_aten
 from argand.graph.plain_checks import with_plain_checks
 from argand.graph.trees import leaves
 
@@ -228,19 +229,10 @@ def _to_zeros(tree: Any) -> Any:
 
 # ---------------------------------------------------------------------- devices
 
-_MIXED = frozenset(
-    (
-        aten._to_copy.default,
-        aten.copy.default,
-        aten.index.Tensor,
-        aten._unsafe_index.Tensor,
-        aten.index_put.default,
-        aten._unsafe_index_put.default,
-        aten._index_put_impl.default,
-        aten.is_same_size.default,
-        aten.repeat_interleave.self_Tensor,
-    )
-)
+_MIXED = frozenset(of_aten(
+    "_to_copy copy index.Tensor _unsafe_index.Tensor index_put _unsafe_index_put _index_put_impl is_same_size "
+    "repeat_interleave.self_Tensor"
+))  # fmt: skip
 
 
 def logical_device(func: Any, specs: list[Spec], kwargs: dict[str, Any]) -> torch.device:

@@ -43,36 +43,10 @@ from argand.graph.sizes.expr_nodes import (
 from argand.graph.sizes.intervals import UNBOUNDED, Interval, interval
 
 __all__ = [
-    "ONE",
-    "ZERO",
-    "Add",
-    "Const",
-    "Expr",
-    "ExprLike",
-    "FloorDiv",
-    "Mod",
-    "Mul",
-    "Ranges",
-    "Simplifier",
-    "Sym",
-    "Var",
-    "add",
-    "as_expr",
-    "as_int",
-    "bounds",
-    "coefficient",
-    "evaluate",
-    "exact_divide",
-    "free_symbols",
-    "free_vars",
-    "is_natural",
-    "multiply",
-    "product",
-    "simplify",
-    "substitute",
-    "sum_of",
-    "to_c",
-]
+    "ONE", "ZERO", "Add", "Const", "Expr", "ExprLike", "FloorDiv", "Mod", "Mul", "Ranges", "Simplifier", "Sym", "Var",
+    "add", "as_expr", "as_int", "bounds", "coefficient", "evaluate", "exact_divide", "free_symbols", "free_vars",
+    "is_natural", "multiply", "product", "simplify", "substitute", "sum_of", "to_c",
+]  # fmt: skip
 
 Ranges = Mapping[Var, Expr]
 

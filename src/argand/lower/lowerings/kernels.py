@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from argand.graph.operators.aten_names import of_aten
 from argand.graph.operators.ctc_ops import ctc_ops
 from argand.graph.operators.device_ops import device_ops
 from argand.lower.registry import REGISTRY, ExternKernel
@@ -19,17 +20,12 @@ OUT_VARIANTS = {
 }
 PLAIN = (
     aten._scaled_dot_product_flash_attention_for_cpu.default,
-    aten._scaled_dot_product_flash_attention_for_cpu_backward.default,
-    aten._scaled_dot_product_flash_attention.default,
-    aten._scaled_dot_product_flash_attention_backward.default,
-    aten._scaled_dot_product_efficient_attention.default,
-    aten._scaled_dot_product_efficient_attention_backward.default,
-    aten._scaled_dot_product_cudnn_attention.default,
-    aten._scaled_dot_product_cudnn_attention_backward.default,
-    device_ops().to_device,
-    ctc_ops().ctc_losses,
+    aten._scaled_dot_product_flash_attention_for_cpu_backward.default, aten._scaled_dot_product_flash_attention.default,
+    aten._scaled_dot_product_flash_attention_backward.default, aten._scaled_dot_product_efficient_attention.default,
+    aten._scaled_dot_product_efficient_attention_backward.default, aten._scaled_dot_product_cudnn_attention.default,
+    aten._scaled_dot_product_cudnn_attention_backward.default, device_ops().to_device, ctc_ops().ctc_losses,
     ctc_ops().ctc_gradients,
-)
+)  # fmt: skip
 
 NO_LOOPS = (
     "mv sort sort.stable topk _fft_r2c _fft_c2r _fft_c2c linalg_cholesky_ex linalg_solve_triangular cholesky_solve "
@@ -40,9 +36,8 @@ NO_LOOPS = (
 """Names of operators (overloads other than the default behind a dot): what they do is no loop over elements. The last
 ones raise, or compute nothing."""
 
-for _path in NO_LOOPS.split():
-    _packet, _, _overload = _path.partition(".")
-    REGISTRY.add_kernel(getattr(getattr(aten, _packet), _overload or "default"), ExternKernel())
+for _op in of_aten(NO_LOOPS):
+    REGISTRY.add_kernel(_op, ExternKernel())
 for _op, _name in OUT_VARIANTS.items():
     REGISTRY.add_kernel(_op, ExternKernel(_name))
 for _op in PLAIN:

@@ -17,18 +17,10 @@ from argand.report.records import Payload, Record, StackFrame, TraceId, dedent
 METRICS = frozenset(
     {"compilation_metrics", "bwd_compilation_metrics", "aot_autograd_backward_compilation_metrics"}
 )  # fmt: skip
-_SYMBOLS = frozenset(
-    {
-        "create_symbol",
-        "create_unbacked_symbol",
-        "symbolic_shape_specialization",
-        "guard_added",
-        "guard_added_fast",
-        "missing_fake_kernel",
-        "mismatched_fake_kernel",
-        "propagate_real_tensors_provenance",
-    }
-)
+_SYMBOLS = frozenset({
+    "create_symbol", "create_unbacked_symbol", "symbolic_shape_specialization", "guard_added", "guard_added_fast",
+    "missing_fake_kernel", "mismatched_fake_kernel", "propagate_real_tensors_provenance",
+})  # fmt: skip
 _SHOWN = ("symbol", "expr", "op", "source", "sources", "val", "value", "vr", "reason")
 _TEXT_LIMIT = 64 << 10
 _EVENT_LIMIT = 8 << 20

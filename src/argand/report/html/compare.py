@@ -22,19 +22,10 @@ GRAPHS = (
 )
 _ADDRESS = re.compile(r"0x[0-9a-f]+|\b\d{9,}\b")
 _NUMBERS = (
-    "entire_frame_compile_time_s",
-    "backend_compile_time_s",
-    "inductor_compile_time_s",
-    "code_gen_time_s",
-    "guard_count",
-    "shape_env_guard_count",
-    "graph_op_count",
-    "graph_node_count",
-    "graph_input_count",
-    "cache_size",
-    "accumulated_cache_size",
-    "fail_type",
-)
+    "entire_frame_compile_time_s", "backend_compile_time_s", "inductor_compile_time_s", "code_gen_time_s",
+    "guard_count", "shape_env_guard_count", "graph_op_count", "graph_node_count", "graph_input_count", "cache_size",
+    "accumulated_cache_size", "fail_type",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
