@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import field
+from math import prod
 from typing import Any
 
 import torch
@@ -11,7 +12,7 @@ import torch
 from argand.errors import InternalError
 from argand.graph import compat
 from argand.graph.operators import data_checks
-from argand.graph.sizes.expr import ZERO, Const, Expr, Sym, Var, evaluate, product
+from argand.graph.sizes.expr import ZERO, Const, Expr, Sym, Var, evaluate
 from argand.graph.sizes.hints import likely
 from argand.ir.kernel import KernelPlan, Step
 from argand.ir.loops import (
@@ -42,7 +43,7 @@ def hint(expr: Expr) -> int:
 
 def hint_numel(buffer: Buffer) -> int:
     """Typical number of elements."""
-    return hint(product(buffer.size))
+    return prod([hint(size) for size in buffer.size])
 
 
 def hint_bytes(buffer: Buffer) -> int:

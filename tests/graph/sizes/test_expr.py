@@ -1,6 +1,7 @@
 """Index expressions: normal form, simplification under ranges, printing."""
 
 import copy
+import gc
 import itertools
 import pickle
 import time
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from argand.graph.sizes.expr import (
     Add,
     Const,
+    Expr,
     FloorDiv,
     Mod,
     Mul,
@@ -210,3 +212,17 @@ def _seconds_for_expressions(variables):
         expr = simplify(expr, {variables[3]: Const(128)})
         assert as_int(expr) is None
     return time.process_time() - start
+
+
+def test_expressions_that_are_no_more_leave_the_table(monkeypatch):
+    kept = Var("kept") * 2 + Var("gone_but_for_a_sum")
+    for number in range(100):
+        Var(f"gone{number}")
+    gc.collect()  # a variable refers to itself
+    monkeypatch.setattr(Expr, "_room", 0)
+    last = Var("one more")
+    names = {key[1] for key in Expr._table if key[0] is Var}
+    assert not any(f"gone{number}" in names for number in range(100))
+    assert {"kept", "gone_but_for_a_sum", "one more"} <= names
+    assert Var("kept") * 2 + Var("gone_but_for_a_sum") is kept
+    assert Var("one more") is last

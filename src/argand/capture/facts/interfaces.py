@@ -422,7 +422,7 @@ class Dynamics(Symbols, Protocol):
     table: SymbolTable
     places: dict[Sym, Place]
     required: dict[Relation, object]
-    bounded: set[tuple[Expr, int]]
+    bounded: set[tuple[Expr, torch.device]]
 
     memory: Memory
     unbacked: Unbacked | None

@@ -80,12 +80,13 @@ def guard_size(builder: GraphBuilder, info: TensorInfo) -> None:
     """Guard that a result whose size varies stays below what its device holds, where no input vouches for it."""
     dynamics = builder.dynamics
     wanted = _bytes(info)
-    if dynamics is None or not isinstance(wanted, Expr) or (limit := _memory_of(info.device)) is None:
+    if dynamics is None or not isinstance(wanted, Expr) or (wanted, info.device) in dynamics.bounded:
         return
-    if (wanted, limit) in dynamics.bounded or (dynamics.unbacked is not None and dynamics.unbacked.among(wanted)):
+    if dynamics.unbacked is not None and dynamics.unbacked.among(wanted):
         return
-    dynamics.bounded.add((wanted, limit))
-    if not any(_is_at_most(wanted, _bytes(given) * _GROWTH) for given in builder.inputs):
+    dynamics.bounded.add((wanted, info.device))
+    limit = _memory_of(info.device)
+    if limit is not None and not any(_is_at_most(wanted, _bytes(given) * _GROWTH) for given in builder.inputs):
         dynamics.require(Relation("le", wanted, limit), formulas=False)
 
 

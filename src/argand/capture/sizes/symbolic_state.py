@@ -47,7 +47,7 @@ class Dynamics:
         table: their values at the hints and probes.
         places: where each symbol is found at run time; also symbols that are only another name of an expression.
         required: the guards, with the position in the user's program that needed each.
-        bounded: bytes of tensors that are known to be at most so many (memory.py).
+        bounded: bytes of tensors that are known to fit on a device (memory.py).
     """
 
     def __init__(self, state: CaptureState, memory: Memory) -> None:
@@ -57,7 +57,7 @@ class Dynamics:
         self.places: dict[Sym, Place] = {}
         self.required: dict[Relation, object] = {}
         self.bounds = Bounds(self.table.kinds, self.table.maximum)
-        self.bounded: set[tuple[Expr, int]] = set()
+        self.bounded: set[tuple[Expr, torch.device]] = set()
         self._values: dict[Place, object] = {}
         self._by_size: dict[int, Expr] = {}
         self._asserted = 0

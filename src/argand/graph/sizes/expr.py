@@ -91,9 +91,9 @@ def _rebuild(expr: Expr, memo: dict[Expr, Expr]) -> Expr:
     known = memo.get(expr)
     if known is not None:
         return known
-    terms = []
+    poly: dict[Monomial, int] = {}
     for monomial, scale in expr.poly:
-        term: Expr = Const(scale)
+        term: Expr = ONE
         for atom in monomial:
             new = memo.get(atom)
             if new is None:
@@ -103,11 +103,17 @@ def _rebuild(expr: Expr, memo: dict[Expr, Expr]) -> Expr:
                 elif isinstance(atom, Mod):
                     new = modulo(_rebuild(atom.left, memo), _rebuild(atom.right, memo))
                 memo[atom] = new
-            term = multiply(term, new)
-        terms.append(term)
-    result = sum_of(terms)
+            term = new if term is ONE else multiply(term, new)
+        _collect(poly, term, scale)
+    result = from_poly(poly)
     memo[expr] = result
     return result
+
+
+def _collect(poly: dict[Monomial, int], expr: Expr, scale: int) -> None:
+    """Add `scale * expr` to a sum."""
+    for monomial, factor in expr.poly:
+        poly[monomial] = poly.get(monomial, 0) + scale * factor
 
 
 def evaluate(expr: ExprLike, env: Mapping[str, Any]) -> Any:
@@ -222,13 +228,14 @@ class Simplifier:
         return simpler
 
     def _once(self, expr: Expr) -> Expr:
-        terms = []
+        poly: dict[Monomial, int] = {}
         for monomial, scale in expr.poly:
-            term: Expr = Const(scale)
+            term: Expr = ONE
             for atom in monomial:
-                term = multiply(term, self._atom(atom) if atom.has_divmod else atom)
-            terms.append(term)
-        return sum_of(terms)
+                new = self._atom(atom) if atom.has_divmod else atom
+                term = new if term is ONE else multiply(term, new)
+            _collect(poly, term, scale)
+        return from_poly(poly)
 
     def _atom(self, atom: Expr) -> Expr:
         left, right = (self.simplify(arg) for arg in atom.args)

@@ -13,8 +13,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from math import gcd
+from operator import attrgetter
 from typing import Any, ClassVar, Self, TypeVar
-from weakref import WeakValueDictionary
+from weakref import ref
 
 from argand._core import _C
 from argand.locks import fork_safe_lock
@@ -22,6 +23,7 @@ from argand.locks import fork_safe_lock
 Monomial = tuple["Expr", ...]  # atoms multiplied together, sorted; () is the constant term
 Poly = tuple[tuple[Monomial, int], ...]
 _E = TypeVar("_E", bound="Expr")
+_text = attrgetter("_text")
 
 
 class Expr:
@@ -38,7 +40,8 @@ class Expr:
     free: frozenset[Expr]
     has_divmod: bool
     _text: str
-    _table: ClassVar[WeakValueDictionary[Any, Expr]] = WeakValueDictionary()
+    _table: ClassVar[dict[Any, ref[Expr]]] = {}
+    _room: ClassVar[int] = 1 << 16  # entries of the table; then those of expressions that are no more are dropped
     _lock: ClassVar[Any] = fork_safe_lock()
 
     @property
@@ -47,7 +50,7 @@ class Expr:
         return ()
 
     def __add__(self, other: Expr | int) -> Expr:
-        return add(self, as_expr(other))
+        return add(self, other if isinstance(other, Expr) else Const(other))
 
     __radd__ = __add__
 
@@ -58,7 +61,7 @@ class Expr:
         return add(as_expr(other), multiply(self, MINUS_ONE))
 
     def __mul__(self, other: Expr | int) -> Expr:
-        return multiply(self, as_expr(other))
+        return multiply(self, other if isinstance(other, Expr) else Const(other))
 
     __rmul__ = __mul__
 
@@ -98,16 +101,21 @@ class Expr:
 def _intern(cls: type[_E], key: tuple[Any, ...]) -> _E:
     """The one object for `(cls, *key)`; makes it with `cls._build` when it is new."""
     full = (cls, *key)
-    interned: Any = Expr._table.get(full)
+    known = Expr._table.get(full)
+    interned: Any = None if known is None else known()
     return _C.call_locked(Expr._lock, _make, full) if interned is None else interned
 
 
 def _make(full: tuple[Any, ...]) -> Any:
-    interned = Expr._table.get(full)
+    known = Expr._table.get(full)
+    interned: Any = None if known is None else known()
     if interned is None:
-        new = object.__new__(full[0])
-        new._build(*full[1:])
-        interned = Expr._table[full] = new
+        interned = object.__new__(full[0])
+        interned._build(*full[1:])
+        if len(Expr._table) >= Expr._room:
+            Expr._table = {key: each for key, each in list(Expr._table.items()) if each() is not None}
+            Expr._room = max(1 << 16, 2 * len(Expr._table))
+        Expr._table[full] = ref(interned)
     return interned
 
 
@@ -118,7 +126,7 @@ class Const(Expr):
     value: int
 
     def __new__(cls, value: int) -> Const:
-        return _intern(cls, (int(value),))
+        return _constant(int(value))
 
     def _build(self, value: int) -> None:
         self.value = value
@@ -138,6 +146,11 @@ class Const(Expr):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (Const, (self.value,))
+
+
+@lru_cache(maxsize=1 << 12)
+def _constant(value: int) -> Const:
+    return _intern(Const, (value,))
 
 
 class Var(Expr):
@@ -293,7 +306,7 @@ def as_int(expr: ExprLike) -> int | None:
 
 
 def _term_key(item: tuple[Monomial, int]) -> tuple[bool, list[str]]:
-    return (not item[0], [atom._text for atom in item[0]])
+    return (not item[0], [*map(_text, item[0])])
 
 
 def from_poly(poly: Mapping[Monomial, int]) -> Expr:
@@ -369,7 +382,7 @@ def multiply(left: Expr, right: Expr) -> Expr:
         for monomial_r, coefficient_r in right.poly:
             monomial = monomial_l + monomial_r
             if monomial_l and monomial_r:
-                monomial = tuple(sorted(monomial, key=str))
+                monomial = tuple(sorted(monomial, key=_text))
             poly[monomial] = poly.get(monomial, 0) + coefficient_l * coefficient_r
     return from_poly(poly)
 
