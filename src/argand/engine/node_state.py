@@ -59,9 +59,10 @@ class Reader:
         first = len(saved)
         for name, raw in self.tensors:
             held = getattr(node, raw)
-            if not isinstance(held, (list, tuple)) and checkpoint_of(held) is not None:
-                facts.append(saved.add_late(held))
-                continue
+            if held is not None and not isinstance(held, (list, tuple)) and held.unpack_hook is not None:
+                if checkpoint_of(held) is not None:
+                    facts.append(saved.add_late(held))
+                    continue
             _check_unhooked(held)
             value = getattr(node, name)
             if isinstance(value, (list, tuple)):

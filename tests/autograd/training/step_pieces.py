@@ -131,7 +131,7 @@ LAYERS = [
     "h = Written.apply(self.b(h) * 1)",
     "h = checkpoint(self.inner, h, use_reentrant=False)",
     "h = checkpoint(self.inner, h, use_reentrant=True)",
-    "h = checkpoint(self.inner, h, use_reentrant=False, preserve_rng_state=False)",
+    "h = checkpoint(self.row, h, use_reentrant=False, preserve_rng_state=False)",
     "h = checkpoint_sequential(self.row, 2, h, use_reentrant=False)",
     "h = h * 1.5\nh[1:3].mul_(2.0)",
     "h = h * self.scale\nh[:, 0] = 1.0",

@@ -204,7 +204,7 @@ def difference(spec: Spec, way: str, backend: str, found: Counter[str]) -> str:
         except (RuntimeError, AttributeError, AssertionError):  # of the text itself
             found["raised"] += 1
             return ""
-        with texts_of("compiled_autograd_graph") as graphs, texts_of("graph_break") as breaks:
+        with texts_of("compiled_autograd_graph") as graphs, texts_of("graph_breaks") as breaks:
             try:
                 got = outcome(text, way, backend)
                 for r, (one, other) in enumerate(zip(want, got)):
