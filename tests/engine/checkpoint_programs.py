@@ -54,6 +54,21 @@ def checkpoint_that_raises(model: Any, step: int) -> Any:
     return told
 
 
+def checkpoint_and_a_hook_of_several_leaves(model: Any, step: int) -> Any:
+    """Called once in each run, for the first of the leaves: the engine runs this alone."""
+    seen: list[Any] = []
+    leaves = [model.a.weight, model.b.weight]
+    handle = torch.autograd.graph.register_multi_grad_hook(leaves, lambda grad: seen.append(grad.clone()), mode="any")
+    checkpoint(lambda x: model.b(model.a(x).tanh()), data(), use_reentrant=False).sum().backward()
+    handle.remove()
+    return seen
+
+
+def checkpoint_that_does_not_check(model: Any, step: int) -> None:
+    y = checkpoint(lambda x: model.a(x).tanh(), data(), use_reentrant=False, determinism_check="none")
+    model.b(y).sum().backward()
+
+
 CHECKPOINTS = {
     program.__name__: (Two, program)
     for program in (
@@ -62,4 +77,9 @@ CHECKPOINTS = {
         checkpoint_around_a_function,
         checkpoint_that_raises,
     )
+}
+
+UNRECORDED = {
+    program.__name__: (Two, program)
+    for program in (checkpoint_and_a_hook_of_several_leaves, checkpoint_that_does_not_check)
 }

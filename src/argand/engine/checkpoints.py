@@ -49,13 +49,14 @@ _FIELDS = ("recomputed", "weak_holders", "x_metadatas")
 
 
 def checkpoint_of(raw: Any) -> Any | None:
-    """The checkpoint that computes a saved tensor again; None where another hook, or none, stands for it."""
+    """The checkpoint that computes a saved tensor again; None where another hook, or none, stands for it, or where it
+    does not tell what its tensors are like (`determinism_check="none"`)."""
     if None in _PRIVATE or type(getattr(raw, "data", None)) is not _PRIVATE[1]:
         return None
     for cell in getattr(raw.unpack_hook, "__closure__", None) or ():
         frame = cell.cell_contents
         if type(frame) is _PRIVATE[0] and all(hasattr(frame, name) for name in _FIELDS):
-            return frame
+            return frame if frame.x_metadatas and isinstance(frame.x_metadatas[0], dict) else None
     return None
 
 
@@ -64,8 +65,7 @@ def metadata_of(raw: Any) -> Metadata:
     frame = checkpoint_of(raw)
     assert frame is not None
     place = next(n for n, one in enumerate(frame.weak_holders) if one() is raw.data)
-    known = frame.x_metadatas[place] if place < len(frame.x_metadatas) else {}
-    return place, tuple([value for _, value in sorted(known.items())])
+    return place, tuple([value for _, value in sorted(frame.x_metadatas[place].items())])
 
 
 def computed(raw: Any) -> torch.Tensor:

@@ -294,8 +294,10 @@ def _read_reducer(structure: Structure, at: int, node: Any, hooks: NodeLayout, l
 
 
 def counts_runs(hook: Any) -> bool:
-    """A hook that is called for several tensors, and looks at which run of the engine calls it."""
-    return getattr(hook, "__module__", "") == "torch.autograd.graph"
+    """A hook that is called for several tensors, and looks at which run of the engine calls it; it may bear the name
+    of the program's function."""
+    code = getattr(hook, "__code__", None)
+    return code is not None and code.co_filename == torch.autograd.graph.__file__
 
 
 def _check_targets(node: Any, edges: Sequence[tuple[Any, int]], hooks: NodeLayout) -> None:

@@ -157,6 +157,12 @@ LAYERS = [
     "h = self.a(h)\nself.held = h",
     "h = h + torch.randn(6, dtype=torch.float64)",
     "h = (h.unsqueeze(2) * self.scale).logsumexp(2)",
+    "q = self.a(h).view(4, 2, 3).transpose(0, 1)\nh = F.scaled_dot_product_attention(q, q, q).transpose(0, 1).reshape(4, 6)",
+    "h = torch.einsum('ij,jk->ik', h, self.b.weight) + self.table.weight[1]",
+    "h = checkpoint(lambda a, b: a * b.sigmoid(), self.a(h), self.b(h), use_reentrant=False)",
+    "h = self.a(h)\nwith torch.enable_grad():\n    y = self.b(h.detach().requires_grad_())\nh = h + y",
+    "h = h + torch.utils.checkpoint.checkpoint(self.norm, h, use_reentrant=False, determinism_check='none')",
+    "for one in (self.a, self.b):\n    h = one(h).tanh()",
 ]
 
 ON_RESULTS = [
@@ -205,6 +211,12 @@ LASTING = [
     "(model.a.weight * 1).grad_fn.next_functions[0][0].register_hook(noting('accumulated'))",
     "model.a.bias.requires_grad_(False)",
     "model.b.weight = model.a.weight",
+    "once = model.a.weight.register_hook(lambda g: (once.remove(), g * 3)[1])",
+    "model.a.weight.register_hook(lambda g: setattr(model.b.weight, 'grad', None))",
+    "nn.utils.parametrizations.weight_norm(model.a)\nps = list(model.parameters())",
+    "averaged = torch.optim.swa_utils.AveragedModel(model)",
+    "model.a.register_full_backward_hook(lambda m, i, o: None).remove()",
+    "model.row[0].weight.register_hook(lambda g: g + model.row[2].weight.sum().detach())",
 ]
 
 PASSING = [
@@ -253,6 +265,10 @@ BACKWARDS = [
     "h = torch.autograd.functional.vjp(lambda w: F.linear(x, w).sin().sum(), model.a.weight.detach())\nloss.backward()",
     "for one in out.sum(0): one.backward(retain_graph=True)",
     "with torch.no_grad():\n    loss.backward()",
+    "loss.backward(retain_graph=True)\nps[0].grad = None\nloss.backward(inputs=[p for p in ps if p.requires_grad][:3])",
+    "gs = grad(loss, [p for p in ps if p.requires_grad], allow_unused=True, materialize_grads=True)\nfor p, g in zip([p for p in ps if p.requires_grad], gs): p.grad = g if p.grad is None else p.grad + g",
+    "loss.backward()\nfor p in ps: p.grad = None if p.grad is None else p.grad.clone()",
+    "torch.autograd.backward(out, grad_tensors=out.detach().sign())",
 ]
 
 WRAPPED = [
@@ -323,6 +339,8 @@ AFTER = [
     "with torch.no_grad(): note('eval', net(x, r))",
     "model.load_state_dict(model.state_dict())",
     "torch.nn.utils.vector_to_parameters(torch.nn.utils.parameters_to_vector(ps) * 0.99, ps)",
+    "if 'averaged' in globals(): averaged.update_parameters(model)",
+    "if optimizers: note('state', *[v for s in optimizers[0].state.values() for v in s.values() if isinstance(v, torch.Tensor)][:2])",
 ]
 
 ZERO = [
