@@ -31,6 +31,26 @@ def scheduler(name: str, **options: Any) -> Any:
     return make
 
 
+def sampling_with_generators(compile: Compile) -> Step:
+    """As pipelines do: a new generator for each image and call, which start and steps draw from."""
+    import torch
+    from diffusers import DDPMScheduler
+    from diffusers.utils.torch_utils import randn_tensor
+
+    net = torch.nn.Conv2d(4, 4, 3, padding=1)
+
+    def sample(generators: list[torch.Generator]) -> torch.Tensor:
+        schedule = DDPMScheduler(num_train_timesteps=100)
+        schedule.set_timesteps(4)
+        x = randn_tensor((len(generators), 4, 8, 8), generator=generators, dtype=torch.float32)
+        for moment in schedule.timesteps:
+            x = schedule.step(net(x) * 0.1, moment, x, generator=generators).prev_sample
+        return x
+
+    call = compile(sample)
+    return inference_step(lambda: call([torch.Generator().manual_seed(seed) for seed in (3, 4)]))
+
+
 def noised_training(compile: Compile) -> Step:
     import torch
     from diffusers import DDPMScheduler
@@ -154,6 +174,7 @@ PROGRAMS = {
     "diffusers UniPC": Program("diffusers", scheduler("UniPCMultistepScheduler"), fast=False),
     "diffusers Heun": Program("diffusers", scheduler("HeunDiscreteScheduler"), fast=False),
     "diffusers DDPM": Program("diffusers", scheduler("DDPMScheduler")),
+    "diffusers DDPM with generators": Program("diffusers", sampling_with_generators),
     "diffusers Euler ancestral": Program("diffusers", scheduler("EulerAncestralDiscreteScheduler"), fast=False),
     "diffusers noised training": Program("diffusers", noised_training),
     "torchdiffeq adjoint": Program("torchdiffeq", adjoint),

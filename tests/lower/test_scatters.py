@@ -146,3 +146,14 @@ def test_values_written_where_a_mask_says(dtype, dynamic):
 def test_sums_where_a_mask_says():
     x, mask, value = torch.randn(4, 5), torch.randn(4, 5) > 0, torch.randn(())
     same(lambda x, mask, value: torch.index_put(x, (mask,), value, accumulate=True), x, mask, value)
+
+
+def test_no_places_to_write_to():
+    x, nowhere = torch.randn(4, 5), torch.zeros(0, dtype=torch.int64)
+
+    def put(x, nowhere, value):
+        return torch.index_put(x, (nowhere, nowhere), value), torch.index_put(
+            x, (nowhere,), value[None], accumulate=True
+        )
+
+    check(put, x, nowhere, torch.tensor(1.0), loops_only=True, exact=True)

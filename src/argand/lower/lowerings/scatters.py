@@ -304,6 +304,8 @@ def index_put(
     given = [(dim, each) for dim, each in enumerate(indices) if each is not None]
     if len(given) == 1 and given[0][1].dtype is torch.bool and not accumulate:
         return _written_by_mask(ctx, x, *given[0], values)
+    if any(as_int(extent) == 0 for _, each in given for extent in each.size):
+        return pointwise(ctx, lambda ops, a: a, [x])
     refuse(not accumulate and ctx.device.type != "cpu", "writes at positions, of which one may win")
     refuse(not given or x.ndim == 0, "index_put without positions")
     dims = [dim for dim, _ in given]
