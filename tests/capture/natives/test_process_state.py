@@ -384,15 +384,31 @@ def recorded(x: torch.Tensor) -> Any:
         warnings.simplefilter("always")
         warnings.warn("kept")
         x = x + 1
-    return x, [str(each.message) for each in log]
+        warns_of_its_caller("kept too")
+    return x, [(str(each.message), each.category, each.lineno, each.filename, each.source) for each in log], len(log)
 
 
-IGNORING = [ignoring_all, ignoring_a_kind, ignoring_another_kind, ignoring_what_says_so, always_again, recorded]
+def warns_of_its_caller(text: str) -> None:
+    warnings.warn(text, DeprecationWarning, stacklevel=2)
+
+
+def recorded_by_whoever_called(x: torch.Tensor) -> Any:
+    with warnings.catch_warnings(record=True) as log:
+        warnings.simplefilter("always")
+        warnings.warn("kept", stacklevel=2)
+    return x * 2, [str(each.message) for each in log]
+
+
+IGNORING = [
+    ignoring_all, ignoring_a_kind, ignoring_another_kind, ignoring_what_says_so, always_again, recorded,
+    recorded_by_whoever_called,
+]  # fmt: skip
+CAPTURED = (ignoring_all, ignoring_a_kind, recorded)
 
 
 @pytest.mark.parametrize("program", IGNORING)
 def test_warnings_under_filters_of_captured_code(program: Any) -> None:
-    compiled = argand.compile(program, backend="eager", fullgraph=program in (ignoring_all, ignoring_a_kind))
+    compiled = argand.compile(program, backend="eager", fullgraph=program in CAPTURED)
     for _ in range(2):
         texts = []
         for call in (program, compiled):

@@ -7,6 +7,7 @@ import _pickle
 import _warnings
 import contextvars
 import hashlib
+import types
 import warnings
 import weakref
 from typing import Any
@@ -222,27 +223,51 @@ def _diverted(interp: Interpreter) -> bool:
     )
 
 
-def _is_ignored(interp: Interpreter, args: Args, kwargs: Kwargs) -> bool:
-    """Whether the filters that captured code has put on ignore a warning, whatever it says and wherever it is given."""
-    message, category = args[0], kwargs.get("category", args[1])
-    if type(message) is not str or not (category is None or is_a(category, type)):
-        return False
-    kind = UserWarning if category is None else category
+def _action(interp: Interpreter, args: Args, kwargs: Kwargs) -> object:
+    """What the filters that captured code has put on do with a warning, whatever it says and wherever it is given."""
+    message, category = args[0], _kind(args, kwargs)
+    if type(message) is not str or not is_a(category, type):
+        return None
     filters = interp.shadow(interp.getattr(warnings, "filters"))
     for entry in filters if type(filters) is list else ():
         if type(entry) is not tuple or len(entry) != 5:
-            return False
+            return None
         action, text, of, module, line = entry
-        if is_a(of, type) and of in mro_of(kind):
-            return action == "ignore" and text is None and module is None and line == 0
-    return False
+        if is_a(of, type) and of in mro_of(category):
+            return action if text is None and module is None and line == 0 else None
+    return None
+
+
+def _kind(args: Args, kwargs: Kwargs) -> object:
+    category = kwargs.get("category", args[1])
+    return UserWarning if category is None else category
+
+
+def _is_recorded(interp: Interpreter, args: Args, kwargs: Kwargs) -> bool:
+    """Whether a list of captured code's own gets what is shown (`catch_warnings(record=True)`); it then has it."""
+    level = kwargs.get("stacklevel", 1 if args[2] is None else args[2])
+    if type(level) is not int or not kwargs.keys() <= {"category", "stacklevel"} or args[3] is not None:
+        return False
+    frame = dict(enumerate(reversed(interp.frames), 1)).get(level)
+    show, log = interp.getattr(warnings, "showwarning"), interp.getattr(warnings, "_showwarnmsg_impl")
+    if frame is None or show is not warnings._showwarning_orig:  # type: ignore[attr-defined]
+        return False
+    if not is_a(log, types.BuiltinMethodType) or log.__name__ != "append" or interp.is_outer(log.__self__):
+        return False
+    kind = _kind(args, kwargs)
+    message = interp.call(kind, [args[0]], {})
+    entry = interp.call(warnings.WarningMessage, [message, kind, frame.code.co_filename, frame.lineno], {})
+    interp.call(log, [entry], {})
+    return True
 
 
 @function(warnings.warn, warnings.warn_explicit)
 def _warn(interp: Interpreter, fn: Function, args: Args, kwargs: Kwargs) -> None:
     """Warnings are given where the graph ends, with the filters that hold then; those ignored here are none."""
     if _diverted(interp):
-        if fn is warnings.warn and _is_ignored(interp, [*args, *[None] * 2], kwargs):
+        given = [*args, *[None] * 4]
+        action = _action(interp, given, kwargs) if fn is warnings.warn and args else None
+        if action == "ignore" or (action == "always" and _is_recorded(interp, given, kwargs)):
             return
         raise graph_break(
             kind="native code that warns",
