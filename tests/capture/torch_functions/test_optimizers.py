@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 from typing import Any
 
@@ -10,7 +11,7 @@ import torch
 from torch import nn
 
 import argand
-from helpers import CountingBackend
+from helpers import CountingBackend, assert_same
 
 O = torch.optim
 OPTIMIZERS = (
@@ -260,3 +261,32 @@ def test_numbers_of_steps_are_as_exact_as_pythons(name: str, foreach: bool) -> N
     for got, want in zip(*answers[::-1]):
         exact = got.dtype is torch.float64 and not (foreach and name == "ASGD")  # whose lists have float32 rates
         torch.testing.assert_close(got, want, rtol=1e-13 if exact else 1e-6, atol=1e-15 if exact else 1e-7)
+
+
+def test_a_fused_step_that_torch_refuses_comes_after_the_gradients() -> None:
+    """One buffer of a group is gone after a state was loaded."""
+
+    def outcome(compiled: bool) -> Any:
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1))
+        groups = [{"params": model[0].parameters()}, {"params": model[2].parameters(), "lr": 0.003}]
+        optimizer = torch.optim.SGD(groups, momentum=0.9, fused=True)
+
+        def step(x: torch.Tensor) -> None:
+            optimizer.zero_grad()
+            model(x).square().mean().backward()
+            optimizer.step()
+
+        fn = argand.compile(step, backend="eager") if compiled else step
+        x = torch.arange(15.0).reshape(5, 3) * 0.3 - 1
+        for _ in range(2):
+            optimizer.param_groups[0]["lr"] *= 0.7
+            fn(x)
+        optimizer.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+        fn(x)
+        del optimizer.state[model[0].weight]
+        with pytest.raises(TypeError, match="got NoneType"):
+            fn(x)
+        return [(p.detach(), p.grad) for p in model.parameters()]
+
+    assert_same(outcome(False), outcome(True))

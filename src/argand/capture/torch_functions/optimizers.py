@@ -45,12 +45,12 @@ def _fused_step(builder: GraphBuilder, func: Function, args: Args, kwargs: Kwarg
 
     Torch has no rule for the sizes of most of them; none is needed.
     """
-    if torch.is_grad_enabled():
-        return NotImplemented
+    written = [tensor for given in (*args, *kwargs.values()) if isinstance(given, list | tuple) for tensor in given]
+    if torch.is_grad_enabled() or not all(isinstance(tensor, torch.Tensor) for tensor in written):
+        return NotImplemented  # what torch refuses, it says in the general case
     infos: list[Any] = []
     node_args = tuple([builder.to_node(arg, infos) for arg in args])
     node_kwargs = {key: builder.to_node(value, infos) for key, value in kwargs.items()}
-    written = [tensor for given in (*args, *kwargs.values()) if isinstance(given, list | tuple) for tensor in given]
     builder.note_writes(written)
     device = metadata.logical_device(func, infos, {})
     return builder.finish_call(target_of(func), node_args, node_kwargs, None, device, True, written)
