@@ -77,6 +77,23 @@ def test_refused(name):
             argand.compile(run, dynamic=dynamic)(*args)
 
 
+@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize("method", ["as_strided", "as_strided_", "as_strided_copy"])
+def test_elements_past_the_memory_of_a_tensor(method, dynamic):
+    """Stand-ins have no memory that could be too small: the error belongs into the program's own `except`."""
+
+    def f(x, size):
+        made = x * 2
+        try:
+            return getattr(torch, method)(made, (size,), (2,), 1)
+        except RuntimeError:
+            return made - 1
+
+    compiled = argand.compile(f, dynamic=dynamic)
+    for size in (1, 2, 3, 4, 3, 9):
+        assert torch.equal(compiled(O(6), size), f(O(6), size))
+
+
 def test_large_tensors_of_a_dtype_without_a_kernel():
     with pytest.raises(NotImplementedError):
         argand.compile(F.silu)(Z(1 << 21).long())

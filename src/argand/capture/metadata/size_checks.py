@@ -42,11 +42,14 @@ def _as_strided_scatter(
         raise Misfit(f"a source of size {list(src.shape)} for a part of size {list(size)}")
 
 
-def _as_strided(x: object, size: Sequence[int], *args: object, **kwargs: object) -> None:
+def _as_strided(x: object, size: Sequence[int], stride: Sequence[int], storage_offset: int | None = None) -> None:
+    given = tensor(x)
     with torch._C.DisableTorchFunction():
-        empty = tensor(x).untyped_storage().nbytes() == 0
-    if empty and 0 not in size:  # the storage of other stand-ins is as large as their elements need
-        raise Misfit("elements of a tensor that has no memory")
+        first = given.storage_offset() if storage_offset is None else storage_offset
+        last = first + sum((n - 1) * step for n, step in zip(size, stride))
+        memory = given.untyped_storage().nbytes()
+    if 0 not in size and (last + 1) * given.itemsize > memory:  # of an input, no more is sure than its elements
+        raise Misfit(f"elements up to number {last} of {memory // given.itemsize} in memory")
 
 
 def _class_loss(x: object, target: torch.Tensor, *args: object, **kwargs: object) -> None:
@@ -74,7 +77,8 @@ for _check, _functions in (
     (_select_scatter, (torch.select_scatter, torch.Tensor.select_scatter)),
     (_diagonal_scatter, (torch.diagonal_scatter, torch.Tensor.diagonal_scatter)),
     (_as_strided_scatter, (torch.as_strided_scatter, torch.Tensor.as_strided_scatter)),
-    (_as_strided, (torch.as_strided, torch.Tensor.as_strided)),
+    (_as_strided, (torch.as_strided, torch.Tensor.as_strided, torch.as_strided_, torch.Tensor.as_strided_)),
+    (_as_strided, (torch.as_strided_copy,)),
     (_class_loss, (F.cross_entropy, F.nll_loss, torch._C._nn.cross_entropy_loss, torch._C._nn.nll_loss_nd)),
     (_pixel_unshuffle, (F.pixel_unshuffle, torch.pixel_unshuffle)),
 ):
