@@ -68,11 +68,18 @@ WRITES = (
     "{v}.lerp_({w}, 0.5)", "{v}.addcmul_({v}, {w})", "{v}.index_put_((torch.tensor([0, 0]),), {w}, accumulate=True)", "{v}.fill_diagonal_({s})", "{v}.tril_()", "{v}.cumsum_({d})", "{v}[[0, 0]] += 1", "{v}[torch.tensor([0, -1])] = {w}", "{v}[None] = {w}", "{v}[...] = {w}", "torch.relu_({v})", "{v}.unbind()[0].add_({s})", "{v}.chunk(2)[1].mul_({s})",
     "{v}.masked_scatter_({v} > 0, {w})", "{v}.put_(torch.tensor([0]), {w}.view(-1)[:1])", "{v}.copysign_({w})", "{v} //= {s}", "{v} %= {s}", "{v} **= 2", "{v} &= {k}", "{v} <<= 1", "{v}.as_strided_({v}.shape, {v}.stride())", "torch.sub({v}, {w}, out={v})", "torch.stack([{v}, {v}], out={w})", "{v}.view_as({v}).add_(1)", "torch.amax({v}, {d}, out={w})",
     "torch._foreach_add_([{v}, {w}], 1)", "torch._foreach_mul_([{v}, {v}], 2)", "{v}.scatter_add_({d}, torch.zeros_like({v}, dtype=torch.int64), {v}.clone())", "{v}.index_copy_(0, torch.tensor([0]), {v}[-1:])", "{v}.real.add_(1)", "{v}.retain_grad()", "{v}.data = {v}.data[:1]", "{v}.grad = None",
+    "F.batch_norm(torch.stack([{v}.flatten(), {v}.flatten() * 2]), {w}.flatten(), {w}.flatten(), training=True)", "F.batch_norm(torch.ones(2, {v}.numel()), {v}.view(-1), {w}.view(-1), training=True)",
+    "F.instance_norm(torch.eye(2).expand({v}.numel(), 2, 2)[None], {v}.view(-1), {w}.view(-1))", "torch._amp_foreach_non_finite_check_and_unscale_([{v}], {w}, torch.ones(()))", "F.embedding(torch.tensor([0]), {v}, max_norm=1.0)",
+    "torch._C._nn.rrelu_with_noise({v}, {w}, 0.1, 0.3, True)", "torch.ops.aten.max.dim_max({v}, {d}, max={w}, max_values=torch.empty(0, dtype=torch.int64))", "torch._foreach_copy_([{v}], [{w}])", "{v}.numpy()[...] = {s}",
 )  # fmt: skip
 QUERIES = (
     "{v}.requires_grad", "{v}.is_leaf", "{v}.stride()", "{v}.storage_offset()", "{v}.is_contiguous()", "{v} is {w}", "{v}.grad_fn is None", "{v}._base is {w}", "{v}.dtype", "{v}.shape", "{v}._version", "{v}._is_view()", "{v}.sum().item()", "{v}.tolist()", "bool({v}.sum() > 0)", "int({v}.numel())",
     "{v}.data_ptr() == {w}.data_ptr()", "str({v}.detach())", "f'{{{v}.sum():.3f}}'", "{v}.untyped_storage().nbytes()", "torch.equal({v}, {w})", "{v}.is_set_to({w})", "torch.result_type({v}, {w})", "torch.is_complex({v})", "{v}.element_size()", "{v}.nonzero().shape", "len({v})", "{v}.grad is None", "hash({v}) == hash({w})", "{v}.is_inference()", "list({v}.shape)",
 )  # fmt: skip
+KNOWN = (
+    "torch.zeros(3)", "torch.ones(2, 3)", "torch.full((4,), {s})", "torch.tensor({s})", "torch.tensor([1.0, 2.0, 3.0])", "torch.arange(3.0)", "torch.eye(3)", "torch.zeros(3, dtype=torch.int64)", "torch.tensor(True)",
+)  # fmt: skip
+"""Tensors whose values capture knows until something writes to them."""
 SCALARS = (
     "0",
     "1",
@@ -180,6 +187,8 @@ class Maker:
             return f"q.append({self.fill(rng.choice(QUERIES))})", None
         name = f"v{self.count}"
         self.count += 1
+        if kind < 0.42:
+            return f"{name} = {self.fill(rng.choice(KNOWN))}", name
         templates = VIEWS if kind < 0.6 else POINTWISE if kind < 0.82 else REDUCTIONS if kind < 0.9 else LAYOUTS
         return f"{name} = {self.fill(rng.choice(templates))}", name
 

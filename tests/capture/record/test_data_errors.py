@@ -144,3 +144,18 @@ def test_try_that_cannot_catch_what_the_data_raises_stays_one_graph() -> None:
     backend = CountingBackend()
     got = argand.compile(program, backend=backend, fullgraph=True)(_X, torch.tensor([1]))
     assert torch.equal(got, _X[1:] + 1) and len(backend.graphs) == 1
+
+
+@pytest.mark.parametrize("key", [None, (None, slice(None)), slice(0, 1), Ellipsis])
+def test_a_tensor_that_is_assigned_to_a_view_of_itself(key: object) -> None:
+    def f(x: torch.Tensor) -> object:
+        try:
+            x[key] = x
+        except RuntimeError as error:
+            return x + 1, str(error)
+        return x - 1
+
+    compiled = argand.compile(f, backend="eager")
+    for size in (1, 1, 3):
+        want, got = f(torch.ones(size)), compiled(torch.ones(size))
+        assert repr(want) == repr(got)

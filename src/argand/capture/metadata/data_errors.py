@@ -233,7 +233,9 @@ def _may_overlap(builder: GraphBuilder, info: TensorInfo, args: Args) -> bool:
     Stand-ins do not refuse it, and guards do not ask how inputs lie to each other.
     """
     read = [arg for given in args for arg in (given if isinstance(given, tuple | list) else (given,))]
-    others = [builder.tensors[id(arg)] for arg in read if id(arg) in builder.tensors and arg is not info.tensor]
+    if any(arg is info.tensor for arg in read):  # once as what is written to; a second time it is read (`x[None] = x`)
+        read.pop(next(place for place, arg in enumerate(read) if arg is info.tensor))
+    others = [builder.tensors[id(arg)] for arg in read if id(arg) in builder.tensors]
     if not others or not any(map(_noticed, builder.state.interpreter.frames)):
         return False
     with torch._C.DisableTorchFunction():

@@ -33,16 +33,22 @@ _BOUNDED: dict[Function, tuple[_Place, ...]] = {
 _MAX_NORM_PLACE = {functional.embedding: 3, functional.embedding_bag: 3}
 
 
-def written(func: Function, args: Args, kwargs: Kwargs, mutates: bool) -> list[torch.Tensor]:
-    """The tensors that a call writes to.
+def written(func: Function, args: Args, kwargs: Kwargs, mutates: bool) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    """The tensors that a call writes to: the first argument and `out`, and those behind it.
 
     Arguments:
         mutates: the first argument or `out`, as the function's name says; of an operator, its schemas say which.
     """
-    behind = [tensor for place in _places(func, args, kwargs) for tensor in _tensors(_given(place, args, kwargs))]
-    if not mutates or isinstance(func, _OPERATORS):
-        return behind
-    return _tensors(kwargs.get("out", args[0] if args else None)) + behind
+    places = _places(func, args, kwargs)
+    first = [tensor for place in places if _is_first(place) for tensor in _tensors(_given(place, args, kwargs))]
+    behind = [tensor for place in places if not _is_first(place) for tensor in _tensors(_given(place, args, kwargs))]
+    if mutates and not isinstance(func, _OPERATORS):
+        first += _tensors(kwargs.get("out", args[0] if args else None))
+    return first, behind
+
+
+def _is_first(place: _Place) -> bool:
+    return place[0] == 0 or place[1] == "out"
 
 
 def _places(func: Function, args: Args, kwargs: Kwargs) -> tuple[_Place, ...]:

@@ -256,9 +256,11 @@ class GraphBuilder:
         if device is None:
             device = metadata.logical_device(func, infos, kwargs)
         target = self._target(func, kwargs)
-        written = written_arguments.written(func, args, kwargs, target.mutates or "out" in kwargs)
+        named, behind = written_arguments.written(func, args, kwargs, target.mutates or "out" in kwargs)
+        written = named + behind
         metadata.refuse_overlapping(func, written)
-        self.note_writes(written, func, args)
+        self.note_writes(named, func, args)
+        self.note_writes(behind)  # kernels do not ask autograd whether they may
         first = infos[0].tensor if infos else None
         before, shapes = written_arguments.versions(infos), metadata.out_shapes(kwargs)
         siblings: list[object] | None = None
