@@ -7,12 +7,14 @@ import torch
 import torch.nn.functional as F
 from lowering_helpers import check, graph_of, run_lowered
 
+import argand
 from argand import events
 from argand.autograd import trace_inference
 from argand.errors import InternalError, LoweringError
 from argand.graph.sizes.expr import Const, Var
 from argand.ir.interpret import interpret
-from argand.ir.loops import LoopNode, TensorRef, statements_of
+from argand.ir.loops import ExternNode, LoopNode, TensorRef, statements_of
+from argand.ir.target import on_cpu
 from argand.lower import lower
 from argand.lower.dump import dump
 from argand.lower.lowerings import REGISTRY
@@ -364,3 +366,68 @@ def test_shared_result_of_several_is_stored():
 def test_unsafe_split_is_a_view():
     run = check(lambda x: torch.unsafe_split(x * 2, 2, 1)[1] + 1, torch.randn(3, 6), loops_only=True)
     assert len(run.loops) == 1
+
+
+# --- rows that are added to products: by the loops that read them where there are some, by the library else
+
+ROWS = torch.randn(3, 5, 8), torch.randn(16, 8), torch.randn(16)
+
+
+def products(function, *args, on=None):
+    """The library's products of a function, whose results are compared with eager's."""
+    gm, tensors = graph_of(function, args, {})
+    program = lower(trace_inference(gm, tensors), targets=on or on_cpu(1), check=True)
+    for got, want in zip(interpret(program, tensors), [function(*args)], strict=True):
+        torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-5)
+    return [str(node.target) for node in program.nodes if isinstance(node, ExternNode)]
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x, w, b: F.gelu(F.linear(x, w, b)),
+        lambda x, w, b: F.linear(x, w, b).amax(-1),
+        lambda x, w, b: F.linear(x, w, b).view(3, 5, 4, 4).transpose(1, 2).relu(),
+        lambda x, w, b: F.linear(x, w, b)[:, 1:].sum(-1) + F.linear(x, w, b)[:, 0, :1],
+        lambda x, w, b: torch.addmm(b, x[0], w.t()).exp(),
+    ],
+    ids=["pointwise", "maximum", "views", "slices", "addmm"],
+)
+def test_loops_add_the_row(function):
+    assert set(products(function, *ROWS)) == {"aten.mm.default"}
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x, w, b: F.linear(x, w, b),
+        lambda x, w, b: F.linear(F.linear(x, w, b), w.t(), b[:8]),
+        lambda x, w, b: torch.addmm(b[:3, None], x[0, :3], w.t()).exp(),
+        lambda x, w, b: torch.addmm(b[:1], x[0], w.t()).exp(),
+        lambda x, w, b: torch.addmm(b, x[0], w.t(), beta=0.5).exp(),
+        lambda x, w, b: torch.addmm(b, x[0], w.t(), alpha=2.0).exp(),
+    ],
+    ids=["a result", "a product", "a column", "a number", "beta", "alpha"],
+)
+def test_the_library_adds_it(function):
+    assert set(products(function, *ROWS)) == {"aten.addmm.default"}
+
+
+def test_a_sum_that_is_rounded_once_stays():
+    given = [each.bfloat16() for each in ROWS]
+    gm, tensors = graph_of(lambda x, w, b: F.gelu(F.linear(x, w, b)), given, {})
+    program = lower(trace_inference(gm, tensors), targets=on_cpu(1), check=True)
+    assert [str(node.target) for node in program.nodes if isinstance(node, ExternNode)] == ["aten.addmm.default"]
+
+
+def test_without_a_target_nothing_is_known_of_the_library():
+    assert products(lambda x, w, b: F.gelu(F.linear(x, w, b)), *ROWS, on=lambda device: None) == ["aten.addmm.default"]
+
+
+def test_training():
+    model = torch.nn.Sequential(torch.nn.Linear(8, 32), torch.nn.GELU(), torch.nn.Linear(32, 8), torch.nn.LayerNorm(8))
+    compiled = argand.compile(model, fullgraph=True)
+    x = torch.randn(4, 8)
+    for got, want in zip(*([call(x), *torch.autograd.grad(call(x).pow(3).sum(), [*model.parameters()])]
+                           for call in (compiled, model)), strict=True):  # fmt: skip
+        torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-4)

@@ -49,6 +49,7 @@ class Context:
         buffers, nodes, constants: of the program.
         targets: what kernels may be like on each device.
         node, val, device, origin: the ATen node being lowered, its meta value, its logical device, its origin.
+        stored: its result becomes a buffer, whatever reads it.
         symbols: how a `torch.SymInt` is written as an expression, by its text.
         hints: likely values of size symbols.
         floats: symbols that are doubles; as an index expression, such a symbol is the double's bits.
@@ -64,6 +65,7 @@ class Context:
         self.hints: dict[str, int] = {}
         self.floats: frozenset[Sym] = frozenset()
         self.node: fx.Node | None = None
+        self.stored = False
         self.val: Any = None
         self.device = torch.device("cpu")
         self.targets: Targets = lambda device: None

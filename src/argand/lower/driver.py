@@ -200,7 +200,7 @@ class _Lowering:
                 self._place(node, part)
             return part
         ctx = self.ctx
-        ctx.node = node
+        ctx.node, ctx.stored = node, node in self.wanted
         ctx.val = node.meta["val"]
         device = node.meta.get("device")
         ctx.device = device if device is not None else _device_of(ctx.val)

@@ -82,11 +82,14 @@ _OTHER_OVERLOADS = frozenset(
 )
 
 
-def lowers(*ops: Any, view: bool = False, else_kernel: bool = False) -> Callable[[F], F]:
+def lowers(
+    *ops: Any, view: bool = False, else_kernel: bool = False, out_variant: str | None = None
+) -> Callable[[F], F]:
     """Register the decorated rule for overloads (or all functional overloads of packets).
 
     Arguments:
         else_kernel: what the rule refuses is meant to run as an ATen kernel.
+        out_variant: of that kernel.
     """
 
     def register(rule: F) -> F:
@@ -94,7 +97,7 @@ def lowers(*ops: Any, view: bool = False, else_kernel: bool = False) -> Callable
             for overload in overloads(op):
                 REGISTRY.add(overload, Entry(rule, view))
                 if else_kernel:
-                    REGISTRY.kernels[overload] = ExternKernel()
+                    REGISTRY.kernels[overload] = ExternKernel(out_variant)
         return rule
 
     return register

@@ -7,14 +7,16 @@ import torch
 from argand.graph.operators.aten_names import of_aten
 from argand.graph.operators.ctc_ops import ctc_ops
 from argand.graph.operators.device_ops import device_ops
-from argand.lower.registry import REGISTRY, ExternKernel
+from argand.lower.context import Context
+from argand.lower.lowerings.pointwise import refuse
+from argand.lower.registry import REGISTRY, ExternKernel, lowers
+from argand.lower.tensor import Tensor
 
 aten = torch.ops.aten
 
 # op -> the callable that takes `out=`, where there is one
 OUT_VARIANTS = {
     aten.mm.default: "torch.mm",
-    aten.addmm.default: "torch.addmm",
     aten.bmm.default: "torch.bmm",
     aten.baddbmm.default: "torch.baddbmm",
 }
@@ -42,3 +44,14 @@ for _op, _name in OUT_VARIANTS.items():
     REGISTRY.add_kernel(_op, ExternKernel(_name))
 for _op in PLAIN:
     REGISTRY.add_kernel(_op, ExternKernel())
+
+
+@lowers(aten.addmm.default, else_kernel=True, out_variant="torch.addmm")
+def addmm(ctx: Context, row: Tensor, left: Tensor, right: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
+    """On a CPU ATen copies the row to each row of the result first; loops that read the result add it for nothing."""
+    target, dtype = ctx.targets(ctx.device), ctx.val.dtype
+    refuse(target is None or not target.host_memory or ctx.stored, "who reads the sum is a library")
+    refuse(dtype not in (torch.float32, torch.float64), "a sum that is rounded once")
+    refuse(row.ndim != 1 or row.size != right.size[1:] or beta != 1 or alpha != 1, "no row, or a factor")
+    rows = ctx.extern(aten.mm.default, (left, right), {}, out_variant=OUT_VARIANTS[aten.mm.default])
+    return ctx.lazy(lambda ops, index: ops.add(rows.load(ops, index), row.load(ops, index[1:])), [rows, row])
