@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import torch
 
+from argand.codegen.host.convolutions import MEASURED_CONVOLUTION
 from argand.graph.sizes.expr import ONE, ZERO
 from argand.ir.loops import Buffer, ExternNode, TensorRef
 from argand.quick_dataclasses import dataclass
@@ -61,6 +62,8 @@ def extern_function(node: ExternNode) -> ExternFunction:
     text = str(target)
     if node.out_variant == MEASURED_PRODUCT:
         return ExternFunction(f"{node.name}_out", f"{MEASURED_PRODUCT}()", several)
+    if node.out_variant == MEASURED_CONVOLUTION:
+        return ExternFunction("convolution", MEASURED_CONVOLUTION, several)
     if node.out_variant is not None:
         return ExternFunction(
             node.out_variant.replace("torch._C._nn.", "").replace(".", "_") + "_out", node.out_variant, several

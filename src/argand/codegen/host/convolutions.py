@@ -28,6 +28,11 @@ LEAST_TERMS = 1 << 22
 LEAST_POINTS = 48
 
 
+def returns_result(node: ExternNode) -> bool:
+    """Whether a call returns a tensor of its own; others write to memory that they are given."""
+    return node.out_variant in (None, MEASURED_CONVOLUTION)
+
+
 def choose_weight_gradients(schedule: Schedule, buffers: dict[str, Buffer], *, measured: bool) -> int:
     """Part the weight gradients that are products from the other gradients; returns how many.
 

@@ -14,6 +14,7 @@ from dataclasses import field
 
 import torch
 
+from argand.codegen.host.convolutions import returns_result
 from argand.errors import InternalError
 from argand.graph import compat
 from argand.graph.sizes.expr import Expr, Sym, as_int, evaluate, product
@@ -157,7 +158,7 @@ def plan_memory(schedule: Schedule, *, arena: bool = True) -> MemoryPlan:
     plan.live = {name: live for name, live in lives.items() if name not in plan.same_as}
     kept_roots = {memory_of(plan.same_as, name) for name in kept}
     for step in schedule.steps:
-        if isinstance(step, ExternNode) and step.out_variant is None:
+        if isinstance(step, ExternNode) and returns_result(step):
             plan.returned_by.update(results(step))
     temporaries: dict[torch.device, list[str]] = {}
     outside = _out_of_reach(schedule)

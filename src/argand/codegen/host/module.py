@@ -17,6 +17,7 @@ from argand.codegen.host.convolutions import (
     MEASURED_GRADIENT,
     MEASURED_VOLUME_GRADIENT,
     OWN_GRADIENT,
+    returns_result,
 )
 from argand.codegen.host.layouts import Layout, chosen_layouts, made_by_products, own_layout, used_views
 from argand.codegen.host.library_products import DIRECT, DirectText, literal_of, operands
@@ -389,7 +390,7 @@ class _Writer:
         function = extern_function(node)
         self.header.setdefault(function.name, function.expression)
         outputs = list(node.outputs)
-        if node.out_variant is not None:
+        if not returns_result(node):
             first = outputs[0]
             if first is None:
                 raise InternalError(f"{node.name} has an out= variant but no output buffer")
