@@ -59,7 +59,7 @@ class TensorRef:
     dtype: torch.dtype | None = None  # set when it views the buffer's bytes as another dtype
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Value:
     """The result of one statement of a loop body."""
 
@@ -174,6 +174,8 @@ def statements_of(body: LoopBody) -> Sequence[Value]:
 
 def with_nested(statements: Sequence[Value]) -> Sequence[Value]:
     """Statements and those inside of their `masked` blocks, in execution order."""
+    if not any(statement.op == "masked" for statement in statements):
+        return statements
     nested: list[Value] = []
 
     def visit(statements: Sequence[Value]) -> None:

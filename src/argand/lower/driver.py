@@ -130,20 +130,26 @@ class _Lowering:
 
     def _count_uses(self, nodes: Sequence[fx.Node]) -> None:
         """Count users of each node, looking through views, and find the nodes that need a buffer anyway."""
-        entries, uses, wanted = REGISTRY.entries, self.uses, self.wanted
+        uses, wanted = self.uses, self.wanted
+        views: set[fx.Node] = set()
+        kernels: set[fx.Node] = set()
         for node in reversed(nodes):
             total = 0
             for user in node.users:
-                entry = entries.get(user.target) if user.op == "call_function" else None
-                if user.target is operator.getitem or (entry is not None and entry.is_view):
+                if user in views:
                     total += uses[user]
                     if user in wanted:
                         wanted.add(node)
                 else:
                     total += 1
-                    if entry is None or user.target in REGISTRY.kernels:
+                    if user in kernels:
                         wanted.add(node)
             uses[node] = total
+            entry = REGISTRY.entries.get(node.target) if node.op == "call_function" else None
+            if node.target is operator.getitem or (entry is not None and entry.is_view):
+                views.add(node)
+            elif entry is None or node.target in REGISTRY.kernels:
+                kernels.add(node)
 
     def _place(self, node: fx.Node, x: Tensor) -> None:
         """Decide whether a fresh lazy value becomes a buffer now."""
@@ -212,7 +218,7 @@ class _Lowering:
         if entry is not None and not reason:
             try:
                 result = entry.rule(ctx, *args, **kwargs)
-                if (ctx.floats and self._takes_float((args, kwargs))) or _is_symbolic(node):
+                if self.program.scalars and self._is_of_symbols(node, args, kwargs):
                     self._try_out(result)
             except NoLowering as why:
                 reason = str(why)
@@ -280,6 +286,9 @@ class _Lowering:
         for x in result if isinstance(result, (tuple, list)) else (result,):
             if isinstance(x, Tensor) and x.ref is None and x.realiser is None:
                 self._recorded(x)
+
+    def _is_of_symbols(self, node: fx.Node, args: list[Any], kwargs: dict[str, Any]) -> bool:
+        return (bool(self.ctx.floats) and self._takes_float((args, kwargs))) or _is_symbolic(node)
 
     def _takes_float(self, given: Any) -> bool:
         if isinstance(given, Expr):

@@ -31,7 +31,7 @@ def fold_constants(program: AtenProgram) -> int:
         if node.op == "get_attr":
             values[node] = program.constants[str(node.target)]
             continue
-        if not _foldable(node, values) or node in kept:
+        if not values or not _foldable(node, values) or node in kept:
             continue
         result = _evaluate(node, values)
         if result is None:

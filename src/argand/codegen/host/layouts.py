@@ -52,23 +52,26 @@ def chosen_layouts(schedule: Schedule, plan: MemoryPlan, by_products: frozenset[
     Arguments:
         by_products: buffers that are as an ATen kernel returns them.
     """
+    calls = [step for step in schedule.steps if isinstance(step, ExternNode) and step.out_variant != DIRECT]
+    filled = {name for step in calls for name in step.outputs}
+    free = [
+        name
+        for name in (*plan.allocated, *plan.same_as)
+        if not schedule.in_host_memory(name)
+        and name not in by_products
+        and name not in filled
+        and not plan.in_arena(memory_of(plan.same_as, name))
+    ]
+    if not free:
+        return {}
     wanted: dict[str, Counter[Layout]] = {}
     outputs = tensor_refs((schedule.outputs, [ref for _, ref in schedule.mutations]))
     for ref, count in (*used_views(schedule).items(), *((ref, 1) for ref in outputs)):
         if _is_whole(ref, schedule.buffers[ref.buffer]):
             wanted.setdefault(ref.buffer, Counter())[ref.size, ref.stride] += count
-    calls = [step for step in schedule.steps if isinstance(step, ExternNode) and step.out_variant != DIRECT]
-    filled = {name for step in calls for name in step.outputs}
     layouts: dict[str, Layout] = {}
-    for name in (*plan.allocated, *plan.same_as):
+    for name in free:
         buffer = schedule.buffers[name]
-        if (
-            schedule.in_host_memory(name)
-            or name in by_products
-            or name in filled
-            or plan.in_arena(memory_of(plan.same_as, name))
-        ):
-            continue
         taken = plan.same_as.get(name)
         votes = wanted.get(name, Counter())
         before = layouts.get(taken, own_layout(schedule.buffers[taken])) if taken is not None else None

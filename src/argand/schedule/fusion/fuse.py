@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import field
 
 from argand.errors import InternalError
@@ -27,6 +27,7 @@ class Unit:
         positions: its nodes, in program order.
         group: None for an extern call.
         deps: units that must run before it (they may have been merged away: see `Fusion.find`).
+        users: units whose deps it is among (the same).
         ancestors: bit mask of every unit that must run before it.
     """
 
@@ -34,6 +35,7 @@ class Unit:
     positions: list[int]
     group: FormedGroup | None
     deps: set[int] = field(default_factory=set)
+    users: set[int] = field(default_factory=set)
     ancestors: int = 0
     fusible: bool = True
 
@@ -85,6 +87,7 @@ class Fusion:
         for dep in self.graph.deps[position]:
             other = self.find(dep)
             unit.deps.add(other)
+            self.units[other].users.add(position)
             unit.ancestors |= self.units[other].ancestors | 1 << other
         self.units[position] = unit
         return unit
@@ -156,12 +159,23 @@ class Fusion:
         del self.units[gone.number]
         both = 1 << kept.number | 1 << gone.number
         kept.deps = {self.find(d) for d in kept.deps | gone.deps} - {kept.number}
+        kept.users |= gone.users
         kept.ancestors = (kept.ancestors | gone.ancestors) & ~both
         mask = kept.ancestors | 1 << kept.number
-        for unit in self.units.values():
-            if unit.ancestors & both:
-                unit.ancestors = unit.ancestors & ~both | mask
+        for unit in self._descendants(kept):
+            unit.ancestors = unit.ancestors & ~both | mask
         return kept
+
+    def _descendants(self, unit: Unit) -> Iterator[Unit]:
+        """Units that must run after `unit`."""
+        seen = {unit.number}
+        pending = list(unit.users)
+        while pending:
+            number = self.find(pending.pop())
+            if number not in seen:
+                seen.add(number)
+                pending += self.units[number].users
+                yield self.units[number]
 
 
 def fuse(graph: Graph, buffers: Mapping[str, Buffer], forms: Forms, *, enabled: bool = True) -> list[Unit]:
