@@ -10,6 +10,7 @@ import dataclasses
 from collections.abc import Callable
 from dataclasses import MISSING, Field, FrozenInstanceError, fields
 from operator import attrgetter
+from types import MemberDescriptorType
 from typing import TYPE_CHECKING, Any
 
 _Method = Callable[..., Any]
@@ -130,7 +131,12 @@ def _init(cls: type[Any], frozen: bool) -> _Method:
             arguments[bool(each.kw_only)].append(each.name + default)
         elif not default:
             continue
-        lines.append(f" _set(self, {each.name!r}, {value})" if frozen else f" self.{each.name} = {value}")
+        slot = getattr(cls, each.name, None) if frozen else None
+        if isinstance(slot, MemberDescriptorType):  # quicker than `object.__setattr__`
+            names[f"_set_{number}"] = slot.__set__
+            lines.append(f" _set_{number}(self, {value})")
+        else:
+            lines.append(f" _set(self, {each.name!r}, {value})" if frozen else f" self.{each.name} = {value}")
     if hasattr(cls, "__post_init__"):
         lines.append(" self.__post_init__()")
     keywords = ["*", *arguments[True]] if arguments[True] else []
