@@ -148,7 +148,7 @@ def test_the_faster_one_is_taken(own_is_slow: bool, calls: list[str], monkeypatc
     rivals = Rivals(
         f"LSTM layers, own is {'slow' if own_is_slow else 'fast'}", lambda: True, 0.0 if own_is_slow else 1e9
     )
-    monkeypatch.setattr(lstm, "LAYERS", rivals)
+    monkeypatch.setattr(lstm, "TRAINED", rivals)
     lstm._compiled().result()
     layer = torch.nn.LSTM(6, 32)
     with argand.config.patch({"cpp.own_products": None}):

@@ -24,7 +24,9 @@ from argand.runtime.kernels.timed_choice import Rivals
 from argand.runtime.profile import Kernel
 
 aten = torch.ops.aten
-LAYERS = Rivals("LSTM layers", lambda: True, 0.97, "lstm")
+# Timed again and again, a layer finds its weights in the caches: among others it does not, and the kernel packs them.
+LAYERS = Rivals("LSTM layers", lambda: False, 0.88, "lstm")
+TRAINED = Rivals("LSTM layers with gradients", lambda: True, 0.95, "lstm")
 _FUNCTIONS = {"lstm_forward": (9, 7), "lstm_backward": (12, 7)}
 _WIDTH = 16  # units that a vector holds at most
 _LANES = 32  # columns of a packed panel at most
@@ -94,19 +96,19 @@ def takes_widths() -> bool:
 @functools.cache
 def _compiled() -> Future[dict[str, Kernel]]:
     """The kernels, being compiled by a thread of their own; nobody waits for them where oneDNN's may be called."""
-    patient = config.cpp.own_products is None and LAYERS.known() is None
+    patient = config.cpp.own_products is None and all(each.known() is None for each in (LAYERS, TRAINED))
     return background_kernels.compiled("lstm", _FUNCTIONS, _compiled.cache_clear, patient=patient)
 
 
 def prepare(width: int) -> None:
     """Begin to compile the kernels, if layers of so many units may be computed by them."""
-    if width % _WIDTH == 0 and _wanted() and takes_widths():
+    if width % _WIDTH == 0 and any(map(_wanted, (LAYERS, TRAINED))) and takes_widths():
         _compiled()
 
 
-def _wanted() -> bool:
+def _wanted(rivals: Rivals) -> bool:
     setting = config.cpp.own_products
-    return LAYERS.known() is not False if setting is None else bool(setting)
+    return rivals.known() is not False if setting is None else bool(setting)
 
 
 def forward(*operands: Any) -> Tensors:
@@ -139,22 +141,23 @@ def _of_backward(rest: list[Any]) -> tuple[Layer, list[torch.Tensor | None]]:
 
 
 def _by_choice(layer: Layer, *, keep: bool) -> Tensors:
-    if not _wanted():
+    rivals = TRAINED if keep else LAYERS
+    if not _wanted(rivals):
         return _library(layer, keep=keep)
-    kind, kernels = _kind(layer, keep), _compiled()
-    own = LAYERS.taken(kind) if config.cpp.own_products is None else True
+    kind, kernels = _kind(layer), _compiled()
+    own = rivals.taken(kind) if config.cpp.own_products is None else True
     if own is None and kernels.done():
-        return _timed(layer, kind, keep=keep)
+        return _timed(layer, rivals, kind, keep=keep)
     return _own(layer, keep=keep) if own and kernels.result() else _library(layer, keep=keep)
 
 
-def _kind(layer: Layer, keep: bool) -> Hashable:
+def _kind(layer: Layer) -> Hashable:
     """What says which is faster; numbers of steps and rows that are alike are of one kind."""
     steps, batch, width = layer.sizes
-    return keep, min(steps.bit_length(), 7), batch.bit_length(), layer.input.shape[2], width
+    return min(steps.bit_length(), 7), batch.bit_length(), layer.input.shape[2], width
 
 
-def _timed(layer: Layer, kind: Hashable, *, keep: bool) -> Tensors:
+def _timed(layer: Layer, rivals: Rivals, kind: Hashable, *, keep: bool) -> Tensors:
     """The results, of the faster one; with gradients where there will be some."""
     results: list[Tensors] = [()]
 
@@ -170,7 +173,7 @@ def _timed(layer: Layer, kind: Hashable, *, keep: bool) -> Tensors:
 
     if not _compiled().result():
         return _library(layer, keep=keep)
-    LAYERS.run(own, library, kind)
+    rivals.run(own, library, kind)
     return results[0]
 
 
