@@ -152,7 +152,7 @@ class _Generaliser:
                 raise NotGeneral(f"the length of an argument of {self.where} depends on the sizes")
             parts = [self._tree([item[k] for item in items]) for k in range(len(first))]
             return tuple(parts) if isinstance(first, tuple) else parts
-        if all(type(item) is int for item in items):
+        if type(first) is int and all(type(item) is int for item in items):
             return self.number(items)
         if any(type(item) is not type(first) for item in items):
             raise NotGeneral(f"an argument of {self.where} changes its type with the sizes")
