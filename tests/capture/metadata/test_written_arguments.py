@@ -182,3 +182,18 @@ def test_statistics_of_a_checkpoint() -> None:
         return results, hooked, model.state_dict()
 
     assert_same(outcome(False), outcome(True))
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "native"])
+def test_both_statistics_in_one_memory(backend: str) -> None:
+    """The kernel writes to one after the other."""
+
+    def same(x: torch.Tensor, both: torch.Tensor) -> Any:
+        return F.batch_norm(x, both, both, training=True), both + 1
+
+    def of_input(x: torch.Tensor, both: torch.Tensor) -> Any:
+        whole = torch.cat([x, both[None]])
+        return F.batch_norm(whole, whole[0], both, training=True), whole, both + 1
+
+    for fn in (same, of_input):
+        assert_same(_run(fn, ONE), _run(argand.compile(fn, backend=backend), ONE))

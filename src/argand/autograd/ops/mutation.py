@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -102,6 +103,7 @@ def run_mutation(tracer: Recorder, func: Any, args: tuple[Any, ...], kwargs: dic
     refuse_partial_overlap(
         _tensors(tracer, [bound.get(name) for name in form.written]), _tensors(tracer, [*bound.values()])
     )
+    refuse_written_twice(_tensors(tracer, [bound.get(name) for name in form.written]))
     if func._schema.name.partition("::")[2] in _APART:
         read = [value for name, value in bound.items() if name not in form.written]
         _refuse_overlap(_tensors(tracer, [bound.get(name) for name in form.written]), _tensors(tracer, read))
@@ -135,6 +137,30 @@ def _refuse_overlap(written: list[TraceTensor], read: list[TraceTensor]) -> None
                     "an operator that reads and writes at positions is given memory twice",
                     remedy="clone one argument; until then the graph runs eagerly, which raises if the kernel does",
                 )
+
+
+def refuse_written_twice(written: list[TraceTensor], read: Sequence[TraceTensor] = ()) -> None:
+    """A kernel that writes to one memory by two arguments leaves there what its order of writes makes of it.
+
+    Arguments:
+        read: what the kernel reads after it has begun to write.
+    """
+    for number, one in enumerate(written):
+        for other in (*written[number + 1 :], *read):
+            same = one.value.root is other.value.root and one.numel() and other.numel()
+            if same and not _apart(one.value.spec, other.value.spec):
+                raise AutogradError(
+                    "an operator writes to the same memory by two of its arguments",
+                    remedy="clone one argument; until then the graph runs eagerly",
+                )
+
+
+def _apart(one: Spec, two: Spec) -> bool:
+    """Whether two tensors of one storage surely have no memory in common."""
+    if not (is_dense(one.size, one.stride) and is_dense(two.size, two.stride)):
+        return False
+    (start, end), (begin, stop) = (_bytes(one), _bytes(two))
+    return end <= begin or stop <= start
 
 
 def refuse_partial_overlap(written: list[TraceTensor], read: list[TraceTensor]) -> None:

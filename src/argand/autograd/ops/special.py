@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from argand.autograd.ops.mutation import refuse_partial_overlap
+from argand.autograd.ops.mutation import refuse_partial_overlap, refuse_written_twice
 from argand.autograd.recording.recorder import Handler, Recorder
 from argand.autograd.recording.values import TraceTensor, Value, make_tensor
 from argand.errors import AutogradError
@@ -134,6 +134,8 @@ def trace_batch_norm(tracer: Recorder, func: Any, args: Args, kwargs: Kwargs) ->
     if not training or bound["running_mean"] is None or bound["running_var"] is None:
         return tracer.record(func, args, kwargs)
     order = ("input", "weight", "bias", "running_mean", "running_var", "training", "momentum", "eps")
+    given = [tracer.tensor(bound[name]) for name in order[:5] if bound[name] is not None]
+    refuse_written_twice(given[-2:], given[:-2])
     functional = aten._native_batch_norm_legit_functional.default
     out, mean, scale, new_mean, new_var = tracer.record(functional, tuple(bound[name] for name in order), {})
     tracer.write(tracer.tensor(bound["running_mean"]), new_mean)
