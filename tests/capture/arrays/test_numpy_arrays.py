@@ -372,3 +372,14 @@ def test_a_function_that_wraps_numpys_is_the_programs() -> None:
         scaled, size = compiled(torch.ones(3))
         assert torch.equal(scaled, torch.full((3,), 2.0)) and size == (3,)
         assert len(calls) == count
+
+
+def test_a_write_to_a_view_beside_a_number_that_varies() -> None:
+    def f(x: torch.Tensor, n: int) -> torch.Tensor:
+        y = x * n
+        y.numpy()[...] = 2.0
+        return y + n
+
+    compiled = argand.compile(f, backend="eager", fullgraph=True)
+    for n in (3, 4, 5):
+        assert torch.equal(compiled(torch.ones(2), n), f(torch.ones(2), n))

@@ -111,7 +111,10 @@ class Arrays:
         others = [
             info
             for info in self.state.graph.inputs
-            if info.source is not None and info.device.type == "cpu" and not isinstance(info.source, CallSource)
+            if isinstance(info.real, torch.Tensor)  # not a number that varies
+            and info.source is not None
+            and info.device.type == "cpu"
+            and not isinstance(info.source, CallSource)
         ]
         if len(held) + len(others) < 2:
             return
