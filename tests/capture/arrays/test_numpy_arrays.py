@@ -383,3 +383,15 @@ def test_a_write_to_a_view_beside_a_number_that_varies() -> None:
     compiled = argand.compile(f, backend="eager", fullgraph=True)
     for n in (3, 4, 5):
         assert torch.equal(compiled(torch.ones(2), n), f(torch.ones(2), n))
+
+
+@pytest.mark.parametrize("backend", ["eager", "native"])
+def test_a_number_written_to_an_array_of_one_element(backend: str) -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        x.numpy()[...] = 2
+        return x + 1
+
+    for shape in ((1, 1), (1,), (2, 1)):
+        x = torch.zeros(shape)
+        assert torch.equal(argand.compile(f, backend=backend)(x), torch.full(shape, 3.0))
+        assert torch.equal(x, torch.full(shape, 2.0))

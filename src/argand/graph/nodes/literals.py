@@ -24,7 +24,8 @@ def packed(tensor: torch.Tensor) -> Packed | None:
         return None
     if not tensor.is_contiguous() or tensor.numel() * tensor.element_size() > _MOST:
         return None
-    content = bytes(tensor.reshape(-1).view(torch.uint8).tolist())
+    flat = tensor.reshape(-1).clone(memory_format=torch.contiguous_format)  # numpy gives one element stride 0
+    content = bytes(flat.view(torch.uint8).tolist())
     return str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape), content.hex()
 
 
