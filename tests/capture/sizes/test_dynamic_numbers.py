@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 
 import pytest
@@ -346,3 +347,19 @@ def test_operations_that_fix_a_marked_size(fn):
     argand.mark_dynamic(x, 0)
     with pytest.raises(errors.ConstraintViolation, match=r"L\['x'\].size\(\)\[0\]"):
         argand.compile(fn, backend="eager")(x)
+
+
+def test_singledispatch_on_a_number_that_varies_behind_a_break() -> None:
+    @functools.singledispatch
+    def chosen(value: object, x: torch.Tensor) -> torch.Tensor:
+        return x
+
+    chosen.register(int, lambda value, x: x + value)
+    counted = functools.lru_cache(lambda size: size)
+
+    def f(x: torch.Tensor, value: object) -> object:
+        return counted(x.shape[0]), chosen(value, x), counted.cache_info().maxsize
+
+    compiled = argand.compile(f, backend="eager")
+    for value in (None, 2, 3, 4):
+        assert str(compiled(torch.ones(2), value)) == str(f(torch.ones(2), value))

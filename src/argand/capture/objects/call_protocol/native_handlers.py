@@ -17,6 +17,7 @@ from argand.capture.facts.frames import NULL
 from argand.capture.facts.handlers import ABSENT, Function, Kwargs, enter, names_here
 from argand.capture.facts.interfaces import Interpreter
 from argand.capture.facts.kinds import is_a, module_of
+from argand.capture.facts.values.symbolic import STANDS_FOR
 from argand.capture.objects import abstract_classes, names, text
 from argand.capture.objects.call_protocol import lru_caches
 from argand.capture.record import numpy_functions
@@ -259,7 +260,7 @@ def _singledispatch(interp: Interpreter, fn: Function, args: list[object], kwarg
     if type(names.closed_over(interp, dispatch, "dispatch_cache")) is not weakref.WeakKeyDictionary:
         return NotImplemented  # a cache of the program's own wants to be asked
     known = interp.shadow(registry)
-    cls = type(args[0])
+    cls = args[0].__class__ if type(args[0]) in STANDS_FOR else type(args[0])
     implementation = known.get(cls, NULL)
     if implementation is NULL:
         implementation = interp.unread(functools._find_impl, cls, known)  # type: ignore[attr-defined]
