@@ -138,11 +138,12 @@ class Frame:
         kw_names: names set by KW_NAMES for the next CALL.
         result: what RETURN or YIELD leaves.
         quiet: a frame of argand's own helper code, hidden from user stacks.
+        shown: a `pc`, and how user stacks show the frame that stands there (`stack_text.stack_trace`).
     """
 
     __slots__ = (
         "builtins", "closure", "code", "exc", "fast", "func", "generator", "globals", "kw_names", "locals", "pc",
-        "program", "quiet", "result", "sequence", "stack",
+        "program", "quiet", "result", "sequence", "shown", "stack",
     )  # fmt: skip
 
     def __init__(
@@ -170,6 +171,7 @@ class Frame:
         self.result: object = None
         self.quiet = False
         self.sequence = 0
+        self.shown: tuple[int, str, str] = (-1, "", "")
 
     @property
     def instruction(self) -> Instruction:

@@ -188,11 +188,23 @@ class Interpreter(Access, Protocol):
     """Code object by id -> what is done with calls of it."""
 
     def count_round(self) -> None: ...
+    def annotate(self, ending: GraphBreak) -> GraphBreak: ...
     @property
     def session(self) -> Session:
         """What outlives this capture."""
 
     def run(self, frame: Frame, thrown: BaseException | None = None) -> object: ...
+
+
+class Guard(Protocol):
+    """One check on one source (`record.guards.Guard`)."""
+
+    source: Source | None
+    kind: str
+    args: Args
+    label: str
+    position: tuple[CodeType, int] | None
+    visible: bool | None
 
 
 class GuardSet(Protocol):
@@ -211,9 +223,20 @@ class GuardSet(Protocol):
         label: str | None = None,
         shown: bool | None = None,
     ) -> None: ...
+    def add_like(self, guard: Guard, source: Source, identity: object) -> None: ...
+    def has_like(self, guard: Guard, source: Source, identity: object) -> bool: ...
     def __len__(self) -> int: ...
 
     def __iter__(self) -> Iterator[Any]: ...
+
+
+class Journal(Protocol):
+    """What notes loads and recorded calls (`record.journal`)."""
+
+    busy: bool
+
+    def load(self, source: Source, value: object) -> object: ...
+    def call(self, func: Function, args: Args, kwargs: Kwargs, whole: bool) -> object: ...
 
 
 class History(Protocol):
@@ -232,6 +255,8 @@ class Policy(Protocol):
 
     def number(self, source: Source, value: object) -> bool:
         """Whether a Python int or float is to be symbolic."""
+
+    def is_settled(self, source: Source, value: object) -> bool: ...
 
 
 class Variable(Protocol):
@@ -269,6 +294,10 @@ class CaptureState(Protocol):
     inputs_by_real: dict[int, torch.Tensor]
     loads: list[tuple[Source, object]] | None
     """What is loaded from outside, where somebody wants to know, each time that it is."""
+    journal: Journal | None
+    """Notes what is loaded and recorded, where that may be repeated."""
+    like_modules: object
+    """`torch_functions.like_modules.Known`, once a module was called."""
     open_modes: list[tuple[int, Any, object]]
     autocast: tuple[object, ...]
     arrays: Any
@@ -294,6 +323,7 @@ class CaptureState(Protocol):
     def position(self) -> tuple[CodeType, int]: ...
     def user_stack(self) -> tuple[UserLine, ...]: ...
     def load_source(self, source: Source, value: object) -> Any: ...
+    def note_loaded(self, source: Source, value: object, own: bool) -> None: ...
     def guard(self, source: Source | None, kind: str, *args: object, label: str | None = None) -> None: ...
     def source_of(self, obj: object) -> Source | None: ...
     def is_outer(self, obj: object) -> bool: ...
@@ -330,6 +360,7 @@ class GraphBuilder(Protocol):
     observed: int
     flags_seen: set[int]
     unsure: set[int]
+    several: set[int]
     maybe_same: dict[int, torch.Tensor]
     known: list[TensorInfo]
     gradients: dict[int, torch.Tensor | None]

@@ -75,6 +75,7 @@ class Source:
     base: Source | None
     key: Any = None
     _text: str | None = field(default=None, init=False)
+    _name: str | None = field(default=None, init=False)
     _identity: tuple[object, ...] = field(init=False)
     _hash: int = field(init=False)
 
@@ -120,6 +121,14 @@ class Source:
 
     def name(self) -> str:
         """The developer's spelling."""
+        name: str | None = self._name
+        if name is None:
+            name = self._spell_name()
+            object.__setattr__(self, "_name", name)
+        return name
+
+    def _spell_name(self) -> str:
+        """What `name` remembers."""
         return self.step.spell("" if self.base is None else self.base.name(), self.key)
 
     def friendly(self) -> str:
@@ -240,8 +249,8 @@ class ConstSource(Source):
     def _key_identity(self) -> int:
         return id(self.key)
 
-    def name(self) -> str:
-        return self.label or super().name()
+    def _spell_name(self) -> str:
+        return self.label or super()._spell_name()
 
 
 class ImportedSource(Source):
@@ -336,11 +345,11 @@ class DictItemSource(Source):
     __slots__ = ()
     step = Step("dict_item", lambda base, key: f"{base}[{_key_label(key)}]", _subscript)
 
-    def name(self) -> str:
+    def _spell_name(self) -> str:
         base = self.parent
         if isinstance(base, InstanceDictSource) and isinstance(self.key, str) and self.key.isidentifier():
             return f"{base.parent.name()}.{self.key}"
-        return super().name()
+        return super()._spell_name()
 
     def _spell(self) -> str:
         base = self.parent

@@ -20,7 +20,7 @@ from argand.capture.arrays import traced_arrays
 from argand.capture.facts import classify
 from argand.capture.facts.code.stack_text import line_of_code
 from argand.capture.facts.handlers import Function, Kwargs
-from argand.capture.facts.interfaces import Variable
+from argand.capture.facts.interfaces import Journal, Variable
 from argand.capture.facts.kinds import answers_itself, is_a, module_of, namespace
 from argand.capture.facts.overlays import DELETED, UNSET, Overlay, Shadow
 from argand.capture.facts.sources import (
@@ -98,6 +98,8 @@ class CaptureState:
         self.tensors: dict[int, TensorInfo] = graph.tensors
         self.inputs_by_real: dict[int, torch.Tensor] = {}
         self.loads: list[tuple[Source, object]] | None = None
+        self.journal: Journal | None = None
+        self.like_modules: object = None
         self._loaded: dict[Source, tuple[object, object]] = {}
         self._object_at: dict[Source, object] = {}
         self._outer_objects: dict[int, object] = {}
@@ -143,6 +145,8 @@ class CaptureState:
         """
         if self.loads is not None:
             self.loads.append((source, value))
+        if self.journal is not None and not self.journal.busy:
+            return self.journal.load(source, value)
         hit = self._loaded.get(source)
         if hit is not None and hit[0] is value:
             return hit[1]
@@ -155,6 +159,13 @@ class CaptureState:
             result = self._load(source, value)
         self._loaded[source] = (value, result)
         return result
+
+    def note_loaded(self, source: Source, value: object, own: bool) -> None:
+        """`value` was found at `source`, and is guarded. `own`: objects are not found elsewhere before."""
+        if source not in self._loaded:
+            self._loaded[source] = (value, value)
+            if own or value is None or type(value) is bool:
+                self._register(source, value, keep_first=True)
 
     def _load(self, source: Source, value: Any) -> object:
         if answers_itself(type(value)) or (is_a(value, type) and answers_itself(value)):

@@ -9,6 +9,7 @@ from typing import Any, Final
 from argand import errors
 from argand._core import _C
 from argand.bytecode.format import constant_text
+from argand.capture.facts import interfaces
 from argand.capture.facts.handlers import Args
 from argand.capture.facts.interfaces import Dynamics
 from argand.capture.facts.kinds import is_a
@@ -47,7 +48,7 @@ _CHECKED = 1024  # guards between two looks at the clock
 FRAME = "frame"  # stands for node 0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class Guard:
     """One check on one source.
 
@@ -108,7 +109,7 @@ class GuardSet:
         shown: bool | None = None,
     ) -> None:
         """Add a check; an identical one is not added twice. `position`: default: what `locate` says."""
-        key = (source, kind, _identity(args) if args else ())
+        key = (source, kind, identity_of(args) if args else ())
         if key in self._guards:
             return
         if not len(self._guards) % _CHECKED:
@@ -116,6 +117,18 @@ class GuardSet:
         if position is None and self.locate is not None:
             position = self.locate()
         self._guards[key] = Guard(source, kind, args, label or LABELS.get(kind, kind.upper()), position, shown)
+
+    def add_like(self, guard: interfaces.Guard, source: Source, identity: object) -> None:
+        """Add a check like one that was added, of another source. `identity`: `identity_of` its arguments."""
+        key = (source, guard.kind, identity)
+        if key not in self._guards:
+            if not len(self._guards) % _CHECKED:
+                time_limit.check()
+            self._guards[key] = Guard(source, guard.kind, guard.args, guard.label, guard.position, guard.visible)
+
+    def has_like(self, guard: interfaces.Guard, source: Source, identity: object) -> bool:
+        """Whether `add_like` would add nothing."""
+        return (source, guard.kind, identity) in self._guards
 
     def __iter__(self) -> Iterator[Guard]:
         return iter(self._guards.values())
@@ -206,7 +219,7 @@ def _resolve(arg: object, tree: _C.GuardTree, nodes: dict[Source, int]) -> objec
 _BY_VALUE: Final = frozenset((str, int, bool, bytes, type(None)))
 
 
-def _identity(args: Args) -> object:
+def identity_of(args: Args) -> object:
     """A hashable stand-in for guard arguments: by value where that is exact, else by identity."""
     return tuple([_one_identity(arg) for arg in args])
 

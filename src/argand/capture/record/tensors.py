@@ -203,6 +203,9 @@ class GraphBuilder:
                 if answer is not NotImplemented:
                     return answer
             return func(*args, **kwargs)
+        journal = self.state.journal
+        if journal is not None and not journal.busy:
+            return journal.call(func, args, kwargs, True)
         for value in (*args, *kwargs.values()):
             if is_a(value, list | tuple | str) and type(value) not in _SEQUENCES:
                 refuse_python_sequence(self.state.interpreter, type(value))
@@ -232,6 +235,9 @@ class GraphBuilder:
         """
         if self.sharded and dtensors.among(args, kwargs):
             return dtensors.record(self, func, func, args, kwargs)
+        journal = self.state.journal
+        if journal is not None and not journal.busy and device is None and meta_args is None and meta_kwargs is None:
+            return journal.call(func, args, kwargs, False)
         try:
             time_limit.check()
             kwargs = placed(func, kwargs, device) if self.entered else kwargs

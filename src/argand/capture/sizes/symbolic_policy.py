@@ -89,6 +89,22 @@ class Policy:
             if old != new:
                 self.history.varying.add(str(Place(source, "size", dim)))
 
+    def is_settled(self, source: Source, value: object) -> bool:
+        """Whether a value found outside is no symbol, and nothing of one varies; asking changes nothing."""
+        history = self.history
+        if type(value) in (int, float):
+            place = f"{source.name()}: {'int' if type(value) is int else 'float'}"
+            before = history.numbers.get(place, value)
+            return not self.everything and before == value and place not in history.varying
+        if not isinstance(value, torch.Tensor):
+            return True
+        if value.__dict__:
+            return False
+        if type(value) is torch.nn.Parameter or history.exact:
+            return True
+        before = history.sizes.get(source.name(), value.shape)
+        return not self.everything and before == tuple(value.shape) and not history.varying
+
     def number(self, source: Source, value: Any) -> bool:
         """Whether a Python int or float is to be symbolic."""
         history = self.history

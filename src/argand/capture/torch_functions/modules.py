@@ -17,6 +17,7 @@ from argand.capture.facts.overlays import UNSET
 from argand.capture.facts.sources import ConstSource, DictItemSource, InstanceDictSource, Source
 from argand.capture.metadata.special_calls import special
 from argand.capture.objects import instances, names
+from argand.capture.torch_functions.like_modules import calls as like_calls
 from argand.capture.torch_functions.torch_calls import CODES, handler
 
 _OWN_HOOKS = ("_backward_hooks", "_backward_pre_hooks", "_forward_hooks", "_forward_pre_hooks")
@@ -82,10 +83,16 @@ def _guard_no_hooks(state: CaptureState, source: Source) -> None:
 def _call_impl(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> object:
     """Without hooks: forward. With hooks: torch's own Python code, interpreted."""
     module = args[0]
-    if not is_a(module, torch.nn.Module) or not has_no_hooks(state, module):
+    if not is_a(module, torch.nn.Module):
         return NotImplemented
-    forward = state.interpreter.getattr(module, "forward")
-    return state.interpreter.call(forward, args[1:], kwargs)
+
+    def run() -> object:
+        if not has_no_hooks(state, module):
+            return NotImplemented
+        forward = state.interpreter.getattr(module, "forward")
+        return state.interpreter.call(forward, args[1:], kwargs)
+
+    return like_calls.call(state, module, args[1:], kwargs, run)
 
 
 def runs_hooks_after_an_error(interp: Interpreter) -> bool:

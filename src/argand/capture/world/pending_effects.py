@@ -17,15 +17,13 @@ from argand.quick_dataclasses import dataclass
 
 def changed_shadows(state: CaptureState) -> list[Shadow]:
     """Shadows whose contents differ from what they held when made."""
-    return [
-        entry
-        for entry in state.effect_order
-        if isinstance(entry, Shadow)
-        and (
-            not shadows.same_contents(state, entry.snapshot, shadows.contents(entry.shadow))
-            or shadows.reinserted(entry)
-        )
-    ]
+    return [entry for entry in state.effect_order if isinstance(entry, Shadow) and not is_as_made(state, entry)]
+
+
+def is_as_made(state: CaptureState, entry: Shadow) -> bool:
+    """Whether a shadow holds what it held when made."""
+    same = shadows.same_contents(state, entry.snapshot, shadows.contents(entry.shadow))
+    return same and not shadows.reinserted(entry)
 
 
 def pending(state: CaptureState) -> list[Shadow | Overlay]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import types
-from typing import Any
 
 from argand.capture.facts.frames import Frame
 from argand.capture.facts.name_tables import source_line
@@ -21,12 +20,19 @@ def frame_text(code: types.CodeType, lineno: int) -> tuple[str, str]:
     return text, f"{short}: {line.text}" if line.text else short
 
 
-def stack_trace(frames: list[Any]) -> tuple[str, str]:
+def stack_trace(frames: list[Frame]) -> tuple[str, str]:
     """(stack as a traceback prints it, innermost line as "file:line in function: text") of interpreter frames."""
-    shown = [frame_text(frame.code, frame.lineno) for frame in frames if not getattr(frame, "quiet", False)]
-    if not shown:
-        return "", ""
-    return "".join([text for text, _ in shown]), shown[-1][1]
+    texts = []
+    innermost = ""
+    for frame in frames:
+        if not frame.quiet:
+            pc, text, line = frame.shown
+            if pc != frame.pc:
+                text, line = frame_text(frame.code, frame.lineno)
+                frame.shown = (frame.pc, text, line)
+            texts.append(text)
+            innermost = line
+    return "".join(texts), innermost
 
 
 @of_code
