@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final, TypeVar
 
 from argand.capture.facts.frames import Frame
 from argand.capture.facts.handlers import Args, Function, Kwargs
 from argand.capture.facts.interfaces import CaptureState
 from argand.capture.facts.sources import Source
+from argand.quick_dataclasses import dataclass
 
 T = TypeVar("T")
 Place = tuple[Frame, int]

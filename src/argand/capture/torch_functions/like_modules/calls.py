@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final
 
 import torch
@@ -19,6 +19,7 @@ from argand.capture.torch_functions.like_modules import repeating
 from argand.capture.torch_functions.like_modules.arguments import Key, Unlike
 from argand.capture.torch_functions.like_modules.template import Maker, Seen, Template
 from argand.capture.world import pending_effects
+from argand.quick_dataclasses import dataclass
 
 _TEMPLATES: Final = 4
 """Of one kind of call."""

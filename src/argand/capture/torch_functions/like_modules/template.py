@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import operator
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass
 from typing import Any, Final
 
 import torch
@@ -21,6 +20,7 @@ from argand.capture.facts.values.tensor_info import TensorInfo
 from argand.capture.record.guards import Guard, identity_of
 from argand.capture.record.journal import Call, Load, Place
 from argand.capture.torch_functions.like_modules.arguments import Unlike
+from argand.quick_dataclasses import dataclass
 
 MODULE: Final = 0
 """The place of the module itself among those of a template."""
