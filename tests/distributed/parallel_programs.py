@@ -227,7 +227,7 @@ def _programs(mesh: object) -> dict[str, Callable[[torch.Tensor, torch.Tensor], 
         return x.redistribute(mesh, [Shard(1)]).redistribute(placements=[Replicate()]) @ w
 
     def sums(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
-        return (x.sum(0) + x.mean()).full_tensor()
+        return x.sum(0).full_tensor() + x.mean().full_tensor()
 
     def asked(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
         if x.placements == (Shard(0),) and x.device_mesh.ndim == 1 and x.shape[0] == 8:

@@ -92,6 +92,7 @@ def stages(rank: int) -> dict[str, float]:
         eager, _ = train(rank, make, schedule, each, "", 3)
         for backend in ways:
             ours, graphs = train(rank, make, schedule, each, backend, 3)
-            assert graphs == each, (schedule, graphs)  # one for all microbatches and steps
+            # one for all microbatches and steps; torch before 2.12 asks for shapes by a call without gradients first
+            assert graphs == each * (1 if torch.__version__ >= "2.12" else 2), (schedule, graphs)
             found[f"{make.__name__} {schedule.__name__} {backend}"] = difference(ours, eager)
     return found

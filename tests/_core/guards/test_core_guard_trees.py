@@ -206,3 +206,31 @@ def test_enum_and_other_objects() -> None:
         one(LOCAL, "equals", slice(1, 2)), slice(True, 2)
     )
     assert holds(one(LOCAL, "equals", range(3)), range(0, 3, 1)) and not holds(one(LOCAL, "equals", range(3)), range(4))
+
+
+def test_checks_of_several_values_see_those_that_each_walk_makes_anew() -> None:
+    """A recording of a walk that held has no `__dict__` to hand out."""
+
+    class Thing:
+        def __init__(self) -> None:
+            self.x = 1
+
+    tree = _C.GuardTree()
+    node = tree.child(0, "local", 0)
+    tree.check(node, "type", Thing)
+    space = tree.child(node, "instance_dict")
+    item = tree.child(space, "dict_item", "x")
+    tree.check(item, "equals", 1)
+    given: list[tuple[object, ...]] = []
+
+    def seen(*values: object) -> bool:
+        given.append(values)
+        return True
+
+    tree.check(0, "python", seen, [node, space, item])
+    thing = Thing()
+    for _ in range(6):
+        assert tree.matches((thing,))
+        assert given.pop() == (thing, {"x": 1}, 1)
+    thing.x = 2
+    assert not tree.matches((thing,))

@@ -303,6 +303,24 @@ run_roots(Replay *replay, Walk *walk, PyObject **held)
     return 1;
 }
 
+/* Whether there is a value for each node that the checks of several nodes look at: a recording has none of what is made
+ * anew by each walk. */
+static bool
+late_values_known(const Replay *replay, const Walk *walk)
+{
+    const GuardTree *tree = walk->tree;
+    const int *late = replay->late.items;
+    for (int k = 0; k < replay->late.count; k++) {
+        const Check *check = &tree->checks[late[k]];
+        for (int i = 0; i < check->num_nodes; i++) {
+            if (walk->slots[tree->plan->slot_of[check->nodes[i]]] == NULL) {
+                return false;
+            }
+        }
+    }
+    return true;
+}
+
 int
 replay_run(Replay *replay, Walk *walk)
 {
@@ -330,7 +348,7 @@ replay_run(Replay *replay, Walk *walk)
         status = status == 0 ? 2 : status; /* the walk finds out which guard failed, in its own order */
     }
     if (status == 1) {
-        status = walk_late(walk, replay->late.items, replay->late.count);
+        status = late_values_known(replay, walk) ? walk_late(walk, replay->late.items, replay->late.count) : 2;
     }
     if (status == 1) {
         collect_walked(replay, walk);

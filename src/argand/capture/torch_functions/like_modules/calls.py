@@ -140,7 +140,7 @@ def _ask_again(state: CaptureState, template: Template) -> None:
 
 def _extent(state: CaptureState) -> dict[str, object]:
     """What is known, as far as repeating a call does not make it so."""
-    extent: dict[str, object] = {}
+    extent: dict[str, object] = {"what is written": [*map(id, pending_effects.pending(state))]}
     for held in (state.interpreter, state, state.graph, state.guards):
         for name, value in vars(held).items():
             if name not in _MADE_BY_REPEATING:
