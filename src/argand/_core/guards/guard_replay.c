@@ -348,7 +348,8 @@ replay_run(Replay *replay, Walk *walk)
         status = status == 0 ? 2 : status; /* the walk finds out which guard failed, in its own order */
     }
     if (status == 1) {
-        status = late_values_known(replay, walk) ? walk_late(walk, replay->late.items, replay->late.count) : 2;
+        replay->late_known = replay->late_known || late_values_known(replay, walk);
+        status = replay->late_known ? walk_late(walk, replay->late.items, replay->late.count) : 2;
     }
     if (status == 1) {
         collect_walked(replay, walk);

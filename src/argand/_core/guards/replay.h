@@ -150,6 +150,7 @@ struct Replay {
     KnownNames names[2]; /* globals, builtins */
     uint64_t epoch;   /* of the watchers, when the dicts were last all found to be as recorded; 0: not all are watched */
     bool all_watched;
+    bool late_known;  /* every replay fills the slots that the late checks look at: the first that held has shown it */
     Array roots, ops, layouts, lookups, items, slots, impure, late;
 };
 

@@ -3,15 +3,27 @@
 from __future__ import annotations
 
 import contextvars
+import functools
 import re
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 
 from argand import events, threads
+from argand.errors import ArgandError
 from argand.runtime import process, toolchain
 from argand.runtime.launch import make_kernel
 from argand.runtime.profile import Kernel, label
+
+
+@functools.cache
+def available(*instructions: str) -> bool:
+    """Whether kernels for one of these instruction sets can be compiled here: GCC does (Clang's threads are another
+    runtime's than torch's)."""
+    try:
+        return toolchain.cpu_isa().name in instructions and not toolchain.find_toolchain().is_clang
+    except ArgandError:
+        return False
 
 
 def text_of(name: str) -> str:

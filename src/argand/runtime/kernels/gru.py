@@ -7,8 +7,6 @@ from concurrent.futures import Future
 
 import torch
 
-from argand.errors import ArgandError
-from argand.runtime import toolchain
 from argand.runtime.kernels import background_kernels
 from argand.runtime.profile import Kernel
 
@@ -19,15 +17,7 @@ _LANES = 32  # columns of a packed panel at most
 
 def takes(width: int) -> bool:
     """Whether GRUs of so many units are computed here."""
-    return width % _WIDTH == 0 and width > 0 and _available()
-
-
-@functools.cache
-def _available() -> bool:
-    try:
-        return toolchain.cpu_isa().name in ("avx2", "avx512") and not toolchain.find_toolchain().is_clang
-    except ArgandError:
-        return False
+    return width % _WIDTH == 0 and width > 0 and background_kernels.available("avx2", "avx512")
 
 
 @functools.cache

@@ -15,9 +15,7 @@ from typing import Any
 import torch
 
 from argand.config import config
-from argand.errors import ArgandError
 from argand.quick_dataclasses import dataclass
-from argand.runtime import toolchain
 from argand.runtime.kernels import background_kernels
 from argand.runtime.kernels.products import faster_product
 from argand.runtime.kernels.timed_choice import Rivals
@@ -84,13 +82,9 @@ class Layer:
         faster_product(flat, self.into.t(), self.bias + self.bias_again if self.has_biases else None, out=out)
 
 
-@functools.cache
 def takes_widths() -> bool:
     """Whether LSTMs whose units fill vectors can be computed here."""
-    try:
-        return toolchain.cpu_isa().name in ("avx2", "avx512") and not toolchain.find_toolchain().is_clang
-    except ArgandError:
-        return False
+    return background_kernels.available("avx2", "avx512")
 
 
 @functools.cache

@@ -17,8 +17,7 @@ from typing import Any
 import torch
 
 from argand.config import config
-from argand.errors import ArgandError
-from argand.runtime import processor, toolchain
+from argand.runtime import processor
 from argand.runtime.kernels import background_kernels
 from argand.runtime.kernels.timed_choice import Rivals
 from argand.runtime.profile import Kernel
@@ -36,13 +35,9 @@ def is_amd() -> bool:
     return processor.facts().get("vendor_id") == "AuthenticAMD"
 
 
-@functools.cache
 def available() -> bool:
-    """Whether products can be computed here: AVX-512 and GCC (Clang's threads are another runtime's than torch's)."""
-    try:
-        return toolchain.cpu_isa().name == "avx512" and not toolchain.find_toolchain().is_clang
-    except ArgandError:
-        return False
+    """Whether products can be computed here."""
+    return background_kernels.available("avx512")
 
 
 @functools.cache
