@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import Any, cast
 
 from argand.capture.facts.frames import Frame, LazyLocal
-from argand.capture.facts.kinds import is_a, namespace
+from argand.capture.facts.kinds import answers_itself, is_a, namespace
 from argand.capture.facts.overlays import Overlay, Shadow
 from argand.capture.interp.state import CaptureState
 from argand.capture.objects import generators
@@ -71,7 +71,7 @@ def seen_ending(state: CaptureState, frame: Frame, real_frame: bool) -> frozense
     for name, held in zip(frame.program.names, frame.fast):
         value = held.value if type(held) is LazyLocal else held
         real = real_frame or type(held) is LazyLocal or state.is_outer(value)
-        if type(value) in (list, tuple):
+        if type(value) is list or type(value) is tuple:
             ends = any(map(_may_end_visibly, itertools.islice(cast("list[object]", value), _LOOKED_AT)))
         else:
             ends = real and _may_end_visibly(value)
@@ -81,7 +81,7 @@ def seen_ending(state: CaptureState, frame: Frame, real_frame: bool) -> frozense
 
 
 def _may_end_visibly(value: object) -> bool:
-    return type(value) in _ITERATORS or _ends_visibly(value)
+    return _ends_visibly(value) or type(value) in _ITERATORS
 
 
 def _taken_away(entry: Shadow | Overlay) -> Iterator[object]:
@@ -112,4 +112,6 @@ def _ends_visibly(obj: Any) -> bool:
     cls = type(obj)
     if cls is types.GeneratorType:
         return bool(obj.gi_frame is not None)
+    if answers_itself(cls):
+        return True  # to look closer would run code of the program
     return any(type(base.__dict__.get("__del__")) is types.FunctionType for base in cls.__mro__)
