@@ -54,11 +54,21 @@ def asks_for_the_proxy(x: torch.Tensor, p: Any) -> Any:
     return x + p.step, type(p), isinstance(p, Trainer)
 
 
-WHOLE = (reads, writes)
+def misses(x: torch.Tensor, p: Any) -> Any:
+    told = []
+    for attempt in (lambda: p.none, lambda: p.none(x), lambda: delattr(p, "none"), lambda: getattr(p, "no" + "ne")):
+        try:
+            attempt()
+        except AttributeError as error:
+            told.append((str(error), error.name))
+    return x + 1, told
+
+
+WHOLE = (reads, writes, misses)
 
 
 @pytest.mark.parametrize("cls", [Trainer, Nosy])
-@pytest.mark.parametrize("program", [reads, writes, asks_for_the_proxy])
+@pytest.mark.parametrize("program", [reads, writes, misses, asks_for_the_proxy])
 def test_as_eager(program: Callable[..., Any], cls: type[Trainer]) -> None:
     def outcome(fn: Callable[..., Any]) -> Any:
         found = []

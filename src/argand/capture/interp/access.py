@@ -289,6 +289,8 @@ class Access:
             dunders = self.types.python_dunders(cls)
             if dunders and (not issubclass(cls, type) or dunders & _COMPARISONS):
                 return False
+            if self.dynamic and module_of(cls) == "numpy":
+                return False  # its C code would take a symbolic number for any other object
             if is_a(obj, CONTAINERS):
                 todo.extend(held_items(obj))
             elif id(obj) in self.outer or cls is types.MethodType:

@@ -56,13 +56,33 @@ def _object_init(interp: Interpreter, cls: type, name: str, owner: object, args:
     return interp.unread(object.__init__, owner, *args, **kwargs)
 
 
-operation_of("object type", "__setattr__", counts=2)(attribute_writes.generic_write)
-operation_of("object type", "__delattr__", counts=1)(attribute_writes.generic_delete)
+operation_of("type", "__setattr__", counts=2)(attribute_writes.generic_write)
+operation_of("type", "__delattr__", counts=1)(attribute_writes.generic_delete)
+
+
+@operation_of("object", "__setattr__", counts=2)
+def _object_setattr(interp: Interpreter, owner: object, name: str, value: object) -> None:
+    if is_a(owner, type):
+        interp.unread(object.__setattr__, owner, name, value)  # raises: classes have another
+    attribute_writes.generic_write(interp, owner, name, value)
+
+
+@operation_of("object", "__delattr__", counts=1)
+def _object_delattr(interp: Interpreter, owner: object, name: str) -> None:
+    if is_a(owner, type):
+        interp.unread(object.__delattr__, owner, name)  # raises
+    attribute_writes.generic_delete(interp, owner, name)
 
 
 @operation_of("object", "__getattribute__", counts=1)
 def _object_getattribute(interp: Interpreter, owner: object, name: str) -> object:
-    if is_a(owner, type | types.ModuleType | types.FunctionType) or type(owner) in interp.fast:
+    if is_a(owner, type | types.ModuleType | types.MethodType):
+        raise graph_break(
+            kind="native code that calls Python",
+            context=f"object.__getattribute__ of a {type(owner).__name__}",
+            explanation="It looks past the class's own way to find attributes, which is not captured.",
+        )
+    if is_a(owner, types.FunctionType) or type(owner) in interp.fast:
         return interp.getattr(owner, name)
     return _present(interp, owner, name, attributes.generic_read(interp, owner, name))
 

@@ -113,7 +113,14 @@ def _refuse_native(meta: object, obj: object, name: str, *values: object) -> Non
         return
     if values and name in _OF_FUNCTIONS and is_a(obj, torch._C._FunctionBase) and is_a(values[0], _OF_FUNCTIONS[name]):
         return
-    if values and name in _ACCEPTED and is_a(values[0], _ACCEPTED[name]) and type(meta) in descriptors.MEMBERS:
+    accepts = is_a(obj, types.FunctionType | BaseException) or name in ("__dict__", "__class__")
+    if (
+        accepts
+        and values
+        and name in _ACCEPTED
+        and is_a(values[0], _ACCEPTED[name])
+        and type(meta) in descriptors.MEMBERS
+    ):
         return
     raise graph_break(
         kind="native attribute written",
@@ -181,7 +188,7 @@ def delete_attr(interp: Interpreter, obj: object, name: str) -> None:
         return
     if deleter is threading.local.__delattr__ and attributes.of_this_thread(interp, obj, name):
         if attributes.written_namespace(interp, obj).pop(name, NULL) is NULL:
-            raise instances.missing(interp, obj, name)
+            raise instances.undeletable(interp, obj, name)
         return
     generic_delete(interp, obj, name)
 
@@ -207,10 +214,10 @@ def generic_delete(interp: Interpreter, obj: object, name: str) -> None:
     if type(obj) is types.FunctionType:
         interp.load_function(obj)
     if interp.is_outer(obj):
-        if generic_is_absent(interp, obj, name):
-            raise instances.missing(interp, obj, name)
         if meta is not NULL and facts.lookup(type(meta), "__delete__") is not NULL:
             _refuse_native(meta, obj, name)
+        if generic_is_absent(interp, obj, name):
+            raise instances.undeletable(interp, obj, name)
         if is_a(obj, CONTAINERS):
             interp.unread(delattr, interp.shadow(obj), name)
         else:
@@ -239,7 +246,7 @@ def _delete_class_attr(interp: Interpreter, cls: type, name: str) -> None:
         interp.unread(type.__delattr__, cls, name)
         return
     if name not in type.__dict__["__dict__"].__get__(cls):
-        raise instances.missing(interp, cls, name)
+        interp.unread(type.__delattr__, cls, name)  # raises
     raise graph_break(
         kind="class attribute deleted",
         context=f"{cls.__name__}.{name}",

@@ -47,7 +47,11 @@ _PLAIN: Final = frozenset({list, tuple, dict, set, frozenset})
 
 def load_attr(interp: Interpreter, obj: object, name: str) -> object:
     """`obj.name`; AttributeError as the program would see it."""
-    value = read(interp, obj, name)
+    try:
+        value = read(interp, obj, name)
+    except ObservedException as observed:
+        instances.note_missed(interp, observed.value, obj, name)
+        raise
     if value is NULL:
         raise instances.missing(interp, obj, name)
     return value

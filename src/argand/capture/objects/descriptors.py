@@ -182,7 +182,7 @@ def property_error(meta: property, obj: object, name: str, what: str) -> Attribu
         else:
             property.__delete__(meta, instance)
     except AttributeError as e:
-        return AttributeError(*e.args, name=name, obj=obj)
+        return AttributeError(*e.args)
     return AttributeError(name)
 
 

@@ -10,11 +10,12 @@ from argand.capture.facts.exceptions import ObservedException
 from argand.capture.facts.frames import NULL, STOP
 from argand.capture.facts.handlers import Function
 from argand.capture.facts.interfaces import Interpreter
-from argand.capture.facts.kinds import is_a, namespace
+from argand.capture.facts.kinds import is_a, mro_of, namespace
 from argand.capture.facts.overlays import DELETED
 from argand.capture.facts.sources import DictItemSource
 from argand.capture.facts.sources import instance_dict as instance_dict_source
 from argand.capture.facts.typefacts import CONTAINERS, is_heap
+from argand.capture.objects import weak_proxies
 from argand.capture.record import tensor_attributes
 from argand.errors import graph_break
 
@@ -76,7 +77,7 @@ def write_instance(interp: Interpreter, obj: object, name: str, value: object) -
         interp.load_function(obj)
     if interp.is_outer(obj):
         if own_dict(obj) is None:
-            raise missing(interp, obj, name)
+            interp.unread(_setter_of(obj), obj, name, value)  # raises: there is nowhere to write to
         write_outer(interp, obj, name, value)
         return
     target = interp.shadow(obj)
@@ -110,9 +111,11 @@ def write_outer(interp: Interpreter, obj: object, name: str, value: object) -> N
 
 
 def missing(interp: Interpreter, obj: object, name: str) -> ObservedException:
-    """The AttributeError for an attribute that is not there. A bound method asks its function last."""
+    """The AttributeError for an attribute that is not there. Bound methods and weak proxies ask another object."""
     while type(obj) is types.MethodType:
         obj = obj.__func__
+    if type(obj) in weak_proxies.PROXIES:
+        obj = weak_proxies.behind(interp, obj)
     if is_a(obj, type):
         text = f"type object '{_C.type_name(obj)}' has no attribute '{name}'"
     elif is_a(obj, types.ModuleType):
@@ -120,3 +123,23 @@ def missing(interp: Interpreter, obj: object, name: str) -> ObservedException:
     else:
         text = f"'{_C.type_name(type(obj))}' object has no attribute '{name}'"
     return interp.throw(AttributeError(text, name=name, obj=obj))
+
+
+def undeletable(interp: Interpreter, obj: object, name: str) -> ObservedException:
+    """The AttributeError for the deletion of an attribute that an outer object does not have."""
+    if name not in interp.state.overlay_names(obj):
+        own = (vars(klass).get("__delattr__") for klass in mro_of(type(obj)))
+        deleter: Function = next(method for method in own if type(method) is types.WrapperDescriptorType)
+        try:
+            deleter(obj, name)  # raises, in the words of this Python
+        except AttributeError as error:
+            return interp.throw(error)
+    if classify.is_slot(type(obj), name):
+        return interp.throw(AttributeError(name))
+    return interp.throw(AttributeError(f"'{_C.type_name(type(obj))}' object has no attribute '{name}'"))
+
+
+def note_missed(interp: Interpreter, error: BaseException, obj: object, name: str) -> None:
+    """What is asked for an attribute notes in an AttributeError, whoever raised it, what was missed."""
+    if is_a(error, AttributeError) and error.name is None and error.obj is None and not interp.is_outer(error):
+        error.name, error.obj = name, obj

@@ -114,10 +114,10 @@ class SymbolicNumber:
         return self
 
     def __divmod__(self, other: Any) -> object:
-        return self // other, self % other
+        return (self // other, self % other) if is_number(other) else divmod(self.number(), other)
 
     def __rdivmod__(self, other: Any) -> object:
-        return other // self, other % self
+        return (other // self, other % self) if is_number(other) else divmod(other, self.number())
 
     def __pos__(self) -> object:
         return self
@@ -270,12 +270,20 @@ def _with_tensor(number: Any, other: object, op: BinaryOperator, reflected: bool
     return NotImplemented
 
 
-def _comparison(name: str) -> Callable[[Any, Any], Any]:
+_NO_NUMBERS: frozenset[type] = frozenset((str, bytes, type(None), tuple, list, dict, set, frozenset, type, slice))
+"""Nothing of these classes compares with a number."""
+
+
+def _comparison(name: str, native: Function) -> Callable[[Any, Any], Any]:
     def compare(self: Any, other: object) -> object:
         if not is_number(other):
             if isinstance(other, torch.Tensor):
                 return self.dynamics.with_tensor(name, self, other, False)
-            return NotImplemented
+            if type(other) in _NO_NUMBERS:
+                return NotImplemented
+            return native(
+                self.number(), other
+            )  # as it lies in a container, say: a scalar of numpy's, a member of an IntEnum
         return self.dynamics.compare(name, self, other)
 
     return compare
@@ -307,7 +315,7 @@ def _fill() -> None:
                 setattr(cls, op.method, forward)
                 setattr(cls, op.reflected, reflected)
         for comparison in COMPARISONS.values():
-            setattr(cls, comparison.method, _comparison(comparison.name))
+            setattr(cls, comparison.method, _comparison(comparison.name, comparison.native))
         cls.__hash__ = SymbolicNumber.__hash__  # type: ignore[method-assign]
         for name in ("neg", "abs"):
             setattr(cls, f"__{name}__", _unary(name))
