@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from argand import events
+from argand import events, garbage_collection
 from argand._core import _C
 from argand._core.calls import uncaptured
 from argand.autograd.double_backward import let_go
@@ -22,7 +22,7 @@ from argand.autograd.tracing.tape import Tape
 from argand.errors import ArgandError
 from argand.graph import compat
 from argand.graph.nodes.printing import graph_function
-from argand.graph.nodes.program import AtenProgram, InputSpec
+from argand.graph.nodes.program import AtenProgram, InputSpec, copied
 from argand.graph.sizes.expr import Expr
 from argand.locks import fork_safe_lock
 from argand.runtime import late_modules
@@ -96,9 +96,12 @@ class LazyBackward:
     def _begin(self, given: tuple[bool, ...]) -> None:
         if given in self.compiled or given in self._begun:
             return
-        program = backward_part(self.cut, self.tape, given).program
         with compat.without_default_device(), late_modules.gathered() as late, contextlib.suppress(ArgandError):
-            self._begun[given] = self._make(program), late  # what fails is told to who asks for it
+            self._begun[given] = self._made(given), late  # what fails is told to who asks for it
+
+    def _made(self, given: tuple[bool, ...]) -> Boxed:
+        with garbage_collection.paused():
+            return self._make(copied(self.part(given).program))  # compiling changes it
 
     def _finished(self, given: tuple[bool, ...]) -> Boxed | None:
         """The backward that was begun; None where there is none, or the compiler refused its kernels."""
@@ -118,9 +121,8 @@ class LazyBackward:
         if run is None:
             if len(self.compiled) >= _MOST_PARTS:
                 return self.run_eagerly(given, f"{_MOST_PARTS} combinations of results were differentiated before")
-            program = backward_part(self.cut, self.tape, given).program  # compiling changes it
             with compat.without_default_device():
-                run = self.compiled[given] = self._make(program)
+                run = self.compiled[given] = self._made(given)
             self._tell()
         return run
 

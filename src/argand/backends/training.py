@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import fx
 
-from argand import events, garbage_collection
+from argand import events
 from argand.autograd import wrap
 from argand.autograd.double_backward import RunsAgain
 from argand.autograd.partitioning.partition import Partition, partition
@@ -142,7 +142,7 @@ def _on_tape(
 
 def compile_backward(program: AtenProgram, compile_program: CompileProgram, backend: str, boxed: bool) -> Boxed:
     """The compiled backward; where it cannot be compiled its graph runs with eager's kernels."""
-    with events.span("compile_backward", "autograd", backend=backend), garbage_collection.paused():
+    with events.span("compile_backward", "autograd", backend=backend):
         return _backward(program, compile_program, backend, boxed)
 
 

@@ -50,9 +50,13 @@ def load_kernels(source: str, kernels: Mapping[str, tuple[str, int, int]], parts
 
 
 @functools.lru_cache(maxsize=4)  # who stores a module asks for it as well as who runs it
+def _compiled(text: str, filename: str) -> CodeType:
+    return compile(text, filename, "exec")
+
+
 def code_of(text: str, filename: str = _FILENAME) -> CodeType:
     """The code of a host module's text."""
-    return compile(text, filename, "exec")
+    return _compiled(text, filename)
 
 
 def load_module(

@@ -71,16 +71,16 @@ class BackwardPart:
 
 
 def backward_part(cut: Backward, tape: Tape, given: Sequence[bool]) -> BackwardPart:
-    """The backward for the results that are `given`, in a graph of its own.
+    """The backward for the results that are `given`, in a graph of its own where it is not all of the backward.
 
     Arguments:
         given: per differentiable result, whether it got a gradient.
     """
+    returned = {slot.index for slot in cut.gradients.values() if slot.kind == "value"}
+    if all(given) and len(returned) == len(cut.backward.output_node.args[0]):
+        return BackwardPart(cut.backward, list(cut.arguments), dict(cut.gradients))
     own = copied(cut.backward)
     graph = own.graph
-    returned = {slot.index for slot in cut.gradients.values() if slot.kind == "value"}
-    if all(given) and len(returned) == len(own.output_node.args[0]):
-        return BackwardPart(own, list(cut.arguments), dict(cut.gradients))
     placeholders = [node for node in graph.nodes if node.op == "placeholder"]
     missing = [
         node for node, slot in zip(placeholders, cut.arguments) if slot.kind == "tangent" and not given[slot.index]

@@ -34,8 +34,9 @@ def graph_key(program: AtenProgram) -> str | None:
             parts.append(f"{number}={content}")
             continue
         target = str(node.target) if node.op == "call_function" else node.op
-        args = _text((node.args, node.kwargs), numbers)
-        parts.append(f"{number}={target}{args}{_meta(node.meta.get('val'))}{node.meta.get('device')}")
+        args, kwargs, meta = node.args, node.kwargs, node.meta
+        given = f"{_text(args, numbers)},{_text(kwargs, numbers) if kwargs else '{}'}"
+        parts.append(f"{number}={target}({given}){_meta(meta.get('val'))}{meta.get('device')}")
     parts.append(str([(spec.kind, spec.index) for spec in program.outputs]))
     parts.append(str(sorted(program.handed_over)))
     parts.append(str([(scalar.sym.name, scalar.sym.minimum, scalar.is_float) for scalar in program.scalars]))
@@ -57,24 +58,33 @@ def undescribed(program: AtenProgram) -> str:
         if node.op == "call_function" and node.target is not operator.getitem:
             if not isinstance(node.target, torch._ops.OpOverload) or node.target.namespace not in OWN_OPERATIONS:
                 return f"{node.target} is no operation of torch's or argand's own"
-        for value in leaves((node.args, node.kwargs)):
-            if not isinstance(value, (fx.Node, *_PLAIN)):
-                return f"an argument of {node.target} is a {type(value).__name__}"
+        for values in (node.args, node.kwargs.values()):
+            for value in values:
+                if type(value) not in _DESCRIBED:
+                    for leaf in leaves(value):
+                        if not isinstance(leaf, (fx.Node, *_PLAIN)):
+                            return f"an argument of {node.target} is a {type(leaf).__name__}"
     return ""
 
 
+_DESCRIBED = frozenset((fx.Node, *_PLAIN))
+
+
 def _text(value: Any, numbers: dict[fx.Node, int]) -> str:
-    if isinstance(value, fx.Node):
+    cls = type(value)
+    if cls is fx.Node:
         return f"%{numbers[value]}"
-    if isinstance(value, (tuple, list)):
+    if issubclass(cls, (tuple, list)):
         return f"({','.join([_text(item, numbers) for item in value])})"
-    if isinstance(value, dict):
+    if issubclass(cls, dict):
         return f"{{{','.join([f'{k}:{_text(v, numbers)}' for k, v in value.items()])}}}"
-    return f"{type(value).__name__} {value!r}"
+    return f"{cls.__name__} {value!r}"
 
 
 def _meta(value: Any) -> str:
-    if isinstance(value, (torch.Tensor, SymbolicTensor)):
+    if isinstance(value, torch.Tensor):
+        return f"{tuple(value.shape)}{value.stride()}{value.dtype}"
+    if isinstance(value, SymbolicTensor):
         return f"{tuple(value.shape)}{value.stride()}{value.dtype}"
     if isinstance(value, (tuple, list)):
         return f"({','.join([_meta(item) for item in value])})"

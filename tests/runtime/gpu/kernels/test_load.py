@@ -408,7 +408,7 @@ def test_kernels_are_compiled_in_threads(tmp_path) -> None:
         """
         from argand.runtime.gpu.kernels.load import get_images
         specs = [launch_spec(f"k{i}", ADD_SPEC) for i in range(5)]
-        load._processors = lambda: 4
+        load.processor.count = lambda: 4
         images = get_images([request_of(ADD.replace("def add", f"def {spec.name}"), spec) for spec in specs])
         assert [image.symbol for image in images] == [spec.name for spec in specs]
         """,

@@ -15,7 +15,7 @@ import torch
 from argand import events
 from argand.errors import GpuError
 from argand.locks import fork_safe_lock
-from argand.runtime import kernel_directories
+from argand.runtime import kernel_directories, processor
 from argand.runtime.gpu.device.driver import OUT_OF_MEMORY, Loaded, driver
 from argand.runtime.gpu.device.kernel_image import Image
 from argand.runtime.gpu.device.target import device_index, gpu_target
@@ -138,7 +138,7 @@ def get_images(requests: Sequence[Request]) -> list[Image]:
     Raises:
         GpuError, ToolchainError: as `entries.get_image`; the first in the order of `requests`.
     """
-    threads = min(len(requests), MAX_THREADS, _processors())
+    threads = min(len(requests), MAX_THREADS, processor.count())
     if threads < 2:
         return [entries.get_image(request) for request in requests]
     with ThreadPoolExecutor(threads, thread_name_prefix="argand-triton") as pool:
@@ -154,7 +154,3 @@ def get_images(requests: Sequence[Request]) -> list[Image]:
                 break
     failed = next((future for future in running if not future.cancelled() and future.exception() is not None), None)
     return [failed.result()] if failed is not None else [future.result() for future in running]
-
-
-def _processors() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

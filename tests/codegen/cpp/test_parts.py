@@ -1,0 +1,21 @@
+"""A long file of kernels is cut into parts that compile at the same time."""
+
+from __future__ import annotations
+
+import pytest
+
+from argand.codegen.cpp import kernel
+
+
+@pytest.mark.parametrize(
+    "lengths, most, parts",
+    [([9_000] * 5, 8, 0), ([60_000], 8, 0), ([20_000] * 6, 8, 4), ([20_000] * 6, 2, 2), ([20_000] * 6, 1, 0)],
+)
+def test_as_many_parts_as_save_time(lengths: list[int], most: int, parts: int) -> None:
+    texts = [f"void f{number}() {{}}  // {'x' * length}\n" for number, length in enumerate(lengths)]
+    files = kernel._parts(texts, most)
+    assert len(files) == parts
+    if parts:
+        assert all(sum(text in file for file in files) == 1 for text in texts)
+        sizes = sorted(map(len, files))
+        assert sizes[-1] - sizes[0] <= max(lengths) + 1000
