@@ -97,9 +97,9 @@ class LazyBackward:
         if given in self.compiled or given in self._begun:
             return
         with compat.without_default_device(), late_modules.gathered() as late, contextlib.suppress(ArgandError):
-            self._begun[given] = self._made(given), late  # what fails is told to who asks for it
+            self._begun[given] = self._compiled_for(given), late  # what fails is told to who asks for it
 
-    def _made(self, given: tuple[bool, ...]) -> Boxed:
+    def _compiled_for(self, given: tuple[bool, ...]) -> Boxed:
         with garbage_collection.paused():
             return self._make(copied(self.part(given).program))  # compiling changes it
 
@@ -122,7 +122,7 @@ class LazyBackward:
             if len(self.compiled) >= _MOST_PARTS:
                 return self.run_eagerly(given, f"{_MOST_PARTS} combinations of results were differentiated before")
             with compat.without_default_device():
-                run = self.compiled[given] = self._made(given)
+                run = self.compiled[given] = self._compiled_for(given)
             self._tell()
         return run
 
