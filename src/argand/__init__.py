@@ -9,7 +9,7 @@ import importlib
 import sys
 from typing import TYPE_CHECKING, Any
 
-from argand import config, events
+from argand import config, events, garbage_collection
 from argand.version import __version__ as __version__
 
 if TYPE_CHECKING:
@@ -109,7 +109,8 @@ def __getattr__(name: str) -> Any:
         importlib.import_module("argand._core.imports").wait_at_forks()
         if config.config.compiled_autograd:  # by the environment, perhaps
             _follow_compiled_autograd()
-        return getattr(importlib.import_module(_LATE.get(name, "argand.api")), name)
+        with garbage_collection.paused():
+            return getattr(importlib.import_module(_LATE.get(name, "argand.api")), name)
     raise AttributeError(f"module 'argand' has no attribute {name!r}")
 
 

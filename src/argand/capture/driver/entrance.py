@@ -16,7 +16,8 @@ from argand.runtime import build_turns
 def answer_frame(info: _C.FrameInfo, *, region: Region) -> _C.Answer:
     """As `frame.capture_frame`, which is asked where nothing is stored that fits the frame."""
     try:
-        return _answer(info, region)
+        with garbage_collection.paused():  # imports make many objects, too
+            return _answer(info, region)
     except BaseException as error:
         from argand.capture.driver.frame import raise_in_blocks
 
@@ -75,5 +76,4 @@ def _request(info: _C.FrameInfo, region: Region) -> str:
 
 def _stored(info: _C.FrameInfo, region: Region, request: str) -> _C.Answer:
     """What an earlier process answered; None where that is not known."""
-    with garbage_collection.paused():
-        return store.STORE.find(info, region, request, lambda: f"Argand-Compiled Region: ({info.code.co_name})")
+    return store.STORE.find(info, region, request, lambda: f"Argand-Compiled Region: ({info.code.co_name})")

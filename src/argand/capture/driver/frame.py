@@ -14,7 +14,7 @@ import weakref
 import torch
 from torch import fx
 
-from argand import errors, events, garbage_collection
+from argand import errors, events
 from argand._core import _C
 from argand.bytecode.decode import decode
 from argand.bytecode.format import dis_text
@@ -153,11 +153,7 @@ def capture_frame(info: _C.FrameInfo, *, region: Region) -> _C.Answer:
         return None
     compile_id = events.CompileId(known.frame_id, known.compiles)
     known.compiles += 1
-    with (
-        events.bus.compiling(compile_id),
-        events.span("capture_frame", "capture", function=code.co_name),
-        garbage_collection.paused(),
-    ):
+    with events.bus.compiling(compile_id), events.span("capture_frame", "capture", function=code.co_name):
         _announce(info, known)
         try:
             return _Capture(info, region, known).run()
