@@ -192,6 +192,49 @@ def test_transposed_and_straight_loads_together():
     assert "transpose(" in text
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.uint8, torch.bool])
+@pytest.mark.parametrize("shape", [(48, 64), (37, 70), (5, 100), (100, 5)])
+def test_one_store_in_order_and_one_transposed(dtype, shape):
+    rows, columns = shape
+
+    def record(o, i, j):
+        x = o.load("a", columns * i + j, dtype)
+        o.store("c", columns * i + j, x)
+        o.store("d", i + rows * j, x)
+
+    made = plan(
+        [body([rows, columns], record)],
+        [buffer("a", dtype, shape)],
+        [buffer("c", dtype, shape), buffer("d", dtype, [columns, rows])],
+    )
+    inputs = [sample([rows, columns], dtype)]
+    outs = [torch.empty(shape, dtype=dtype), torch.empty(columns, rows, dtype=dtype)]
+    text = check(made, inputs, outs, rtol=0, atol=0)
+    assert "transpose(" in text or min(shape) < 8
+    run, _ = compile_plan(made)
+    guarded = torch.ones(rows * columns + 64, dtype=dtype)
+    run([*inputs, outs[0], guarded])
+    assert bool((guarded[rows * columns :] == 1).all()), "wrote beyond the end"
+
+
+def test_a_transposed_store_is_not_read_in_its_stage():
+    def record(o, i, j):
+        x = o.load("a", 64 * i + j, torch.float32)
+        o.store("c", 64 * i + j, o.add(x, o.load("d", i + 48 * j, torch.float32)))
+        o.store("d", i + 48 * j, x)
+
+    made = plan(
+        [body([48, 64], record)],
+        [buffer("a", torch.float32, [48, 64])],
+        [buffer("c", torch.float32, [48, 64]), buffer("d", torch.float32, [64, 48])],
+    )
+    run, _ = compile_plan(made)
+    a, c, d = torch.randn(48, 64), torch.empty(48, 64), torch.randn(64, 48)
+    want = a + d.T
+    run([a, c, d])
+    assert torch.equal(c, want) and torch.equal(d, a.T)
+
+
 def test_strided_load_and_store():
     def record(o, i):
         o.store("c", 3 * i, o.load("a", 2 * i + 1, torch.float32))

@@ -22,7 +22,7 @@ class StagePlan:
         narrow: int64 values that are computed in 32 bits.
         cost: estimated work, in vector operations, of one outer point.
         work: scalar operations of one outer point.
-        transposed: loads that are read in tiles along the second last point loop.
+        transposed: loads and stores that go through tiles along the second last point loop.
         streamed: stores that bypass the caches.
     """
 

@@ -64,7 +64,7 @@ class Lanes:
         count: lanes of a vector.
         tail: C++ expression for the number of lanes in use; "" when all are.
         mask: name of a vector of booleans: the lanes for which memory may be read; "" when all may.
-        tile: loads whose vectors are rows of `tile<id>`, already transposed.
+        tile: loads whose vectors are rows of `tile<id>`, already transposed, and stores to rows that will be.
     """
 
     var: Var | None = None
@@ -305,6 +305,8 @@ class Printer:
             text = self.operand_splat(text, torch.bool)
         if memory.register:
             self.out.line(f"{memory.name} = {text};")
+        elif value in self.lanes.tile:
+            self.out.line(f"tile{value.id}[row] = {f'to_bytes({text})' if memory.dtype == torch.bool else text};")
         elif vector:
             if value in self.streamed and not self.lanes.tail:
                 self.out.line(f"store_stream({self.address(memory, index)}, {text}, {memory.name}_aligned);")

@@ -1,8 +1,8 @@
-"""Transposing loads: a stage that stores along one variable and loads along another.
+"""Transposing loads and stores: a stage that walks some buffers along one variable and others along another.
 
 In: a `StagePlan` whose vector variable v strides through some buffers that are contiguous along another loop variable
-w. Out: loops over tiles of w and v; in a tile those buffers are read along w, one vector per v, and transposed in
-registers, so that both sides touch whole cache lines.
+w. Out: loops over tiles of w and v; in a tile those buffers are read and written along w, one vector per v, and
+transposed in registers, so that all sides touch whole cache lines.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from argand.codegen.cpp.stage_plan import StagePlan
 from argand.codegen.cpp.statements import Lanes, Printer
 from argand.codegen.cpp.types import element, vector_type
 from argand.graph.sizes.expr import Var, as_int, coefficient, substitute, to_c
-from argand.ir.loops import Value
+from argand.ir.loops import Value, with_nested
 
 
 def tile_variable(facts: StageFacts, plan: StagePlan) -> tuple[Var, frozenset[Value]] | None:
-    """The variable w to tile with, and the loads that are contiguous along it; None when tiling does not help."""
+    """The variable w to tile with, and the loads and stores along it; None when tiling does not help."""
     vector = plan.vector
     if vector is None or vector not in plan.point or plan.reduce or plan.lanes < 4:
         return None
@@ -30,16 +30,17 @@ def tile_variable(facts: StageFacts, plan: StagePlan) -> tuple[Var, frozenset[Va
     for var in plan.point:
         if var is vector or hint(plan.sizes[var]) < max(plan.lanes // 2, 4):
             continue
-        loads = frozenset(value for value in facts.statements if _transposed(facts, value, vector, var, plan))
-        if loads and (best is None or len(loads) > len(best[1])):
-            best = (var, loads)
-    if best is not None and _stores_in_order(facts, vector, plan.lanes):
-        return best
-    return None
+        chosen = frozenset(value for value in facts.statements if _transposed(facts, value, vector, var, plan))
+        more = best is None or len(chosen) > len(best[1])
+        if chosen and more and _stores_in_order(facts, chosen, vector, plan.lanes):
+            best = (var, chosen)
+    return best
 
 
 def _transposed(facts: StageFacts, value: Value, vector: Var, along: Var, plan: StagePlan) -> bool:
-    if value.op != "load" or vector not in facts.deps[value]:
+    if value.op not in ("load", "store") or vector not in facts.deps[value]:
+        return False
+    if value.op == "store" and (value.args[3] is not None or _reads(facts, value.args[0])):
         return False
     index = value.args[1]
     stride = coefficient(index, vector)
@@ -49,9 +50,14 @@ def _transposed(facts: StageFacts, value: Value, vector: Var, along: Var, plan: 
     return size in (8, 16, 32, 64) and lane_stride(facts, index, along, plan.lanes) == 1
 
 
-def _stores_in_order(facts: StageFacts, vector: Var, lanes: int) -> bool:
-    """Whether every store is contiguous along the vector variable and none accumulates."""
-    stores = [value for value in facts.statements if value.op == "store"]
+def _reads(facts: StageFacts, buffer: str) -> bool:
+    """Whether the stage reads what it writes: stores of a tile come after all that its points read."""
+    return any(value.op == "load" and value.args[0] == buffer for value in with_nested(facts.statements))
+
+
+def _stores_in_order(facts: StageFacts, transposed: frozenset[Value], vector: Var, lanes: int) -> bool:
+    """Whether every other store is contiguous along the vector variable and none accumulates."""
+    stores = [value for value in facts.statements if value.op == "store" and value not in transposed]
     return all(v.args[3] is None and lane_stride(facts, v.args[1], vector, lanes) == 1 for v in stores)
 
 
@@ -97,23 +103,33 @@ def _tile(
     plan: StagePlan, printer: Printer, statements: Callable[[int], None], along: Var, vector: Var, w_count: str,
     v_count: str,
 ) -> None:  # fmt: skip
-    """One tile: transposed loads, then the body for each of its rows."""
+    """One tile: transposed loads, the body for each of its rows, transposed stores."""
     out, lanes, w = printer.out, plan.lanes, along.name
     level = len(plan.point)
     row, column = Var("row"), Var(f"{w}_tile")
+    stores: list[str] = []
     for value in sorted(plan.transposed, key=lambda item: item.id):
         memory = printer.memory[value.args[0]]
         kind = vector_type(memory.dtype, lanes)
         index = substitute(value.args[1], {along: column, vector: vector + row})
         pointer = f"{memory.name} + {to_c(index)}"
-        if memory.dtype == torch.bool:
-            pointer = f"(const i8*)({pointer})"
-        load = f"load_tail<{kind}>({pointer}, {w_count})" if w_count else f"load<{kind}>({pointer})"
+        tail, count = ("_tail", f", {w_count}") if w_count else ("", "")
+        rows = f"for (int row = 0; row < {v_count or lanes}; ++row)"
         out.line(f"{kind} tile{value.id}[{lanes}]{' = {}' if v_count else ''};")
-        out.line(f"for (int row = 0; row < {v_count or lanes}; ++row) tile{value.id}[row] = {load};")
+        if memory.dtype == torch.bool:
+            pointer = f"({'const ' if value.op == 'load' else ''}i8*)({pointer})"
+        if value.op == "store":
+            stores += [
+                f"transpose(tile{value.id});",
+                f"{rows} store{tail}({pointer}, tile{value.id}[row]{count});",
+            ]
+            continue
+        out.line(f"{rows} tile{value.id}[row] = load{tail}<{kind}>({pointer}{count});")
         out.line(f"transpose(tile{value.id});")
     with out.block(f"for (int row = 0; row < {w_count or lanes}; ++row)"):
         out.line(f"const i64 {w} = {w}_tile + row;")
         with printer.within(Lanes(vector, lanes, tail=v_count, tile=plan.transposed)):
             statements(level - 1)
             statements(level)
+    for line in stores:
+        out.line(line)
