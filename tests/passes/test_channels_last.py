@@ -64,7 +64,30 @@ def upwards(x, w, p, v, one):
     return F.conv_transpose2d(back, one), F.conv_transpose2d(y, v[:, :2], groups=2)
 
 
-PROGRAMS = (chain, images, views, strided, small, norms, activations, upwards)
+def shuffled(x, w, p, v, one):
+    """Points and channels that change places, slopes by channel."""
+    y = F.prelu(F.pixel_shuffle(F.prelu(F.conv2d(x, w, p, padding=1), p), 2), p[:1])
+    z = F.prelu(F.channel_shuffle(F.conv2d(F.pixel_unshuffle(y, 2), v, padding=1), 4), p)
+    grads = aten._prelu_kernel_backward(z, z + 1, p.view(1, -1, 1, 1))
+    return F.conv2d(grads[0], one), grads[1].sum((0, 2, 3)), F.pixel_shuffle(F.conv2d(z, one), 2)
+
+
+def padded(x, w, p, v, one):
+    """Images that continue beyond their edges, or are turned."""
+    y = F.conv2d(F.pad(F.conv2d(x, w, p), (1, 1, 1, 1), "reflect"), v)
+    z = F.conv2d(F.pad(y.roll(1, 3), (0, 1, 2, 1), "replicate").flip(2), v)
+    return F.conv2d(F.glu(torch.cat([z, z], 1), 1), one), z.amin(1)
+
+
+def choices(x, w, p, v, one):
+    """Probabilities over channels, and their gradients."""
+    y = F.conv2d(x, w, p).softmax(1)
+    z = F.conv2d(y, one).log_softmax(1)
+    grad = aten._softmax_backward_data(aten._log_softmax_backward_data(z + 1, z, 1, z.dtype), y, 1, y.dtype)
+    return F.conv2d(grad, v), z
+
+
+PROGRAMS = (chain, images, views, strided, small, norms, activations, upwards, shuffled, padded, choices)
 
 
 def test_activations_between_convolutions_keep_the_layout():
@@ -89,6 +112,27 @@ def test_values_and_strides(program):
     for got, want in zip(wrap(made, run_eagerly(made))(*args), program(*args), strict=True):
         torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-4)
         assert got.stride() == want.stride()
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda fn: fn.__name__)
+def test_values_and_strides_of_a_graph_that_was_not_decomposed(program):
+    args = (X, W, P, V, ONE)
+    made = traced(program, *args)
+    assert lay_out(made, convolutions(made)) > 0
+    run_passes(made)
+    verify(made)
+    for got, want in zip(wrap(made, run_eagerly(made))(*args), program(*args), strict=True):
+        torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-4)
+        assert got.stride() == want.stride()
+
+
+@pytest.mark.parametrize("program", [shuffled, padded], ids=lambda fn: fn.__name__)
+def test_operations_between_convolutions_keep_the_layout(program):
+    made = traced(program, X, W, P, V, ONE)
+    lay_out(made, convolutions(made))
+    results = made.graph.output_node().args[0]
+    laid = {node for node in made.graph.nodes if node.target is aten.clone.default}
+    assert all(node.args[0].op == "placeholder" or node in results or set(node.users) & set(results) for node in laid)
 
 
 def test_what_lies_between_convolutions_is_not_copied():

@@ -31,7 +31,10 @@ _NAMES: Final = """
     _native_batch_norm_legit_functional clone _to_copy native_dropout
     max_pool2d_with_indices_backward avg_pool2d_backward _adaptive_avg_pool2d_backward upsample_nearest2d_backward
     upsample_bilinear2d_backward _upsample_nearest_exact2d_backward
-    native_batch_norm_backward native_dropout_backward
+    native_batch_norm_backward native_dropout_backward native_layer_norm_backward
+    _prelu_kernel _prelu_kernel_backward pixel_shuffle pixel_unshuffle channel_shuffle native_channel_shuffle
+    reflection_pad2d reflection_pad2d_backward replication_pad2d replication_pad2d_backward roll flip glu glu_backward
+    _softmax _softmax_backward_data _log_softmax _log_softmax_backward_data amin upsample_bicubic2d
     view permute transpose unsqueeze squeeze slice select expand split split_with_sizes
 """
 _FOLLOW: Final = frozenset(_NAMES.split())

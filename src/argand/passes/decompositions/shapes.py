@@ -8,6 +8,7 @@ import torch
 from torch import fx
 
 from argand.graph.metadata.builder import Builder
+from argand.graph.metadata.strides import suggests_channels_last
 from argand.passes.decompositions.rules import aten, decomposes, device, full, val
 from argand.passes.layout import reshape, with_strides
 
@@ -108,6 +109,22 @@ def _scalar_tensor(b: Builder, value: Any, **options: Any) -> Any:
     return b(aten.full.default, [], value, dtype=dtype, device=options.get("device") or torch.device("cpu"))
 
 
+def _copied(b: Builder, x: fx.Node, moved: fx.Node, channels: int, size: list[int]) -> fx.Node:
+    """A copy of `moved`, seen in another size; its channels are innermost where those of `x` are.
+
+    Arguments:
+        channels: how many dimensions, from the second on, become the channels.
+    """
+    rank = val(moved).dim()
+    if not suggests_channels_last(val(x).shape, val(x).stride()) or len(size) != 4:
+        return b(aten.view.default, b(aten.clone.default, moved, memory_format=torch.contiguous_format), size)
+    order = [0, *range(1 + channels, rank), *range(1, 1 + channels)]
+    last = b(aten.permute.default, moved, order)
+    copied = b(aten.clone.default, last, memory_format=torch.contiguous_format)
+    viewed = b(aten.view.default, copied, [size[0], *size[2:], size[1]])
+    return b(aten.permute.default, viewed, [0, 3, 1, 2])
+
+
 @decomposes(aten.pixel_shuffle.default)
 def _pixel_shuffle(b: Builder, x: fx.Node, factor: int) -> Any:
     *lead, channels, height, width = val(x).shape
@@ -115,8 +132,7 @@ def _pixel_shuffle(b: Builder, x: fx.Node, factor: int) -> Any:
     n = len(lead)
     parts = reshape(b, x, [*lead, deep, factor, factor, height, width])
     moved = b(aten.permute.default, parts, [*range(n), n, n + 3, n + 1, n + 4, n + 2])
-    copied = b(aten.clone.default, moved, memory_format=torch.contiguous_format)
-    return b(aten.view.default, copied, [*lead, deep, height * factor, width * factor])
+    return _copied(b, x, moved, 1, [*lead, deep, height * factor, width * factor])
 
 
 @decomposes(aten.pixel_unshuffle.default)
@@ -125,8 +141,7 @@ def _pixel_unshuffle(b: Builder, x: fx.Node, factor: int) -> Any:
     n = len(lead)
     parts = reshape(b, x, [*lead, channels, height // factor, factor, width // factor, factor])
     moved = b(aten.permute.default, parts, [*range(n), n, n + 2, n + 4, n + 1, n + 3])
-    copied = b(aten.clone.default, moved, memory_format=torch.contiguous_format)
-    return b(aten.view.default, copied, [*lead, channels * factor**2, height // factor, width // factor])
+    return _copied(b, x, moved, 3, [*lead, channels * factor**2, height // factor, width // factor])
 
 
 @decomposes(aten.channel_shuffle.default, aten.native_channel_shuffle.default)
@@ -134,8 +149,7 @@ def _channel_shuffle(b: Builder, x: fx.Node, groups: int) -> Any:
     n, channels, *rest = val(x).shape
     parts = reshape(b, x, [n, groups, channels // groups, *rest])
     moved = b(aten.permute.default, parts, [0, 2, 1, *range(3, 3 + len(rest))])
-    copied = b(aten.clone.default, moved, memory_format=torch.contiguous_format)
-    return b(aten.view.default, copied, [n, channels, *rest])
+    return _copied(b, x, moved, 2, [n, channels, *rest])
 
 
 @decomposes(aten.native_dropout.default)
