@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import mmap
+import os
 import struct
 import sys
 import time
@@ -14,6 +15,7 @@ from typing import Any
 
 import torch
 
+from argand.config import config
 from argand.errors import InternalError
 from argand.graph.compat import cpu_allocator
 from argand.runtime.arena import Arena, arena_pool
@@ -23,6 +25,9 @@ from argand.runtime.profile import Kernel, label
 
 _FILENAME = "output_code.py"
 _PAGE, _MADV_HUGEPAGE = mmap.PAGESIZE, 14
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # of mallopt
+_TUNABLES = "GLIBC_TUNABLES"
+_LARGEST_IN_HEAP = 32 << 20  # bytes: larger ones are mapped alone, as glibc's own rule has it in the end
 _DOUBLE, _INT64 = struct.Struct("=d"), struct.Struct("=q")
 
 HostCall = Callable[[list[Any]], tuple[Any, ...]]
@@ -40,6 +45,7 @@ def load_kernels(source: str, kernels: Mapping[str, tuple[str, int, int]], parts
         CppCompileError: the compiler refused the text.
         ToolchainMissing: there is no compiler.
     """
+    keep_heap()
     library = background_libraries.library(source, parts)
     loaded = []
     for name, (symbol, tensors, ints) in kernels.items():
@@ -116,6 +122,22 @@ def on_large_pages(tensor: torch.Tensor) -> torch.Tensor:
         begin = -(-tensor.data_ptr() // _PAGE) * _PAGE
         advise(begin, max(tensor.data_ptr() + tensor.nbytes - begin, 0), _MADV_HUGEPAGE)  # a refusal does no harm
     return tensor
+
+
+@functools.cache
+def keep_heap() -> None:
+    """Have the C library keep what is freed at the end of its heap, up to `config.cpp.kept_heap` bytes of it.
+
+    glibc hands it back to the system where it is more than twice the largest piece that was ever freed: what a training
+    step keeps for its backward is mapped anew in each step, page by page (a tenth of the time of a dense network's).
+    Whoever set the C library's own variables is left alone.
+    """
+    wanted = config.cpp.kept_heap
+    asked = any(name.startswith("MALLOC_") for name in os.environ) or "glibc.malloc" in os.environ.get(_TUNABLES, "")
+    library = ctypes.CDLL(None) if sys.platform.startswith("linux") and wanted > 0 and not asked else None
+    if library is not None and hasattr(library, "gnu_get_libc_version"):
+        library.mallopt(_TRIM_THRESHOLD, min(wanted, (1 << 31) - 1))
+        library.mallopt(_MMAP_THRESHOLD, _LARGEST_IN_HEAP)  # having set one, glibc adapts neither
 
 
 def product_into(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, *, out: torch.Tensor) -> None:
