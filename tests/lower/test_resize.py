@@ -46,6 +46,14 @@ def test_sizes(mode, x, size):
         same(lambda x: F.interpolate(x, size, mode=mode, align_corners=corners), x)
 
 
+@pytest.mark.parametrize("mode", ["nearest", "bilinear"])
+def test_rows_of_what_lies_channel_by_channel(mode):
+    """Eager's kernel would copy the argument first: its images share rows of channels."""
+    x = torch.randn(1, 8, 6, 9).to(memory_format=torch.channels_last).as_strided((2, 4, 6, 9), (4, 1, 72, 8))
+    check(lambda x: F.interpolate(x, (12, 20), mode=mode), x, loops_only=True)
+    same(lambda x: F.interpolate(x, (12, 20), mode=mode) * 2, x)
+
+
 @pytest.mark.parametrize("mode", ["bilinear", "bicubic"])
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
 def test_corners_and_factors(mode, layout):

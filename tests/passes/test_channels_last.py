@@ -143,6 +143,18 @@ def test_what_lies_between_convolutions_is_not_copied():
     assert len(copies) == 5
 
 
+def test_weights_that_the_program_computes_are_laid_out_by_it():
+    """Those that it is given are the library's to lay out."""
+    made = run_passes(traced(lambda x, w, v: F.conv2d(F.conv2d(x, (w * 2 + 1).view(8, 6, 3, 3)), v), X, W, V))
+    lay_out(made, convolutions(made), weights=False)
+    for node, last in zip(convolutions_of(made), (True, False), strict=True):
+        assert node.args[1].meta["val"].is_contiguous(memory_format=torch.channels_last) is last
+
+
+def convolutions_of(made):
+    return [node for node in made.graph.nodes if node.target is aten.convolution.default]
+
+
 def test_who_asks_for_row_major_memory_gets_it():
     made = run_passes(traced(strided, X, W, P, V, ONE))
     lay_out(made, convolutions(made))

@@ -66,9 +66,17 @@ def lay_out(program: AtenProgram, chosen: Sequence[fx.Node], *, weights: bool = 
     """Lay convolutions out with the channels innermost, in place; returns how many nodes have another layout then.
 
     Arguments:
-        weights: also those of convolutions without gradients, in a kernel of their own; else the library does it.
+        weights: also those of convolutions without gradients, in a kernel of their own; else the library does it, but
+            for those that the program computes.
     """
     return _Layouts(program, frozenset(chosen), weights).run() if chosen else 0
+
+
+def _is_computed(weight: fx.Node) -> bool:
+    """Whether a kernel of the program makes a weight: it may write it in any order."""
+    while weight.target is aten.view.default:
+        weight = weight.args[0]
+    return weight.op == "call_function" and layouts.is_pointwise(weight.target)
 
 
 class _Layouts:
@@ -102,7 +110,9 @@ class _Layouts:
         count = (2 if self.weights else 1) if forward else 3  # tensors: the argument and the weight, after the gradient
         with self.builder.at(node):
             operands = [self._copy(arg, last=True) for arg in node.args[:count]]
-        node.args = (*operands, *node.args[count:])
+            if count == 1 and _is_computed(node.args[1]):
+                operands.append(self._copy(node.args[1], last=True))
+        node.args = (*operands, *node.args[len(operands) :])
         vals = [node.meta["val"]] if forward else node.meta["val"][:2]
         laid = [None if one is None else layouts.in_format(one, torch.channels_last) for one in vals]
         self._set(node, laid[0] if forward else (*laid, *node.meta["val"][2:]))

@@ -1,4 +1,4 @@
-"""Convolutions that ATen computes as products: eager's results, whoever computes them."""
+"""Convolutions that are products: eager's results, whoever computes them."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ import pytest
 import torch
 
 import argand
+from argand.backends import layouts
 from argand.codegen.host import convolutions as choice
-from argand.runtime.kernels import convolutions, timed_choice
+from argand.runtime.kernels import convolutions, products, timed_choice
 from helpers import texts_of
 
 pytestmark = pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="needs oneDNN")
@@ -21,7 +22,7 @@ def code(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[list[str]]
     """Host modules written; convolutions of any size may go to oneDNN."""
     monkeypatch.setattr(choice, "LEAST_TERMS", 1)
     argand.reset()
-    rivals = (convolutions.WINDOWS, convolutions.POINTS, convolutions.VOLUMES)
+    rivals = (convolutions.WINDOWS, convolutions.POINTS, convolutions.VOLUMES, convolutions.SIGNALS)
     for each in rivals:
         each.forget()
     with argand.config.patch({"cache_dir": str(tmp_path)}), texts_of("output_code") as texts:
@@ -101,6 +102,68 @@ def test_single_points_on_one_thread(code: list[str]) -> None:
         torch.set_num_threads(before)
 
 
+SIGNALS = [  # features, points, window, stride, padding, dilation
+    (3, 5, 40, 1, 1, 0, 1), (48, 96, 200, 2, 1, 0, 32), (7, 20, 77, 3, 1, 1, 1), (5, 33, 91, 10, 5, 3, 1),
+    (64, 64, 50, 3, 2, 2, 2), (1, 16, 100, 9, 1, 4, 1), (600, 40, 33, 3, 1, 1, 1), (4, 4, 20, 5, 3, 9, 2),
+    (16, 15, 1100, 1, 1, 0, 1), (8, 9, 5, 3, 1, 6, 4), (8, 33, 40, 1, 3, 2, 1),
+]  # fmt: skip
+needs_products = pytest.mark.skipif(not products.available(), reason="needs AVX-512 and GCC")
+
+
+@needs_products
+@pytest.mark.parametrize(("channels", "features", "points", "window", "stride", "padding", "dilation"), SIGNALS)
+@pytest.mark.parametrize("batch", [1, 2, 3])
+def test_signals(
+    channels: int, features: int, points: int, window: int, stride: int, padding: int, dilation: int, batch: int
+) -> None:
+    """Within rounding of the largest result, of signals of any strides."""
+    weight = torch.randn(features, channels, window)
+    for x in (
+        torch.randn(batch, channels, points),
+        torch.randn(channels, batch, points + 3).transpose(0, 1)[..., 2:-1],
+    ):
+        for bias in (None, torch.randn(features)):
+            got = products.convolution(x, weight, bias, stride, padding, dilation)
+            want = torch.conv1d(
+                x.double(), weight.double(), None if bias is None else bias.double(), stride, padding, dilation
+            )
+            assert got is not None and got.shape == want.shape
+            assert float((got - want).abs().max()) <= 1e-6 * float(want.abs().max())
+
+
+@needs_products
+@pytest.mark.parametrize("faster", [False, True, None])
+@pytest.mark.parametrize(
+    ("conv", "shape"),
+    [
+        (torch.nn.Conv1d(12, 20, 3, padding=2, dilation=2), (2, 12, 90)),
+        (torch.nn.Conv1d(12, 20, 4, stride=3, bias=False), (2, 12, 90)),
+        (torch.nn.Conv2d(12, 20, 1), (3, 12, 9, 10)),
+        (torch.nn.Conv3d(12, 20, 1), (3, 12, 3, 9, 10)),
+    ],
+    ids=str,
+)
+def test_signals_in_programs(
+    conv: torch.nn.Module, shape: tuple[int, ...], faster: bool | None, code: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By both ways, then by the faster; where a setting says so, by argand's own."""
+    monkeypatch.setattr(choice, "LEAST_SIGNAL_TERMS", 1)
+    monkeypatch.setattr(layouts, "can_time", lambda: False)
+    monkeypatch.setattr(convolutions.SIGNALS, "_gain", 1e9 if faster else 0.0)
+    products._compiled().result()
+    x = torch.randn(shape)
+    with torch.no_grad(), argand.config.patch({"cpp.own_products": True if faster is None else None}):
+        compiled = argand.compile(lambda x: torch.relu(conv(x.sin())))
+        want = torch.relu(conv(x.sin()))
+        for _ in range(3):
+            got = compiled(x)
+            torch.testing.assert_close(got, want)
+            assert got.stride() == want.stride()
+        torch.testing.assert_close(compiled(-x), torch.relu(conv(x.neg().sin())))
+    assert ("signal_convolution" if faster is None else "MeasuredSignals()") in code[-1]
+    assert convolutions.SIGNALS.known() is (True if faster else None)
+
+
 @pytest.mark.parametrize(
     ("conv", "shape"),
     [
@@ -110,7 +173,10 @@ def test_single_points_on_one_thread(code: list[str]) -> None:
         (torch.nn.Conv2d(12, 24, 3, groups=2), (1, 12, 18, 18)),
         (torch.nn.Conv2d(12, 20, 3), (1, 12, 6, 6)),
         (torch.nn.ConvTranspose2d(12, 20, 3), (1, 12, 18, 18)),
-        (torch.nn.Conv1d(12, 20, 3), (1, 12, 90)),
+        (torch.nn.Conv1d(12, 20, 3, groups=2), (1, 12, 90)),
+        (torch.nn.ConvTranspose1d(12, 20, 3), (1, 12, 90)),
+        (torch.nn.Conv1d(12, 20, 3).double(), (1, 12, 90)),
+        (torch.nn.Conv2d(12, 20, 1, stride=2), (2, 12, 18, 18)),
         (torch.nn.Conv2d(12, 20, 3).double(), (1, 12, 18, 18)),
         (torch.nn.Conv3d(4, 6, 3), (2, 4, 8, 8, 8)),
         (torch.nn.Conv3d(4, 6, 3, groups=2), (1, 4, 8, 8, 8)),
@@ -119,8 +185,11 @@ def test_single_points_on_one_thread(code: list[str]) -> None:
     ],
     ids=str,
 )
-def test_others_are_eagers(conv: torch.nn.Module, shape: tuple[int, ...], code: list[str]) -> None:
+def test_others_are_eagers(
+    conv: torch.nn.Module, shape: tuple[int, ...], code: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(choice, "LEAST_SIGNAL_TERMS", 1)
     x = torch.randn(shape, dtype=next(conv.parameters()).dtype)
     with torch.no_grad():
         torch.testing.assert_close(argand.compile(conv)(x), conv(x))
-    assert not any("measured_convolution" in text for text in code)
+    assert not any("measured_convolution" in text or "Signals" in text for text in code)

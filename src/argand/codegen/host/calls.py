@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import torch
 
-from argand.codegen.host.convolutions import MEASURED_CONVOLUTION
+from argand.codegen.host.convolutions import MEASURED_CONVOLUTION, MEASURED_SIGNALS, SIGNALS
 from argand.graph.sizes.expr import ONE, ZERO
 from argand.ir.loops import Buffer, ExternNode, TensorRef
 from argand.quick_dataclasses import dataclass
@@ -62,8 +62,10 @@ def extern_function(node: ExternNode) -> ExternFunction:
     text = str(target)
     if node.out_variant == MEASURED_PRODUCT:
         return ExternFunction(f"{node.name}_out", f"{MEASURED_PRODUCT}()", several)
-    if node.out_variant == MEASURED_CONVOLUTION:
-        return ExternFunction("convolution", MEASURED_CONVOLUTION, several)
+    if node.out_variant in (MEASURED_CONVOLUTION, SIGNALS):
+        return ExternFunction(node.out_variant.replace("measured_", ""), node.out_variant, several)
+    if node.out_variant == MEASURED_SIGNALS:
+        return ExternFunction(f"{node.name}_by_faster", f"{MEASURED_SIGNALS}()", several)
     if node.out_variant is not None:
         return ExternFunction(
             node.out_variant.replace("torch._C._nn.", "").replace(".", "_") + "_out", node.out_variant, several

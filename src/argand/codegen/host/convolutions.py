@@ -13,24 +13,29 @@ from typing import Any
 
 import torch
 
+from argand.config import config
 from argand.graph.metadata.strides import is_contiguous
 from argand.graph.sizes.expr import ONE, Expr, as_int
 from argand.ir.kernel import Schedule, Step
 from argand.ir.loops import Buffer, ExternNode, TensorRef
-from argand.runtime.kernels import convolutions
+from argand.runtime.kernels import convolutions, products
 
 # functions of `runtime.kernels.products`
 OWN_GRADIENT, MEASURED_GRADIENT = "weight_gradient_into", "measured_weight_gradient"
 # functions of `runtime.kernels.convolutions`
 MEASURED_CONVOLUTION, MEASURED_VOLUME_GRADIENT = "measured_convolution", "measured_volume_gradient"
+SIGNALS = "signal_convolution"
+MEASURED_SIGNALS = "MeasuredSignals"  # a class: one object for each call
 MOST_POINTS = 196  # of a result
 LEAST_TERMS = 1 << 22
 LEAST_POINTS = 48
+LEAST_SIGNAL_TERMS = 1 << 16
+LEAST_SIGNAL_SIDES = 4, 4, 16  # features, terms of a sum and points: with fewer, argand's kernel is the slower anywhere
 
 
 def returns_result(node: ExternNode) -> bool:
     """Whether a call returns a tensor of its own; others write to memory that they are given."""
-    return node.out_variant in (None, MEASURED_CONVOLUTION)
+    return node.out_variant in (None, MEASURED_CONVOLUTION, MEASURED_SIGNALS, SIGNALS)
 
 
 def choose_weight_gradients(schedule: Schedule, buffers: dict[str, Buffer], *, measured: bool) -> int:
@@ -54,14 +59,18 @@ def choose_weight_gradients(schedule: Schedule, buffers: dict[str, Buffer], *, m
 
 
 def choose_convolutions(schedule: Schedule, buffers: dict[str, Buffer]) -> int:
-    """Send convolutions that ATen would compute as products to oneDNN, if that may be faster; returns how many."""
+    """Send convolutions to where they may be faster than with ATen; returns how many."""
     steps: list[Step] = []
     changes = 0
+    own = products.own_wanted(convolutions.SIGNALS)
+    measured = config.cpp.own_products is None
     for step in schedule.steps:
         parts: tuple[ExternNode, ...] = ()
         if isinstance(step, ExternNode):
             if _by_onednn(step, buffers):
                 parts = (replace(step, out_variant=MEASURED_CONVOLUTION),)
+            elif own and _is_of_signals(step, buffers):
+                parts = (replace(step, out_variant=MEASURED_SIGNALS if measured else SIGNALS),)
             elif _is_gradient(step) and _is_of_a_volume(step, buffers):
                 way = MEASURED_VOLUME_GRADIENT
                 parts = _parts(step, way if step.args[-1][0] else None, way)
@@ -94,6 +103,28 @@ def _by_onednn(node: ExternNode, buffers: dict[str, Buffer]) -> bool:
         return False
     enough = single or prod(int(n or 0) for n in points[2:]) >= LEAST_POINTS  # of the result, to lay a weight out for
     return enough and convolutions.wanted(convolutions.rivals(window))
+
+
+def _is_of_signals(node: ExternNode, buffers: dict[str, Buffer]) -> bool:
+    """Whether argand's own kernel computes a convolution, and may be faster: channel by channel."""
+    if str(node.target) != "aten.convolution.default" or node.kwargs or node.out_variant is not None:
+        return False
+    x, weight, bias, *rest = node.args
+    image, window = _sizes(x, buffers), _shape(weight, buffers)
+    result = buffers.get(node.outputs[0] or "")
+    if result is None or not all(isinstance(n, int) for n in (*rest[0], *rest[1], *rest[2], rest[5])):
+        return False
+    if bias is not None and not _shape(bias, buffers):
+        return False
+    if not convolutions.is_of_signals(image, window, rest) or not _dense(x.size[2:], x.stride[2:]):
+        return False
+    points = [as_int(n) for n in result.size]
+    if None in points or not _dense(result.size, result.stride):
+        return False
+    sides = window[0], prod(window[1:]), prod(int(n or 0) for n in points[2:])
+    if any(side < least for side, least in zip(sides, LEAST_SIGNAL_SIDES)):
+        return False
+    return prod(sides) * image[0] >= LEAST_SIGNAL_TERMS
 
 
 def _sizes(ref: Any, buffers: dict[str, Buffer]) -> tuple[int, ...]:

@@ -220,7 +220,8 @@ def _resized(rank: int, mode: Mode) -> Rule:
         refuse(not mode.nearest and not is_float(x), "interpolation of integers")
         axes = _axes(ctx, x.size[-rank:], outer[-rank:], mode, options, x.dtype)
         simple = bool(mode.nearest) or (rank == 2 and mode.taps is Axis.linear)
-        refuse(simple and axes[-1].count > axes[-1].size and _looks_up_rows(ctx), _ROWS)
+        along = as_int(x.stride[-1]) == 1  # else eager's kernel copies the argument first
+        refuse(simple and axes[-1].count > axes[-1].size and along and _looks_up_rows(ctx), _ROWS)
         ctx.realise(x)
 
         def load(ops: Recorder, index: Index) -> Value:

@@ -1,6 +1,8 @@
-"""Convolutions that ATen computes as products of matrices, by oneDNN where the first ones, timed, are faster so.
+"""Convolutions by the faster of several ways, as the first ones, timed, say.
 
-ATen has a rule of its own for small ones, and for windows of one point on one thread (`by_products`).
+Those that ATen computes as products of matrices may be oneDNN's: ATen has a rule of its own for small ones, and for
+windows of one point on one thread (`by_products`). Those of signals, and of images by windows of one point, may be
+argand's own products: oneDNN lays all operands out anew, and the result back.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from typing import Any
 
 import torch
 
+from argand.runtime.kernels import products
 from argand.runtime.kernels.timed_choice import Rivals
 
 _FEW = 20480  # elements of one image
@@ -20,6 +23,7 @@ _MANY = 16  # images from which ATen takes oneDNN on one thread, too
 WINDOWS = Rivals("small convolutions", lambda: False, 0.95)
 POINTS = Rivals("convolutions of single points", lambda: False, 0.95)
 VOLUMES = Rivals("convolutions of volumes", lambda: False, 0.95)
+SIGNALS = Rivals("convolutions of signals", products.is_amd, 0.95, "products")
 
 
 def by_products(
@@ -50,7 +54,56 @@ def wanted(of: Rivals) -> bool:
 
 def key() -> str:
     """What programs with convolutions depend on."""
-    return f"convolutions {wanted(WINDOWS)} {wanted(POINTS)} {wanted(VOLUMES)}"
+    return f"convolutions {wanted(WINDOWS)} {wanted(POINTS)} {wanted(VOLUMES)} {products.own_wanted(SIGNALS)}"
+
+
+def is_of_signals(x: Sequence[int], weight: Sequence[int], rest: Sequence[Any]) -> bool:
+    """Whether argand's own kernel computes a convolution of such sizes.
+
+    Arguments:
+        rest: of `aten.convolution`, after the bias.
+    """
+    stride, padding, dilation, transposed, _, groups = rest
+    if transposed or groups != 1 or len(x) < 3 or len(x) != len(weight) or 0 in (*x, *weight):
+        return False
+    return len(x) == 3 or (set(weight[2:]) == set(stride) == {1} and set(padding) == {0})
+
+
+def signal_convolution(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, *rest: Any) -> torch.Tensor:
+    """`aten.convolution(x, weight, bias, *rest)` of signals by argand's own kernel."""
+    stride, padding, dilation, *_ = rest
+    result = products.convolution(x, weight, bias, stride[0], padding[0], dilation[0])
+    return torch.convolution(x, weight, bias, *rest) if result is None else result
+
+
+class MeasuredSignals:
+    """A place in a program that computes convolutions of signals of one kind: which way is faster is asked once."""
+
+    __slots__ = ("_threads", "_way")
+
+    def __init__(self) -> None:
+        self._way: Callable[..., torch.Tensor] = torch.convolution
+        self._threads = 0  # for which that is the faster way; none yet
+
+    def __call__(self, *args: Any) -> torch.Tensor:
+        """`aten.convolution(*args)`."""
+        threads = torch.get_num_threads()
+        if threads == self._threads and not torch.are_deterministic_algorithms_enabled():
+            return self._way(*args)
+        x, weight, bias, *window = args
+        kind = (x.shape, x.stride(), weight.shape, bias is None, *map(tuple, window[:3]))
+        results: list[torch.Tensor] = []
+
+        def by(way: Callable[..., torch.Tensor]) -> None:
+            results[:] = [way(*args)]
+
+        if SIGNALS.taken(kind) is None and not products.ready():
+            return torch.convolution(*args)
+        SIGNALS.run(lambda: by(signal_convolution), lambda: by(torch.convolution), kind)
+        own = SIGNALS.taken(kind)
+        if own is not None:
+            self._way, self._threads = signal_convolution if own else torch.convolution, threads
+        return results[0]
 
 
 def measured_convolution(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, *rest: Any) -> torch.Tensor:

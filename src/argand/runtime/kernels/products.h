@@ -39,12 +39,29 @@ struct Gathered {  // b[p][j] is at data + down[p] + across[j]
   Gathered at(i64 p, i64 j) const { return {data, down + p, across + j}; }
 };
 
+// Row p of the right operand is what the points of a signal read by one place of a window: place p % taps of channel
+// p / taps. Beyond the ends of the signal lie zeros.
+struct Signal {
+  const float* data;
+  i64 channel, length;              // distance of channels, points of the signal
+  i64 taps, apart, step, before;    // places of a window, how far apart they and the windows are, zeros before the signal
+  i64 p, j;                         // row and column where the operand begins
+  Signal at(i64 row, i64 column) const {
+    Signal of = *this;
+    of.p += row, of.j += column;
+    return of;
+  }
+};
+
 struct Result {
   float* data;
   i64 rows;
   const float* bias;  // one number a column, or null
   bool add;           // to what is there
-  Result at(i64 i, i64 j) const { return {data + i * rows + j, rows, bias ? bias + j : bias, add}; }
+  const float* across = nullptr;  // one number a row, or null
+  Result at(i64 i, i64 j) const {
+    return {data + i * rows + j, rows, bias ? bias + j : bias, add, across ? across + i : across};
+  }
 };
 
 // R x NR results of a short run of k, of which `width` columns are stored. A packed left operand lies by columns of PR.
@@ -68,6 +85,7 @@ INLINE void short_tile(i64 k, Matrix left, const float* __restrict right, Result
     UNROLL for (int r = 0; r < R; r++) {
       float* c = to.data + r * to.rows;
       if (to.add) more0 = load_part(c, low, more0), more1 = load_part(c + 16, high, more1);
+      else if (to.across) more0 = more1 = V{} + to.across[r];
       store_part(c, sum[r][0] + more0, low);
       store_part(c + 16, sum[r][1] + more1, high);
     }
@@ -78,6 +96,7 @@ INLINE void short_tile(i64 k, Matrix left, const float* __restrict right, Result
   UNROLL for (int r = 0; r < R; r++) {
     float* c = to.data + r * to.rows;
     if (to.add) more0 = *(const U*)c, more1 = *(const U*)(c + 16);
+    else if (to.across) more0 = more1 = V{} + to.across[r];
     *(U*)c = sum[r][0] + more0;
     *(U*)(c + 16) = sum[r][1] + more1;
   }
@@ -195,6 +214,31 @@ static void pack_right(Gathered b, i64 k, i64 n, float* out) {
   }
 }
 
+static void pack_right(Signal b, i64 k, i64 n, float* out) {
+  for (i64 j = 0; j < n; j += NR) {
+    i64 width = n - j < NR ? n - j : NR, tap = b.p % b.taps;
+    const float* row = b.data + b.p / b.taps * b.channel;
+    for (i64 p = 0; p < k; p++, out += NR) {
+      i64 begin = (b.j + j) * b.step + tap * b.apart - b.before;  // what the first of these points reads
+      const float* s = row + begin;
+      if (begin >= 0 && width == NR && begin + (NR - 1) * b.step < b.length) {
+        if (b.step == 1) *(V*)out = *(const U*)s, *(V*)(out + 16) = *(const U*)(s + 16);
+        else for (i64 q = 0; q < NR; q++) out[q] = s[q * b.step];
+      } else if (b.step == 1) {
+        i64 from = begin < 0 ? -begin : 0, end = b.length - begin < width ? b.length - begin : width;
+        for (int h = 0; h < NR; h += 16)
+          *(V*)(out + h) = load_part(s + h, first(end - h) & ~first(from - h), V{});
+      } else {
+        for (i64 q = 0; q < NR; q++) {
+          i64 place = begin + q * b.step;
+          out[q] = q < width && place >= 0 && place < b.length ? s[q * b.step] : 0;
+        }
+      }
+      if (++tap == b.taps) tap = 0, row += b.channel;
+    }
+  }
+}
+
 // `rows` rows, of which `readable` may be read.
 static void pack_left(Matrix a, i64 rows, i64 readable, i64 k, float* out) {
   i64 p = 0;
@@ -279,6 +323,25 @@ extern "C" void batched_product(void** pointers, const i64* s) {
 #pragma omp parallel for schedule(static) if (batch * m * n * k >= LEAST_SHARED)
   for (i64 i = 0; i < batch; i++) block(m, n, k, from(a, i * s[4]), from(b, i * s[7]), to(i));
 }
+
+// pointers: weight, signals, result; the bias before them, where there is one. numbers: signals, features, points of a
+// result, channels, points of a signal, distances of signals and of channels, places of a window, how far apart they and
+// the windows are, zeros before a signal
+static void convolve(const float* bias, void** pointers, const i64* s) {
+  i64 batch = s[0], features = s[1], points = s[2], taps = s[7], k = s[3] * taps;
+  Matrix a{(float*)pointers[0], k, 1};
+  auto signal = [&](i64 i) { return Signal{(float*)pointers[1] + i * s[5], s[6], s[4], taps, s[8], s[9], s[10], 0, 0}; };
+  auto to = [&](i64 i) { return Result{(float*)pointers[2] + i * features * points, points, nullptr, false, bias}; };
+  if (batch % omp_get_max_threads()) {
+    for (i64 i = 0; i < batch; i++) multiply(features, points, k, a, signal(i), to(i));
+    return;
+  }
+#pragma omp parallel for schedule(static) if (batch * features * points * k >= LEAST_SHARED)
+  for (i64 i = 0; i < batch; i++) block(features, points, k, a, signal(i), to(i));
+}
+
+extern "C" void convolution(void** pointers, const i64* s) { convolve(nullptr, pointers, s); }
+extern "C" void convolution_and_bias(void** pointers, const i64* s) { convolve((float*)pointers[0], pointers + 1, s); }
 
 // A convolution of images that lie channel by channel: a product with the matrix of what each window holds.
 struct Convolution {

@@ -10,6 +10,7 @@ of what each window holds, which is never made: the kernel collects the panels t
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import Future
 from typing import Any
@@ -27,7 +28,10 @@ _WORTH_TIMING = 1 << 22  # of one of which no program says that argand's kernel 
 Sides = tuple[tuple[int, ...], tuple[int, ...]]
 
 # C functions, and how many tensors and numbers they take.
-_FUNCTIONS = {"product": (3, 8), "product_and_bias": (4, 8), "batched_product": (3, 12), "weight_gradient": (4, 15)}
+_FUNCTIONS = {
+    "product": (3, 8), "product_and_bias": (4, 8), "batched_product": (3, 12), "weight_gradient": (4, 15),
+    "convolution": (3, 11), "convolution_and_bias": (4, 11),
+}  # fmt: skip
 
 
 def is_amd() -> bool:
@@ -67,6 +71,11 @@ def key() -> str:
     """What programs with products depend on."""
     own = own_wanted(PRODUCTS), own_wanted(WEIGHT_GRADIENTS)
     return f"products {config.cpp.own_products} {own} {config.cpp.onednn_products}"
+
+
+def ready() -> bool:
+    """Whether the kernels are compiled, or nobody will have them."""
+    return _compiled().done()
 
 
 def matrix_product(*operands: torch.Tensor, out: torch.Tensor) -> None:
@@ -161,7 +170,7 @@ def _rounded(size: int) -> int:
 
 def _by_kind(kind: Hashable, operands: tuple[torch.Tensor, ...], out: torch.Tensor) -> None:
     own = PRODUCTS.taken(kind)
-    if own is not None or not _compiled().done():
+    if own is not None or not ready():
         return (matrix_product if own else _library_product)(*operands, out=out)
     return PRODUCTS.run(lambda: matrix_product(*operands, out=out), lambda: _library_product(*operands, out=out), kind)
 
@@ -186,11 +195,37 @@ def weight_gradient_into(y: torch.Tensor, x: torch.Tensor, weight: torch.Tensor,
     return None
 
 
+def convolution(
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, step: int, before: int, apart: int
+) -> torch.Tensor | None:
+    """A convolution of signals, or of images by a window of one place, as a product; None where there is no kernel.
+
+    Arguments:
+        x: float32 (batch, channels, points, ...), a channel's points one after the other.
+        weight: contiguous (features, channels, places of a window, ...).
+        bias: contiguous (features), or nothing.
+        step: from window to window.
+        before: zeros before a signal and after it.
+        apart: from place to place of a window.
+    """
+    kernel = _compiled().result().get("convolution" if bias is None else "convolution_and_bias")
+    if kernel is None:
+        return None
+    batch, channels, *size = x.shape
+    features, taps = weight.shape[0], weight.shape[2]
+    length = math.prod(size)
+    points = size if len(size) > 1 else [(length + 2 * before - apart * (taps - 1) - 1) // step + 1]
+    result = x.new_empty(batch, features, *points)
+    numbers = batch, features, math.prod(points), channels, length, x.stride(0), x.stride(1), taps, apart, step, before
+    kernel(*(() if bias is None else (bias,)), weight, x, result, *numbers)
+    return result
+
+
 def measured_weight_gradient(*args: Any, out: torch.Tensor) -> None:
     """As `weight_gradient_into`, by the library where that is faster."""
     y, x, weight, _, *window = args
     kind = (y.shape, x.shape, weight.shape, *map(tuple, window[:3]))
-    if WEIGHT_GRADIENTS.taken(kind) is None and not _compiled().done():
+    if WEIGHT_GRADIENTS.taken(kind) is None and not ready():
         return _library_gradient(args, out)
     return WEIGHT_GRADIENTS.run(
         lambda: weight_gradient_into(*args, out=out), lambda: _library_gradient(args, out), kind
