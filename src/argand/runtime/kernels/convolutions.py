@@ -63,7 +63,7 @@ def is_of_signals(x: Sequence[int], weight: Sequence[int], rest: Sequence[Any]) 
     Arguments:
         rest: of `aten.convolution`, after the bias.
     """
-    stride, padding, dilation, transposed, _, groups = rest
+    stride, padding, _, transposed, _, groups = rest
     if transposed or groups != 1 or len(x) < 3 or len(x) != len(weight) or 0 in (*x, *weight):
         return False
     return len(x) == 3 or (set(weight[2:]) == set(stride) == {1} and set(padding) == {0})
