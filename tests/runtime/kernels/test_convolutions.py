@@ -22,7 +22,7 @@ def code(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[list[str]]
     """Host modules written; convolutions of any size may go to oneDNN."""
     monkeypatch.setattr(choice, "LEAST_TERMS", 1)
     argand.reset()
-    rivals = (convolutions.WINDOWS, convolutions.POINTS, convolutions.VOLUMES, convolutions.SIGNALS)
+    rivals = (convolutions.WINDOWS, convolutions.POINTS, convolutions.VOLUMES, convolutions.OWN)
     for each in rivals:
         each.forget()
     with argand.config.patch({"cache_dir": str(tmp_path)}), texts_of("output_code") as texts:
@@ -121,6 +121,7 @@ def test_signals(
     for x in (
         torch.randn(batch, channels, points),
         torch.randn(channels, batch, points + 3).transpose(0, 1)[..., 2:-1],
+        torch.randn(batch, points, channels).transpose(1, 2),
     ):
         for bias in (None, torch.randn(features)):
             got = products.convolution(x, weight, bias, stride, padding, dilation)
@@ -140,18 +141,24 @@ def test_signals(
         (torch.nn.Conv1d(12, 20, 4, stride=3, bias=False), (2, 12, 90)),
         (torch.nn.Conv2d(12, 20, 1), (3, 12, 9, 10)),
         (torch.nn.Conv3d(12, 20, 1), (3, 12, 3, 9, 10)),
+        (torch.nn.Conv2d(12, 20, 1), (20, 12, 1, 1)),
+        (torch.nn.Conv1d(12, 20, 1), (2, 90, 12)),
+        (torch.nn.Conv1d(12, 20, 1, stride=2), (2, 90, 12)),
+        (torch.nn.Conv2d(12, 20, 1), (2, 9, 10, 12)),
+        (torch.nn.Conv2d(12, 20, 1, bias=False), (2, 9, 10, 12)),
+        (torch.nn.Conv3d(12, 20, 1), (2, 3, 9, 10, 12)),
     ],
     ids=str,
 )
-def test_signals_in_programs(
+def test_products_in_programs(
     conv: torch.nn.Module, shape: tuple[int, ...], faster: bool | None, code: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By both ways, then by the faster; where a setting says so, by argand's own."""
-    monkeypatch.setattr(choice, "LEAST_SIGNAL_TERMS", 1)
+    monkeypatch.setattr(choice, "OWN_LEAST_TERMS", 1)
     monkeypatch.setattr(layouts, "can_time", lambda: False)
-    monkeypatch.setattr(convolutions.SIGNALS, "_gain", 1e9 if faster else 0.0)
+    monkeypatch.setattr(convolutions.OWN, "_gain", 1e9 if faster else 0.0)
     products._compiled().result()
-    x = torch.randn(shape)
+    x = torch.randn(shape) if shape[1] == 12 else torch.randn(shape).movedim(-1, 1)  # the channels innermost
     with torch.no_grad(), argand.config.patch({"cpp.own_products": True if faster is None else None}):
         compiled = argand.compile(lambda x: torch.relu(conv(x.sin())))
         want = torch.relu(conv(x.sin()))
@@ -160,8 +167,8 @@ def test_signals_in_programs(
             torch.testing.assert_close(got, want)
             assert got.stride() == want.stride()
         torch.testing.assert_close(compiled(-x), torch.relu(conv(x.neg().sin())))
-    assert ("signal_convolution" if faster is None else "MeasuredSignals()") in code[-1]
-    assert convolutions.SIGNALS.known() is (True if faster else None)
+    assert ("product_convolution" if faster is None else "MeasuredConvolution(") in code[-1]
+    assert convolutions.OWN.known() is (True if faster else None)
 
 
 @pytest.mark.parametrize(
@@ -188,8 +195,8 @@ def test_signals_in_programs(
 def test_others_are_eagers(
     conv: torch.nn.Module, shape: tuple[int, ...], code: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(choice, "LEAST_SIGNAL_TERMS", 1)
+    monkeypatch.setattr(choice, "OWN_LEAST_TERMS", 1)
     x = torch.randn(shape, dtype=next(conv.parameters()).dtype)
     with torch.no_grad():
         torch.testing.assert_close(argand.compile(conv)(x), conv(x))
-    assert not any("measured_convolution" in text or "Signals" in text for text in code)
+    assert not any("measured_convolution" in text or "MeasuredConvolution(" in text for text in code)

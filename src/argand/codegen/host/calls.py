@@ -7,7 +7,12 @@ from dataclasses import replace
 
 import torch
 
-from argand.codegen.host.convolutions import MEASURED_CONVOLUTION, MEASURED_SIGNALS, SIGNALS
+from argand.codegen.host.convolutions import (
+    FASTER_CONVOLUTION,
+    FASTER_THAN_MEASURED,
+    MEASURED_CONVOLUTION,
+    OWN_CONVOLUTION,
+)
 from argand.graph.sizes.expr import ONE, ZERO
 from argand.ir.loops import Buffer, ExternNode, TensorRef
 from argand.quick_dataclasses import dataclass
@@ -62,10 +67,10 @@ def extern_function(node: ExternNode) -> ExternFunction:
     text = str(target)
     if node.out_variant == MEASURED_PRODUCT:
         return ExternFunction(f"{node.name}_out", f"{MEASURED_PRODUCT}()", several)
-    if node.out_variant in (MEASURED_CONVOLUTION, SIGNALS):
+    if node.out_variant in (MEASURED_CONVOLUTION, OWN_CONVOLUTION):
         return ExternFunction(node.out_variant.replace("measured_", ""), node.out_variant, several)
-    if node.out_variant == MEASURED_SIGNALS:
-        return ExternFunction(f"{node.name}_by_faster", f"{MEASURED_SIGNALS}()", several)
+    if node.out_variant in (FASTER_CONVOLUTION, FASTER_THAN_MEASURED):
+        return ExternFunction(f"{node.name}_faster", node.out_variant, several)
     if node.out_variant is not None:
         return ExternFunction(
             node.out_variant.replace("torch._C._nn.", "").replace(".", "_") + "_out", node.out_variant, several

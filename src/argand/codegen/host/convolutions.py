@@ -24,18 +24,20 @@ from argand.runtime.kernels import convolutions, products
 OWN_GRADIENT, MEASURED_GRADIENT = "weight_gradient_into", "measured_weight_gradient"
 # functions of `runtime.kernels.convolutions`
 MEASURED_CONVOLUTION, MEASURED_VOLUME_GRADIENT = "measured_convolution", "measured_volume_gradient"
-SIGNALS = "signal_convolution"
-MEASURED_SIGNALS = "MeasuredSignals"  # a class: one object for each call
+OWN_CONVOLUTION = "product_convolution"
+FASTER_CONVOLUTION = "MeasuredConvolution()"  # one object for each call
+FASTER_THAN_MEASURED = f"MeasuredConvolution({MEASURED_CONVOLUTION})"
 MOST_POINTS = 196  # of a result
 LEAST_TERMS = 1 << 22
 LEAST_POINTS = 48
-LEAST_SIGNAL_TERMS = 1 << 16
-LEAST_SIGNAL_SIDES = 4, 4, 16  # features, terms of a sum and points: with fewer, argand's kernel is the slower anywhere
+OWN_LEAST_TERMS = 1 << 16
+OWN_LEAST_SIDES = 4, 4, 16  # features, terms of a sum and points: with fewer, argand's kernel is the slower anywhere
 
 
 def returns_result(node: ExternNode) -> bool:
     """Whether a call returns a tensor of its own; others write to memory that they are given."""
-    return node.out_variant in (None, MEASURED_CONVOLUTION, MEASURED_SIGNALS, SIGNALS)
+    ways = (MEASURED_CONVOLUTION, OWN_CONVOLUTION, FASTER_CONVOLUTION, FASTER_THAN_MEASURED)
+    return node.out_variant is None or node.out_variant in ways
 
 
 def choose_weight_gradients(schedule: Schedule, buffers: dict[str, Buffer], *, measured: bool) -> int:
@@ -62,15 +64,16 @@ def choose_convolutions(schedule: Schedule, buffers: dict[str, Buffer]) -> int:
     """Send convolutions to where they may be faster than with ATen; returns how many."""
     steps: list[Step] = []
     changes = 0
-    own = products.own_wanted(convolutions.SIGNALS)
-    measured = config.cpp.own_products is None
+    own = products.own_wanted(convolutions.OWN)
     for step in schedule.steps:
         parts: tuple[ExternNode, ...] = ()
         if isinstance(step, ExternNode):
-            if _by_onednn(step, buffers):
-                parts = (replace(step, out_variant=MEASURED_CONVOLUTION),)
-            elif own and _is_of_signals(step, buffers):
-                parts = (replace(step, out_variant=MEASURED_SIGNALS if measured else SIGNALS),)
+            way = MEASURED_CONVOLUTION if _by_onednn(step, buffers) else ""
+            if own and _is_product(step, buffers):
+                way = FASTER_THAN_MEASURED if way else FASTER_CONVOLUTION
+                way = way if config.cpp.own_products is None else OWN_CONVOLUTION
+            if way:
+                parts = (replace(step, out_variant=way),)
             elif _is_gradient(step) and _is_of_a_volume(step, buffers):
                 way = MEASURED_VOLUME_GRADIENT
                 parts = _parts(step, way if step.args[-1][0] else None, way)
@@ -105,8 +108,8 @@ def _by_onednn(node: ExternNode, buffers: dict[str, Buffer]) -> bool:
     return enough and convolutions.wanted(convolutions.rivals(window))
 
 
-def _is_of_signals(node: ExternNode, buffers: dict[str, Buffer]) -> bool:
-    """Whether argand's own kernel computes a convolution, and may be faster: channel by channel."""
+def _is_product(node: ExternNode, buffers: dict[str, Buffer]) -> bool:
+    """Whether argand's own kernel computes a convolution, and may be faster."""
     if str(node.target) != "aten.convolution.default" or node.kwargs or node.out_variant is not None:
         return False
     x, weight, bias, *rest = node.args
@@ -114,17 +117,25 @@ def _is_of_signals(node: ExternNode, buffers: dict[str, Buffer]) -> bool:
     result = buffers.get(node.outputs[0] or "")
     if result is None or not all(isinstance(n, int) for n in (*rest[0], *rest[1], *rest[2], rest[5])):
         return False
-    if bias is not None and not _shape(bias, buffers):
-        return False
-    if not convolutions.is_of_signals(image, window, rest) or not _dense(x.size[2:], x.stride[2:]):
+    if (bias is not None and not _shape(bias, buffers)) or not image:
         return False
     points = [as_int(n) for n in result.size]
-    if None in points or not _dense(result.size, result.stride):
+    if None in points:
         return False
-    sides = window[0], prod(window[1:]), prod(int(n or 0) for n in points[2:])
-    if any(side < least for side, least in zip(sides, LEAST_SIGNAL_SIDES)):
+    innermost = _dense(_last(x.size), _last(x.stride)) and _dense(_last(result.size), _last(result.stride))
+    signals = len(image) == 3 or _dense(x.size[2:], x.stride[2:])
+    by_channels = signals and _dense(result.size, result.stride)
+    if not (innermost or by_channels) or not convolutions.is_product(image, window, rest, innermost=not by_channels):
         return False
-    return prod(sides) * image[0] >= LEAST_SIGNAL_TERMS
+    sides = window[0], prod(window[1:]), prod(int(n or 0) for n in points[2:]) * (image[0] if innermost else 1)
+    if any(side < least for side, least in zip(sides, OWN_LEAST_SIDES)):
+        return False
+    return prod(window) * prod(int(n or 0) for n in (points[0], *points[2:])) >= OWN_LEAST_TERMS
+
+
+def _last(numbers: Sequence[Expr]) -> Sequence[Expr]:
+    """Sizes or strides with those of the channels behind the others."""
+    return (numbers[0], *numbers[2:], numbers[1])
 
 
 def _sizes(ref: Any, buffers: dict[str, Buffer]) -> tuple[int, ...]:

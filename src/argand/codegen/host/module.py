@@ -13,12 +13,12 @@ from argand.codegen.host import gpu, library_products
 from argand.codegen.host.arenas import DEVICE_ARENAS, ArenaText
 from argand.codegen.host.calls import LOAD_STEPS, as_linear, extern_function
 from argand.codegen.host.convolutions import (
+    FASTER_CONVOLUTION,
     MEASURED_CONVOLUTION,
     MEASURED_GRADIENT,
-    MEASURED_SIGNALS,
     MEASURED_VOLUME_GRADIENT,
+    OWN_CONVOLUTION,
     OWN_GRADIENT,
-    SIGNALS,
     returns_result,
 )
 from argand.codegen.host.layouts import Layout, chosen_layouts, made_by_products, own_layout, used_views
@@ -35,8 +35,6 @@ if TYPE_CHECKING:
     from argand.codegen.triton.spec import KernelSpec, TritonSource
 
 GPU_TENSORS = ("gpu_allocator()", "view_maker()")
-_CONVOLUTIONS = (MEASURED_CONVOLUTION, SIGNALS, MEASURED_VOLUME_GRADIENT)
-_FROM_CONVOLUTIONS = "from argand.runtime.kernels.convolutions import"
 _PRODUCTS = (OWN, VARYING, OWN_GRADIENT, MEASURED_GRADIENT)
 LARGE_BYTES = 4 << 20  # of an allocation, from which malloc may get it from the system in each call: twice a large page
 
@@ -194,8 +192,7 @@ class _Writer:
             *([f"from argand.runtime.kernels.int8 import {INT8}"] if INT8 in used else []),
             *(f"from argand.runtime.kernels.products import {name}" for name in _PRODUCTS if name in used),
             *([f"from argand.runtime.kernels.products import {MEASURED}"] if f"{MEASURED}()" in used else []),
-            *(f"{_FROM_CONVOLUTIONS} {name}" for name in _CONVOLUTIONS if name in used),
-            *([f"{_FROM_CONVOLUTIONS} {MEASURED_SIGNALS}"] if f"{MEASURED_SIGNALS}()" in used else []),
+            *(f"from argand.runtime.kernels.convolutions import {name}" for name in _convolutions(used)),
             "",
         ]
         if self.kernels is not None and self.kernels.symbols:
@@ -523,6 +520,13 @@ class _Writer:
         if isinstance(value, complex):
             return repr(value)
         raise InternalError(f"an extern call has an argument of type {type(value).__name__}, which has no source text")
+
+
+def _convolutions(used: Iterable[str]) -> list[str]:
+    """Names of `runtime.kernels.convolutions` that expressions use."""
+    text = " ".join(used)
+    names = (MEASURED_CONVOLUTION, OWN_CONVOLUTION, MEASURED_VOLUME_GRADIENT, FASTER_CONVOLUTION.partition("(")[0])
+    return [name for name in names if name in text]
 
 
 def _example(expr: Expr, env: Mapping[str, int]) -> int:

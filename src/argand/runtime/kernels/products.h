@@ -43,7 +43,7 @@ struct Gathered {  // b[p][j] is at data + down[p] + across[j]
 // p / taps. Beyond the ends of the signal lie zeros.
 struct Signal {
   const float* data;
-  i64 channel, length;              // distance of channels, points of the signal
+  i64 channel, point, length;       // distances of channels and of points, points of the signal
   i64 taps, apart, step, before;    // places of a window, how far apart they and the windows are, zeros before the signal
   i64 p, j;                         // row and column where the operand begins
   Signal at(i64 row, i64 column) const {
@@ -220,18 +220,19 @@ static void pack_right(Signal b, i64 k, i64 n, float* out) {
     const float* row = b.data + b.p / b.taps * b.channel;
     for (i64 p = 0; p < k; p++, out += NR) {
       i64 begin = (b.j + j) * b.step + tap * b.apart - b.before;  // what the first of these points reads
-      const float* s = row + begin;
+      const float* s = row + begin * b.point;
+      i64 next = b.step * b.point;
       if (begin >= 0 && width == NR && begin + (NR - 1) * b.step < b.length) {
-        if (b.step == 1) *(V*)out = *(const U*)s, *(V*)(out + 16) = *(const U*)(s + 16);
-        else for (i64 q = 0; q < NR; q++) out[q] = s[q * b.step];
-      } else if (b.step == 1) {
+        if (next == 1) *(V*)out = *(const U*)s, *(V*)(out + 16) = *(const U*)(s + 16);
+        else for (i64 q = 0; q < NR; q++) out[q] = s[q * next];
+      } else if (next == 1) {
         i64 from = begin < 0 ? -begin : 0, end = b.length - begin < width ? b.length - begin : width;
         for (int h = 0; h < NR; h += 16)
           *(V*)(out + h) = load_part(s + h, first(end - h) & ~first(from - h), V{});
       } else {
         for (i64 q = 0; q < NR; q++) {
           i64 place = begin + q * b.step;
-          out[q] = q < width && place >= 0 && place < b.length ? s[q * b.step] : 0;
+          out[q] = q < width && place >= 0 && place < b.length ? s[q * next] : 0;
         }
       }
       if (++tap == b.taps) tap = 0, row += b.channel;
@@ -325,12 +326,14 @@ extern "C" void batched_product(void** pointers, const i64* s) {
 }
 
 // pointers: weight, signals, result; the bias before them, where there is one. numbers: signals, features, points of a
-// result, channels, points of a signal, distances of signals and of channels, places of a window, how far apart they and
-// the windows are, zeros before a signal
+// result, channels, points of a signal, distances of signals, channels and points, places of a window, how far apart they
+// and the windows are, zeros before a signal
 static void convolve(const float* bias, void** pointers, const i64* s) {
-  i64 batch = s[0], features = s[1], points = s[2], taps = s[7], k = s[3] * taps;
+  i64 batch = s[0], features = s[1], points = s[2], taps = s[8], k = s[3] * taps;
   Matrix a{(float*)pointers[0], k, 1};
-  auto signal = [&](i64 i) { return Signal{(float*)pointers[1] + i * s[5], s[6], s[4], taps, s[8], s[9], s[10], 0, 0}; };
+  auto signal = [&](i64 i) {
+    return Signal{(float*)pointers[1] + i * s[5], s[6], s[7], s[4], taps, s[9], s[10], s[11], 0, 0};
+  };
   auto to = [&](i64 i) { return Result{(float*)pointers[2] + i * features * points, points, nullptr, false, bias}; };
   if (batch % omp_get_max_threads()) {
     for (i64 i = 0; i < batch; i++) multiply(features, points, k, a, signal(i), to(i));

@@ -30,7 +30,7 @@ Sides = tuple[tuple[int, ...], tuple[int, ...]]
 # C functions, and how many tensors and numbers they take.
 _FUNCTIONS = {
     "product": (3, 8), "product_and_bias": (4, 8), "batched_product": (3, 12), "weight_gradient": (4, 15),
-    "convolution": (3, 11), "convolution_and_bias": (4, 11),
+    "convolution": (3, 12), "convolution_and_bias": (4, 12),
 }  # fmt: skip
 
 
@@ -201,7 +201,7 @@ def convolution(
     """A convolution of signals, or of images by a window of one place, as a product; None where there is no kernel.
 
     Arguments:
-        x: float32 (batch, channels, points, ...), a channel's points one after the other.
+        x: float32 (batch, channels, points), or images (batch, channels, ...), a channel's points one after the other.
         weight: contiguous (features, channels, places of a window, ...).
         bias: contiguous (features), or nothing.
         step: from window to window.
@@ -216,8 +216,8 @@ def convolution(
     length = math.prod(size)
     points = size if len(size) > 1 else [(length + 2 * before - apart * (taps - 1) - 1) // step + 1]
     result = x.new_empty(batch, features, *points)
-    numbers = batch, features, math.prod(points), channels, length, x.stride(0), x.stride(1), taps, apart, step, before
-    kernel(*(() if bias is None else (bias,)), weight, x, result, *numbers)
+    numbers = batch, features, math.prod(points), channels, length, x.stride(0), x.stride(1), x.stride(-1)
+    kernel(*(() if bias is None else (bias,)), weight, x, result, *numbers, taps, apart, step, before)
     return result
 
 
