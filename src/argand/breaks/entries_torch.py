@@ -8,21 +8,20 @@ PAGES: tuple[Page, ...] = (
     Page(
         kind="part of torch that is not captured",
         what="A function of a part of torch is called that works beside graphs: communication that is no collective, "
-        "data loading, export, tracing, forward-mode gradients.",
+        "data loading, export, tracing; or forward-mode gradients of what draws random numbers.",
         why="It talks to other processes, reads files, or captures programs itself.",
         before="""
         @argand.compile
         def f(x):
-            y = x * 2
-            with torch.autograd.forward_ad.dual_level():
-                dual = torch.autograd.forward_ad.make_dual(y, y)
-                return torch.autograd.forward_ad.unpack_dual(torch.sin(dual)).tangent
+            layer = torch.fx.symbolic_trace(torch.nn.ReLU())
+            return layer(x * 2)
         """,
         after="""
+        layer = torch.fx.symbolic_trace(torch.nn.ReLU())
+
         @argand.compile
         def f(x):
-            y = x * 2
-            return torch.func.jvp(torch.sin, (y,), (y,))[1]
+            return layer(x * 2)
         """,
     ),
     Page(

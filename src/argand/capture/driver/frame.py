@@ -53,7 +53,7 @@ from argand.capture.sizes import dtensors, subclasses
 from argand.capture.sizes.symbolic_policy import Policy
 from argand.capture.sizes.symbolic_state import Restart
 from argand.capture.torch_functions import modes, torch_contexts
-from argand.capture.torch_functions.higher_order import hook_state
+from argand.capture.torch_functions.higher_order import dual_levels, hook_state
 from argand.capture.torch_functions.overriding import TraceMode
 from argand.capture.world import aliasing, narration
 from argand.config import config
@@ -379,6 +379,8 @@ class _Capture:
             torch_contexts.check_end(state)
         if state.graph.undressing and exit.kind != "raise":
             raise subclasses.still_off(state.graph.undressing)
+        if exit.kind != "raise":
+            dual_levels.check_end(state)
         return exit
 
     def _restart(self, ending: errors.GraphBreak, break_at: BreakAt) -> BreakAt:

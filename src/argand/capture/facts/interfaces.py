@@ -371,6 +371,7 @@ class GraphBuilder(Protocol):
     written: set[int]
     staying: dict[int, GraphBreak]
     rerun: object
+    dual_level: Any
     writing: dict[fx.Node, list[object]]
     effectful: set[fx.Node]
     kept: set[fx.Node]

@@ -28,6 +28,7 @@ from argand.capture.torch_functions.gradients import torch_autograd, torch_backw
 from argand.capture.torch_functions.higher_order import (  # noqa: F401
     autograd_functions,
     control_flow,
+    dual_levels,
     flex_attention,
     tensor_hooks,
     transforms,

@@ -88,6 +88,8 @@ def _declared(func: Function) -> tuple[_Place, ...]:
     elif str(getattr(func, "__module__", None) or "torch").startswith("torch"):
         packet = getattr(torch.ops.aten, _operator_name(func), None)
         variants = list(overloads(packet)) if isinstance(packet, torch._ops.OpOverloadPacket) else []
+        # The others are TorchScript's, of its lists: `sort` of one writes to it.
+        variants = [variant for variant in variants if torch._C._dispatch_has_kernel(variant.name())]
     else:
         variants = []
     whole = isinstance(func, _OPERATORS)

@@ -104,6 +104,7 @@ class GraphBuilder:
         written: storages of inputs that the graph has written to.
         staying: storage of stand-ins that the graph must not return -> the break that this is.
         rerun: the graph so far, as it ran on new stand-ins to tell of gradients (`gradients.engine_runs.Run`).
+        dual_level: of forward-mode gradients, that captured code has entered (`higher_order.dual_levels.Level`).
         sharded: stand-ins of DTensors were made; layouts: of those that are inputs; local_parts: id of one
             -> what the graph gives for it; masks: id of a buffer -> what it holds meanwhile (`sizes.sharded`).
     """
@@ -144,6 +145,7 @@ class GraphBuilder:
         self.written: set[int] = set()
         self.staying: dict[int, errors.GraphBreak] = {}
         self.rerun: object = None
+        self.dual_level: Any = None
         self.sharded = False
         self.layouts: list[tuple[Source, Layout]] = []
         self.local_parts: dict[int, torch.Tensor] = {}

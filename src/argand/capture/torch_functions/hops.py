@@ -284,9 +284,12 @@ vmap, grad, grad_and_value, jacrev, jacfwd, jvp, vjp = TRANSFORMS.values()  # wh
 def transformed(name: str, body: fx.GraphModule, flat: Sequence[object]) -> object:
     """The nested result of a function transform."""
     call: Call = body.meta["call"]
+    traced = name in ("jvp", "jacfwd") and being_traced()
+    if traced:
+        body = _without_switches(body, flat)
     inner = call.inner(body, flat)
     args, named = call.arguments(flat)
-    if name in ("jvp", "jacfwd") and being_traced():  # forward mode makes tensors of its own, which have no trace
+    if traced:  # forward mode makes tensors of its own, which have no trace
         _refuse_forward_mode(name, body, call)
         inner = functools.partial(inner, **named) if named else inner
         if name == "jacfwd":
@@ -298,6 +301,21 @@ def transformed(name: str, body: fx.GraphModule, flat: Sequence[object]) -> obje
     if name == "jvp":
         return torch.func.jvp(inner, args, other, **call.options)
     return torch.func.vjp(inner, *args, **call.options)[1](other)
+
+
+def _without_switches(body: fx.GraphModule, flat: Sequence[object]) -> fx.GraphModule:
+    """The body as forward mode sees it, which looks at no grad mode; itself where somebody else would look at it."""
+    graph = body.graph
+    if any(isinstance(t, torch.Tensor) and t.requires_grad for t in flat) or len(list(body.modules())) > 1:
+        return body
+    if all(node.target is not torch._C._set_grad_enabled for node in graph.nodes):
+        return body
+    copy = fx.Graph()
+    copies: dict[fx.Node, fx.Node] = {}
+    for node in graph.nodes:
+        if node.target is not torch._C._set_grad_enabled:
+            copies[node] = copy.node_copy(node, copies.__getitem__)
+    return fx.GraphModule(body, copy)
 
 
 def _refuse_forward_mode(name: str, body: fx.GraphModule, call: Call) -> None:

@@ -150,7 +150,6 @@ _BREAK_MODULES: dict[str, str] = {
     "torch.multiprocessing": "starting processes is not captured",
     "torch.serialization": "reading and writing files is not captured",
     "torch.autograd.gradcheck": "derivatives taken inside the compiled function are not captured",
-    "torch.autograd.forward_ad": "forward-mode gradients are not captured",
     "torch.cuda.random": "the state of random number generators is changed or read",
     "torch.hub": "downloading is not captured",
     "torch.onnx": "exporting is not captured",

@@ -430,25 +430,6 @@ def _decided(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs, cond
 handler(torch.nn.functional.multi_head_attention_forward)(leaf)
 
 
-def dual_level() -> int:
-    """The innermost level of forward-mode gradients; -1 outside of any."""
-    level: int = torch.autograd.forward_ad._current_level
-    return level
-
-
-@handler(torch.autograd.forward_ad.unpack_dual)
-def _unpack_dual(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> object:
-    """Outside of any dual level, which is guarded, there is no tangent."""
-    if dual_level() >= 0 or kwargs or len(args) != 1 or not state.interpreter.is_tensor(args[0]):
-        raise errors.graph_break(
-            kind="part of torch that is not captured",
-            context=name_of(fn),
-            explanation=f"{name_of(fn)}: forward-mode gradients are not captured.",
-        )
-    state.guards.add(None, "global_state", ((dual_level, -1),), label="GLOBAL_STATE")
-    return tuple.__new__(torch.autograd.forward_ad.UnpackedDualTensor, (args[0], None))
-
-
 @handler(torch.from_numpy)
 def _from_numpy(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> object:
     return numpy_calls.to_tensor(state, args[0], "from_numpy")

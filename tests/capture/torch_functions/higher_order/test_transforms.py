@@ -223,6 +223,19 @@ def test_transforms_made_outside() -> None:
     assert_same(f(x, y), argand.compile(f, backend="eager")(x, y), exact=True)
 
 
+def test_data_and_sorting_in_a_transformed_function() -> None:
+    def loss(x):
+        ordered, places = x.sort(-1)
+        return (ordered * x[torch.tensor([2, 0, 1])]).sum() + x[places.sort()[1]].sum() * torch.tensor(2.0)
+
+    def f(x):
+        return torch.func.grad(loss)(x[0]), torch.vmap(loss)(x), torch.func.hessian(loss)(x[1])
+
+    x = torch.randn(4, 3)
+    for backend in ("eager", "aot_eager"):
+        assert_same(f(x), argand.compile(f, backend=backend, fullgraph=True)(x), exact=False)
+
+
 def test_vmap_errors_are_eagers() -> None:
     def f(x):
         return torch.vmap(lambda a: a.sum(), in_dims=5)(x)

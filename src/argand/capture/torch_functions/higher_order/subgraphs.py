@@ -279,11 +279,16 @@ def on_meta(body: fx.GraphModule, anywhere: bool = False) -> fx.GraphModule:
         making |= unplaced
     else:
         unplaced = set()
-    if not making and not plain and all(held[name] is value for name, value in inner.items()):
+    of_data = {n for n in body.graph.nodes if n.target is torch.tensor and not n.kwargs.get("requires_grad")}
+    if not making and not of_data and not plain and all(held[name] is value for name, value in inner.items()):
         return body
     graph = fx.Graph()
     copies: dict[fx.Node, fx.Node] = {}
     for node in body.graph.nodes:
+        if node in of_data:  # a transform takes data that goes to the meta device for a tensor that is changed
+            shown = node.meta["example_value"]
+            copies[node] = graph.call_function(torch.empty, (shown.shape,), {"dtype": shown.dtype, "device": _META})
+            continue
         copy = copies[node] = graph.node_copy(node, copies.__getitem__)
         if node in making:
             copy.args = tuple([_META if isinstance(arg, torch.device) else arg for arg in copy.args])
