@@ -209,7 +209,7 @@ class _Region:
         self.builder, self.level = builder, level
         nodes = list(level.graph.nodes)
         self.numbers = {dual.whole.node: number for number, dual in enumerate(level.duals)}
-        self.all = nodes[nodes.index(level.duals[0].made.node) :]
+        self.all = nodes[nodes.index(level.duals[0].whole.node) :]
         self.known = {info.node: info for info in builder.tensors.values()}
         for scope in builder.scopes:
             self.known |= {scope.lifted[id(info)]: info for info in scope.order}
