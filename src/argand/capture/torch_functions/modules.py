@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from types import CellType
+from types import CellType, CodeType
 from typing import Any
 
 import torch
 from torch.nn.modules import module as registry
 
+from argand import errors
 from argand.capture.facts.frames import NULL
 from argand.capture.facts.handlers import Args, Function, Kwargs
 from argand.capture.facts.interfaces import CaptureState, GraphBuilder, Interpreter
@@ -17,6 +18,7 @@ from argand.capture.facts.overlays import UNSET
 from argand.capture.facts.sources import ConstSource, DictItemSource, InstanceDictSource, Source
 from argand.capture.metadata.special_calls import special
 from argand.capture.objects import instances, names
+from argand.capture.torch_functions import torch_polyfills
 from argand.capture.torch_functions.like_modules import calls as like_calls
 from argand.capture.torch_functions.torch_calls import CODES, handler
 
@@ -111,6 +113,47 @@ def runs_hooks_after_an_error(interp: Interpreter) -> bool:
         return True  # walking over them may raise, and says so after an error only
     always = interp.getattr(module, "_forward_hooks_always_called")
     return interp.truth(always) or interp.truth(names.load_global(interp, frame, "_global_forward_hooks_always_called"))
+
+
+_CALLS = (torch.nn.Module._call_impl.__code__, torch.nn.Module._wrapped_call_impl.__code__)
+_ENCODER: CodeType = torch.nn.TransformerEncoder.forward.__code__
+_PADDING, _REASON = "src_key_padding_mask", "why_not_sparsity_fast_path"
+
+
+def _own_way(why: str) -> errors.GraphBreak:
+    return errors.graph_break(
+        kind="part of torch that is not captured", context="torch.nn.TransformerEncoder",
+        explanation=f"It may make a nested tensor of a padded batch, and {why}.",
+    )  # fmt: skip
+
+
+def check_encoder(interp: Interpreter) -> None:
+    """An encoder asks whether it is compiled, on the way to a nested tensor: its layers must be torch's own."""
+    frame = interp.frames[-1]
+    if frame.code is not _ENCODER:
+        return
+    layers: Any = interp.call(list, (interp.getattr(frame.locals_by_name()["self"], "layers"),), {})
+    for layer in layers:
+        function = getattr(interp.getattr(layer, "forward"), "__func__", None)
+        if function is not torch.nn.TransformerEncoderLayer.forward:
+            raise _own_way(f"{type(layer).__name__} has a forward of its own")
+
+
+@handler(torch.nn.TransformerEncoderLayer.forward)
+def _encoder_layer(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> object:
+    """Where torch compiles, an encoder makes no nested tensor of a padded batch. Eager's does, where no gradient is
+    recorded, and what was padding comes out as zeros."""
+    frame = next((frame for frame in reversed(state.interpreter.frames) if frame.code not in _CALLS), None)
+    if frame is None or frame.code is not _ENCODER or kwargs.get(_PADDING) is None:
+        return NotImplemented
+    known = frame.locals_by_name()
+    names_of = {_REASON, "src", "first_layer"}
+    if not names_of.issubset(known) or len(args) != 2 or set(kwargs) != {_PADDING, "src_mask", "is_causal"}:
+        raise _own_way("this torch's does in a way of its own")
+    if "torch.compile" not in str(known[_REASON]) or kwargs["src_mask"] is not None:
+        return NotImplemented
+    given = (fn, known["first_layer"], known["src"], *args)
+    return state.interpreter.call(torch_polyfills.padded_encoder_layer, given, kwargs)
 
 
 @special(torch.Tensor.data.__set__)

@@ -199,3 +199,29 @@ def ctc_loss(
 def nothing() -> object:
     """A context without an effect."""
     return contextlib.nullcontext()
+
+
+def padded_encoder_layer(
+    forward: Function,
+    first_layer: torch.nn.Module,
+    src: torch.Tensor,
+    layer: torch.nn.Module,
+    x: torch.Tensor,
+    src_key_padding_mask: torch.Tensor,
+    **options: object,
+) -> torch.Tensor:
+    """A layer of torch.nn.TransformerEncoder as eager's, which forgets padding: zeros stand there behind the encoder.
+
+    Arguments:
+        first_layer, src: of the encoder, whose gradients decide whether eager does so.
+        src_key_padding_mask: 0 where there is no padding; options: of the layer, too.
+    """
+    result: torch.Tensor = forward(layer, x, src_key_padding_mask=src_key_padding_mask, **options)
+    if torch.is_autocast_enabled():
+        return result
+    if torch.is_grad_enabled() and (src.requires_grad or any(p.requires_grad for p in first_layer.parameters())):
+        return result
+    padding = src_key_padding_mask != 0
+    lengths = (~padding).sum(1, keepdim=True)
+    at_the_end = padding == (torch.arange(x.shape[1], device=x.device) >= lengths)  # else eager makes no nested tensor
+    return result.masked_fill((padding & at_the_end.all()).unsqueeze(-1), 0.0)

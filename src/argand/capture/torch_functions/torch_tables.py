@@ -44,6 +44,7 @@ def _answer(value: object) -> Handler:
 
 @handler(directives.is_compiling)
 def _compiling(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> bool:
+    modules.check_encoder(state.interpreter)
     return not modules.runs_hooks_after_an_error(state.interpreter)
 
 

@@ -127,7 +127,7 @@ def _make(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> obje
         fixed_sizes(builder, info)
         builder.node_of(info)
     with torch._C.DisableTorchFunction():
-        whole: Any = builder.record(torch.ops.aten.alias.default, (given[0],), {})
+        whole = cast(torch.Tensor, builder.record(torch.ops.aten.alias.default, (given[0],), {}))
     level.duals.append(Dual(state.tensor_info(whole), primal, tangent))
     return whole
 
@@ -144,7 +144,7 @@ def _unpack(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> ob
     level = _open(state, fn, kwargs)
     info = state.tensor_info(given)
     with torch._C.DisableTorchFunction():
-        primal: Any = builder.record(torch.ops.aten.alias.default, (given,), {})
+        primal = cast(torch.Tensor, builder.record(torch.ops.aten.alias.default, (given,), {}))
     return tuple.__new__(forward_ad.UnpackedDualTensor, (primal, _tangent_of(builder, level, info)))
 
 
@@ -264,7 +264,7 @@ class _Region:
         copies: dict[fx.Node, fx.Node] = {}
         surroundings: list[TensorInfo] = []
         held = builder.scopes[-1].attributes if builder.scopes else builder.constants
-        attributes: dict[str, Any] = {}
+        attributes: dict[str, object] = {}
 
         def copied(node: fx.Node) -> fx.Node:
             if node not in copies and node.op == "get_attr":
@@ -295,7 +295,7 @@ class _Region:
 
     def _call(self) -> hops.Call:
         count = len(self.level.duals)
-        places: list[Any] = [hops.Place(number) for number in range(2 * count)]
+        places: list[object] = [hops.Place(number) for number in range(2 * count)]
         spec = pytree.tree_flatten((tuple(places[:count]), {}))[1]
         extra_spec = pytree.tree_flatten(tuple(places[count:]))[1]
         one = pytree.tree_flatten(places[0])[1]
