@@ -293,3 +293,24 @@ def test_constants_of_a_module_break_nothing() -> None:
     x = torch.ones(3, requires_grad=True)
     argand.compile(lambda x: _Scaled.apply(x) * 2, backend="eager", fullgraph=True)(x).sum().backward()
     assert x.grad is not None and x.grad.tolist() == [12.0] * 3
+
+
+_ELSEWHERE = """
+class Scaled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad * torch.pi
+"""
+
+
+def test_constants_of_a_library_that_another_module_found_first() -> None:
+    space: dict[str, Any] = {"torch": torch, "__name__": "elsewhere"}
+    exec(_ELSEWHERE, space)
+    scaled = space["Scaled"]
+    x = torch.ones(3, requires_grad=True)
+    argand.compile(lambda x: scaled.apply(torch.sin(x)), backend="eager", fullgraph=True)(x).sum().backward()
+    assert x.grad is not None and torch.equal(x.grad, torch.ones(3).cos() * torch.pi)

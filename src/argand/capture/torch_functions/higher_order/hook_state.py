@@ -14,7 +14,7 @@ import enum
 import functools
 import sys
 import types
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import fx
@@ -114,7 +114,7 @@ def note_backward(state: CaptureState, backward: object, context: object, watche
 
 def _append(state: CaptureState, kind: str, hook: object, parts: Parts, watched: Watched, node: fx.Node) -> None:
     held = {number: kept for number, kept in _held_back(state).items() if number in watched.ids}
-    loaded = dict(watched.loads)
+    loaded = {state.outer.get(id(value)): value for _, value in watched.loads} | dict(watched.loads)
     reads = next((source.friendly() for source, value in watched.loads if not _lasts(source, value, loaded)), "")
     reads = reads or ("an object that the compiled function wrote to" if held else "")
     place = None if state.graph.scopes else node
@@ -122,11 +122,11 @@ def _append(state: CaptureState, kind: str, hook: object, parts: Parts, watched:
     state.graph.hooks.append(Later(kind, hook, parts, watched.ids, held, number, reads, place))
 
 
-def _lasts(source: Source, value: object, loaded: dict[Source, object]) -> bool:
+def _lasts(source: Source, value: object, loaded: Mapping[Source | None, object]) -> bool:
     """Whether what was loaded is what would be loaded at any later time.
 
     Arguments:
-        loaded: what else was, by where it was.
+        loaded: what else was, by where it was, and by where capture found it first.
     """
     own = LocalSource | ConstSource | ImportedSource | BuiltinSource | InstanceDictSource | FuncClosureSource
     if is_a(value, _STEADY | types.CellType) or is_a(source, own):  # (the contents of a cell tell)
