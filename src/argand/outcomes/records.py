@@ -10,6 +10,7 @@ from typing import Any
 
 from argand import errors, events
 from argand._core import _C
+from argand.bytecode.eager_calls import code_running_eagerly
 from argand.outcomes import code_objects, fingerprints, guard_log
 from argand.outcomes.installed_names import install
 from argand.outcomes.references import Checks, Describer, Unstorable
@@ -29,6 +30,7 @@ class Captured:
         names: what it reads from the frame's globals.
         log: the guards.
         graph: it calls a graph.
+        once: the frame runs eagerly in such a call alone.
         reason: why the graph breaks, if it does.
         registered: classes and the abstract ones that they are registered with.
         history: what sizes and numbers the capture saw, for captures after it.
@@ -39,6 +41,7 @@ class Captured:
     names: Mapping[str, object]
     log: guard_log.Log
     graph: bool
+    once: bool = False
     reason: errors.BreakReason | None = None
     registered: Sequence[tuple[type, type]] = ()
     history: Mapping[str, Any] = field(default_factory=dict)
@@ -79,6 +82,7 @@ def described(info: _C.FrameInfo, captured: Captured) -> Record:
         "code": code,
         "names": tuple(names),
         "graph": captured.graph,
+        "once": captured.once,
         "reason": None if captured.reason is None else dataclasses.astuple(captured.reason),
         "history": dict(captured.history),
     }
@@ -179,6 +183,8 @@ def installed(record: Record, info: _C.FrameInfo, key: object, label: str) -> _C
     outcome = tree.evaluate(info.args, info.globals, info.builtins, info.closure)
     if outcome is not True:
         raise Mismatch(failed(outcome))
+    if record["once"]:
+        return _C.Entry(code_running_eagerly(info.code), None, key)
     if record["code"] is None:
         return None
     numbered = {name: f"__stored_fn_{next(NUMBERS)}" for name, _ in record["names"]}

@@ -26,7 +26,7 @@ from argand.outcomes.resume_codes import PARTS, unlabelled
 from argand.runtime import cache
 from argand.runtime.environment import current_gpu, environment, replaced
 
-FORMAT: Final = 4
+FORMAT: Final = 5
 _MOST: Final = 16
 """Records of one code object; the oldest go."""
 _LARGEST: Final = 32 << 20

@@ -14,6 +14,7 @@ import torch
 
 from argand import errors, events
 from argand._core import _C
+from argand.bytecode.eager_calls import code_running_eagerly
 from argand.capture.driver import consequent_breaks, recompiles, stance, strict
 from argand.capture.driver.region import Region
 from argand.capture.facts.code.stack_text import line_of_frame
@@ -36,7 +37,7 @@ class Known:
     Arguments:
         only_python: the one capture so far recorded nothing of torch's, from the first instruction to the return.
         loops: how often a graph was to end in a loop that runs as it is written.
-        set_up: how many calls ran eagerly as they set up lazy modules.
+        set_up: how many calls ran eagerly as they set up lazy modules, or filled tables of packages.
         wasted: how many captures made versions that no call ever used before an object that they are for was gone.
     """
 
@@ -102,28 +103,17 @@ def gave_up(ending: errors.GraphBreak, info: _C.FrameInfo, region: Region, known
     return None if ending.in_loop else _C.SKIP
 
 
-def runs_once(
-    ending: errors.GraphBreak, code: CodeType, known: Known, setting_up: weakref.WeakSet[CodeType]
-) -> Callable[[], None] | None:
-    """What is answered where the call at hand sets up lazy modules: it runs eagerly, with what it calls. None where
-    calls before did, and nothing was set up.
-
-    Arguments:
-        setting_up: the code of such calls, while they run.
-    """
-    if not ending.sets_up or known.set_up >= SET_UPS:
+def runs_once(info: _C.FrameInfo, region: Region, known: Known) -> _C.Entry | None:
+    """What is answered where the call at hand sets up what later calls find set up (lazy modules, tables of packages):
+    it runs eagerly, with what it calls. None where calls before did, and there was as much left to do."""
+    if known.set_up >= SET_UPS:
         return None
     known.set_up += 1
-    setting_up.add(code)
-
-    def returned() -> None:
-        setting_up.discard(code)
-
-    return returned
+    return _C.Entry(code_running_eagerly(info.code), None, region)
 
 
 SET_UPS = 3
-"""Eager calls of one function, for modules in it that are set up one after the other."""
+"""Eager calls of one function, for what is set up one after the other."""
 
 
 def not_evaluated(code: CodeType) -> errors.BreakReason:

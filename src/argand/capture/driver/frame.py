@@ -77,7 +77,6 @@ class _Process:
 
     def reset(self) -> None:
         self.known: weakref.WeakKeyDictionary[types.CodeType, failures.Known] = weakref.WeakKeyDictionary()
-        self.setting_up: weakref.WeakSet[types.CodeType] = weakref.WeakSet()
         self.frame_ids = itertools.count()
         self.local = threading.local()
         self.resumes = Resumes()
@@ -149,7 +148,7 @@ def capture_frame(info: _C.FrameInfo, *, region: Region) -> _C.Answer:
         return _C.RUN_ONLY
     if stance.CURRENT.name != "default":
         return failures.without_compiling(info)
-    if _caller_runs_eagerly(code, region):
+    if _caller_runs_eagerly(region):
         return None
     compile_id = events.CompileId(known.frame_id, known.compiles)
     known.compiles += 1
@@ -180,7 +179,7 @@ def _ended(ending: errors.GraphBreak, info: _C.FrameInfo, region: Region, known:
     if failures.program_raises(ending):
         known.raised_in.add(region)
     ending.__traceback__ = ending.__context__ = None  # its frames hold the arguments, which may be the last to
-    once = failures.runs_once(ending, info.code, known, _process.setting_up)
+    once = failures.runs_once(info, region, known) if ending.sets_up else None
     return once or failures.gave_up(ending, info, region, known)
 
 
@@ -206,15 +205,14 @@ def _announce(info: _C.FrameInfo, known: failures.Known) -> None:
         failures.report_recompile(info)
 
 
-def _caller_runs_eagerly(code: types.CodeType, region: Region) -> bool:
-    """Whether this is called by a function that runs eagerly with all that it calls: it sets up a lazy module, or the
-    program raises in it, under fullgraph=True: what would break the graph of what it calls, an iterator that it has
-    begun, say, is part of the graph when the function is captured."""
-    _process.setting_up.discard(code)  # of an earlier call, which raised
-    frame = sys._getframe(2) if region.fullgraph or _process.setting_up else None
+def _caller_runs_eagerly(region: Region) -> bool:
+    """Whether this is called by a function in which the program raises, under fullgraph=True, so that it runs eagerly
+    with all that it calls: what would break the graph of what it calls, an iterator that it has begun, say, is part of
+    the graph when the function is captured."""
+    frame = sys._getframe(2) if region.fullgraph else None
     while frame is not None:
         known = _process.looked_at(frame.f_code)
-        if known and (frame.f_code in _process.setting_up or (region.fullgraph and region in known.raised_in)):
+        if known and region in known.raised_in:
             return True
         frame = frame.f_back
     return False
@@ -424,9 +422,12 @@ class _Capture:
         return failures.unless_it_returns(self.info, self.region, self.known, announce.shown(exit.exc), place)
 
     def _compile(self, state: CaptureState, exit: RootExit, before: modes.Snapshot, after: modes.Snapshot) -> _C.Answer:
+        info = self.info
         empty = _is_empty(state)
         if exit.kind == "return" and empty:
             return self._without_graph(state)
+        if eagerly := outcome_storing.filling_tables(info, self.region, state, self.known):
+            return eagerly
         self._has_graph()
         finalizers.check(state)
         aliasing.guard(state)
@@ -445,7 +446,6 @@ class _Capture:
         guards = state.guards.build(transformed.collected, keeper.log if keeper is not None else None)
         positions = state.guards.positions.items()
         needed = recompiles.Needed({label: (weakref.ref(code), number) for label, (code, number) in positions})
-        info = self.info
         outcome = guards.evaluate(info.args, info.globals, info.builtins, info.closure)
         if outcome is not True:
             raise errors.graph_break(

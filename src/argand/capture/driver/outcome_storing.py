@@ -14,11 +14,13 @@ from argand.capture.driver import consequent_breaks, failures, lazy_references, 
 from argand.capture.driver.region import Region
 from argand.capture.facts.abc_non_members import Unregistered
 from argand.capture.facts.code import effort_limits
+from argand.capture.facts.kinds import is_a
 from argand.capture.interp.state import CaptureState
 from argand.capture.objects.call_protocol.lru_caches import Answer
 from argand.capture.output import rerun
 from argand.capture.output.transform import Transformed
 from argand.capture.record.guards import GuardSet
+from argand.capture.world import filled_tables
 from argand.outcomes import store
 from argand.outcomes.guard_log import Log
 from argand.outcomes.records import Captured
@@ -58,17 +60,18 @@ class Keeper:
         """
         self._keep(code)
 
-    def keep_eager(self, reason: errors.BreakReason | None = None) -> None:
+    def keep_eager(self, reason: errors.BreakReason | None = None, once: bool = False) -> None:
         """Store that the frame is never captured.
 
         Arguments:
             reason: why it cannot be.
+            once: it is, but for such a call.
         """
         try:
             self.guards.build((), self.log)
         except errors.GraphBreak:
             return
-        self._keep(None, reason)
+        self._keep(None, reason, once=once)
 
     def _keep(
         self,
@@ -77,13 +80,14 @@ class Keeper:
         names: Mapping[str, object] = MappingProxyType({}),
         graph: bool = False,
         history: Mapping[str, object] = MappingProxyType({}),
+        once: bool = False,
     ) -> None:
         if reason is not None and reason.kind in _OF_THE_MACHINE:
             return store.STORE.leave_out(self.info, reason.kind)
         if reason is not None:
             reason = consequent_breaks.in_terms_of_the_program(reason, self.info.code)
         registered = self.guards.registered
-        captured = Captured(code, names, self.log, graph, reason, registered, history, _SPECIAL, _ALIASES)
+        captured = Captured(code, names, self.log, graph, once, reason, registered, history, _SPECIAL, _ALIASES)
         store.STORE.keep(self.info, self.request, captured)
 
 
@@ -148,3 +152,23 @@ def take_histories(code: CodeType, known: failures.Known) -> None:
             mine.numbers.update(history["numbers"])
             mine.varying.update(history["varying"])
             mine.fixed.update(history["fixed"])
+
+
+def filling_tables(
+    info: _C.FrameInfo, region: Region, state: CaptureState, known: failures.Known
+) -> _C.Entry | None:
+    """What is answered where a package finds out in this call what it looks up from then on; None for other calls.
+
+    Who asked for one graph, or has a backend of their own, gets the graph of the first call.
+    """
+    named = region.request and is_a(region.request[0], str)
+    if not named or region.fullgraph or strict.wanted() or store.STORE.collected is not None:
+        return None
+    interpreter = state.interpreter
+    if interpreter.types.changed_meanwhile(interpreter.local_classes) or not filled_tables.fills_one(state):
+        return None
+    once = failures.runs_once(info, region, known)
+    keeps = keeper(info, region, state) if once is not None else None
+    if keeps is not None:
+        keeps.keep_eager(once=True)
+    return once

@@ -1,0 +1,167 @@
+"""Tables that packages fill in the first call: it runs eagerly, once, and no version is compiled for it alone."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+
+import argand
+from argand.capture.driver.explain import Findings
+from outcomes.processes import STORED, Program
+
+PACKAGE = """
+import threading
+import torch
+table, local, filled = {}, threading.local(), 0
+
+class Kind:
+    pass
+
+KIND = Kind()
+
+def by_class(x):
+    global filled
+    found = table.get(type(x))
+    if found is None:
+        filled += 1
+        found = table[type(x)] = "tensor"
+    return x + len(found)
+
+def of_thread(x):
+    try:
+        stack = local.stack
+    except AttributeError:
+        stack = local.stack = [2]
+    return x * stack[-1]
+
+def attribute(x):
+    if not hasattr(KIND, "factor"):
+        KIND.factor = 3
+    return x * KIND.factor
+
+def of_argument(given):
+    if "twice" not in given:
+        given["twice"] = given["x"] * 2
+    return given["twice"]
+
+def main(x):
+    return by_class(x).sin()
+
+def check(compile):
+    compiled = compile(main)
+    for number in range(3):
+        x = torch.full((3,), float(number))
+        assert torch.equal(compiled(x), main(x))
+    assert filled == 1 and table == {torch.Tensor: "tensor"}
+"""
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
+    folder = tmp_path / "site-packages"
+    folder.mkdir()
+    (folder / "tabled.py").write_text(PACKAGE)
+    monkeypatch.syspath_prepend(str(folder))
+    importlib.invalidate_caches()
+    yield importlib.import_module("tabled")
+    sys.modules.pop("tabled")
+
+
+def graphs_of(compiled: Callable[..., Any], calls: int = 3) -> list[int]:
+    """How many graphs there were after each call; none breaks, and nothing is compiled again."""
+    findings, counts = Findings(), []
+    with findings.listening():
+        for number in range(calls):
+            x = torch.full((3,), float(number))
+            assert compiled(x).shape == x.shape
+            counts.append(len(findings.graphs))
+    assert not findings.breaks and not findings.recompiles
+    return counts
+
+
+@pytest.mark.parametrize("name", ["by_class", "of_thread", "attribute"])
+def test_the_first_call_runs_eagerly(package: ModuleType, name: str) -> None:
+    function = getattr(package, name)
+    compiled = argand.compile(lambda x: function(x) + 1, backend="eager")
+    assert graphs_of(compiled) == [0, 1, 1]
+    x = torch.ones(3)
+    assert torch.equal(compiled(x), function(x) + 1)
+
+
+@pytest.mark.parametrize("how", ["one graph", "own backend"])
+def test_who_asks_for_a_graph_gets_it(package: ModuleType, how: str) -> None:
+    seen = []
+
+    def backend(graph: torch.fx.GraphModule, inputs: list[torch.Tensor]) -> Callable[..., Any]:
+        seen.append(graph)
+        return graph.forward
+
+    chosen: Any = "eager" if how == "one graph" else backend
+    compiled = argand.compile(package.by_class, backend=chosen, fullgraph=how == "one graph")
+    findings = Findings()
+    with findings.listening():
+        compiled(torch.ones(3))
+    assert len(findings.graphs) == 1 and package.filled == 1 and len(seen) == (how == "own backend")
+
+
+def test_what_is_an_arguments_is_no_table(package: ModuleType) -> None:
+    compiled = argand.compile(lambda x: package.of_argument({"x": x}), backend="eager")
+    assert graphs_of(compiled) == [1, 1, 1]
+    given = argand.compile(lambda given: package.of_argument(given), backend="eager")
+    findings = Findings()
+    with findings.listening():
+        for _ in range(2):
+            x = torch.ones(3)
+            assert torch.equal(given({"x": x}), x * 2)
+    assert len(findings.graphs) == 1
+
+
+def test_the_programs_own_table_is_captured_in_the_first_call() -> None:
+    table: dict[type, int] = {}
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        return x * table.setdefault(type(x), 2)
+
+    findings = Findings()
+    with findings.listening():
+        argand.compile(function, backend="eager")(torch.ones(3))
+    assert len(findings.graphs) == 1 and table == {torch.Tensor: 2}
+
+
+def test_a_table_that_is_emptied_again_and_again(package: ModuleType) -> None:
+    compiled = argand.compile(package.by_class, backend="eager")
+    findings = Findings()
+    with findings.listening():
+        for number in range(1, 7):
+            package.table.clear()
+            assert torch.equal(compiled(torch.zeros(3)), torch.full((3,), 6.0))
+            assert package.filled == number and package.table == {torch.Tensor: "tensor"}
+    assert len(findings.graphs) == 1  # of the state that each call finds
+
+
+def test_arguments_of_all_kinds_and_cells(package: ModuleType) -> None:
+    def function(x: torch.Tensor, /, *more: torch.Tensor, scale: float = 2.0, **named: torch.Tensor) -> torch.Tensor:
+        def inner() -> torch.Tensor:
+            return x * scale + more[0] - named["bias"]
+
+        return package.by_class(inner())
+
+    ones = torch.ones(3)
+    compiled = argand.compile(function, backend="eager")
+    for _ in range(3):
+        assert torch.equal(compiled(ones, ones, bias=ones, scale=3.0), torch.full((3,), 9.0))
+
+
+def test_later_processes_know(tmp_path: Path) -> None:
+    folder = tmp_path / "site-packages"
+    folder.mkdir()
+    with argand.config.patch({**STORED, "cache_dir": str(tmp_path / "cache")}):
+        program = Program(folder, PACKAGE)
+        assert [program.run(), program.run()] == [["stored"] * 2, ["mismatch", "hit", "hit"]], program.reasons
