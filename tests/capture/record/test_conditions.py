@@ -10,6 +10,7 @@ import torch
 from tests.helpers import CountingBackend
 
 import argand
+from argand.capture.driver.explain import Findings
 
 LIBRARY = """
 import torch
@@ -77,6 +78,12 @@ class Counter:
             return x * 10
         self.calls += 1
         return x + 1
+
+
+def step(count, x):
+    number = count.item()
+    count.add_(1)
+    return x * (2 if number % 2 else 3)
 """
 
 
@@ -227,3 +234,15 @@ def test_a_number_that_was_read_is_compared() -> None:
         assert torch.equal(compiled(x, given), library.masked(x, given))
     with pytest.raises(argand.errors.Unsupported):
         argand.compile(library.compared, backend="eager", fullgraph=True)(x)
+
+
+def test_a_number_that_the_graph_writes_over_is_no_guard() -> None:
+    library = _library()
+    compiled = argand.compile(lambda count, x: library.step(count, x) + 1, backend="eager")
+    count, x = torch.tensor(0), torch.ones(3)
+    findings = Findings()
+    with findings.listening():
+        for number in range(4):
+            assert torch.equal(compiled(count, x), x * (2 if number % 2 else 3) + 1)
+            assert count.item() == number + 1
+    assert not any("item ==" in str(each) for each in findings.recompiles)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import platform
 import traceback
 import weakref
-from collections.abc import Callable
 from dataclasses import field
 from types import CodeType
 from typing import Any

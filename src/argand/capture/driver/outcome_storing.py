@@ -19,8 +19,8 @@ from argand.capture.interp.state import CaptureState
 from argand.capture.objects.call_protocol.lru_caches import Answer
 from argand.capture.output import rerun
 from argand.capture.output.transform import Transformed
+from argand.capture.record import filled_tables
 from argand.capture.record.guards import GuardSet
-from argand.capture.world import filled_tables
 from argand.outcomes import store
 from argand.outcomes.guard_log import Log
 from argand.outcomes.records import Captured
@@ -154,9 +154,7 @@ def take_histories(code: CodeType, known: failures.Known) -> None:
             mine.fixed.update(history["fixed"])
 
 
-def filling_tables(
-    info: _C.FrameInfo, region: Region, state: CaptureState, known: failures.Known
-) -> _C.Entry | None:
+def filling_tables(info: _C.FrameInfo, region: Region, state: CaptureState, known: failures.Known) -> _C.Entry | None:
     """What is answered where a package finds out in this call what it looks up from then on; None for other calls.
 
     Who asked for one graph, or has a backend of their own, gets the graph of the first call.

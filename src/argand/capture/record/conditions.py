@@ -129,14 +129,31 @@ def _answer(builder: GraphBuilder, question: _Question) -> object:
     if not question.leaves or not _is_plain(answer):
         return NotImplemented
     text = question.text()
-    if not _settled(policy.history, f"condition {text}", answer):
+    key = f"condition {text}"
+    if not _settled(policy.history, key, answer):
         return NotImplemented
+    if type(answer) is not bool:
+        _forget_if_written(builder, question.leaves, policy.history, key)
     if text not in builder.conditions:
         builder.conditions.add(text)
         sources = [leaf.source for leaf in question.leaves]
         condition = Condition(tuple(question.steps), answer)
         builder.state.guards.add(None, "python", condition, sources, label="CONDITION_MATCH")
     return answer
+
+
+def _forget_if_written(builder: GraphBuilder, leaves: Sequence[Leaf], history: History, key: str) -> None:
+    """A number that is read from a tensor which the graph then writes to is another one in the next call."""
+    for leaf in leaves:
+        stand_in = builder.state.inputs_by_real.get(id(leaf.real))
+        before = builder.asked.get(id(stand_in))
+
+        def note(before: Callable[[], None] | None = before) -> None:
+            history.changing.add(key)
+            if before is not None:
+                before()
+
+        builder.asked[id(stand_in)] = note
 
 
 class _Holds:

@@ -344,6 +344,7 @@ class GraphBuilder:
     ) -> tuple[object, list[object]]:
         """The metadata at the sizes of this call and at the probes."""
         probed = self._probed(func, args, kwargs, infos, device, *meta)
+        probed.refuse_counts()
         unbacked = probed.dynamics.unbacked
         if unbacked is not None and unbacked.among(*probed.symbols):
             return unbacked_calls.compute(probed)

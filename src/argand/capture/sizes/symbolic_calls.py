@@ -117,6 +117,18 @@ class ProbedCall:
         exprs = [value.expr for value in values if type(value) in SYMBOLIC]
         return [sym for sym in self.symbols if any(sym in self.dynamics.table.inputs(expr) for expr in exprs)]
 
+    def refuse_counts(self) -> None:
+        """Make a constant of a number that is 0 or 1 in the call at hand: the probes are larger, and as a size, a
+        factor or an index these two are what no other number is.
+
+        Raises:
+            Restart: there is one.
+        """
+        places, hints = self.dynamics.places, self.dynamics.table.hints
+        counts = [sym for sym in self.symbols if sym in places and places[sym].what == "int" and hints[sym] in (0, 1)]
+        if counts:
+            symbolic_tensors.give_up(self.builder, counts)
+
     def compute(self) -> tuple[Any, list[Any]]:
         """(result at the hint, results at the probes).
 

@@ -19,6 +19,8 @@ from argand.graph.sizes.relations import Relation
 from argand.quick_dataclasses import dataclass
 
 _LIMIT = 1 << 62
+_RANGES = {"float": (None, None), -1: (None, -1), 0: (0, None), 1: (0, None), 2: (2, None)}
+"""Of a float, or of an integer: negative, 0, 1, larger."""
 _MISSING = object()
 
 
@@ -118,10 +120,12 @@ class Policy:
             history.varying.add(place)
         if what == "float" and not (value == value and abs(value) < 1e300):
             return False
-        if what == "int" and (value in (0, 1) or not -_LIMIT < value < _LIMIT):
+        if what == "int" and not -_LIMIT < value < _LIMIT:
             return False
         if history.exact or place in history.fixed:
             return False
+        if what == "int" and value in (0, 1):  # a count that has begun; what is a size is a constant (`ProbedCall`)
+            return self.automatic and place in history.varying
         return (self.automatic and place in history.varying) or (self.everything and _is_argument(source))
 
 
@@ -161,11 +165,12 @@ def number_input(state: CaptureState, source: Source, value: Any) -> object:
     """The symbolic number for a Python number found outside; the number itself where it is a constant after all."""
     dynamics = dynamics_of(state)
     what = "int" if type(value) is int else "float"
-    low, high = (2, None) if what == "int" and value > 1 else (None, -1 if what == "int" else None)
+    low, high = _RANGES["float" if what == "float" else min(max(value, -1), 2)]
     place = Place(source, what)
     expr = dynamics.symbol(place, value, low=low, high=high)
     if not isinstance(expr, Expr):
-        state.note_constant(f"{source.name()}: {what}")
+        if value not in (0, 1):
+            state.note_constant(f"{source.name()}: {what}")
         return value
     if what == "float":
         state.guard(source, "type", float)

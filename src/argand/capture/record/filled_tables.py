@@ -1,4 +1,5 @@
-"""Tables of installed packages that a call fills: what a package finds out once in a process, and looks up from then on.
+"""Tables of installed packages that a call fills: what a package finds out once in a process, and looks up from then
+on.
 
 What is captured of such a call asks for what was not there yet, so that no other call can use it.
 """
@@ -29,15 +30,15 @@ def _added(state: CaptureState) -> dict[Source, set[object]]:
     """The keys that dicts get in this call, and did not have."""
     added: dict[Source, set[object]] = {}
     for entry in pending_effects.pending(state):
-        source = entry.source if is_a(entry, Shadow) else state.source_of(entry.obj)
+        source = entry.source if isinstance(entry, Shadow) else state.source_of(entry.obj)
         if source is None or not is_a(source.root, _OF_THE_PROCESS):
             continue
-        if is_a(entry, Shadow):
+        if isinstance(entry, Shadow):
             if isinstance(entry.original, dict):
                 added[source] = set(dict.keys(entry.shadow) - dict.keys(entry.original))
         elif entry.kind == "attr":
             names = {name for name, value in entry.values.items() if value is not DELETED}
-            added[InstanceDictSource(source)] = names
+            added[InstanceDictSource(source)] = set(names)
     return added
 
 

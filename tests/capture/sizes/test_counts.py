@@ -1,0 +1,83 @@
+"""Numbers that begin at 0 and grow: a version for 0, one for all others; where 0 or 1 are special, versions of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+import argand
+from argand.capture.driver.explain import Findings
+
+
+class Counting(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.count += 1
+        return x + 1 if self.count > 0 else x
+
+
+@pytest.mark.parametrize("backend", ["eager", "native"])
+def test_a_module_that_counts_its_calls_is_compiled_twice(backend: str) -> None:
+    module = Counting()
+    compiled = argand.compile(module, backend=backend, fullgraph=True)
+    findings = Findings()
+    with findings.listening():
+        for number in range(1, 7):
+            assert torch.equal(compiled(torch.ones(3)), torch.full((3,), 2.0))
+            assert module.count == number and type(module.count) is int
+    assert len(findings.recompiles) == 1
+
+
+USES: dict[str, Callable[[torch.Tensor, int], Any]] = {
+    "factor": lambda x, n: x * n,
+    "float": lambda x, n: x * float(n),
+    "half": lambda x, n: x * (n / 2),
+    "inverse": lambda x, n: x * (1 / n),
+    "quotient": lambda x, n: 7 // n,
+    "remainder": lambda x, n: x + (7 % n),
+    "power": lambda x, n: x + 0.0**n,
+    "negative power": lambda x, n: n**-1,
+    "logarithm": lambda x, n: __import__("math").log(n) + x,
+    "slice": lambda x, n: x[:n].sum() + x[n:].sum(),
+    "index": lambda x, n: x[n],
+    "size": lambda x, n: torch.zeros(n) + x[:1],
+    "broadcast": lambda x, n: torch.ones(n, 4) * torch.ones(2, 1, 4),
+    "expanded": lambda x, n: x[None].expand(n, 4),
+    "reshaped": lambda x, n: torch.ones(n, 4).reshape(-1, 2),
+    "softmax": lambda x, n: torch.ones(3, n).softmax(1),
+    "mean": lambda x, n: torch.ones(n).mean(),
+    "truth": lambda x, n: x + 1 if n else x,
+    "is one": lambda x, n: x + 1 if n == 1 else x,
+    "below two": lambda x, n: x + 1 if n < 2 else x,
+    "parity": lambda x, n: x + 1 if n % 2 else x,
+    "range": lambda x, n: sum((x * i for i in range(n)), x),
+    "item": lambda x, n: [x, x + 1, x + 2, x + 3, x + 4][n],
+    "repeated": lambda x, n: [x] * n,
+    "least": lambda x, n: x + min(n, 2) + max(n, 1),
+    "text": lambda x, n: (x, f"{n:03d}"),
+    "key": lambda x, n: ({0: x, 1: x + 1}.get(n, x * 2), bool(n), -n, abs(n - 1)),
+    "shift": lambda x, n: (x, 1 << n, n >> 1, n & 1, n | 2, ~n),
+    "returned": lambda x, n: (x, n, n + 1, type(n)),
+}
+
+
+def outcome(function: Callable[..., Any], *args: Any) -> Any:
+    try:
+        return function(*args)
+    except (ZeroDivisionError, ValueError, IndexError, RuntimeError) as error:
+        return type(error)
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2, 3, 1, 0), (1, 0, 3, 2, 0), (3, 1, 0, 2), (2, 0, 1)], ids=str)
+@pytest.mark.parametrize("name", USES)
+def test_as_eager(name: str, order: tuple[int, ...]) -> None:
+    function, x = USES[name], torch.arange(4.0)
+    compiled = argand.compile(lambda x, n: function(x, n), backend="eager")
+    for n in order:
+        assert repr(outcome(compiled, x, n)) == repr(outcome(function, x, n)), n
