@@ -183,6 +183,8 @@ def in_child(job: Job) -> Recorded:
 
 
 def record(options: argparse.Namespace) -> int:
+    if "PYTHONHASHSEED" not in os.environ:  # models loop over sets of names, whose order is another in each process
+        os.execve(sys.executable, [sys.executable, *sys.argv], os.environ | {"PYTHONHASHSEED": "0"})
     torch.set_num_threads(1)
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     wanted = options.sets.split(",")
