@@ -13,7 +13,7 @@ from torch import fx
 import argand
 from argand import events
 from argand.backends import eager_contest
-from argand.backends.eager_contest import contested
+from argand.backends.eager_contest import contested, unless_too_small
 from argand.backends.slow_kernels import to_blame
 
 
@@ -226,3 +226,82 @@ def test_the_kernel_to_blame() -> None:
     eager = {"aten::sin": 700.0, "aten::add": 150.0, "aten::pow": 100.0, "aten::mm": 4900.0}
     assert to_blame(compiled, eager).startswith("graph_0_cpp_fused_pow_1 loses most (0.5 ms; in eager 0.1 ms)")
     assert to_blame({}, eager) == "the time is not in its kernels"
+
+
+def small(
+    function: Callable[..., Any], *examples: torch.Tensor, backward: bool = True, seconds: float = 1e-4
+) -> tuple[Callable[..., Any], list[int]]:
+    """`unless_too_small` of a stand-in for a function's compiled form, which counts its calls."""
+    gm = fx.symbolic_trace(function)
+    calls: list[int] = []
+
+    def compiled(*args: Any) -> Any:
+        calls.append(1)
+        CLOCK.sleep(seconds)
+        return gm.forward(*args)
+
+    return unless_too_small(compiled, gm, examples, has_backward=lambda: backward), calls
+
+
+def test_a_small_graph_that_is_slower_runs_by_eagers_kernels() -> None:
+    x, weight = torch.randn(4, 4), torch.randn(4, 4, requires_grad=True)
+    call, calls = small(lambda x, w: (x @ w).sin(), x, weight)
+    told: list[events.Event] = []
+    stop = events.bus.subscribe(told.append, ("fallback",))
+    for count in range(1, 20):
+        call(x, weight).sum().backward()
+        want = count * torch.autograd.grad((x @ weight).sin().sum(), weight)[0]
+        torch.testing.assert_close(weight.grad, want)
+    stop()
+    assert [event.data["scope"] for event in told] == ["graph"]
+    compared = len(calls)
+    call(x, weight)
+    assert len(calls) == compared
+
+
+@pytest.mark.parametrize("why", ["no backward", "faster", "deterministic"])
+def test_a_small_graph_stays_compiled(why: str) -> None:
+    x = torch.randn(4, 4, requires_grad=True)
+    call, calls = small(lambda x: x.sin(), x, backward=why != "no backward", seconds=0.0 if why == "faster" else 1e-4)
+    before = torch.are_deterministic_algorithms_enabled()
+    torch.use_deterministic_algorithms(before or why == "deterministic")
+    try:
+        for _ in range(20):
+            call(x)
+    finally:
+        torch.use_deterministic_algorithms(before)
+    compared = len(calls)
+    call(x)
+    assert len(calls) == compared + 1
+
+
+def test_large_graphs_have_no_contest() -> None:
+    x = torch.randn(256, 256)
+    gm = fx.symbolic_trace(lambda x: x.sin())
+
+    def compiled(x: torch.Tensor) -> torch.Tensor:
+        return x.sin()
+
+    assert unless_too_small(compiled, gm, [x], has_backward=lambda: True) is compiled
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.5])
+def test_small_training_steps_are_eagers(dropout: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also in the steps after the contest, which eager wins here; graphs that draw random numbers have none."""
+    monkeypatch.setattr(eager_contest._Contest, "is_slower", lambda *_: True)
+    told: list[events.Event] = []
+    stop = events.bus.subscribe(told.append, ("fallback",))
+    weights = []
+    for compile in (lambda module: module, argand.compile):
+        torch.manual_seed(0)
+        model: Any = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Dropout(dropout), torch.nn.Tanh())
+        step: Any = compile(model)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        with argand.config.patch(fallback_random=True):
+            for _ in range(24):
+                optimizer.zero_grad()
+                step(torch.ones(2, 4)).sum().backward()
+                optimizer.step()
+        weights.append([p.detach().clone() for p in model.parameters()])
+    stop()
+    torch.testing.assert_close(weights[0], weights[1])

@@ -4,14 +4,16 @@ Both are run a few times apart from that call: on copies of its arguments, with 
 them (and added up nowhere), and with the random generator put back. So no effect is seen, and none is repeated: graphs
 of which that is not sure are never run twice. A graph that turns out slower is
 said to be so, once, with the kernel that loses most time; with `options={"never_slower": True}` it is then run by
-eager's kernels.
+eager's kernels. So is, without being asked for, a graph of few small operations that records gradients: the node that
+it puts on autograd's tape costs some ten microseconds, and an operation of eager's two or three.
 """
 
 from __future__ import annotations
 
+import contextlib
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -38,6 +40,8 @@ _ROUNDS = 5
 _ENOUGH = 1.0  # seconds that all rounds may take, from the second on
 _CLEARLY = 1.15  # of eager's time, from which a graph is said to be slower
 _SLOWER = 1.03  # from which it is run by eager's kernels
+_SMALL_ELEMENTS = 1 << 15  # of the arguments of a graph that may be too small to gain
+_SMALL_NODES = 24
 _TORCHS = ("torch", "_operator", "operator", "math", "builtins")
 
 
@@ -67,6 +71,31 @@ def contested(
     return call if choose else same_recipe(call, compiled)
 
 
+def unless_too_small(
+    compiled: Call, gm: fx.GraphModule, example_inputs: Sequence[Any], has_backward: Callable[[], bool]
+) -> Call:
+    """`compiled`, which records gradients, until the graph `gm` was found to be faster as it is.
+
+    Arguments:
+        has_backward: whether the backward has been compiled, which nobody waits for here.
+    """
+    calls = sum(1 for node in gm.graph.nodes if node.op.startswith("call"))
+    if calls > _SMALL_NODES or _elements(example_inputs) > _SMALL_ELEMENTS or not _comparable(gm, example_inputs):
+        return compiled
+    contest = _Contest(compiled, gm, choose=True, kept=frozenset())
+    left, current = _TELL_AT, compiled
+
+    def call(*args: Any) -> Any:
+        nonlocal left, current
+        if left:
+            left -= 1
+            if not left and has_backward() and contest.may_run(args) and uncaptured(contest.is_slower, args):
+                current = contest.forward
+        return current(*args)
+
+    return same_recipe(call, compiled)
+
+
 @dataclass(slots=True)
 class _Times:
     """Seconds of a call, by eager's kernels and compiled: the least of several."""
@@ -87,7 +116,7 @@ class _Contest:
         if self.calls < (_CHOOSE_AT if self.choose else _TELL_AT):
             return self.compiled(*args)
         self.current = self.compiled
-        if not self._may_run(args):
+        if not self.may_run(args):
             return self.compiled(*args)
         if not self.choose:
             begin = time.perf_counter()
@@ -98,7 +127,7 @@ class _Contest:
         uncaptured(self._decide, args)
         return self.current(*args)
 
-    def _may_run(self, args: Sequence[Any]) -> bool:
+    def may_run(self, args: Sequence[Any]) -> bool:
         """Whether a copy of the call would do what the call does, and nobody looks on."""
         space, flag = profiler_compat.profiler_flag()
         if space.get(flag) or compat.watched_by_modes():
@@ -116,17 +145,26 @@ class _Contest:
         return len(set(places)) == len(places)
 
     def _decide(self, args: Sequence[Any]) -> None:
-        try:
-            state = torch.get_rng_state()
-            try:
-                times = self._times(args)
-                if times.compiled > times.eager * (_SLOWER if self.choose else _CLEARLY):
-                    self._lost(times, args)
-            finally:
-                if not torch.equal(torch.get_rng_state(), state):  # else left alone: other threads may draw as well
-                    torch.set_rng_state(state)
-        except Exception as error:  # the call itself will say what is wrong
-            events.emit("fallback", "backend", str(error), scope="contest", reason=f"not compared: {error}")
+        with _unseen():
+            times = self._times(args)
+            if times.compiled > times.eager * (_SLOWER if self.choose else _CLEARLY):
+                self._lost(times, args)
+
+    def is_slower(self, args: Sequence[Any]) -> bool:
+        """Whether a small graph is faster by eager's kernels; it is only noted that it is."""
+        if torch.are_deterministic_algorithms_enabled() or torch.is_autocast_enabled("cpu"):
+            return False
+        slower = False
+        with _unseen():
+            times = self._times(args)
+            slower = times.compiled > times.eager * _SLOWER
+        if slower:
+            reason = (
+                f"a small graph takes {times.compiled * 1e6:.0f} us with its gradients, and {times.eager * 1e6:.0f} us "
+                "by eager's kernels, which run it from now on"
+            )
+            events.emit("fallback", "backend", reason, reason=reason, scope="graph")
+        return slower
 
     def _lost(self, times: _Times, args: Sequence[Any]) -> None:
         if self.choose:
@@ -168,6 +206,20 @@ class _Contest:
             if ends and leaves:
                 torch.autograd.grad(ends, leaves, [torch.ones_like(each) for each in ends], allow_unused=True)
         return time.perf_counter() - begin
+
+
+@contextlib.contextmanager
+def _unseen() -> Iterator[None]:
+    """The random generator is put back; an error is left to the call itself."""
+    try:
+        state = torch.get_rng_state()
+        try:
+            yield
+        finally:
+            if not torch.equal(torch.get_rng_state(), state):  # else left alone: other threads may draw as well
+                torch.set_rng_state(state)
+    except Exception as error:
+        events.emit("fallback", "backend", str(error), scope="contest", reason=f"not compared: {error}")
 
 
 def _apart(tensor: torch.Tensor) -> torch.Tensor:

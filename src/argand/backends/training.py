@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from torch import fx
+from torch import Tag, fx
+from torch._ops import OpOverload
 
 from argand import events
 from argand.autograd import wrap
@@ -15,6 +17,7 @@ from argand.autograd.partitioning.partition import Partition, partition
 from argand.autograd.tracing.joint import JointProgram
 from argand.autograd.tracing.trace import trace_joint
 from argand.autograd.training import Boxed, LazyBackward, plan_of, recorded_program, with_spent
+from argand.backends.eager_contest import unless_too_small
 from argand.backends.programs.rolled_training import keeps_in_loops
 from argand.backends.programs.stored_backward import KeptBackward
 from argand.config import config
@@ -36,6 +39,7 @@ from argand.runtime.tape.function import (
 )
 
 CompileProgram = Callable[[AtenProgram], Callable[..., Any]]
+Beside = Callable[..., Callable[..., Any]]
 
 
 def compile_training(
@@ -61,7 +65,12 @@ def compile_training(
     if joint.gradients and joint_pass is not None:
         joint_pass(joint.program)
     graph = lazy_forward(gm)
-    return compile_joint(joint, compile_program, backend=backend, boxed=boxed, otherwise=graph, graph=graph)
+    beside: Beside | None = None
+    if backend == "native" and config.tell_slower and not joint.spent:
+        beside = functools.partial(unless_too_small, gm=gm, example_inputs=example_inputs)
+    return compile_joint(
+        joint, compile_program, backend=backend, boxed=boxed, otherwise=graph, graph=graph, beside=beside
+    )
 
 
 def compile_joint(
@@ -72,6 +81,7 @@ def compile_joint(
     boxed: bool,
     otherwise: Callable[..., Any] | None = None,
     graph: Callable[..., Any] | None = None,
+    beside: Beside | None = None,
 ) -> Callable[..., Any]:
     """Cut a joint program in two, compile both parts, and put them on autograd's tape.
 
@@ -79,6 +89,7 @@ def compile_joint(
         compile_program, boxed: as for `compile_training`.
         otherwise: called with the user's arguments when their sizes do not meet the program's conditions.
         graph: the captured graph, run once more where gradients are differentiated again.
+        beside: of what records gradients, and `has_backward`, makes what is called instead.
     """
     if joint.differentiates and otherwise is not None:
         joint.differentiates = False
@@ -118,6 +129,8 @@ def compile_joint(
         recorded = by_eager_if_mostly_twice(recorded, graph, again)
     if joint.enables_grad:
         return under_grad(recorded)
+    if beside is not None and not cut.seeds and not _draws(joint.program):
+        recorded = beside(recorded, has_backward=lambda: (True,) * len(joint.differentiable) in backward.compiled)
     if cut.forward.leaves and otherwise is not None:  # of a call without gradients
         return with_tape(recorded, otherwise)
     plain = wrap(cut.forward, results_only(forward, cut.results), boxed=True, otherwise=otherwise)
@@ -138,6 +151,12 @@ def _on_tape(
         return plan.described(), forward, kept.key(), graph, facts
 
     return described_by(function, "taped", described), again
+
+
+def _draws(program: AtenProgram) -> bool:
+    """Whether random numbers are drawn by torch's own generators."""
+    targets = {node.target for node in program.graph.nodes if isinstance(node.target, OpOverload)}
+    return any(Tag.nondeterministic_seeded in target.tags for target in targets)
 
 
 def compile_backward(program: AtenProgram, compile_program: CompileProgram, backend: str, boxed: bool) -> Boxed:

@@ -375,6 +375,14 @@ def next_sequence_number() -> int:
     return int(torch._C._autograd._get_sequence_nr())
 
 
+transforms_active = torch._C._are_functorch_transforms_active  # whether one of torch.func's is, in this thread
+
+
+def plain_apply(function: type[torch.autograd.Function]) -> Any:
+    """The `apply` of an autograd.Function where no transform is active, without what looks for one."""
+    return super(torch.autograd.Function, function).apply
+
+
 def keeps_graph() -> bool:
     """The backward that runs in this thread frees nothing (`retain_graph=True`), or none runs."""
     return bool(torch._C._autograd._get_current_graph_task_keep_graph())

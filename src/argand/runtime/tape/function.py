@@ -68,10 +68,11 @@ def training_function(plan: Plan, forward: Boxed, backwards: Backwards, again: D
             of_inputs = gradients.of_inputs(ctx, grads, keep=compat.keeps_graph(), apart=own_nodes and are_apart(ctx))
             return (None, *[of_inputs[position] for position in connected])
 
-    apply = CompiledFunction.apply
+    apply, transformed = compat.plain_apply(CompiledFunction), compat.transforms_active
 
     def call(*inputs: Any) -> Any:
-        return apply(inputs, *([inputs[position] for position in connected] if plan.unreached else inputs))
+        run = CompiledFunction.apply if transformed() else apply
+        return run(inputs, *([inputs[position] for position in connected] if plan.unreached else inputs))
 
     return ResultNodes(plan, gradients).around(call) if own_nodes else call
 
