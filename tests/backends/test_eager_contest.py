@@ -229,7 +229,7 @@ def test_the_kernel_to_blame() -> None:
 
 
 def small(
-    function: Callable[..., Any], *examples: torch.Tensor, backward: bool = True, seconds: float = 1e-4
+    function: Callable[..., Any], *examples: torch.Tensor, seconds: float = 1e-4
 ) -> tuple[Callable[..., Any], list[int]]:
     """`unless_too_small` of a stand-in for a function's compiled form, which counts its calls."""
     gm = fx.symbolic_trace(function)
@@ -240,7 +240,7 @@ def small(
         CLOCK.sleep(seconds)
         return gm.forward(*args)
 
-    return unless_too_small(compiled, gm, examples, has_backward=lambda: backward), calls
+    return unless_too_small(compiled, gm, examples, has_backward=lambda: True), calls
 
 
 def test_a_small_graph_that_is_slower_runs_by_eagers_kernels() -> None:
@@ -259,10 +259,37 @@ def test_a_small_graph_that_is_slower_runs_by_eagers_kernels() -> None:
     assert len(calls) == compared
 
 
-@pytest.mark.parametrize("why", ["no backward", "faster", "deterministic"])
+def test_a_small_graph_that_nobody_differentiates_is_compared_without_its_backward() -> None:
+    class Sine(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+            return x.sin()
+
+        @staticmethod
+        def backward(ctx: Any, grad: torch.Tensor) -> torch.Tensor:
+            raise AssertionError("nobody asked for it")
+
+    x = torch.randn(4, 4, requires_grad=True)
+    gm = fx.symbolic_trace(lambda x: x.sin())
+    calls: list[int] = []
+
+    def compiled(x: torch.Tensor) -> Any:
+        calls.append(1)
+        CLOCK.sleep(1e-4)
+        return Sine.apply(x)
+
+    call = unless_too_small(compiled, gm, [x], has_backward=lambda: False)
+    for _ in range(20):
+        assert torch.equal(call(x), x.sin())
+    compared = len(calls)
+    call(x)
+    assert len(calls) == compared
+
+
+@pytest.mark.parametrize("why", ["faster", "deterministic"])
 def test_a_small_graph_stays_compiled(why: str) -> None:
     x = torch.randn(4, 4, requires_grad=True)
-    call, calls = small(lambda x: x.sin(), x, backward=why != "no backward", seconds=0.0 if why == "faster" else 1e-4)
+    call, calls = small(lambda x: x.sin(), x, seconds=0.0 if why == "faster" else 1e-4)
     before = torch.are_deterministic_algorithms_enabled()
     torch.use_deterministic_algorithms(before or why == "deterministic")
     try:

@@ -87,6 +87,10 @@ class LazyBackward:
         """The compiled backward for all results."""
         return self.run((True,) * len(self.tape.conflicts))
 
+    def is_compiled(self) -> bool:
+        """Whether the backward for all results is, as somebody asked for it."""
+        return (True,) * len(self.tape.conflicts) in self.compiled
+
     def begin(self) -> None:
         """Compile the backward for all results, of which there is one, except for what the C++ compiler does: `run`
         waits for that, if it is ever asked."""

@@ -77,7 +77,8 @@ def unless_too_small(
     """`compiled`, which records gradients, until the graph `gm` was found to be faster as it is.
 
     Arguments:
-        has_backward: whether the backward has been compiled, which nobody waits for here.
+        has_backward: whether the backward has been compiled: where it was not, nobody has asked for it, and forwards
+            are compared.
     """
     calls = sum(1 for node in gm.graph.nodes if node.op.startswith("call"))
     if calls > _SMALL_NODES or _elements(example_inputs) > _SMALL_ELEMENTS or not _comparable(gm, example_inputs):
@@ -89,7 +90,7 @@ def unless_too_small(
         nonlocal left, current
         if left:
             left -= 1
-            if not left and has_backward() and contest.may_run(args) and uncaptured(contest.is_slower, args):
+            if not left and contest.may_run(args) and uncaptured(contest.is_slower, args, has_backward()):
                 current = contest.forward
         return current(*args)
 
@@ -150,18 +151,22 @@ class _Contest:
             if times.compiled > times.eager * (_SLOWER if self.choose else _CLEARLY):
                 self._lost(times, args)
 
-    def is_slower(self, args: Sequence[Any]) -> bool:
-        """Whether a small graph is faster by eager's kernels; it is only noted that it is."""
+    def is_slower(self, args: Sequence[Any], backward: bool) -> bool:
+        """Whether a small graph is faster by eager's kernels; it is only noted that it is.
+
+        Arguments:
+            backward: gradients are computed, too.
+        """
         if torch.are_deterministic_algorithms_enabled() or torch.is_autocast_enabled("cpu"):
             return False
         slower = False
         with _unseen():
-            times = self._times(args)
+            times = self._times(args, backward)
             slower = times.compiled > times.eager * _SLOWER
         if slower:
             reason = (
-                f"a small graph takes {times.compiled * 1e6:.0f} us with its gradients, and {times.eager * 1e6:.0f} us "
-                "by eager's kernels, which run it from now on"
+                f"a small graph takes {times.compiled * 1e6:.0f} us{' with its gradients' * backward}, and "
+                f"{times.eager * 1e6:.0f} us by eager's kernels, which run it from now on"
             )
             events.emit("fallback", "backend", reason, reason=reason, scope="graph")
         return slower
@@ -181,18 +186,18 @@ class _Contest:
         events.emit("slower", "backend", text, **data)
         warnings.warn(f"argand: {text}; {after}.", stacklevel=2)
 
-    def _times(self, args: Sequence[Any]) -> _Times:
+    def _times(self, args: Sequence[Any], backward: bool = True) -> _Times:
         best = [float("inf"), float("inf")]
         begin = time.perf_counter()
         for number in range(_ROUNDS):
             for place, call in enumerate((self.forward, self.compiled)):
-                taken = self._run(call, args)
+                taken = self._run(call, args, backward)
                 best[place] = min(best[place], taken) if number else best[place]  # the first warms caches up
             if number and time.perf_counter() - begin > _ENOUGH:
                 break
         return _Times(*best)
 
-    def _run(self, call: Call, args: Sequence[Any]) -> float:
+    def _run(self, call: Call, args: Sequence[Any], backward: bool = True) -> float:
         """Seconds that a call takes, with the gradients of its results where they are recorded."""
         records = torch.is_grad_enabled()
         same = frozenset[int]() if records else self.kept
@@ -200,7 +205,7 @@ class _Contest:
         taken = [_apart(arg) if alone else arg for arg, alone in zip(args, apart)]
         begin = time.perf_counter()
         results = call(*taken)
-        if records:
+        if records and backward:
             ends = [each for each in tensors_of(results) if each.requires_grad]
             leaves = [each for each in taken if isinstance(each, torch.Tensor) and each.requires_grad]
             if ends and leaves:

@@ -97,11 +97,7 @@ def compile_joint(
         return heeding_hooks(run, otherwise)
     number = joint.program.model = events.bus.number("model")
     if not joint.gradients:
-        program = joint.program
-        events.emit("aot_inference_graph", "autograd", lambda: readable(program.graph), backend=backend, model=number)
-        compiled = with_spent(untaped(_boxed(compile_program(program), boxed)), joint.spent)
-        call = wrap(program, compiled, boxed=True, otherwise=otherwise)
-        return under_grad(call) if joint.enables_grad else call
+        return _without_gradients(joint, lambda program: _boxed(compile_program(program), boxed), backend, otherwise)
     events.emit("aot_joint_graph", "autograd", lambda: readable(joint.program.graph), backend=backend, model=number)
     with events.span("partition", "autograd", backend=backend):
         cut = partition(
@@ -130,11 +126,23 @@ def compile_joint(
     if joint.enables_grad:
         return under_grad(recorded)
     if beside is not None and not cut.seeds and not _draws(joint.program):
-        recorded = beside(recorded, has_backward=lambda: (True,) * len(joint.differentiable) in backward.compiled)
+        recorded = beside(recorded, has_backward=backward.is_compiled)
     if cut.forward.leaves and otherwise is not None:  # of a call without gradients
         return with_tape(recorded, otherwise)
     plain = wrap(cut.forward, results_only(forward, cut.results), boxed=True, otherwise=otherwise)
     return with_tape(recorded, plain)
+
+
+def _without_gradients(
+    joint: JointProgram, compile_boxed: Callable[[AtenProgram], Boxed], backend: str, otherwise: Any
+) -> Callable[..., Any]:
+    program = joint.program
+    events.emit(
+        "aot_inference_graph", "autograd", lambda: readable(program.graph), backend=backend, model=program.model
+    )
+    compiled = with_spent(untaped(compile_boxed(program)), joint.spent)
+    call = wrap(program, compiled, boxed=True, otherwise=otherwise)
+    return under_grad(call) if joint.enables_grad else call
 
 
 def _on_tape(

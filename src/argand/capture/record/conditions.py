@@ -9,7 +9,6 @@ it does at those of the program's own code: what this branches on is its data.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import operator
 from collections.abc import Callable, Iterator, Sequence
@@ -246,29 +245,31 @@ class Condition:
 
 def _run(steps: tuple[_Step, ...], tensors: list[torch.Tensor]) -> object:
     """The value of the last step; None where a step raises."""
+    if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
+        with torch.no_grad():
+            return _run(steps, [tensor.detach() for tensor in tensors])
+    if compat.watched_by_modes() or torch.is_autocast_enabled("cpu"):
+        with compat.without_modes(), torch.autocast("cpu", enabled=False):  # operations are plain ones
+            return _value(steps, tensors)
+    return _value(steps, tensors)
+
+
+def _value(steps: tuple[_Step, ...], tensors: list[torch.Tensor]) -> object:
     values: list[object] = []
     given = iter(tensors)
     try:
-        with torch.no_grad(), _undisturbed():
-            for func, args, kwargs in steps:
-                if func is None:
-                    values.append(next(given).detach())
-                else:
-                    fill = functools.partial(_filled, values)
-                    values.append(func(*map(fill, args), **{key: fill(value) for key, value in kwargs.items()}))
+        for func, args, kwargs in steps:
+            if func is None:
+                values.append(next(given))
+                continue
+            filled = [
+                values[arg.number] if type(arg) is _Place and not arg.path else _filled(values, arg) for arg in args
+            ]
+            named = {key: _filled(values, value) for key, value in kwargs.items()} if kwargs else kwargs
+            values.append(func(*filled, **named))
     except Exception:  # the program meets it itself, where it asks
         return None
     return values[-1]
-
-
-def _undisturbed() -> contextlib.AbstractContextManager[object]:
-    """Inside, operations are plain ones, whatever surrounds the call."""
-    if not compat.watched_by_modes() and not torch.is_autocast_enabled("cpu"):
-        return contextlib.nullcontext()
-    stack = contextlib.ExitStack()
-    stack.enter_context(compat.without_modes())
-    stack.enter_context(torch.autocast("cpu", enabled=False))
-    return stack
 
 
 def _filled(values: list[object], value: object) -> object:
