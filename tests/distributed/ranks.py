@@ -3,7 +3,7 @@
     results = run_ranks("tests.distributed.ddp_programs", ["models"], ranks=2)
 
 A rank calls `module.NAME(rank)` for each name and answers with JSON. What is given back is a list of what each rank
-answered, by name. Ranks are forks of one process that has imported the module: for each to import torch's distributed
+answered, by name. With `RANKS_DEVICE="cuda"` each has a GPU, and NCCL. Ranks are forks of one process that has imported the module: for each to import torch's distributed
 parts would take longer than most of what they do.
 """
 
@@ -111,8 +111,13 @@ def _run(rank: int, ranks: int, folder: str, programs: object, names: list[str])
     import torch.distributed as dist
 
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    on_gpu = os.environ.get("RANKS_DEVICE") == "cuda"
+    if on_gpu:
+        import torch
+
+        torch.cuda.set_device(rank)
     dist.init_process_group(
-        "gloo",
+        "nccl" if on_gpu else "gloo",
         init_method=f"file://{folder}/store",
         rank=rank,
         world_size=ranks,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -11,6 +12,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
 from torch.nn.parallel import DistributedDataParallel as DDP
+from torch.utils.checkpoint import checkpoint
 
 import argand
 from argand.engine.entries import Trial
@@ -18,6 +20,9 @@ from argand.events import bus
 from distributed.models import CNN, GPT, SometimesUnused, batch
 
 STEPS = 20
+DEVICE = os.environ.get("RANKS_DEVICE", "cpu")
+if DEVICE == "cuda":
+    torch.use_deterministic_algorithms(True)
 
 
 @contextlib.contextmanager
@@ -62,7 +67,7 @@ def train(
     """Parameters, buffers, gradients and the optimizer's state after training; with gradients of each step."""
     argand.reset()
     torch.manual_seed(0)
-    model = make()
+    model = make().to(DEVICE)
     options.setdefault("bucket_cap_mb", 0.05)
     ddp = DDP(model, **options)
     if hook is not None:
@@ -76,7 +81,7 @@ def train(
             optimizer.zero_grad(set_to_none=set_to_none)
             for part in range(accumulate):
                 with ddp.no_sync() if part < accumulate - 1 else contextlib.nullcontext():
-                    out = called(batch(model, rank, step * accumulate + part), *call_args(step))
+                    out = called(batch(model, rank, step * accumulate + part).to(DEVICE), *call_args(step))
                     loss = out.float().square().mean()
                     loss.backward(retain_graph=two_backwards)
                     if two_backwards:
@@ -140,6 +145,47 @@ class CodeWithin(CNN):
 
 def accumulated_around_code(rank: int) -> dict[str, Any]:
     return compare(rank, CodeWithin, "eager native", accumulate=2, set_to_none=False, steps=5)
+
+
+class Checkpointed(GPT):
+    """Its blocks are computed again in the backward."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        blocks = [nn.Sequential(block, nn.Dropout(0.1)) for block in self.blocks]
+        self.blocks = nn.ModuleList(Again(block) for block in blocks)
+
+
+class Again(nn.Module):
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return checkpoint(self.inner, x, use_reentrant=False)
+
+
+def checkpoints(rank: int) -> dict[str, Any]:
+    return compare(rank, Checkpointed, "eager native", steps=5)
+
+
+class Penalised(nn.Module):
+    """Gives the gradient of a layer, which is differentiated with all else."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(12, 64), nn.Linear(64, 5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x.detach().requires_grad_()
+        y = self.first(x).tanh()
+        y.register_hook(lambda grad: grad * 2)
+        (grad,) = torch.autograd.grad(self.last(y).sin().sum(), x, create_graph=True)
+        return torch.cat([self.last(y), grad], 1)
+
+
+def penalties(rank: int) -> dict[str, Any]:
+    return compare(rank, Penalised, "eager native", bucket_cap_mb=0.002, steps=5)
 
 
 def static_graph(rank: int) -> dict[str, Any]:
@@ -218,12 +264,12 @@ def two_modules(rank: int) -> dict[str, Any]:
     def outcome(backend: Any) -> list[torch.Tensor]:
         argand.reset()
         torch.manual_seed(0)
-        modules = [DDP(SometimesUnused(), bucket_cap_mb=0.002) for _ in range(2)]
+        modules = [DDP(SometimesUnused().to(DEVICE), bucket_cap_mb=0.002) for _ in range(2)]
         optimizer = torch.optim.SGD([p for one in modules for p in one.parameters()], lr=0.1)
         with contextlib.nullcontext() if backend is None else recorded(backend, False):
             for step in range(5):
                 optimizer.zero_grad()
-                x = batch(modules[0].module, rank, step)
+                x = batch(modules[0].module, rank, step).to(DEVICE)
                 (modules[0](x) * modules[1](x).tanh()).mean().backward()
                 optimizer.step()
         return [p for one in modules for p in one.parameters()]
@@ -249,12 +295,12 @@ def parts(rank: int) -> dict[str, Any]:
 
     argand.reset()
     torch.manual_seed(0)
-    ddp = DDP(GPT(), bucket_cap_mb=0.2)
+    ddp = DDP(GPT().to(DEVICE), bucket_cap_mb=0.2)
     ddp.register_comm_hook(None, reduce)
     with recorded(backend, False):
         for step in range(4):
             order.clear()
-            ddp(batch(ddp.module, rank, step)).square().mean().backward()
+            ddp(batch(ddp.module, rank, step).to(DEVICE)).square().mean().backward()
     return {"order": order}
 
 

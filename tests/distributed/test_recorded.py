@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
 from distributed.ranks import run_ranks
 
@@ -10,13 +11,13 @@ PROGRAMS = "tests.distributed.recorded_programs"
 TOLERANCE = {"eager": 0.0, "aot_eager": 0.0, "native": 1e-4}
 
 
-def check(names: list[str], ranks: int = 2, *, sent: bool = True) -> None:
+def check(names: list[str], ranks: int = 2, *, sent: bool = True, **env: str) -> None:
     """Compare with eager.
 
     Arguments:
         sent: whether graphs send gradients themselves.
     """
-    for rank, answers in enumerate(run_ranks(PROGRAMS, names, ranks)):
+    for rank, answers in enumerate(run_ranks(PROGRAMS, names, ranks, **env)):
         for name, found in answers.items():
             for backend, one in found.items():
                 assert one["error"] <= TOLERANCE[backend], (rank, name, backend, one["error"])
@@ -34,7 +35,7 @@ def test_options_of_ddp() -> None:
     check(
         ["no_sync", "accumulated", "static_graph", "several_backwards", "unused", "unused_accumulated", "bucket_views"]
     )
-    check(["accumulated_around_code"])
+    check(["accumulated_around_code", "checkpoints", "penalties"])
 
 
 @pytest.mark.distributed
@@ -66,3 +67,13 @@ def test_buckets_are_sent_early_and_waited_for_late() -> None:
         found = answers["order"]
         assert len(found["starts"]) == len(found["waits"]) > 5
         assert found["starts"][0] < found["count"] / 3 and found["waits"][0] > found["starts"][-1]
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
+def test_on_gpus() -> None:
+    """A rank a GPU, with NCCL, where there are two; else one rank, whose reductions are its own gradients."""
+    ranks = min(torch.cuda.device_count(), 2)
+    env = {"RANKS_DEVICE": "cuda", "CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
+    check(["gpt", "cnn", "no_sync", "accumulated_around_code", "static_graph"], ranks, **env)
+    check(["unused", "bucket_views", "checkpoints", "penalties", "two_modules"], ranks, **env)
+    check(["compressed"], ranks, sent=False, **env)

@@ -358,61 +358,6 @@ def saved_elsewhere(model: Any, step: int) -> None:
     y.exp().sum().backward()
 
 
-def second_order(model: Any, step: int) -> None:
-    x = data().requires_grad_()
-    (grad,) = torch.autograd.grad(model(x).sin().sum(), x, create_graph=True)
-    grad.square().sum().backward()
-
-
-def penalty(model: Any, step: int) -> Any:
-    """The gradient of the data is differentiated; its graph is a result of the first backward."""
-    x = data().requires_grad_()
-    (grad,) = torch.autograd.grad(model(x).square().sum(), x, create_graph=True)
-    y = model(x.detach())
-    (y.sin().sum() + ((grad.norm(2, 1) - 1) ** 2).mean()).backward()
-    return grad.detach(), grad.requires_grad
-
-
-def adapted(model: Any, step: int) -> Any:
-    """As for MAML: gradients of parameters after a step that itself is differentiated, twice."""
-    weights = list(model.parameters())
-    for _ in range(2):
-        y = F.gelu(data() @ weights[0] + weights[1]) @ weights[2]
-        grads = torch.autograd.grad(y.square().mean(), weights[:3], create_graph=True)
-        weights[:3] = [weight - 0.1 * grad for weight, grad in zip(weights, grads)]
-    torch.stack([weight.square().sum() for weight in weights]).sum().backward()
-
-
-def accumulated_with_graph(model: Any, step: int) -> Any:
-    model.zero_grad()
-    for _ in range(2):
-        model(data()).square().mean().backward(create_graph=True)
-    grads = [parameter.grad for parameter in model.parameters()]
-    seen = [None if grad is None else (grad.detach().clone(), grad.requires_grad) for grad in grads]
-    model.zero_grad()
-    torch.stack([grad.square().sum() for grad in grads if grad is not None]).sum().backward()
-    return seen
-
-
-def products_with_the_hessian(model: Any, step: int) -> Any:
-    leaves = [*model.a.parameters(), model.b.weight]
-    grads = torch.autograd.grad(model.b(F.silu(model.a(data()))).softmax(1)[:, 0].sum(), leaves, create_graph=True)
-    return torch.autograd.grad(grads, leaves, [torch.ones_like(leaf) for leaf in leaves])
-
-
-def differentiated_with_hooks(model: Any, step: int) -> Any:
-    """A leaf's hook sees gradients that require grad."""
-    seen: list[bool] = []
-    handle = model.a.weight.register_hook(lambda grad: seen.append(grad.requires_grad) or grad * 2)
-    model.zero_grad()
-    model.b(model.a(data()).tanh()).square().sum().backward(create_graph=True)
-    loss = model.a.weight.grad.square().sum() + model.b.weight.grad.sum()
-    model.zero_grad()
-    loss.backward()
-    handle.remove()
-    return seen
-
-
 def some_inputs(model: Any, step: int) -> None:
     model(data()).exp().sum().backward(inputs=list(model.a.parameters()))
 
@@ -521,12 +466,6 @@ COMPILED: dict[str, tuple[Callable[[], nn.Module], Program]] = {
     "many_roots": (Two, many_roots),
     "strange_layouts": (Two, strange_layouts),
     "numbers": (mlp, numbers),
-    "second_order": (mlp, second_order),
-    "penalty": (mlp, penalty),
-    "adapted": (lambda: nn.ParameterList([torch.randn(8, 8), torch.randn(8), torch.randn(8, 4)]), adapted),
-    "accumulated_with_graph": (mlp, accumulated_with_graph),
-    "products_with_the_hessian": (Two, products_with_the_hessian),
-    "differentiated_with_hooks": (Two, differentiated_with_hooks),
     "leaf_hook": (Two, leaf_hook),
     "leaf_hook_in_place": (Two, leaf_hook_in_place),
     "post_accumulate_hook": (Two, post_accumulate_hook),

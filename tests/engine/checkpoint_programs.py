@@ -32,6 +32,24 @@ def checkpoint_differentiated_twice(model: Any, step: int) -> None:
     y.mean().backward()
 
 
+def checkpoint_whose_gradient_is_differentiated(model: Any, step: int) -> Any:
+    x = data().requires_grad_()
+    y = checkpoint(lambda x: model.b(F.dropout(model.a(x).tanh(), 0.3)).exp(), x, use_reentrant=False)
+    (grad,) = torch.autograd.grad(y.square().sum(), x, create_graph=True)
+    (y.mean() + ((grad.norm(2, 1) - 1) ** 2).mean()).backward()
+    return grad.detach()
+
+
+def checkpoint_beside_a_hook_of_a_module(model: Any, step: int) -> Any:
+    """The hook is on a node that saved nothing."""
+    seen: list[Any] = []
+    handle = model.b.register_full_backward_hook(lambda module, given, made: seen.append(given[0].clone()))
+    y = checkpoint(lambda x: model.b(model.a(x).tanh()).exp(), data(), use_reentrant=False)
+    model.b(y).sum().backward()
+    handle.remove()
+    return seen
+
+
 def checkpoint_around_a_function(model: Any, step: int) -> Any:
     y = checkpoint(lambda x: Clamped.apply(model.a(x)).sin() * model.b(x), data(), use_reentrant=False)
     return torch.autograd.grad(y.square().sum(), list(model.a.parameters()))
@@ -74,6 +92,8 @@ CHECKPOINTS = {
     for program in (
         checkpoint_after_checkpoint,
         checkpoint_differentiated_twice,
+        checkpoint_whose_gradient_is_differentiated,
+        checkpoint_beside_a_hook_of_a_module,
         checkpoint_around_a_function,
         checkpoint_that_raises,
     )

@@ -10,6 +10,7 @@ import pytest
 import torch
 from tests.engine.backward_programs import COMPILED, ENGINE
 from tests.engine.checkpoint_programs import CHECKPOINTS, UNRECORDED
+from tests.engine.double_backward_programs import DIFFERENTIATED
 from torch import nn
 
 import argand
@@ -17,7 +18,7 @@ from argand.engine.entries import Trial
 from helpers import assert_same, collected
 
 NOT = {**ENGINE, **UNRECORDED}
-ALL = {**COMPILED, **CHECKPOINTS, **NOT}
+ALL = {**COMPILED, **DIFFERENTIATED, **CHECKPOINTS, **NOT}
 
 
 @pytest.fixture(autouse=True)
@@ -56,13 +57,28 @@ def test_gradients_are_eagers(name: str) -> None:
         assert reasons
 
 
-@pytest.mark.parametrize("name", ["gpt", "cnn", "graph_break", "numbers", "penalty", "adapted", "checkpointed"])
+@pytest.mark.parametrize(
+    "name", ["gpt", "cnn", "graph_break", "numbers", "penalty", "penalty_behind_code", "adapted", "checkpointed"]
+)
 def test_gradients_of_kernels_are_eagers(name: str) -> None:
     make, program = ALL[name]
     assert_same(run(make, program, 4, None), run(make, program, 4, "native"))
 
 
-@pytest.mark.parametrize("name", ["penalty", "adapted", "accumulated_with_graph", "products_with_the_hessian"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "penalty",
+        "penalty_behind_code",
+        "penalty_with_hooks_that_detach",
+        "penalty_through_a_graph",
+        "adapted",
+        "accumulated_with_graph",
+        "accumulated_with_graph_behind_hooks",
+        "products_with_the_hessian",
+        "checkpoint_whose_gradient_is_differentiated",
+    ],
+)
 def test_gradients_that_are_differentiated_are_compiled_too(name: str) -> None:
     """The first backward, whose gradients have a graph, and the one of what follows from these."""
     make, program = ALL[name]

@@ -27,7 +27,7 @@ from argand.engine.node_state import NotRecorded
 from argand.engine.recording import Recorder
 from argand.engine.reducers import known
 from argand.engine.replay import Run, Varied, replay
-from argand.engine.structure import Structure, check_differentiable, structure_of
+from argand.engine.structure import Structure, structure_of
 from argand.graph import compat, thread_state
 from argand.locks import fork_safe_lock
 
@@ -213,10 +213,7 @@ def _structure(
     if not returned and any(not isinstance(one, torch.Tensor) or not one.is_leaf for one in inputs):
         raise NotRecorded("gradients of tensors that are no leaves are to be accumulated")
     ends = tuple([get_gradient_edge(one) if isinstance(one, torch.Tensor) else one for one in inputs])
-    structure = structure_of(outputs, grads, layout, ends, returned=returned)
-    structure.differentiable = modes[1]
-    if structure.differentiable:
-        check_differentiable(structure)
+    structure = structure_of(outputs, grads, layout, ends, returned=returned, differentiable=modes[1])
     if None in structure.returned and not unreached:
         raise NotRecorded("an input does not lead to what is differentiated")
     structure.key = (

@@ -13,26 +13,41 @@ from typing import Any
 import torch
 from torch.utils import checkpoint
 
+from argand.quick_dataclasses import dataclass
+
 Metadata = tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Late:
+    """A saved tensor that is computed again.
+
+    Arguments:
+        raw: what torch keeps in its place.
+        node: that saved it, under the name `name`.
+    """
+
+    raw: Any
+    node: Any
+    name: str
 
 
 class Saved(list[torch.Tensor]):
     """Tensors that nodes saved.
 
     Fields:
-        late: those of which something else stands here, that are computed within the backward: by their place, what
-            torch keeps in place of each.
+        late: those of which something else stands here, that are computed within the backward, by their place.
     """
 
     def __init__(self) -> None:
         super().__init__()
-        self.late: dict[int, Any] = {}
+        self.late: dict[int, Late] = {}
 
-    def add_late(self, raw: Any) -> Metadata:
+    def add_late(self, one: Late) -> Metadata:
         """Add one that is computed later; what is known of it."""
-        self.late[len(self)] = raw
+        self.late[len(self)] = one
         self.append(_nothing())
-        return metadata_of(raw)
+        return metadata_of(one.raw)
 
     def let_go(self, places: Iterable[int]) -> None:
         """Nobody reads what was computed again for these any more."""
@@ -68,15 +83,17 @@ def metadata_of(raw: Any) -> Metadata:
     return place, tuple([value for _, value in sorted(frame.x_metadatas[place].items())])
 
 
-def computed(raw: Any) -> torch.Tensor:
-    """The tensor, computed again if its checkpoint was not in this run of the engine. It can be given out once more."""
-    tensor: torch.Tensor = raw.unpack_hook(raw.data)
-    give_again(raw, tensor)
+def computed(one: Late) -> torch.Tensor:
+    """The tensor, with its history, computed again if its checkpoint was not in this run of the engine. It can be given
+    out once more."""
+    tensor: torch.Tensor = getattr(one.node, one.name)
+    give_again(one, tensor.detach())
     return tensor
 
 
-def give_again(raw: Any, tensor: torch.Tensor | None = None) -> None:
+def give_again(one: Late, tensor: torch.Tensor | None = None) -> None:
     """What the engine is given when a node asks for the tensor; where nothing is computed with it, one without data."""
+    raw = one.raw
     handle = checkpoint._Handle()
     run = torch._C._current_graph_task_id()
     raw.data.handles[run] = handle

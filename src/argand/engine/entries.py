@@ -171,27 +171,31 @@ class Entries:
         Arguments:
             inputs: are taken out of the list.
         """
-        compiled = entry.compiled.get((backend, number))
+        key = (backend, number)
+        if entry.recorded is not None and entry.recorded.differentiable:  # code of the program made some of them
+            key = (*key, *[tensor.requires_grad for tensor in inputs])
+        compiled = entry.compiled.get(key)
         if compiled is None:
-            _C.call_locked(self._lock, self._compile, entry, backend, number, inputs)
-            compiled = entry.compiled[backend, number]
+            _C.call_locked(self._lock, self._compile, entry, key, inputs)
+            compiled = entry.compiled[key]
         taken = tuple(inputs)
         inputs.clear()
         return list(compiled(*taken))
 
-    def _compile(self, entry: Entry, backend: str | Backend, number: int, inputs: list[torch.Tensor]) -> None:
-        if (backend, number) in entry.compiled:
+    def _compile(self, entry: Entry, key: tuple[Any, ...], inputs: list[torch.Tensor]) -> None:
+        if key in entry.compiled:
             return
         assert entry.recorded is not None
+        backend, number = key[:2]
         module = fx.GraphModule({}, entry.recorded.intervals[number].graph, "CompiledAutograd")
         try:
             differentiable = entry.recorded.differentiable
-            entry.compiled[backend, number] = _compile(module, entry.compile_id, backend, inputs, differentiable)
+            entry.compiled[key] = _compile(module, entry.compile_id, backend, inputs, differentiable)
         except Exception as error:
             if config.verify_ir or config.repro_after:
                 raise
             self.tell_once(f"compiling a backward failed, its graph runs with eager's kernels: {error}")
-            entry.compiled[backend, number] = module.forward
+            entry.compiled[key] = module.forward
 
     def tell_once(self, reason: str) -> None:
         """Say why backwards run on the engine alone."""

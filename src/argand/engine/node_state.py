@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from argand.engine.checkpoints import Saved, checkpoint_of
+from argand.engine.checkpoints import Late, Saved, checkpoint_of
 from argand.quick_dataclasses import dataclass
 from argand.runtime.tape.result_nodes import hands_on, is_own
 
@@ -61,7 +61,7 @@ class Reader:
             held = getattr(node, raw)
             if held is not None and not isinstance(held, (list, tuple)) and held.unpack_hook is not None:
                 if checkpoint_of(held) is not None:
-                    facts.append(saved.add_late(held))
+                    facts.append(saved.add_late(Late(held, node, name)))
                     continue
             _check_unhooked(held)
             value = getattr(node, name)
@@ -124,11 +124,13 @@ def tensor_fact(tensor: torch.Tensor) -> Any:
     shape = tensor.shape
     if device.type != "cpu":  # Python's numbers are on the CPU
         return (shape, tensor.stride(), dtype, device)
-    return (shape, tensor.stride(), dtype) if shape else (dtype, _number(tensor))
+    return (shape, tensor.stride(), dtype) if shape else (dtype, number_of(tensor))
 
 
-def _number(tensor: torch.Tensor) -> Any:
-    """The value of a tensor that stands for a number of Python's: formulas are recorded with the number itself."""
+def number_of(tensor: torch.Tensor) -> Any:
+    """The value of a tensor that stands for a number of Python's, with which formulas are recorded; None for others."""
+    if tensor.dim() or tensor.device.type != "cpu":
+        return None
     other = _WRAPPED.get(tensor.dtype)
     if other is not None and torch.result_type(_scalar(other), tensor) is not other:
         return None
@@ -198,14 +200,19 @@ def communicates(code: Any) -> bool:
     return str(getattr(code, "__module__", "")).startswith("torch.distributed.")
 
 
-def check_opaque(node: Any) -> None:
+def check_opaque(node: Any, *, again: bool = False) -> None:
     """Refuse nodes that may not run without gradients after they have run with some.
+
+    Arguments:
+        again: it is the node of a compiled graph, and is called as a function of the program's is.
 
     Raises:
         NotRecorded: it is such a node.
     """
     kind = node.__class__
     if isinstance(node, torch._C._FunctionBase):
+        if again and node.left is None:
+            return
         if moves_of(node) is not None or is_own(node):
             raise NotRecorded("somebody looks at the gradient of a result of a compiled graph, or results hang apart")
         if communicates(getattr(kind, "_forward_cls", None)):

@@ -22,7 +22,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from argand.engine.buckets import Pending, received, sent_bucket
 from argand.engine.checkpoints import computed, give_again
-from argand.engine.node_state import DEVICES, NotRecorded, moves_of, tensor_fact, tensor_facts
+from argand.engine.node_state import DEVICES, NotRecorded, moves_of, number_of, tensor_fact, tensor_facts
 from argand.engine.structure import Structure
 from argand.graph import compat
 from argand.graph.nodes.printing import readable
@@ -223,7 +223,7 @@ class Recorder(compat.DispatchMode):
             for place in places:
                 tensors[place] = computed(tensors.late[place])
             again = [tensors[place] for place in places]
-            if any(not one.dim() and tensor_fact(one)[1] is not None for one in again):
+            if any(number_of(one) is not None for one in again):
                 self._refuse("a checkpoint computes a number again, which a graph would be made for")
             like = tensor_facts(again)
             self._hold()
@@ -312,7 +312,8 @@ class Recorder(compat.DispatchMode):
         if not any(value is not None for value in values):
             self._refuse(f"{self._name(at)} is given no gradient")
         if isinstance(self._structure.nodes[at], torch._C._FunctionBase):
-            if None in values:  # whether it gets zeros instead, Python is not told
+            told = moves_of(self._structure.nodes[at]) is not None
+            if None in values and not told:  # whether it gets zeros instead, Python is not told
                 self._refuse(f"{self._name(at)} is given gradients of some results only")
         else:
             self._passes_nothing(at, self._structure.nodes[at], len(grads))

@@ -20,7 +20,7 @@ import torch
 import torch.distributed as dist
 from torch.utils.weak import WeakIdKeyDictionary
 
-from argand.engine.node_state import NotRecorded
+from argand.engine.node_state import DEVICES, NotRecorded
 from argand.quick_dataclasses import dataclass
 
 
@@ -73,7 +73,7 @@ class Reducer:
         if arrived is not None:
             if arrived.shape != buffer.shape or arrived.dtype is not buffer.dtype:
                 raise RuntimeError("argand: a graph has reduced another bucket than DistributedDataParallel's")
-            done: Any = torch.futures.Future()
+            done: Any = torch.futures.Future(devices=[buffer.device] if buffer.is_cuda else None)
             done.set_result(arrived)
             return done
         if ddp._join_config.enable and not ddp._divide_by_initial_world_size:
@@ -160,7 +160,7 @@ def _take(ddp: Any, state: Reducer) -> bool:
     """Make the communication hook argand's, where nobody has set one and gradients are multiplied, not divided."""
     if ddp._comm_hooks or ddp.mixed_precision is not None or ddp._delay_all_reduce_all_params:
         return False
-    if ddp.device_ids or ddp.device_type != "cpu":
+    if len(ddp.device_ids or ()) > 1 or ddp.device_type not in DEVICES:
         return False
     size = ddp.process_group.size()
     if getattr(ddp, "batched_grad_copy", False) or (ddp.gradient_as_bucket_view and size & (size - 1)):

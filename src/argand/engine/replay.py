@@ -18,9 +18,10 @@ from typing import Any
 import torch
 from torch.autograd.graph import GradientEdge
 
-from argand.engine.checkpoints import computed, give_again
+from argand.engine.checkpoints import Late, computed, give_again
 from argand.engine.node_state import NotRecorded, tensor_facts
 from argand.engine.recording import Interval, Recorded, Value
+from argand.engine.streams import wait_for_forward
 from argand.engine.structure import Structure
 from argand.quick_dataclasses import dataclass
 
@@ -109,6 +110,8 @@ def replay(
         values.update({("old", at, number): old for number, old in enumerate(one.old)})
         one.old.clear()
     late = structure.tensors.late
+    if structure.gpu is not None:
+        _wait(structure, roots, run)
     structure.tensors.clear()
     for at, results in recorded.given.items():
         structure.nodes[at].computed = (threading.get_ident(), results)
@@ -132,6 +135,14 @@ def replay(
     values.update(direct)
     _deliver(structure, only, values, run)
     return tuple([None if value is None else values[value] for value in recorded.returned])
+
+
+def _wait(structure: Structure, roots: Sequence[torch.Tensor], run: Run) -> None:
+    """Let the caller's stream wait for the forward's."""
+    with torch.enable_grad():
+        nothing = _Nothing.apply(*roots)
+    with _silent(structure):
+        wait_for_forward(roots, structure.tensors, lambda ends: _engine(run, (nothing,), True, ends))
 
 
 def _engine(
@@ -182,7 +193,7 @@ class _Calls:
 
     Arguments:
         values: of the first gradients and saved tensors.
-        late: by their places, what stands for saved tensors that checkpoints compute again.
+        late: by their places, the saved tensors that checkpoints compute again.
         versions: of the saved tensors when the backward began.
     """
 
@@ -191,7 +202,7 @@ class _Calls:
     compiled: Compiled
     values: dict[Value, Any]
     run: Run
-    late: dict[int, Any]
+    late: dict[int, Late]
     versions: dict[Value, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -204,6 +215,10 @@ class _Calls:
 
     def work(self) -> None:
         """Run graphs and nodes in turn, and give leaves their gradients."""
+        with torch.set_grad_enabled(self.structure.differentiable):
+            self._work()
+
+    def _work(self) -> None:
         for number, interval in enumerate(self.recorded.intervals):
             if self.has_written(interval.inputs):
                 raise RuntimeError(
@@ -214,8 +229,7 @@ class _Calls:
                 given = [self.values[value] for value in interval.inputs]
                 for value in interval.gone:
                     del self.values[value]
-                with torch.no_grad():
-                    self.values.update(zip(interval.outputs, self.compiled(number, given)))
+                self.values.update(zip(interval.outputs, self.compiled(number, given)))
             _deliver(self.structure, interval, self.values, self.run)
             if interval.call is not None:
                 self._call(interval, *interval.call)
@@ -274,17 +288,32 @@ class _Calls:
         edges = tuple([GradientEdge(node, number) for number in range(len(grads))])
         behind = tuple([edge for edge, grad in zip(edges, grads) if grad is not None])
         given = tuple([grad for grad in grads if grad is not None])
-        return list(self.run(behind, given, True, False, edges, allow_unreachable=True, accumulate_grad=False))
+        create = self.structure.differentiable
+        return list(self.run(behind, given, True, create, edges, allow_unreachable=True, accumulate_grad=False))
 
     def _by_engine(self, node: Any, grads: list[Any], edges: list[tuple[int, Any, int]]) -> Sequence[Any]:
         """What a node gives, with the hooks on it."""
         given = [(GradientEdge(node, number), grad) for number, grad in enumerate(grads) if grad is not None]
         wanted = tuple([GradientEdge(to, place) for _, to, place in edges])
         behind, grads = zip(*given)  # type: ignore[assignment]
-        results: Sequence[Any] = self.run(
-            behind, grads, True, False, wanted, allow_unreachable=True, accumulate_grad=False
-        )
+        create = self.structure.differentiable
+        ran: list[bool] = []
+        handle = node.register_hook(lambda *given: ran.append(True))  # behind all others
+        try:
+            with _quiet(self._hooks_of([to for _, to, _ in edges]), ran):  # they see what arrives, with the rest, later
+                results: Sequence[Any] = self.run(
+                    behind, grads, True, create, wanted, allow_unreachable=True, accumulate_grad=False
+                )
+        finally:
+            handle.remove()
         return results
+
+    def _hooks_of(self, nodes: Sequence[Any]) -> list[Any]:
+        """The dictionaries of hooks on nodes that an opaque node leads to, and on leaves."""
+        structure = self.structure
+        places = [at for at, node in enumerate(structure.nodes) if any(node is one for one in nodes)]
+        hooks = [one for at in places for one in structure.opaque.get(at, ())]
+        return hooks + [structure.leaves[at]._backward_hooks for at in places if at in structure.leaves]
 
 
 def _directly(node: Any, grads: list[Any], edges: list[tuple[int, Any, int]]) -> list[Any]:
@@ -359,14 +388,20 @@ def _deliveries(gradients: list[Any], leaves: list[torch.Tensor], ordered: bool)
 
 
 class _Silent:
-    """Stands for a hook while the engine passes without gradients; other threads call the hook."""
+    """Stands for a hook while the engine passes without gradients; other threads call the hook.
 
-    def __init__(self, hook: Callable[..., Any]) -> None:
+    Arguments:
+        begun: is empty before it is to be silent.
+    """
+
+    def __init__(self, hook: Callable[..., Any], begun: Sequence[Any]) -> None:
         self.hook = hook
+        self.begun = begun
         self.thread = threading.get_ident()
 
     def __call__(self, *grads: Any) -> Any:
-        return None if threading.get_ident() == self.thread else self.hook(*grads)
+        silent = self.begun and threading.get_ident() == self.thread
+        return None if silent else self.hook(*grads)
 
 
 @contextlib.contextmanager
@@ -374,22 +409,31 @@ def _silent(structure: Structure) -> Iterator[None]:
     """Hooks, and backwards of the program's functions, are not called in this thread."""
     hooks: list[Any] = [one for on_node in structure.opaque.values() for one in on_node]
     for leaf in structure.leaves.values():
-        hooks += [one for one in (leaf._backward_hooks, leaf._post_accumulate_grad_hooks) if one]
+        hooks += [leaf._backward_hooks, leaf._post_accumulate_grad_hooks]
     functions = [structure.nodes[at] for at in structure.opaque]
     functions = [node for node in functions if isinstance(node, torch._C._FunctionBase)]
-    silenced: list[tuple[Any, int, _Silent]] = []
     try:
         for node in functions:
             node.apply = _NoGradients(node)
-        for one in hooks:
-            for key, hook in list(one.items()):
-                if not isinstance(hook, _Silent):
-                    silenced.append((one, key, _Silent(hook)))
-                    one[key] = silenced[-1][2]
-        yield
+        with _quiet(hooks):
+            yield
     finally:
         for node in functions:
             node.__dict__.pop("apply", None)
+
+
+@contextlib.contextmanager
+def _quiet(hooks: Sequence[Any], begun: Sequence[Any] = (True,)) -> Iterator[None]:
+    """Hooks in dictionaries, where there are any, are not called in this thread, once `begun` is not empty."""
+    silenced: list[tuple[Any, int, _Silent]] = []
+    try:
+        for one in filter(None, hooks):
+            for key, hook in list(one.items()):
+                if not isinstance(hook, _Silent):
+                    silenced.append((one, key, _Silent(hook, begun)))
+                    one[key] = silenced[-1][2]
+        yield
+    finally:
         for one, key, silent in reversed(silenced):
             if one.get(key) is silent:  # nobody has removed it
                 one[key] = silent.hook

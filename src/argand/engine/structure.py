@@ -17,6 +17,7 @@ from argand.engine.node_state import (
     NotRecorded,
     check_opaque,
     communicates,
+    moves_of,
     reading_of,
     tensor_fact,
 )
@@ -86,6 +87,7 @@ def structure_of(
     ends: tuple[GradientEdge, ...] = (),
     *,
     returned: bool = False,
+    differentiable: bool = False,
 ) -> Structure:
     """Read the tape behind `roots`.
 
@@ -94,12 +96,13 @@ def structure_of(
         hooks: tells whether there are hooks on a node.
         ends: where gradients are wanted; nowhere else, where there are any.
         returned: they are given back, not accumulated.
+        differentiable: as of `Structure`.
 
     Raises:
         NotRecorded: the engine has to run this.
         RuntimeError: it would raise one.
     """
-    structure = Structure((), [], [], Saved(), {}, ends=ends)
+    structure = Structure((), [], [], Saved(), {}, ends=ends, differentiable=differentiable)
     place: dict[int, int] = {}
     facts: list[Any] = []
     way = Way(roots, ends) if ends else None
@@ -154,11 +157,12 @@ def _node_facts(structure: Structure, at: int, node: Any, hooks: NodeLayout) -> 
     on_node = _hooks_on(node, hooks) if hooked else []
     around = bool(on_node) and hooks.runs_hooks(node)
     ours = isinstance(node, torch._C._FunctionBase)
-    reading = None if around or (on_node and ours) else reading_of(node)
+    again = structure.differentiable and moves_of(node) is not None  # the captured graph runs once more
+    reading = None if around or again or (on_node and ours) else reading_of(node)
     if structure.ends and is_own(node):
         raise NotRecorded("results of a compiled graph hang apart, and gradients of some inputs only are wanted")
     if reading is None:
-        check_opaque(node)
+        check_opaque(node, again=again)
     if around:
         _check_targets(node, edges, hooks)
     elif on_node:
@@ -171,18 +175,6 @@ def _node_facts(structure: Structure, at: int, node: Any, hooks: NodeLayout) -> 
         structure.formulas.add(at)
     _check_edges(node, edges)
     return (type(node), bool(on_node), reading(node, structure.tensors))
-
-
-def check_differentiable(structure: Structure) -> None:
-    """Gradients that are differentiated in turn are one graph's, of tensors whose history autograd knows.
-
-    Raises:
-        NotRecorded: they are not.
-    """
-    if structure.opaque or structure.checkpoints or structure.reduced or structure.gpu is not None:
-        raise NotRecorded("create_graph, and code of the program's, a module under DDP or a GPU is in the backward")
-    if any(isinstance(node, torch._C._FunctionBase) for node in structure.nodes):
-        raise NotRecorded("create_graph asks a compiled graph for gradients that can be differentiated")
 
 
 class Way:
@@ -231,8 +223,10 @@ def _facts_of_all(structure: Structure) -> list[Any]:
     facts: list[Any] = []
     if structure.tensors.late:
         facts += _checkpoints(structure)
-    if structure.gpu is not None and (structure.opaque or structure.ends or structure.reduced):
-        raise NotRecorded("on a GPU, code of the program runs in between, or other than all gradients are accumulated")
+    if structure.reduced and structure.differentiable:
+        raise NotRecorded(
+            "create_graph, and a reducer of DistributedDataParallel gets gradients, which drops their graph"
+        )
     if structure.reduced:
         structure.reductions, structure.cuts = reductions_of(structure.reduced, structure.leaves, structure.nodes)
         facts += [tuple(sorted(structure.reduced)), *[one.facts() for one in structure.reductions], len(structure.cuts)]
@@ -251,13 +245,12 @@ def _facts_of_all(structure: Structure) -> list[Any]:
 
 def _checkpoints(structure: Structure) -> list[Any]:
     """Which tensors each checkpoint computes again."""
-    if structure.gpu is not None or structure.reduced:
-        raise NotRecorded("checkpoints on a GPU, or under DistributedDataParallel")
-    if any(at not in structure.watched and any(on_node) for at, on_node in structure.opaque.items()):
-        raise NotRecorded("a node with hooks runs in a run of its own, for which checkpoints would compute again")
+    alone = [structure.nodes[at] for at, on in structure.opaque.items() if at not in structure.watched and any(on)]
+    if any(one.unpack_hook is not None for node in alone for one in getattr(node, "_raw_saved_tensors", ())):
+        raise NotRecorded("a node with hooks runs in a run of its own, for which a checkpoint would compute again")
     by_frame: dict[int, list[int]] = {}
-    for at, raw in structure.tensors.late.items():
-        by_frame.setdefault(id(checkpoint_of(raw)), []).append(at)
+    for at, one in structure.tensors.late.items():
+        by_frame.setdefault(id(checkpoint_of(one.raw)), []).append(at)
     structure.checkpoints = list(by_frame.values())
     return [tuple(map(tuple, structure.checkpoints))]
 
@@ -301,19 +294,17 @@ def counts_runs(hook: Any) -> bool:
 
 
 def _check_targets(node: Any, edges: Sequence[tuple[Any, int]], hooks: NodeLayout) -> None:
-    """What an opaque node gives is looked at where it arrives; hooks there would be called for that, too.
+    """What a node with hooks gives is looked at where it arrives, and would be retained there for that, too.
 
     Raises:
-        NotRecorded: there are some.
+        NotRecorded: it would.
     """
     given = [(id(to), nr) for to, nr in edges if to is not None]
     if len(set(given)) < len(given):
         raise NotRecorded(f"{node.name()} gives two gradients to one place")
     for to, _ in edges:
-        leaf = None if to is None else getattr(to, "variable", None)
-        seen = leaf is not None and leaf._backward_hooks
-        if to is not None and (seen or hooks.sees_gradients(to) or hooks.retains(to)):
-            raise NotRecorded(f"there is a hook behind {node.name()}, which has hooks or is the program's own")
+        if to is not None and hooks.retains(to):
+            raise NotRecorded(f"a tensor behind {node.name()}, which has hooks, retains its gradient")
 
 
 def _order(nodes: Sequence[Any]) -> tuple[int, ...]:
