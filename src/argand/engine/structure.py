@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import field
 from typing import Any
 
@@ -116,13 +116,7 @@ def structure_of(
             structure.nodes.append(node)
         return at
 
-    for root, grad in zip(roots, grads):
-        if type(root) is not torch.Tensor or root.grad_fn is None or grad is None:
-            raise NotRecorded("what is differentiated is a leaf, or no plain tensor")
-        at = placed(root.grad_fn)
-        if at is None:
-            raise NotRecorded("what is differentiated does not lead to where gradients are wanted")
-        facts.append((at, root.output_nr, tensor_fact(grad)))
+    facts += [_root_facts(root, grad, placed) for root, grad in zip(roots, grads)]
     for node in structure.nodes:  # grows
         first = len(structure.tensors)
         at = place[id(node)]
@@ -141,6 +135,16 @@ def structure_of(
     facts += _facts_of_all(structure)
     structure.key = tuple(facts)
     return structure
+
+
+def _root_facts(root: torch.Tensor, grad: torch.Tensor | None, placed: Callable[[Any], int | None]) -> Any:
+    """Where a backward begins, and with what."""
+    if type(root) is not torch.Tensor or root.grad_fn is None or grad is None:
+        raise NotRecorded("what is differentiated is a leaf, or no plain tensor")
+    at = placed(root.grad_fn)
+    if at is None:
+        raise NotRecorded("what is differentiated does not lead to where gradients are wanted")
+    return at, root.output_nr, tensor_fact(grad)
 
 
 def _node_facts(structure: Structure, at: int, node: Any, hooks: NodeLayout) -> Any:
