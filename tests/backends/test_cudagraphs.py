@@ -24,7 +24,7 @@ from argand.graph.nodes.program import AtenProgram, InputSpec, OutputSpec, Tenso
 from argand.graph.operators.random_ops import random_ops
 from argand.runtime.gpu.cuda_graphs import recording, trial
 from argand.runtime.gpu.cuda_graphs.graphs import Recorded
-from helpers import assert_same, collected
+from helpers import as_torchs, assert_same, collected
 from runtime.gpu.tape_recorder import TapeRecorder
 
 
@@ -294,7 +294,7 @@ def test_saved_tensor_hooks_get_tensors_of_their_own(tape: TapeRecorder) -> None
         packed.append(tensor)
         return tensor
 
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+    with torch.autograd.graph.saved_tensors_hooks(as_torchs(pack), lambda tensor: tensor):
         loss = fast(torch.randn(5, 8)).sum()
     assert packed and tape.replayed == before
     loss.backward()

@@ -94,7 +94,7 @@ def compile_joint(
     if joint.differentiates and otherwise is not None:
         joint.differentiates = False
         run = compile_joint(joint, compile_program, backend=backend, boxed=boxed, otherwise=otherwise, graph=graph)
-        return heeding_hooks(run, otherwise)
+        return heeding_hooks(run, otherwise, False)
     number = joint.program.model = events.bus.number("model")
     if not joint.gradients:
         return _without_gradients(joint, lambda program: _boxed(compile_program(program), boxed), backend, otherwise)
@@ -122,7 +122,7 @@ def compile_joint(
     function, again = _on_tape(joint, cut, forward, backward, graph)
     recorded = wrap(recorded_program(cut.forward), with_spent(function, joint.spent), otherwise=otherwise)
     if graph is not None:
-        recorded = by_eager_if_mostly_twice(recorded, graph, again)
+        recorded = heeding_hooks(by_eager_if_mostly_twice(recorded, graph, again), graph, True)
     if joint.enables_grad:
         return under_grad(recorded)
     if beside is not None and not cut.seeds and not _draws(joint.program):

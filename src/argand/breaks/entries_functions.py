@@ -42,10 +42,11 @@ PAGES: tuple[Page, ...] = (
     ),
     Page(
         kind="activation checkpoint",
-        what="`torch.utils.checkpoint.checkpoint` is called with a `context_fn`, or in its old form with a "
-        "function that returns its argument.",
+        what="`torch.utils.checkpoint.checkpoint` is called with a `context_fn`, in its old form with a function that "
+        "returns its argument, or with one that reads what is changed before the backward.",
         why="Recomputation in the graph follows the checkpoint's plain rules; what a context of the program's "
-        "would do in the backward is not known.",
+        "would do in the backward is not known. Eager calls the function again in the backward, which then finds "
+        "what was changed.",
         before="""
         import contextlib
 

@@ -419,6 +419,13 @@ def saved_tensor_hooks_active() -> bool:
     return torch._C._autograd._top_saved_tensors_default_hooks(False) is not None
 
 
+def own_saved_tensor_hooks_active() -> bool:
+    """As `saved_tensor_hooks_active`, and the hook is the program's, not one of torch's."""
+    hooks = torch._C._autograd._top_saved_tensors_default_hooks(False)
+    module = "torch." if hooks is None else getattr(hooks[0], "__module__", None) or ""
+    return not module.startswith(("torch.", "argand."))
+
+
 def hidden_from_saved_tensor_hooks() -> Any:
     """Context manager: hooks of the user's do not see what is saved inside."""
     if not saved_tensor_hooks_active():

@@ -14,6 +14,7 @@ from torch import nn
 import argand
 from argand import events
 from argand.codegen.host import memory
+from helpers import as_torchs
 
 
 def kept_sizes(fn: Any, *args: torch.Tensor) -> list[torch.Size]:
@@ -25,7 +26,7 @@ def kept_sizes(fn: Any, *args: torch.Tensor) -> list[torch.Size]:
         found.append(tensor)
         return tensor
 
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
+    with torch.autograd.graph.saved_tensors_hooks(as_torchs(pack), lambda t: t):
         fn(*args)
     parameters = {p.data_ptr() for p in getattr(fn, "parameters", list)()}  # or views of them
     return [t.shape for t in found if t.data_ptr() not in parameters]
@@ -114,7 +115,7 @@ def test_hooks_see_tensors_of_their_own_memory() -> None:
         sizes.append((tensor.nbytes, tensor.untyped_storage().nbytes()))
         return tensor.clone()
 
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
+    with torch.autograd.graph.saved_tensors_hooks(as_torchs(pack), lambda t: t):
         out = argand.compile(large)(x)
     out.sum().backward()
     assert sizes and all(own == held for own, held in sizes)

@@ -18,6 +18,7 @@ from torch.utils.checkpoint import checkpoint
 
 import argand
 from argand import events
+from helpers import as_torchs
 
 
 @pytest.fixture(params=["aot_eager", "native"])
@@ -87,8 +88,9 @@ def test_full_backward_hook_of_a_module(backend: str) -> None:
     torch.testing.assert_close(use(True), want)
 
 
-def test_saved_tensor_hooks(backend: str) -> None:
-    """Hooks of the caller see what the compiled forward keeps."""
+@pytest.mark.parametrize("torchs", [True, False])
+def test_saved_tensor_hooks(backend: str, torchs: bool) -> None:
+    """Hooks of torch's see what the compiled forward keeps; others, which may change it, what eager's does."""
     packed: list[int] = []
 
     def pack(x: torch.Tensor) -> torch.Tensor:
@@ -98,11 +100,32 @@ def test_saved_tensor_hooks(backend: str) -> None:
     x = leaf(5)
     compiled = argand.compile(lambda x: x.sin().exp(), backend=backend)
     compiled(x)
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x):
+    unpack = (lambda x: x) if torchs else (lambda x: x * 2)
+    with torch.autograd.graph.saved_tensors_hooks(as_torchs(pack) if torchs else pack, unpack):
         y = compiled(x)
     y.sum().backward()
     assert packed
-    torch.testing.assert_close(x.grad, x.detach().cos() * x.detach().sin().exp())
+    want = x.detach().cos() * x.detach().sin().exp() if torchs else (x.detach() * 2).cos() * x.detach().sin().exp() * 2
+    torch.testing.assert_close(x.grad, want)
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_what_hooks_on_saved_tensors_lose_is_lost(backend: str, whole: bool) -> None:
+    """Rounded to halves, within captured code."""
+
+    def step(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        with torch.autograd.graph.saved_tensors_hooks(lambda t: t.half(), lambda t: t.float()):
+            y = (x * w).sin() * w
+        if not whole:
+            argand.graph_break()
+        y.square().sum().backward()
+        return y.detach()
+
+    found = []
+    for run in (step, argand.compile(step, backend=backend)):
+        x, w = torch.linspace(0, 1, 7), torch.linspace(1, 2, 7).requires_grad_()
+        found.append((run(x, w), w.grad))
+    torch.testing.assert_close(*found)
 
 
 # ---------------------------------------------------------------------- what requires grad

@@ -53,7 +53,7 @@ from argand.capture.sizes import dtensors, subclasses
 from argand.capture.sizes.symbolic_policy import Policy
 from argand.capture.sizes.symbolic_state import Restart
 from argand.capture.torch_functions import modes, torch_contexts
-from argand.capture.torch_functions.higher_order import dual_levels, hook_state
+from argand.capture.torch_functions.higher_order import checkpoints, dual_levels, hook_state
 from argand.capture.torch_functions.overriding import TraceMode
 from argand.capture.world import aliasing, narration
 from argand.config import config
@@ -373,6 +373,8 @@ class _Capture:
                         guard.__exit__(None, None, None)
         if state.graph.hooks and exit.kind != "raise":
             hook_state.check(state, goes_on=exit.kind != "return")
+        if state.graph.checkpoints and exit.kind != "raise":
+            checkpoints.check_end(state)
         if state.graph.entered and exit.kind != "raise":
             torch_contexts.check_end(state)
         if state.graph.undressing and exit.kind != "raise":

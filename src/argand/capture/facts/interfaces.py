@@ -364,6 +364,7 @@ class GraphBuilder(Protocol):
     maybe_same: dict[int, torch.Tensor]
     known: list[TensorInfo]
     gradients: dict[int, torch.Tensor | None]
+    checkpoints: list[Any]
     hooks: list[object]
     asked: dict[int, Callable[[], None]]
     conditions: set[str]

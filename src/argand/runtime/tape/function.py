@@ -138,14 +138,19 @@ def under_grad(run: Callable[..., Any]) -> Callable[..., Any]:
     return with_recipe(call, "under grad", lambda: (run,))
 
 
-def heeding_hooks(run: Callable[..., Any], otherwise: Callable[..., Any]) -> Callable[..., Any]:
-    """A graph that differentiates itself saves nothing: where hooks are to see what autograd saves it runs eagerly."""
-    active = compat.saved_tensor_hooks_active
+def heeding_hooks(run: Callable[..., Any], otherwise: Callable[..., Any], kept: bool) -> Callable[..., Any]:
+    """A graph saves other tensors than eager: where hooks are to see what autograd saves it runs eagerly.
+
+    Arguments:
+        kept: it saves some. Torch's own hooks (`save_on_cpu`, a checkpoint's) give back what they were given, whatever
+            that is, so it runs. A graph that differentiates itself saves nothing.
+    """
+    active = compat.own_saved_tensor_hooks_active if kept else compat.saved_tensor_hooks_active
 
     def call(*args: Any) -> Any:
         return otherwise(*args) if active() else run(*args)
 
-    return with_recipe(call, "heeding hooks", lambda: (run, otherwise))
+    return with_recipe(call, "heeding hooks", lambda: (run, otherwise, kept))
 
 
 def untaped(run: Callable[..., Any]) -> Callable[..., Any]:

@@ -13,7 +13,7 @@ from argand.capture.metadata.rules import RULES
 from argand.capture.torch_functions import hops
 from argand.capture.torch_functions.gradients import engine_runs, leaf_hooks
 from argand.capture.torch_functions.gradients.engine_runs import refused, require, tensors_of
-from argand.capture.torch_functions.higher_order import hook_state
+from argand.capture.torch_functions.higher_order import checkpoints, hook_state
 from argand.capture.torch_functions.torch_calls import handler
 
 _NAMES = (
@@ -39,6 +39,7 @@ def _grad(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> obje
         raise refused("It is called in a function that became a graph of its own.")
     hook_state.check(state)
     outputs, inputs = tensors_of(state, given["outputs"]), tensors_of(state, given["inputs"])
+    checkpoints.compute_again(state, outputs, bool(options.get("retain_graph", options.get("create_graph"))))
     grads = given.get("grad_outputs")
     grads = None if grads is None else tensors_of(state, grads, True)
     _require_whole(state, inputs, bool(options.get("allow_unused") or options.get("materialize_grads")))

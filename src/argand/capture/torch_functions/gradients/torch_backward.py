@@ -20,7 +20,7 @@ from argand.capture.metadata.rules import RULES
 from argand.capture.torch_functions import hops
 from argand.capture.torch_functions.gradients import engine_runs, leaf_hooks
 from argand.capture.torch_functions.gradients.engine_runs import Reached, require, tensors_of
-from argand.capture.torch_functions.higher_order import hook_state
+from argand.capture.torch_functions.higher_order import checkpoints, hook_state
 from argand.capture.torch_functions.torch_calls import handler
 
 _NAMES = ("tensors", "grad_tensors", "retain_graph", "create_graph", "grad_variables", "inputs")
@@ -64,6 +64,7 @@ def _run(state: CaptureState, given: dict[str, object]) -> None:
     hook_state.check(state)
     outputs = tensors_of(state, given["tensors"])
     grads = None if given.get("grad_tensors") is None else tensors_of(state, given["grad_tensors"], True)
+    checkpoints.compute_again(state, outputs, bool(options.get("retain_graph", options.get("create_graph"))))
     inputs = None if given.get("inputs") is None else tensors_of(state, given["inputs"])
     reached, others = engine_runs.accumulated(builder, outputs, grads, inputs, options)
     _require_history_here(state, [*[leaf.tensor for leaf in reached], *others])

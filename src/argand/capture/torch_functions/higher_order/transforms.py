@@ -1,4 +1,4 @@
-"""Functions that take functions: checkpoint and torch.func, captured with subgraphs as bodies."""
+"""Functions of `torch.func` that take functions, captured with subgraphs as bodies."""
 
 from __future__ import annotations
 
@@ -11,78 +11,15 @@ from torch.utils import _pytree as pytree
 from argand import errors
 from argand.capture.facts.handlers import Args, Function, Kwargs
 from argand.capture.facts.interfaces import CaptureState
-from argand.capture.facts.values.tensor_info import Scope, TensorInfo
 from argand.capture.record.scopes import fixed_sizes, placeholder
 from argand.capture.torch_functions import hops, torch_polyfills
 from argand.capture.torch_functions.higher_order import subgraphs
 from argand.capture.torch_functions.torch_calls import CODES, all_of, enter_late, handler
 from argand.capture.torch_functions.torch_calls import leaf as operation
 
-_CHECKPOINT_OPTIONS = ("use_reentrant", "context_fn", "determinism_check", "debug", "preserve_rng_state", "early_stop")
-
 
 def _refused(kind: str, what: str, explanation: str, hint: str) -> errors.GraphBreak:
     return errors.graph_break(kind=kind, context=what, explanation=explanation, hints=(hint,))
-
-
-# ---------------------------------------------------------------------- checkpoint
-
-
-@handler(torch.utils.checkpoint.checkpoint)
-def _checkpoint(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> object:
-    """Without gradients a plain call, else a node whose body is the function's graph."""
-    function, *rest = args if args else (kwargs.pop("function"),)
-    own = {key: value for key, value in kwargs.items() if key not in _CHECKPOINT_OPTIONS}
-    options = {key: value for key, value in kwargs.items() if key in _CHECKPOINT_OPTIONS}
-    if not torch.is_grad_enabled():
-        return state.interpreter.call(function, tuple(rest), own)
-    reentrant = options.get("use_reentrant")
-    if not isinstance(reentrant, bool) or not all(
-        isinstance(v, bool) or (k == "determinism_check" and isinstance(v, str)) for k, v in options.items()
-    ):
-        raise _refused(
-            "activation checkpoint", "torch.utils.checkpoint.checkpoint",
-            "checkpoint is captured with use_reentrant=True or False and no context_fn.",
-            "Pass use_reentrant=False.",
-        )  # fmt: skip
-    if reentrant and own:
-        return NotImplemented
-    return _checkpointed(state, function, (tuple(rest), own), options)
-
-
-def _checkpointed(state: CaptureState, function: Function, given: Any, options: dict[str, object]) -> object:
-    what, builder = "torch.utils.checkpoint.checkpoint", state.graph
-    reentrant = options["use_reentrant"]
-    flat = subgraphs.flatten(state, given[0], what, subclasses="kept")
-    infos = subgraphs.unique(state, flat.tensors)
-    grad = any(t.requires_grad for t in flat.tensors) if reentrant else True
-    with subgraphs.scope(state, what) as scope, subgraphs.grad_mode(not reentrant):
-        for info in infos:
-            builder.node_of(info)
-        result = state.interpreter.call(function, given[0], given[1])
-    flat_result = subgraphs.flatten(state, result, what, subclasses="kept")
-    inside = [t for t in flat_result.tensors if state.tensor_info(t).node.graph is scope.graph]
-    if reentrant and (len(inside) != len(flat_result.tensors) or not isinstance(result, (torch.Tensor, tuple))):
-        raise _refused(
-            "activation checkpoint", what, "The checkpointed function returns its argument, or a container.",
-            "Pass use_reentrant=False.",
-        )  # fmt: skip
-    body = subgraphs.close(builder, scope, inside)
-    body.meta["call"] = hops.Call([], None, [], None, len(infos), dict(options))
-    results = [
-        (subgraphs.copy_of(t, grad if reentrant else t.requires_grad), state.tensor_info(t).device) for t in inside
-    ]
-    outer = iter(
-        subgraphs.record(builder, hops.checkpoint, [("checkpoint_body", body)], [*infos, *_rest(scope, infos)], results)
-    )
-    ids = {id(t) for t in inside}
-    return flat_result.rebuilt([next(outer) if id(t) in ids else t for t in flat_result.tensors])
-
-
-def _rest(scope: Scope, infos: list[TensorInfo]) -> list[TensorInfo]:
-    """What the body reads from its surroundings."""
-    known = {id(info) for info in infos}
-    return [info for info in scope.order if id(info) not in known]
 
 
 # ---------------------------------------------------------------------- torch.func

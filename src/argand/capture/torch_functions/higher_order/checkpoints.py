@@ -1,0 +1,237 @@
+"""Checkpoints: nodes whose body is the graph of the program's function, which the backward computes again.
+
+Eager calls the function again in the backward, with whatever the program has changed by then. So where the backward is
+in the same graph, the function is interpreted once more there; where that gives another graph, the checkpoint is not
+captured.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.utils.checkpoint
+from torch import fx
+
+from argand import errors
+from argand.capture.facts.handlers import Args, Function, Kwargs
+from argand.capture.facts.interfaces import CaptureState, GraphBuilder
+from argand.capture.facts.values.tensor_info import Scope, TensorInfo
+from argand.capture.torch_functions import hops, modes
+from argand.capture.torch_functions.higher_order import subgraphs
+from argand.capture.torch_functions.torch_calls import handler
+from argand.capture.world import pending_effects
+from argand.graph import compat
+from argand.quick_dataclasses import dataclass
+
+_WHAT = "torch.utils.checkpoint.checkpoint"
+_OPTIONS = ("use_reentrant", "context_fn", "determinism_check", "debug", "preserve_rng_state", "early_stop")
+
+
+def _refused(explanation: str, *hints: str) -> errors.GraphBreak:
+    return errors.graph_break(kind="activation checkpoint", context=_WHAT, explanation=explanation, hints=hints)
+
+
+@handler(torch.utils.checkpoint.checkpoint)
+def _checkpoint(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> object:
+    """Without gradients a plain call, else a node whose body is the function's graph."""
+    function, *rest = args if args else (kwargs.pop("function"),)
+    own = {key: value for key, value in kwargs.items() if key not in _OPTIONS}
+    options = {key: value for key, value in kwargs.items() if key in _OPTIONS}
+    if not torch.is_grad_enabled():
+        return state.interpreter.call(function, tuple(rest), own)
+    reentrant = options.get("use_reentrant")
+    if not isinstance(reentrant, bool) or not all(
+        isinstance(v, bool) or (k == "determinism_check" and isinstance(v, str)) for k, v in options.items()
+    ):
+        raise _refused(
+            "checkpoint is captured with use_reentrant=True or False and no context_fn.", "Pass use_reentrant=False."
+        )
+    if reentrant and own:
+        return NotImplemented
+    return _captured(state, function, (tuple(rest), own), options)
+
+
+def _captured(state: CaptureState, function: Function, given: Any, options: dict[str, object]) -> object:
+    builder, reentrant = state.graph, bool(options["use_reentrant"])
+    flat = subgraphs.flatten(state, given[0], _WHAT, subclasses="kept")
+    infos = subgraphs.unique(state, flat.tensors)
+    grad = any(t.requires_grad for t in flat.tensors) if reentrant else True
+    scope, result = _interpreted(state, function, given, infos, reentrant)
+    flat_result = subgraphs.flatten(state, result, _WHAT, subclasses="kept")
+    inside = [t for t in flat_result.tensors if state.tensor_info(t).node.graph is scope.graph]
+    if reentrant and (len(inside) != len(flat_result.tensors) or not isinstance(result, (torch.Tensor, tuple))):
+        raise _refused("The checkpointed function returns its argument, or a container.", "Pass use_reentrant=False.")
+    body = subgraphs.close(builder, scope, inside)
+    body.meta["call"] = hops.Call([], None, [], None, len(infos), dict(options))
+    results = [
+        (subgraphs.copy_of(t, grad if reentrant else t.requires_grad), state.tensor_info(t).device) for t in inside
+    ]
+    known = {id(info) for info in infos}
+    rest = [info for info in scope.order if id(info) not in known]  # what the body reads from its surroundings
+    shown = subgraphs.record(builder, hops.checkpoint, [("checkpoint_body", body)], [*infos, *rest], results)
+    if shown and not reentrant and builder.graph is builder.root:
+        node = state.tensor_info(shown[0]).node.all_input_nodes[0]
+        now = modes.snapshot()
+        effects = pending_effects.effects(state)
+        builder.checkpoints.append(
+            _Captured(function, given, infos, rest, scope, body, node, len(builder.writing), effects, now)
+        )
+    outer = iter(shown)
+    ids = {id(t) for t in inside}
+    return flat_result.rebuilt([next(outer) if id(t) in ids else t for t in flat_result.tensors])
+
+
+def _interpreted(
+    state: CaptureState, function: Function, given: Any, infos: Sequence[TensorInfo], reentrant: bool
+) -> tuple[Scope, object]:
+    """The function's graph, and what it returns."""
+    with subgraphs.scope(state, _WHAT) as scope, subgraphs.grad_mode(not reentrant):
+        for info in infos:
+            state.graph.node_of(info)
+        return scope, state.interpreter.call(function, given[0], given[1])
+
+
+# ---------------------------------------------------------------------- in the backward
+
+
+@dataclass(slots=True)
+class _Captured:
+    """A checkpoint of the graph.
+
+    Arguments:
+        function, given: what is called, with which arguments.
+        infos, rest: the tensors among these, and what the body reads from its surroundings.
+        scope, body, node: where it was recorded; its graph, and the node that calls that.
+        writes, effects: how many writes were in the graph then, and what was held back.
+        modes: torch's state then.
+    """
+
+    function: Function
+    given: Any
+    infos: list[TensorInfo]
+    rest: list[TensorInfo]
+    scope: Scope
+    body: fx.GraphModule
+    node: fx.Node
+    writes: int
+    effects: object
+    modes: modes.Snapshot
+
+
+def compute_again(state: CaptureState, outputs: Sequence[torch.Tensor], keep: bool) -> None:
+    """What a backward does with the checkpoints that are behind `outputs`.
+
+    Arguments:
+        keep: another backward may come to them.
+
+    Raises:
+        GraphBreak: a function is not what it was, where the checkpoint was called.
+    """
+    builder = state.graph
+    if not builder.checkpoints:
+        return
+    behind = {node for tensor in outputs for node in _behind(state.tensor_info(tensor).node)}
+    for one in list(builder.checkpoints):
+        if one.node not in behind and not builder.writing:  # a write joins histories past what nodes are given
+            continue
+        _check(state, one)
+        if one.node in behind and not keep:
+            builder.checkpoints.remove(one)
+
+
+def check_end(state: CaptureState) -> None:
+    """The graph ends, and the backward of what it computes comes later: as `compute_again`, where the program has
+    changed something in between. What it changes later is not known."""
+    for one in state.graph.checkpoints:
+        if len(state.graph.writing) > one.writes or not pending_effects.same_effects(state, one.effects):
+            _check(state, one)
+
+
+def _check(state: CaptureState, one: _Captured) -> None:
+    if _reads_what_is_written(state.graph, one) or not _is_as_it_was(state, one):
+        stop = _refused("What the checkpointed function reads is changed before the backward, which computes it again.")
+        stop.sequence = one.scope.sequence
+        raise stop
+
+
+def _behind(node: fx.Node) -> set[fx.Node]:
+    seen = {node}
+    work = [node]
+    while work:
+        for one in work.pop().all_input_nodes:
+            if one not in seen:
+                seen.add(one)
+                work.append(one)
+    return seen
+
+
+def _reads_what_is_written(builder: GraphBuilder, one: _Captured) -> bool:
+    """Whether the graph writes to what the body reads."""
+    later = [value for values in list(builder.writing.values())[one.writes :] for value in values]
+    if not later:
+        return False
+    known = {info.node: info for info in builder.tensors.values()}
+    with torch._C.DisableTorchFunction():
+        read = {compat.storage_address(info.tensor) for info in (*one.infos, *one.rest)}
+        return any(
+            compat.storage_address(known[value].tensor) in read
+            for value in later
+            if isinstance(value, fx.Node) and value in known
+        )
+
+
+def _is_as_it_was(state: CaptureState, one: _Captured) -> bool:
+    """Whether the function's graph is now what it was."""
+    now = modes.snapshot()
+    then = dataclasses.replace(now, autocast=one.modes.autocast, autocast_cache=one.modes.autocast_cache)
+    try:
+        with modes.restored():
+            with torch._C.DisableTorchFunction():
+                for change, args in modes.difference(now, then):
+                    change(*args)
+            scope, result = _interpreted(state, one.function, one.given, one.infos, False)
+        flat = subgraphs.flatten(state, result, _WHAT, subclasses="kept")
+        inside = [t for t in flat.tensors if state.tensor_info(t).node.graph is scope.graph]
+        body = subgraphs.close(state.graph, scope, inside)
+    except (errors.GraphBreak, Exception):  # whatever it is, eager is to meet it
+        return False
+    inputs = {node: at for at, node in one.scope.lifted.items()}, {node: at for at, node in scope.lifted.items()}
+    return _same(one.body, body, inputs)
+
+
+def _same(one: fx.GraphModule, other: fx.GraphModule, inputs: tuple[dict[fx.Node, int], dict[fx.Node, int]]) -> bool:
+    """Whether two graphs compute the same.
+
+    Arguments:
+        inputs: of each, which tensor from outside a placeholder stands for.
+    """
+    if len(one.graph.nodes) != len(other.graph.nodes):
+        return False
+    paired: dict[fx.Node, fx.Node] = {}
+    for a, b in zip(one.graph.nodes, other.graph.nodes):
+        if a.op != b.op or (a.op.startswith("call") and a.target != b.target):
+            return False
+        if a.op == "placeholder" and inputs[0].get(a) != inputs[1].get(b):
+            return False
+        if a.op == "get_attr" and not _same_held(getattr(one, str(a.target)), getattr(other, str(b.target))):
+            return False
+        arguments = fx.node.map_arg((a.args, a.kwargs), paired.__getitem__)
+        with contextlib.suppress(RuntimeError, ValueError):  # of values that have no truth
+            if arguments == (b.args, b.kwargs):
+                paired[a] = b
+                continue
+        return False
+    return True
+
+
+def _same_held(one: object, other: object) -> bool:
+    if isinstance(one, fx.GraphModule) and isinstance(other, fx.GraphModule):
+        return _same(one, other, ({}, {}))
+    if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
+        with torch._C.DisableTorchFunction():
+            return one is other or (one.dtype is other.dtype and torch.equal(one, other))
+    return one is other
