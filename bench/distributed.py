@@ -1,17 +1,23 @@
 """Step times of training on several processes: eager, torch.compile and argand, with DistributedDataParallel, or FSDP2.
 
     python bench/distributed.py [--ways ddp,fsdp,tp] [--ranks 2] [--steps 30] [--no-torch] [--models gpt,cnn]
-                                [--bucket-mb 1] [--device cuda]
+                                [--bucket-mb 1] [--device cuda] [--cores 2] [--verdicts FILE]
     python bench/distributed.py --check 20 [--device cuda] [--ways ...] [--models ...]
-    python bench/distributed.py --cold 8 [--ways ddp] [--models gpt] [--repeats 3]
+    python bench/distributed.py --cold 8 [--ways alone,ddp,fsdp] [--models gpt] [--repeats 3]
+                                [--states empty,filled,redis,machines]
     python bench/distributed.py --trace overlap.json [--models gpt] [--ranks 2]
 
 Processes on this machine: gloo, one thread each; with `--device cuda` NCCL, a GPU each. tp: tensor parallelism of the
 blocks' layers, of the CNN's head. The systems take turns in one run, step by step, in changing order; shown is the
 median time of a step (forward, backward with its reductions, optimizer), the slowest rank's, and that of the first one.
+--cores gives each process that many cores for itself, where the machine has them.
 With --check: parameters, gradients and optimizer states after that many steps, by argand, against eager's.
-With --cold: the first call and backward of that many processes beside those of one, with an empty cache and with what
-they left in it; all begin at once, after their imports. Processor time is that of all processes, compilers included.
+With --cold: the first call and backward of that many processes beside those of one; all begin at once, after their
+imports. Processor time is that of all processes, compilers included. Of the disk cache: "empty"; "filled", with what
+those left in it; "redis", empty, beside a Redis server with what another job left there; "machines", each rank with an
+empty one of its own and an empty Redis server for all. Those two need redis-server and its client for Python.
+Bars (verdicts.py): argand never slower than eager, at least as fast as torch.compile, and the first call of many ranks
+with an empty cache at most 1.3 times as long as that of one.
 With --trace: a Chrome trace (Perfetto, chrome://tracing) of one step of each process, by argand, after the first ones.
 """
 
@@ -21,10 +27,16 @@ import argparse
 import contextlib
 import datetime
 import json
+import math
 import os
+import shutil
+import socket
+import statistics
+import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +47,9 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 from torch.nn.parallel import DistributedDataParallel
 
+import verdicts
 from distributed.models import CNN, GPT, Llama, batch
+from verdicts import Verdict
 
 MODELS = {
     "gpt": lambda: GPT(width=256, layers=4, words=2048),
@@ -46,6 +60,8 @@ MODELS = {
 
 WAYS = ("alone", "ddp", "fsdp", "tp")
 TOLERANCE = 1e-3
+COLD_BAR = 1.3  # of one rank's first call
+STATES = ("empty", "filled", "redis", "machines")
 WARM = 30  # steps: contests between graphs in parts, whole ones and the engine are over then
 
 
@@ -79,6 +95,9 @@ def spread(model: Any, way: str, options: Any) -> Any:
 def begin(rank: int, options: Any, folder: str) -> None:
     """This process is a rank."""
     torch.set_num_threads(1)
+    cores = sorted(os.sched_getaffinity(0))
+    if options.cores and len(cores) >= options.cores * options.ranks:
+        os.sched_setaffinity(0, cores[rank * options.cores : (rank + 1) * options.cores])
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     if options.device == "cuda":
         torch.cuda.set_device(rank)
@@ -144,6 +163,7 @@ def measure(rank: int, options: Any, folder: str) -> None:
         for system in steps:
             slowest = torch.tensor([*times[system], first[system]], device=options.device)
             dist.all_reduce(slowest, dist.ReduceOp.MAX)  # of each step
+            noise = standard_error(slowest[:-1].tolist())
             slowest = torch.tensor([float(slowest[:-1].median()), float(slowest[-1])])
             if rank == 0:
                 print(
@@ -151,8 +171,14 @@ def measure(rank: int, options: Any, folder: str) -> None:
                     flush=True,
                 )
                 with open(f"{folder}/results", "a") as stream:
-                    stream.write(f"{name}, {way}\t{system}\t{float(slowest[0])}\t{float(slowest[1])}\n")
+                    stream.write(f"{name}, {way}\t{system}\t{float(slowest[0])}\t{float(slowest[1])}\t{noise}\n")
     dist.destroy_process_group()
+
+
+def standard_error(times: list[float]) -> float:
+    """Of the median of some times, most of which are near it."""
+    middle = statistics.median(times)
+    return 1.25 * 1.48 * statistics.median(abs(time - middle) for time in times) / math.sqrt(len(times))
 
 
 def one_step(model: Any, call: Any, optimizer: Any, options: Any, around: Any, rank: int, number: int) -> float:
@@ -199,7 +225,10 @@ def check(rank: int, options: Any, folder: str) -> None:
 
 def first_call(rank: int, way: str, name: str, options: Any, folder: str) -> None:
     """One rank of a cold start."""
+    if options.own_cache:
+        os.environ["ARGAND_CACHE_DIR"] += f"/{rank}"
     import argand
+    from argand.runtime.remote import REMOTE
 
     begin(rank, options, folder)
     torch.manual_seed(0)
@@ -209,12 +238,15 @@ def first_call(rank: int, way: str, name: str, options: Any, folder: str) -> Non
     begun, before = time.perf_counter(), os.times()
     call(x).square().mean().backward()
     spent, after = time.perf_counter() - begun, os.times()
-    found = torch.tensor([spent, sum(after[:4]) - sum(before[:4])])
+    hits = argand.counters().get("remote_cache", {}).get("hit", 0)
+    found = torch.tensor([spent, sum(after[:4]) - sum(before[:4]), float(hits)])
     slowest, total = found.clone(), found.clone()
     dist.all_reduce(slowest, dist.ReduceOp.MAX)
     dist.all_reduce(total)
     if rank == 0:
-        Path(folder, "times").write_text(f"{float(slowest[0])} {float(total[1])}")
+        Path(folder, "times").write_text(f"{float(slowest[0])} {float(total[1])} {float(total[2])}")
+    REMOTE.flush(10.0)
+    dist.barrier()
     dist.destroy_process_group()
 
 
@@ -255,39 +287,137 @@ def trace(options: Any) -> None:
     print(f"{options.trace}: open it at https://ui.perfetto.dev")
 
 
-def cold(options: Any) -> None:
-    """First calls of many ranks and of one, in turns."""
-    from rich.console import Console
-    from rich.table import Table
+@contextlib.contextmanager
+def redis_server() -> Iterator[bool]:
+    """Whether there is an empty Redis server now, which this process's children use."""
+    with tempfile.TemporaryDirectory() as folder, socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+        free.close()
+        command = ["redis-server", "--port", str(port), "--bind", "127.0.0.1", "--save", "", "--dir", folder]
+        server = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+        try:
+            while server.poll() is None:
+                with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port)):
+                    break
+                time.sleep(0.02)
+            os.environ.update(ARGAND_REMOTE_CACHE=f"redis://127.0.0.1:{port}/0", ARGAND_REMOTE_CACHE_KEY="bench")
+            yield server.poll() is None
+        finally:
+            os.environ.pop("ARGAND_REMOTE_CACHE", None)
+            server.kill()
+            server.wait()
 
-    table = Table(
-        title=f"first call and backward, {os.cpu_count()} cores: slowest rank's seconds, processor seconds of all"
-    )
-    for title in ("model", "cache", "one rank", f"{options.cold} ranks", "ratio", "processor"):
-        table.add_column(title, justify="left" if title in ("model", "cache") else "right")
-    many = options.cold
-    for way, name in cases(options):
-        times: dict[tuple[str, int], list[tuple[float, float]]] = {}
+
+def wanted_states(options: Any) -> list[str]:
+    """Those that this machine can show."""
+    import importlib.util
+
+    states = [state for state in STATES if state in options.states.split(",")]
+    missing = [what for what, there in (
+        ("redis-server", shutil.which("redis-server")), ("Python's redis", importlib.util.find_spec("redis")),
+    ) if not there]  # fmt: skip
+    if missing and set(states) & {"redis", "machines"}:
+        print(f"not measured: redis, machines: this machine has no {' and no '.join(missing)}")
+        states = [state for state in states if state not in ("redis", "machines")]
+    return states
+
+
+Cold = tuple[float, float, float]  # the slowest rank's seconds, all ranks' processor seconds and hits in the server
+
+
+def cold_job(way: str, name: str, options: Any, ranks: int, cache: str) -> Cold:
+    """A job's first call, with that disk cache."""
+    os.environ["ARGAND_CACHE_DIR"], options.ranks = cache, ranks
+    with tempfile.TemporaryDirectory() as folder:
+        mp.spawn(first_call, args=(way, name, options, folder), nprocs=ranks)
+        spent, used, hits = map(float, Path(folder, "times").read_text().split())
+        return spent, used, hits
+
+
+def cold_times(way: str, name: str, options: Any, states: list[str]) -> dict[tuple[str, int], list[Cold]]:
+    """First calls of one rank and of many, in turns."""
+    times: dict[tuple[str, int], list[Cold]] = {}
+
+    def job(state: str, ranks: int, cache: str) -> None:
+        times.setdefault((state, ranks), []).append(cold_job(way, name, options, ranks, cache))
+
+    options.own_cache = False
+    for _ in range(options.repeats):
+        for ranks in (1, options.cold):
+            with tempfile.TemporaryDirectory() as cache:
+                for state in [state for state in states if state in ("empty", "filled")]:
+                    job(state, ranks, cache)
+    if "redis" in states:
+        with redis_server():
+            for number in range(options.repeats + 1):
+                for ranks in (1, options.cold):
+                    with tempfile.TemporaryDirectory() as cache:
+                        if number:
+                            job("redis", ranks, cache)
+                        else:  # fills the server, with what is made for that many
+                            cold_job(way, name, options, ranks, cache)
+    if "machines" in states:
+        options.own_cache = True
         for _ in range(options.repeats):
-            for options.ranks in (1, many):
-                with tempfile.TemporaryDirectory() as cache:
-                    os.environ["ARGAND_CACHE_DIR"] = cache
-                    for state in ("empty", "filled"):
-                        with tempfile.TemporaryDirectory() as folder:
-                            mp.spawn(first_call, args=(way, name, options, folder), nprocs=options.ranks)
-                            spent, used = map(float, Path(folder, "times").read_text().split())
-                            times.setdefault((state, options.ranks), []).append((spent, used))
-        for state in ("empty", "filled"):
+            for ranks in (1, options.cold):
+                with redis_server(), tempfile.TemporaryDirectory() as cache:
+                    job("machines", ranks, cache)
+    return times
+
+
+def cold(options: Any) -> list[Verdict]:
+    """First calls of many ranks and of one."""
+    table, judged = [], []
+    states, many = wanted_states(options), options.cold
+    for way, name in cases(options):
+        times = cold_times(way, name, options, states)
+        for state in states:
             one, all_of_them = min(times[state, 1]), min(times[state, many])
-            table.add_row(
-                f"{name}, {way}",
-                state,
-                f"{one[0]:.2f}",
-                f"{all_of_them[0]:.2f}",
-                f"{all_of_them[0] / one[0]:.2f}x",
-                f"{one[1]:.1f}, {all_of_them[1]:.1f}",
-            )
+            ratio = all_of_them[0] / one[0]
+            row = [f"{name}, {way}", state, f"{one[0]:.2f}", f"{all_of_them[0]:.2f}", f"{ratio:.2f}x"]
+            table.append([*row, f"{one[1]:.1f}, {all_of_them[1]:.1f}", f"{one[2]:.0f}, {all_of_them[2]:.0f}"])
+            print("; ".join(table[-1]), flush=True)
+            if state == "empty":
+                subject = f"{name}, {way}, {many} ranks, empty cache"
+                judged.append(Verdict(subject, "of one rank's first call", ratio, COLD_BAR, at_most=True))
+    show(
+        f"first call and backward, {os.cpu_count()} cores: slowest rank's seconds; processor seconds of all",
+        ("model", "cache", "one rank", f"{many} ranks", "ratio", "processor", "server's hits"), table,
+    )  # fmt: skip
+    return judged
+
+
+def show(title: str, columns: tuple[str, ...], rows: list[list[str]]) -> None:
+    """Prints a table; ranks, and machines with GPUs, may be without rich."""
+    try:
+        from rich.console import Console
+        from rich.table import Table
+    except ImportError:
+        print("\n".join([title, "; ".join(columns), *("; ".join(row) for row in rows)]))
+        return
+    table = Table(title=title)
+    for number, column in enumerate(columns):
+        table.add_column(column, justify="left" if number < 2 else "right")
+    for row in rows:
+        table.add_row(*row)
     Console().print(table)
+
+
+def step_verdicts(rows: list[list[str]]) -> list[Verdict]:
+    """Of argand's steps beside eager's and torch.compile's.
+
+    Arguments:
+        rows: model and way, system, a step's seconds, the first one's, the standard error of a step's.
+    """
+    times = {(row[0], row[1]): (float(row[2]), float(row[4])) for row in rows}
+    found = []
+    for (model, system), (theirs, error) in times.items():
+        if system in ("eager", "torch.compile"):
+            ours, own_error = times[model, "argand"]
+            noise = 2 * theirs / ours * math.hypot(error / theirs, own_error / ours)
+            found.append(Verdict(model, f"of {system}'s speed", theirs / ours, 1.0, noise=noise))
+    return found
 
 
 def main() -> None:
@@ -302,31 +432,33 @@ def main() -> None:
     parser.add_argument("--bucket-mb", type=float, default=1.0)
     parser.add_argument("--cold", type=int, default=0, help="instead: first calls of that many ranks, and of one")
     parser.add_argument("--trace", default="", help="instead: write a Chrome trace of a step to this file")
+    parser.add_argument("--states", default="empty,filled", help=f"of caches, with --cold: of {', '.join(STATES)}")
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--cores", type=int, default=0, help="that each process has for itself")
+    parser.add_argument("--verdicts", default="", help="a file to append verdicts to (bench/verdicts.py)")
     options = parser.parse_args()
-    if options.cold:
-        cold(options)
-        return
     if options.trace:
         trace(options)
         return
+    verdicts.finish(cold(options) if options.cold else steps(options), options.verdicts)
+
+
+def steps(options: Any) -> list[Verdict]:
+    """Steps of all systems; with --check, how far they are from eager's."""
     with tempfile.TemporaryDirectory() as folder:
         mp.spawn(check if options.check else measure, args=(options, folder), nprocs=options.ranks)
         rows = [line.split("\t") for line in Path(folder, "results").read_text().splitlines()]
     if options.check:
         sys.exit(not all(float(apart) <= TOLERANCE for _, apart in rows))
-    from rich.console import Console  # ranks, and machines with GPUs, may be without
-    from rich.table import Table
-
     what = "a GPU each, NCCL" if options.device == "cuda" else "one thread each, gloo"
-    table = Table(title=f"{options.ranks} processes, {what}: milliseconds of a step")
-    for title in ("model, way", "system", "step", "over eager", "first step, s"):
-        table.add_column(title, justify="left" if title in ("model, way", "system") else "right")
     eager = {row[0]: float(row[2]) for row in rows if row[1] == "eager"}
-    for model, system, step, first in rows:
-        ratio = eager[model] / float(step)
-        table.add_row(model, system, f"{1e3 * float(step):.1f}", f"{ratio:.2f}x", f"{float(first):.2f}")
-    Console().print(table)
+    table = [
+        [model, system, f"{1e3 * float(step):.2f}", f"{eager[model] / float(step):.2f}x", f"{float(first):.2f}"]
+        for model, system, step, first, _ in rows
+    ]
+    columns = ("model, way", "system", "step", "over eager", "first step, s")
+    show(f"{options.ranks} processes, {what}: milliseconds of a step", columns, table)
+    return step_verdicts(rows)
 
 
 if __name__ == "__main__":

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import queue
+import random
 import threading
 import time
 import warnings
@@ -158,7 +160,8 @@ def test_a_server_that_does_not_answer_costs_little_and_once(
     with silent_server() as silent, config.patch(remote_cache=silent if kind == "silent" else dead()):
         made: list[int] = []
         begun = time.monotonic()
-        with pytest.warns(UserWarning, match="does not answer in time"):
+        text = "does not answer in time" if kind == "silent" else "cannot be asked"
+        with pytest.warns(UserWarning, match=text):
             cache.get_or_build(KEY, "source", builder(made))
         first = time.monotonic() - begun
         with warnings.catch_warnings():
@@ -228,17 +231,62 @@ def test_who_cannot_write_an_entry_gives_the_turn_back(server: str, monkeypatch:
     one.reset()
 
 
-def test_a_server_that_is_killed_and_one_that_is_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_that_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(remote, "TIMEOUT", 100.0)
     made: list[int] = []
-    with redis_server(tmp_path, "--maxmemory", "1mb") as (url, process), config.patch(remote_cache=url):
+    with redis_server(tmp_path) as (url, process), config.patch(remote_cache=url):
         cache.get_or_build(KEY, "source", builder(made))
         REMOTE.flush(100)
         process.kill()
         process.wait()
-        with pytest.warns(UserWarning, match="does not answer in time"):
+        with pytest.warns(UserWarning, match="cannot be asked"):
             cache.get_or_build("cd" * 20, "source", builder(made))
         assert len(made) == 2
+
+
+def test_a_full_server_gives_what_it_has_and_what_it_does_not_take_is_told(
+    tmp_path: Path, server: str, outcomes: list[str]
+) -> None:
+    import redis
+
+    made: list[int] = []
+    cache.get_or_build(KEY, "source", builder(made))
+    elsewhere(tmp_path, "second")
+    redis.Redis.from_url(server).config_set("maxmemory", "1")
+    with pytest.warns(UserWarning, match="refuses what it is asked: OutOfMemoryError"):
+        cache.get_or_build("cd" * 20, "source", builder(made))
+    REMOTE.flush(100)
+    with pytest.warns(UserWarning, match="does not get into the remote cache: OutOfMemoryError"):
+        assert cache.get_or_build(KEY, "source", builder(made)).read_bytes() == b"library"
+    assert made == [1, 1] and outcomes == ["miss", "stored", "miss", "error", "error", "hit"]
+
+
+def test_an_entry_of_another_type_is_none(tmp_path: Path, server: str, outcomes: list[str]) -> None:
+    import redis
+
+    made: list[int] = []
+    redis.Redis.from_url(server).rpush(remote._address(f"{KEY}.so"), "a")
+    with pytest.warns(UserWarning, match="WRONGTYPE"):
+        cache.get_or_build(KEY, "source", builder(made))
+    elsewhere(tmp_path, "second")
+    assert cache.get_or_build(KEY, "source", builder(made)) and made == [1]  # it was written over
+
+
+def test_questions_do_not_wait_for_what_is_written(server: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    free, connect = threading.Event(), remote._connect
+
+    def hanging(url: str) -> Any:
+        client = connect(url)
+        client.set = lambda *args, **options: free.wait(100)
+        return client
+
+    monkeypatch.setattr(remote, "_connect", hanging)
+    mine = RemoteCache()
+    mine.offer(f"{KEY}.so", b"source", b"library")
+    assert mine.fetch(f"{KEY}.so") is None and not free.is_set() and mine._workers["write"].waiting == 1
+    free.set()
+    mine.flush(100)
+    mine.reset()
 
 
 def test_a_reset_ends_the_thread_that_talks_to_the_server(server: str) -> None:
@@ -247,7 +295,7 @@ def test_a_reset_ends_the_thread_that_talks_to_the_server(server: str) -> None:
     (thread,) = [each for each in threading.enumerate() if each.name == "argand-remote-cache" and each not in before]
     mine.reset()
     thread.join()
-    assert mine.fetch(f"{KEY}.so") is None and mine._worker is not None
+    assert mine.fetch(f"{KEY}.so") is None and mine._workers
     mine.reset()
 
 
@@ -298,6 +346,35 @@ def test_archives_carry_the_signed_entries(tmp_path: Path) -> None:
     (tmp_path / "b.tar").write_bytes(b"no archive at all" * 100)
     with pytest.raises(CacheError, match="no archive"):
         archive.read(tmp_path / "b.tar")
+
+
+def with_size(archive: bytes, size: bytes) -> bytes:
+    """The archive, of which the first file's header gives another size."""
+    header = bytearray(archive[:512])
+    header[124:136], header[148:156] = size, b" " * 8
+    header[148:156] = b"%06o\0 " % sum(header)
+    return bytes(header) + archive[512:]
+
+
+def test_damaged_archives_are_read_to_an_end_and_give_nothing_else(tmp_path: Path) -> None:
+    """Cut, overwritten, with sizes that no file has: of what is taken, each entry is what was written."""
+    kept = {f"{number:040x}": random.Random(number).randbytes(1 + 1500 * number) for number in range(3)}
+    for key, data in kept.items():
+        cache.keep(key, data, cache.PROGRAM)
+    archive.write(tmp_path / "a.tar")
+    good = (tmp_path / "a.tar").read_bytes()
+    sizes = [b"\x80" + b"\xff" * 11, b"\xff" * 12, b"77777777777\0", b"-0000000001\0", b"no number  \0"]
+    damaged = [with_size(good, size) for size in sizes]
+    for seed in range(60):
+        chance, place = random.Random(seed), random.Random(seed).randrange(len(good))
+        damaged += [good[:place], good[:place] + chance.randbytes(40) + good[place + 40 * (seed % 2) :]]
+    for number, content in enumerate(damaged):
+        (tmp_path / "b.tar").write_bytes(content)
+        elsewhere(tmp_path, f"machine {number}")
+        with contextlib.suppress(CacheError):
+            archive.read(tmp_path / "b.tar")
+        for name, _, data in cache.whole_entries():
+            assert kept[name.partition(".")[0]] == data
 
 
 def test_secrets_are_not_shown(monkeypatch, tmp_path: Path) -> None:

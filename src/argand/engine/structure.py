@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch.autograd.graph import GradientEdge
+from torch.utils.checkpoint import CheckpointFunction
 
 from argand._core.node_layout import NodeLayout
 from argand.engine.checkpoints import Saved, checkpoint_of
@@ -225,6 +226,8 @@ def _check_captured(node: Any, hooks: NodeLayout) -> None:
 def _facts_of_all(structure: Structure) -> list[Any]:
     """What the key holds beyond single nodes: reductions, and the order of nodes where that matters."""
     facts: list[Any] = []
+    if (structure.reduced or structure.ends) and any(map(_is_reentrant, structure.nodes)):
+        raise NotRecorded("a checkpoint with use_reentrant=True refuses a run of the engine that stops before leaves")
     if structure.tensors.late:
         facts += _checkpoints(structure)
     if structure.reduced and structure.differentiable:
@@ -245,6 +248,11 @@ def _facts_of_all(structure: Structure) -> list[Any]:
     if structure.opaque or structure.checkpoints or structure.reduced:
         facts.append(_order(structure.nodes))
     return facts
+
+
+def _is_reentrant(node: Any) -> bool:
+    """Whether a node is a checkpoint that runs the engine within the engine."""
+    return getattr(type(node), "_forward_cls", None) is CheckpointFunction
 
 
 def _checkpoints(structure: Structure) -> list[Any]:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import io
+import itertools
 import os
 import tarfile
+from collections.abc import Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 from argand import files
 from argand.errors import CacheError
 from argand.runtime import cache, remote
 
-_MEMBERS, _BYTES = 100_000, 8 << 30
+_MEMBERS, _BYTES, _BLOCK = 100_000, 8 << 30, 512
 
 
 def write(path: Path) -> int:
@@ -43,18 +46,12 @@ def read(path: Path) -> tuple[int, int]:
     """
     key, taken, refused = _key(), 0, 0
     try:
-        with (
-            os.fdopen(files.open_file(path, _BYTES, own=False), "rb") as stream,
-            tarfile.open(fileobj=stream, mode="r|") as archive,
-        ):
-            for number, member in enumerate(archive):
-                if number >= _MEMBERS:
-                    break
-                content = archive.extractfile(member) if member.isfile() and member.size <= remote.MAX_PACKED else None
+        with os.fdopen(files.open_file(path, _BYTES, own=False), "rb") as stream:
+            for name, content in itertools.islice(_members(stream), _MEMBERS):
                 try:
                     if content is None:
                         raise remote.Unsigned("no entry")
-                    cache.put(member.name, *remote.unpack(member.name, content.read(), key))
+                    cache.put(name, *remote.unpack(name, content, key))
                     taken += 1
                 except remote.Unsigned:
                     refused += 1
@@ -63,6 +60,29 @@ def read(path: Path) -> tuple[int, int]:
             f"{path} is no archive of a cache: {error}", remedy="make one with `argand cache export`"
         ) from error
     return taken, refused
+
+
+def _members(stream: BinaryIO) -> Iterator[tuple[str, bytes | None]]:
+    """Names and contents of an archive's files; None for what can be none of an entry's.
+
+    The standard library's reader believes what a header says of sizes, and may read for ever.
+
+    Raises:
+        tarfile.TarError: a header is none, or the archive ends early.
+    """
+    left = os.fstat(stream.fileno()).st_size
+    while (header := stream.read(_BLOCK)).strip(b"\0"):
+        info = tarfile.TarInfo.frombuf(header, "utf-8", "surrogateescape")
+        left -= _BLOCK
+        if not 0 <= info.size <= left:
+            raise tarfile.ReadError(f"a file in it has {info.size} bytes")
+        is_entry = info.isreg() and info.size <= remote.MAX_PACKED
+        yield info.name, stream.read(info.size) if is_entry else None
+        rest = -info.size % _BLOCK + (0 if is_entry else info.size)
+        stream.seek(rest, os.SEEK_CUR)
+        left -= info.size + -info.size % _BLOCK
+    if len(header) < _BLOCK:
+        raise tarfile.ReadError("it ends early")
 
 
 def _key() -> bytes:

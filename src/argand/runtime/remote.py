@@ -101,29 +101,39 @@ def _machine() -> str:
 # ----------------------------------------------------------------------- the server
 
 
+_Done = Callable[[Any, Exception | None], None]
+"""Gets what the server answered, or what went wrong."""
+
+
 class _Worker:
-    """The thread that talks to the server at one address.
+    """A thread that talks to the server at one address. One asks and another writes: questions wait for no entry.
 
     Arguments:
         url: the server's.
+
+    Fields:
+        waiting: how many entries it is yet to write.
     """
 
     def __init__(self, url: str) -> None:
         self.url = url
-        self.asked: queue.SimpleQueue[tuple[Callable[[Any], Any], queue.SimpleQueue[Any]] | None] = queue.SimpleQueue()
+        self.waiting = 0
+        self.asked: queue.SimpleQueue[tuple[Callable[[Any], Any], _Done] | None] = queue.SimpleQueue()
         self.client: Any = None
         with contextlib.suppress(RuntimeError):  # this process may have no more threads: then nobody answers
             threads.begin(self._run, "argand-remote-cache", stop=self._finish)
 
     def _run(self) -> None:
         while (job := self.asked.get()) is not None:
-            do, answer = job
+            do, done = job
             try:
                 if self.client is None:
                     self.client = _connect(self.url)
-                answer.put((do(self.client), None))
+                reply = do(self.client)
             except Exception as error:  # of the network, the server, the client
-                answer.put((None, error))
+                done(None, error)
+            else:
+                done(reply, None)
 
     def _finish(self) -> None:
         REMOTE.flush(1.0)
@@ -146,18 +156,16 @@ class RemoteCache:
     def __init__(self) -> None:
         self.lock = fork_safe_lock()
         self._process = os.getpid()
-        self._worker: _Worker | None = None
+        self._workers: dict[str, _Worker] = {}
         self.reset()
 
     def reset(self) -> None:
-        """Forget troubles, and what was told of them; the thread ends when it has done what it was asked."""
-        if self._worker is not None and self._process == os.getpid():
-            self._worker.asked.put(None)
+        """Forget troubles, and what was told of them; threads end when they have done what they were asked."""
+        self._let_go()
         self._process = os.getpid()
-        self._worker = None
         self._resting_until, self._rest = 0.0, _REST
         self._warned: set[str] = set()
-        self._waiting, self._slow = 0, 0.0
+        self._slow, self._unwritten = 0.0, ""
         self._builds: list[float] = []
         self._token = secrets.token_hex(8)
 
@@ -170,6 +178,8 @@ class RemoteCache:
             return False
         if self._process != os.getpid():  # a forked child has no thread
             self.reset()
+        if self._unwritten:
+            self._tell("write", f"what is compiled does not get into the remote cache: {self._unwritten}")
         return time.monotonic() >= self._resting_until
 
     def fetch(self, name: str) -> tuple[bytes, bytes] | None:
@@ -185,14 +195,10 @@ class RemoteCache:
         if not packed:
             self._note("miss", name, begun)
             return None
-        try:
-            entry = unpack(name, packed, fleet_key())
-        except Unsigned as error:
-            self._note("rejected", name, begun, str(error))
-            self._tell("rejected", f"an entry of the remote cache is not used: {error}")
-            return None
-        self._slow = 0.0
-        self._note("hit", name, begun)
+        entry = self._unpacked(name, packed)
+        if entry is not None:
+            self._slow = 0.0
+            self._note("hit", name, begun)
         return entry
 
     def lead(self, name: str) -> tuple[bytes, bytes] | None:
@@ -215,11 +221,9 @@ class RemoteCache:
             if packed is None:
                 return None
             if packed:
-                try:
-                    entry = unpack(name, packed, fleet_key())
-                except Unsigned:
-                    return None
-                self._note("waited", name, begun)
+                entry = self._unpacked(name, packed)
+                if entry is not None:
+                    self._note("waited", name, begun)
                 return entry
         return None
 
@@ -231,7 +235,10 @@ class RemoteCache:
         """
         if seconds:
             self._builds = [*self._builds[-15:], seconds]
-        if not self.usable() or len(data) + len(source) > _MAX_CONTENT or self._waiting >= _QUEUE:
+        if not self.usable() or len(data) + len(source) > _MAX_CONTENT:
+            return
+        worker = self._worker("write")
+        if worker.waiting >= _QUEUE:
             return
         packed = pack(name, source, data, fleet_key())
         if len(packed) > MAX_PACKED:
@@ -240,65 +247,108 @@ class RemoteCache:
         lease, token = _address(name) + ":turn", self._token.encode()
 
         def put(client: Any) -> None:
-            self._waiting -= 1
             try:
                 client.set(_address(name), packed, ex=_DAYS * 86400)
             finally:  # where the server takes no more, nobody need wait for the entry
                 if client.get(lease) == token:
                     client.delete(lease)
 
-        self._waiting += 1
-        self._note("stored", name)
-        self._of_server().asked.put((put, queue.SimpleQueue()))
+        def written(_: object, error: Exception | None) -> None:
+            worker.waiting -= 1
+            if error is None:
+                self._note("stored", name)
+            else:
+                self._unwritten = _text(error)  # the next one to ask tells of it, in a thread of the program's
+                self._note("error", name, text=self._unwritten)
+
+        worker.waiting += 1
+        worker.asked.put((put, written))
 
     def flush(self, seconds: float) -> None:
         """Wait until what was offered is written, not longer than this."""
-        worker = self._worker
-        if worker is None or self._process != os.getpid() or not self._waiting:
+        worker = self._workers.get("write")
+        if worker is None or self._process != os.getpid() or not worker.waiting:
             return
-        answer: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        worker.asked.put((lambda client: None, answer))
-        try:
+        answer: queue.SimpleQueue[None] = queue.SimpleQueue()
+        worker.asked.put((lambda client: None, lambda reply, error: answer.put(None)))
+        with contextlib.suppress(queue.Empty):
             answer.get(timeout=seconds)
-        except queue.Empty:
-            return
 
-    def _of_server(self) -> _Worker:
+    def _worker(self, what: str) -> _Worker:
+        """The thread that does "ask" or "write"."""
         with self.lock:
-            if self._worker is None or self._worker.url != config.remote_cache:
-                self._worker = _Worker(str(config.remote_cache))
-            return self._worker
+            worker = self._workers.get(what)
+            if worker is not None and worker.url != config.remote_cache:
+                worker.asked.put(None)
+                worker = None
+            if worker is None:
+                worker = self._workers[what] = _Worker(str(config.remote_cache))
+            return worker
+
+    def _let_go(self) -> None:
+        """Have the threads end; what waits for a server that hangs ends after the socket's own timeout."""
+        with self.lock:
+            workers = list(self._workers.values()) if self._process == os.getpid() else []
+            self._workers.clear()
+        for worker in workers:
+            worker.asked.put(None)
 
     def _ask(self, name: str, do: Callable[[Any], Any]) -> Any:
         """The server's answer; None when there is none in time: then it is left alone for a while."""
         try:
-            import redis  # noqa: F401  # its import is not the server's time
+            from redis.exceptions import ResponseError  # its import is not the server's time
         except ImportError:
             self._tell("redis", "config.remote_cache is not used: redis is not installed (pip install argand[redis])")
             self._resting_until = float("inf")
             return None
         begun = time.monotonic()
-        answer: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        self._of_server().asked.put((do, answer))
+        answer: queue.SimpleQueue[tuple[Any, Exception | None]] = queue.SimpleQueue()
+        self._worker("ask").asked.put((do, lambda reply, error: answer.put((reply, error))))
+        reply, error = None, None
         try:
             reply, error = answer.get(timeout=TIMEOUT)
         except queue.Empty:
-            reply, error = None, TimeoutError(f"no answer within {TIMEOUT * 1e3:.0f} ms")
+            error = TimeoutError(f"no answer within {TIMEOUT * 1e3:.0f} ms")
         spent = time.monotonic() - begun
         self._slow += spent if spent > _SLOW else 0.0
         if error is None and self._slow <= TIMEOUT:
             self._rest = _REST
             return reply
-        if error is None:
-            error = f"answers that took more than {_SLOW * 1e3:.0f} ms took {self._slow * 1e3:.0f}, and brought nothing"
-        worker, self._worker, self._waiting, self._slow = self._worker, None, 0, 0.0
-        if worker is not None:
-            worker.asked.put(None)  # its thread ends after the socket's own timeout
+        refused = isinstance(
+            error, ResponseError
+        )  # by a server that is full or read-only, or of an entry of another type
+        text = (
+            _text(error)
+            if error is not None
+            else (f"answers that took more than {_SLOW * 1e3:.0f} ms took {self._slow * 1e3:.0f}, and brought nothing")
+        )
+        self._note("error", name, begun, text)
+        if refused and self._slow <= TIMEOUT:
+            self._tell("refused", f"the remote cache refuses what it is asked: {text}")
+            return None
+        self._leave_alone(text, error)
+        return reply
+
+    def _leave_alone(self, text: str, error: Exception | None) -> None:
+        """Ask the server nothing for a while."""
+        self._slow = 0.0
+        self._let_go()
         self._resting_until = time.monotonic() + self._rest
         self._rest = min(2 * self._rest, _LONGEST_REST)
-        self._note("error", name, begun, f"{type(error).__name__}: {error}" if isinstance(error, Exception) else error)
-        self._tell("server", f"the remote cache does not answer in time, and is left alone for a while: {error}")
-        return reply
+        what = "does not answer in time" if error is None or isinstance(error, TimeoutError) else "cannot be asked"
+        self._tell("server", f"the remote cache {what}, and is left alone for a while: {text}")
+
+    def _unpacked(self, name: str, packed: bytes) -> tuple[bytes, bytes] | None:
+        """Source and product; None for what this fleet did not sign. Time that this is looked at is the server's."""
+        begun = time.monotonic()
+        try:
+            return unpack(name, packed, fleet_key())
+        except Unsigned as error:
+            spent = time.monotonic() - begun
+            self._slow += spent if spent > _SLOW else 0.0
+            self._note("rejected", name, begun, str(error))
+            self._tell("rejected", f"an entry of the remote cache is not used: {error}")
+            return None
 
     def _note(self, outcome: str, name: str, begun: float = 0.0, text: str = "") -> None:
         seconds = round(time.monotonic() - begun, 4) if begun else 0.0
@@ -309,6 +359,10 @@ class RemoteCache:
         if kind not in self._warned:
             self._warned.add(kind)
             warnings.warn(f"argand: {files.printable(text)}", stacklevel=3)
+
+
+def _text(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"
 
 
 def _address(name: str) -> str:
