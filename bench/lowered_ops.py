@@ -30,6 +30,9 @@ nodes = torch.randint(0, 512, (4096,))
 edges = torch.randn(4096, 64)
 positions = torch.randint(0, 512, (512, 256))
 grid = torch.rand(4, 40, 40, 2) * 2.4 - 1.2
+cube = torch.rand(2, 12, 20, 20, 3) * 2.4 - 1.2
+mask = torch.rand(512, 256) < 0.5
+chosen = rows[mask]
 limits = torch.linspace(-2, 2, 100)
 whole = torch.randint(0, 1 << 20, (512, 256))
 some = torch.randint(0, 8, (512, 256))
@@ -97,8 +100,13 @@ PROGRAMS: dict[str, Program] = {
     "replication_pad3d": padded("replicate", volume, 1, 1, 1, 1, 1, 1),
     "bucketize": (lambda x: x * torch.bucketize(x, limits), rows),
     "searchsorted": (lambda x: x * torch.searchsorted(limits, x, right=True), rows),
+    "searchsorted a number": (lambda x: x * torch.searchsorted(limits, 0.5), rows),
+    "mask of values": (lambda x: x.index_put((mask,), chosen), rows),
+    "masked_scatter": (lambda x: x.masked_scatter(mask, rows), rows),
     "im2col": (lambda x: F.unfold(x, 3, padding=1), image[:, :8]),
     "fold": (lambda x: F.fold(x, (56, 56), 2, stride=2), torch.randn(4, 32, 784)),
+    "grid_sample few channels": (lambda x: F.grid_sample(x[:, :3], grid, align_corners=False), image),
+    "grid_sample volume": (lambda x: F.grid_sample(x, cube, align_corners=False), volume),
     "grid_sample": (lambda x: F.grid_sample(x, grid, align_corners=False), image),
     "grid_sample border": (lambda x: F.grid_sample(x, grid, padding_mode="border", align_corners=False), image),
     "grid_sample nearest": (lambda x: F.grid_sample(x, grid, mode="nearest", align_corners=False), image),

@@ -63,6 +63,11 @@ def looked_up(x: Any, i: Any) -> Any:
     return x[i] * 2, x.argmax(-1), x.argmax(), x.cumsum(0)
 
 
+@program(torch.randn(6, 9), torch.randn(13).sort()[0], torch.rand(6, 9) < 0.5, torch.randn(6, 9))
+def searches(x: Any, limits: Any, mask: Any, values: Any) -> Any:
+    return torch.searchsorted(limits, x), torch.bucketize(0.5, limits, right=True), x.masked_scatter(mask, values)
+
+
 @program(torch.randn(6, 32, dtype=torch.bfloat16), torch.arange(12))
 def dtypes(x: Any, i: Any) -> Any:
     return F.layer_norm(x, (32,)), i * 3 // 2, (i > 4) & (i < 9), x.float().to(torch.float64).mean()

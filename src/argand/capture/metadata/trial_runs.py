@@ -132,7 +132,12 @@ def _tried(func: Function, call: kinds.Call, small: bool, dtype: torch.dtype, au
 
 def _refused(func: Function, call: kinds.Call, smaller: _Smaller | None) -> Exception | None:
     error = _run(func, call, 0, smaller)
-    if error is None or _of_values(error) or _run(func, call, 1, smaller) is None:
+    if (
+        error is None
+        or _of_values(error)
+        or (_COUNTED in str(error) and _has_mask(call))
+        or _run(func, call, 1, smaller) is None
+    ):
         return None
     return error
 
@@ -140,6 +145,16 @@ def _refused(func: Function, call: kinds.Call, smaller: _Smaller | None) -> Exce
 def _of_values(error: Exception) -> bool:
     """Whether other values might do."""
     return isinstance(error, (torch.linalg.LinAlgError, MemoryError)) or "out of memory" in str(error)
+
+
+_COUNTED = "cannot be broadcast to indexing result"
+
+
+def _has_mask(call: kinds.Kind) -> bool:
+    """Whether truth values are among the arguments, which may decide how many values are wanted."""
+    if type(call) is kinds.Sizes:
+        return call.dtype in (torch.bool, torch.uint8)
+    return any(_has_mask(part) for part in call if isinstance(part, tuple))
 
 
 def _run(func: Function, call: kinds.Call, fill: int, smaller: _Smaller | None, grad: bool = False) -> Exception | None:

@@ -166,7 +166,7 @@ class KernelPrinter:
         if not plan.outer or plan.scratch or self.vector_bytes == 0:
             return
         var, size = plan.outer[-1]
-        lanes = min(lanes_for(f, var, self.vector_bytes, p.narrow, size) for f, p in zip(self.facts, self.plans))
+        lanes = min(lanes_for(f, var, self.vector_bytes, p) for f, p in zip(self.facts, self.plans))
         if lanes < 2 or any(p.vector is None and uses_replaced(f) for f, p in zip(self.facts, self.plans)):
             return
         forced = []
@@ -290,7 +290,7 @@ class KernelPrinter:
     def _stage(
         self, stage: Stage, facts: StageFacts, stage_plan: StagePlan, parallel: Parallel, lanes: Lanes | None = None
     ) -> None:
-        printer = Printer(self.out, facts, self.memory, stage_plan.narrow, stage_plan.streamed, lanes or Lanes())
+        printer = Printer(self.out, facts, self.memory, stage_plan, lanes or Lanes())
         for name in sorted({self.memory[value.args[0]].name for value in stage_plan.streamed}):
             self.out.line(f"const bool {name}_aligned = (u64){name} % 64 == 0;")
         StageLoops(printer, stage_plan, facts, parallel).emit()

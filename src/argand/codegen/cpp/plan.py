@@ -8,16 +8,17 @@ when not.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 
 from argand.codegen.analysis import StageFacts, apart, hint, lane_stride
 from argand.codegen.cpp import overrides
+from argand.codegen.cpp.integers import integers_of
 from argand.codegen.cpp.stage_plan import StagePlan
 from argand.codegen.cpp.tile import tile_variable
 from argand.codegen.cpp.types import element
-from argand.graph.sizes.expr import Expr, Simplifier, Var, as_int
-from argand.graph.sizes.intervals import UNBOUNDED, Interval, hull, plus, times
+from argand.graph.sizes.expr import Expr, Var, as_int
 from argand.ir.loops import Value, with_nested
 from argand.ir.operations import DIVISION, cost
 
@@ -44,9 +45,9 @@ def plan_stage(facts: StageFacts, own: Sequence[Var], vector_bytes: int, forced:
         forced: a variable of an outer loop that already runs over lanes.
     """
     sizes = sizes_of(facts)
-    narrow = _narrow(facts, sizes)
+    narrow, inside = integers_of(facts, sizes)
     reduce = tuple(facts.body.reduction_vars)
-    scalar = StagePlan(tuple(own), reduce, sizes, None, 1, narrow)
+    scalar = StagePlan(tuple(own), reduce, sizes, None, 1, narrow, inside)
     scalar.cost = scalar.work = _cost(facts, scalar)
     if forced is not None:
         return _forced(scalar, forced)
@@ -88,14 +89,14 @@ def _last_wins(facts: StageFacts, var: Var, sizes: dict[Var, Expr]) -> bool:
 
 
 def _candidate(facts: StageFacts, scalar: StagePlan, var: Var, vector_bytes: int) -> StagePlan | None:
-    lanes = lanes_for(facts, var, vector_bytes, scalar.narrow, scalar.sizes[var])
+    lanes = lanes_for(facts, var, vector_bytes, scalar)
     if lanes < 2 or (var not in scalar.point[-1:] and _last_wins(facts, var, scalar.sizes)):
         return None
     if facts.scans and var in scalar.reduce[:-1]:  # they take the points in order
         return None
     point = tuple(v for v in scalar.point if v is not var) + ((var,) if var in scalar.point else ())
     reduce = tuple(v for v in scalar.reduce if v is not var) + ((var,) if var in scalar.reduce else ())
-    plan = StagePlan(point, reduce, scalar.sizes, var, lanes, scalar.narrow, work=scalar.work)
+    plan = replace(scalar, point=point, reduce=reduce, vector=var, lanes=lanes, cost=0.0)
     tiled = tile_variable(facts, plan) if not _order_matters(facts) else None
     if tiled is not None:
         along, plan.transposed = tiled
@@ -106,63 +107,31 @@ def _candidate(facts: StageFacts, scalar: StagePlan, var: Var, vector_bytes: int
 
 def _forced(scalar: StagePlan, var: Var) -> StagePlan:
     """All of the stage runs inside a vector loop over an outer variable; the kernel decides how many lanes."""
-    return StagePlan(scalar.point, scalar.reduce, scalar.sizes, var, 0, scalar.narrow, scalar.cost, scalar.work)
+    return replace(scalar, vector=var, lanes=0)
 
 
-def lanes_for(facts: StageFacts, var: Var, vector_bytes: int, narrow: set[Value], size: Expr) -> int:
+def lanes_for(facts: StageFacts, var: Var, vector_bytes: int, plan: StagePlan) -> int:
     """Lanes such that no vector is wider than a register; fewer when the loop is shorter, 1 when it is much shorter."""
-    widest = 1
+    widest, narrow = 1, plan.narrow
     for value in with_nested(facts.statements):
         if value.op in ("constant",) or var not in facts.deps[value]:
             continue
         if value.op == "indirect":
-            widest = max(widest, 8)
+            widest = max(widest, 4 if value in plan.inside and value.args[0] in narrow else 8)
+            continue
         dtype = torch.int32 if value in narrow else value.dtype
         widest = max(widest, element(dtype).size)
     for value in facts.reductions:  # lanes along a reduction: its argument is a vector
         argument = value.args[1]
         widest = max(widest, element(torch.int32 if argument in narrow else argument.dtype).size)
     lanes = max(vector_bytes // widest, 1)
-    known = as_int(size)
+    known = as_int(plan.sizes[var])
     if known is not None:
         while lanes > known and lanes > 2 and lanes // 2 >= known:
             lanes //= 2
         if lanes * widest < 8:
             return 1
     return lanes
-
-
-def _narrow(facts: StageFacts, sizes: dict[Var, Expr]) -> set[Value]:
-    """int64 values made from index expressions and constants whose bounds prove that 32 bits hold them."""
-    simplifier = Simplifier(sizes)
-    narrow: set[Value] = set()
-    limits: dict[Value, Interval] = {}
-    for value in with_nested(facts.statements):
-        if value.dtype is not torch.int64:
-            continue
-        low, high = _bounds(value, simplifier, limits)
-        if low is not None and low >= -(1 << 31) and high is not None and high < 1 << 31:
-            limits[value] = low, high
-            if value.op != "constant":
-                narrow.add(value)
-    return narrow
-
-
-def _bounds(value: Value, simplifier: Simplifier, limits: dict[Value, Interval]) -> Interval:
-    if value.op == "constant":
-        return int(value.args[0]), int(value.args[0])
-    if value.op == "index_expr":
-        return simplifier.bounds(value.args[0])
-    if value.op not in ("add", "sub", "mul", "maximum", "minimum", "where"):
-        return UNBOUNDED
-    left, right = (limits.get(arg, UNBOUNDED) for arg in value.args[-2:])
-    if UNBOUNDED in (left, right):
-        return UNBOUNDED
-    if value.op == "add":
-        return plus(left, right)
-    if value.op == "sub":
-        return plus(left, times((-1, -1), right))
-    return times(left, right) if value.op == "mul" else hull(left, right)
 
 
 def _cost(facts: StageFacts, plan: StagePlan) -> float:
@@ -206,7 +175,7 @@ def _unit(facts: StageFacts, value: Value, plan: StagePlan) -> float:
         wide = 1.0 if stride == 1 else 0.5 if stride == 0 and value.op == "load" else 1.5 * lanes
         return wide if value.op == "load" or stride == 1 else 2 * wide
     if value.op == "indirect":
-        return 2.0 * lanes
+        return 0.5 if value in plan.inside else 2.0 * lanes
     if value.op == "scan":
         each = 40.0 if value.args[0] == "logaddexp" else 4.0  # one waits for the other
         return each * (lanes if plan.horizontal else 1.0)

@@ -20,6 +20,7 @@ class StagePlan:
         vector: the variable that runs over lanes; None for scalar code.
         lanes: how many.
         narrow: int64 values that are computed in 32 bits.
+        inside: `indirect` statements whose position is certainly in bounds.
         cost: estimated work, in vector operations, of one outer point.
         work: scalar operations of one outer point.
         transposed: loads and stores that go through tiles along the second last point loop.
@@ -32,6 +33,7 @@ class StagePlan:
     vector: Var | None
     lanes: int
     narrow: set[Value] = field(default_factory=set)
+    inside: set[Value] = field(default_factory=set)
     cost: float = 0.0
     work: float = 0.0
     transposed: frozenset[Value] = frozenset()

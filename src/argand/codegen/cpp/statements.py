@@ -14,9 +14,11 @@ import torch
 
 from argand.codegen.analysis import StageFacts, is_half, lane_stride
 from argand.codegen.cpp import overrides
+from argand.codegen.cpp.stage_plan import StagePlan
 from argand.codegen.cpp.types import element, literal, number, vector_type
 from argand.errors import InternalError
-from argand.graph.sizes.expr import Expr, Var, as_int, coefficient, free_vars, substitute, to_c
+from argand.graph.sizes.expr import Const, Expr, Var, as_int, coefficient, free_vars, substitute, to_c
+from argand.graph.sizes.expr_nodes import from_poly
 from argand.ir.loops import LoopBlock, Origin, Value
 from argand.quick_dataclasses import dataclass
 
@@ -29,7 +31,10 @@ _BOOL_COMPARISONS = {
     "gt": "logical_and({0}, logical_not({1}))",
     "ge": "logical_or({0}, logical_not({1}))",
 }
-_COMPARISONS = frozenset(_BOOL_COMPARISONS)
+_STAYS_NARROW = frozenset(
+    ("floordiv", "truncdiv", "remainder", "fmod", "rshift", "bitwise_and", "bitwise_or", "bitwise_xor", "bitwise_not")
+)
+"""Operations on integers whose result is in 32 bits where the operands are."""
 _LANE = Var("l")
 _SCANS = {"sum": "{0} + {1}", "prod": "{0} * {1}", "logaddexp": "log_add_exp({0}, {1})"}
 _MODES = {"add": "{0} + {1}", "mul": "{0} * {1}", "max": "maximum({0}, {1})", "min": "minimum({0}, {1})"}  # of stores
@@ -97,16 +102,14 @@ class Printer:
         out: where lines go.
         facts: of the stage.
         memory: buffers by name.
-        narrow: int64 values that are computed in 32 bits, because their bounds allow it.
-        streamed: stores that bypass the caches.
+        plan: how the stage runs.
         lanes: the current context.
     """
 
     out: Writer
     facts: StageFacts
     memory: dict[str, Memory]
-    narrow: set[Value] = field(default_factory=set)
-    streamed: frozenset[Value] = frozenset()
+    plan: StagePlan
     lanes: Lanes = field(default_factory=Lanes)
     _origin: Origin | None = None
 
@@ -123,7 +126,7 @@ class Printer:
 
     def dtype(self, value: Value) -> torch.dtype:
         """The type that `value` has in C++."""
-        return torch.int32 if value in self.narrow else value.dtype
+        return torch.int32 if value in self.plan.narrow else value.dtype
 
     def is_vector(self, value: Value) -> bool:
         """Whether `value` differs between lanes."""
@@ -226,8 +229,10 @@ class Printer:
         args: list[Value] = [arg for arg in value.args if isinstance(arg, Value)]
         dtypes = {self.dtype(arg) for arg in args}
         common = torch.int64 if len(dtypes) > 1 else next(iter(dtypes))
-        if value in self.narrow:  # then so are its operands, numbers among them
+        if value in self.plan.narrow:  # then so are its operands, numbers among them
             common = torch.int32
+        elif value.dtype == torch.int64 and op not in _STAYS_NARROW:
+            common = torch.int64
         half = is_half(common)
         operands = [self.operand(arg, vector, torch.float32 if half else common) for arg in args]
         if vector and common == torch.bool and op in _BOOL_COMPARISONS:
@@ -237,7 +242,7 @@ class Printer:
             return self.conversion(f"({text})", torch.float32, value.dtype, vector)
         if not vector and op in _NARROW_ARITHMETIC and element(common).size < 4 and not half:
             return f"{element(common).name}({text})"
-        if value not in self.narrow and value.dtype == torch.int64 and common == torch.int32:
+        if value not in self.plan.narrow and value.dtype == torch.int64 and common == torch.int32:
             return self.conversion(f"({text})", common, value.dtype, vector)
         return text
 
@@ -255,7 +260,7 @@ class Printer:
             if var is self.lanes.var:
                 mapping[var] = var + _LANE
             elif source is not None and self.is_vector(source):
-                mapping[var] = Var(f"{to_c(var)}[l]")
+                mapping[var] = Var(f"i64({to_c(var)}[l])" if source in self.plan.inside else f"{to_c(var)}[l]")
         return to_c(substitute(index, mapping))
 
     def _load(self, value: Value) -> str:
@@ -281,8 +286,14 @@ class Printer:
             name = "load_bool" if boolean else "load"
             return f"{name}_tail<{vector}>({pointer}, {lanes.tail})" if lanes.tail else f"{name}<{vector}>({pointer})"
         at = f"[&](int l) {{ return {memory.name}[{self._lane_index(index)}]; }}"
-        if lanes.mask:
+        positions = self._positions(index) if not lanes.mask and not lanes.tail else None
+        if positions is not None:
+            start, places = positions
+            text = f"gather_at<{vector}>({self.address(memory, start)}, {places})"
+        elif lanes.mask:
             text = f"gather_masked<{vector}>({lanes.mask}, {at})"
+        elif stride == 2 and not lanes.tail and not boolean:
+            return f"load_pairs<{vector}>({self.address(memory, index)})"
         elif stride == 0:  # the index is one for all lanes; only the mask around it differs
             return self.operand_splat(f"{memory.name}[{to_c(index)}]", memory.dtype)
         elif lanes.tail:
@@ -290,6 +301,24 @@ class Printer:
         else:
             text = f"gather<{vector}>({at})"
         return f"{text} != 0" if boolean else text
+
+    def _positions(self, index: Expr) -> tuple[Expr, str] | None:
+        """`index` as what all lanes share and what each looks up, a vector of 32 bits; None where it is no such sum."""
+        start: Expr = Const(0)
+        far, terms = 0, []
+        for monomial, scale in index.poly:
+            sources = [self.facts.indirect[atom] for atom in monomial if atom in self.facts.indirect]
+            vectors = [source for source in sources if self.is_vector(source)]
+            if not vectors and self.lanes.var not in [var for atom in monomial for var in atom.free]:
+                start = start + from_poly({monomial: scale})
+                continue
+            if len(monomial) != 1 or not vectors or vectors[0] not in self.plan.inside:
+                return None
+            if vectors[0].args[0] not in self.plan.narrow:
+                return None
+            far += abs(scale) * (as_int(vectors[0].args[1]) or 1 << 31)
+            terms.append(to_c(monomial[0]) if scale == 1 else f"{to_c(monomial[0])} * {scale}")
+        return (start, " + ".join(terms)) if terms and far < 1 << 31 else None
 
     def operand_splat(self, text: str, dtype: torch.dtype) -> str:
         """C++ scalar `text` in every lane."""
@@ -308,7 +337,7 @@ class Printer:
         elif value in self.lanes.tile:
             self.out.line(f"tile{value.id}[row] = {f'to_bytes({text})' if memory.dtype == torch.bool else text};")
         elif vector:
-            if value in self.streamed and not self.lanes.tail:
+            if value in self.plan.streamed and not self.lanes.tail:
                 self.out.line(f"store_stream({self.address(memory, index)}, {text}, {memory.name}_aligned);")
                 return
             self._store_vector(memory, index, text, mode)
@@ -371,7 +400,9 @@ class Printer:
         text = self.operand(source, vector)
         flag = "true" if wrap else "false"
         name, limit = to_c(Var(f"i{value.id}")), to_c(size)
-        if not vector:
+        if value in self.plan.inside:
+            self.out.line(f"const {'auto' if vector else 'i64'} {name} = {text};")
+        elif not vector:
             self.out.line(f"const i64 {name} = check_index<{flag}>({text}, {limit}, error);")
         elif self.lanes.mask:
             self.out.line(

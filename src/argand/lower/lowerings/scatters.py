@@ -19,7 +19,6 @@ from argand.lower.context import LOOP_DTYPES, Context, math_dtype
 from argand.lower.elementwise import broadcaster, number_in, pointwise
 from argand.lower.lowerings.indexing import INDEX_DTYPES, INLINE_COST, broadcast_sizes, position_of
 from argand.lower.lowerings.pointwise import converted, refuse
-from argand.lower.lowerings.shape import overlay
 from argand.lower.lowerings.views import wrap
 from argand.lower.ops import Number
 from argand.lower.recorder import Recorder
@@ -286,24 +285,11 @@ def index_reduce(
     return _reduced(ctx, x, size, entry, reduce, include_self)
 
 
-def _written_by_mask(ctx: Context, x: Tensor, front: int, mask: Tensor, values: Tensor) -> Tensor:
-    """`x[mask] = values`, where each place gets the same values, however many there are."""
-    behind = front + mask.ndim
-    refuse(values.ndim > x.ndim - behind or mask.ndim == 0, "a value for each place of a mask")
-
-    def inside(ops: Recorder, index: Index) -> tuple[Value | None, Index]:
-        return ops.to_dtype(mask.load(ops, index[front:behind]), torch.bool), index
-
-    return overlay(ctx, x, values, inside, x.size, mask)
-
-
 @lowers(aten.index_put.default, aten._unsafe_index_put.default)
 def index_put(
     ctx: Context, x: Tensor, indices: Sequence[Tensor | None], values: Tensor, accumulate: bool = False
 ) -> Tensor:
     given = [(dim, each) for dim, each in enumerate(indices) if each is not None]
-    if len(given) == 1 and given[0][1].dtype is torch.bool and not accumulate:
-        return _written_by_mask(ctx, x, *given[0], values)
     if any(as_int(extent) == 0 for _, each in given for extent in each.size):
         return pointwise(ctx, lambda ops, a: a, [x])
     refuse(not accumulate and ctx.device.type != "cpu", "writes at positions, of which one may win")

@@ -163,14 +163,31 @@ template <class V, class M, class T> INLINE V load_masked(const T* p, M m) {
     return v;
   }
 }
+//@ numbers
+template <int... I> struct sequence {};
+#if defined(__clang__)
+template <class T, T... I> using sequence_of = sequence<I...>;
+template <int N> using numbers = __make_integer_seq<sequence_of, int, N>;
+#else
+template <int N> using numbers = sequence<__integer_pack(N)...>;
+#endif
 //@ gather
-// Lane l is at(l): an element of memory; lanes from n on are zero and not read.
-template <class V, class F> INLINE V gather(F at) {
-  V v;
-#pragma GCC unroll 64
-  for (int l = 0; l < traits<V>::lanes; ++l) v[l] = at(l);
-  return v;
+// Lane l is at(l): an element of memory. Written lane after lane, each would wait for the one before.
+template <class V, class F, int... I> INLINE V gather_lanes(F at, sequence<I...>) { return V{(elem<V>)at(I)...}; }
+template <class V, class F> INLINE V gather(F at) { return gather_lanes<V>(at, numbers<traits<V>::lanes>{}); }
+//@ gather_at
+// Lane l is p[at[l]].
+template <class V, class T, class I> INLINE V gather_at(const T* p, I at) {
+  return gather<V>([&](int l) { return p[at[l]]; });
 }
+//@ load_pairs
+// Every second element from p on.
+template <class V, class T, int... I> INLINE V load_pairs(const T* p, sequence<I...>) {
+  constexpr int n = traits<V>::lanes;
+  const V a = load<V>(p), b = load<V>(p + n - 1);  // no further than the last of them
+  return __builtin_shufflevector(a, b, (I < n / 2 ? 2 * I : 2 * I + 1)...);
+}
+template <class V, class T> INLINE V load_pairs(const T* p) { return load_pairs<V>(p, numbers<traits<V>::lanes>{}); }
 //@ gather_tail
 template <class V, class F> INLINE V gather_tail(i64 n, F at) {
   V v = {};
@@ -191,13 +208,6 @@ template <class V, class T, class F> INLINE V scan_lanes(V v, T& carry, F f, i64
   return v;
 }
 //@ transpose
-template <int... I> struct sequence {};
-#if defined(__clang__)
-template <class T, T... I> using sequence_of = sequence<I...>;
-template <int N> using numbers = __make_integer_seq<sequence_of, int, N>;
-#else
-template <int N> using numbers = sequence<__integer_pack(N)...>;
-#endif
 // HIGH 0: a0 b0 a1 b1 ... of the first halves; HIGH 1: of the second halves.
 template <int HIGH, class V, int... I> INLINE V zip(V a, V b, sequence<I...>) {
   constexpr int n = traits<V>::lanes;

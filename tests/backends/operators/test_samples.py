@@ -1,0 +1,93 @@
+"""Images looked up at places of a grid, natively: every mode against eager, places outside and that are no numbers."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import argand
+from helpers import collected
+
+nan, inf = float("nan"), float("inf")
+MODES = list(itertools.product(("bilinear", "nearest", "bicubic"), ("zeros", "border", "reflection"), (False, True)))
+
+
+def places(*size: int, dtype: torch.dtype) -> torch.Tensor:
+    """A grid with coordinates inside and outside, at the borders, between two elements, and that are no numbers."""
+    grid = torch.rand(*size, generator=torch.Generator().manual_seed(0), dtype=torch.float64) * 4 - 2
+    special = torch.tensor([-1.0, 1.0, 0.0, nan, inf, -inf, 1e30, -1.2, 0.2, -0.6, 1.4, 3.0], dtype=torch.float64)
+    flat = grid.view(-1)
+    flat[: 2 * len(special) : 2] = special
+    flat[-len(special) :] = special
+    return grid.to(dtype)
+
+
+def sampled(x: Any, grid: Any, mode: str, padding: str, corners: bool) -> Any:
+    return F.grid_sample(x * 2, grid, mode, padding, corners) + 1
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("mode", MODES, ids=str)
+def test_images(mode: tuple[str, str, bool], dtype: torch.dtype) -> None:
+    x, grid = torch.randn(2, 3, 5, 6, dtype=dtype), places(2, 4, 9, 2, dtype=dtype)
+    x[0, 0, 1, 1] = inf
+    turned = grid.permute(0, 3, 1, 2).contiguous().permute(0, 2, 3, 1)  # as a network makes it
+    one = torch.randn(1, 1, 1, 7, dtype=dtype)
+    with collected("fallback") as seen:
+        call = argand.compile(
+            lambda x, g, t, one: (
+                sampled(x, g, *mode), sampled(x, t, *mode), sampled(x.mT, g[:, ::2], *mode), sampled(one, g[:1], *mode)
+            )
+        )  # fmt: skip
+        got = call(x, grid, turned, one)
+    want = (
+        sampled(x, grid, *mode), sampled(x, turned, *mode), sampled(x.mT, grid[:, ::2], *mode), sampled(one, grid[:1], *mode)
+    )  # fmt: skip
+    for mine, theirs in zip(got, want, strict=True):
+        torch.testing.assert_close(mine, theirs, equal_nan=True)
+    assert not seen
+
+
+@pytest.mark.parametrize("mode", [mode for mode in MODES if mode[0] != "bicubic"], ids=str)
+def test_volumes_and_their_gradients(mode: tuple[str, str, bool]) -> None:
+    x, grid = torch.randn(2, 3, 4, 5, 6), places(2, 3, 4, 5, 3, dtype=torch.float32)
+    torch.testing.assert_close(
+        argand.compile(sampled)(x, grid, *mode), sampled(x, grid, *mode), rtol=1e-4, atol=1e-5, equal_nan=True
+    )
+    grid = grid.nan_to_num(0.1, 0.3, 0.4).clamp(-3, 3)
+    assert same_gradients(x, grid, mode)
+
+
+@pytest.mark.parametrize("mode", [mode for mode in MODES if mode[0] == "bilinear"], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_gradients(mode: tuple[str, str, bool], dtype: torch.dtype) -> None:
+    x, grid = (
+        torch.randn(2, 3, 5, 6, dtype=dtype),
+        places(2, 4, 9, 2, dtype=dtype).nan_to_num(0.1, 0.3, 0.4).clamp(-3, 3),
+    )
+    assert same_gradients(x, grid, mode)
+
+
+def same_gradients(x: torch.Tensor, grid: torch.Tensor, mode: tuple[str, str, bool]) -> bool:
+    """Whether both gradients are eager's, without a call of its kernels."""
+    weight = torch.randn(sampled(x, grid, *mode).shape, dtype=x.dtype)
+    results = []
+    with collected("fallback") as seen:
+        for run in (sampled, argand.compile(sampled)):
+            leaves = x.detach().requires_grad_(), grid.detach().requires_grad_()
+            results.append(torch.autograd.grad(run(*leaves, *mode), leaves, weight))
+    for mine, theirs in zip(*results, strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-4)
+    return not seen
+
+
+def test_many_channels_are_eagers() -> None:
+    x, grid = torch.randn(1, 40, 5, 6), places(1, 4, 9, 2, dtype=torch.float32)
+    with collected("fallback") as seen:
+        got = argand.compile(sampled)(x, grid, "bilinear", "zeros", False)
+    torch.testing.assert_close(got, sampled(x, grid, "bilinear", "zeros", False), equal_nan=True)
+    assert [event.data["reason"] for event in seen] == ["many channels, whose places eager computes once"]

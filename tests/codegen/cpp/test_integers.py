@@ -1,0 +1,50 @@
+"""Integers of 64 bits that are computed in 32 where these hold them, and positions that are not checked."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+import argand
+from helpers import collected
+
+
+def test_integers_that_come_from_32_bits_do_not_overflow_there() -> None:
+    torch.manual_seed(0)
+    a, b = (torch.randint(-(2**31), 2**31 - 1, (100,), dtype=torch.int32) for _ in range(2))
+
+    def fn(a: Any, b: Any) -> Any:
+        x, y = a.long(), b.long()
+        pointwise = x + y, x * y, x - y, -x, x.abs(), x % 7, x // 3, x << 3, x >> 3, x & y, ~x
+        reduced = a.sum(), (x * 2).sum(), a.prod(), x.cumsum(0), x.argmax(), x.max(), (a > 0).sum()
+        return *pointwise, *reduced, torch.maximum(x, y), x.clamp(-5, 2**33), torch.where(a > 0, x, y * 2), x > y
+
+    for one, two in zip(argand.compile(fn)(a, b), fn(a, b), strict=True):
+        assert torch.equal(one, two)
+
+
+def test_positions_that_are_bounded_are_not_checked() -> None:
+    x, at = torch.randn(50), torch.randint(-9, 99, (64,))
+    with collected("output_code") as seen:
+        got = argand.compile(lambda x, at: x[at.clamp(0, 49)] + 1)(x, at)
+    torch.testing.assert_close(got, x[at.clamp(0, 49)] + 1)
+    assert "check_ind" not in seen[-1].text().split("extern")[-1]
+    argand.reset()
+    with collected("output_code") as seen:
+        argand.compile(lambda x, at: x[at.clamp(0, 50) % 50] + 1)(x, at)
+    assert "check_ind" in seen[-1].text().split("extern")[-1]
+
+
+def test_every_second_element_and_looked_up_vectors() -> None:
+    for count in (1, 3, 8, 16, 17, 33, 64, 100):
+        x, at = torch.randn(3, 2 * count), torch.randint(0, 9, (count,))
+        table = torch.randn(9, 7)
+
+        def fn(x: Any, at: Any, table: Any) -> Any:
+            rows, half = table.t()[:, at.clamp(0, 8)], x.to(torch.bfloat16)
+            return x[:, ::2] * 2, x[:, 1::2] + 1, half[:, 1::2] * 2, x.double()[:, ::2].neg(), rows * 2, x[:, ::2] > 0
+
+        argand.reset()
+        for one, two in zip(argand.compile(fn, dynamic=False)(x, at, table), fn(x, at, table), strict=True):
+            torch.testing.assert_close(one, two, rtol=0, atol=0)
