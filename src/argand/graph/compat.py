@@ -85,6 +85,7 @@ def set_wrapper_metadata(tensor: torch.Tensor, size: tuple[int, ...], stride: tu
 
 
 disabled_torch_function = torch._C._disabled_torch_function_impl
+transforms_active = torch._C._are_functorch_transforms_active  # whether one of torch.func's is, in this thread
 
 
 def watched_by_modes() -> bool:
@@ -375,14 +376,6 @@ def next_sequence_number() -> int:
     return int(torch._C._autograd._get_sequence_nr())
 
 
-transforms_active = torch._C._are_functorch_transforms_active  # whether one of torch.func's is, in this thread
-
-
-def plain_apply(function: type[torch.autograd.Function]) -> Any:
-    """The `apply` of an autograd.Function where no transform is active, without what looks for one."""
-    return super(torch.autograd.Function, function).apply
-
-
 def keeps_graph() -> bool:
     """The backward that runs in this thread frees nothing (`retain_graph=True`), or none runs."""
     return bool(torch._C._autograd._get_current_graph_task_keep_graph())
@@ -422,8 +415,7 @@ def saved_tensor_hooks_active() -> bool:
 def own_saved_tensor_hooks_active() -> bool:
     """As `saved_tensor_hooks_active`, and the hook is the program's, not one of torch's."""
     hooks = torch._C._autograd._top_saved_tensors_default_hooks(False)
-    module = "torch." if hooks is None else getattr(hooks[0], "__module__", None) or ""
-    return not module.startswith(("torch.", "argand."))
+    return hooks is not None and not (getattr(hooks[0], "__module__", None) or "").startswith(("torch.", "argand."))
 
 
 def hidden_from_saved_tensor_hooks() -> Any:

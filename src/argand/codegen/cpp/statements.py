@@ -307,7 +307,9 @@ class Printer:
         start: Expr = Const(0)
         far, terms = 0, []
         for monomial, scale in index.poly:
-            sources = [self.facts.indirect[atom] for atom in monomial if atom in self.facts.indirect]
+            sources = [
+                self.facts.indirect[atom] for atom in monomial if isinstance(atom, Var) and atom in self.facts.indirect
+            ]
             vectors = [source for source in sources if self.is_vector(source)]
             if not vectors and self.lanes.var not in [var for atom in monomial for var in atom.free]:
                 start = start + from_poly({monomial: scale})

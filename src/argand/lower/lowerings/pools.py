@@ -14,10 +14,10 @@ from argand.graph.sizes.expr import product as product_of
 from argand.ir.loops import Value
 from argand.lower.context import Context, math_dtype
 from argand.lower.layout import stride_order
-from argand.lower.lowerings.indexing import INDEX_DTYPES
 from argand.lower.lowerings.norms import uses
+from argand.lower.lowerings.places.indexing import INDEX_DTYPES
+from argand.lower.lowerings.places.scatters import refuse_unordered
 from argand.lower.lowerings.pointwise import is_float, refuse
-from argand.lower.lowerings.scatters import refuse_unordered
 from argand.lower.recorder import Recorder
 from argand.lower.registry import lowers
 from argand.lower.tensor import Index, Tensor

@@ -17,8 +17,8 @@ import torch
 from argand.graph.sizes.expr import Const, Expr, as_int, exact_divide, sum_of
 from argand.ir.loops import Value
 from argand.lower.context import Context, math_dtype
+from argand.lower.lowerings.places.scatters import ACCUMULATED, refuse_unordered
 from argand.lower.lowerings.pointwise import is_float, refuse
-from argand.lower.lowerings.scatters import ACCUMULATED, refuse_unordered
 from argand.lower.lowerings.shape import moved
 from argand.lower.recorder import Recorder
 from argand.lower.registry import NoLowering, Rule, lowers

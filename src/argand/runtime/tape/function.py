@@ -68,7 +68,8 @@ def training_function(plan: Plan, forward: Boxed, backwards: Backwards, again: D
             of_inputs = gradients.of_inputs(ctx, grads, keep=compat.keeps_graph(), apart=own_nodes and are_apart(ctx))
             return (None, *[of_inputs[position] for position in connected])
 
-    apply, transformed = compat.plain_apply(CompiledFunction), compat.transforms_active
+    apply: Any = super(torch.autograd.Function, CompiledFunction).apply  # without the search for a transform
+    transformed = compat.transforms_active
 
     def call(*inputs: Any) -> Any:
         run = CompiledFunction.apply if transformed() else apply

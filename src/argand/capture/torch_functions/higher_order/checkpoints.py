@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 import torch.utils.checkpoint
@@ -55,7 +54,9 @@ def _checkpoint(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -
     return _captured(state, function, (tuple(rest), own), options)
 
 
-def _captured(state: CaptureState, function: Function, given: Any, options: dict[str, object]) -> object:
+def _captured(
+    state: CaptureState, function: Function, given: tuple[Args, Kwargs], options: dict[str, object]
+) -> object:
     builder, reentrant = state.graph, bool(options["use_reentrant"])
     flat = subgraphs.flatten(state, given[0], _WHAT, subclasses="kept")
     infos = subgraphs.unique(state, flat.tensors)
@@ -86,7 +87,7 @@ def _captured(state: CaptureState, function: Function, given: Any, options: dict
 
 
 def _interpreted(
-    state: CaptureState, function: Function, given: Any, infos: Sequence[TensorInfo], reentrant: bool
+    state: CaptureState, function: Function, given: tuple[Args, Kwargs], infos: Sequence[TensorInfo], reentrant: bool
 ) -> tuple[Scope, object]:
     """The function's graph, and what it returns."""
     with subgraphs.scope(state, _WHAT) as scope, subgraphs.grad_mode(not reentrant):
@@ -111,7 +112,7 @@ class _Captured:
     """
 
     function: Function
-    given: Any
+    given: tuple[Args, Kwargs]
     infos: list[TensorInfo]
     rest: list[TensorInfo]
     scope: Scope

@@ -13,7 +13,7 @@ from argand.graph.sizes.expr import Const, Expr, as_int
 from argand.ir.loops import Value
 from argand.lower.context import Context, math_dtype
 from argand.lower.elementwise import number_in
-from argand.lower.lowerings.indexing import INDEX_DTYPES, INLINE_COST
+from argand.lower.lowerings.places.indexing import INDEX_DTYPES, INLINE_COST
 from argand.lower.lowerings.pointwise import refuse
 from argand.lower.recorder import Recorder
 from argand.lower.registry import lowers

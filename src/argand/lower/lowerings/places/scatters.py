@@ -17,7 +17,7 @@ from argand.ir.loops import Value, identity
 from argand.ir.operations import DIVISION
 from argand.lower.context import LOOP_DTYPES, Context, math_dtype
 from argand.lower.elementwise import broadcaster, number_in, pointwise
-from argand.lower.lowerings.indexing import INDEX_DTYPES, INLINE_COST, broadcast_sizes, position_of
+from argand.lower.lowerings.places.indexing import INDEX_DTYPES, INLINE_COST, broadcast_sizes, position_of
 from argand.lower.lowerings.pointwise import converted, refuse
 from argand.lower.lowerings.views import wrap
 from argand.lower.ops import Number
