@@ -281,9 +281,8 @@ def _comparison(name: str, native: Function) -> Callable[[Any, Any], Any]:
                 return self.dynamics.with_tensor(name, self, other, False)
             if type(other) in _NO_NUMBERS:
                 return NotImplemented
-            return native(
-                self.number(), other
-            )  # as it lies in a container, say: a scalar of numpy's, a member of an IntEnum
+            # What lies in a container, say: a scalar of numpy's, a member of an IntEnum.
+            return native(self.number(), other)
         return self.dynamics.compare(name, self, other)
 
     return compare
