@@ -11,7 +11,7 @@ import torch
 from argand.autograd.ops import collectives, foreach, mutation, special, views
 from argand.autograd.recording.recorder import Handler, Recorder
 from argand.autograd.recording.values import TraceTensor
-from argand.graph import compat, time_limit
+from argand.graph import compat, time_limit, wrappers
 from argand.graph.dtensors import dispatches_itself, fakes, forget_masks
 
 aten = torch.ops.aten
@@ -46,6 +46,8 @@ class Tracer(Recorder):
                 return NotImplemented
             if fakes():
                 return func(*args, **(kwargs or {}))
+        if wrappers.KNOWN and any(cls in wrappers.KNOWN for cls in types):
+            return NotImplemented
         return self.run(func, args, kwargs or {})
 
     def run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

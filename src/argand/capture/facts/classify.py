@@ -17,6 +17,7 @@ import torch
 
 from argand.capture.facts.kinds import is_a, module_of, namespace, per_class
 from argand.graph.dtensors import is_sharded
+from argand.graph.wrappers import is_wrapper
 
 _EQUALS: frozenset[type] = frozenset(
     {int, float, complex, str, bytes, range, slice, torch.Size, torch.device, types.GenericAlias, types.UnionType}
@@ -113,7 +114,7 @@ def handling(value: object) -> str:
     if kind == "tensor":
         return "tensor" if is_plain_tensor(value) else "refuse"
     if kind == "subclass":
-        if is_sharded(cls):
+        if is_sharded(cls) or is_wrapper(cls):
             return "tensor"
         if awaits(cls):
             return "refuse" if is_a(value, torch.Tensor) and value.requires_grad else "tensor"

@@ -43,13 +43,14 @@ from argand.capture.objects.call_protocol.binding import guarded_by_code
 from argand.capture.record import held_values
 from argand.capture.record.guards import GuardSet
 from argand.capture.record.tensors import GraphBuilder
-from argand.capture.sizes import dtensors, subclasses, symbolic_policy, symbolic_scalars
+from argand.capture.sizes import dtensors, subclasses, symbolic_policy, symbolic_scalars, wrappers
 from argand.capture.sizes.symbolic_policy import Policy
 from argand.capture.torch_functions import torch_calls
 from argand.capture.world import identity, shadows, views
 from argand.capture.world.pending_effects import whole_globals
 from argand.config import Section
 from argand.graph.dtensors import is_sharded
+from argand.graph.wrappers import is_wrapper
 
 _WHICH_OBJECT = frozenset(("id", "is_none"))
 """Guards that a constant of the transformed code meets for ever; what such an object holds may change."""
@@ -306,8 +307,8 @@ class CaptureState:
                 elif not is_a(source, ConstSource):
                     self.guards.add(source, "same_object", first)
             return subclasses.shown(self.graph, known_input)
-        if is_sharded(type(real)):
-            shown = dtensors.new_input(self, source, real)
+        if is_sharded(type(real)) or is_wrapper(type(real)):
+            shown = (dtensors if is_sharded(type(real)) else wrappers).new_input(self, source, real)
             self.inputs_by_real[id(real)] = shown
             self._keep.append(real)
             return shown

@@ -20,6 +20,7 @@ from argand.capture.objects.weak_proxies import PROXIES
 from argand.capture.record import tensor_attributes
 from argand.capture.sizes import hook_ids
 from argand.errors import graph_break
+from argand.graph import wrappers
 
 # ---- writes --------------------------------------------------------------------------------------------------------
 
@@ -57,6 +58,8 @@ def generic_write(interp: Interpreter, obj: object, name: str, value: object) ->
         _write_module(interp, obj, name, value)
         return
     cls = type(obj)
+    if cls in wrappers.KNOWN:
+        raise tensor_attributes.of_wrapper(cls, name)
     facts = interp.types
     meta = facts.lookup(cls, name)
     if meta is not NULL:

@@ -36,8 +36,9 @@ from argand.capture.facts.values.tainted_values import TaintedText, formatted_te
 from argand.capture.objects import descriptors, generators, instances, weak_proxies
 from argand.capture.objects.weak_proxies import PROXIES
 from argand.capture.record import tensor_attributes
-from argand.capture.sizes import hook_ids, symbolic_ops
+from argand.capture.sizes import dtensors, hook_ids, symbolic_ops
 from argand.errors import graph_break
+from argand.graph import wrappers
 
 _PLAIN: Final = frozenset({list, tuple, dict, set, frozenset})
 
@@ -100,6 +101,8 @@ def read(interp: Interpreter, obj: Any, name: str) -> Any:
             context=name,
             explanation="The stack trace of an exception that was raised in captured code does not exist.",
         )
+    if cls in wrappers.KNOWN and (info := interp.state.tensors.get(id(obj))) is not None:
+        dtensors.check_namespace(interp.state, info)
     return _read_instance(interp, obj, name)
 
 

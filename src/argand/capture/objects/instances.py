@@ -18,6 +18,7 @@ from argand.capture.facts.typefacts import CONTAINERS, is_heap
 from argand.capture.objects import weak_proxies
 from argand.capture.record import tensor_attributes
 from argand.errors import graph_break
+from argand.graph import wrappers
 
 
 def own_dict(obj: object) -> dict[str, object] | None:
@@ -57,6 +58,8 @@ def own_value(interp: Interpreter, obj: object, name: str) -> object:
 
 def instance_dict(interp: Interpreter, obj: object) -> object:
     """`obj.__dict__`: that of an outer object is an outer dict, which has its pending writes, too."""
+    if type(obj) in wrappers.KNOWN:
+        raise tensor_attributes.of_wrapper(type(obj), "__dict__")
     if not interp.is_outer(obj):
         if interp.is_tensor(obj):
             return tensor_attributes.namespace(interp.state, obj)

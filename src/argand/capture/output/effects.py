@@ -11,6 +11,7 @@ from argand.capture.facts.sources import ClosureCellSource, Source
 from argand.capture.interp.state import CaptureState
 from argand.capture.output import rebuild
 from argand.capture.output.values import Values
+from argand.capture.record import tensor_attributes
 from argand.capture.sizes import subclasses
 from argand.capture.world import shadows
 from argand.capture.world.pending_effects import pending
@@ -202,7 +203,7 @@ class Replay:
         """Python attributes that the program set on stand-ins, where the tensor outlives the graph."""
         for info in list(self.state.tensors.values()):
             tensor = subclasses.shown(self.state.graph, info.tensor)
-            attributes = vars(tensor)
+            attributes = tensor_attributes.written(tensor)
             if id(tensor) in self.state.graph.gradients:
                 attributes = {**attributes, "grad": self.state.graph.gradients[id(tensor)]}
             if not attributes or (info.source is None and id(tensor) not in self.values.plan.output_names):

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from argand._core import _C
 from argand.capture.facts import classify
 from argand.capture.facts.frames import LazyLocal
 from argand.capture.facts.kinds import is_a, raw_length
@@ -21,9 +22,10 @@ from argand.capture.interp.state import CaptureState
 from argand.capture.output import local_objects, rebuild
 from argand.capture.output.emit import Emitter
 from argand.capture.output.values import Again, Plan, Values, unreconstructable
-from argand.capture.sizes import dtensors, symbolic_emit
+from argand.capture.sizes import dtensors, symbolic_emit, wrappers
 from argand.capture.world import shadows
 from argand.graph.dtensors import is_sharded, made_of
+from argand.graph.wrappers import KNOWN
 
 _FLEETING = LocalSource | ClosureSource | ImportedSource
 _WITH_PARTS = type | types.ModuleType | types.BuiltinFunctionType
@@ -92,6 +94,8 @@ class Reconstructor(Values):
             return
         if is_sharded(type(tensor)):
             self._sharded(tensor)
+        elif type(tensor) in KNOWN:
+            self._wrapper(tensor)
         elif type(tensor) is torch.nn.Parameter:
             self._parameter(tensor)
         else:
@@ -115,6 +119,18 @@ class Reconstructor(Values):
             return
         self.graph_output(dtensors.local_output(self.state.graph, tensor))
         self.emitter.call_helper(made_of, (tensor._spec,))
+        self.remember(tensor)
+
+    def _wrapper(self, tensor: torch.Tensor) -> None:
+        """A tensor over parts, which the graph returns."""
+        name = self.temps.get(id(tensor))
+        if name is not None:
+            self.asm.load_fast(name)
+            return
+        layout, parts = wrappers.outputs(self.state.graph, tensor)
+        for part in parts:
+            self._tensor(part)
+        self.emitter.call_on(_C.Region(None, None, layout.whole), len(parts))  # code of the program, not captured
         self.remember(tensor)
 
     def _subclass(self, worn: Dressed) -> None:

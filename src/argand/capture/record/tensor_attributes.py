@@ -15,7 +15,8 @@ from argand.capture.facts.kinds import is_a
 from argand.capture.facts.sources import DictItemSource, instance_dict
 from argand.capture.sizes import subclasses
 from argand.capture.world.pending_effects import pending
-from argand.errors import graph_break
+from argand.errors import GraphBreak, graph_break
+from argand.graph import wrappers
 
 _TORCH = os.path.join(os.path.dirname(torch.__file__), "")
 
@@ -108,6 +109,15 @@ def refuse_write(state: CaptureState, tensor: torch.Tensor, name: str) -> None:
         )
 
 
+def of_wrapper(cls: type, name: str) -> GraphBreak:
+    """The break for attributes of a tensor that wraps others, whose graph was told what it is made of."""
+    return graph_break(
+        kind="attribute of a tensor written",
+        context=name,
+        explanation=f"The attributes of a {cls.__name__} are what it is made of, and {name} is to change them.",
+    )
+
+
 def any_pending(state: CaptureState) -> bool:
     """Whether the program has done something visible besides computing tensors."""
     return bool(state.extra_effects or pending(state)) or any_written(state)
@@ -116,5 +126,11 @@ def any_pending(state: CaptureState) -> bool:
 def any_written(state: CaptureState) -> bool:
     """Whether the program has set attributes of tensors that existed before."""
     return any(
-        info.source is not None and vars(subclasses.shown(state.graph, info.tensor)) for info in state.tensors.values()
+        info.source is not None and written(subclasses.shown(state.graph, info.tensor))
+        for info in state.tensors.values()
     )
+
+
+def written(shown: torch.Tensor) -> dict[str, object]:
+    """What the program has set on the stand-in of a tensor from outside."""
+    return {} if type(shown) in wrappers.KNOWN else vars(shown)  # which is made of its attributes

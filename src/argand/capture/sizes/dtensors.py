@@ -17,6 +17,7 @@ import torch
 from argand import errors
 from argand._core import _C
 from argand.capture.facts.classify import awaits, is_plain_tensor
+from argand.capture.facts.compat import new_node
 from argand.capture.facts.handlers import Args, Function, Kwargs
 from argand.capture.facts.interfaces import CaptureState, GraphBuilder
 from argand.capture.facts.sources import Source
@@ -25,9 +26,11 @@ from argand.capture.facts.values.tensor_info import TensorInfo
 from argand.capture.metadata import metadata
 from argand.capture.metadata.call_targets import target_of
 from argand.capture.metadata.special_calls import CONSTANTS, getter
+from argand.capture.sizes import symbolic_tensors
+from argand.capture.sizes.symbolic_calls import ProbedCall
 from argand.capture.sizes.symbolic_state import Restart
 from argand.capture.world.process_groups import guarded_facts
-from argand.graph import compat, dtensors
+from argand.graph import compat, dtensors, wrappers
 from argand.graph.dtensors import DTensor, Edge, Layout, MaskBuffer, Spec, is_sharded
 from argand.graph.operators.collectives import NAMESPACES, STARTS
 
@@ -128,13 +131,17 @@ def guard_mesh(state: CaptureState, mesh: Spec) -> None:
 
 
 def among(args: Args, kwargs: Kwargs) -> bool:
-    """Whether a call is given a DTensor."""
+    """Whether a call is given a DTensor, or another tensor that wraps some (`graph.wrappers`)."""
     for value in (*args, *kwargs.values()):
-        if is_sharded(type(value)):
+        if _dispatches(type(value)):
             return True
-        if type(value) in (list, tuple) and any(is_sharded(type(item)) for item in value):
+        if type(value) in (list, tuple) and any(_dispatches(type(item)) for item in value):
             return True
     return False
+
+
+def _dispatches(cls: type) -> bool:
+    return is_sharded(cls) or cls in wrappers.KNOWN
 
 
 def refuse_functions(decides: Callable[..., object], name: str, args: Args, kwargs: Kwargs) -> None:
@@ -178,12 +185,20 @@ def record(builder: GraphBuilder, func: Function, operation: Function, args: Arg
     infos: list[TensorInfo] = []
     node_args = tuple([builder.to_node(arg, infos) for arg in args])
     node_kwargs = {key: builder.to_node(value, infos) for key, value in kwargs.items()}
-    if any(info.dynamic is not None for info in infos) or _symbolic((*args, *kwargs.values())):
-        _with_constants(builder, name)
+    for info in infos:
+        if type(info.tensor) in wrappers.KNOWN:
+            check_namespace(builder.state, info)
+    varies = any(info.dynamic is not None for info in infos) or _symbolic((*args, *kwargs.values()))
+    if varies and any(is_sharded(type(info.tensor)) for info in infos):
+        with_constants(builder, name)
     device = infos[0].device
     target = target_of(operation)
     before = _versions(infos)
-    meta = _with_masks(builder, infos, lambda: _computed(name, func, args, kwargs))
+    siblings: list[object] = []
+    if varies:
+        meta, siblings = _at_all_sizes(builder, name, func, args, kwargs)
+    else:
+        meta = _with_masks(builder, infos, lambda: _computed(name, func, args, kwargs))
     changed = _versions(infos) != before
     writes = changed or target.mutates or "out" in kwargs
     if writes:
@@ -193,10 +208,52 @@ def record(builder: GraphBuilder, func: Function, operation: Function, args: Arg
     if not metadata.has_tensor(meta) and not (changed and meta is None):
         raise refused(name, "it gives, or does, what is known only when the program runs")
     builder.sharded = True
-    return builder.finish_call(target, node_args, node_kwargs, meta, device, writes)
+    result = builder.finish_call(target, node_args, node_kwargs, meta, device, writes)
+    _note_parts(builder, result, device)
+    return symbolic_tensors.attach(builder, result, siblings) if varies else result
 
 
-def _with_constants(builder: GraphBuilder, name: str) -> NoReturn:
+def _note_parts(builder: GraphBuilder, result: object, device: torch.device) -> None:
+    """The parts of wrappers among the results of an operation are operations, too, for whoever asks for them."""
+    for item in result if isinstance(result, (tuple, list)) else (result,):
+        if type(item) not in wrappers.KNOWN or not isinstance(item, _Tensor):
+            continue
+        with torch._C.DisableTorchFunction():
+            layout = wrappers.layout_of(item)
+            for name, part in zip(layout.names, wrappers.parts_of(item, layout)):
+                if type(part) is not _Tensor:
+                    raise refused(type(item).__name__, f"its part {name} is a {type(part).__name__}")
+                if id(part) not in builder.tensors:
+                    whole = builder.tensors[id(item)].node
+                    taken = new_node(builder.graph, "call_function", wrappers.part(name), (whole,), {})
+                    builder.register(part, taken, device)
+
+
+def _at_all_sizes(
+    builder: GraphBuilder, name: str, func: Function, args: Args, kwargs: Kwargs
+) -> tuple[object, list[object]]:
+    """What a call gives at the sizes of this call and at the probes, where a wrapper is given whose sizes are fixed."""
+
+    def run(plain_args: Args, plain_kwargs: Kwargs, judged: bool = True) -> object:
+        return _computed(name, func, plain_args, plain_kwargs)
+
+    probed = ProbedCall(builder, run, func, args, kwargs)
+    unbacked = probed.dynamics.unbacked
+    if unbacked is not None and unbacked.among(*probed.symbols):
+        raise refused(name, "its sizes depend on data")
+    meta, siblings = probed.compute()
+    if not isinstance(meta, _Tensor) or type(meta) in wrappers.KNOWN:
+        with_constants(builder, name)
+    return meta, siblings
+
+
+def check_namespace(state: CaptureState, info: TensorInfo) -> None:
+    """What the program writes to the `__dict__` of a wrapper from outside, where it has that, is not seen here."""
+    if info.real is not None and state.is_outer(object.__getattribute__(info.real, "__dict__")):
+        raise refused(type(info.tensor).__name__, "its __dict__ is looked at as a whole")
+
+
+def with_constants(builder: GraphBuilder, name: str) -> NoReturn:
     """Capture again, with every size and number a constant."""
     policy = builder.state.policy
     if policy is None or policy.history.exact:
@@ -229,29 +286,34 @@ def _symbolic(values: Iterable[object]) -> bool:
 
 
 def _versions(infos: list[TensorInfo]) -> list[int | None]:
-    return [metadata.version(each) for info in infos for each in (info.tensor, _part(info.tensor))]
+    return [metadata.version(each) for info in infos for each in (info.tensor, *_parts(info.tensor))]
 
 
-def _part(tensor: DTensor) -> torch.Tensor:
-    """The local part of a DTensor; any other tensor itself."""
-    part: torch.Tensor = tensor._local_tensor if is_sharded(type(tensor)) else tensor
-    return part
+def _parts(tensor: DTensor) -> list[torch.Tensor]:
+    """The local part of a DTensor, the parts of another wrapper; any other tensor itself."""
+    if type(tensor) in wrappers.KNOWN:
+        return wrappers.parts_of(tensor, wrappers.layout_of(tensor))
+    return [tensor._local_tensor if is_sharded(type(tensor)) else tensor]
+
+
+def _storages(tensor: torch.Tensor) -> set[int]:
+    return {compat.storage_address(part) for part in _parts(tensor)}
 
 
 def _refuse_writes(builder: GraphBuilder, name: str, infos: list[TensorInfo]) -> None:
     """Nothing that is from outside is written to: it would have to know of that, as a DTensor and as its part."""
-    outside = {compat.storage_address(_part(info.tensor)) for info in builder.tensors.values() if info.source}
+    outside: set[int] = set().union(*[_storages(info.tensor) for info in builder.tensors.values() if info.source])
     outside |= {compat.storage_address(info.tensor) for info in builder.inputs if isinstance(info.tensor, _Tensor)}
-    if any(compat.storage_address(_part(info.tensor)) in outside for info in infos):
-        raise refused(name, "it may write to a DTensor that is from outside of the compiled function")
+    if any(_storages(info.tensor) & outside for info in infos):
+        raise refused(name, "it may write to a tensor of such a class that is from outside of the compiled function")
 
 
 def refuse_write_to_part(builder: GraphBuilder, written: TensorInfo) -> None:
     """End the graph where a plain tensor is written to that is the local part of a DTensor from outside."""
-    storage = compat.storage_address(_part(written.tensor))
-    inputs = [info.tensor for info in builder.tensors.values() if info.source and is_sharded(type(info.tensor))]
-    if any(compat.storage_address(_part(tensor)) == storage for tensor in inputs):
-        raise refused("to_local", "the local part of a DTensor from outside is written to")
+    storages = _storages(written.tensor)
+    inputs = [info.tensor for info in builder.tensors.values() if info.source and _dispatches(type(info.tensor))]
+    if any(_storages(tensor) & storages for tensor in inputs):
+        raise refused("in-place operation", "a part of a tensor from outside that wraps others is written to")
 
 
 def _computed(name: str, func: Function, args: Args, kwargs: Kwargs) -> object:
@@ -295,6 +357,10 @@ class _Vetting(compat.DispatchMode):
             return func(*args, **(kwargs or {}))
         if any(is_sharded(cls) or awaits(cls) for cls in types):
             self._vet(func)
+            return NotImplemented
+        if compat.is_random(func):
+            raise refused(self.name, "it draws random numbers where a class decides what is drawn")
+        if any(cls in wrappers.KNOWN for cls in types):
             return NotImplemented
         if compat.communicates(func) and not _is_functional(func):
             raise refused(self.name, f"it calls {func}")

@@ -200,15 +200,15 @@ def autograd_function(
     """An autograd.Function whose forward and backward are graphs."""
     call: FunctionCall = forward.meta["call"]
     cls: Any = _CapturedOnce if call.once else _Captured
+    if torch._C._functorch.peek_interpreter_stack() is not None:
+        cls = _Transformed
     results = cls.apply((call, forward, backward, flat), *[flat[i] for i in call.positions])
-    return tuple(results)
+    return tuple(results[: call.results])
 
 
 def _forward(ctx: Any, static: Any, *args: torch.Tensor) -> tuple[torch.Tensor, ...]:
     call, forward, backward, flat = static
-    tensors = list(flat)
-    for position, value in zip(call.positions, args):
-        tensors[position] = value
+    tensors = _given(static, args)
     outputs = forward.forward(*[tensors[i] for i in call.inputs])
 
     def pick(places: Iterable[tuple[str, int]]) -> list[torch.Tensor]:
@@ -239,6 +239,39 @@ class _CapturedOnce(torch.autograd.Function):
 
     forward = staticmethod(_forward)
     backward = staticmethod(torch.autograd.function.once_differentiable(_backward))
+
+
+class _Transformed(torch.autograd.Function):
+    """The same within a transform of torch.func: everything that the backward needs is a result of forward."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(static: Any, *args: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        call, forward, _, _ = static
+        tensors = _given(static, args)
+        return tuple(forward.forward(*[tensors[i] for i in call.inputs]))
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: tuple[torch.Tensor, ...]) -> None:
+        static, *args = inputs
+        call, tensors = static[0], _given(static, args)
+        ctx.save_for_backward(*[tensors[i] if kind == "flat" else output[i] for kind, i in (*call.saved, *call.raw)])
+        ctx.call, ctx.graph = call, static[2]
+        ctx.mark_non_differentiable(*[output[i] for i in call.fixed], *output[call.results :])
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[object, ...]:
+        outputs = ctx.graph.forward(*grads[: ctx.call.results], *ctx.saved_tensors)
+        return (None, *[None if i is None else outputs[i] for i in ctx.call.gradients])
+
+
+def _given(static: Any, args: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """The node's tensors, those among them that are arguments of `apply` as it got them."""
+    tensors = list(static[3])
+    for position, value in zip(static[0].positions, args):
+        tensors[position] = value
+    return tensors
 
 
 class _PassedOn(torch.autograd.Function):

@@ -82,6 +82,29 @@ def _check_backward_class(interp: Any, cls: type, what: str) -> None:
         )  # fmt: skip
 
 
+_FORWARD_MODE = frozenset(("torch.func.jvp", "torch.func.jacfwd"))
+
+
+def _check_transforms(state: CaptureState, cls: type, what: str) -> None:
+    """Transforms ask for more of a function than its forward and backward: how it computes with tangents and batches."""
+    interp = state.interpreter
+    around = {scope.what for scope in state.graph.scopes if scope.what.startswith("torch.func.")}
+    if around & _FORWARD_MODE or state.graph.dual_level is not None:
+        raise _refused("autograd.Function", what, "Tangents are computed by its own jvp.", "Call it outside.")
+    if around and _has_from_torch(interp, cls, "setup_context"):
+        raise _refused(
+            "autograd.Function", what, "Within a transform of torch.func it needs a setup_context.",
+            "Write forward without ctx, and a setup_context.",
+        )  # fmt: skip
+    if "torch.func.vmap" in around or "torch.func.jacrev" in around:
+        generated = interp.getattr(cls, "generate_vmap_rule")
+        if generated is not True or not _has_from_torch(interp, cls, "vmap"):
+            raise _refused(
+                "autograd.Function", what, "Within torch.func.vmap it is called with batches.",
+                "Set generate_vmap_rule = True.",
+            )  # fmt: skip
+
+
 @handler(torch.autograd.Function.apply)
 def _function_apply(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> object:
     """autograd.Function.apply: inlined where no gradient is recorded, else a node with two graphs."""
@@ -90,6 +113,7 @@ def _function_apply(state: CaptureState, fn: Function, args: Args, kwargs: Kwarg
     what = f"{name_of(cls)}.apply"
     tensors = [arg for arg in rest if isinstance(arg, torch.Tensor)]
     _check_backward_class(state.interpreter, cls, what)
+    _check_transforms(state, cls, what)
     if torch.is_grad_enabled() and any(t.requires_grad for t in tensors):
         return _Captured(state, cls, what, rest, kwargs).run()
     context = FunctionContext((False,) * len(rest))
@@ -300,10 +324,10 @@ class _Captured:
     def _refuse(self, context: FunctionContext) -> None:
         if context.argand_refused == "mark_dirty":
             raise _returns_input(self.what)
-        own = not all(_has_from_torch(self.state.interpreter, self.cls, name) for name in ("vjp", "jvp"))
+        own = not _has_from_torch(self.state.interpreter, self.cls, "vjp")
         if context.argand_refused or self.kwargs or own:
             raise _refused(
-                "autograd.Function", self.what, f"It uses {context.argand_refused or 'vjp or jvp'}.",
+                "autograd.Function", self.what, f"It uses {context.argand_refused or 'vjp'}.",
                 "Write it with forward and backward alone.",
             )  # fmt: skip
 

@@ -1,0 +1,92 @@
+"""Tensors that wrap others (`graph.wrappers`): their stand-ins wrap stand-ins of the parts, so that what operations on
+them give is the class's own answer. The parts are inputs and results of the graph like any tensor."""
+
+from __future__ import annotations
+
+import enum
+import functools
+
+import torch
+
+from argand._core import _C
+from argand.capture.facts.classify import is_plain_tensor
+from argand.capture.facts.interfaces import CaptureState, GraphBuilder
+from argand.capture.facts.kinds import is_a, namespace
+from argand.capture.facts.sources import AttrSource, Source
+from argand.capture.sizes import dtensors
+from argand.graph import wrappers
+from argand.graph.wrappers import Layout
+
+_PLAIN = (bool, int, float, str, bytes, type(None), torch.dtype, torch.device, torch.Size, torch.layout)
+
+
+def _why_not(tensor: torch.Tensor, layout: Layout) -> str:
+    """Why a wrapper from outside cannot be in a graph; "" where it can."""
+    if tensor.requires_grad:
+        return "a gradient of it is recorded"
+    held = namespace(tensor) or {}
+    for name in layout.names:
+        part = held.get(name)
+        if part is None or type(part) is not torch.Tensor or not is_plain_tensor(part) or part.requires_grad:
+            return f"its part {name} is no plain tensor"
+    if not _comparable(layout.context):
+        return "what it holds besides tensors is not known to be comparable"
+    if torch._C._is_any_autocast_enabled():
+        return "what autocast does with tensors without data is not what it does with wrappers"
+    return ""
+
+
+def _comparable(context: object, depth: int = 0) -> bool:
+    """Whether `==` of what a wrapper holds besides tensors tells all: plain values, in containers or dataclasses."""
+    if type(context) in _PLAIN or is_a(context, enum.Enum):
+        return True
+    if depth > 8:
+        return False
+    if type(context) in (tuple, list):
+        return all(_comparable(item, depth + 1) for item in context)  # type: ignore[attr-defined]
+    if type(context) is dict:
+        return all(_comparable(item, depth + 1) for pair in context.items() for item in pair)
+    fields = getattr(type(context), "__dataclass_fields__", None)
+    if fields is None or not all(each.compare for each in fields.values()):
+        return False
+    return all(_comparable(getattr(context, name), depth + 1) for name in fields)
+
+
+def new_input(state: CaptureState, source: Source, real: torch.Tensor) -> torch.Tensor:
+    """The stand-in of a wrapper that existed before the frame."""
+    with torch._C.DisableTorchFunction():
+        layout = wrappers.layout_of(real)
+        why = _why_not(real, layout)
+    if why:
+        raise dtensors.refused(f"{source.friendly()}: {type(real).__name__}", why)
+    builder = state.graph
+    state.interpreter.note_class(type(real))
+    state.guards.add(source, "tensor", *_C.tensor_guard_args(real))
+    check = functools.partial(wrappers.laid_out, layout)
+    state.guards.add(None, "python", check, [source], label="TENSOR_SUBCLASS_MATCH", shown=False)
+    wrappers.KNOWN.add(type(real))
+    parts = [
+        state.load_source(AttrSource(source, name), part)
+        for name, part in zip(layout.names, wrappers.parts_of(real, layout))
+    ]
+    infos = [state.tensor_info(part) for part in parts]
+    if any(info.dynamic is not None for info in infos):
+        dtensors.with_constants(builder, type(real).__name__)
+    with torch._C.DisableTorchFunction():
+        stand_in = layout.whole(*parts)
+    node = builder.root.call_function(layout.whole, tuple([info.node for info in infos]))
+    builder.annotate(node)
+    builder.sharded = True
+    builder.register(stand_in, node, real.device)
+    own = builder.tensors[id(stand_in)]
+    own.source, own.real = source, real
+    return stand_in
+
+
+def outputs(builder: GraphBuilder, tensor: torch.Tensor) -> tuple[Layout, list[torch.Tensor]]:
+    """(what a result of the graph is besides its parts, the stand-ins of the parts that the graph gives)."""
+    with torch._C.DisableTorchFunction():
+        layout = wrappers.layout_of(tensor)
+        if tensor.requires_grad:
+            raise dtensors.refused(type(tensor).__name__, "it leaves the graph with a gradient history")
+        return layout, wrappers.parts_of(tensor, layout)

@@ -1,0 +1,279 @@
+"""Tensors that wrap others (`__torch_dispatch__` with `__tensor_flatten__`): quantized weights, pairs of tensors. One graph,
+with eager's values, classes and gradients; what is not captured of them runs as in eager."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+from torch.testing._internal.two_tensor import TwoTensor
+from torch.utils import _pytree as pytree
+
+import argand
+from helpers import CountingBackend
+
+aten = torch.ops.aten
+Program = Callable[..., Any]
+
+
+class Quantized(torch.Tensor):
+    """Rows of int8, each with its scale."""
+
+    codes: torch.Tensor
+    scale: torch.Tensor
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
+
+    @staticmethod
+    def __new__(cls, codes: torch.Tensor, scale: torch.Tensor, kind: torch.dtype = torch.float32) -> Any:
+        return torch.Tensor._make_wrapper_subclass(cls, codes.shape, dtype=kind, device=codes.device)
+
+    def __init__(self, codes: torch.Tensor, scale: torch.Tensor, kind: torch.dtype = torch.float32) -> None:
+        self.codes, self.scale = codes, scale
+
+    def __tensor_flatten__(self) -> Any:
+        return ["codes", "scale"], (self.dtype,)
+
+    @classmethod
+    def __tensor_unflatten__(cls, inner: Any, context: Any, size: Any, stride: Any) -> Any:
+        return cls(inner["codes"], inner["scale"], *context)
+
+    def whole(self) -> torch.Tensor:
+        return self.codes.to(self.dtype) * self.scale
+
+    @classmethod
+    def of(cls, weight: torch.Tensor) -> Any:
+        scale = weight.abs().amax(1, keepdim=True) / 127
+        return cls((weight / scale).round().to(torch.int8), scale)
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in (aten.t.default, aten.detach.default, aten.clone.default):
+            return cls(func(args[0].codes), func(args[0].scale), args[0].dtype)
+        args, kwargs = pytree.tree_map_only(Quantized, Quantized.whole, (args, kwargs or {}))
+        return func(*args, **kwargs)
+
+
+def weight(seed: int) -> Any:
+    return Quantized.of(torch.randn(8, 4, generator=torch.Generator().manual_seed(seed)))
+
+
+def layers() -> nn.Module:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 4), nn.ReLU(), nn.Linear(4, 4))
+    for layer in (model[0], model[2]):
+        layer.weight = nn.Parameter(Quantized.of(layer.weight.detach()), requires_grad=False)
+    return model
+
+
+def told(results: Any, *leaves: Any) -> Any:
+    """Classes, values, and the gradients of plain leaves."""
+    seen: list[Any] = []
+    for item in pytree.tree_leaves(results):
+        seen.append(KINDS.index(type(item)))
+        parts = [getattr(item, name) for name in item.__tensor_flatten__()[0]] if type(item) in KINDS[2:] else [item]
+        seen += [(part.detach(), part.requires_grad) if isinstance(part, torch.Tensor) else part for part in parts]
+        if type(item) is torch.Tensor and item.requires_grad:
+            item.square().sum().backward(retain_graph=True)
+    return seen, [leaf.grad for leaf in leaves]
+
+
+KINDS = (int, torch.Tensor, Quantized, TwoTensor)
+
+
+def part_of_a_result(w: Any, x: torch.Tensor) -> Any:
+    turned = w.t()
+    return turned.scale * 2, turned.codes.float() + 1, turned
+
+
+def written_part_of_a_copy(w: Any, x: torch.Tensor) -> Any:
+    copy = w.clone()
+    copy.scale.mul_(2)
+    return functional.linear(x, copy), copy
+
+
+OF_WEIGHTS: dict[str, Program] = {
+    "linear": lambda w, x: (functional.linear(x, w), w),
+    "results": lambda w, x: (w.t(), w * 2, w.detach(), w.size(0) * x, w),
+    "parts": lambda w, x: (w.scale * 2, w.whole() @ x.t()),
+    "questions": lambda w, x: x + w.dim() if isinstance(w, Quantized) and w.dtype is torch.float32 else x,
+    "part of a result": part_of_a_result,
+    "written part of a copy": written_part_of_a_copy,
+}
+
+
+@pytest.mark.parametrize("name", OF_WEIGHTS)
+def test_quantized_weights(name: str) -> None:
+    backend = CountingBackend()
+    for how in (backend, "aot_eager"):
+        compiled = argand.compile(OF_WEIGHTS[name], backend=how, fullgraph=True)
+        for seed in (1, 2, 3):
+            x = torch.full((2, 4), float(seed))
+            got, eager = (told(program(weight(seed), x)) for program in (compiled, OF_WEIGHTS[name]))
+            torch.testing.assert_close(got, eager)
+    assert len(backend.graphs) == 1
+
+
+@pytest.mark.parametrize("how", ["eager", "aot_eager", "native"])
+def test_models_with_quantized_weights(how: str) -> None:
+    """Gradients flow through weights that have none; sizes of a batch may vary."""
+    model, copy = layers(), layers()
+    compiled = argand.compile(copy, backend=how, fullgraph=True)
+    for size in (2, 3, 5) if how == "native" else (2, 3, 5, 6):
+        outcomes = []
+        for run, own in ((model, model), (compiled, copy)):
+            x = torch.randn(size, 4, generator=torch.Generator().manual_seed(size)).requires_grad_()
+            own.zero_grad()
+            outcomes.append(told(run(x), x, *[p for p in own.parameters() if p.requires_grad]))
+        torch.testing.assert_close(outcomes[1], outcomes[0])
+
+
+def test_sizes_that_vary_cost_one_graph_more() -> None:
+    model, backend = layers(), CountingBackend()
+    compiled = argand.compile(model, backend=backend, fullgraph=True)
+    for size in (2, 3, 5, 7):
+        x = torch.ones(size, 4)
+        torch.testing.assert_close(compiled(x), model(x))
+    assert len(backend.graphs) == 2
+
+
+OF_PAIRS: dict[str, Program] = {
+    "arithmetic": lambda t, x: ((t * x).sin() + t, x),
+    "products": lambda t, x: (t @ x, (t @ x).sum()),
+    "views": lambda t, x: (t.view(-1)[:3], t[0], t.t(), t.unbind(0)[1]),
+    "written copies": lambda t, x: (t.clone().mul_(2), t),
+    "the same twice": lambda t, x: [t, t + 1, t],
+}
+
+
+@pytest.mark.parametrize("name", OF_PAIRS)
+def test_pairs_of_tensors(name: str) -> None:
+    for how in ("eager", "aot_eager"):
+        compiled = argand.compile(OF_PAIRS[name], backend=how, fullgraph=True)
+        for seed in (1, 2):
+            torch.manual_seed(seed)
+            pair, x = TwoTensor(torch.randn(4, 4), torch.randn(4, 4)), torch.randn(4, 4)
+            got, eager = (told(program(pair, x)) for program in (compiled, OF_PAIRS[name]))
+            torch.testing.assert_close(got, eager)
+
+
+def test_compiled_pairs() -> None:
+    pair, x = TwoTensor(torch.randn(4, 4), torch.randn(4, 4)), torch.randn(4, 4)
+    for name in ("arithmetic", "products"):
+        program = OF_PAIRS[name]
+        torch.testing.assert_close(told(argand.compile(program, fullgraph=True)(pair, x)), told(program(pair, x)))
+
+
+def test_what_it_holds_besides_tensors_is_guarded() -> None:
+    def program(w: Any, x: torch.Tensor) -> Any:
+        return functional.linear(x.to(w.dtype), w)
+
+    backend = CountingBackend()
+    compiled = argand.compile(program, backend=backend, fullgraph=True)
+    x = torch.ones(2, 4)
+    for kind in (torch.float32, torch.float64, torch.float32):
+        w = weight(1)
+        w = Quantized(w.codes, w.scale.to(kind), kind)
+        torch.testing.assert_close(told(compiled(w, x)), told(program(w, x)))
+    assert len(backend.graphs) == 2
+
+
+def another_part(w: Any, x: torch.Tensor) -> Any:
+    w.scale = w.scale * 2
+    return functional.linear(x, w), w.scale
+
+
+def another_attribute(w: Any, x: torch.Tensor) -> Any:
+    w.note = 5
+    return functional.linear(x, w) * w.note
+
+
+def written_part(w: Any, x: torch.Tensor) -> Any:
+    w.scale.mul_(2)
+    return functional.linear(x, w), w.scale
+
+
+def written_dict(w: Any, x: torch.Tensor) -> Any:
+    w.__dict__["scale"] = w.scale * 3
+    return functional.linear(x, w), w.scale + 1
+
+
+def deleted_part(w: Any, x: torch.Tensor) -> Any:
+    scale = w.scale
+    del w.scale
+    w.scale = scale * 3
+    return functional.linear(x, w)
+
+
+def part_of_a_result_replaced(w: Any, x: torch.Tensor) -> Any:
+    turned = w.t()
+    turned.scale = turned.scale * 2
+    return turned
+
+
+def built_inside(w: Any, x: torch.Tensor) -> Any:
+    return functional.linear(x, Quantized.of(w.whole() * 2))
+
+
+def random(w: Any, x: torch.Tensor) -> Any:
+    return torch.rand_like(w).shape, functional.linear(x, w)
+
+
+def transformed(w: Any, x: torch.Tensor) -> Any:
+    return torch.func.grad(lambda a: functional.linear(a, w).sum())(x)
+
+
+ELSEWHERE: list[Program] = [
+    another_part, another_attribute, written_part, written_dict, deleted_part, part_of_a_result_replaced,
+    built_inside, random, transformed,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("program", ELSEWHERE, ids=lambda program: program.__name__)
+def test_as_eager(program: Program) -> None:
+    compiled = argand.compile(program, backend="eager")
+    for seed in (1, 2):
+        x = torch.full((2, 4), float(seed))
+        given, other = weight(seed), weight(seed)
+        got, eager = told(compiled(given, x)), told(program(other, x))
+        torch.testing.assert_close(got, eager)
+        torch.testing.assert_close(told(given), told(other))
+
+
+def test_pairs_that_are_written_to_or_have_gradients() -> None:
+    def written(pair: Any, x: torch.Tensor) -> Any:
+        return pair.mul_(2), pair
+
+    def with_history(pair: Any, x: torch.Tensor) -> Any:
+        return (pair * (x * 2).requires_grad_()), pair
+
+    for program, grad in ((written, False), (with_history, False), (with_history, True)):
+        outcomes = []
+        for run in (program, argand.compile(program, backend="eager")):
+            pair = TwoTensor(torch.ones(2, 2), torch.full((2, 2), 3.0)).requires_grad_(grad)
+            results = run(pair, torch.ones(2, 2))
+            outcomes.append((told(results), [item.requires_grad for item in results]))
+        torch.testing.assert_close(outcomes[1], outcomes[0])
+
+
+def test_the_class_is_guarded() -> None:
+    class Other(Quantized):
+        pass
+
+    def program(w: Any, x: torch.Tensor) -> Any:
+        return functional.linear(x, w)
+
+    compiled = argand.compile(program, backend="eager", fullgraph=True)
+    w, x = weight(1), torch.ones(2, 4)
+    other = Other(w.codes, w.scale)
+    assert torch.equal(compiled(other, x), program(other, x))
+
+    def negative(cls: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        args, kwargs = pytree.tree_map_only(Quantized, lambda t: -t.whole(), (args, kwargs or {}))
+        return func(*args, **kwargs)
+
+    Other.__torch_dispatch__ = classmethod(negative)  # type: ignore[assignment]
+    assert torch.equal(compiled(other, x), program(other, x))
