@@ -10,7 +10,7 @@ import contextlib
 import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import field
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 import torch.utils.checkpoint
@@ -194,6 +194,10 @@ class FunctionCall:
     once: bool
 
 
+Static: TypeAlias = tuple[FunctionCall, fx.GraphModule, fx.GraphModule, Sequence[torch.Tensor]]
+"""A captured autograd.Function: how it is called, its two graphs, the tensors of its node."""
+
+
 def autograd_function(
     forward: fx.GraphModule, backward: fx.GraphModule, *flat: torch.Tensor
 ) -> tuple[torch.Tensor, ...]:
@@ -206,8 +210,8 @@ def autograd_function(
     return tuple(results[: call.results])
 
 
-def _forward(ctx: Any, static: Any, *args: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    call, forward, backward, flat = static
+def _forward(ctx: Any, static: Static, *args: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    call, forward, backward, _ = static
     tensors = _given(static, args)
     outputs = forward.forward(*[tensors[i] for i in call.inputs])
 
@@ -247,7 +251,7 @@ class _Transformed(torch.autograd.Function):
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(static: Any, *args: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    def forward(static: Static, *args: torch.Tensor) -> tuple[torch.Tensor, ...]:
         call, forward, _, _ = static
         tensors = _given(static, args)
         return tuple(forward.forward(*[tensors[i] for i in call.inputs]))
@@ -266,7 +270,7 @@ class _Transformed(torch.autograd.Function):
         return (None, *[None if i is None else outputs[i] for i in ctx.call.gradients])
 
 
-def _given(static: Any, args: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+def _given(static: Static, args: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     """The node's tensors, those among them that are arguments of `apply` as it got them."""
     tensors = list(static[3])
     for position, value in zip(static[0].positions, args):

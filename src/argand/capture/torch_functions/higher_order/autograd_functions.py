@@ -86,7 +86,7 @@ _FORWARD_MODE = frozenset(("torch.func.jvp", "torch.func.jacfwd"))
 
 
 def _check_transforms(state: CaptureState, cls: type, what: str) -> None:
-    """Transforms ask for more of a function than its forward and backward: how it computes with tangents and batches."""
+    """Transforms ask for more of a function: how it computes with tangents, and with batches."""
     interp = state.interpreter
     around = {scope.what for scope in state.graph.scopes if scope.what.startswith("torch.func.")}
     if around & _FORWARD_MODE or state.graph.dual_level is not None:
