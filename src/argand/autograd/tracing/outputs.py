@@ -254,6 +254,7 @@ def _covers(value: Value, root: Value) -> bool:
         and value.spec.stride == root.spec.stride
         and value.spec.offset == root.spec.offset
         and value.spec.dtype is root.spec.dtype
+        and (value.spec.conj, value.spec.neg) == (root.spec.conj, root.spec.neg)
     )
 
 

@@ -44,13 +44,14 @@ _RESOLVED = {"resolve_conj": torch.is_conj, "resolve_neg": torch.is_neg}
 
 @special(*named(torch.Tensor, *_RESOLVED), *named(torch, *_RESOLVED))
 def _resolve(builder: GraphBuilder, func: Function, args: Args, kwargs: Kwargs) -> object:
-    """A tensor without the bit is itself; one with it becomes another tensor, which the stand-in would not."""
+    """A tensor without the bit is itself; one with it becomes another tensor, as a copy of it does, which the stand-ins
+    of backends, that have no such bit, would not."""
     tensor, is_set = (args[0] if args else kwargs["input"]), _RESOLVED[func.__name__]
     with torch._C.DisableTorchFunction():
         carried = is_set(tensor)
     if not carried and _bit(builder, is_set, tensor, func.__name__):
         raise metadata.hidden_state(func)
-    return NotImplemented
+    return builder.call(torch.clone, (tensor,), {}) if carried else NotImplemented
 
 
 @special(*(getter(name) for name in ("retains_grad", "_backward_hooks", "_post_accumulate_grad_hooks", "name")))
