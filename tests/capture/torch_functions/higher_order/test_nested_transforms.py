@@ -1,0 +1,11 @@
+"""Random nests of function transforms, against eager: the same values and gradients, and one graph."""
+
+from __future__ import annotations
+
+import pytest
+from tests.capture.torch_functions.higher_order import transform_programs
+
+
+@pytest.mark.parametrize("seed", range(36))
+def test_as_eager(seed: int) -> None:
+    assert transform_programs.difference(seed, "eager" if seed % 3 else "aot_eager") == ""
