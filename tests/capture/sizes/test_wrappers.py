@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.utils.checkpoint
 from torch import nn
 from torch.nn import functional
 from torch.testing._internal.two_tensor import TwoTensor
@@ -277,3 +278,40 @@ def test_the_class_is_guarded() -> None:
 
     Other.__torch_dispatch__ = classmethod(negative)  # type: ignore[assignment]
     assert torch.equal(compiled(other, x), program(other, x))
+
+
+def test_what_changes_between_calls() -> None:
+    def program(w: Any, x: torch.Tensor) -> Any:
+        return functional.linear(x.to(w.scale.dtype), w) if w.scale.sum() > 0 else x
+
+    compiled = argand.compile(program, backend="eager")
+    w, x = weight(1), torch.ones(2, 4)
+    changes: list[Callable[[], Any]] = [
+        lambda: w.scale.mul_(2),
+        lambda: setattr(w, "scale", w.scale * 3),
+        lambda: setattr(w, "scale", w.scale[:1].expand(8, 1)),
+        lambda: setattr(w, "scale", -w.scale),
+        lambda: setattr(w, "codes", w.codes.flip(0)),
+        lambda: setattr(w, "scale", w.scale.double().abs()),
+    ]
+    for change in changes:
+        change()
+        assert torch.equal(compiled(w, x), program(w, x))
+
+
+def test_gradients_that_are_asked_for_around_wrappers() -> None:
+    def checkpointed(w: Any, x: torch.Tensor) -> Any:
+        return torch.utils.checkpoint.checkpoint(lambda a: functional.linear(a, w).sin(), x, use_reentrant=False)
+
+    def differentiated(w: Any, x: torch.Tensor) -> Any:
+        return torch.autograd.grad(functional.linear(x * 2, w).sum(), x)
+
+    def part_of_a_result_with_history(w: Any, x: torch.Tensor) -> Any:
+        return (TwoTensor(torch.ones(4), torch.ones(4)) * x).a * 2
+
+    for program in (checkpointed, differentiated, part_of_a_result_with_history):
+        outcomes = []
+        for run in (program, argand.compile(program, backend="aot_eager")):
+            x = torch.ones(2, 4, requires_grad=True)
+            outcomes.append(told(run(weight(1), x), x))
+        torch.testing.assert_close(outcomes[1], outcomes[0])

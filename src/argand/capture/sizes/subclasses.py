@@ -42,7 +42,8 @@ def refused(name: str, value: torch.Tensor) -> errors.GraphBreak:
         explanation=f"{name} is a {type(value).__name__}, which cannot be a graph input: {why}.",
         hints=(
             "Pass a plain torch.Tensor, or use this value outside the compiled function.",
-            "Classes that only define __torch_function__ are captured.",
+            "Classes that only define __torch_function__ are captured, and those that say what they wrap "
+            "(__tensor_flatten__) and turn __torch_function__ off.",
         ),
     )
     ending.sets_up = type(value) in (torch.nn.UninitializedParameter, torch.nn.UninitializedBuffer)
