@@ -27,7 +27,7 @@ _MARK = "ARGAND_COMMANDS"  # in the environment of commands: tells them from oth
 _PROC_LIMIT = 1 << 22  # bytes of a file in /proc
 PATIENT: ContextVar[bool] = ContextVar("argand_patient_commands", default=False)
 """Whether nobody waits for what is run: others are to have the processors first."""
-_LOW = 15  # the priority of such commands: about a thirtieth of another one's time
+_LOW = 5  # the priority of such commands: a third of another one's time, so that they end within seconds
 OUTPUT_LIMIT = 1 << 18  # bytes of output that are kept; the rest is read and dropped
 _TICK = 0.2
 _LONGEST_START = 1.0  # seconds in which a process that was started shows its environment

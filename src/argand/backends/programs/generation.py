@@ -21,7 +21,7 @@ from argand.backends.targets import in_host_memory, target_of, without_gpu_code
 from argand.codegen.host import module
 from argand.codegen.host.kernels import kernel_source
 from argand.codegen.host.module import KernelSource
-from argand.codegen.host.products import choose_products
+from argand.codegen.host.products import begin_kernels, choose_products
 from argand.config import config
 from argand.errors import ArgandError, GpuError, ToolchainError, ToolchainMissing
 from argand.graph import product_settings
@@ -179,6 +179,7 @@ def _scheduled(program: AtenProgram, *, by_rule: bool = True) -> Schedule:
             prepare_convolutions(program)
     events.emit("post_grad_graphs", "passes", lambda: readable(program.graph))
     loops = lower(program, targets=target_of)
+    begin_kernels(loops)
     loops.mutations = []  # the runtime wrapper writes back into mutated inputs what kernels do not store there
     # What is kept of a base must not be its memory, which tensors that do not know of each other's writes share.
     apart = {p for p, spec in enumerate(program.inputs) if spec.kind == "base" and program.kind == "forward"}

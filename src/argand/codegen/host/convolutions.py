@@ -69,7 +69,7 @@ def choose_convolutions(schedule: Schedule, buffers: dict[str, Buffer]) -> int:
         parts: tuple[ExternNode, ...] = ()
         if isinstance(step, ExternNode):
             way = MEASURED_CONVOLUTION if _by_onednn(step, buffers) else ""
-            if own and _is_product(step, buffers):
+            if own and is_product(step, buffers):
                 way = FASTER_THAN_MEASURED if way else FASTER_CONVOLUTION
                 way = way if config.cpp.own_products is None else OWN_CONVOLUTION
             if way:
@@ -108,7 +108,7 @@ def _by_onednn(node: ExternNode, buffers: dict[str, Buffer]) -> bool:
     return enough and convolutions.wanted(convolutions.rivals(window))
 
 
-def _is_product(node: ExternNode, buffers: dict[str, Buffer]) -> bool:
+def is_product(node: ExternNode, buffers: dict[str, Buffer]) -> bool:
     """Whether argand's own kernel computes a convolution, and may be faster."""
     if str(node.target) != "aten.convolution.default" or node.kwargs or node.out_variant is not None:
         return False

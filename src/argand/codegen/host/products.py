@@ -18,14 +18,14 @@ from typing import Any
 import torch
 
 from argand.codegen.host.calls import MEASURED_PRODUCT
-from argand.codegen.host.convolutions import choose_convolutions, choose_weight_gradients
+from argand.codegen.host.convolutions import choose_convolutions, choose_weight_gradients, is_product
 from argand.codegen.host.library_products import choose_direct
 from argand.config import config
 from argand.graph.sizes.expr import ONE, as_int
 from argand.ir.kernel import Schedule
-from argand.ir.loops import Buffer, ExternNode, TensorRef
+from argand.ir.loops import Buffer, ExternNode, Program, TensorRef
 from argand.quick_dataclasses import dataclass
-from argand.runtime.kernels import products
+from argand.runtime.kernels import convolutions, products
 
 LEAST_TERMS = 1 << 27
 LEAST_SIDE = 32  # of what goes to oneDNN
@@ -69,6 +69,18 @@ def choose_products(schedule: Schedule) -> int:
                 schedule.steps[number] = call
                 changes += 1
     return changes
+
+
+def begin_kernels(program: Program) -> None:
+    """Begin to compile the kernels that products of a program may go to, while the program is being compiled."""
+    buffers = {name: buffer for name, buffer in program.buffers.items() if buffer.device.type == "cpu"}
+    calls = [node for node in program.nodes if isinstance(node, ExternNode)]
+    by_products = calls if products.own_wanted(products.PRODUCTS) else ()
+    by_convolutions = calls if products.own_wanted(convolutions.OWN) else ()
+    if any(_own(node, buffers, measured=True) for node in by_products) or any(
+        is_product(node, buffers) for node in by_convolutions
+    ):
+        products.prepare()
 
 
 def _choose_padded(schedule: Schedule, host_buffers: dict[str, Buffer]) -> int:
