@@ -36,7 +36,12 @@ def test_small_products_and_symbols_stay() -> None:
     assert copies(placed((1, 2, 0), 5, 3, 4), torch.randn(5, 4, 6)) == 0  # 72 terms
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_complex_matrices_are_laid_out_too() -> None:
+    x, y = placed((1, 2, 0), 6, 7, 9), torch.randn(6, 9, 11)
+    assert copies(x.to(torch.complex64), y.to(torch.complex64)) == 1
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.complex64])
 @pytest.mark.parametrize("orders", list(itertools.product(ORDERS, ((0, 1, 2), (1, 2, 0)))))
 def test_results_are_eagers(orders: tuple[tuple[int, ...], tuple[int, ...]], dtype: torch.dtype) -> None:
     def products(x: torch.Tensor, y: torch.Tensor, z: torch.Tensor) -> tuple[torch.Tensor, ...]:

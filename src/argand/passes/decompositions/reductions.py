@@ -75,12 +75,11 @@ def _bmm(b: Builder, x: fx.Node, y: fx.Node) -> Any:
         count, rows, inner = val(x).shape
         product = b(aten.mm.default, reshape(b, x, [count * rows, inner]), b(aten.select.int, y, 0, 0))
         return b(aten.view.default, product, [count, rows, val(y).shape[2]])
-    if (
-        device(x).type != "cpu"
-        or val(x).dtype not in (torch.float32, torch.float64)
-        or 0 in (*val(x).shape, *val(y).shape)
-    ):
+    if device(x).type != "cpu" or 0 in (*val(x).shape, *val(y).shape):
         return NotImplemented
+    if val(x).dtype not in (torch.float32, torch.float64):
+        laid_out = _laid_out(b, x, y) if val(x).dtype.is_complex else None
+        return NotImplemented if laid_out is None else b(aten.bmm.default, *laid_out)
     _, rows, inner = val(x).shape
     columns = val(y).shape[2]
     if inner == 1:
