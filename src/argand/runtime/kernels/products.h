@@ -16,7 +16,7 @@ enum {
   PR = 16,    // rows of a packed panel of the left operand
   KC = 512,   // longest run of k that is packed
   SC = 128,   // most products that are added up in one register: longer sums are less exact than eager's
-  NC = 1024,  // columns of the right operand that are packed at a time
+  NC = 512,   // columns of the right operand that are packed at a time: half of the second level of cache
 };
 
 // The first `count` of 16 numbers (none, all): what is masked is not touched in memory.
@@ -71,6 +71,7 @@ INLINE void short_tile(i64 k, Matrix left, const float* __restrict right, Result
   UNROLL for (int r = 0; r < R; r++) sum[r][0] = sum[r][1] = V{};
   const float* __restrict a = left.data;
   for (i64 p = 0; p < k; p++) {
+    __builtin_prefetch(right + (p + 12) * NR), __builtin_prefetch(right + (p + 12) * NR + 16);
     V b0 = *(const V*)(right + p * NR), b1 = *(const V*)(right + p * NR + 16);
     UNROLL for (int r = 0; r < R; r++) {
       float x = PACKED ? a[p * PR + r] : a[r * left.rows + p];
