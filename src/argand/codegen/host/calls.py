@@ -9,7 +9,6 @@ import torch
 
 from argand.codegen.host.convolutions import (
     FASTER_CONVOLUTION,
-    FASTER_THAN_MEASURED,
     MEASURED_CONVOLUTION,
     OWN_CONVOLUTION,
 )
@@ -69,7 +68,7 @@ def extern_function(node: ExternNode) -> ExternFunction:
         return ExternFunction(f"{node.name}_out", f"{MEASURED_PRODUCT}()", several)
     if node.out_variant in (MEASURED_CONVOLUTION, OWN_CONVOLUTION):
         return ExternFunction(node.out_variant.replace("measured_", ""), node.out_variant, several)
-    if node.out_variant in (FASTER_CONVOLUTION, FASTER_THAN_MEASURED):
+    if node.out_variant == FASTER_CONVOLUTION:
         return ExternFunction(f"{node.name}_faster", node.out_variant, several)
     if node.out_variant is not None:
         return ExternFunction(

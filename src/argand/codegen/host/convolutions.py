@@ -26,7 +26,6 @@ OWN_GRADIENT, MEASURED_GRADIENT = "weight_gradient_into", "measured_weight_gradi
 MEASURED_CONVOLUTION, MEASURED_VOLUME_GRADIENT = "measured_convolution", "measured_volume_gradient"
 OWN_CONVOLUTION = "product_convolution"
 FASTER_CONVOLUTION = "MeasuredConvolution()"  # one object for each call
-FASTER_THAN_MEASURED = f"MeasuredConvolution({MEASURED_CONVOLUTION})"
 MOST_POINTS = 196  # of a result
 LEAST_TERMS = 1 << 22
 LEAST_POINTS = 48
@@ -36,8 +35,7 @@ OWN_LEAST_SIDES = 4, 4, 16  # features, terms of a sum and points: with fewer, a
 
 def returns_result(node: ExternNode) -> bool:
     """Whether a call returns a tensor of its own; others write to memory that they are given."""
-    ways = (MEASURED_CONVOLUTION, OWN_CONVOLUTION, FASTER_CONVOLUTION, FASTER_THAN_MEASURED)
-    return node.out_variant is None or node.out_variant in ways
+    return node.out_variant in (None, MEASURED_CONVOLUTION, OWN_CONVOLUTION, FASTER_CONVOLUTION)
 
 
 def choose_weight_gradients(schedule: Schedule, buffers: dict[str, Buffer], *, measured: bool) -> int:
@@ -69,9 +67,8 @@ def choose_convolutions(schedule: Schedule, buffers: dict[str, Buffer]) -> int:
         parts: tuple[ExternNode, ...] = ()
         if isinstance(step, ExternNode):
             way = MEASURED_CONVOLUTION if _by_onednn(step, buffers) else ""
-            if own and is_product(step, buffers):
-                way = FASTER_THAN_MEASURED if way else FASTER_CONVOLUTION
-                way = way if config.cpp.own_products is None else OWN_CONVOLUTION
+            if not way and own and is_product(step, buffers):
+                way = FASTER_CONVOLUTION if config.cpp.own_products is None else OWN_CONVOLUTION
             if way:
                 parts = (replace(step, out_variant=way),)
             elif _is_gradient(step) and _is_of_a_volume(step, buffers):
@@ -122,20 +119,14 @@ def is_product(node: ExternNode, buffers: dict[str, Buffer]) -> bool:
     points = [as_int(n) for n in result.size]
     if None in points:
         return False
-    innermost = _dense(_last(x.size), _last(x.stride)) and _dense(_last(result.size), _last(result.stride))
-    signals = len(image) == 3 or _dense(x.size[2:], x.stride[2:])
-    by_channels = signals and _dense(result.size, result.stride)
-    if not (innermost or by_channels) or not convolutions.is_product(image, window, rest, innermost=not by_channels):
+    if len(image) > 3 and not _dense(x.size[2:], x.stride[2:]):
         return False
-    sides = window[0], prod(window[1:]), prod(int(n or 0) for n in points[2:]) * (image[0] if innermost else 1)
+    if not _dense(result.size, result.stride) or not convolutions.is_product(image, window, rest):
+        return False
+    sides = window[0], prod(window[1:]), prod(int(n or 0) for n in points[2:])
     if any(side < least for side, least in zip(sides, OWN_LEAST_SIDES)):
         return False
-    return prod(window) * prod(int(n or 0) for n in (points[0], *points[2:])) >= OWN_LEAST_TERMS
-
-
-def _last(numbers: Sequence[Expr]) -> Sequence[Expr]:
-    """Sizes or strides with those of the channels behind the others."""
-    return (numbers[0], *numbers[2:], numbers[1])
+    return prod(sides) * image[0] >= OWN_LEAST_TERMS
 
 
 def _sizes(ref: Any, buffers: dict[str, Buffer]) -> tuple[int, ...]:

@@ -1,8 +1,8 @@
 """Convolutions by the faster of several ways, as the first ones, timed, say.
 
 Those that ATen computes as products of matrices may be oneDNN's: ATen has a rule of its own for small ones, and for
-windows of one point on one thread (`by_products`). Those of signals, and all by windows of one point, may be argand's
-own products: oneDNN lays signals and weights out anew, and results back.
+windows of one point on one thread (`by_products`). Those of signals, and of images that lie channel by channel by
+windows of one point, may be argand's own products: oneDNN lays all operands out anew, and the result back.
 """
 
 from __future__ import annotations
@@ -57,48 +57,32 @@ def key() -> str:
     return f"convolutions {wanted(WINDOWS)} {wanted(POINTS)} {wanted(VOLUMES)} {products.own_wanted(OWN)}"
 
 
-def is_product(x: Sequence[int], weight: Sequence[int], rest: Sequence[Any], *, innermost: bool) -> bool:
+def is_product(x: Sequence[int], weight: Sequence[int], rest: Sequence[Any]) -> bool:
     """Whether argand's own kernel computes a convolution of such sizes.
 
     Arguments:
         rest: of `aten.convolution`, after the bias.
-        innermost: it has the channels innermost.
     """
     stride, padding, _, transposed, _, groups = rest
     if transposed or groups != 1 or len(x) < 3 or len(x) != len(weight) or 0 in (*x, *weight):
         return False
-    single = set(weight[2:]) == set(stride) == {1} and set(padding) == {0}
-    return single or (len(x) == 3 and not innermost)
+    return len(x) == 3 or (set(weight[2:]) == set(stride) == {1} and set(padding) == {0})
 
 
 def product_convolution(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, *rest: Any) -> torch.Tensor:
     """`aten.convolution(x, weight, bias, *rest)`, one that `is_product`, by argand's own kernel."""
     stride, padding, dilation, *_ = rest
-    rows = x.permute(0, *range(2, x.dim()), 1)
-    single = weight.numel() == weight.shape[0] * weight.shape[1] and not any(padding) and set(stride) == {1}
-    if not single or not rows.is_contiguous():
-        result = products.convolution(x, weight, bias, stride[0], padding[0], dilation[0])
-        return torch.convolution(x, weight, bias, *rest) if result is None else result
-    features, channels = weight.shape[:2]
-    result = x.new_empty(*rows.shape[:-1], features)
-    row, right = () if bias is None else (bias,), weight.view(features, channels).t()
-    products.matrix_product(*row, rows.view(-1, channels), right, out=result.view(-1, features))
-    if x.stride(-1) == 1:  # images of one point, whose strides are those of either layout
-        return result.view(x.shape[0], features, *x.shape[2:])
-    return result.permute(0, -1, *range(1, x.dim() - 1))
+    result = products.convolution(x, weight, bias, stride[0], padding[0], dilation[0])
+    return torch.convolution(x, weight, bias, *rest) if result is None else result
 
 
 class MeasuredConvolution:
-    """A place in a program that computes convolutions that are products, of one kind: who is faster is asked once.
+    """A place in a program that computes convolutions that are products, of one kind: who is faster is asked once."""
 
-    Arguments:
-        library: what they are without argand's own kernel.
-    """
+    __slots__ = ("_threads", "_way")
 
-    __slots__ = ("_library", "_threads", "_way")
-
-    def __init__(self, library: Callable[..., torch.Tensor] = torch.convolution) -> None:
-        self._library = self._way = library
+    def __init__(self) -> None:
+        self._way: Callable[..., torch.Tensor] = torch.convolution
         self._threads = 0  # for which that is the faster way; none yet
 
     def __call__(self, *args: Any) -> torch.Tensor:
@@ -114,11 +98,11 @@ class MeasuredConvolution:
             results[:] = [way(*args)]
 
         if OWN.taken(kind) is None and not products.ready():
-            return self._library(*args)
-        OWN.run(lambda: by(product_convolution), lambda: by(self._library), kind)
+            return torch.convolution(*args)
+        OWN.run(lambda: by(product_convolution), lambda: by(torch.convolution), kind)
         own = OWN.taken(kind)
         if own is not None:
-            self._way, self._threads = product_convolution if own else self._library, threads
+            self._way, self._threads = product_convolution if own else torch.convolution, threads
         return results[0]
 
 
