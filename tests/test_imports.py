@@ -56,6 +56,8 @@ ALLOWED = {
         "backends/ddp/parts.py: argand.backends.native",
     },
     "most graphs do not need it": {
+        "backends/common.py: argand.backends.dynamic",
+        "backends/common.py: argand.backends.training",
         "backends/programs/generation.py: argand.backends.autotune",
         "backends/programs/preparation.py: argand.backends.layouts",
         "api.py: argand.backends.ddp.cuts",

@@ -28,6 +28,8 @@ pooled = argand.compile(torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.M
 with torch.no_grad():  # torch imports them for gradients
     assert torch.allclose(many(table), layers(table))
     assert pooled(torch.randn(2, 3, 10, 10)).shape == (2, 4, 4, 4)
+    dropped = argand.compile(lambda x: torch.nn.functional.dropout(x, 0.5).div_(2).add_(1), backend="aot_eager")
+    assert dropped(table).min() >= -8  # dropout divides its mask in place
 sys.exit(4 if "sympy" in sys.modules else 0)
 """
 

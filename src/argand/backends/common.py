@@ -9,17 +9,15 @@ from torch import fx
 
 from argand import events
 from argand.autograd import needs_autograd, trace_inference, wrap
-from argand.autograd.tracing.dynamic import is_dynamic
 from argand.autograd.tracing.gradients import records_gradients
 from argand.backends.compile_watchers import watched
-from argand.backends.dynamic import compile_dynamic
-from argand.backends.training import compile_training, took_too_long
 from argand.config import config
 from argand.errors import AutogradError, GpuError
 from argand.graph import time_limit
 from argand.graph.nodes.module_text import lazy_forward
 from argand.graph.nodes.printing import readable
 from argand.graph.nodes.program import AtenProgram
+from argand.graph.sizes.symbols import is_dynamic
 from argand.runtime.tape.function import only_without_grad
 
 CompileProgram = Callable[[AtenProgram], Callable[..., Any]]
@@ -48,7 +46,7 @@ def compile_inference(
         with time_limit.preparing(len(gm.graph.nodes)):
             return _compiled(gm, example_inputs, compile_program, backend, boxed, prepare, joint_pass)
     except time_limit.OutOfTime as late:
-        _report(backend, took_too_long("a graph", late), gm)
+        _report(backend, time_limit.took_too_long("a graph", late), gm)
         return gm.forward
     except GpuError as error:
         return _without_kernels(backend, error, gm)
@@ -89,6 +87,8 @@ def _compiled(
             refused.append(error)
             return _without_kernels(backend, error, gm)
 
+    from argand.backends.dynamic import compile_dynamic  # whoever has no such graph does not pay for it
+
     gradients = needs_autograd(gm, example_inputs)
     compiled = compile_dynamic(
         gm,
@@ -114,6 +114,8 @@ def compile_exact(
 ) -> Callable[..., Any]:
     """`compile_inference` for the sizes of `example_inputs` alone."""
     if needs_autograd(gm, example_inputs):
+        from argand.backends.training import compile_training  # whoever has no gradients does not pay for it
+
         try:
             return compile_training(
                 gm, example_inputs, compile_program, backend=backend, boxed=boxed, joint_pass=joint_pass

@@ -14,7 +14,7 @@ from argand._core.calls import uncaptured
 from argand.autograd import wrap
 from argand.autograd.tracing.dynamic import trace_dynamic
 from argand.autograd.tracing.dynamic_joint import trace_joint_dynamic
-from argand.backends.training import compile_joint, took_too_long
+from argand.backends.training import compile_joint
 from argand.config import config
 from argand.errors import AutogradError
 from argand.graph import time_limit
@@ -112,7 +112,7 @@ class ExactSizes:
                 with time_limit.preparing(len(self.gm.graph.nodes)):
                     call = self.compile_exact(args)
             except time_limit.OutOfTime as late:
-                reason = took_too_long("a graph", late)
+                reason = time_limit.took_too_long("a graph", late)
                 events.emit("fallback", "backend", reason, backend=self.backend, reason=reason, scope="sizes")
                 call = self.gm.forward
             self.by_sizes[key] = call

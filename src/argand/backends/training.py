@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -178,20 +177,13 @@ def _backward(program: AtenProgram, compile_program: CompileProgram, backend: st
         with time_limit.preparing(len(program.graph.nodes)):
             return _boxed(compile_program(program), boxed)
     except time_limit.OutOfTime as late:
-        reason = took_too_long("the backward", late)
+        reason = time_limit.took_too_long("the backward", late)
     except ArgandError as error:
         if config.verify_ir or config.repro_after or isinstance(error, InternalError):
             raise
         reason = f"the backward runs with eager's kernels: {error}"
     events.emit("fallback", "backend", reason, backend=backend, reason=reason, scope="backward")
     return _boxed(graph_function(program.graph, program.constants), False)
-
-
-def took_too_long(what: str, late: time_limit.OutOfTime) -> str:
-    """Why something runs with eager's kernels; warns, too."""
-    reason = f"preparing {what} took more CPU time than config.prepare_time_limit allows: {late.reason}"
-    warnings.warn(f"argand: {reason}: it runs with eager's kernels.", stacklevel=2)
-    return reason
 
 
 def _boxed(compiled: Callable[..., Any], boxed: bool) -> Callable[..., Any]:

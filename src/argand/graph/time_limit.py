@@ -9,6 +9,7 @@ the program asks `check` now and then.
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -172,3 +173,10 @@ def run_checked(func: Any, args: Any, kwargs: Any) -> Any:
         return with_plain_checks(func, args, kwargs)
     with _CheckedCalls(), _CheckedOps():
         return with_plain_checks(func, args, kwargs)
+
+
+def took_too_long(what: str, late: OutOfTime) -> str:
+    """Why something runs with eager's kernels; warns, too."""
+    reason = f"preparing {what} took more CPU time than config.prepare_time_limit allows: {late.reason}"
+    warnings.warn(f"argand: {reason}: it runs with eager's kernels.", stacklevel=2)
+    return reason

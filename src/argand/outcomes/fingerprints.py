@@ -14,7 +14,7 @@ from typing import Any, Final
 
 FLAT: Final = 2
 """Version of marshal's format in which equal code objects are equal bytes: no references, which count users."""
-_ATOMS: Final = frozenset((type(None), bool, int, float, complex, str, bytes, type(...), type(NotImplemented)))
+ATOMS: Final = frozenset((type(None), bool, int, float, complex, str, bytes, type(...), type(NotImplemented)))
 _HEAP, _IMMUTABLE = 1 << 9, 1 << 8
 _C_PARTS: Final = (
     types.WrapperDescriptorType,
@@ -38,7 +38,7 @@ _DISABLED = "__dynamo_disable"  # a function that torch keeps from its compiler 
 
 def is_atom(value: object) -> bool:
     """Whether a value is a number, text or constant of Python's, of exactly that type."""
-    return type(value) in _ATOMS
+    return type(value) in ATOMS
 
 
 def alike_everywhere(value: Any) -> bool:
@@ -48,7 +48,7 @@ def alike_everywhere(value: Any) -> bool:
         return all(map(alike_everywhere, value))
     if cls is dict:
         return all(map(alike_everywhere, value)) and all(map(alike_everywhere, value.values()))
-    return cls in _ATOMS or issubclass(cls, type)
+    return cls in ATOMS or issubclass(cls, type)
 
 
 def ordered_by_process(value: set[Any] | frozenset[Any]) -> bool:
@@ -96,7 +96,7 @@ def _function_text(function: types.FunctionType) -> str:
 
 def _plain_text(value: object) -> str:
     cls = type(value)
-    if cls in _ATOMS:
+    if cls in ATOMS:
         return f"{cls.__name__} {value!r}"
     if cls in (tuple, list):
         items: Any = value
@@ -154,7 +154,7 @@ def _member_text(value: Any) -> str | None:
     cls = type(value)
     if cls is types.FunctionType:
         return f"def {of_function(_uncounted(value))}"
-    if cls in _ATOMS:
+    if cls in ATOMS:
         return f"{cls.__name__} {value!r}"
     if cls in (staticmethod, classmethod):
         inner = _member_text(value.__func__)

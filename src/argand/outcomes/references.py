@@ -345,8 +345,15 @@ def _replaceable(obj: object) -> bool:
 
 def plain(value: Any) -> bool:
     """Whether marshal writes a value as it is: atoms, and tuples of them."""
-    cls = type(value)
-    return fingerprints.is_atom(value) and value is not NotImplemented if cls is not tuple else all(map(plain, value))
+    if type(value) is not tuple:
+        return type(value) in _MARSHALLED
+    for item in value:  # noqa: SIM110  a generator takes twice as long
+        if type(item) not in _MARSHALLED and not plain(item):
+            return False
+    return True
+
+
+_MARSHALLED: Final = fingerprints.ATOMS - {type(NotImplemented)}
 
 
 def _odd_constants(code: types.CodeType) -> bool:

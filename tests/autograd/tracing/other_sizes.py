@@ -30,13 +30,14 @@ from opdb_aot import load_op_db, samples  # noqa: E402
 import argand  # noqa: E402
 import forks  # noqa: E402
 import sweeps  # noqa: E402
-from argand.autograd.tracing.dynamic import Assignment, Tracing, is_dynamic, parts_of  # noqa: E402
+from argand.autograd.tracing.dynamic import Assignment, Tracing, parts_of  # noqa: E402
 from argand.autograd.tracing.dynamic_joint import _JointTracing  # noqa: E402
 from argand.errors import AutogradError  # noqa: E402
 from argand.graph.nodes.program import AtenProgram, TensorSpec  # noqa: E402
 from argand.graph.sizes.expr import Expr, evaluate  # noqa: E402
 from argand.graph.sizes.relations import hold  # noqa: E402
 from argand.graph.sizes.symbolic import SymbolicTensor  # noqa: E402
+from argand.graph.sizes.symbols import is_dynamic  # noqa: E402
 from argand.passes import run_passes  # noqa: E402
 
 FIGURES = ("graphs", "static", "exact sizes", "sizes", "guarded", "other operations", "crashed", "raised")

@@ -15,6 +15,7 @@ from argand.errors import AutogradError
 from argand.graph import compat
 from argand.graph.metadata.specs import Spec, strided_meta
 from argand.graph.metadata.strides import is_dense
+from argand.graph.plain_checks import with_plain_checks
 from argand.graph.trees import tensors_of
 from argand.quick_dataclasses import dataclass
 
@@ -249,7 +250,7 @@ def _check(
 
     # Without a meta kernel, the functional form's own checks must do.
     with contextlib.suppress(NotImplementedError):
-        func(*convert(args), **{name: convert(value) for name, value in kwargs.items()})
+        with_plain_checks(func, tuple(convert(args)), {name: convert(value) for name, value in kwargs.items()})
     for meta, spec in targets:
         if tuple(meta.shape) != spec.size:
             raise AutogradError(f"{func} resizes its output tensor")

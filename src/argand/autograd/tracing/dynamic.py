@@ -32,12 +32,6 @@ Assignment = dict[Sym, Any]
 _MAX_PINS = 4
 
 
-def is_dynamic(gm: fx.GraphModule) -> bool:
-    """Capture gave the graph symbols for some of its sizes."""
-    table = gm.meta.get("symbols")
-    return table is not None and any(sym not in table.definitions for sym in table.symbols)
-
-
 def trace_dynamic(gm: fx.GraphModule, example_inputs: Sequence[Any], prepare: Prepare) -> AtenProgram:
     """A functional ATen program for every size that meets its `conditions`; those of the call do.
 
@@ -584,4 +578,4 @@ def symbols_in(program: AtenProgram) -> set[Sym]:
     return symbols
 
 
-__all__ = ["NotGeneral", "divided", "is_dynamic", "trace_dynamic"]
+__all__ = ["NotGeneral", "divided", "trace_dynamic"]

@@ -21,12 +21,12 @@ from torch import fx
 
 from argand import events
 from argand.autograd import needs_autograd
-from argand.autograd.tracing.dynamic import is_dynamic
 from argand.backends.ddp.buckets import bucket_limits
 from argand.backends.ddp.contest import Alternatives, contest_of, whole_part
 from argand.backends.ddp.parts import CompileGraph, Part
 from argand.graph.nodes.module_text import module_text
 from argand.graph.operators.collectives import starts
+from argand.graph.sizes.symbols import is_dynamic
 from argand.quick_dataclasses import dataclass
 from argand.runtime.recipes import compile_wrapper
 

@@ -108,7 +108,7 @@ def _load_later(program: AtenProgram, schedule: Schedule, graph: str, keep: Keep
     sources: list[KernelSource] = []
 
     def compile_early(kernels: KernelSource) -> None:
-        begin(kernels.written, kernels.parts)
+        _begin(kernels)
         sources.append(kernels)
 
     text = host_text(schedule, compile_early)
@@ -121,12 +121,18 @@ def _load_later(program: AtenProgram, schedule: Schedule, graph: str, keep: Keep
 
 
 def _load(schedule: Schedule, graph: str, keep: Keep | None = None) -> HostCall:
-    text = host_text(schedule)
+    text = host_text(schedule, _begin)
     with events.span("load", "runtime"):
         call: HostCall = load_module(text, schedule.constants, graph=graph).call
     if keep is not None:
         keep(text, schedule.constants)
     return call
+
+
+def _begin(kernels: KernelSource) -> None:
+    """The C++ compiler runs while the host module is written, and its text compiled."""
+    if kernels.text:
+        begin(kernels.written, kernels.parts)
 
 
 def _with_precision(call: HostCall, precision: str, make: Callable[[], HostCall]) -> HostCall:

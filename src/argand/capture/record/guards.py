@@ -80,9 +80,11 @@ class Guard:
 
     def text(self) -> str:
         """As `str()`, with single quotes around the path whatever it contains, and the value expected."""
-        if self.source is None:
-            return f"{FRAME} {self.label}"
-        return f"{self.source.kind} '{self.source.friendly()}' {self.label}"
+        return f"{self.place()} {self.label}"
+
+    def place(self) -> str:
+        """The beginning of `text`."""
+        return FRAME if self.source is None else f"{self.source.kind} '{self.source.friendly()}'"
 
 
 class GuardSet:
@@ -184,10 +186,16 @@ class GuardSet:
         guard_tree = _C.GuardTree() if log is None else log.tree
         tree: Any = guard_tree if log is None else log
         nodes: dict[Source, int] = {}
+        source: Source | None = None
+        node, place = 0, FRAME
         for guard in self:
-            node = 0 if guard.source is None else guard.source.guard_node(tree, nodes)
-            args = guard.args if guard.kind == "id" else tuple(_resolve(arg, tree, nodes) for arg in guard.args)
-            label = guard.text()
+            if guard.source is not source:  # most sources have several guards, one after the other
+                source = guard.source
+                node = 0 if source is None else source.guard_node(tree, nodes)
+                place = guard.place()
+            args, label = guard.args, f"{place} {guard.label}"
+            if guard.kind != "id" and not _AS_THEY_ARE.issuperset(map(type, args)):
+                args = tuple([_resolve(arg, tree, nodes) for arg in args])
             try:
                 tree.check(node, guard.kind, *args, label=label)
             except ValueError as refused:  # a class that CPython gives no version tag
@@ -217,6 +225,7 @@ def _resolve(arg: object, tree: _C.GuardTree, nodes: dict[Source, int]) -> objec
 
 
 _BY_VALUE: Final = frozenset((str, int, bool, bytes, type(None)))
+_AS_THEY_ARE: Final = _BY_VALUE | {tuple, type, float}
 
 
 def identity_of(args: Args) -> object:

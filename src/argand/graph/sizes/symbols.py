@@ -12,6 +12,8 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, TypeAlias
 
+from torch import fx
+
 from argand.graph.python_operators import ARITHMETIC, INVERT, NEGATIVE
 from argand.graph.sizes import expr as expressions
 from argand.graph.sizes.expr import Expr, Sym, free_symbols
@@ -267,6 +269,12 @@ class SymbolTable:
             else:
                 lines.append(f"{sym} = {definition.op}({', '.join(map(str, definition.args))})")
         return "\n".join(lines)
+
+
+def is_dynamic(gm: fx.GraphModule) -> bool:
+    """Capture gave the graph symbols for some of its sizes."""
+    table = gm.meta.get("symbols")
+    return table is not None and any(sym not in table.definitions for sym in table.symbols)
 
 
 def _candidates(
