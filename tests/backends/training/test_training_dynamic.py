@@ -176,7 +176,7 @@ def test_number_that_the_graph_does_not_use(backend: str, training: bool, seen: 
             got = compiled(x)
         assert got.requires_grad == training
         torch.testing.assert_close(got.detach(), module.layer(x).tanh().detach(), rtol=1e-4, atol=1e-5)
-    assert module.calls == 5 and seen["fallback sizes"] == 0 and seen["recompiles"] == 2
+    assert module.calls == 5 and seen["fallback sizes"] == 0 and seen["recompiles"] == 1
 
 
 def test_what_is_compiled_for_one_size_belongs_to_its_frame() -> None:
