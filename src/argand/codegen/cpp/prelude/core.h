@@ -87,7 +87,11 @@ template <class V, class T> INLINE V load_tail(const T* p, i64 n) {
     return (V)__builtin_ia32_loaddquqi256_mask((const char*)p, (vec<char, 32>)v, m);
   else if constexpr (sizeof(V) == 16 && sizeof(T) == 1)
     return (V)__builtin_ia32_loaddquqi128_mask((const char*)p, (vec<char, 16>)v, m);
-  else
+  else if constexpr (sizeof(V) < 16 && sizeof(T) <= 4) {  // part of a register
+    const auto whole = load_tail<vec<elem<V>, 16 / sizeof(T)>>(p, n);
+    __builtin_memcpy(&v, &whole, sizeof(V));
+    return v;
+  } else
 #endif
   {
     for (int l = 0; l < traits<V>::lanes; ++l) if (l < n) v[l] = p[l];
@@ -113,7 +117,11 @@ template <class V, class T> INLINE void store_tail(T* p, V v, i64 n) {
   else if constexpr (sizeof(V) == 64 && sizeof(T) == 1) __builtin_ia32_storedquqi512_mask((char*)p, (vec<char, 64>)v, m);
   else if constexpr (sizeof(V) == 32 && sizeof(T) == 1) __builtin_ia32_storedquqi256_mask((char*)p, (vec<char, 32>)v, m);
   else if constexpr (sizeof(V) == 16 && sizeof(T) == 1) __builtin_ia32_storedquqi128_mask((char*)p, (vec<char, 16>)v, m);
-  else
+  else if constexpr (sizeof(V) < 16 && sizeof(T) <= 4) {
+    vec<elem<V>, 16 / sizeof(T)> whole = {};
+    __builtin_memcpy(&whole, &v, sizeof(V));
+    store_tail(p, whole, n);
+  } else
 #endif
     for (int l = 0; l < traits<V>::lanes; ++l) if (l < n) p[l] = v[l];
 }
