@@ -9,11 +9,13 @@ from argand.graph.nodes.program import AtenProgram
 from argand.passes import joint
 from argand.passes.channels_last import convolutions
 from argand.passes.convolution_biases import part_biases
+from argand.passes.one_dimension import as_images
 
 
 def prepare_joint(program: AtenProgram) -> None:
     """Rewrite a graph of forward and backward, before it is cut in two."""
     joint.prepare_joint(program)
+    as_images(program)
     prepare_convolutions(program)
 
 
