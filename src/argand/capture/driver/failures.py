@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import re
 import traceback
 import weakref
 from dataclasses import field
@@ -62,7 +63,15 @@ def past_limit(info: _C.FrameInfo, region: Region, known: Known) -> bool:
     """Whether one version more is not worth while: there are many, or each was for an object of one call."""
     if info.wasted:
         known.wasted[region] = known.wasted.get(region, 0) + info.wasted
-    return max(info.entries, known.wasted.get(region, 0)) >= config.cache_size_limit
+    entries = info.entries
+    if config.cache_size_limit <= entries < _MOST_FUNCTIONS * config.cache_size_limit and info.closure:
+        # versions of a decorator's wrapper around other functions
+        entries -= sum(1 for _, label, _ in info.failures if _OF_ANOTHER.fullmatch(label))
+    return max(entries, known.wasted.get(region, 0)) >= config.cache_size_limit
+
+
+_OF_ANOTHER = re.compile(r"closure '(cell\(C\['\w+'\]\)\.cell_contents|\w+)' FUNCTION_MATCH")
+_MOST_FUNCTIONS = 16  # that have a wrapper's versions each for themselves
 
 
 # ---------------------------------------------------------------------- graph breaks
