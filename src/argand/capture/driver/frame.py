@@ -48,6 +48,7 @@ from argand.capture.objects import generators
 from argand.capture.output import before_error, finalizers, rerun
 from argand.capture.output.resumes import Resumes
 from argand.capture.output.transform import Transformed, Transformer
+from argand.capture.record import self_written
 from argand.capture.record.tensors import GraphBuilder
 from argand.capture.sizes import dtensors, subclasses
 from argand.capture.sizes.symbolic_policy import Policy
@@ -428,6 +429,7 @@ class _Capture:
         empty = _is_empty(state)
         if exit.kind == "return" and empty:
             return self._without_graph(state)
+        self_written.note_counts(state)
         if eagerly := outcome_storing.filling_tables(info, self.region, state, self.known):
             return eagerly
         self._has_graph()

@@ -19,7 +19,7 @@ from argand.capture.interp.state import CaptureState
 from argand.capture.objects.call_protocol.lru_caches import Answer
 from argand.capture.output import rerun
 from argand.capture.output.transform import Transformed
-from argand.capture.record import filled_tables
+from argand.capture.record import self_written
 from argand.capture.record.guards import GuardSet
 from argand.outcomes import store
 from argand.outcomes.guard_log import Log
@@ -163,7 +163,7 @@ def filling_tables(info: _C.FrameInfo, region: Region, state: CaptureState, know
     if not named or region.fullgraph or strict.wanted() or store.STORE.collected is not None:
         return None
     interpreter = state.interpreter
-    if interpreter.types.changed_meanwhile(interpreter.local_classes) or not filled_tables.fills_one(state):
+    if interpreter.types.changed_meanwhile(interpreter.local_classes) or not self_written.fills_one(state):
         return None
     once = failures.runs_once(info, region, known)
     keeps = keeper(info, region, state) if once is not None else None

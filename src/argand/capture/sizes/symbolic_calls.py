@@ -118,14 +118,16 @@ class ProbedCall:
         return [sym for sym in self.symbols if any(sym in self.dynamics.table.inputs(expr) for expr in exprs)]
 
     def refuse_counts(self) -> None:
-        """Make a constant of a number that is 0 or 1 in the call at hand: the probes are larger, and as a size, a
-        factor or an index these two are what no other number is.
+        """Make a constant of an integer that is 0 or 1 in the call at hand: the probes are larger, and as a size, a
+        factor or an index these two are what no other number is. Floats that are computed from it are like any.
 
         Raises:
             Restart: there is one.
         """
-        places, hints = self.dynamics.places, self.dynamics.table.hints
-        counts = [sym for sym in self.symbols if sym in places and places[sym].what == "int" and hints[sym] in (0, 1)]
+        dynamics = self.dynamics
+        places, table = dynamics.places, dynamics.table
+        whole = {sym for expr, hint in self.exprs if type(hint) is int for sym in table.inputs(expr)}
+        counts = [sym for sym in whole if sym in places and places[sym].what == "int" and table.hints[sym] in (0, 1)]
         if counts:
             symbolic_tensors.give_up(self.builder, counts)
 

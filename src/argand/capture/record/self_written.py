@@ -1,0 +1,87 @@
+"""What a call writes over what its own guards ask for, so that no other call can use what is captured of it.
+
+Tables of installed packages that a call fills: what a package finds out once in a process, and looks up from then on.
+Numbers that a call counts up.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from argand.capture.facts.code.skip import library_of
+from argand.capture.facts.interfaces import CaptureState
+from argand.capture.facts.kinds import is_a, namespace
+from argand.capture.facts.overlays import DELETED, Shadow
+from argand.capture.facts.sources import (
+    ConstSource,
+    DictItemSource,
+    GlobalSource,
+    ImportedSource,
+    InstanceDictSource,
+    Source,
+)
+from argand.capture.record.guards import Guard
+from argand.capture.sizes.symbolic_state import Restart
+from argand.capture.world import pending_effects
+
+_OF_THE_PROCESS = ConstSource | GlobalSource | ImportedSource
+_NO_PACKAGES = frozenset(("", "torch", *sys.stdlib_module_names))
+
+
+def fills_one(state: CaptureState) -> bool:
+    """Whether code of a package found that a table of the process lacks something, and put it there."""
+    added = {
+        source: [key for key in new if key not in old]
+        for source, (old, new) in _written(state).items()
+        if is_a(source.root, _OF_THE_PROCESS)
+    }
+    return any(added.values()) and any(_asked(guard, added) for guard in state.guards)
+
+
+def note_counts(state: CaptureState) -> None:
+    """Numbers that are guarded, and written over, vary from the first call on.
+
+    Raises:
+        Restart: there are such numbers.
+    """
+    if state.policy is None:
+        return
+    varying, fixed = state.policy.history.varying, state.policy.history.fixed
+    written, before = _written(state), len(varying)
+    for guard in state.guards if written else ():
+        source = guard.source
+        if guard.kind != "equals" or not is_a(source, DictItemSource) or type(guard.args[0]) not in (int, float):
+            continue
+        _, new = written.get(source.parent, ({}, {}))
+        place = f"{source.name()}: {type(guard.args[0]).__name__}"
+        if type(new.get(source.key)) is type(guard.args[0]) and new[source.key] != guard.args[0] and place not in fixed:
+            varying.add(place)
+    if len(varying) > before and state.policy.automatic:
+        raise Restart
+
+
+def _written(state: CaptureState) -> dict[Source, tuple[Mapping[Any, Any], Mapping[Any, Any]]]:
+    """The dicts that the call writes to: what they held before, and what they hold or get."""
+    written: dict[Source, tuple[Mapping[Any, Any], Mapping[Any, Any]]] = {}
+    for entry in pending_effects.pending(state):
+        source = entry.source if isinstance(entry, Shadow) else state.source_of(entry.obj)
+        if source is None:
+            continue
+        if isinstance(entry, Shadow):
+            if isinstance(entry.original, dict):
+                written[source] = entry.original, entry.shadow
+        elif entry.kind == "attr":
+            values = {name: value for name, value in entry.values.items() if value is not DELETED}
+            written[InstanceDictSource(source)] = namespace(entry.obj) or {}, values
+    return written
+
+
+def _asked(guard: Guard, added: Mapping[Source, Sequence[object]]) -> bool:
+    if guard.source is None or guard.kind not in ("dict_keys", "not_has_key") or guard.position is None:
+        return False
+    if library_of(guard.position[0].co_filename) in _NO_PACKAGES:
+        return False
+    keys = added.get(guard.source, ())
+    return bool(keys) and (guard.kind == "dict_keys" or guard.args[0] in keys)
