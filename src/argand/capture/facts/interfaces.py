@@ -245,10 +245,14 @@ class History(Protocol):
     exact: bool
     values: dict[str, set[bytes]]
     changing: set[str]
+    varying: set[str]
+    fixed: set[str]
 
 
 class Policy(Protocol):
     """Which sizes and numbers vary."""
+
+    automatic: bool
 
     @property
     def history(self) -> History: ...

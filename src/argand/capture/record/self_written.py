@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from argand.capture.facts.code.skip import library_of
 from argand.capture.facts.interfaces import CaptureState
@@ -26,6 +25,7 @@ from argand.capture.record.guards import Guard
 from argand.capture.sizes.symbolic_state import Restart
 from argand.capture.world import pending_effects
 
+_Held = Mapping[object, object]
 _OF_THE_PROCESS = ConstSource | GlobalSource | ImportedSource
 _NO_PACKAGES = frozenset(("", "torch", *sys.stdlib_module_names))
 
@@ -62,9 +62,9 @@ def note_counts(state: CaptureState) -> None:
         raise Restart
 
 
-def _written(state: CaptureState) -> dict[Source, tuple[Mapping[Any, Any], Mapping[Any, Any]]]:
+def _written(state: CaptureState) -> dict[Source, tuple[_Held, _Held]]:
     """The dicts that the call writes to: what they held before, and what they hold or get."""
-    written: dict[Source, tuple[Mapping[Any, Any], Mapping[Any, Any]]] = {}
+    written: dict[Source, tuple[_Held, _Held]] = {}
     for entry in pending_effects.pending(state):
         source = entry.source if isinstance(entry, Shadow) else state.source_of(entry.obj)
         if source is None:
@@ -73,8 +73,9 @@ def _written(state: CaptureState) -> dict[Source, tuple[Mapping[Any, Any], Mappi
             if isinstance(entry.original, dict):
                 written[source] = entry.original, entry.shadow
         elif entry.kind == "attr":
-            values = {name: value for name, value in entry.values.items() if value is not DELETED}
-            written[InstanceDictSource(source)] = namespace(entry.obj) or {}, values
+            values: dict[object, object] = {name: new for name, new in entry.values.items() if new is not DELETED}
+            before: dict[object, object] = dict(namespace(entry.obj) or {})
+            written[InstanceDictSource(source)] = before, values
     return written
 
 
