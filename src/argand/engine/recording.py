@@ -209,6 +209,8 @@ class Recorder(compat.DispatchMode):
         moves = moves_of(node)
         if moves is not None:
             self._compiled[at] = moves.given(grads)
+            with compat.without_modes():  # it may have to be traced for that
+                moves.backwards.operations(self._compiled[at])
             node.by_operations = True
         elif not isinstance(node, torch._C._FunctionBase):
             self._passes_nothing(at, node, len(grads))
@@ -362,7 +364,7 @@ class Recorder(compat.DispatchMode):
         if unsure and not _draws_again(func):
             self._refuse(f"{func} is called: {unsure[0]}")
         if any(tensor.layout is not torch.strided or tensor.device.type not in DEVICES for tensor in tensors_of(out)):
-            self._refuse("a tensor is sparse, or on another device")
+            self._refuse(f"{func} gives a tensor that is sparse, or on another device")
         if func is aten.detach.default and self._structure.differentiable:  # reads what was saved, with its history
             value = self._lookup(args[0])
             if value[0] == "saved":

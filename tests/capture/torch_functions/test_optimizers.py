@@ -290,3 +290,33 @@ def test_a_fused_step_that_torch_refuses_comes_after_the_gradients() -> None:
         return [(p.detach(), p.grad) for p in model.parameters()]
 
     assert_same(outcome(False), outcome(True))
+
+
+@pytest.mark.parametrize("name", ["add", "add_", "sub", "sub_"])
+def test_a_sum_scaled_by_a_tensor_rounds_as_eagers(name: str) -> None:
+    """Once: a product that is added rounds twice (LBFGS's first step, rates in tensors)."""
+    x, y, scale = torch.randn(7, 9), torch.randn(7, 9), torch.tensor(0.15619632601737976)
+
+    def step(x: torch.Tensor, y: torch.Tensor, scale: torch.Tensor) -> Any:
+        given = [x.clone(), x.clone()]
+        one = getattr(given[0], name)(y, alpha=scale)
+        several = getattr(torch, f"_foreach_{name}")(given, [y, y], alpha=scale)
+        return one, given, list(several or ())
+
+    want = step(x, y, scale)
+    backend = CountingBackend()
+    assert_same(want, argand.compile(step, backend=backend, fullgraph=True)(x, y, scale), exact=True)
+    assert_same(want, argand.compile(step, fullgraph=True)(x, y, scale))
+
+
+@pytest.mark.parametrize("name", ["_foreach_addcdiv_", "_foreach_addcmul_"])
+def test_lists_scaled_by_one_tensor(name: str) -> None:
+    """RMSprop's step with a rate in a tensor."""
+    x, y, scale = torch.randn(7, 9), torch.rand(7, 9) + 1, torch.tensor(-0.3)
+
+    def step(x: torch.Tensor, y: torch.Tensor, scale: torch.Tensor) -> Any:
+        given = [x.clone(), x.clone()]
+        returned = getattr(torch, name)(given, [y, x], [y, y], value=scale)
+        return given, returned is given
+
+    assert_same(step(x, y, scale), argand.compile(step, backend="eager", fullgraph=True)(x, y, scale))

@@ -110,6 +110,16 @@ def checkpoint(body: fx.GraphModule, *flat: torch.Tensor) -> tuple[torch.Tensor,
     return tuple(results)
 
 
+# ---------------------------------------------------------------------- scales that are tensors
+
+
+def scaled_sum(x: torch.Tensor, y: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+    """`x.add(y, alpha=scale)`: eager reads the scale's number, and rounds once; a backend multiplies by the tensor."""
+    if being_traced() or scale.is_meta:
+        return x + y * scale
+    return x.add(y, alpha=scale)
+
+
 # ---------------------------------------------------------------------- torch.autograd.grad
 
 

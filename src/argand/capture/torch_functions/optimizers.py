@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import torch
@@ -11,8 +12,11 @@ from argand.capture.facts.handlers import Args, Function, Kwargs
 from argand.capture.facts.interfaces import CaptureState, GraphBuilder
 from argand.capture.metadata import metadata
 from argand.capture.metadata.call_targets import target_of
+from argand.capture.metadata.rules import RULES
 from argand.capture.metadata.special_calls import named, special
+from argand.capture.torch_functions import hops
 from argand.capture.torch_functions.torch_calls import all_of, handler
+from argand.graph import compat
 
 
 def breaks_around_step(state: CaptureState) -> bool:
@@ -67,7 +71,7 @@ def _scaled_by_tensor(builder: GraphBuilder, func: Function, args: Args, kwargs:
 
 @special(*named(torch.Tensor, "add add_ sub sub_"))
 def _sum_scaled_by_tensor(builder: GraphBuilder, func: Function, args: Args, kwargs: Kwargs) -> object:
-    """`x.add(y, alpha=tensor)`: eager reads the tensor's number; here it multiplies."""
+    """`x.add(y, alpha=tensor)`: eager reads the tensor's number; backends multiply by the tensor."""
     alpha = kwargs.get("alpha")
     if not isinstance(alpha, torch.Tensor) or len(args) != 2 or len(kwargs) != 1:
         return NotImplemented
@@ -78,7 +82,43 @@ def _sum_scaled_by_tensor(builder: GraphBuilder, func: Function, args: Args, kwa
         y = builder.call(torch.Tensor.to, (y, torch.promote_types(x.dtype, y.dtype)), {})
     if not _may_scale(alpha, x, y):
         return NotImplemented
-    return builder.call(func, (x, builder.call(torch.Tensor.mul, (y, alpha), {})), {})
+    with torch._C.DisableTorchFunction():
+        if func.__name__.startswith("sub"):
+            alpha = builder.call(torch.Tensor.neg, (alpha,), {})
+        total = builder.record(hops.scaled_sum, (x, y, alpha), {})
+        return builder.call(torch.Tensor.copy_, (x, total), {}) if func.__name__.endswith("_") else total
+
+
+@special(*named(torch, "_foreach_add _foreach_add_ _foreach_sub _foreach_sub_"))
+def _foreach_sum_scaled(builder: GraphBuilder, func: Function, args: Args, kwargs: Kwargs) -> object:
+    """The same for lists."""
+    alpha = kwargs.get("alpha")
+    lists = len(args) == 2 and all(isinstance(given, list | tuple) for given in args)
+    if not isinstance(alpha, torch.Tensor) or len(kwargs) != 1 or not lists or len(args[0]) != len(args[1]):
+        return NotImplemented
+    name = func.__name__.removeprefix("_foreach_")
+    sums = [_sum_scaled_by_tensor(builder, getattr(torch.Tensor, name), pair, kwargs) for pair in zip(*args)]
+    if any(one is NotImplemented for one in sums):
+        raise _refused(name)
+    return _given_back(args[0]) if name.endswith("_") else tuple(sums)
+
+
+def _given_back(written: object) -> object:
+    """What a call that writes to a list of tensors returns: since torch 2.13 the list."""
+    return written if _returns_lists() else None
+
+
+@functools.cache
+def _returns_lists() -> bool:
+    with torch._C.DisableTorchFunction(), compat.outside_of_modes():
+        return torch._foreach_add_([torch.zeros(1, device="cpu")], 1.0) is not None
+
+
+def _sum(x: torch.Tensor, y: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+    return x.add(y)
+
+
+RULES[hops.scaled_sum] = _sum
 
 
 @special(*named(torch, "full_like"))
@@ -123,11 +163,15 @@ def _foreach_listed(state: CaptureState, fn: Function, args: Args, kwargs: Kwarg
 @special(*_FOREACH)
 def _foreach_scaled(builder: GraphBuilder, func: Function, args: Args, kwargs: Kwargs) -> object:
     """The same for lists, with a tensor of numbers or a list that holds tensors."""
+    if len(args) == 3 and kwargs.keys() == {"value"}:
+        args, kwargs = (*args, kwargs["value"]), {}
     if len(args) != 4 or kwargs:
         return NotImplemented
     given, scales = args[:3], args[3]
     count = len(given[0])
-    if isinstance(scales, torch.Tensor):
+    if isinstance(scales, torch.Tensor) and scales.dim() == 0:
+        scales = [scales] * count
+    elif isinstance(scales, torch.Tensor):
         if scales.dim() != 1 or scales.shape[0] != count:
             return NotImplemented
         scales = [builder.call(torch.Tensor.select, (scales, 0, i), {}) for i in range(count)]
@@ -145,7 +189,7 @@ def _foreach_scaled(builder: GraphBuilder, func: Function, args: Args, kwargs: K
         if one is NotImplemented:
             raise _refused(name)
         scaled.append(one)
-    return None if name.endswith("_") else tuple(scaled)
+    return _given_back(args[0]) if name.endswith("_") else tuple(scaled)
 
 
 def _add_scaled(

@@ -92,8 +92,10 @@ def proposals(schedule: Schedule, precision: str) -> list[Proposal]:
 
 
 def _is_product(schedule: Schedule, node: ExternNode) -> bool:
-    name, *others = node.outputs
-    if str(node.target) not in PRODUCTS or node.kwargs or others or name is None or name in schedule.aliases:
+    if str(node.target) not in PRODUCTS or node.kwargs or len(node.outputs) != 1:
+        return False
+    (name,) = node.outputs
+    if name is None or name in schedule.aliases:
         return False
     refs = node.args
     if node.out_variant is None or not all(isinstance(ref, TensorRef) and ref.dtype is None for ref in refs):
