@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.testing._internal.common_methods_invocations import op_db
 from torch.utils import _pytree as pytree
+from torch.utils.checkpoint import checkpoint
 
 import argand
 from helpers import texts_of
@@ -216,12 +217,73 @@ def test_gradient_penalty_under_dropout(dynamic: bool | None) -> None:
         close(results[1], results[0])
 
 
-def test_random_numbers_that_eagers_kernels_draw_are_refused() -> None:
-    model = nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.5), nn.Tanh())
-    x = torch.randn(3, 4, requires_grad=True)
-    (grad,) = torch.autograd.grad(argand.compile(model, backend="aot_eager")(x).sum(), x, create_graph=True)
-    with pytest.raises(RuntimeError, match="gradient of a gradient .* it draws random numbers"):
-        grad.sum().backward()
+class Critic(nn.Module):
+    """Draws random numbers, or writes to what its gradients depend on."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.kind, self.a, self.b = kind, nn.Linear(4, 8), nn.Linear(8, 1)
+        self.register_buffer("state", torch.zeros(8))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = self.a(x).sin()
+        if self.kind == "dropout":
+            h = F.dropout(h, 0.4) + F.dropout(h, 0.2)
+        elif self.kind == "noise":
+            h = h * torch.rand(8)
+        elif self.kind == "checkpoint":
+            h = checkpoint(lambda h: F.dropout(h.exp(), 0.4), h, use_reentrant=False)
+        elif self.kind == "read and written":
+            h = h * self.state.cos()
+            self.state.add_(1)
+        elif self.kind == "written and read":
+            with torch.no_grad():
+                self.state.mul_(0.9).add_(h.mean(0))
+            h = h * self.state
+        elif self.kind == "in place":
+            h = F.leaky_relu_(h * 2, 0.2).mul(2)
+            h[:, 1:3] = x[:, 3:] ** 2
+        return self.b(h)
+
+
+@pytest.mark.parametrize("kind", ["dropout", "noise", "checkpoint", "read and written", "written and read", "in place"])
+def test_critics(kind: str, wrap: Wrap) -> None:
+    """A penalty on a critic's gradient, and gradients of its parameters that are differentiated: the second run draws
+    and reads what the first did."""
+
+    def steps(wrap: Wrap) -> list[Any]:
+        torch.manual_seed(0)
+        critic = Critic(kind)
+        run, results = wrap(critic), []
+        for r in range(3):
+            torch.manual_seed(r)
+            x = torch.randn(3, 4, requires_grad=True)
+            y = run(x)
+            torch.rand(3)  # somebody else draws in between
+            (grad,) = torch.autograd.grad(y.sum(), x, create_graph=True)
+            state = torch.random.get_rng_state()
+            (((grad.norm(2, 1) - 1) ** 2).mean() + y.mean()).backward()
+            assert torch.equal(state, torch.random.get_rng_state())
+            grads = torch.autograd.grad(run(x).square().mean(), list(critic.parameters()), create_graph=True)
+            sum(one.square().sum() for one in grads).backward()
+            results += [grad.detach(), *[one.grad.clone() for one in critic.parameters()], critic.state.clone()]
+            critic.zero_grad()
+        return results
+
+    with argand.config.patch(fallback_random=True):
+        close(steps(lambda critic: critic), steps(wrap))
+
+
+@pytest.mark.parametrize("kind", ["dropout", "noise", "checkpoint"])
+def test_random_numbers_are_the_calls_own(kind: str) -> None:
+    """Those that kernels draw from seeds: gradients with a history are those without, or refuse to be differentiated."""
+    critic = Critic(kind)
+    run = argand.compile(critic)
+    for _ in range(3):
+        y = run(torch.randn(3, 4)).sum()
+        parameters = list(critic.parameters())
+        want = torch.autograd.grad(y, parameters, retain_graph=True)
+        close(list(want), [one.detach() for one in torch.autograd.grad(y, parameters, create_graph=True)])
 
 
 def without_gradients(x: torch.Tensor) -> torch.Tensor:

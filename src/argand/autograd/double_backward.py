@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
 from typing import Any
@@ -14,6 +15,7 @@ from argand.autograd.partitioning.replay import Replay, replay_of, unread_argume
 from argand.autograd.tracing.joint import JointProgram
 from argand.graph import compat
 from argand.graph.nodes.program import AtenProgram
+from argand.graph.operators.random_ops import draws_seed
 from argand.runtime.tape.double_backward import Facts, NotAgain
 
 _ARGUMENT = re.compile(r"args\[(\d+)\]")
@@ -78,11 +80,10 @@ class RunsAgain:
         forward = self.cut.forward
         if forward.bases or forward.leaves:
             raise NotAgain("its inputs share memory, or it makes tensors that require grad")
-        random = any(compat.is_random(node.target) for node in forward.graph.nodes)
-        if self.refused or random:
+        if self.refused or (_draws(self.cut) and not draws_as_eager(self.cut)):
             return self._replayed(self.refused or "it draws random numbers, and would draw others")
         needed = _read_for_gradients(self.cut)
-        written = {mutation.input for mutation in forward.mutations}
+        written = {mutation.input for mutation in forward.mutations}.difference(kept_before(self.cut))
         plain = {spec.index for spec in forward.outputs if _is_plain(spec)}
         if written & needed or any(mutation.differentiable for mutation in forward.mutations):
             raise NotAgain("it writes to a tensor that its gradients depend on")
@@ -95,7 +96,8 @@ class RunsAgain:
         replay = None if self._joint is None else replay_of(self._joint)
         if replay is None:
             raise NotAgain(reason)
-        if any(mutation.input in replay.read for mutation in self.cut.forward.mutations):
+        kept = kept_before(self.cut)
+        if any(mutation.input in replay.read and mutation.input not in kept for mutation in self.cut.forward.mutations):
             raise NotAgain("it writes to a tensor that it reads")
         self.replay = replay
         return replay.read & _read_for_gradients(self.cut)
@@ -107,6 +109,36 @@ def let_go(cut: Partition) -> tuple[int, ...]:
     forward = cut.forward
     read = frozenset[int]() if forward.bases or forward.leaves else _read_for_gradients(cut)
     return tuple([at for at, spec in enumerate(forward.inputs) if spec.kind == "arg" and at not in read])
+
+
+_SMALL = 1 << 16  # elements
+
+
+def kept_before(cut: Partition) -> tuple[int, ...]:
+    """Positions of the inputs that a call writes to, and keeps a copy of: gradients depend on them."""
+    forward = cut.forward
+    if not forward.mutations or forward.bases or forward.leaves:
+        return ()
+    read = _read_for_gradients(cut)
+    written = [one.input for one in forward.mutations if one.input in read and not one.differentiable]
+    specs = [(position, forward.inputs[position]) for position in written]
+    return tuple([
+        position
+        for position, spec in specs
+        if spec.kind == "arg"
+        and not spec.spec.requires_grad
+        and all(isinstance(size, int) for size in spec.spec.size)
+        and math.prod(spec.spec.size) <= _SMALL
+    ])  # fmt: skip
+
+
+def _draws(cut: Partition) -> bool:
+    return any(compat.is_random(node.target) for node in cut.forward.graph.nodes)
+
+
+def draws_as_eager(cut: Partition) -> bool:
+    """Whether a graph draws random numbers from torch's generators, as the captured graph would: no seeds of its own."""
+    return _draws(cut) and not any(draws_seed(node.target) for node in cut.forward.graph.nodes)
 
 
 def _read_for_gradients(cut: Partition) -> frozenset[int]:

@@ -12,7 +12,7 @@ import torch
 from argand import events, garbage_collection
 from argand._core import _C
 from argand._core.calls import uncaptured
-from argand.autograd.double_backward import let_go
+from argand.autograd.double_backward import draws_as_eager, kept_before, let_go
 from argand.autograd.partitioning.partial_backward import BackwardPart, backward_part
 from argand.autograd.partitioning.partition import Partition
 from argand.autograd.partitioning.passed_results import Backward, cut_at_results, tape_of
@@ -185,6 +185,8 @@ def plan_of(joint: JointProgram, cut: Partition) -> Plan:
         classes=classes,
         unreached=unreached,
         weak=let_go(cut),
+        before=kept_before(cut),
+        draws=draws_as_eager(cut),
     )
 
 

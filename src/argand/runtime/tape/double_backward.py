@@ -7,13 +7,15 @@ backward frees what was saved, the call keeps the inputs that gradients depend o
 written to. For others that are gone stand zeros.
 
 A graph that drew random numbers, or ran under autocast, runs as the functional graph that was compiled, with the seeds
-of the call, where autograd recorded each operation as it stands there.
+of the call, where autograd recorded each operation as it stands there. One that drew them from torch's generators draws
+them again, from the state in which the call met these. Of small tensors that it writes to, and its gradients depend
+on, a call keeps a copy from before.
 
 Where most calls of a graph end like that, the graph itself is called from then on (`by_eager_if_mostly_twice`):
 running it twice, once compiled, is slower than eager.
 
 What would not be the same again is refused, with the reason: other graphs that draw random numbers, one that writes to
-what its gradients depend on, inputs that are gone or that were written to since.
+large tensors, or such that require grad, that its gradients depend on, inputs that are gone or that were written to since.
 """
 
 from __future__ import annotations
@@ -22,8 +24,9 @@ import contextlib
 import operator
 import sys
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -65,6 +68,34 @@ def _can_be_let_go(value: torch.Tensor) -> bool:
     return plain and (value.dtype.is_floating_point or value.dtype.is_complex)
 
 
+class RandomStates:
+    """In which state generators of random numbers are.
+
+    Arguments:
+        device: that a graph draws on, or the CPU.
+    """
+
+    __slots__ = ("_states",)
+
+    def __init__(self, device: torch.device) -> None:
+        generators = [torch.default_generator]
+        if device.type == "cuda":
+            generators.append(torch.cuda.default_generators[device.index or 0])
+        self._states = [(generator, generator.get_state()) for generator in generators]
+
+    @contextlib.contextmanager
+    def again(self) -> Iterator[None]:
+        """Inside, the generators are in that state; then in the one that they were in."""
+        now = [(generator, generator.get_state()) for generator, _ in self._states]
+        try:
+            for generator, state in self._states:
+                generator.set_state(state)
+            yield
+        finally:
+            for generator, state in now:
+                generator.set_state(state)
+
+
 class Inputs:
     """The inputs of one call.
 
@@ -73,9 +104,11 @@ class Inputs:
         seeds: that the forward drew.
         written: positions of those that it wrote to: their history leads to the call, so that it must not hold them.
         weak: positions of others that it does not keep alive.
+        before: by position, what such as it wrote to held before.
+        random: in which state generators were, where it drew from these.
     """
 
-    __slots__ = ("_held", "_versions", "seeds")
+    __slots__ = ("_held", "_versions", "random", "seeds")
 
     def __init__(
         self,
@@ -83,8 +116,11 @@ class Inputs:
         seeds: Sequence[torch.Tensor] = (),
         written: Sequence[int] = (),
         weak: Sequence[int] = (),
+        before: Mapping[int, torch.Tensor] = MappingProxyType({}),
+        random: RandomStates | None = None,
     ) -> None:
         self.seeds = seeds
+        self.random = random
         self._held: list[Any] = list(values)
         for position in weak:
             value = values[position]
@@ -96,6 +132,8 @@ class Inputs:
             self._versions = list(map(_VERSION, values))
         except (AttributeError, RuntimeError):  # numbers, tensors of inference mode
             self._versions = [version(value) if isinstance(value, torch.Tensor) else 0 for value in values]
+        for position, value in before.items():
+            self._held[position], self._versions[position] = value, version(value)
 
     def let_go(self) -> None:
         """Keep no tensor alive any more, as what was saved is freed: who has kept the graph has said so."""
@@ -266,7 +304,8 @@ class Differentiable:
                 del autocast
         if self.graph is None:
             raise NotAgain("it is not at hand")
-        with torch.set_grad_enabled(facts.began_with_grad):
+        again = contextlib.nullcontext() if call.random is None else call.random.again()
+        with torch.set_grad_enabled(facts.began_with_grad), again:
             results = compat.tree_flatten(self.graph(*_arguments(facts, inputs)))[0]
         return {result: results[place] for result, place in facts.places}
 

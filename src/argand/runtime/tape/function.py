@@ -9,7 +9,7 @@ import torch
 
 from argand.graph import compat
 from argand.runtime.recipes import with_recipe
-from argand.runtime.tape.double_backward import Differentiable, Inputs
+from argand.runtime.tape.double_backward import Differentiable, Inputs, RandomStates
 from argand.runtime.tape.gradients import Gradients
 from argand.runtime.tape.moves import Backwards
 from argand.runtime.tape.plan import Plan
@@ -44,12 +44,14 @@ def training_function(plan: Plan, forward: Boxed, backwards: Backwards, again: D
 
         @staticmethod
         def forward(ctx: Any, inputs: Sequence[Any], *_: Any) -> Any:
+            before = {position: inputs[position].clone() for position in plan.before}
+            random = RandomStates(plan.tangents[0].device) if plan.draws else None
             out = forward(list(inputs))
             if plan.written:
                 _write_back(plan, inputs, out)
             for position, result in plan.leaves:  # before anything is saved: what is saved of a leaf is the leaf itself
                 inputs[position].data = out[result]
-            ctx.inputs = Inputs(inputs, [out[i] for i in plan.seeds], touched, weak)
+            ctx.inputs = Inputs(inputs, [out[i] for i in plan.seeds], touched, weak, before, random)
             ctx.numbers = tuple([inputs[i] for i in plan.numbers])
             ctx.left = ctx.computed = None
             ctx.by_operations = False

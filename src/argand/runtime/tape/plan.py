@@ -85,6 +85,8 @@ class Plan:
         classes: positions of the inputs that require grad, together where the same results lead to them.
         unreached: positions of those that no result leads to.
         weak: positions of the inputs that a call does not keep alive for gradients of gradients.
+        before: positions of those that it writes to, and keeps a copy of from before that.
+        draws: random numbers are torch's generators', and a call keeps what state these were in.
     """
 
     inputs: int
@@ -108,6 +110,8 @@ class Plan:
     classes: tuple[tuple[int, ...], ...]
     unreached: tuple[int, ...]
     weak: tuple[int, ...]
+    before: tuple[int, ...]
+    draws: bool
 
     def spent(self, given: tuple[bool, ...]) -> int:
         """The results that cannot be differentiated any more after those that are `given`."""
