@@ -137,7 +137,7 @@ def _draws(cut: Partition) -> bool:
 
 
 def draws_as_eager(cut: Partition) -> bool:
-    """Whether a graph draws random numbers from torch's generators, as the captured graph would: no seeds of its own."""
+    """Whether a graph draws random numbers from torch's generators, as the captured graph does: it has no seeds."""
     return _draws(cut) and not any(draws_seed(node.target) for node in cut.forward.graph.nodes)
 
 

@@ -15,7 +15,7 @@ Where most calls of a graph end like that, the graph itself is called from then 
 running it twice, once compiled, is slower than eager.
 
 What would not be the same again is refused, with the reason: other graphs that draw random numbers, one that writes to
-large tensors, or such that require grad, that its gradients depend on, inputs that are gone or that were written to since.
+large tensors, or such that require grad, that its gradients depend on, inputs that are gone or were written to since.
 """
 
 from __future__ import annotations
