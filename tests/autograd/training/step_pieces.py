@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 WORLD = """
+import threading
 import torch, argand
 from contextlib import nullcontext
 from torch import nn
@@ -29,6 +30,27 @@ def noting(name):
         flat = [v for value in values for v in (value if isinstance(value, tuple) else [value])]
         note(name, *[v for v in flat if v is None or isinstance(v, torch.Tensor)])
     return hook
+
+def inner_backward(g):
+    w = model.unused.weight
+    (w.sum() * g.detach().sum()).backward()
+
+def inner_grad(g):
+    w = model.unused.bias
+    return None if g is None else g * grad((w * 2).sum(), w)[0].sum()
+
+def threaded(run):
+    def caught():
+        try:
+            run()
+        except (RuntimeError, ValueError) as error:
+            note(type(error).__name__)
+    thread = threading.Thread(target=caught)
+    thread.start()
+    thread.join()
+
+def registers(tensor, g):
+    handles.append(tensor.register_hook(noting("registered")))
 
 def fail(*values):
     if state["round"] in (2, 3):
@@ -178,6 +200,15 @@ ON_RESULTS = [
         "retain(h)",
         "h.register_hook(noting('gone')).remove()",
         "h = h * 1\n    h.register_hook(lambda g: g + h.detach())",
+        "h.register_hook(inner_backward)",
+        "h.register_hook(inner_grad)",
+        "h.register_hook(lambda g, h=h: registers(h, g))",
+        "h.register_hook(lambda g: state.__setitem__('seen', g.sum().item()))",
+        "h.grad_fn.register_hook(lambda made, given: tuple(None if g is None else g * 0.5 for g in made))",
+        "torch.autograd.graph.get_gradient_edge(h).node.register_prehook(noting('edge'))",
+        "state['once'] = h.register_hook(lambda g: (state['once'].remove(), g * 3)[1])",
+        "h.view(-1).register_hook(noting('unused view'))",
+        "h = h.view(2, 12)\n    h.register_hook(noting('view'))\n    h = h.view(4, 6)",
     )
 ]
 
@@ -217,6 +248,16 @@ LASTING = [
     "averaged = torch.optim.swa_utils.AveragedModel(model)",
     "model.a.register_full_backward_hook(lambda m, i, o: None).remove()",
     "model.row[0].weight.register_hook(lambda g: g + model.row[2].weight.sum().detach())",
+    "model.a.weight.register_hook(inner_backward)",
+    "model.b.weight.register_post_accumulate_grad_hook(lambda p: inner_grad(p.grad) is None and None)",
+    "model.scale.register_hook(lambda g: registers(model.scale, g))",
+    "model.a.weight.register_post_accumulate_grad_hook(lambda p: setattr(p, 'grad', p.grad.t().contiguous().t()))",
+    "model.b.bias.register_post_accumulate_grad_hook(lambda p: setattr(model.scale, 'grad', p.grad))",
+    "model.a.register_full_backward_hook(lambda m, i, o: inner_backward(o[0]) is None and None)",
+    "model.row[0].weight.register_hook(lambda g: g.t().contiguous().t())",
+    "for p in ps: p.grad = torch.zeros_like(p)",
+    "model.a.weight.grad = torch.zeros(6, 6, dtype=torch.float64).t()",
+    "model.a.weight.grad = model.b.weight.grad = torch.zeros(6, 6, dtype=torch.float64)",
 ]
 
 PASSING = [
@@ -269,6 +310,16 @@ BACKWARDS = [
     "gs = grad(loss, [p for p in ps if p.requires_grad], allow_unused=True, materialize_grads=True)\nfor p, g in zip([p for p in ps if p.requires_grad], gs): p.grad = g if p.grad is None else p.grad + g",
     "loss.backward()\nfor p in ps: p.grad = None if p.grad is None else p.grad.clone()",
     "torch.autograd.backward(out, grad_tensors=out.detach().sign())",
+    "torch.autograd.backward(torch.autograd.graph.get_gradient_edge(loss), torch.ones_like(loss))",
+    "gs = grad(loss, [torch.autograd.graph.get_gradient_edge(out), model.scale], allow_unused=True)\nnote('gs', *gs)",
+    "out.retain_grad() if out.requires_grad and out.grad_fn is not None else None\nloss.backward()\nnote('out', out.grad)",
+    "with torch.autograd.graph.allow_mutation_on_saved_tensors():\n    other = net(x, r).exp()\n    other.square().mean().backward()\nloss.backward()",
+    "threaded(loss.backward)",
+    "loss.backward(retain_graph=True)\nmodel.scale.grad = None if model.scale.grad is None else model.scale.grad.float().double()\nloss.backward()",
+    "loss.backward()\nnote('freed', grad(loss, model.a.weight, allow_unused=True)[0])",
+    "loss.backward(inputs=[out, model.a.weight] if out.requires_grad and not out.is_leaf else None)",
+    "gs = grad(loss, ps, allow_unused=True, create_graph=True)\nsum(g.square().sum() for g in gs if g is not None).backward()",
+    "gs = grad([loss, out], [model.a.weight, model.scale], [None, torch.ones_like(out)], allow_unused=True)\nnote('gs', *gs)",
 ]
 
 WRAPPED = [
@@ -329,6 +380,17 @@ OPTIMIZERS = [
     "torch.optim.Rprop(ps)",
     "torch.optim.ASGD(ps)",
     "torch.optim.Adafactor(ps)",
+    "torch.optim.Adam(ps, torch.tensor(0.01), foreach=False)",
+    "torch.optim.AdamW(ps, torch.tensor(0.01, dtype=torch.float64), foreach=False, maximize=True)",
+    "torch.optim.RMSprop(ps, 0.01, momentum=0.9, foreach=True, weight_decay=0.1)",
+    "torch.optim.NAdam(ps, 0.01, decoupled_weight_decay=True, weight_decay=0.1, foreach=True)",
+    "torch.optim.RAdam(ps, 0.01, betas=(0.5, 0.6), foreach=True)",
+    "torch.optim.ASGD(ps, 0.1, t0=2, foreach=True)",
+    "torch.optim.Rprop(ps, 0.01, etas=(0.3, 1.5), foreach=True, maximize=True)",
+    "torch.optim.Adadelta(ps, foreach=True, weight_decay=0.1)",
+    "torch.optim.Adagrad(ps, 0.1, lr_decay=0.1, initial_accumulator_value=0.5, foreach=True)",
+    "torch.optim.SGD([{'params': [p]} for p in ps], 0.1, dampening=0.1, momentum=0.5)",
+    "torch.optim.Muon([p for p in ps if p.dim() == 2], 0.02)",
 ]
 
 AFTER = [

@@ -16,6 +16,7 @@ from torch.utils.checkpoint import checkpoint
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+import optimizer_steps
 import training_steps
 
 import argand
@@ -35,6 +36,16 @@ def test_random_steps(way: str) -> None:
         told = training_steps.difference(spec, way, "eager", found)
         assert not told, f"seed {seed}\n{training_steps.text_of(spec)}\n{told}"
     assert found["programs"]
+
+
+def test_random_optimizers() -> None:
+    """The command of `optimizer_steps.py` tries more."""
+    found: Counter[str] = Counter()
+    for seed in range(sweeps.part(60, 10)):
+        spec = optimizer_steps.drawn(seed)
+        told = optimizer_steps.difference(spec, "eager", found)
+        assert not told, f"{spec}\n{told}"
+    assert found["steps"]
 
 
 Step = Callable[[torch.Tensor], Any]
