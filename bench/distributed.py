@@ -437,6 +437,7 @@ def main() -> None:
     parser.add_argument("--cores", type=int, default=0, help="that each process has for itself")
     parser.add_argument("--verdicts", default="", help="a file to append verdicts to (bench/verdicts.py)")
     options = parser.parse_args()
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # users keep modules' bytecode
     if options.trace:
         trace(options)
         return

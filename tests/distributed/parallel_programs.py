@@ -24,7 +24,7 @@ import argand
 from argand.breaks.kinds import IDS
 from distributed.shard_programs import difference, local
 
-__all__ = ["operations", "sharded_blocks", "whole"]
+__all__ = ["operations", "sharded_blocks", "views", "whole"]
 
 WIDTH, WORDS = 32, 48
 
@@ -354,3 +354,40 @@ def operations(rank: int) -> dict[str, object]:
         for name in sorted(_BREAKS)
     }
     return {"wrong": wrong, "breaks": breaks}
+
+
+def views(rank: int) -> dict[str, float]:
+    """Gradients where a view of a DTensor from outside leaves the graph, beside what is computed with it."""
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+
+    def viewed(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return x @ w, w.view(-1), w.t()[1:]
+
+    def alone(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return w.unsqueeze(0).expand(3, 6, 6), x.t()
+
+    def part(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return x @ w, w.to_local()[1:]
+
+    def part_of_a_sum(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return x @ w, w.to_local(grad_placements=[Partial()])[1:]
+
+    def cut(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return x @ w, w.redistribute(placements=[Shard(0)])
+
+    found: dict[str, float] = {}
+    for program in (viewed, alone, part, part_of_a_sum, cut):
+        gradients = []
+        for backend in ("", "aot_eager", "native"):
+            argand.reset()
+            torch.manual_seed(0)
+            x = distribute_tensor(torch.randn(8, 6), mesh, [Shard(0)]).detach().requires_grad_()
+            w = nn.Parameter(distribute_tensor(torch.randn(6, 6), mesh, [Replicate()]))
+            results = (argand.compile(program, backend=backend) if backend else program)(x, w)
+            sum(leaf.square().sum() for leaf in _leaves(results)).backward()
+            gradients.append([local(x.grad) if x.grad is not None else torch.zeros(1), local(w.grad)])
+        found |= {
+            f"{program.__name__} {b}": difference(g, gradients[0])
+            for b, g in zip(("aot_eager", "native"), gradients[1:])
+        }
+    return found

@@ -86,6 +86,10 @@ def _for_gradients(placements: Any) -> tuple[Any, ...]:
     return tuple(Replicate() if placement.is_partial() else placement for placement in placements)
 
 
+def _redistributed(grad: DTensor, placements: Any) -> DTensor:
+    return grad if grad.placements == placements else grad.redistribute(placements=placements)
+
+
 def _gradient(local: torch.Tensor, spec: Spec, placements: Any) -> torch.Tensor:
     """The gradient, laid out as `placements` say, of what has `spec`."""
     cls: Any = sharded_class()
@@ -106,11 +110,14 @@ class Edge:
     Arguments:
         spec: how the DTensor is laid out, which is guarded.
         placements: how its gradient is, once the graph's backward was traced, or has run.
+        viewed: a view of it leaves the graph, whose gradient comes past the graph's backward; both are laid out as the
+            DTensor is.
         records: the graph may turn gradients on where it is called without.
     """
 
     spec: Spec
     placements: tuple[Any, ...] | None = None
+    viewed: bool = False
     records: bool = False
 
 
@@ -153,7 +160,9 @@ class _Entered(torch.autograd.Function):
         if grad is None:
             return None, None
         edge = ctx.edge
-        if grad._local_tensor.shape != ctx.shape:  # in eager it may be laid out in any way
+        if edge.viewed:
+            grad = _redistributed(grad, _for_gradients(edge.spec.placements))
+        elif grad._local_tensor.shape != ctx.shape:  # in eager it may be laid out in any way
             grad = grad.redistribute(placements=edge.spec.placements)
         edge.placements = grad.placements
         return grad.to_local(), None  # which can be differentiated again
@@ -174,7 +183,10 @@ class _Local(torch.autograd.Function):
         if grad is None:
             return None, None
         edge = ctx.edge
-        return _gradient(grad, edge.spec, edge.placements), None
+        placements = _for_gradients(edge.spec.placements) if edge.viewed else edge.placements
+        if placements is None:
+            raise RuntimeError("argand: it is not known how the gradient of a DTensor is laid out")
+        return _gradient(grad, edge.spec, placements), None
 
 
 class _Left(torch.autograd.Function):
@@ -205,10 +217,9 @@ class _Wrapped(torch.autograd.Function):
     def backward(ctx: Any, grad: Any) -> Any:
         if grad is None:
             return None, None
-        wanted = _for_gradients(ctx.spec.placements)
-        if grad.placements != wanted:
-            grad = grad.redistribute(placements=wanted)
-        return grad.to_local(), None  # which can be differentiated again
+        return _redistributed(
+            grad, _for_gradients(ctx.spec.placements)
+        ).to_local(), None  # which can be differentiated again
 
 
 def entered(edge: Edge) -> Callable[[torch.Tensor], torch.Tensor]:

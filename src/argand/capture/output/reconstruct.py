@@ -99,6 +99,8 @@ class Reconstructor(Values):
         elif type(tensor) is torch.nn.Parameter:
             self._parameter(tensor)
         else:
+            if self.state.graph.sharded:
+                dtensors.note_view(self.state.graph, tensor)
             self.graph_output(tensor)
 
     def _parameter(self, parameter: torch.Tensor) -> None:

@@ -387,10 +387,31 @@ def _wraps(func: torch._ops.OpOverload) -> bool:
 # ---------------------------------------------------------------------- results
 
 
+def note_view(builder: GraphBuilder, tensor: torch.Tensor) -> None:
+    """A tensor leaves the graph that may be a view of a DTensor from outside: it is made of that anew, and its gradient
+    comes to the local part past the graph's backward.
+
+    Raises:
+        GraphBreak: (the frame is skipped) what gave the view lays out its gradient in a way of its own.
+    """
+    if not tensor.requires_grad:
+        return
+    storage = compat.storage_address(_part(tensor))
+    for info in list(builder.tensors.values()):
+        if info.source and is_sharded(type(info.tensor)) and compat.storage_address(_part(info.tensor)) == storage:
+            node = builder.tensors[id(tensor)].node
+            while node is not info.node and node.all_input_nodes:
+                if getattr(node.target, "lays_out", False):
+                    raise refused("DTensor", "a part of one from outside leaves the graph, with a gradient of its own")
+                node = node.all_input_nodes[0]
+            info.node.all_input_nodes[0].meta["edge"].viewed = True
+
+
 def local_output(builder: GraphBuilder, tensor: torch.Tensor) -> torch.Tensor:
     """The stand-in of what the graph gives for a DTensor."""
     part = builder.local_parts.get(id(tensor))
     if part is None:
+        note_view(builder, tensor)
         if mask_buffers(tensor):
             raise refused("DTensor", "a sum whose parts are masked leaves the graph")
         with torch._C.DisableTorchFunction():

@@ -39,12 +39,13 @@ def _constant(state: CaptureState, name: str, value: object) -> object:
 
 
 def _calling(fn: Function, name: str, rest: Args, kwargs: Kwargs) -> Callable[[torch.Tensor], object]:
-    """The operation of a graph: `fn` of a tensor, and of constants."""
+    """The operation of a graph: `fn` of a tensor, and of constants, which say how it, or its gradient, is laid out."""
 
     def operation(tensor: torch.Tensor) -> object:
         return fn(tensor, *rest, **kwargs)
 
     operation.__name__ = operation.__qualname__ = name
+    operation.lays_out = name != "from_local" and bool(rest or kwargs)  # type: ignore[attr-defined]
     return operation
 
 
