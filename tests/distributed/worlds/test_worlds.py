@@ -1,0 +1,20 @@
+"""Random uses of torch.distributed by two processes: what eager ends with, argand does. `run_worlds.py` says how."""
+
+from __future__ import annotations
+
+import pytest
+
+import sweeps
+import warm
+from distributed.ranks import ROOT, environment
+
+
+@pytest.mark.distributed
+@pytest.mark.parametrize(
+    ("kind", "first", "count"), [("ddp", 1000, 10), ("fsdp", 1000, 8), ("tp", 1000, 6), ("pipeline", 1000, 4)]
+)
+def test_random_worlds(kind: str, first: int, count: int) -> None:
+    module = "tests.distributed.worlds.run_worlds"
+    command = ["-m", module, kind, "--first", str(first), "--count", str(sweeps.part(count))]
+    done = warm.run(command, env=environment(), cwd=ROOT, timeout=600)
+    assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]

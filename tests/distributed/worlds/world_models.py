@@ -1,0 +1,121 @@
+"""Small models whose training shows unusual uses of torch.distributed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
+
+from distributed.models import CNN, GPT, Llama, SometimesUnused
+
+WIDTH = 12
+
+
+class Block(nn.Module):
+    def __init__(self, width: int = WIDTH) -> None:
+        super().__init__()
+        self.norm, self.up, self.down = nn.LayerNorm(width), nn.Linear(width, 2 * width), nn.Linear(2 * width, width)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.down(F.gelu(self.up(self.norm(x))))
+
+
+class Blocks(nn.Module):
+    """A row of blocks and a head."""
+
+    def __init__(self, layers: int = 3) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(Block() for _ in range(layers))
+        self.head = nn.Linear(WIDTH, 5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for block in self.blocks:
+            x = block(x)
+        return self.head(x)
+
+
+class Checkpointed(Blocks):
+    """Blocks that run again in the backward."""
+
+    def __init__(self, reentrant: bool) -> None:
+        super().__init__()
+        self.reentrant = reentrant
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for number, block in enumerate(self.blocks):
+            x = block(x) if number == 0 else checkpoint(block, x, use_reentrant=self.reentrant)
+        return self.head(x)
+
+
+class Shared(Blocks):
+    """One block in two places, and a weight that two layers have."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks[2] = self.blocks[0]
+        self.blocks[1].down.bias = self.blocks[0].down.bias
+
+
+class Results(Blocks):
+    """Gives a dictionary: a loss and something that no gradient reaches."""
+
+    def forward(self, x: torch.Tensor) -> dict[str, object]:
+        out = super().forward(x)
+        return {"out": out, "best": (out.argmax(-1), out.detach().sum()), "text": "a"}
+
+
+class Counting(Blocks):
+    """Counts its calls, and has buffers that it writes to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls = 0
+        self.register_buffer("mean", torch.zeros(WIDTH))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        self.mean.mul_(0.5).add_(x.detach().mean(0), alpha=0.5)
+        return super().forward(x - self.mean) * (1 + 0.1 * (self.calls % 2))
+
+
+class Breaking(Blocks):
+    """Breaks the graph between its blocks."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for block in self.blocks:
+            x = block(x)
+            if float(x.detach().sum()) > 1e9:
+                return x
+        return self.head(x)
+
+
+class PartlyFrozen(Blocks):
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks[0].requires_grad_(False)
+        self.blocks[1].up.bias.requires_grad_(False)
+
+
+MODELS: dict[str, Callable[[], nn.Module]] = {
+    "blocks": Blocks,
+    "checkpointed": lambda: Checkpointed(False),
+    "checkpointed reentrant": lambda: Checkpointed(True),
+    "shared": Shared,
+    "results": Results,
+    "counting": Counting,
+    "breaking": Breaking,
+    "partly frozen": PartlyFrozen,
+    "unused": SometimesUnused,
+    "cnn": CNN,
+    "gpt": lambda: GPT(layers=2),
+    "llama": lambda: Llama(layers=2),
+}
+
+
+def loss_of(result: object) -> torch.Tensor:
+    out = result["out"] if isinstance(result, dict) else result
+    assert isinstance(out, torch.Tensor)
+    return out.float().square().mean()
