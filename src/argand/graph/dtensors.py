@@ -99,6 +99,9 @@ def _gradient(local: torch.Tensor, spec: Spec, placements: Any) -> torch.Tensor:
     stride = spec.tensor_meta.stride
     if not local.is_contiguous() or stride != torch.empty(shape, device="meta").stride():
         stride = strides_in(sorted(range(local.dim()), key=lambda dim: (local.stride(dim), -dim)), shape)
+    if type(local) is torch.Tensor and not (local.requires_grad and torch.is_grad_enabled()):
+        meta = type(spec.tensor_meta)(shape, stride, local.dtype)
+        return with_spec(local, type(spec)(spec.mesh, placements, tensor_meta=meta), False)  # takes a third of the time
     gradient: torch.Tensor = cls.from_local(local, spec.mesh, placements, run_check=False, shape=shape, stride=stride)
     return gradient
 

@@ -362,7 +362,8 @@ class RemoteCache:
 
 
 def _text(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}"
+    """What went wrong, in short: what a server sends may be part of it."""
+    return f"{type(error).__name__}: {error}"[:200]
 
 
 def _address(name: str) -> str:
