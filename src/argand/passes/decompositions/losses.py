@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import fx
 
 from argand.graph.metadata.builder import Builder
@@ -116,3 +117,17 @@ def _log_sigmoid(b: Builder, x: fx.Node) -> Any:
 def _prelu(b: Builder, x: fx.Node, weight: fx.Node) -> Any:
     """x where x > 0, else weight x"""
     return b(aten.where.self, b(aten.gt.Scalar, x, 0), x, b(aten.mul.Tensor, weight, x))
+
+
+@decomposes(aten.xlogy.Tensor, aten.xlogy.Scalar_Self, aten.xlogy.Scalar_Other)
+def _xlogy(b: Builder, x: Any, y: Any) -> Any:
+    """x log(y), 0 where x is, NaN where y is"""
+    given = [each for each in (x, y) if isinstance(each, fx.Node)]
+    if not all(map(is_float, given)) or any(isinstance(each, (complex, bool)) for each in (x, y)):
+        return NotImplemented
+    dtype = torch.result_type(*(val(each) if isinstance(each, fx.Node) else each for each in (x, y)))
+    math = torch.float32 if dtype.itemsize == 2 else dtype
+    left, right = (cast(b, e, math) if isinstance(e, fx.Node) else full(b, [], e, given[0], math) for e in (x, y))
+    product = b(aten.mul.Tensor, left, b(aten.log.default, right))
+    product = b(aten.where.self, b(aten.eq.Scalar, left, 0), full(b, [], 0, left), product)
+    return cast(b, b(aten.where.self, b(aten.isnan.default, right), right, product), dtype)

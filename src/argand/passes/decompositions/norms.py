@@ -152,3 +152,32 @@ def _group_norm_backward(
             total = b(aten.view.default, b(aten.sum.dim_IntList, summed, channels), [c])
             gradients[position] = cast(b, total, val(x).dtype)
     return tuple(gradients)
+
+
+@decomposes(aten._weight_norm_interface.default)
+def _weight_norm(b: Builder, v: fx.Node, g: fx.Node, dim: int = 0) -> Any:
+    """v g / |v|, with a norm for each index of the first or last dimension; also the norms"""
+    if not _may_be_normed(v, dim):
+        return NotImplemented
+    norms = b(aten.sqrt.default, b(aten.sum.dim_IntList, b(aten.mul.Tensor, v, v), _all_but(v, dim), True))
+    return b(aten.mul.Tensor, v, b(aten.div.Tensor, g, norms)), norms
+
+
+@decomposes(aten._weight_norm_interface_backward.default)
+def _weight_norm_backward(b: Builder, grad: fx.Node, v: fx.Node, g: fx.Node, norms: fx.Node, dim: int) -> Any:
+    """(g / |v|) (grad - v s / |v|²) and s / |v|, where s adds up grad v"""
+    if not _may_be_normed(v, dim):
+        return NotImplemented
+    tilt = b(aten.sum.dim_IntList, b(aten.mul.Tensor, grad, v), _all_but(v, dim), True)
+    along = b(aten.mul.Tensor, v, b(aten.div.Tensor, tilt, b(aten.mul.Tensor, norms, norms)))
+    across = b(aten.mul.Tensor, b(aten.div.Tensor, g, norms), b(aten.sub.Tensor, grad, along))
+    return across, b(aten.div.Tensor, tilt, norms)
+
+
+def _may_be_normed(v: fx.Node, dim: int) -> bool:
+    like = val(v)
+    return like.dtype in (torch.float32, torch.float64) and like.numel() > 0 and dim in (0, like.dim() - 1)
+
+
+def _all_but(v: fx.Node, dim: int) -> list[int]:
+    return [d for d in range(val(v).dim()) if d != dim]

@@ -1,0 +1,70 @@
+"""Operations that are formulas over others, natively, against eager: without calls of their kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import argand
+from helpers import collected
+
+nan, inf = float("nan"), float("inf")
+SPECIAL = torch.tensor([[nan, inf, -inf, 0.0, -0.0, 1.0, 2.5, -1.5]])
+
+
+def same(fn: Callable[..., Any], *args: Any, **options: Any) -> None:
+    """Eager's results, without a call of its kernels but products of matrices."""
+    argand.reset()
+    with collected("fallback") as seen:
+        got = argand.compile(fn)(*args)
+    for one, two in zip(got, fn(*args), strict=True):
+        torch.testing.assert_close(one, two, equal_nan=True, **options)
+        assert one.stride() == two.stride()
+    assert not [event.text() for event in seen]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16], ids=str)
+def test_xlogy(dtype: torch.dtype) -> None:
+    x, y = SPECIAL.to(dtype).expand(8, 8), SPECIAL.to(dtype).t().expand(8, 8)
+
+    def fn(x: Any, y: Any) -> Any:
+        mixed = torch.xlogy(x, y.double()), torch.xlogy(x[0, 5].double(), y)
+        return torch.xlogy(x, y), torch.xlogy(x, 2.5), torch.xlogy(0, y), torch.xlogy(2, y), *mixed
+
+    same(fn, x, y)
+
+
+def test_divergence_and_its_gradients() -> None:
+    x, y = torch.randn(5, 6, requires_grad=True), torch.rand(5, 6, requires_grad=True)
+
+    def fn(x: Any, y: Any) -> Any:
+        return torch.autograd.grad(F.kl_div(x.log_softmax(-1), y, reduction="batchmean"), (x, y))
+
+    same(fn, x, y)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("dim", [0, 2])
+def test_weight_norm_and_its_gradients(dtype: torch.dtype, dim: int) -> None:
+    v = torch.randn(6, 3, 5, dtype=dtype, requires_grad=True)
+    g = torch.rand([6, 1, 1] if dim == 0 else [1, 1, 5], dtype=dtype).requires_grad_()
+    weight = torch.randn(6, 3, 5, dtype=dtype)
+
+    def fn(v: Any, g: Any) -> Any:
+        normed = torch._weight_norm(v * 2, g, dim)
+        return normed, *torch.autograd.grad((normed * weight).sum(), (v, g))
+
+    same(fn, v, g)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_distances_by_a_product(dtype: torch.dtype) -> None:
+    x, y = torch.randn(30, 5, dtype=dtype), torch.randn(40, 5, dtype=dtype)
+    x[3] = y[3]
+    same(lambda x, y: (torch.cdist(x, y), torch.cdist(x[None], y[None])), x, y, rtol=1e-6, atol=2e-3)
+    z = x.clone().requires_grad_()
+    same(lambda z, y: torch.autograd.grad(torch.cdist(z, y + 9).sum(), z), z, y, rtol=1e-4, atol=1e-4)
