@@ -115,6 +115,7 @@ PROGRAMS: dict[str, Program] = {
     "glu": (lambda x: F.glu(x), rows),
     "weight_norm": (lambda x: torch._weight_norm(x, rows[:, :1].abs(), 0), rows),
     "cdist by a product": (lambda x: torch.cdist(x, rows[:300]), rows),
+    "cdist p 1": (lambda x: torch.cdist(x, rows[:300], p=1.0), rows),
     "logaddexp": (lambda x: torch.logaddexp(x, -x), rows),
     "linspace": (lambda x: x * torch.linspace(0, 1, 256), rows),
     "complex product": (

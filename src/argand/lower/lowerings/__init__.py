@@ -8,6 +8,7 @@ from argand.lower.lowerings import (  # noqa: F401 (each registers its rules)
     activations,
     creation,
     depthwise,
+    distances,
     drill,
     gradients,
     kernels,
