@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 import torch
 
 import argand
@@ -16,7 +17,7 @@ def test_integers_that_come_from_32_bits_do_not_overflow_there() -> None:
 
     def fn(a: Any, b: Any) -> Any:
         x, y = a.long(), b.long()
-        pointwise = x + y, x * y, x - y, -x, x.abs(), x % 7, x // 3, x << 3, x >> 3, x & y, ~x
+        pointwise = x + y, x * y, x - y, -x, x.abs(), x % 7, x // 3, x << 3, x >> 3, x >> 40, x & y, ~x
         reduced = a.sum(), (x * 2).sum(), a.prod(), x.cumsum(0), x.argmax(), x.max(), (a > 0).sum()
         return *pointwise, *reduced, torch.maximum(x, y), x.clamp(-5, 2**33), torch.where(a > 0, x, y * 2), x > y
 
@@ -48,3 +49,22 @@ def test_every_second_element_and_looked_up_vectors() -> None:
         argand.reset()
         for one, two in zip(argand.compile(fn, dynamic=False)(x, at, table), fn(x, at, table), strict=True):
             torch.testing.assert_close(one, two, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64], ids=str)
+def test_shifts_by_any_number(dtype: torch.dtype) -> None:
+    least, most = torch.iinfo(dtype).min, torch.iinfo(dtype).max
+    x = torch.tensor([0, 1, 5, most, least, most // 3, 77], dtype=dtype)[:, None]
+    by = torch.tensor([0, 1, 5, 6, 7, 8, 15, 16, 31, 32, 63, 64, 100, most, least], dtype=torch.int64).clamp(
+        least, most
+    )
+
+    def fn(x: Any, by: Any) -> Any:
+        numbers = [(x << n, x >> n) for n in (0, 7, 15, 31, 63, 64, -1, 100) if n >= least]
+        return x << by, x >> by, 3 << by, torch.bitwise_right_shift(5, by), *(one for pair in numbers for one in pair)
+
+    with collected("fallback") as seen:
+        got = argand.compile(fn)(x, by.to(dtype))
+    for one, two in zip(got, fn(x, by.to(dtype)), strict=True):
+        assert torch.equal(one, two) and one.dtype is two.dtype
+    assert not seen

@@ -70,8 +70,10 @@ def _bounds(value: Value, simplifier: Simplifier, limits: dict[Value, Interval])
         return limits.get(value.args[0], UNBOUNDED)
     left, right = (limits.get(arg, UNBOUNDED) for arg in value.args[-2:])
     if value.op == "rshift":
-        count = value.args[1].args[0]
-        low, high = left
+        by = value.args[1]
+        if by.op != "constant" or not 0 <= by.args[0] < 32:  # as many as 32 bits cannot be shifted by
+            return UNBOUNDED
+        (low, high), count = left, int(by.args[0])
         return None if low is None else low >> count, None if high is None else high >> count
     if value.op == "add":
         return plus(left, right)

@@ -32,7 +32,7 @@ _BOOL_COMPARISONS = {
     "ge": "logical_or({0}, logical_not({1}))",
 }
 _STAYS_NARROW = frozenset(
-    ("floordiv", "truncdiv", "remainder", "fmod", "rshift", "bitwise_and", "bitwise_or", "bitwise_xor", "bitwise_not")
+    ("floordiv", "truncdiv", "remainder", "fmod", "bitwise_and", "bitwise_or", "bitwise_xor", "bitwise_not")
 )
 """Operations on integers whose result is in 32 bits where the operands are."""
 _LANE = Var("l")

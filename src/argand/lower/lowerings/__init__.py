@@ -6,6 +6,7 @@ In: an ATen overload with lowered arguments and a `Context`. Out: lowered tensor
 
 from argand.lower.lowerings import (  # noqa: F401 (each registers its rules)
     activations,
+    bits,
     creation,
     depthwise,
     distances,
@@ -21,7 +22,6 @@ from argand.lower.lowerings import (  # noqa: F401 (each registers its rules)
     reductions,
     resize,
     samples,
-    scans,
     shape,
     training,
     views,

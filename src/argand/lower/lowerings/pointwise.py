@@ -442,45 +442,6 @@ for _name in ("logical_and", "logical_or", "logical_xor", "logical_not"):
     lowers(getattr(aten, _name).default)(_logical(_name))
 
 
-def _bitwise(name: str) -> Rule:
-    def rule(ctx: Context, *operands: Operand) -> Tensor:
-        is_bool = ctx.val.dtype is torch.bool
-        op = name.replace("bitwise", "logical") if is_bool else name
-        return pointwise(ctx, lambda ops, *values: ops.emit(op, values, values[0].dtype), operands)
-
-    return rule
-
-
-for _name in ("bitwise_and", "bitwise_or", "bitwise_xor"):
-    _packet = getattr(aten, _name)
-    lowers(_packet.Tensor, _packet.Scalar, _packet.Scalar_Tensor)(_bitwise(_name))
-for _aten_name in ("and", "or", "xor"):
-    _packet = getattr(aten, f"__{_aten_name}__")
-    lowers(_packet.Tensor, _packet.Scalar)(_bitwise(f"bitwise_{_aten_name}"))
-lowers(aten.bitwise_not.default)(_bitwise("bitwise_not"))
-
-
-def _shift(name: str) -> Rule:
-    def rule(ctx: Context, x: Tensor, y: Operand) -> Tensor:
-        dtype = ctx.val.dtype
-        refuse(dtype not in (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64), "a shift of non-integers")
-        refuse(not isinstance(y, int) or isinstance(y, bool), "a shift by a tensor")
-        refuse(isinstance(y, int) and not 0 <= y < torch.iinfo(dtype).bits - 1, "a shift out of range")
-        return pointwise(ctx, binary_op(name), [x, y])
-
-    return rule
-
-
-for _name, _packets in {
-    "lshift": (aten.bitwise_left_shift, aten.__lshift__),
-    "rshift": (aten.bitwise_right_shift, aten.__rshift__),
-}.items():
-    for _packet in _packets:
-        for _overload in ("Tensor", "Scalar", "Tensor_Scalar"):
-            if _overload in _packet.overloads():
-                lowers(getattr(_packet, _overload))(_shift(_name))
-
-
 # --- selection
 
 

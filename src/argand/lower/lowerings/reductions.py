@@ -1,4 +1,4 @@
-"""Reductions: sums, extrema, moments, norms, softmax."""
+"""Reductions: sums, extrema, moments, norms, softmax; cumulative sums, products and sums of exponentials."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import torch
 from argand.graph.sizes.expr import Expr, as_int, product
 from argand.graph.sizes.symbolic import MetaTensor, contiguous_meta, like_meta
 from argand.ir.loops import Value
-from argand.lower.context import Context, math_dtype
+from argand.ir.target import ANY_LENGTH
+from argand.lower.context import REDUCED_FLOATS, Context, math_dtype
 from argand.lower.elementwise import pointwise
 from argand.lower.lowerings.pointwise import is_float, refuse
 from argand.lower.lowerings.views import reshaped, wrap
@@ -329,3 +330,35 @@ def safe_softmax(ctx: Context, x: Tensor, dim: int, dtype: Any = None) -> Tensor
         return ops.where(ops.eq(all_, zero), zero, ops.truediv(a, all_))
 
     return pointwise(ctx, share, [powers, total], common=math, cost=6)
+
+
+# --- scans: on a CPU one by one, on a GPU where a program holds a row
+
+# 16-bit floats are added up in float32, where eager rounds after every step; bools have sums only in int64.
+_INTEGERS = (torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8)
+_DTYPES = (torch.float32, torch.float64, *REDUCED_FLOATS, *_INTEGERS)
+
+
+def _scan(kind: str) -> Rule:
+    def rule(ctx: Context, x: Tensor, dim: int, *, dtype: torch.dtype | None = None) -> Tensor:
+        target = ctx.targets(ctx.device)
+        refuse(target is None or not target.scan_length, "no lowering")
+        assert target is not None  # checked above
+        refuse(not x.size or x.size[wrap(dim, len(x.size))] == 1, "a scan of single elements")
+        wide = ctx.val.dtype
+        refuse(wide not in _DTYPES, f"a scan of {wide}")
+        if target.scan_length == ANY_LENGTH:
+            return ctx.scan(
+                x, wrap(dim, len(x.size)), kind, torch.float64 if wide is torch.float32 else math_dtype(wide)
+            )
+        refuse(kind == "logaddexp", "no lowering")
+        length = as_int(x.size[wrap(dim, len(x.size))])
+        refuse(length is None or length > target.scan_length, "rows that are too long, or of any length")
+        return ctx.scan(x, wrap(dim, len(x.size)), kind, math_dtype(wide))
+
+    return rule
+
+
+lowers(aten.cumsum.default)(_scan("sum"))
+lowers(aten.cumprod.default)(_scan("prod"))
+lowers(aten.logcumsumexp.default)(_scan("logaddexp"))
