@@ -396,9 +396,9 @@ def note_view(builder: GraphBuilder, tensor: torch.Tensor) -> None:
     """
     if not tensor.requires_grad:
         return
-    storage = compat.storage_address(_part(tensor))
+    storages = _storages(tensor)
     for info in list(builder.tensors.values()):
-        if info.source and is_sharded(type(info.tensor)) and compat.storage_address(_part(info.tensor)) == storage:
+        if info.source and is_sharded(type(info.tensor)) and _storages(info.tensor) & storages:
             node = builder.tensors[id(tensor)].node
             while node is not info.node and node.all_input_nodes:
                 if getattr(node.target, "lays_out", False):
