@@ -39,7 +39,14 @@ def short(x, w, p, v, one):
     return F.conv1d(x[:1, :, :3], w, p), F.conv1d(x[:, :, :1].expand(2, 6, 3), w), F.conv1d(x, w[:1])
 
 
-PROGRAMS = (causal, gated, grouped, short)
+def turned(x, w, p, v, one):
+    """Operands whose channels lie innermost, or whose places have gaps."""
+    y = F.conv1d(x.transpose(1, 2).contiguous().transpose(1, 2), w, p)
+    z = F.conv1d(y, v.transpose(1, 2).contiguous().transpose(1, 2)[..., ::2], padding=1)
+    return z.view(2, -1), F.conv1d((y[..., ::2] * 2).transpose(0, 1).contiguous().transpose(0, 1), one), y
+
+
+PROGRAMS = (causal, gated, grouped, short, turned)
 
 
 @pytest.mark.parametrize("laid", [False, True], ids=["as they are", "channels innermost"])

@@ -14,7 +14,7 @@ from torch import fx
 from argand.graph.metadata.builder import Builder
 from argand.graph.metadata.specs import SpecTable
 from argand.graph.nodes.program import AtenProgram
-from argand.passes.layout import exact_strides
+from argand.passes.layout import exact_strides, with_strides
 
 aten = torch.ops.aten
 
@@ -73,6 +73,7 @@ class _Rewrite:
     def _replace(self, node: fx.Node, image: fx.Node) -> None:
         want = node.meta["val"]
         if image.meta["val"].dim() > want.dim():
-            image = exact_strides(self.builder, self.builder(aten.squeeze.dim, image, _ROW), want)
+            laid = with_strides(self.builder, self.builder(aten.squeeze.dim, image, _ROW), tuple(want.stride()))
+            image = exact_strides(self.builder, laid, want)
         node.replace_all_uses_with(image)
         self.builder.graph.erase_node(node)
