@@ -90,3 +90,30 @@ def test_two_builtins_do_not_share_compiled_versions() -> None:
         for fn in (torch.sin, torch.cos, torch.exp):
             graphs = argand.explain(fn)(X).graph_count
             assert graphs == 1
+
+
+def test_each_function_of_a_decorator_has_versions_for_itself() -> None:
+    """They share the code of its wrapper, whose limit counts the versions around one of them."""
+
+    def decorated(function: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[torch.Tensor], torch.Tensor]:
+        def wrapper(x: torch.Tensor) -> torch.Tensor:
+            return function(x) + 1
+
+        return wrapper
+
+    def scaled(factor: int) -> Callable[[torch.Tensor], torch.Tensor]:
+        return decorated(eval(f"lambda x: x * {factor}"))
+
+    graphs: list[torch.fx.GraphModule] = []
+
+    def backend(graph: torch.fx.GraphModule, inputs: list[torch.Tensor]) -> Callable[..., object]:
+        graphs.append(graph)
+        forward: Callable[..., object] = graph.forward
+        return forward
+
+    with argand.config.patch(cache_size_limit=2):
+        compiled = [argand.compile(scaled(factor), backend=backend) for factor in range(2, 8)]
+        for _ in range(2):
+            for factor, function in enumerate(compiled, 2):
+                assert torch.equal(function(torch.ones(3)), torch.full((3,), factor + 1.0))
+    assert [sum(node.op.startswith("call") for node in graph.graph.nodes) for graph in graphs] == [2] * 6  # not the function's alone
