@@ -116,4 +116,6 @@ def test_each_function_of_a_decorator_has_versions_for_itself() -> None:
         for _ in range(2):
             for factor, function in enumerate(compiled, 2):
                 assert torch.equal(function(torch.ones(3)), torch.full((3,), factor + 1.0))
-    assert [sum(node.op.startswith("call") for node in graph.graph.nodes) for graph in graphs] == [2] * 6  # not the function's alone
+    assert [sum(node.op.startswith("call") for node in graph.graph.nodes) for graph in graphs] == [
+        2
+    ] * 6  # not the function's alone
