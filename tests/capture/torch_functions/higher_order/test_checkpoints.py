@@ -134,3 +134,32 @@ def test_autocast_is_that_of_the_forward() -> None:
         run(x)
         grads.append([one.grad for one in net.parameters()])
     assert_same(*grads)
+
+
+@pytest.mark.parametrize("kind", ["no_grad", "hook", "asks", "plain"])
+def test_a_reentrant_checkpoint_is_computed_again_with_gradients(kind: str) -> None:
+    """Its forward runs without, where blocks without gradients and hooks of modules are nothing."""
+
+    def outcome(compiled: bool) -> list[Any]:
+        torch.manual_seed(0)
+        net, calls = nn.Linear(6, 6), []
+        if kind == "hook":
+            net.register_full_backward_hook(lambda module, given, result: calls.append("called"))
+
+        def inner(h: torch.Tensor) -> torch.Tensor:
+            with torch.set_grad_enabled(kind != "no_grad" and torch.is_grad_enabled()):
+                scale = net.weight.sum().exp()
+            if kind == "asks" and torch.is_grad_enabled():
+                scale = scale * 2
+            return net(h).tanh() * scale
+
+        def step(x: torch.Tensor) -> torch.Tensor:
+            return checkpoint(inner, net(x), use_reentrant=True).square().mean()
+
+        run = argand.compile(step, backend="eager") if compiled else step
+        for r in range(2):
+            torch.manual_seed(r)
+            run(torch.randn(4, 6)).backward()
+        return [net.weight.grad, net.bias.grad, calls]
+
+    assert_same(outcome(False), outcome(True))

@@ -74,13 +74,14 @@ def _captured(
     known = {id(info) for info in infos}
     rest = [info for info in scope.order if id(info) not in known]  # what the body reads from its surroundings
     shown = subgraphs.record(builder, hops.checkpoint, [("checkpoint_body", body)], [*infos, *rest], results)
-    if shown and not reentrant and builder.graph is builder.root:
+    if shown and builder.graph is builder.root:
         node = state.tensor_info(shown[0]).node.all_input_nodes[0]
-        now = modes.snapshot()
-        effects = pending_effects.effects(state)
-        builder.checkpoints.append(
-            _Captured(function, given, infos, rest, scope, body, node, len(builder.writing), effects, now)
-        )
+        effects, now = pending_effects.effects(state), modes.snapshot()
+        one = _Captured(function, given, infos, rest, scope, body, node, len(builder.writing), effects, now)
+        if not reentrant:
+            builder.checkpoints.append(one)
+        elif not _is_as_it_was(state, one):  # it was interpreted without gradients
+            raise _refused("The checkpointed function computes something else where gradients are recorded.")
     outer = iter(shown)
     ids = {id(t) for t in inside}
     return flat_result.rebuilt([next(outer) if id(t) in ids else t for t in flat_result.tensors])
