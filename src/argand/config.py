@@ -199,8 +199,9 @@ _CPP = {
     "simdlen": Setting(-1, "Vector width in bits: -1 is what the CPU has, 0 generates scalar code."),
     "threads": Setting(-1, "OpenMP threads of generated kernels: -1 follows torch.get_num_threads()."),
     "kept_heap": Setting(
-        512 << 20,
-        "Bytes at the end of the C library's heap that it keeps for the next step; 0 leaves it to the C library.",
+        0,
+        "Bytes at the end of the C library's heap that it keeps for the next step, for all of the process; 0 leaves "
+        "it to the C library.",
     ),
     "min_parallel_work": Setting(32768, "Scalar operations below which a kernel runs on one thread."),
     "own_products": Setting(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -29,14 +29,15 @@ from runtime.gpu.tape_recorder import TapeRecorder
 
 
 @pytest.fixture
-def tape(monkeypatch: pytest.MonkeyPatch) -> TapeRecorder:
-    """What graphs of the CPU are recorded by. They run eager's kernels, which a tape can hold."""
+def tape(monkeypatch: pytest.MonkeyPatch) -> Iterator[TapeRecorder]:
+    """What graphs of the CPU are recorded by. They run eager's kernels, which a tape can hold; none is too small."""
     argand.reset()
     recorder = TapeRecorder()
     recorded = functools.partial(with_cuda_graphs, recorder=lambda index: recorder, kind="cpu")
     monkeypatch.setattr(cudagraphs, "with_cuda_graphs", recorded)
     monkeypatch.setattr(generation, "build", lambda program, **_: generation.eager_kernels(program))
-    return recorder
+    with argand.config.patch(tell_slower=False):
+        yield recorder
 
 
 def compiled(function: Callable[..., Any], **options: Any) -> Any:

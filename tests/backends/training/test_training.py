@@ -213,8 +213,9 @@ def test_a_call_under_no_grad_after_training(backend: str) -> None:
     torch.testing.assert_close(compiled(x), layer(x))
 
 
-def test_a_gradient_of_a_gradient_is_refused_clearly(backend: str) -> None:
-    x = leaf(3)
+def test_a_gradient_of_a_gradient_is_refused_clearly() -> None:
+    """Numbers that argand draws itself cannot be drawn again, those of torch's generator can (`aot_eager`)."""
+    x, backend = leaf(3), "native"
     y = argand.compile(lambda x: F.dropout(x, 0.5).sin() * x * x.detach(), backend=backend)(x)
     (g,) = torch.autograd.grad(y.sum(), x, create_graph=True)
     assert g.requires_grad
@@ -240,7 +241,10 @@ def test_a_penalty_on_the_gradient_of_a_compiled_part_is_never_silently_missing(
     for part in (lambda x: x.sin() * 2, lambda x: F.dropout(x, 0.5).sin() * x.detach()):
         y = argand.compile(part, backend=backend)(x)
         (g,) = torch.autograd.grad((y * w + x**3).sum(), x, create_graph=True)
-        if part.__code__.co_names[0] == "sin":
+        if part.__code__.co_names[0] != "sin" and backend != "native":
+            (g**2).sum().backward()
+            assert x.grad is not None
+        elif part.__code__.co_names[0] == "sin":
             (g**2).sum().backward()
             want = (2 * (x.cos() * 2 * w + 3 * x**2) * (6 * x - x.sin() * 2 * w)).detach()
             torch.testing.assert_close(x.grad, want)

@@ -292,7 +292,6 @@ def test_other_gradients_stay(code: list[str]) -> None:
     convs = (
         (torch.nn.Conv2d(32, 32, 3, groups=2), torch.randn(2, 32, 9, 9)),
         (torch.nn.ConvTranspose2d(32, 32, 3), torch.randn(2, 32, 9, 9)),
-        (torch.nn.Conv1d(32, 32, 3), torch.randn(2, 32, 90)),
         (torch.nn.Conv2d(32, 32, 3).to(memory_format=torch.channels_last), torch.randn(2, 32, 9, 9)),
         (torch.nn.Conv2d(32, 32, 3).double(), torch.randn(2, 32, 9, 9).double()),
         (torch.nn.Conv2d(32, 32, 3, padding=1), torch.randn(1, 32, 40, 40)),

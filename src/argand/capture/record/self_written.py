@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 
 from argand.capture.facts.code.skip import library_of
 from argand.capture.facts.interfaces import CaptureState
-from argand.capture.facts.kinds import is_a, namespace
+from argand.capture.facts.kinds import answers_itself, is_a, namespace
 from argand.capture.facts.overlays import DELETED, Shadow
 from argand.capture.facts.sources import (
     ConstSource,
@@ -25,7 +25,7 @@ from argand.capture.record.guards import Guard
 from argand.capture.sizes.symbolic_state import Restart
 from argand.capture.world import pending_effects
 
-_Held = Mapping[object, object]
+_Held = dict[object, object]
 _OF_THE_PROCESS = ConstSource | GlobalSource | ImportedSource
 _NO_PACKAGES = frozenset(("", "torch", *sys.stdlib_module_names))
 
@@ -33,7 +33,9 @@ _NO_PACKAGES = frozenset(("", "torch", *sys.stdlib_module_names))
 def fills_one(state: CaptureState) -> bool:
     """Whether code of a package found that a table of the process lacks something, and put it there."""
     added = {
-        source: [key for key in new if key not in old]
+        source: [
+            key for key in dict.__iter__(new) if _is_plain(key) and not dict.__contains__(old, key)
+        ]  # past methods of a class of the program's
         for source, (old, new) in _written(state).items()
         if is_a(source.root, _OF_THE_PROCESS)
     }
@@ -54,9 +56,9 @@ def note_counts(state: CaptureState) -> None:
         source = guard.source
         if guard.kind != "equals" or not is_a(source, DictItemSource) or type(guard.args[0]) not in (int, float):
             continue
-        _, new = written.get(source.parent, ({}, {}))
+        value = dict.get(written[source.parent][1], source.key) if source.parent in written else None
         place = f"{source.name()}: {type(guard.args[0]).__name__}"
-        if type(new.get(source.key)) is type(guard.args[0]) and new[source.key] != guard.args[0] and place not in fixed:
+        if type(value) is type(guard.args[0]) and value != guard.args[0] and place not in fixed:
             varying.add(place)
     if len(varying) > before and state.policy.automatic:
         raise Restart
@@ -86,3 +88,8 @@ def _asked(guard: Guard, added: Mapping[Source, Sequence[object]]) -> bool:
         return False
     keys = added.get(guard.source, ())
     return bool(keys) and (guard.kind == "dict_keys" or guard.args[0] in keys)
+
+
+def _is_plain(key: object) -> bool:
+    """Whether no code of the program runs where it is looked up."""
+    return type(key) is str or type(key) is int or (is_a(key, type) and not answers_itself(key))
