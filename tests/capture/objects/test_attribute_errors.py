@@ -99,14 +99,16 @@ def test_in_the_words_of_python(owner: str, made_inside: bool) -> None:
             try:
                 return x + 1, type(act(o))
             except Exception as error:
-                missed = getattr(error, "name", "-"), type(getattr(error, "obj", None)), len(error.args)
-                return x - 1, (type(error), str(error), *missed)
+                told = x - 1, (type(error), str(error), len(error.args))
+                if act is ACTIONS["broken"]:  # from 3.12 on, what CPython notes in it depends on how often the line ran
+                    return told
+                return *told, getattr(error, "name", "-"), type(getattr(error, "obj", None))
 
         argand.reset()
         compiled = argand.compile(program, backend="eager")
         for _ in range(2):
             want, got = program(torch.ones(2), make()), compiled(torch.ones(2), make())
-            assert got[1] == want[1], action
+            assert got[1:] == want[1:], action
             assert torch.equal(got[0], want[0])
 
 
