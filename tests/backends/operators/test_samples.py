@@ -30,8 +30,11 @@ def sampled(x: Any, grid: Any, mode: str, padding: str, corners: bool) -> Any:
     return F.grid_sample(x * 2, grid, mode, padding, corners) + 1
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
-@pytest.mark.parametrize("mode", MODES, ids=str)
+@pytest.mark.parametrize(
+    ("mode", "dtype"),
+    [(mode, torch.float32) for mode in MODES] + [(mode, torch.float64) for mode in MODES if mode[2]],
+    ids=str,
+)
 def test_images(mode: tuple[str, str, bool], dtype: torch.dtype) -> None:
     x, grid = torch.randn(2, 3, 5, 6, dtype=dtype), places(2, 4, 9, 2, dtype=dtype)
     x[0, 0, 1, 1] = inf
