@@ -30,13 +30,14 @@ WIDTH, WORDS = 32, 48
 
 
 class Attention(nn.Module):
-    def __init__(self) -> None:
+    def __init__(self, width: int, head: int) -> None:
         super().__init__()
-        self.q, self.k, self.v, self.o = (nn.Linear(WIDTH, WIDTH) for _ in range(4))
+        self.head = head
+        self.q, self.k, self.v, self.o = (nn.Linear(width, width) for _ in range(4))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         b, t, _ = x.shape
-        q, k, v = (layer(x).view(b, t, -1, 8).transpose(1, 2) for layer in (self.q, self.k, self.v))
+        q, k, v = (layer(x).view(b, t, -1, self.head).transpose(1, 2) for layer in (self.q, self.k, self.v))
         y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
         return self.o(y.transpose(1, 2).reshape(b, t, -1))
 
@@ -51,10 +52,10 @@ class Gated(nn.Module):
 
 
 class Block(nn.Module):
-    def __init__(self) -> None:
+    def __init__(self, width: int, head: int, mlp: Callable[[], nn.Module]) -> None:
         super().__init__()
-        self.first, self.second = nn.LayerNorm(WIDTH), nn.RMSNorm(WIDTH)
-        self.attention, self.mlp = Attention(), Gated()
+        self.first, self.second = nn.LayerNorm(width), nn.RMSNorm(width)
+        self.attention, self.mlp = Attention(width, head), mlp()
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         x = x + self.attention(self.first(x))
@@ -62,10 +63,14 @@ class Block(nn.Module):
 
 
 class Model(nn.Module):
-    def __init__(self) -> None:
+    """Two blocks of attention, by heads of `head` features, and what `mlp` makes."""
+
+    def __init__(
+        self, words: int = WORDS, width: int = WIDTH, head: int = 8, mlp: Callable[[], nn.Module] = Gated
+    ) -> None:
         super().__init__()
-        self.words, self.blocks = nn.Embedding(WORDS, WIDTH), nn.ModuleList(Block() for _ in range(2))
-        self.norm, self.head = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, WORDS)
+        self.words, self.blocks = nn.Embedding(words, width), nn.ModuleList(Block(width, head, mlp) for _ in range(2))
+        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, words)
 
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
         x = self.words(ids)

@@ -12,8 +12,8 @@ from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel as DDP
 
-import argand
 from distributed.models import SometimesUnused, batch
+from distributed.worlds import world_models
 from distributed.worlds.world_models import MODELS, loss_of
 
 STEPS = 5
@@ -87,7 +87,7 @@ class _Follower(nn.Module):
         return self.two(self.one(x.to(self.one.weight.dtype)).tanh())
 
 
-class Training:
+class Training(world_models.Training):
     """One training of a world.
 
     Arguments:
@@ -105,9 +105,6 @@ class Training:
             self.second = _Follower(width).to(getattr(torch, world["dtype"]))
         self.wrap()
         self.seen: list[Any] = []
-
-    def compiled(self, call: Any) -> Any:
-        return argand.compile(call, backend=self.backend)
 
     def wrap(self) -> None:
         """Put the modules under DDP, with an optimizer."""
@@ -152,14 +149,8 @@ class Training:
         """What was seen in each step, and what there is at the end."""
         joined = self.ddp.join() if self.world["uneven"] else contextlib.nullcontext()
         steps = STEPS - self.rank if self.world["uneven"] else STEPS
-        recorded = (
-            argand.compiled_autograd(backend=self.backend) if "recorded" in self.how else contextlib.nullcontext()
-        )
-        with joined, recorded:
-            for step in range(steps):
-                if step == 3:
-                    self.happen()
-                self.step(step)
+        with joined:
+            self.train(steps)
         states = [value for p in self.parameters for value in _tensors(self.optimizer.state.get(p, {}))]
         buffers = [buffer for module in self.modules for buffer in module.buffers()]
         return [*self.seen, *self.parameters, *buffers, *states, getattr(self.model, "calls", 0)]
@@ -193,14 +184,8 @@ class Training:
         """What happens between two steps."""
         event, x = self.world["event"], batch(self.model, self.rank, 99)
         x = x.to(getattr(torch, self.world["dtype"])) if x.is_floating_point() else x
-        if event == "eval":
-            self.model.eval()
-            with torch.no_grad():
-                self.seen.append(loss_of(self.call(x)).clone())
-            self.model.train()
-        elif event == "no gradients":
-            with torch.no_grad():
-                self.seen.append(loss_of(self.call(x)).clone())
+        if event in ("eval", "no gradients"):
+            self.look(x, event == "eval")
         elif event == "freeze":
             next(self.model.parameters()).requires_grad_(False)
         elif event == "add parameter":

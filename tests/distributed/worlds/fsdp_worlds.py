@@ -17,11 +17,11 @@ from torch.distributed.checkpoint.state_dict import (
     set_optimizer_state_dict,
 )
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, fully_shard
-from torch.distributed.tensor import DTensor, Shard
+from torch.distributed.tensor import Shard
 
-import argand
 from distributed.models import batch
-from distributed.worlds.world_models import MODELS, loss_of
+from distributed.worlds import world_models
+from distributed.worlds.world_models import MODELS, local, loss_of
 
 STEPS = 5
 WHOLE = StateDictOptions(full_state_dict=True)
@@ -71,11 +71,7 @@ def drawn(chance: random.Random) -> dict[str, Any]:
     }
 
 
-def local(value: Any) -> torch.Tensor:
-    return value.full_tensor() if isinstance(value, DTensor) else value
-
-
-class Training:
+class Training(world_models.Training):
     """One training of a world; `backend` "" is eager's."""
 
     def __init__(self, rank: int, world: dict[str, Any], backend: str) -> None:
@@ -119,21 +115,11 @@ class Training:
         self.optimizer = OPTIMIZERS[world["optimizer"]]([p for p in self.parameters if p.requires_grad])
         self.seen: list[Any] = []
 
-    def compiled(self, call: Any) -> Any:
-        return argand.compile(call, backend=self.backend)
-
     def loss_of(self, x: torch.Tensor) -> torch.Tensor:
         return loss_of(self.call(x))
 
     def run(self) -> list[Any]:
-        recorded = (
-            argand.compiled_autograd(backend=self.backend) if "recorded" in self.how else contextlib.nullcontext()
-        )
-        with recorded:
-            for step in range(STEPS):
-                if step == 3:
-                    self.happen()
-                self.step(step)
+        self.train(STEPS)
         states = [local(value) for p in self.parameters for _, value in sorted(self.optimizer.state.get(p, {}).items())]
         self.seen += [type(p).__name__ for p in self.parameters]
         return [
@@ -176,14 +162,8 @@ class Training:
     def happen(self) -> None:
         """What happens between two steps."""
         event, x = self.world["event"], batch(self.model, self.rank, 99)
-        if event == "eval":
-            self.model.eval()
-            with torch.no_grad():
-                self.seen.append(loss_of(self.call(x)).clone())
-            self.model.train()
-        elif event == "no gradients":
-            with torch.no_grad():
-                self.seen.append(loss_of(self.call(x)).clone())
+        if event in ("eval", "no gradients"):
+            self.look(x, event == "eval")
         elif event in ("whole state", "own state"):
             options = WHOLE if event == "whole state" else StateDictOptions()
             state = get_model_state_dict(self.model, options=options)

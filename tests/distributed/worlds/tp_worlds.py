@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.tensor import DTensor, Replicate, Shard
+from torch.distributed.tensor import Replicate, Shard
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
     PrepareModuleInput,
@@ -21,7 +21,9 @@ from torch.distributed.tensor.parallel import (
 )
 from torch.nn import functional as F
 
-import argand
+from distributed.parallel_programs import Model
+from distributed.worlds import world_models
+from distributed.worlds.world_models import local
 
 STEPS = 5
 WIDTH, WORDS = 16, 24
@@ -31,17 +33,6 @@ OPTIMIZERS = {
 }
 
 
-class Attention(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.q, self.k, self.v, self.o = (nn.Linear(WIDTH, WIDTH) for _ in range(4))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        b, t, _ = x.shape
-        q, k, v = (layer(x).view(b, t, -1, 4).transpose(1, 2) for layer in (self.q, self.k, self.v))
-        return self.o(F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).reshape(b, t, -1))
-
-
 class MLP(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -49,31 +40,6 @@ class MLP(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.down(F.silu(self.up(x)))
-
-
-class Block(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.second = nn.LayerNorm(WIDTH), nn.RMSNorm(WIDTH)
-        self.attention, self.mlp = Attention(), MLP()
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = x + self.attention(self.first(x))
-        return x + self.mlp(self.second(x))
-
-
-class Model(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.words = nn.Embedding(WORDS, WIDTH)
-        self.blocks = nn.ModuleList(Block() for _ in range(2))
-        self.norm, self.head = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, WORDS)
-
-    def forward(self, ids: torch.Tensor) -> torch.Tensor:
-        x = self.words(ids)
-        for block in self.blocks:
-            x = block(x)
-        return self.head(self.norm(x))
 
 
 def drawn(chance: random.Random) -> dict[str, Any]:
@@ -125,18 +91,14 @@ def spread(model: Model, world: dict[str, Any], mesh: DeviceMesh) -> Model:
     return parallelize_module(model, mesh, plan) if plan else model
 
 
-def local(value: Any) -> Any:
-    return value.full_tensor() if isinstance(value, DTensor) else value
-
-
-class Training:
+class Training(world_models.Training):
     """One training of a world; `backend` "" is eager's."""
 
     def __init__(self, rank: int, world: dict[str, Any], backend: str, mesh: DeviceMesh) -> None:
         self.rank, self.world, self.backend = rank, world, backend
         self.how = world["how"] if backend else ""
         torch.manual_seed(0)
-        self.model = spread(Model(), world, mesh)
+        self.model = spread(Model(WORDS, WIDTH, 4, MLP), world, mesh)
         if world["frozen"]:
             self.model.blocks[0].requires_grad_(False)
         if self.how == "blocks":
@@ -154,9 +116,6 @@ class Training:
     def finish(self, mesh: DeviceMesh) -> None:
         """What else is done to the model."""
 
-    def compiled(self, call: Any) -> Any:
-        return argand.compile(call, backend=self.backend)
-
     def loss_of(self, ids: torch.Tensor) -> torch.Tensor:
         if self.world["loss"] == "mean":
             return self.call(ids).square().mean()
@@ -166,14 +125,7 @@ class Training:
         return torch.randint(0, WORDS, (2, length), generator=torch.Generator().manual_seed(step))
 
     def run(self) -> list[Any]:
-        recorded = (
-            argand.compiled_autograd(backend=self.backend) if "recorded" in self.how else contextlib.nullcontext()
-        )
-        with recorded:
-            for step in range(STEPS):
-                if step == 3:
-                    self.happen()
-                self.step(step)
+        self.train(STEPS)
         states = [local(value) for p in self.parameters for _, value in sorted(self.optimizer.state.get(p, {}).items())]
         return [*self.seen, *map(local, self.parameters), *states]
 

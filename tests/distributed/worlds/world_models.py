@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import nn
+from torch.distributed.tensor import DTensor
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
+import argand
 from distributed.models import CNN, GPT, Llama, SometimesUnused
 
 WIDTH = 12
@@ -119,3 +123,46 @@ def loss_of(result: object) -> torch.Tensor:
     out = result["out"] if isinstance(result, dict) else result
     assert isinstance(out, torch.Tensor)
     return out.float().square().mean()
+
+
+def local(value: Any) -> Any:
+    """The whole of a DTensor; any other value itself."""
+    return value.full_tensor() if isinstance(value, DTensor) else value
+
+
+class Training:
+    """What trainings of all worlds have in common: a step and what happens between two are each one's own."""
+
+    model: nn.Module
+    call: Any
+    backend: str
+    how: str
+    seen: list[Any]
+
+    def compiled(self, call: Any) -> Any:
+        return argand.compile(call, backend=self.backend)
+
+    def train(self, steps: int) -> None:
+        recorded = (
+            argand.compiled_autograd(backend=self.backend) if "recorded" in self.how else contextlib.nullcontext()
+        )
+        with recorded:
+            for step in range(steps):
+                if step == 3:
+                    self.happen()
+                self.step(step)
+
+    def look(self, x: torch.Tensor, evaluated: bool) -> None:
+        """A loss that nobody differentiates."""
+        if evaluated:
+            self.model.eval()
+        with torch.no_grad():
+            self.seen.append(loss_of(self.call(x)).clone())
+        if evaluated:
+            self.model.train()
+
+    def step(self, step: int) -> None:
+        raise NotImplementedError
+
+    def happen(self) -> None:
+        raise NotImplementedError

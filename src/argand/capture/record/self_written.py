@@ -32,10 +32,8 @@ _NO_PACKAGES = frozenset(("", "torch", *sys.stdlib_module_names))
 
 def fills_one(state: CaptureState) -> bool:
     """Whether code of a package found that a table of the process lacks something, and put it there."""
-    added = {
-        source: [
-            key for key in dict.__iter__(new) if _is_plain(key) and not dict.__contains__(old, key)
-        ]  # past methods of a class of the program's
+    added = {  # looked at past methods of a class of the program's
+        source: [key for key in dict.__iter__(new) if _is_plain(key) and not dict.__contains__(old, key)]
         for source, (old, new) in _written(state).items()
         if is_a(source.root, _OF_THE_PROCESS)
     }

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable
 from typing import NoReturn, cast
 
 import torch
+from torch import fx
 
 from argand import errors
 from argand._core import _C
@@ -101,12 +102,24 @@ def new_input(state: CaptureState, source: Source, real: DTensor) -> torch.Tenso
     if "_is_param" in vars(real):
         stand_in._is_param = True
     node = builder.root.call_function(dtensors.entered(edge), (info.node,))
+    stands_for(builder, stand_in, node, info.device, source, real)
+    return stand_in
+
+
+def stands_for(
+    builder: GraphBuilder,
+    stand_in: torch.Tensor,
+    node: fx.Node,
+    device: torch.device,
+    source: Source,
+    real: torch.Tensor,
+) -> None:
+    """`stand_in` is that of a tensor from outside, `real`, which `node` makes of its parts."""
     builder.annotate(node)
     builder.sharded = True
-    builder.register(stand_in, node, info.device)
+    builder.register(stand_in, node, device)
     own = builder.tensors[id(stand_in)]
     own.source, own.real = source, real
-    return stand_in
 
 
 def guard_layouts(state: CaptureState) -> None:

@@ -75,11 +75,7 @@ def new_input(state: CaptureState, source: Source, real: torch.Tensor) -> torch.
     with torch._C.DisableTorchFunction():
         stand_in = layout.whole(*parts)
     node = builder.root.call_function(layout.whole, tuple([info.node for info in infos]))
-    builder.annotate(node)
-    builder.sharded = True
-    builder.register(stand_in, node, real.device)
-    own = builder.tensors[id(stand_in)]
-    own.source, own.real = source, real
+    dtensors.stands_for(builder, stand_in, node, real.device, source, real)
     return stand_in
 
 
