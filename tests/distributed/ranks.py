@@ -77,6 +77,7 @@ def main() -> None:
     for rank in range(int(ranks)):
         child = os.fork()
         if child == 0:
+            torch.set_num_threads(1)  # torch 2.11 renews its pool of threads here; two threads at once would fail
             _become_rank(rank, int(ranks), folder, programs, names)
         started.append(child)
     codes: dict[int, int] = {}

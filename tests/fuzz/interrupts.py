@@ -70,11 +70,19 @@ def ambient() -> dict[str, Any]:
         "recursion limit": sys.getrecursionlimit(),
         "callback": _C.get_callback(),
         "hook": _C.is_hook_installed(),
-        "threads": threading.active_count(),
+        "threads": threads_left(),
         "compile id": get.compile_id,
         "span": get._path.get(),
         "sinks": (get.sinks, dict(get.named)),
     }
+
+
+def threads_left() -> int:
+    """How many threads run. Compilers of C++ that work beside Python may need a while to end; who does not end is counted."""
+    until = time.monotonic() + 120
+    while any(thread.name.startswith("argand") for thread in threading.enumerate()) and time.monotonic() < until:
+        time.sleep(0.001)
+    return threading.active_count()
 
 
 def held_locks() -> list[str]:

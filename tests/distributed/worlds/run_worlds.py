@@ -151,6 +151,7 @@ def run_some(options: Any, seeds: list[int]) -> list[tuple[int, str]]:
         folder, children = Path(name), []
         for rank in range(options.ranks):
             if not (child := os.fork()):
+                torch.set_num_threads(1)  # torch 2.11 renews its pool of threads here; two threads at once would fail
                 output = os.open(folder / f"{rank}.txt", os.O_WRONLY | os.O_CREAT)
                 os.dup2(output, 1)
                 os.dup2(output, 2)
