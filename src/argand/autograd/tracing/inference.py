@@ -104,6 +104,23 @@ def run_graph(
         attention: makes `flex_attention` one operator, where it returns not None; without, it is always spelt out.
     """
     env: dict[fx.Node, Any] = {}
+    try:
+        return _run_nodes(gm, arguments, attributes, tracer, attention, env)
+    except BaseException:
+        for guard in reversed(list(env.values())):  # the end of one, with the traceback, would set what it has noted
+            if isinstance(guard, torch._C._InferenceMode):
+                guard.__exit__(None, None, None)
+        raise
+
+
+def _run_nodes(
+    gm: fx.GraphModule,
+    arguments: Sequence[Any],
+    attributes: dict[str, Any],
+    tracer: Tracer,
+    attention: Attention | None,
+    env: dict[fx.Node, Any],
+) -> Any:
     remaining = iter(arguments)
     for node in gm.graph.nodes:
         op = node.op

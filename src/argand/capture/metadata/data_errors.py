@@ -11,6 +11,7 @@ from __future__ import annotations
 import builtins
 import contextlib
 import functools
+from collections.abc import Callable
 
 import torch
 from torch import fx
@@ -122,8 +123,18 @@ def check(builder: GraphBuilder, func: Function, args: Args, kwargs: Kwargs, inf
             if isinstance(func, torch._ops.OpOverload | torch._ops.OpOverloadPacket) or builder.on_data.noticed:
                 changes_outside(builder, _name(func))
             builder.on_data.opaque = True
-    if may_raise(func, args, infos):
+    if may_raise(func, args, infos) or _keeps_inference_tensors(infos):
         raises(builder, _name(func))
+
+
+def _keeps_inference_tensors(infos: list[TensorInfo]) -> bool:
+    """Whether eager's autograd may have to keep a tensor of inference mode for the backward, which it refuses."""
+    if not torch.is_grad_enabled() or torch.is_inference_mode_enabled():
+        return False
+    with torch._C.DisableTorchFunction():
+        return any(
+            info.tensor.is_inference() or (info.real is not None and info.real.is_inference()) for info in infos
+        ) and any(info.tensor.requires_grad for info in infos)
 
 
 def _only_returns(func: Function) -> bool:
@@ -137,7 +148,7 @@ def raises(builder: GraphBuilder, name: str) -> None:
     """An operation that values can make raise becomes part of the graph. Raises GraphBreak as `check` does."""
     on_data = builder.on_data
     on_data.possible = True
-    noticed = any(map(_noticed, builder.state.interpreter.frames))
+    noticed = _any_notices(builder)
     if noticed:
         if on_data.split or on_data.outside or on_data.opaque:
             raise _inside_try(name)
@@ -236,7 +247,7 @@ def _may_overlap(builder: GraphBuilder, info: TensorInfo, args: Args) -> bool:
     if any(arg is info.tensor for arg in read):  # once as what is written to; a second time it is read (`x[None] = x`)
         read.pop(next(place for place, arg in enumerate(read) if arg is info.tensor))
     others = [builder.tensors[id(arg)] for arg in read if id(arg) in builder.tensors]
-    if not others or not any(map(_noticed, builder.state.interpreter.frames)):
+    if not others or not _any_notices(builder):
         return False
     with torch._C.DisableTorchFunction():
         memory, outside = storage_address(info.tensor), _exists_outside(builder, info)
@@ -298,21 +309,26 @@ def _exists_outside(builder: GraphBuilder, info: TensorInfo) -> bool:
         )
 
 
-def _noticed(frame: Frame) -> bool:
+def _any_notices(builder: GraphBuilder) -> bool:
+    """Whether code of the program around this place is told of an exception."""
+    return any(_noticed(frame, builder.state.is_outer) for frame in builder.state.interpreter.frames)
+
+
+def _noticed(frame: Frame, is_outer: Callable[[object], bool]) -> bool:
     handler = frame.instruction.handler
     while handler is not None:
-        if handler.target.opname == "PUSH_EXC_INFO" and _catches(frame, handler):
+        if handler.target.opname == "PUSH_EXC_INFO" and _catches(frame, handler, is_outer):
             return True
         handler = handler.target.handler
     return False
 
 
-def _catches(frame: Frame, handler: ExceptionHandler) -> bool:
+def _catches(frame: Frame, handler: ExceptionHandler, is_outer: Callable[[object], bool]) -> bool:
     instructions = frame.program.instructions
     at = frame.program.index[handler.target] + 1
     if instructions[at].opname == "WITH_EXCEPT_START":
         at = handler.depth - 1
-        return not 0 <= at < len(frame.stack) or manager_is_told(frame.stack[at])
+        return not 0 <= at < len(frame.stack) or manager_is_told(frame.stack[at], is_outer)
     if instructions[at].opname != "POP_TOP" and _clause(frame, at)[0] is None:
         return not _in_library(frame.globals)  # a `finally`: torch's own undo what has not been done yet
     while True:
@@ -357,8 +373,13 @@ def _may_match(cls: object) -> bool:
     return any(issubclass(raised, cls) or issubclass(cls, raised) for raised in RAISED)
 
 
-def manager_is_told(leave: object) -> bool:
-    """Whether a `with`, given its manager's bound `__exit__`, is one of the program's own, or contextlib.suppress."""
+def manager_is_told(leave: object, is_outer: Callable[[object], bool] | None = None) -> bool:
+    """Whether a `with`, given its manager's bound `__exit__`, is one of the program's own, or contextlib.suppress.
+
+    Arguments:
+        is_outer: whether the manager was made outside. One that does its work when it is made, which no graph puts
+            back, is to be left then.
+    """
     manager = getattr(leave, "__self__", None)
     cls = type(manager)
     if is_a(manager, contextlib._GeneratorContextManager):
@@ -366,5 +387,23 @@ def manager_is_told(leave: object) -> bool:
         if inner is None:
             frame = getattr(manager.gen, "gi_frame", None)
             return frame is None or not _in_library(frame.f_globals)
-        return inner.instruction is not None and _noticed(inner)
-    return cls is not contextlib.nullcontext and not module_of(cls).startswith(("torch", "argand"))
+        return inner.instruction is not None and _noticed(inner, is_outer or _nothing_is)
+    if cls is contextlib.nullcontext:
+        return False
+    if is_outer is not None and cls in _work_when_made() and is_outer(manager):
+        return True
+    return not module_of(cls).startswith(("torch", "argand"))
+
+
+@functools.cache
+def _work_when_made() -> frozenset[type]:
+    """Torch's managers that change its state before they are entered."""
+    names = ("set_grad_enabled", "set_multithreading_enabled", "_force_original_view_tracking", "set_detect_anomaly")
+    places = (torch.autograd.grad_mode, torch.autograd.anomaly_mode)
+    return frozenset(
+        [vars(place)[name] for place in places for name in names if isinstance(vars(place).get(name), type)]
+    )
+
+
+def _nothing_is(value: object) -> bool:
+    return False

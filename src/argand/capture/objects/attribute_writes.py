@@ -168,10 +168,13 @@ def _write_module(interp: Interpreter, module: ModuleType, name: str, value: Any
             context=f"{module.__name__}.{name}",
             explanation="The module intercepts attribute writes.",
         )
-    interp.module_values[id(module), name] = value
     meta = interp.types.lookup(type(module), name)
-    if type(meta) in descriptors.MEMBERS:
+    if meta is not NULL and descriptors.is_data_descriptor(interp.types, type(meta)):
+        interp.note_class(type(module))
+        if _through_descriptor(interp, meta, module, name, "setter", (value,)):
+            return
         _refuse_native(meta, module, name)
+    interp.module_values[id(module), name] = value
     namespace = _namespace(module)
     interp.global_values[id(namespace), name] = value
     interp.state.write_global(namespace, name, value)

@@ -403,9 +403,15 @@ def _read_super(interp: Interpreter, proxy: Any, name: str) -> object:
 
 def read_module(interp: Interpreter, module: object, name: str) -> object:
     cls = type(module)
-    if cls is not types.ModuleType and type(interp.types.lookup(cls, name)) is property:
-        interp.note_class(cls)
-        return descriptors.bind(interp, interp.types.lookup(cls, name), module, cls, name)
+    if cls is not types.ModuleType:
+        meta = interp.types.lookup(cls, name)
+        if (
+            meta is not NULL
+            and type(meta) not in descriptors.MEMBERS
+            and descriptors.is_data_descriptor(interp.types, type(meta))
+        ):
+            interp.note_class(cls)
+            return descriptors.bind(interp, meta, module, cls, name)
     key = (id(module), name)
     value = interp.module_values.get(key, STOP)
     if value is STOP:

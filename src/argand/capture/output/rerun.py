@@ -40,6 +40,7 @@ from argand.capture.output.emit import Emitter
 from argand.capture.output.restart_snapshots import Copies, copies_of, generator_of, random_states
 from argand.capture.output.resumes import Resumes
 from argand.capture.record.tensor_attributes import any_pending
+from argand.capture.torch_functions import modes
 from argand.quick_dataclasses import dataclass
 
 
@@ -204,6 +205,8 @@ def plan(state: CaptureState, gives_away: bool, entry: Entry | None) -> Rerun | 
     needed = on_data.noticed or (on_data.possible and any_pending(state))
     # Some of the blocks that the frame begins in may be left before the operation: only its own code knows which.
     needed = needed or (on_data.possible and entry is not None and not entry.of_torch)
+    # A graph that raises leaves torch's modes as they were. Which changes the program keeps, only its code knows.
+    needed = needed or (on_data.possible and bool(modes.changed_by(builder.root)))
     outside = on_data.outside or (bool(on_data.saved) and not needed)
     lost = on_data.points is not None and on_data.points.lost
     outside = outside or (on_data.opaque and not lost)  # such a function runs twice rather than that an effect is lost

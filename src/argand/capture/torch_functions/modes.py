@@ -206,14 +206,22 @@ def guard_autocast(state: CaptureState) -> None:
 # ---------------------------------------------------------------------- called by interpreted helpers
 
 
-def read_flags() -> tuple[object, ...]:
-    """`flags`, for torch_polyfills."""
-    return flags()
+def attention_flags(with_priority: bool) -> tuple[tuple[int, object], ...]:
+    """What the end of torch.nn.attention.sdpa_kernel puts back: (place in compat.FLAGS, value)."""
+    kinds = ("_get_sdp_priority_order",) if with_priority else ()
+    return tuple(
+        [
+            (place, read())
+            for place, (read, _) in enumerate(compat.FLAGS)
+            if read.__name__.endswith("_sdp_enabled") or read.__name__ in kinds
+        ]
+    )
 
 
-def write_flags(values: tuple[object, ...]) -> None:
-    """Make compat.FLAGS what `read_flags` found."""
-    for (read, write), value in zip(compat.FLAGS, values):
+def write_flags(values: tuple[tuple[int, object], ...]) -> None:
+    """Make some of compat.FLAGS what they were."""
+    for place, value in values:
+        read, write = compat.FLAGS[place]
         if read() != value:
             write(value)
 

@@ -87,12 +87,12 @@ handler(modes.select_attention)(_writer(modes.select_attention))
 handler(modes.write_flags)(_writer(modes.write_flags))
 
 
-@handler(modes.read_flags)
-def _read_flags(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> object:
+@handler(modes.attention_flags)
+def _attention_flags(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> object:
     with torch._C.DisableTorchFunction():
-        flags = modes.flags()
-    for index, value in enumerate(flags):
-        _guard_entry(state, index, value)
+        flags = modes.attention_flags(args[0] is True)
+    for place, value in flags:
+        _guard_entry(state, place, value)
     state.keep(flags)
     return flags
 

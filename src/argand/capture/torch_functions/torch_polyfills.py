@@ -101,7 +101,7 @@ def vjp(func: Function, *primals: object, has_aux: bool = False) -> object:
 @contextlib.contextmanager
 def sdpa_kernel(backends: object, set_priority: bool = False) -> Iterator[object]:
     """torch.nn.attention.sdpa_kernel: the flags as they were afterwards."""
-    before = modes.read_flags()
+    before = modes.attention_flags(bool(set_priority))
     try:
         modes.select_attention(backends, set_priority)
         yield {}
