@@ -1,15 +1,17 @@
 """How many cases of a sweep the tests try: a part of them, or all with SWEEPS=whole in the environment (CONTRIBUTING.md).
 
-The part is the same in each run. Of op_db it is every n-th operator, else fewer cases of each kind.
+The part is the same in each run. Of op_db it is every n-th operator, of combinations as many as have each two values
+together, else fewer cases of each kind.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import os
 from collections import Counter
-from collections.abc import Collection
-from typing import Final
+from collections.abc import Collection, Sequence
+from typing import Any, Final
 
 WHOLE: Final = os.environ.get("SWEEPS") == "whole"
 
@@ -17,6 +19,21 @@ WHOLE: Final = os.environ.get("SWEEPS") == "whole"
 def part(cases: int, divisor: int = 2) -> int:
     """How many of so many cases are tried."""
     return cases if WHOLE else -(-cases // divisor)
+
+
+def combinations(*axes: Sequence[Any]) -> list[tuple[Any, ...]]:
+    """One value of each axis: of any two axes, every two values are together in one of them. All with SWEEPS=whole."""
+    if WHOLE:
+        return list(itertools.product(*axes))
+    places = list(itertools.product(*(range(len(axis)) for axis in axes)))
+    two = {place: frozenset(itertools.combinations(enumerate(place), 2)) for place in places}
+    missing = set().union(*two.values())
+    chosen = []
+    while missing:
+        best = max(places, key=lambda place: len(two[place] & missing))  # the first of the best
+        missing -= two[best]
+        chosen.append(best)
+    return [tuple(axis[at] for axis, at in zip(axes, place)) for place in sorted(chosen)]
 
 
 def parser(doc: str | None) -> argparse.ArgumentParser:

@@ -3,13 +3,15 @@
 `run([path, *arguments])`, `run(["-m", module, ...])` and `run(["-c", code, ...])` stand for
 `subprocess.run([sys.executable, ...], capture_output=True, text=True)`. Nothing of argand is imported before the fork, so
 that its settings come from the environment given. Not for what torch reads from the environment when it is imported.
-With `nested`, what the program runs by this module's `run` is forked from a process that was as fresh as its own.
+With `nested`, what the program runs by this module's `run` is forked from a process that was as fresh as its own; with
+`compiler`, it is forked from one that has imported argand's compiler too, and the distributed tensors of torch.
 """
 
 from __future__ import annotations
 
 import atexit
 import contextlib
+import importlib
 import json
 import os
 import signal
@@ -38,12 +40,13 @@ class _Server:
         return answer
 
 
-def _started() -> _Server:
+def _started(compiler: bool) -> _Server:
     """A new process."""
     env = {name: value for name, value in os.environ.items() if not name.startswith(("ARGAND_", "TORCH"))}
     process = subprocess.Popen(
-        [sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env
-    )
+        [sys.executable, __file__, *(["compiler"] if compiler else [])],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env,
+    )  # fmt: skip
     requests, answers = process.stdin, process.stdout
     assert requests is not None and answers is not None
 
@@ -55,19 +58,22 @@ def _started() -> _Server:
     return _Server(requests, answers)
 
 
-_servers: dict[int, _Server] = {}  # by process: a worker of the tests has one
+_servers: dict[
+    tuple[int, bool], _Server
+] = {}  # by process, with the compiler or without: a worker of the tests has each
 
 
-def own_server() -> _Server:
+def own_server(compiler: bool = False) -> _Server:
     """The server of this process, which is started where there is none."""
-    if os.getpid() not in _servers:
-        _servers[os.getpid()] = _started()
-    return _servers[os.getpid()]
+    key = os.getpid(), compiler
+    if key not in _servers:
+        _servers[key] = _started(compiler)
+    return _servers[key]
 
 
 def lend(server: _Server) -> None:
     """Let this process, a fork of the one that started the server and now waits, use it."""
-    _servers[os.getpid()] = server
+    _servers[os.getpid(), False] = server
 
 
 def run(
@@ -78,6 +84,7 @@ def run(
     timeout: float = 280.0,
     check: bool = False,
     nested: bool = False,
+    compiler: bool = False,
 ) -> subprocess.CompletedProcess[str]:
     """Run a Python program.
 
@@ -88,12 +95,13 @@ def run(
         timeout: in seconds.
         check: an exit code that is not 0 is an error.
         nested: the program runs others by this function.
+        compiler: the program finds argand's compiler imported, and settings as its environment says.
 
     Raises:
         subprocess.TimeoutExpired: it took longer, and was killed.
         subprocess.CalledProcessError: `check`, and it failed.
     """
-    server = own_server()
+    server = own_server(compiler)
     words = [str(word) for word in command]
     request = {"command": words, "cwd": str(cwd or os.getcwd()), "env": dict(os.environ if env is None else env)}
     answer = server.ask({**request, "timeout": timeout, "nested": nested})
@@ -108,11 +116,14 @@ def run(
 # ------------------------------------------------------------------- in the server
 
 
-def _serve() -> None:
+def _serve(compiler: bool) -> None:
     import gc
 
     import torch  # noqa: F401 - what takes the time
 
+    if compiler:
+        importlib.import_module("torch.distributed.tensor")
+        importlib.import_module("argand.debug.trial.process").warm()
     gc.collect()
     gc.freeze()  # else what a child collects at its end is all of torch, of which it gets a copy page by page (0.4 s)
     answers = os.fdopen(os.dup(1), "w")
@@ -204,6 +215,8 @@ def _become(request: dict[str, Any]) -> None:
     os.chdir(request["cwd"])
     first, *rest = request["command"]
     places = [place for place in os.environ.get("PYTHONPATH", "").split(os.pathsep) if place]
+    if "argand" in sys.modules:
+        sys.modules["argand"].config.reset()  # reads the environment
     own = str(Path(__file__).parent)
     sys.path[:] = [place for place in sys.path if place != own]
     sys.path[:0] = [place for place in places if place not in sys.path]
@@ -233,4 +246,4 @@ def _become(request: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    _serve()
+    _serve("compiler" in sys.argv[1:])

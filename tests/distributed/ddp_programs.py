@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -14,9 +15,7 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 
 import argand
 from argand.events import bus
-from distributed.models import CNN, GPT, Llama, SometimesUnused, batch
-
-STEPS = 20
+from distributed.models import CNN, GPT, MANY, ONE_BLOCK, TWO_BLOCKS, Llama, SometimesUnused, batch
 
 
 def train(
@@ -25,7 +24,7 @@ def train(
     how: str = "outer",
     backend: Any = None,
     *,
-    steps: int = STEPS,
+    steps: int = MANY,
     accumulate: int = 1,
     hook: Any = None,
     uneven: bool = False,
@@ -80,34 +79,36 @@ def compare(rank: int, make: Callable[[], nn.Module], *ways: str, **options: Any
 
 
 def gpt(rank: int) -> dict[str, float]:
-    return compare(rank, GPT, "outer aot_eager", "outer native", "inner aot_eager", "step eager")
+    return compare(rank, TWO_BLOCKS, "outer aot_eager", "outer native", "inner aot_eager", "step eager")
 
 
 def llama(rank: int) -> dict[str, float]:
-    return compare(rank, Llama, "outer native")
+    return compare(rank, partial(Llama, layers=2), "outer native")
 
 
 def cnn(rank: int) -> dict[str, float]:
-    return compare(rank, CNN, "outer aot_eager", "step native")
+    return compare(rank, CNN, "outer aot_eager", "step native", steps=20)
 
 
 def default_buckets(rank: int) -> dict[str, float]:
-    return compare(rank, GPT, "outer aot_eager", bucket_cap_mb=None, steps=3)
+    return compare(rank, ONE_BLOCK, "outer aot_eager", bucket_cap_mb=None, steps=3)
 
 
 def no_sync(rank: int) -> dict[str, float]:
-    return compare(rank, GPT, "outer aot_eager", accumulate=3, steps=3)
+    return compare(rank, ONE_BLOCK, "outer aot_eager", accumulate=3, steps=3)
 
 
 def static_graph(rank: int) -> dict[str, float]:
-    return compare(rank, GPT, "outer aot_eager", static_graph=True, steps=4)
+    return compare(rank, ONE_BLOCK, "outer aot_eager", static_graph=True, steps=4)
 
 
 def unused(rank: int) -> dict[str, float]:
     """Ranks use different layers; without `find_unused_parameters` this is an error, in eager too."""
     use = lambda step: ((step + rank) % 3 == 0,)  # noqa: E731
     ways = ("outer aot_eager", "outer native", "step aot_eager")
-    return compare(rank, SometimesUnused, *ways, find_unused_parameters=True, call_args=use, bucket_cap_mb=0.002)
+    return compare(
+        rank, SometimesUnused, *ways, find_unused_parameters=True, call_args=use, bucket_cap_mb=0.002, steps=9
+    )
 
 
 def bucket_views(rank: int) -> dict[str, float]:
@@ -125,7 +126,7 @@ def joined(rank: int) -> dict[str, float]:
 
 
 def hook(rank: int) -> dict[str, float]:
-    return compare(rank, GPT, "outer aot_eager", hook=_halved, steps=4)
+    return compare(rank, ONE_BLOCK, "outer aot_eager", hook=_halved, steps=4)
 
 
 def _halved(state, bucket):  # DDP reads annotations, and takes no texts

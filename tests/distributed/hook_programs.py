@@ -17,7 +17,7 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 
 import argand
 from distributed.ddp_programs import difference
-from distributed.models import CNN, GPT, SometimesUnused, batch
+from distributed.models import CNN, ONE_BLOCK, SometimesUnused, batch
 from distributed.recorded_programs import recorded
 
 Register = Callable[[Any], None]
@@ -103,7 +103,7 @@ def train(
     return [*model.parameters(), *model.buffers(), *seen, *state]
 
 
-def compare(rank: int, ways: str, model: Any = GPT, hooks: Any = tuple(HOOKS), **options: Any) -> dict[str, Any]:
+def compare(rank: int, ways: str, model: Any = ONE_BLOCK, hooks: Any = tuple(HOOKS), **options: Any) -> dict[str, Any]:
     """The largest difference to eager of each hook and way.
 
     PowerSGD draws random numbers for its matrices in the order in which they lie in a bucket, which is that in which

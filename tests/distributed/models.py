@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 from torch import nn
 from torch.nn import functional as F
+
+import sweeps
 
 
 class Attention(nn.Module):
@@ -106,6 +110,13 @@ class CNN(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.head(self.body(x).mean((2, 3)))
+
+
+MANY = 20 if sweeps.WHOLE else 6
+"""In how many steps large models are trained, where it is asked whether results drift apart; the CNN's are always 20."""
+
+ONE_BLOCK, TWO_BLOCKS = partial(GPT, layers=1), partial(GPT, layers=2)
+"""For what more blocks, each compiled by itself, would only repeat."""
 
 
 class SometimesUnused(nn.Module):

@@ -22,6 +22,7 @@ from torch.distributed.tensor.parallel import (
 
 import argand
 from argand.breaks.kinds import IDS
+from distributed.models import MANY
 from distributed.shard_programs import difference, local
 
 __all__ = ["operations", "sharded_blocks", "views", "whole"]
@@ -188,7 +189,7 @@ def whole(rank: int) -> dict[str, float]:
     """Each model is one graph, and trains what eager trains."""
     found = {}
     for name, make in MODELS.items():
-        steps = 20 if name == "sequences" else 2
+        steps = MANY if name == "sequences" else 2
         eager = _trained(make, "", steps)
         for backend in ("native", "aot_eager") if name == "DTensors" else ("native",):
             found[f"{name} {backend}"] = difference(_trained(make, backend, steps), eager)

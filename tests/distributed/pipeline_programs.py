@@ -57,7 +57,7 @@ def train(rank: int, make: Any, schedule: Any, each: int, backend: str, steps: i
 
     stop = events.bus.subscribe(count)
     torch.manual_seed(0)
-    model = untied(make, 2 * size * each)
+    model = untied(make, size * each)
     numbers = [rank + size * n for n in range(each)]
     mine = [Stage(model, number, size * each) for number in numbers]
     call = [argand.compile(stage, backend=backend) if backend else stage for stage in mine]

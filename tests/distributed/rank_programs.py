@@ -14,7 +14,7 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 
 import argand
 from argand.backends.ddp.parts import Part
-from distributed.models import CNN, GPT, batch
+from distributed.models import CNN, ONE_BLOCK, batch
 
 
 def _warned(run: Any) -> list[str]:
@@ -80,7 +80,7 @@ def recompiles(rank: int) -> list[str]:
 
 def alike(rank: int) -> list[str]:
     def run() -> None:
-        model = argand.compile(DDP(GPT(layers=1), bucket_cap_mb=0.05), backend="aot_eager")
+        model = argand.compile(DDP(ONE_BLOCK(), bucket_cap_mb=0.05), backend="aot_eager")
         for step in range(2):
             model(batch(model.module, rank, step)).sum().backward()
 
@@ -107,7 +107,7 @@ def dies(rank: int) -> None:
         cache._build_entry = killed
     else:
         cache.get_or_build = later
-    model = argand.compile(DDP(GPT(layers=1)))
+    model = argand.compile(DDP(ONE_BLOCK()))
     model(batch(model.module, rank, 0)).sum().backward()
 
 
@@ -132,12 +132,12 @@ def _talks(x: torch.Tensor) -> torch.Tensor:
 
 def one_compile(rank: int) -> dict[str, Any]:
     """What the cache says of outcomes while all ranks begin at once; and how far results are from eager's."""
-    return _shared(rank, GPT, 2, lambda model: model)
+    return _shared(rank, ONE_BLOCK, 2, lambda model: model)
 
 
 def one_compile_of_parts(rank: int) -> dict[str, Any]:
     """The same of graphs that are cut where DDP's buckets end, and of which conv layers write to buffers."""
-    found = [_shared(rank, make, 3, lambda model: DDP(model, bucket_cap_mb=0.01)) for make in (GPT, CNN)]
+    found = [_shared(rank, make, 3, lambda model: DDP(model, bucket_cap_mb=0.01)) for make in (ONE_BLOCK, CNN)]
     parts = gc_count(Part)
     return {
         "said": [said for each in found for said in each["said"]],

@@ -3,8 +3,8 @@
     results = run_ranks("tests.distributed.ddp_programs", ["models"], ranks=2)
 
 A rank calls `module.NAME(rank)` for each name and answers with JSON. What is given back is a list of what each rank
-answered, by name. With `RANKS_DEVICE="cuda"` each has a GPU, and NCCL. Ranks are forks of one process that has imported the module: for each to import torch's distributed
-parts would take longer than most of what they do.
+answered, by name. With `RANKS_DEVICE="cuda"` each has a GPU, and NCCL. Ranks are forks of one process that has imported the module, itself a fork of one that
+has imported torch's distributed parts and the compiler: that would take longer than most of what they do.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Ended:
 def ended_ranks(module: str, names: list[str], ranks: int, folder: str, **env: str) -> list[Ended]:
     """Run ranks to their ends; rank r writes what it answers to `folder/r.json`."""
     command = ["-m", "tests.distributed.ranks", folder, str(ranks), module, *names]
-    done = warm.run(command, env=environment(**env), cwd=ROOT, timeout=TIMEOUT + 60)
+    done = warm.run(command, env=environment(**env), cwd=ROOT, timeout=TIMEOUT + 60, compiler=True)
     codes = json.loads((Path(folder) / "codes.json").read_text()) if not done.returncode else []
     assert len(codes) == ranks, done.stdout + done.stderr
     return [Ended(code, (Path(folder) / f"{rank}.txt").read_text()) for rank, code in enumerate(codes)]
@@ -66,11 +66,7 @@ def main() -> None:
     """Fork the ranks, and note how each ended; those that have not ended in time are killed."""
     folder, ranks, module, *names = sys.argv[1:]
     import torch
-    import torch.distributed.tensor  # what each rank needs, and imports late
 
-    from argand.debug.trial.process import warm as import_compiler
-
-    import_compiler()
     torch.set_num_threads(1)
     programs = importlib.import_module(module)
     started = []

@@ -17,9 +17,8 @@ from torch.utils.checkpoint import checkpoint
 import argand
 from argand.engine.entries import Trial
 from argand.events import bus
-from distributed.models import CNN, GPT, SometimesUnused, batch
+from distributed.models import CNN, GPT, MANY, ONE_BLOCK, TWO_BLOCKS, SometimesUnused, batch
 
-STEPS = 20
 DEVICE = os.environ.get("RANKS_DEVICE", "cpu")
 if DEVICE == "cuda":
     torch.use_deterministic_algorithms(True)
@@ -52,7 +51,7 @@ def train(
     make: Callable[[], nn.Module],
     backend: Any = None,
     *,
-    steps: int = STEPS,
+    steps: int = MANY,
     accumulate: int = 1,
     set_to_none: bool = True,
     hook: Any = None,
@@ -108,15 +107,15 @@ def compare(rank: int, make: Callable[[], nn.Module], backends: str = "eager", *
 
 
 def gpt(rank: int) -> dict[str, Any]:
-    return compare(rank, GPT, "eager aot_eager native")
+    return compare(rank, TWO_BLOCKS, "eager aot_eager native")
 
 
 def cnn(rank: int) -> dict[str, Any]:
-    return compare(rank, CNN, "eager native")
+    return compare(rank, CNN, "eager native", steps=20)
 
 
 def no_sync(rank: int) -> dict[str, Any]:
-    return compare(rank, GPT, accumulate=3, steps=4)
+    return compare(rank, ONE_BLOCK, accumulate=3, steps=4)
 
 
 def accumulated(rank: int) -> dict[str, Any]:
@@ -189,7 +188,7 @@ def penalties(rank: int) -> dict[str, Any]:
 
 
 def static_graph(rank: int) -> dict[str, Any]:
-    return compare(rank, GPT, static_graph=True, steps=6)
+    return compare(rank, ONE_BLOCK, static_graph=True, steps=6)
 
 
 def several_backwards(rank: int) -> dict[str, Any]:
@@ -221,7 +220,7 @@ def bucket_views(rank: int) -> dict[str, Any]:
 
 
 def default_buckets(rank: int) -> dict[str, Any]:
-    return compare(rank, GPT, bucket_cap_mb=None, steps=4)
+    return compare(rank, ONE_BLOCK, bucket_cap_mb=None, steps=4)
 
 
 def joined(rank: int) -> dict[str, Any]:
@@ -229,25 +228,25 @@ def joined(rank: int) -> dict[str, Any]:
 
 
 def compressed(rank: int) -> dict[str, Any]:
-    return compare(rank, GPT, hook=fp16_compress_hook, steps=5)
+    return compare(rank, ONE_BLOCK, hook=fp16_compress_hook, steps=5)
 
 
 def one_rank_records(rank: int) -> dict[str, Any]:
     """Other ranks run the engine and DDP's reducer: they call the same collectives."""
-    want = train(rank, GPT)
-    got = train(rank, GPT, "eager" if rank == 0 else None)
+    want = train(rank, ONE_BLOCK)
+    got = train(rank, ONE_BLOCK, "eager" if rank == 0 else None)
     return {"eager": {"error": max(float((a - b).detach().abs().max()) for a, b in zip(want, got)), "told": []}}
 
 
 def one_rank_compiles(rank: int) -> dict[str, Any]:
-    want = train(rank, GPT)
-    got = train(rank, GPT, "native" if rank == 0 else None)
+    want = train(rank, ONE_BLOCK)
+    got = train(rank, ONE_BLOCK, "native" if rank == 0 else None)
     return {"native": {"error": max(float((a - b).detach().abs().max()) for a, b in zip(want, got)), "told": []}}
 
 
 def engines_turns(rank: int) -> dict[str, Any]:
     """As it is used: ranks measure, each for itself, whether the engine is faster."""
-    return compare(rank, CNN, "eager native", turns=True)
+    return compare(rank, CNN, "eager native", turns=True, steps=20)
 
 
 def types_and_layouts(rank: int) -> dict[str, Any]:
@@ -255,7 +254,7 @@ def types_and_layouts(rank: int) -> dict[str, Any]:
 
 
 def compiled_forward(rank: int) -> dict[str, Any]:
-    return compare(rank, GPT, "aot_eager", steps=5, compiled=True)
+    return compare(rank, ONE_BLOCK, "aot_eager", steps=5, compiled=True)
 
 
 def two_modules(rank: int) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -16,7 +17,7 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 import argand
 from argand.breaks.kinds import IDS
 from argand.engine.entries import Trial
-from distributed.models import CNN, GPT, Llama, batch
+from distributed.models import CNN, MANY, TWO_BLOCKS, Llama, batch
 from distributed.pipeline_programs import stages
 
 __all__ = [
@@ -90,19 +91,27 @@ def compare(
 
 def fsdp(rank: int) -> dict[str, float]:
     return {
-        **compare(rank, lambda: sharded(GPT(layers=2)), "outer aot_eager"),
+        **compare(rank, lambda: sharded(TWO_BLOCKS()), "outer aot_eager"),
         **compare(rank, lambda: sharded(Llama(layers=2)), "step eager"),
         **compare(rank, lambda: sharded(CNN()), "outer native"),
     }
 
 
+LONG: tuple[tuple[str, Callable[[], nn.Module], int], ...] = (
+    ("GPT", TWO_BLOCKS, MANY),
+    ("Llama", partial(Llama, layers=2), MANY),
+    ("CNN", CNN, 20),
+)
+"""Models that are trained in many steps."""
+
+
 def fsdp_steps(rank: int) -> dict[str, float]:
-    """Twenty steps, of the compiled model and of the compiled step."""
+    """Many steps, of the compiled model and of the compiled step."""
     found = {}
-    for make in (GPT, Llama, CNN):
-        ways = ("outer native",) if make is not Llama else ("step native",)
-        made = compare(rank, lambda: sharded(make()), *ways, steps=20)  # noqa: B023
-        found.update({f"{make.__name__} {way}": error for way, error in made.items()})
+    for name, make, steps in LONG:
+        ways = ("outer native",) if name != "Llama" else ("step native",)
+        made = compare(rank, lambda: sharded(make()), *ways, steps=steps)  # noqa: B023
+        found.update({f"{name} {way}": error for way, error in made.items()})
     return found
 
 
@@ -134,10 +143,10 @@ def in_parallel(model: nn.Module, mesh: Any) -> nn.Module:
 
 def tensor_parallel_steps(rank: int) -> dict[str, float]:
     found = {}
-    for make in (GPT, Llama, CNN):
+    for name, make, steps in LONG:
         mesh = init_device_mesh("cpu", (dist.get_world_size(),))
-        made = compare(rank, lambda: in_parallel(make(), mesh), "outer native", same=True, steps=20)  # noqa: B023
-        found.update({f"{make.__name__} {way}": error for way, error in made.items()})
+        made = compare(rank, lambda: in_parallel(make(), mesh), "outer native", same=True, steps=steps)  # noqa: B023
+        found.update({f"{name} {way}": error for way, error in made.items()})
     return found
 
 
@@ -152,10 +161,10 @@ def both(rank: int) -> dict[str, float]:
         return model
 
     found = {}
-    for make, way in ((GPT, "outer native"), (Llama, "outer native"), (CNN, "outer native")):
+    for name, make, steps in LONG:
         # what is parallel computes on the same data
-        errors = compare(rank // 2, lambda: made(make), way, steps=20)  # noqa: B023
-        found.update({f"{make.__name__} {way}": error for way, error in errors.items()})
+        errors = compare(rank // 2, lambda: made(make), "outer native", steps=steps)  # noqa: B023
+        found.update({f"{name} {way}": error for way, error in errors.items()})
     return found
 
 
@@ -163,7 +172,7 @@ def breaks(rank: int) -> dict[str, list[str]]:
     """Where the graphs of each kind of model break."""
     found = {}
     made: dict[str, Callable[[], nn.Module]] = {
-        "fsdp": lambda: sharded(GPT(layers=2)),
+        "fsdp": lambda: sharded(TWO_BLOCKS()),
         "tensor_parallel": lambda: parallel(MLP()),
     }
     for name, make in made.items():

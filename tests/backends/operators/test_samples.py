@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from typing import Any
 
 import pytest
@@ -10,10 +9,11 @@ import torch
 import torch.nn.functional as F
 
 import argand
+import sweeps
 from helpers import collected
 
 nan, inf = float("nan"), float("inf")
-MODES = list(itertools.product(("bilinear", "nearest", "bicubic"), ("zeros", "border", "reflection"), (False, True)))
+PADDINGS, CORNERS, DTYPES = ("zeros", "border", "reflection"), (False, True), (torch.float32, torch.float64)
 
 
 def places(*size: int, dtype: torch.dtype) -> torch.Tensor:
@@ -31,11 +31,12 @@ def sampled(x: Any, grid: Any, mode: str, padding: str, corners: bool) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("mode", "dtype"),
-    [(mode, torch.float32) for mode in MODES] + [(mode, torch.float64) for mode in MODES if mode[2]],
+    ("mode", "padding", "corners", "dtype"),
+    sweeps.combinations(("bilinear", "nearest", "bicubic"), PADDINGS, CORNERS, DTYPES),
     ids=str,
 )
-def test_images(mode: tuple[str, str, bool], dtype: torch.dtype) -> None:
+def test_images(mode: str, padding: str, corners: bool, dtype: torch.dtype) -> None:
+    how = mode, padding, corners
     x, grid = torch.randn(2, 3, 5, 6, dtype=dtype), places(2, 4, 9, 2, dtype=dtype)
     x[0, 0, 1, 1] = inf
     turned = grid.permute(0, 3, 1, 2).contiguous().permute(0, 2, 3, 1)  # as a network makes it
@@ -43,19 +44,19 @@ def test_images(mode: tuple[str, str, bool], dtype: torch.dtype) -> None:
     with collected("fallback") as seen:
         call = argand.compile(
             lambda x, g, t, one: (
-                sampled(x, g, *mode), sampled(x, t, *mode), sampled(x.mT, g[:, ::2], *mode), sampled(one, g[:1], *mode)
+                sampled(x, g, *how), sampled(x, t, *how), sampled(x.mT, g[:, ::2], *how), sampled(one, g[:1], *how)
             )
         )  # fmt: skip
         got = call(x, grid, turned, one)
     want = (
-        sampled(x, grid, *mode), sampled(x, turned, *mode), sampled(x.mT, grid[:, ::2], *mode), sampled(one, grid[:1], *mode)
+        sampled(x, grid, *how), sampled(x, turned, *how), sampled(x.mT, grid[:, ::2], *how), sampled(one, grid[:1], *how)
     )  # fmt: skip
     for mine, theirs in zip(got, want, strict=True):
         torch.testing.assert_close(mine, theirs, equal_nan=True)
     assert not seen
 
 
-@pytest.mark.parametrize("mode", [mode for mode in MODES if mode[0] != "bicubic"], ids=str)
+@pytest.mark.parametrize("mode", sweeps.combinations(("bilinear", "nearest"), PADDINGS, CORNERS), ids=str)
 def test_volumes_and_their_gradients(mode: tuple[str, str, bool]) -> None:
     x, grid = torch.randn(2, 3, 4, 5, 6), places(2, 3, 4, 5, 3, dtype=torch.float32)
     torch.testing.assert_close(
@@ -65,14 +66,13 @@ def test_volumes_and_their_gradients(mode: tuple[str, str, bool]) -> None:
     assert same_gradients(x, grid, mode)
 
 
-@pytest.mark.parametrize("mode", [mode for mode in MODES if mode[0] == "bilinear"], ids=str)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
-def test_gradients(mode: tuple[str, str, bool], dtype: torch.dtype) -> None:
+@pytest.mark.parametrize(("padding", "corners", "dtype"), sweeps.combinations(PADDINGS, CORNERS, DTYPES), ids=str)
+def test_gradients(padding: str, corners: bool, dtype: torch.dtype) -> None:
     x, grid = (
         torch.randn(2, 3, 5, 6, dtype=dtype),
         places(2, 4, 9, 2, dtype=dtype).nan_to_num(0.1, 0.3, 0.4).clamp(-3, 3),
     )
-    assert same_gradients(x, grid, mode)
+    assert same_gradients(x, grid, ("bilinear", padding, corners))
 
 
 def same_gradients(x: torch.Tensor, grid: torch.Tensor, mode: tuple[str, str, bool]) -> bool:

@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 
 import argand
+from distributed.calls.collective_programs import backends
 from distributed.ddp_programs import difference
 
 Program = Callable[[torch.Tensor], Any]
@@ -101,8 +102,8 @@ PROGRAMS: list[Program] = [blocking, works, batched, any_source, twice_in_order,
 def compare(rank: int) -> dict[str, Any]:
     """Per program and backend the largest difference to eager, over three calls."""
     found: dict[str, Any] = {}
-    for program in PROGRAMS:
-        for backend in ("eager", "aot_eager", "native"):
+    for number, program in enumerate(PROGRAMS):
+        for backend in backends(number):
             argand.reset()
             compiled = argand.compile(program, backend=backend)
             errors = []

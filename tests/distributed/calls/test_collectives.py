@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 import pytest
 
+import sweeps
 from distributed.ranks import run_ranks
 
 PROGRAMS = "tests.distributed.calls.collective_programs"
@@ -68,7 +69,7 @@ def test_calls_in_many_forms() -> None:
         found, broken = answer["calls"], answer["breaks"]
         assert isinstance(found, Mapping) and isinstance(broken, Mapping)
         assert not found["wrong"], "\n".join(f"{name}: {how}" for name, how in found["wrong"].items())
-        assert found["count"] > 200
+        assert found["count"] > (200 if sweeps.WHOLE else 100)
         for name, ids in broken.items():
             assert bool(ids) == (name.partition(",")[0] not in GRAPHS and not name.startswith("functional")), name
             assert set(ids) <= {"AG0105", *({"AG0028", "AG0038", "AG0142"} if "work" in name or "send" in name else ())}
