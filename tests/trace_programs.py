@@ -56,10 +56,10 @@ except Exception:
 QUICK_INDUCTOR = {"TORCHINDUCTOR_VEC_ISA_OK": "1", "TORCHINDUCTOR_COMPILE_THREADS": "1"}
 
 
-def run_program(compiler: str, backend: str, cwd: Path, **environment: str) -> None:
-    """PROGRAM in a process of its own."""
+def run_program(compiler: str, backend: str, cwd: Path, *, more: str = "", **environment: str) -> None:
+    """PROGRAM, and `more` after it, in a process of its own."""
     script = cwd / f"program_{compiler}.py"
-    script.write_text(PROGRAM.replace("COMPILER", compiler).replace("BACKEND", repr(backend)))
+    script.write_text(PROGRAM.replace("COMPILER", compiler).replace("BACKEND", repr(backend)) + more)
     env = {**os.environ, "OMP_NUM_THREADS": "1", **environment}
     if compiler == "argand":
         done = warm.run([script], cwd=cwd, env=env)

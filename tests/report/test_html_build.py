@@ -23,7 +23,7 @@ from argand.errors import ConfigError
 from argand.report.html import Limits, build
 from argand.report.html.file_names import artifact_file, folder_of, safe_name
 from report_traces import GRAPH, TraceMaker, argand_trace, evil_trace, rich_trace
-from trace_programs import QUICK_INDUCTOR
+from trace_programs import QUICK_INDUCTOR, read
 
 
 class Page(HTMLParser):
@@ -233,23 +233,37 @@ def f(a, b):
 
 f(torch.randn(8, 10), torch.ones(8, 10))
 f(torch.randn(8, 12), torch.ones(8, 12))
+torch.compile(lambda x: x.sin().sum())(torch.randn(3, requires_grad=True)).backward()
 """
 
 
-@pytest.mark.slow
-def test_real_trace_of_torch_compile(tmp_path: Path) -> None:
-    """What torch.compile records today: everything is read, named as tlparse names it, and linked."""
-    (tmp_path / "model.py").write_text(TORCH_PROGRAM)
+@pytest.fixture(scope="module")
+def inductor_trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What torch.compile records today. Its compiler takes many times as long as all that is asked of the trace."""
+    folder = tmp_path_factory.mktemp("inductor")
+    (folder / "model.py").write_text(TORCH_PROGRAM)
     env = {
-        "TORCH_TRACE": str(tmp_path / "t"),
-        "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "c"),
+        "TORCH_TRACE": str(folder / "t"),
+        "TORCHINDUCTOR_CACHE_DIR": str(folder / "c"),
         "INDUCTOR_PROVENANCE": "1",
         **QUICK_INDUCTOR,
     }
-    subprocess.run(
-        [sys.executable, tmp_path / "model.py"], check=True, env={**os.environ, **env, "OMP_NUM_THREADS": "1"}
-    )
-    built = build(tmp_path / "t", tmp_path / "out")
+    subprocess.run([sys.executable, folder / "model.py"], check=True, env={**os.environ, **env, "OMP_NUM_THREADS": "1"})
+    return folder / "t"
+
+
+@pytest.mark.slow
+def test_real_trace_is_read(inductor_trace: Path) -> None:
+    kinds = {record.kind for record in read(inductor_trace)}
+    names = {record.name for record in read(inductor_trace) if record.kind == "artifact"}
+    assert {"inductor_output_code", "bwd_compilation_metrics"} <= kinds
+    assert {"inductor_post_grad_graph", "fx_graph_cache_miss"} <= names
+
+
+@pytest.mark.slow
+def test_real_trace_of_torch_compile(inductor_trace: Path, tmp_path: Path) -> None:
+    """Everything is read, named as tlparse names it, and linked."""
+    built = build(inductor_trace, tmp_path / "out")
     [run] = built.runs
     assert built.problems == 0
     if importlib.metadata.version("torch") >= "2.12":  # traces do not say so before
@@ -272,7 +286,7 @@ def test_real_trace_of_torch_compile(tmp_path: Path) -> None:
     if tlparse.exists():
         command = [
             tlparse,
-            *sorted((tmp_path / "t").iterdir()),
+            *sorted(inductor_trace.iterdir()),
             "-o",
             tmp_path / "theirs",
             "--no-browser",

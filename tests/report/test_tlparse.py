@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import html
 import json
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +13,7 @@ import torch
 
 import argand
 from argand.report.records import Record
-from trace_programs import QUICK_INDUCTOR, read, run_program, tlparse, tlparse_binary, traced
+from trace_programs import read, run_program, tlparse, tlparse_binary, traced
 
 WAYS = {
     # records that tlparse writes out under their own name
@@ -44,10 +41,17 @@ def pages(argand_trace: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
+COMPILED_AUTOGRAD = """
+x = torch.randn(4, 5, requires_grad=True)
+with torch._dynamo.compiled_autograd._enable(torch.compile(backend="aot_eager", dynamic=True)):
+    (x.sin() * x).sum().backward()
+"""
+
+
 @pytest.fixture(scope="module")
 def torch_trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("torch")
-    run_program("torch", "aot_eager", folder, TORCH_TRACE=str(folder / "trace"))
+    run_program("torch", "aot_eager", folder, more=COMPILED_AUTOGRAD, TORCH_TRACE=str(folder / "trace"))
     return next((folder / "trace").glob("*.log"))
 
 
@@ -266,21 +270,12 @@ def test_same_records_as_tlparse(torch_trace: Path, tmp_path: Path) -> None:
     assert events == [rounded(record.payload.text()) for record in of(records, "chromium_event")]
 
 
-def test_reads_compiled_autograd(tmp_path: Path) -> None:
-    code = (
-        "import torch\n"
-        "def f(x):\n    return (x.sin() * x).sum()\n"
-        "x = torch.randn(4, 5, requires_grad=True)\n"
-        "with torch._dynamo.compiled_autograd._enable(torch.compile(backend='aot_eager', dynamic=True)):\n"
-        "    torch.compile(f, backend='aot_eager')(x).backward()\n"
-    )
-    env = {**os.environ, "TORCH_TRACE": str(tmp_path / "t"), "OMP_NUM_THREADS": "1"}
-    subprocess.run([sys.executable, "-c", code], env=env, check=True, capture_output=True)
-    records = read(tmp_path / "t")
-    assert {str(record.id) for record in records} >= {"[!0/-/-]", "[!0/1/0]", "[0/0]"}
+def test_reads_compiled_autograd(torch_trace: Path) -> None:
+    records = read(torch_trace)
     (graph,) = of(records, "compiled_autograd_graph")
     assert graph.payload is not None and graph.id is not None and graph.id.directory == "0_-_-_0"
-    symbols = of(records, "create_symbol")
+    assert any(re.fullmatch(r"\[!0/\d+/0\]", str(record.id)) for record in records)
+    symbols = [record for record in of(records, "create_symbol") if str(record.id).startswith("[!0/")]
     assert symbols and all(isinstance(frame["filename"], str) for frame in symbols[0].fields["stack"])
 
 
@@ -294,12 +289,3 @@ def test_as_fast_as_half_of_tlparse(tmp_path: Path, argand_trace: Path) -> None:
     ours = min(trace_speed.read_all(tmp_path / "big.log", True)[0] for _ in range(3))
     theirs = trace_speed.tlparse(tmp_path / "big.log", True)
     assert theirs is not None and ours < 2 * theirs[0]
-
-
-@pytest.mark.slow
-def test_reads_inductor(tmp_path: Path) -> None:
-    folders = {"TORCH_TRACE": str(tmp_path / "t"), "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "c")}
-    run_program("torch", "inductor", tmp_path, **folders, **QUICK_INDUCTOR)
-    records = read(tmp_path / "t")
-    assert of(records, "inductor_output_code") and artifacts(records, "inductor_post_grad_graph")
-    assert artifacts(records, "fx_graph_cache_miss") and of(records, "bwd_compilation_metrics")
