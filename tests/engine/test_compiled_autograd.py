@@ -6,8 +6,6 @@ import copy
 import functools
 import gc
 import json
-import subprocess
-import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator
@@ -18,6 +16,7 @@ import pytest
 import torch
 
 import argand
+import warm
 from argand.engine import backward_calls, entries
 from argand.report.html import build
 from helpers import collected
@@ -455,4 +454,4 @@ def test_nothing_is_replaced_without_it() -> None:
         "argand.config.compiled_autograd = False\n"
         "assert torch.autograd._engine_run_backward is engine\n"
     )
-    subprocess.run([sys.executable, "-c", code], check=True)
+    warm.run(["-c", code], check=True)

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import pytest
 import torch
 
+import warm
 from argand.graph.plain_checks import with_plain_checks
 
 PROGRAM = """
@@ -35,7 +33,7 @@ sys.exit(4 if "sympy" in sys.modules else 0)
 
 
 def test_a_program_that_needs_no_symbolic_numbers_does_not_import_them() -> None:
-    code = subprocess.run([sys.executable, "-c", PROGRAM], timeout=300, check=False).returncode
+    code = warm.run(["-c", PROGRAM]).returncode
     if code == 3:
         pytest.skip("this torch imports sympy itself")
     assert code == 0

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import pytest
+
+import warm
 
 PLAIN = """
 import sys
@@ -99,7 +98,7 @@ assert all(torch.allclose(a, p.grad, atol=1e-5) for a, p in zip(given, layers.pa
     "program", [SAME, MORE, BASES, THREADS, TRAINED], ids=["same", "more", "bases", "threads", "training"]
 )
 def test_in_a_process_of_its_own(program: str) -> None:
-    done = subprocess.run([sys.executable, "-c", PLAIN + program], timeout=600, capture_output=True, text=True)
+    done = warm.run(["-c", PLAIN + program], timeout=600)
     if done.returncode == 3:
         pytest.skip("this torch imports sympy itself")
     assert done.returncode == 0, done.stderr[-2000:]

@@ -19,6 +19,7 @@ import pytest
 import torch
 
 import argand
+import warm
 from argand.api import OptimizedModule
 
 X, Y = torch.randn(8, 4, generator=torch.Generator().manual_seed(1)), torch.arange(8) % 3
@@ -74,7 +75,7 @@ assert isinstance(compiled, torch._dynamo.OptimizedModule)
 
 
 def test_it_passes_for_torchs_class_and_imports_nothing() -> None:
-    subprocess.run([sys.executable, "-c", NOTHING_IMPORTED], check=True, timeout=120)
+    warm.run(["-c", NOTHING_IMPORTED], check=True)
 
 
 def test_the_class_is_still_argands() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -273,12 +272,7 @@ def test_a_server_loads_it(tmp_path: Path) -> None:
     texts = {"module": Net.__module__, "file": str(tmp_path / "net.argand")}
     around = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     warm.run(["-c", BUILDER.format(**texts)], env={**around, "ARGAND_CACHE_DIR": str(tmp_path / "cache")}, check=True)
-    done = subprocess.run(
-        [sys.executable, "-c", SERVER.format(**texts)],
-        env={**around, "ARGAND_CACHE_DIR": "/nonexistent", "PATH": ""},
-        capture_output=True,
-        text=True,
-    )
+    done = warm.run(["-c", SERVER.format(**texts)], env={**around, "ARGAND_CACHE_DIR": "/nonexistent", "PATH": ""})
     assert done.returncode == 0, done.stderr[-2000:]
     assert "interpreter False" in done.stdout
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -15,6 +14,7 @@ import pytest
 import torch
 
 import argand
+import warm
 from argand.outcomes import store
 from argand.runtime import environment, toolchain
 from outcomes.processes import STORED, Program
@@ -334,12 +334,7 @@ def test_a_second_process_imports_no_capture(model: Program, own_cache: Path) ->
     settings = {"ARGAND_CACHE_DIR": str(own_cache.parent), "ARGAND_PROGRAM_CACHE": "1", "ARGAND_OUTCOME_CACHE": "1"}
     path = os.pathsep.join([str(model.folder), *sys.path])
     for imported in (True, False):
-        done = subprocess.run(
-            [sys.executable, "-c", program],
-            env={**os.environ, **settings, "PYTHONPATH": path},
-            capture_output=True,
-            text=True,
-        )
+        done = warm.run(["-c", program], env={**os.environ, **settings, "PYTHONPATH": path})
         assert done.returncode == 0, done.stderr[-2000:]
         assert f"interpreter {imported}" in done.stdout
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any
 import pytest
 
 import argand
+import warm
 from outcomes.processes import STORED, Program
 
 MODEL = """
@@ -207,12 +207,7 @@ def test_a_second_process_imports_no_capture_or_tracing(model: Program, own_cach
     path = os.pathsep.join([str(model.folder), *sys.path])
     said = []
     for _ in range(2):
-        done = subprocess.run(
-            [sys.executable, "-c", program],
-            env={**os.environ, **settings, "PYTHONPATH": path},
-            capture_output=True,
-            text=True,
-        )
+        done = warm.run(["-c", program], env={**os.environ, **settings, "PYTHONPATH": path})
         assert done.returncode == 0, done.stderr[-2000:]
         said.append(done.stdout.strip())
     assert said[0] != "[]" and said[1] == "[]"

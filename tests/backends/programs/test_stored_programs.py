@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +16,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import argand
+import warm
 from argand import events
 from argand.backends.programs import generation
 from argand.codegen.cpp import overrides
@@ -259,6 +258,6 @@ def test_a_second_process_leaves_the_compiler_out(own_cache: Path) -> None:
         "ARGAND_OUTCOME_CACHE": "0",
     }
     for said in ("imported", "left out"):
-        done = subprocess.run([sys.executable, "-c", PROGRAM], env=environment, capture_output=True, text=True)
+        done = warm.run(["-c", PROGRAM], env=environment)
         assert done.returncode == 0, done.stderr[-2000:]
         assert f"compiler {said}" in done.stdout
