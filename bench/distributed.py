@@ -273,7 +273,8 @@ def trace(options: Any) -> None:
     spans: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as folder:
         name = options.models.split(",")[0]
-        mp.spawn(traced_step, args=(name, options, folder), nprocs=options.ranks)
+        how = "spawn" if options.device == "cuda" else "fork"  # a GPU in use is not for forks
+        mp.start_processes(traced_step, args=(name, options, folder), nprocs=options.ranks, start_method=how)
         for rank in range(options.ranks):
             found = json.loads(Path(folder, f"{rank}.json").read_text())
             zero = float(found.get("baseTimeNanoseconds", 0)) / 1e3

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 import cpython_tests
+import sweeps
 
 GROUPS = (
     "test_super,test_unpack,test_with,test_augassign,test_contains,test_dictcomps,test_class",
@@ -12,7 +13,7 @@ GROUPS = (
 )
 
 
-@pytest.mark.parametrize("modules", GROUPS)
+@pytest.mark.parametrize("modules", GROUPS[-sweeps.part(len(GROUPS)) :])
 def test_what_passes_plainly_passes_under_argand(modules: str) -> None:
     pytest.importorskip("test.test_super", reason="this Python comes without its own tests")
     options = cpython_tests.parse([])

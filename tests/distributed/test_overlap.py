@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import warm
 from distributed.ranks import ROOT, TIMEOUT, environment
 
 
@@ -18,10 +17,8 @@ def test_the_trace_shows_reductions_beside_the_backward(tmp_path: Path) -> None:
     """By the order of what one thread does, not by times: a reduction is begun before the last part's backward is,
     and runs in a thread of its own."""
     path = tmp_path / "overlap.json"
-    command = [sys.executable, str(ROOT / "bench" / "distributed.py"), "--trace", str(path), "--models", "cnn"]
-    found = subprocess.run(
-        [*command, "--bucket-mb", "0.01"], env=environment(), capture_output=True, text=True, timeout=TIMEOUT
-    )
+    command = [ROOT / "bench" / "distributed.py", "--trace", path, "--models", "cnn", "--bucket-mb", "0.01"]
+    found = warm.run(command, env=environment(), timeout=TIMEOUT, compiler=True)
     assert found.returncode == 0, found.stderr[-4000:]
     events = json.loads(path.read_text())["traceEvents"]
     names = {event["args"]["name"]: event["pid"] for event in events if event["name"] == "process_name"}
