@@ -16,6 +16,11 @@ from pathlib import Path
 FEW = 3
 ROOT = Path(__file__).resolve().parent.parent
 FAILED = ROOT / ".pytest_cache" / "v" / "cache" / "lastfailed"
+BY_FILES = (
+    "--dist",
+    "loadfile",
+    "--no-loadscope-reorder",
+)  # what the tests of a file share is made once; `conftest` orders them
 TESTS_FAILED = 1  # pytest's exit status; others mean that the tests were not run to their end
 
 
@@ -24,7 +29,7 @@ def pytest(*arguments: str) -> int:
 
 
 def main(arguments: list[str]) -> int:
-    status = pytest("--cache-clear", *arguments)
+    status = pytest("--cache-clear", *BY_FILES, *arguments)
     failed = list(json.loads(FAILED.read_bytes())) if status == TESTS_FAILED and FAILED.is_file() else []
     if not 0 < len(failed) <= FEW:
         return status

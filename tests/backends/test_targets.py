@@ -25,6 +25,8 @@ from argand.runtime.gpu.device import target as gpu_target
 from argand.runtime.gpu.operators import blas
 from helpers import collected
 
+pytestmark = pytest.mark.slow
+
 PROGRAM = Path(__file__).resolve().parent / "interpreted_programs.py"
 META, CPU, GPU = torch.device("meta"), torch.device("cpu"), torch.device("cuda", 1)
 

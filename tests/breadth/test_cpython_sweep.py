@@ -7,6 +7,8 @@ import pytest
 import cpython_tests
 import sweeps
 
+pytestmark = pytest.mark.slow
+
 GROUPS = (
     "test_super,test_unpack,test_with,test_augassign,test_contains,test_dictcomps,test_class",
     "test_raise,test_bool,test_opcodes,test_keywordonlyarg,test_named_expressions,test_property,test_list",

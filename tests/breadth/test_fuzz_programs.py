@@ -30,6 +30,8 @@ import worlds
 import argand
 import sweeps
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize("batch", range(20))
 def test_seeded_programs(batch: int) -> None:

@@ -16,6 +16,8 @@ import argand
 import op_db as bench
 import sweeps
 
+pytestmark = pytest.mark.slow
+
 _SHARDS = sweeps.part(16, 4)
 _STRIDE = 5 if sweeps.WHOLE else 24
 _SAMPLES = 4  # of an operator and dtype, in one graph

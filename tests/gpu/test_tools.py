@@ -17,7 +17,7 @@ import torch
 import warm
 
 PROGRAMS = Path(__file__).resolve().parent / "tool_programs.py"
-pytestmark = pytest.mark.skipif(find_spec("triton") is None, reason="triton is not installed")
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(find_spec("triton") is None, reason="triton is not installed")]
 
 
 def run(name: str, folder: Path) -> None:

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 import warm
+
+pytestmark = pytest.mark.slow
 
 DRIVER = Path(__file__).parent / "damaged_files.py"
 

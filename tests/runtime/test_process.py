@@ -16,6 +16,8 @@ from redis_server import silent_server
 from argand.runtime import kernel_directories, process
 from forks import fork
 
+pytestmark = pytest.mark.slow
+
 SLEEP = ("sleep", "600")
 
 

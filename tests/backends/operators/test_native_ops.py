@@ -7,6 +7,8 @@ import torch
 import torch.nn.functional as F
 from native_helpers import check, compiled
 
+pytestmark = pytest.mark.slow
+
 nan, inf = float("nan"), float("inf")
 
 

@@ -12,6 +12,8 @@ import argand
 import sweeps
 from helpers import collected
 
+pytestmark = pytest.mark.slow
+
 nan, inf = float("nan"), float("inf")
 PADDINGS, CORNERS, DTYPES = ("zeros", "border", "reflection"), (False, True), (torch.float32, torch.float64)
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
+import sweeps
 from argand.debug.doctor.differences import first_difference
 from argand.debug.doctor.records import CallRecord, Difference, Run
 from argand.debug.doctor.repetition import Tally, tally
@@ -26,6 +27,7 @@ import suite  # noqa: E402
 
 sys.path[:] = [place for place in sys.path if place != str(FAULTS)]
 QUICK = [fault for fault in suite.FAULTS if fault.quick]
+pytestmark = pytest.mark.slow
 
 
 class Doctor:
@@ -56,7 +58,7 @@ def doctor() -> Iterator[Doctor]:
     running.close()
 
 
-@pytest.mark.parametrize("name", [fault.name for fault in QUICK])
+@pytest.mark.parametrize("name", [fault.name for fault in QUICK[:: 1 if sweeps.WHOLE else 2]])
 def test_planted_fault(name: str, tmp_path: Path, doctor: Doctor) -> None:
     fault = next(fault for fault in QUICK if fault.name == name)
     path = tmp_path / "script.py"

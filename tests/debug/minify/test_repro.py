@@ -21,6 +21,8 @@ from argand.debug.minify.sources import Definitions
 from argand.errors import BackendCompilerFailed, ConfigError
 from debug.minify_helpers import graph_for, only_run, run_file, run_script, targets
 
+pytestmark = pytest.mark.slow
+
 TOY = """
 import torch
 import argand

@@ -15,6 +15,6 @@ from distributed.ranks import ROOT, environment
 )
 def test_random_worlds(kind: str, first: int, count: int) -> None:
     module = "tests.distributed.worlds.run_worlds"
-    command = ["-m", module, kind, "--first", str(first), "--count", str(sweeps.part(count))]
+    command = ["-m", module, kind, "--first", str(first), "--count", str(sweeps.part(count, 4))]
     done = warm.run(command, env=environment(), cwd=ROOT, timeout=600, compiler=True)
     assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]

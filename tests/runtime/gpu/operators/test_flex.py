@@ -23,7 +23,7 @@ from sweeps import WHOLE
 HERE = Path(__file__).resolve()
 sys.path[:0] = [str(HERE.parents[3] / "codegen" / "triton"), str(HERE.parents[3] / "schedule")]
 
-pytestmark = pytest.mark.skipif(find_spec("triton") is None, reason="triton is not installed")
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(find_spec("triton") is None, reason="triton is not installed")]
 PARTS = ("forward", "queries", "keys")
 MODS = """@triton.jit
 def score_mod(score, b, h, m, n, read0_ptr):
