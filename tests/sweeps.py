@@ -36,6 +36,12 @@ def combinations(*axes: Sequence[Any]) -> list[tuple[Any, ...]]:
     return [tuple(axis[at] for axis, at in zip(axes, place)) for place in sorted(chosen)]
 
 
+def chessboard(one: Sequence[Any], other: Sequence[Any]) -> list[tuple[Any, Any]]:
+    """Every second pair, as fields of one colour: each value is with half of the other's. All with SWEEPS=whole."""
+    pairs = [(row, column) for row in range(len(one)) for column in range(len(other))]
+    return [(one[row], other[column]) for row, column in pairs if WHOLE or not (row + column) % 2]
+
+
 def parser(doc: str | None) -> argparse.ArgumentParser:
     """The arguments of a sweep over op_db that is a program of its own: NAME ..., --every N, --gradients."""
     made = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import argand
+import sweeps
 from argand.codegen.cpp.kernel import _even_chunk
 
 
@@ -21,8 +22,9 @@ def test_pieces_are_not_too_small() -> None:
     assert _even_chunk(64, 16, 1.0, 2) == 0
 
 
-@pytest.mark.parametrize("columns", [16, 24, 33, 50, 80, 96, 113, 144, 250])
-@pytest.mark.parametrize("threads", [1, 2, 3])
+@pytest.mark.parametrize(
+    ("columns", "threads"), sweeps.chessboard([16, 24, 33, 50, 80, 96, 113, 144, 250], [1, 2, 3]), ids=str
+)
 def test_results(columns: int, threads: int) -> None:
     before = torch.get_num_threads()
     torch.set_num_threads(threads)

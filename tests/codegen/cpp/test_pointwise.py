@@ -108,8 +108,11 @@ def test_half_conversion_of_every_value(dtype):
     check(made, [every], [torch.empty(n), torch.empty(n, dtype=dtype)], rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("want", [torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64])
-@pytest.mark.parametrize("have", FLOATS)
+@pytest.mark.parametrize(
+    ("want", "have"),
+    sweeps.chessboard([torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64], FLOATS),
+    ids=str,
+)
 def test_float_to_integer_out_of_range_is_as_eager(have, want):
     a = torch.tensor([-1.9, 300.7, -200.2, 65536.5, 1e6, -1e6, 2.0**30], dtype=have).repeat(5)
 
@@ -162,8 +165,14 @@ def test_symbolic_sizes():
         assert torch.equal(out, a + b[:, None])
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.uint8, torch.bool])
-@pytest.mark.parametrize("shape", [(48, 64), (37, 70), (5, 100), (100, 5)])
+@pytest.mark.parametrize(
+    ("dtype", "shape"),
+    sweeps.chessboard(
+        [torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.uint8, torch.bool],
+        [(48, 64), (37, 70), (5, 100), (100, 5)],
+    ),
+    ids=str,
+)
 def test_transposed_load(dtype, shape):
     rows, columns = shape
 
@@ -192,8 +201,14 @@ def test_transposed_and_straight_loads_together():
     assert "transpose(" in text
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.uint8, torch.bool])
-@pytest.mark.parametrize("shape", [(48, 64), (37, 70), (5, 100), (100, 5)])
+@pytest.mark.parametrize(
+    ("dtype", "shape"),
+    sweeps.chessboard(
+        [torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.uint8, torch.bool],
+        [(48, 64), (37, 70), (5, 100), (100, 5)],
+    ),
+    ids=str,
+)
 def test_one_store_in_order_and_one_transposed(dtype, shape):
     rows, columns = shape
 

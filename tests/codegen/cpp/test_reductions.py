@@ -8,6 +8,7 @@ import pytest
 import torch
 from cpp_kernels import body, buffer, check, compile_plan, plan, sample
 
+import sweeps
 from argand.graph.sizes.expr import Sym, Var, as_expr
 from argand.lower.ops import REDUCTIONS
 
@@ -41,8 +42,11 @@ def kinds_for(dtype):
     return [kind for kind in REDUCTIONS if kind != "any"]
 
 
-@pytest.mark.parametrize("dtype", [F32, torch.float64, torch.int64, torch.int32, torch.uint8, torch.bool])
-@pytest.mark.parametrize("columns", [1, 5, 16, 61, 130])
+@pytest.mark.parametrize(
+    ("dtype", "columns"),
+    sweeps.chessboard([F32, torch.float64, torch.int64, torch.int32, torch.uint8, torch.bool], [1, 5, 16, 61, 130]),
+    ids=str,
+)
 def test_along_rows(dtype, columns):
     kinds = kinds_for(dtype)
     made, outputs = reduction_plan(kinds, dtype, [7], [columns], lambda i, r: columns * i + r, [7])
@@ -52,8 +56,9 @@ def test_along_rows(dtype, columns):
     check(made, [a], empty(outputs), rtol=1e-5 if dtype == F32 else None, atol=1e-5 if dtype == F32 else None)
 
 
-@pytest.mark.parametrize("dtype", [F32, torch.float64, torch.int64, torch.bool])
-@pytest.mark.parametrize("columns", [1, 16, 61, 130])
+@pytest.mark.parametrize(
+    ("dtype", "columns"), sweeps.chessboard([F32, torch.float64, torch.int64, torch.bool], [1, 16, 61, 130]), ids=str
+)
 def test_across_rows(dtype, columns):
     kinds = kinds_for(dtype)
     made, outputs = reduction_plan(kinds, dtype, [columns], [9], lambda i, r: columns * r + i, [columns])
@@ -167,8 +172,7 @@ def test_empty_reductions():
         assert [t[0].item() for t in found] == [0.0, 1.0, -math.inf, math.inf, 0]
 
 
-@pytest.mark.parametrize("rows", [1, 5, 700])
-@pytest.mark.parametrize("columns", [7, 96, 128, 1000])
+@pytest.mark.parametrize(("rows", "columns"), sweeps.chessboard([1, 5, 700], [7, 96, 128, 1000]), ids=str)
 def test_softmax_in_stages(rows, columns):
     outer = [(Var("x0"), as_expr(rows))]
     zero = as_expr(0)
