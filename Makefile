@@ -22,7 +22,7 @@ demo: $(STAMP)
 
 # NPROC workers: on two cores others run while two wait for compilers and child processes. SWEEPS=whole runs the sweeps with all their cases (tests/sweeps.py).
 # Hundreds of tests start processes that import the same modules: these are compiled once, where they may be kept.
-NPROC ?= 4
+NPROC ?= 3
 SWEEPS ?= part
 test: $(STAMP)
 	env -u PYTHONDONTWRITEBYTECODE SWEEPS=$(SWEEPS) $(BIN)/python tests/run_all.py -n $(NPROC) $(TESTARGS)

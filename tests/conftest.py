@@ -6,9 +6,10 @@ import gc
 import os
 import sys
 from collections.abc import Iterator
-from types import SimpleNamespace
 
 import pytest
+
+import warm
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 # OpenMP reads it when torch is imported. Else threads that have nothing to do spin for milliseconds, on cores that other
@@ -32,11 +33,7 @@ def torch_does_not_read_stacks() -> None:
         # For the samples of each operator of op_db it reads the sources of every frame of the stack (0.1 s), to find a
         # test of `unittest`'s: half of the time of what sweeps over op_db.
         utils.extract_test_fn = lambda: None
-    for name in ("cuda", "xpu", "mtia"):
-        # `torch.manual_seed` notes the text of its whole stack three times, for devices that are not there.
-        module = sys.modules.get(f"torch.{name}")
-        if module is not None and hasattr(module, "traceback"):
-            module.traceback = SimpleNamespace(format_stack=list)
+    warm.seed_without_stacks()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

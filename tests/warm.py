@@ -4,7 +4,7 @@
 `subprocess.run([sys.executable, ...], capture_output=True, text=True)`. Nothing of argand is imported before the fork, so
 that its settings come from the environment given. Not for what torch reads from the environment when it is imported.
 With `nested`, what the program runs by this module's `run` is forked from a process that was as fresh as its own; with
-`compiler`, it is forked from one that has imported argand's compiler too, and the distributed tensors of torch.
+`compiler`, it is forked from one that has imported argand's compiler too, and what torch has for several processes.
 """
 
 from __future__ import annotations
@@ -113,7 +113,23 @@ def run(
     return done
 
 
+def seed_without_stacks() -> None:
+    """`torch.manual_seed` notes the text of its whole stack three times, for devices that are not there."""
+    for name in ("cuda", "xpu", "mtia"):
+        module = sys.modules.get(f"torch.{name}")
+        if module is not None and hasattr(module, "traceback"):
+            module.traceback = types.SimpleNamespace(format_stack=list)  # type: ignore[attr-defined]
+
+
 # ------------------------------------------------------------------- in the server
+
+# DistributedDataParallel imports the first when one is made.
+_OF_RANKS = (
+    "torch._dynamo",
+    "torch.distributed.tensor.parallel",
+    "torch.distributed.fsdp",
+    "torch.distributed.pipelining",
+)
 
 
 def _serve(compiler: bool) -> None:
@@ -122,8 +138,10 @@ def _serve(compiler: bool) -> None:
     import torch  # noqa: F401 - what takes the time
 
     if compiler:
-        importlib.import_module("torch.distributed.tensor")
+        for name in _OF_RANKS:
+            importlib.import_module(name)
         importlib.import_module("argand.debug.trial.process").warm()
+        seed_without_stacks()
     gc.collect()
     gc.freeze()  # else what a child collects at its end is all of torch, of which it gets a copy page by page (0.4 s)
     answers = os.fdopen(os.dup(1), "w")

@@ -111,7 +111,7 @@ def gpt(rank: int) -> dict[str, Any]:
 
 
 def cnn(rank: int) -> dict[str, Any]:
-    return compare(rank, CNN, "eager native", steps=20)
+    return compare(rank, CNN, "eager native", steps=20 if dist.get_world_size() == 2 else MANY)
 
 
 def no_sync(rank: int) -> dict[str, Any]:

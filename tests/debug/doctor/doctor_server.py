@@ -67,7 +67,10 @@ def run(arguments: list[str]) -> dict[str, object]:
 if __name__ == "__main__":
     with contextlib.suppress(ImportError):  # typer looks for it when it runs
         import pydantic  # noqa: F401
+    with contextlib.suppress(ImportError):  # each child seeds its numbers
+        import numpy.random  # noqa: F401
     server = warm.own_server()
     import_all()
+    warm.seed_without_stacks()
     for line in sys.stdin:
         print(json.dumps(run(json.loads(line))), flush=True)
