@@ -18,6 +18,7 @@ from torch import fx
 from torch.utils import _pytree as pytree
 
 from argand.capture.facts.handlers import Args, Function
+from argand.graph import histories
 from argand.graph.checkpoint_regions import recomputed
 from argand.graph.metadata.strides import contiguous_strides, is_dense
 from argand.graph.operators.custom_backward import is_custom
@@ -36,6 +37,8 @@ class Call:
         options: of the function that is called.
         extra, extra_spec: further arguments of the function that is called, not of the body (tangents).
         extras: how many tensors they have, behind those of the arguments; what follows are the body's surroundings.
+        reached: for each tensor of the result, of which of the node's tensors eager records gradients in it, be they
+            zeros; None where backends' own way of computing it tells.
     """
 
     leaves: list[object]
@@ -47,6 +50,7 @@ class Call:
     extra: list[object] = field(default_factory=list)
     extra_spec: object = None
     extras: int = 0
+    reached: list[list[int]] | None = None
 
     def arguments(self, flat: Sequence[object]) -> tuple[tuple[object, ...], dict[str, object]]:
         """The nested (args, kwargs)."""
@@ -317,15 +321,70 @@ def passed_on_with_history(tensor: torch.Tensor) -> torch.Tensor:
 
 def _transform(name: str) -> Callable[..., tuple[torch.Tensor, ...]]:
     def run(body: fx.GraphModule, *flat: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        return _flat(transformed(name, body, flat))
+        results = _flat(transformed(name, body, flat))
+        reached = body.meta["call"].reached
+        if reached is None or not being_traced() or not torch.is_grad_enabled():
+            return results
+        return tuple([_reaching(result, [flat[i] for i in numbers]) for result, numbers in zip(results, reached)])
 
     run.__name__ = run.__qualname__ = name
     return run
 
 
-TRANSFORMS = {name: _transform(name) for name in ("vmap", "grad", "grad_and_value", "jacrev", "jacfwd", "jvp", "vjp")}
+_NAMES = ("vmap", "grad", "grad_and_value", "jacrev", "jacfwd", "jvp", "vjp", "functionalize")
+TRANSFORMS = {name: _transform(name) for name in _NAMES}
 """Of torch.func; the tangents of jvp, and the cotangents of the pullback that is vjp's, are the last of its tensors."""
-vmap, grad, grad_and_value, jacrev, jacfwd, jvp, vjp = TRANSFORMS.values()  # where written graphs look for them
+# where written graphs look for them:
+vmap, grad, grad_and_value, jacrev, jacfwd, jvp, vjp, functionalize = TRANSFORMS.values()
+
+
+def computes_forward(body: fx.GraphModule) -> bool:
+    """Whether a transform of this body, or one within it, is computed in another way while it is traced."""
+    graphs = [part.graph for part in body.modules() if isinstance(part, fx.GraphModule)]
+    return any(node.target in (jvp, jacfwd) for graph in graphs for node in graph.nodes)
+
+
+def reached(results: Sequence[object], given: Sequence[torch.Tensor]) -> list[list[int]]:
+    """For each tensor among the results, which of the tensors that were given have a gradient of it."""
+    numbers = [number for number, tensor in enumerate(given) if tensor.requires_grad]
+    wanted = [given[number] for number in numbers]
+    every: list[list[int]] = []
+    for result in results:
+        if not isinstance(result, torch.Tensor):
+            continue
+        gradients: Sequence[object] = ()
+        if result.requires_grad and numbers:
+            ones = torch.ones_like(result)
+            gradients = torch.autograd.grad(result, wanted, ones, retain_graph=True, allow_unused=True)
+        every.append([number for number, gradient in zip(numbers, gradients) if gradient is not None])
+    return every
+
+
+def _reaching(result: torch.Tensor, given: list[torch.Tensor]) -> torch.Tensor:
+    """A result with the history that eager's has: what it does not depend on gets zeros."""
+    if not given:
+        return result.detach() if result.requires_grad else result
+    behind = {id(node) for node in histories.nodes([result.grad_fn])}
+    missing = [tensor for tensor in given if id(_history(tensor)) not in behind]
+    return _Reaching.apply(result, *missing) if missing else result
+
+
+def _history(tensor: torch.Tensor) -> object:
+    return torch.autograd.graph.get_gradient_edge(tensor).node if tensor.requires_grad else None
+
+
+class _Reaching(torch.autograd.Function):
+    """Its first argument; the gradients of the others are zeros."""
+
+    @staticmethod
+    def forward(ctx: object, result: torch.Tensor, *others: torch.Tensor) -> torch.Tensor:
+        vars(ctx)["others"] = [(tuple(other.shape), other.dtype, other.device) for other in others]
+        return result.view_as(result)
+
+    @staticmethod
+    def backward(ctx: object, *grads: torch.Tensor) -> tuple[object, ...]:
+        zeros = [torch.zeros(shape, dtype=dtype, device=device) for shape, dtype, device in vars(ctx)["others"]]
+        return grads[0], *zeros
 
 
 def transformed(name: str, body: fx.GraphModule, flat: Sequence[object]) -> object:
@@ -374,13 +433,9 @@ def _refuse_forward_mode(name: str, body: fx.GraphModule, call: Call) -> None:
     own = any(node.target is autograd_function or is_custom(node.target) for node in nodes)
     if own or any(node.target is torch._C._set_grad_enabled for node in nodes):
         raise RuntimeError(f"torch.func.{name} runs eagerly: its function switches gradients, or has its own backward")
-    if call.options.get("strict"):
-        raise RuntimeError(f"torch.func.{name} runs eagerly: strict=True asks what depends on what")
 
 
-def _pushed(
-    function: Callable[..., Any], primals: Args, tangents: Any, has_aux: Any = False, strict: object = False
-) -> tuple[Any, ...]:
+def _pushed(function: Callable[..., Any], primals: Args, tangents: Any, has_aux: Any = False) -> tuple[Any, ...]:
     """torch.func.jvp without forward mode: a pullback is linear in what it is given, and its own pullback pushes."""
     results, pull, *aux = torch.func.vjp(function, *primals, has_aux=has_aux)
     _, push = torch.func.vjp(pull, pytree.tree_map(torch.zeros_like, results))
@@ -400,7 +455,8 @@ def _jacobian(
                 given = list(args)
                 chosen = pytree.tree_unflatten([*leaves[:place], value, *leaves[place + 1 :]], spec)
                 for number, one in zip(numbers, chosen):
-                    given[number] = one
+                    if number >= 0:  # by a negative number torch.func.jacfwd differentiates nothing
+                        given[number] = one
                 return function(*given)
 
             return _pushed(of_one, (leaves[place],), (tangent,), has_aux)[1:]
@@ -422,6 +478,11 @@ def _jacobian(
 def pullback(func: Function, primals: Args, has_aux: bool, cotangents: object) -> object:
     """The gradients that torch.func.vjp's function gives; captured as one operation."""
     return torch.func.vjp(func, *primals, has_aux=has_aux)[1](cotangents)
+
+
+def pushforward(func: Function, primals: Args, tangents: Args) -> object:
+    """The tangents that torch.func.linearize's function gives; captured as one operation."""
+    return torch.func.jvp(func, primals, tangents)[1]
 
 
 # ---------------------------------------------------------------------- control flow

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
+from torch.autograd import functional
 from torch.overrides import TorchFunctionMode
 
 from argand.capture.facts.handlers import Args, Function, Kwargs
@@ -96,6 +97,49 @@ def vjp(func: Function, *primals: object, has_aux: bool = False) -> object:
         output, aux = results
         return output, pull, aux
     return results, pull
+
+
+def linearize(func: Function, primals: Args) -> object:
+    """torch.func.linearize: the value now, tangents by a run of `func` with them."""
+    results = func(*primals)
+
+    def push(*tangents: object) -> object:
+        return hops.pushforward(func, primals, tangents)
+
+    return results, push
+
+
+def jacobian_forward(func: Function, inputs: object) -> object:
+    """torch.autograd.functional.jacobian with strategy="forward-mode": what torch.func.jacfwd gives."""
+    several, given = functional._as_tuple(inputs, "inputs", "jacobian")
+
+    def checked(*args: object) -> object:
+        outputs = func(*args)
+        functional._as_tuple(outputs, "outputs")
+        return outputs
+
+    columns = torch.func.jacfwd(checked, tuple(range(len(given))))(*given)
+    one = isinstance(columns[0], torch.Tensor)
+    rows = [list(row) for row in ((columns,) if one else columns)]
+    return functional._tuple_postprocess(rows, (not one, several))
+
+
+def hessian_forward(func: Function, inputs: object) -> object:
+    """torch.autograd.functional.hessian with outer_jacobian_strategy="forward-mode", which records gradients of inputs
+    that require none."""
+    several, given = functional._as_tuple(inputs, "inputs", "hessian")
+    leaves = [each if each.requires_grad else each.detach().requires_grad_() for each in given]
+    numbers = tuple(range(len(leaves)))
+
+    def scalar(*args: object) -> object:
+        output = func(*args)
+        is_tuple, _ = functional._as_tuple(output, "outputs of the user-provided function", "hessian")
+        if is_tuple or output.nelement() != 1:
+            raise RuntimeError("torch.autograd.functional.hessian takes functions that give one number")
+        return output.squeeze()
+
+    rows = torch.func.jacfwd(torch.func.jacrev(scalar, numbers), numbers)(*leaves)
+    return functional._tuple_postprocess([list(row) for row in rows], (several, several))
 
 
 @contextlib.contextmanager

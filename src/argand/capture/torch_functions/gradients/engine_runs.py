@@ -21,6 +21,7 @@ from argand.capture.facts.values.tensor_info import TensorInfo
 from argand.capture.metadata import metadata
 from argand.capture.torch_functions import modes
 from argand.graph import compat, histories
+from argand.graph.metadata.strides import contiguous_strides
 from argand.graph.trees import mapped
 from argand.quick_dataclasses import dataclass
 
@@ -123,14 +124,40 @@ def again(builder: GraphBuilder) -> Iterator[Run]:
     builder.rerun = run
 
 
+@dataclass(frozen=True, slots=True)
+class Gradient:
+    """What a gradient looks like.
+
+    Arguments:
+        requires_grad: of it.
+        laid_out: whether it lies in memory as `laid_out` says.
+        batch: of how many gradients it is; 0 where they were not asked for in a batch.
+    """
+
+    requires_grad: bool
+    laid_out: bool
+    batch: int
+
+
+def laid_out(tensor: torch.Tensor, batch: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """(size, strides) of a tensor's gradients: as the tensor; those of a batch one behind the other."""
+    size = (batch, *tensor.shape)
+    return (size, contiguous_strides(size)) if batch else (tuple(tensor.shape), tensor.stride())
+
+
+def _seen(gradient: torch.Tensor, tensor: torch.Tensor) -> Gradient:
+    batch = gradient.shape[0] if gradient.dim() > tensor.dim() else 0
+    return Gradient(gradient.requires_grad, gradient.stride() == laid_out(tensor, batch)[1], batch)
+
+
 def gradients(
     builder: GraphBuilder, outputs: Tensors, inputs: Tensors, grads: Tensors | None, options: dict[str, bool]
-) -> tuple[tuple[tuple[bool, bool] | None, ...], dict[int, int]]:
+) -> tuple[tuple[Gradient | None, ...], dict[int, int]]:
     """What `torch.autograd.grad` gives.
 
     Returns:
-        For each input None, or (whether its gradient requires grad, whether it lies in memory as the input does), and
-        which gradients are the very object that is an earlier one, or (`~n`) the n-th of `grads`.
+        For each input None, or its gradient, and which gradients are the very object that is an earlier one, or (`~n`)
+        the n-th of `grads`.
     """
     with again(builder) as run:
         given = [run.of(outputs), run.of(inputs)]
@@ -139,7 +166,7 @@ def gradients(
             given_back = torch.autograd.grad(given[0], given[1], seeds, **{**options, "retain_graph": True})
         except Exception as error:
             raise metadata.meta_failure("torch.autograd.grad", error) from None
-    like = [None if g is None else (g.requires_grad, g.stride() == t.stride()) for g, t in zip(given_back, given[1])]
+    like = [None if g is None else _seen(g, t) for g, t in zip(given_back, given[1])]
     return tuple(like), _same(given_back, run.values, seeds or [])
 
 

@@ -20,7 +20,7 @@ _NAMES = (
     "outputs", "inputs", "grad_outputs", "retain_graph", "create_graph", "allow_unused", "is_grads_batched",
     "materialize_grads",
 )  # fmt: skip
-_OPTIONS = ("retain_graph", "create_graph", "allow_unused", "materialize_grads")
+_OPTIONS = ("retain_graph", "create_graph", "allow_unused", "materialize_grads", "is_grads_batched")
 
 
 @handler(torch.autograd.grad)
@@ -32,7 +32,7 @@ def _grad(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> obje
         raise refused("These arguments are not known.")
     asked = {key: given[key] for key in _OPTIONS if given.get(key) is not None}
     options = {key: value for key, value in asked.items() if isinstance(value, bool)}
-    if given.get("is_grads_batched") or len(options) < len(asked):
+    if len(options) < len(asked):
         raise refused("It is called with options that are not captured.")
     builder = state.graph
     if builder.graph is not builder.root:
@@ -49,7 +49,7 @@ def _grad(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> obje
             hops.autograd_grad, (outputs, inputs, grads), options, meta_kwargs={**options, "shown": shown}
         )
         for tensor, like in zip(recorded, shown):
-            if like is not None and not like[1]:
+            if like is not None and not like.laid_out:
                 builder.unsure.add(id(tensor))
     results = list(recorded)
     for i, one in same.items():
@@ -80,13 +80,13 @@ def _metadata(
     outputs: object,
     inputs: Sequence[torch.Tensor],
     grad_outputs: object,
-    shown: Sequence[tuple[bool, bool] | None] = (),
+    shown: Sequence[engine_runs.Gradient | None] = (),
     **options: object,
 ) -> tuple[object, ...]:
     """Gradients look like what they belong to."""
     return tuple(
         [
-            None if like is None else new(tuple(tensor.shape), tensor.stride(), tensor.dtype, like[0])
+            None if like is None else new(*engine_runs.laid_out(tensor, like.batch), tensor.dtype, like.requires_grad)
             for tensor, like in zip(inputs, shown)
         ]
     )

@@ -47,8 +47,12 @@ _VIEWS = frozenset(
 
 
 @contextlib.contextmanager
-def scope(state: CaptureState, what: str, feeds: Scope | None = None) -> Iterator[Scope]:
-    """Record into a new graph. What the function inside writes to objects from outside ends the graph."""
+def scope(state: CaptureState, what: str, feeds: Scope | None = None, *, writes: bool = False) -> Iterator[Scope]:
+    """Record into a new graph. What the function inside changes outside of it ends the graph.
+
+    Arguments:
+        writes: not so what it writes to tensors: the caller looks at that.
+    """
     builder = state.graph
     opened = Scope(what, fx.Graph(), feeds=feeds, sequence=state.interpreter.number)
     outer_graph, modes = builder.graph, len(state.open_modes)
@@ -68,7 +72,8 @@ def scope(state: CaptureState, what: str, feeds: Scope | None = None) -> Iterato
             context=what,
             explanation=f"The function given to {what} changes an object outside of it.",
         )
-    _refuse_writes(builder, opened)
+    if not writes:
+        refuse_writes(builder, opened)
 
 
 @contextlib.contextmanager
@@ -84,7 +89,7 @@ def grad_mode(enabled: bool) -> Iterator[None]:
             torch._C._set_grad_enabled(before)
 
 
-def _refuse_writes(builder: GraphBuilder, opened: Scope) -> None:
+def refuse_writes(builder: GraphBuilder, opened: Scope) -> None:
     """A subgraph must not write to what it did not make."""
     for node, _ in written(builder, opened):
         raise errors.graph_break(

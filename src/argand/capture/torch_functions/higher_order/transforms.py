@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+import types
+from typing import Any, cast
 
 import torch
 import torch.utils.checkpoint
@@ -13,7 +14,7 @@ from argand.capture.facts.handlers import Args, Function, Kwargs
 from argand.capture.facts.interfaces import CaptureState
 from argand.capture.record.scopes import fixed_sizes, placeholder
 from argand.capture.torch_functions import hops, torch_polyfills
-from argand.capture.torch_functions.higher_order import subgraphs
+from argand.capture.torch_functions.higher_order import repeated_calls, subgraphs, written_batches
 from argand.capture.torch_functions.torch_calls import CODES, all_of, enter_late, handler
 from argand.capture.torch_functions.torch_calls import leaf as operation
 
@@ -39,14 +40,20 @@ def _transform(
     flat: subgraphs.Flat,
     extra: subgraphs.Flat | None = None,
     grad: bool | None = None,
+    dims: list[int | None] | None = None,
 ) -> object:
-    """A node `name(body, ...)`; `inputs` are the tensors that the body sees for those of `flat`."""
+    """A node `name(body, ...)`; `inputs` are the tensors that the body sees for those of `flat`.
+
+    Arguments:
+        dims: the dimension of each that vmap maps over.
+    """
     what, builder = f"torch.func.{name}", state.graph
     infos = [state.tensor_info(t) for t in flat.tensors]
     extras = [state.tensor_info(t) for t in extra.tensors] if extra is not None else []
     for info in (*infos, *extras):
         fixed_sizes(builder, info)
-    with subgraphs.scope(state, what) as scope, subgraphs.grad_mode(torch.is_grad_enabled() if grad is None else grad):
+    mode = torch.is_grad_enabled() if grad is None else grad
+    with subgraphs.scope(state, what, writes=name in ("vmap", "functionalize")) as scope, subgraphs.grad_mode(mode):
         for tensor, info in zip(inputs, infos):
             builder.register(tensor, placeholder(scope.graph, info.node.name), info.device)
         given, named = flat.rebuilt(inputs)
@@ -57,7 +64,14 @@ def _transform(
             "random numbers in a function transform", what,
             f"The function given to {what} draws random numbers.", "Draw them outside and pass them in.",
         )  # fmt: skip
+    writes = written_batches.of(state, scope, flat, inputs, flat_result, dims)
+    if writes is not None:
+        if dims is not None:
+            options["out_dims"] = writes.out_dims(flat_result, options["out_dims"])
+        flat_result = subgraphs.flatten(state, (result, writes.values), what)
     body = subgraphs.close(builder, scope, flat_result.tensors)
+    if writes is not None:
+        writes.copy_first(body)
     call = hops.Call(flat.leaves, flat.spec, flat_result.leaves, flat_result.spec, len(infos), options)
     if extra is not None:
         call.extra, call.extra_spec, call.extras = extra.leaves, extra.spec, len(extras)
@@ -68,9 +82,14 @@ def _transform(
     on_meta = subgraphs.on_meta(body, anywhere=device.type == "cpu")
     answer = subgraphs.meta_result(what, lambda: hops.transformed(name, on_meta, metas))
     leaves, spec = pytree.tree_flatten(answer)
+    if not builder.scopes and (name in ("jvp", "jacfwd") or hops.computes_forward(body)):
+        reached = subgraphs.meta_result(what, lambda: hops.reached(leaves, metas))
+        call.reached = cast(list[list[int]], reached)
+    options.pop("strict", None)  # stand-ins have told what depends on what
     shown = [(_fresh(state, leaf), device) for leaf in leaves if isinstance(leaf, torch.Tensor)]
     new = iter(subgraphs.record(builder, hops.TRANSFORMS[name], [(f"{name}_body", body)], tensors, shown))
-    return pytree.tree_unflatten([next(new) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves], spec)
+    results = pytree.tree_unflatten([next(new) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves], spec)
+    return results if writes is None else writes.written_back(builder, results)
 
 
 def _fresh(state: CaptureState, tensor: torch.Tensor) -> torch.Tensor:
@@ -81,8 +100,10 @@ def _fresh(state: CaptureState, tensor: torch.Tensor) -> torch.Tensor:
         return subgraphs.copy_of(tensor, tensor.requires_grad) if id(tensor) in state.tensors else tensor
 
 
-def _batched(state: CaptureState, flat: subgraphs.Flat, in_dims: Any, args: Args) -> list[torch.Tensor]:
-    """What a function under vmap sees of its arguments: one element of the batch."""
+def _batched(
+    state: CaptureState, flat: subgraphs.Flat, in_dims: Any, args: Args
+) -> tuple[list[torch.Tensor], list[int | None]]:
+    """What a function under vmap sees of its arguments, one element of the batch, and which dimension the batch is."""
     spec = pytree.tree_flatten(state.deep_resolve(args))[1]
     dims = pytree._broadcast_to_and_flatten(in_dims, spec)
     count = len(flat.leaves)
@@ -90,17 +111,17 @@ def _batched(state: CaptureState, flat: subgraphs.Flat, in_dims: Any, args: Args
         raise _refused("vmap", "torch.func.vmap", "in_dims does not fit the arguments.", "Run it eagerly.")
     dims = [*dims, *([0] * (count - len(dims)))]
     inputs = []
-    for leaf, dim in zip(flat.leaves, dims):
-        if type(leaf) is not hops.Place:
-            continue
-        tensor = flat.tensors[leaf.index]
+    mapped: list[int | None] = [dim for leaf, dim in zip(flat.leaves, dims) if type(leaf) is hops.Place]
+    for tensor, dim in zip(flat.tensors, mapped):
+        leaf = tensor.is_leaf
         if dim is not None:
             if not -tensor.dim() <= dim < tensor.dim():
                 raise _refused("vmap", "torch.func.vmap", "in_dims is out of range.", "Check in_dims.")
             with torch._C.DisableTorchFunction():
                 tensor = tensor.select(dim, 0)
-        inputs.append(subgraphs.leaf_like(tensor, tensor.requires_grad))
-    return inputs
+        like = subgraphs.leaf_like if leaf else subgraphs.copy_of  # what is no leaf may be written to
+        inputs.append(like(tensor, tensor.requires_grad))
+    return inputs, mapped
 
 
 def _vmap_impl(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> object:
@@ -108,9 +129,9 @@ def _vmap_impl(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) ->
     in_dims, out_dims = state.deep_resolve(in_dims), state.deep_resolve(out_dims)
     wrapped = "lost" if type(in_dims) is int else ""
     flat = subgraphs.flatten(state, (tuple(rest), kwargs), "torch.func.vmap", subclasses=wrapped)
-    inputs = _batched(state, flat, in_dims, tuple(rest))
+    inputs, dims = _batched(state, flat, in_dims, tuple(rest))
     options = {"in_dims": in_dims, "out_dims": out_dims, "randomness": randomness, "chunk_size": chunk_size}
-    return _transform(state, "vmap", func, options, inputs, flat)
+    return _transform(state, "vmap", func, options, inputs, flat, dims=dims)
 
 
 def _differentiated(state: CaptureState, name: str, func: Any, argnums: object, args: Args, kwargs: Kwargs,
@@ -143,9 +164,10 @@ def _jacobian(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> objec
     func = cells.pop("func")
     if state.is_outer(fn):
         return NotImplemented
-    options = {key: cells[key] for key in ("argnums", "has_aux", "chunk_size", "randomness") if key in cells}
+    known = ("argnums", "has_aux", "chunk_size", "randomness", "_preallocate_and_copy")
+    options = {key: cells[key] for key in known if key in cells}
     options["argnums"] = state.deep_resolve(options.get("argnums", 0))
-    if options["argnums"] is None or cells.get("_preallocate_and_copy"):
+    if options["argnums"] is None:
         return NotImplemented
     return (
         _differentiated(state, name, func, options["argnums"], args, {}, options)
@@ -164,12 +186,12 @@ def _jvp(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> objec
     names = ("func", "primals", "tangents")
     bound = {**dict(zip(names, args)), **kwargs}
     primals, tangents = state.deep_resolve(bound["primals"]), state.deep_resolve(bound["tangents"])
-    if not isinstance(primals, tuple) or not isinstance(tangents, tuple) or bound.get("strict"):
+    if not isinstance(primals, tuple) or not isinstance(tangents, tuple):
         return NotImplemented
     flat = subgraphs.flatten(state, (primals, {}), "torch.func.jvp")
     extra = subgraphs.flatten(state, tangents, "torch.func.jvp", offset=len(flat.tensors))
     inputs = [subgraphs.leaf_like(t, t.requires_grad) for t in flat.tensors]
-    options = {"has_aux": bool(bound.get("has_aux", False))}
+    options = {"has_aux": bool(bound.get("has_aux", False)), "strict": bool(bound.get("strict", False))}
     return _transform(state, "jvp", bound["func"], options, inputs, flat, extra)
 
 
@@ -184,16 +206,76 @@ def _pullback(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> 
 
 @handler(*all_of("func.vjp"))
 def _vjp(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> object:
-    return state.interpreter.call(torch_polyfills.vjp, args, kwargs)
+    with repeated_calls.calling(state, "torch.func.vjp", *args):
+        return state.interpreter.call(torch_polyfills.vjp, args, kwargs)
+
+
+@handler(hops.pushforward)
+def _pushforward(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> object:
+    func, primals, tangents = args
+    given = {"func": func, "primals": tuple(primals), "tangents": tuple(tangents), "strict": True}
+    results = _jvp(state, fn, (), given)
+    assert isinstance(results, tuple)
+    return results[1]
+
+
+def _linearize(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> object:
+    """Captured where no gradient could be recorded: torch's function of tangents has no way back to anything else, and
+    gives what does not depend on them as a parameter of the graph that it made."""
+    if kwargs or not args:
+        return NotImplemented
+    what = "torch.func.linearize"
+    func, primals = args[0], state.deep_resolve(tuple(args[1:]))
+    with repeated_calls.calling(state, what, *args), subgraphs.scope(state, what), subgraphs.grad_mode(True):
+        with torch._C.DisableTorchFunction():
+            tangents = pytree.tree_map(lambda primal: state.graph.call(torch.zeros_like, (primal,), {}), primals)
+        pushed = pytree.tree_leaves(_pushforward(state, fn, (func, primals, tangents), {}))
+    if any(isinstance(leaf, torch.Tensor) and leaf.requires_grad for leaf in (*pushed, *pytree.tree_leaves(primals))):
+        raise _refused("function transform", what, "Gradients may be recorded in it.", "Use torch.func.jvp.")
+    return state.interpreter.call(torch_polyfills.linearize, (func, primals))
+
+
+def _functionalized(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> object:
+    """The function that functionalize(...) returned."""
+    assert isinstance(fn, types.FunctionType)
+    cells = {name: cell.cell_contents for name, cell in zip(fn.__code__.co_freevars, fn.__closure__ or ())}
+    if state.is_outer(fn):
+        return NotImplemented
+    flat = subgraphs.flatten(state, (args, kwargs), "torch.func.functionalize")
+    inputs = [(subgraphs.leaf_like if t.is_leaf else subgraphs.copy_of)(t, t.requires_grad) for t in flat.tensors]
+    options = {"remove": "mutations" if cells["reapply_views"] else "mutations_and_views"}
+    return _transform(state, "functionalize", cells["func"], options, inputs, flat)
+
+
+def _jacobian_forward(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> object:
+    """What torch.autograd.functional.jacobian does in forward mode."""
+    func, inputs, strict, vectorize = args
+    if strict or vectorize is not True:
+        return NotImplemented
+    return state.interpreter.call(torch_polyfills.jacobian_forward, (func, inputs))
+
+
+def _hessian_forward(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> object:
+    """torch.autograd.functional.hessian; in reverse mode torch's own code."""
+    names = ("func", "inputs", "create_graph", "strict", "vectorize", "outer_jacobian_strategy")
+    given = {**dict(zip(names, args)), **kwargs}
+    forward = given.get("outer_jacobian_strategy") == "forward-mode" and given.get("vectorize") is True
+    if not forward or given.get("create_graph") or given.get("strict") or not torch.is_grad_enabled():
+        return NotImplemented
+    return state.interpreter.call(torch_polyfills.hessian_forward, (given["func"], given["inputs"]))
 
 
 handler(*all_of("func.jvp"))(_jvp)
+handler(*all_of("autograd.functional.hessian"))(_hessian_forward)
+handler(*all_of("func.linearize"))(_linearize)
+handler(*all_of("autograd.functional._jacfwd"))(_jacobian_forward)
+CODES["eager_transforms.py:functionalize.<locals>.wrapped"] = _functionalized
 CODES["eager_transforms.py:jacrev.<locals>.wrapper_fn"] = _jacobian
 CODES["eager_transforms.py:jacfwd.<locals>.wrapper_fn"] = _jacobian
 
 
 @handler(*all_of("vmap func.vmap func.grad func.grad_and_value func.jacrev func.jacfwd func.hessian "
-                 "func.functional_call func.stack_module_state"))  # fmt: skip
+                 "func.functionalize func.functional_call func.stack_module_state"))  # fmt: skip
 def _interpreted(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> object:
     """torch's own Python code, down to the functions above."""
     return NotImplemented
