@@ -260,6 +260,102 @@ def test_pairs_that_are_written_to_or_have_gradients() -> None:
         torch.testing.assert_close(outcomes[1], outcomes[0])
 
 
+class Pairs(nn.Module):
+    """Layers whose weights, and biases, are pairs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.layers = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 3))
+        for layer in (self.layers[0], self.layers[2]):
+            for name, p in list(layer.named_parameters()):
+                setattr(layer, name, nn.Parameter(TwoTensor(p.detach().clone(), p.detach() + 1)))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layers(x).square().mean()  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("how", ["eager", "aot_eager", "native"])
+def test_training_of_models_of_pairs(how: str) -> None:
+    """Gradients are filled in, optimizers step; one graph."""
+    outcomes = []
+    for compiled in (False, True):
+        model = Pairs()
+        run = argand.compile(model, backend=how, fullgraph=True) if compiled else model
+        optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
+        seen: list[Any] = []
+        for step in range(3):
+            x = torch.randn(5, 4, generator=torch.Generator().manual_seed(step))
+            loss = run(x)
+            loss.backward()
+            seen += told([loss, *[p.grad for p in model.parameters()]])
+            optimizer.step()
+            optimizer.zero_grad()
+            with torch.no_grad():
+                seen += told(run(x))
+        outcomes.append((seen, told(list(model.parameters()))))
+    torch.testing.assert_close(outcomes[1], outcomes[0], rtol=1e-4, atol=1e-5)
+
+
+def recorded(t: torch.Tensor) -> torch.Tensor:
+    with torch.enable_grad():
+        return t.cos()
+
+
+WITH_GRADIENTS: dict[str, Program] = {
+    "result": lambda t, x: (t * x).sin(),
+    "several": lambda t, x: (t.exp(), (t * t).sum(0), t.t() + 1),
+    "detached": lambda t, x: (t.detach() * t, t.a * 2, int(t.requires_grad), int(t.is_leaf)),
+    "unused": lambda t, x: x * 2,
+    "itself": lambda t, x: (t, t * 2),
+    "recorded where it is not": lambda t, x: recorded(t),
+}
+
+
+@pytest.mark.parametrize("how", ["eager", "aot_eager"])
+@pytest.mark.parametrize("name", WITH_GRADIENTS)
+def test_gradients_of_pairs(name: str, how: str) -> None:
+    program = WITH_GRADIENTS[name]
+    compiled = argand.compile(program, backend=how, fullgraph=True)
+    for leaf, enabled in ((True, True), (False, True), (True, False)):
+        outcomes = []
+        for run in (program, compiled):
+            t = TwoTensor(torch.ones(2, 2), torch.full((2, 2), 3.0)).requires_grad_()
+            with torch.set_grad_enabled(enabled):
+                results = pytree.tree_leaves(run(t if leaf else t * 2, torch.full((2, 2), 0.5)))
+            tensors = [item for item in results if isinstance(item, torch.Tensor)]
+            for item in tensors:
+                if item.requires_grad:
+                    (item * 3).sum().backward(retain_graph=True)
+            gradient = [] if t.grad is None else told([t.grad])
+            outcomes.append((told(results), [item.requires_grad for item in tensors], gradient))
+        torch.testing.assert_close(outcomes[1], outcomes[0])
+
+
+def test_gradients_of_weights_that_are_otherwise_made_are_eagers() -> None:
+    def program(w: Any, x: torch.Tensor) -> Any:
+        return functional.linear(x, w).sin()
+
+    outcomes = []
+    for run in (program, argand.compile(program, backend="aot_eager")):
+        w = weight(1).requires_grad_()
+        run(w, torch.ones(2, 4)).sum().backward()
+        outcomes.append((KINDS.index(type(w.grad)), w.grad))
+    torch.testing.assert_close(outcomes[1], outcomes[0])
+
+
+def test_a_gradient_of_a_plain_tensor_may_wrap() -> None:
+    def program(t: Any, x: torch.Tensor) -> Any:
+        return (t * x).sin()
+
+    outcomes = []
+    for run in (program, argand.compile(program, backend="aot_eager", fullgraph=True)):
+        t, x = TwoTensor(torch.ones(2), torch.ones(2) * 2).requires_grad_(), torch.ones(2, requires_grad=True)
+        run(t, x).sum().backward()
+        outcomes.append(told([t.grad, x.grad]))
+    torch.testing.assert_close(outcomes[1], outcomes[0])
+
+
 def test_the_class_is_guarded() -> None:
     class Other(Quantized):
         pass

@@ -391,7 +391,7 @@ class GraphBuilder(Protocol):
     on_data: OnData
     sharded: bool
     layouts: list[tuple[Source, Layout]]
-    local_parts: dict[int, torch.Tensor]
+    local_parts: dict[int, list[torch.Tensor]]
     masks: dict[int, tuple[torch.Tensor | None, int]]
 
     @property

@@ -129,10 +129,10 @@ class Reconstructor(Values):
         if name is not None:
             self.asm.load_fast(name)
             return
-        layout, parts = wrappers.outputs(self.state.graph, tensor)
+        whole, parts = wrappers.outputs(self.state.graph, tensor)
         for part in parts:
             self._tensor(part)
-        self.emitter.call_on(_C.Region(None, None, layout.whole), len(parts))  # code of the program, not captured
+        self.emitter.call_on(_C.Region(None, None, whole), len(parts))  # code of the program, not captured
         self.remember(tensor)
 
     def _subclass(self, worn: Dressed) -> None:

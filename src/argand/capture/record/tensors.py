@@ -150,7 +150,7 @@ class GraphBuilder:
         self.dual_level: Any = None
         self.sharded = False
         self.layouts: list[tuple[Source, Layout]] = []
-        self.local_parts: dict[int, torch.Tensor] = {}
+        self.local_parts: dict[int, list[torch.Tensor]] = {}
         self.masks: dict[int, tuple[torch.Tensor | None, int]] = {}
 
     # ---------------------------------------------------------------- inputs

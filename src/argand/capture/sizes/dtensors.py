@@ -222,11 +222,11 @@ def record(builder: GraphBuilder, func: Function, operation: Function, args: Arg
         raise refused(name, "it gives, or does, what is known only when the program runs")
     builder.sharded = True
     result = builder.finish_call(target, node_args, node_kwargs, meta, device, writes)
-    _note_parts(builder, result, device)
+    note_parts(builder, result, device)
     return symbolic_tensors.attach(builder, result, siblings) if varies else result
 
 
-def _note_parts(builder: GraphBuilder, result: object, device: torch.device) -> None:
+def note_parts(builder: GraphBuilder, result: object, device: torch.device) -> None:
     """The parts of wrappers among the results of an operation are operations, too, for whoever asks for them."""
     for item in result if isinstance(result, (tuple, list)) else (result,):
         if type(item) not in wrappers.KNOWN or not isinstance(item, _Tensor):
@@ -422,12 +422,12 @@ def note_view(builder: GraphBuilder, tensor: torch.Tensor) -> None:
 
 def local_output(builder: GraphBuilder, tensor: torch.Tensor) -> torch.Tensor:
     """The stand-in of what the graph gives for a DTensor."""
-    part = builder.local_parts.get(id(tensor))
-    if part is None:
+    known = builder.local_parts.get(id(tensor))
+    if known is None:
         note_view(builder, tensor)
         if mask_buffers(tensor):
             raise refused("DTensor", "a sum whose parts are masked leaves the graph")
         with torch._C.DisableTorchFunction():
             part = cast(torch.Tensor, record(builder, dtensors.as_local, dtensors.as_local, (tensor,), {}))
-        builder.local_parts[id(tensor)] = part
-    return part
+        known = builder.local_parts[id(tensor)] = [part]
+    return known[0]

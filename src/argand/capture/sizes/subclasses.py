@@ -24,6 +24,7 @@ from argand.capture.facts.kinds import is_a
 from argand.capture.facts.values.tensor_info import Dressed
 from argand.capture.sizes import async_collective_tensors
 from argand.graph.dtensors import Edge, local_of
+from argand.graph.wrappers import PartEdge
 
 _Tensor = torch.Tensor
 PLAIN = (torch.Tensor, torch.nn.Parameter)
@@ -257,8 +258,14 @@ def still_off(undressing: list[int]) -> errors.GraphBreak:
 # ---------------------------------------------------------------------- at run time
 
 
-def bare(tensor: torch.Tensor, edge: Edge | None) -> torch.Tensor:
-    """The same memory as a plain tensor; what is to come from other processes is there then. Of a DTensor its part."""
+def bare(tensor: torch.Tensor, edge: Edge | PartEdge | None, taken: dict[int, Sequence[torch.Tensor]]) -> torch.Tensor:
+    """The same memory as a plain tensor; what is to come from other processes is there then. Of a DTensor its part, of
+    another wrapper one of its parts, which are all `taken` at once."""
+    if isinstance(edge, PartEdge):
+        parts = taken.get(id(edge.entry))
+        if parts is None:
+            parts = taken[id(edge.entry)] = edge.entry.taken(tensor)
+        return parts[edge.number]
     if edge is not None:
         return local_of(tensor, edge)
     if awaits(type(tensor)):
@@ -267,7 +274,7 @@ def bare(tensor: torch.Tensor, edge: Edge | None) -> torch.Tensor:
     return _Tensor.as_subclass(tensor, _Tensor)
 
 
-def places(inputs: Sequence[Any], graph: fx.GraphModule) -> list[tuple[int, Edge | None]]:
+def places(inputs: Sequence[Any], graph: fx.GraphModule) -> list[tuple[int, Edge | PartEdge | None]]:
     """Which inputs of a graph are subclasses; with what a DTensor shares with the graph."""
     at = [i for i, value in enumerate(inputs) if is_a(value, _Tensor) and type(value) not in PLAIN]
     nodes = list(graph.graph.nodes) if at else []
@@ -279,14 +286,15 @@ def places(inputs: Sequence[Any], graph: fx.GraphModule) -> list[tuple[int, Edge
     return [(i, edges[i]) for i in at]
 
 
-def bare_at(at: list[tuple[int, Edge | None]], inputs: Sequence[object]) -> list[object]:
+def bare_at(at: list[tuple[int, Edge | PartEdge | None]], inputs: Sequence[object]) -> list[object]:
     """Inputs with plain tensors at the places `at`."""
     given = list(inputs)
+    taken: dict[int, Sequence[torch.Tensor]] = {}
     for place, edge in at:
-        given[place] = bare(given[place], edge)
+        given[place] = bare(given[place], edge, taken)
     return given
 
 
-def bared(run: Any, at: list[tuple[int, Edge | None]]) -> Any:
+def bared(run: Any, at: list[tuple[int, Edge | PartEdge | None]]) -> Any:
     """A compiled graph whose inputs at the places `at` are subclasses; it gets plain tensors."""
     return lambda *args: run(*bare_at(at, args))

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import enum
 import functools
+from collections.abc import Callable
 
 import torch
 
@@ -13,6 +14,7 @@ from argand.capture.facts.classify import is_plain_tensor
 from argand.capture.facts.interfaces import CaptureState, GraphBuilder
 from argand.capture.facts.kinds import is_a, namespace
 from argand.capture.facts.sources import AttrSource, Source
+from argand.capture.metadata import metadata
 from argand.capture.sizes import dtensors
 from argand.graph import wrappers
 from argand.graph.wrappers import Layout
@@ -22,13 +24,13 @@ _PLAIN = (bool, int, float, str, bytes, type(None), torch.dtype, torch.device, t
 
 def _why_not(tensor: torch.Tensor, layout: Layout) -> str:
     """Why a wrapper from outside cannot be in a graph; "" where it can."""
-    if tensor.requires_grad:
-        return "a gradient of it is recorded"
     held = namespace(tensor) or {}
     for name in layout.names:
         part = held.get(name)
         if part is None or type(part) is not torch.Tensor or not is_plain_tensor(part) or part.requires_grad:
             return f"its part {name} is no plain tensor"
+        if tensor.requires_grad and (part.shape != tensor.shape or part.dtype is not tensor.dtype):
+            return "a gradient of it is recorded, which may look otherwise than its parts"
     if not _comparable(layout.context):
         return "what it holds besides tensors is not known to be comparable"
     if torch._C._is_any_autocast_enabled():
@@ -62,9 +64,11 @@ def new_input(state: CaptureState, source: Source, real: torch.Tensor) -> torch.
     builder = state.graph
     state.interpreter.note_class(type(real))
     state.guards.add(source, "tensor", *_C.tensor_guard_args(real))
+    wrappers.KNOWN.add(type(real))
+    if real.requires_grad:
+        return _with_gradients(state, source, real, layout)
     check = functools.partial(wrappers.laid_out, layout)
     state.guards.add(None, "python", check, [source], label="TENSOR_SUBCLASS_MATCH", shown=False)
-    wrappers.KNOWN.add(type(real))
     parts = [
         state.load_source(AttrSource(source, name), part)
         for name, part in zip(layout.names, wrappers.parts_of(real, layout))
@@ -79,10 +83,43 @@ def new_input(state: CaptureState, source: Source, real: torch.Tensor) -> torch.
     return stand_in
 
 
-def outputs(builder: GraphBuilder, tensor: torch.Tensor) -> tuple[Layout, list[torch.Tensor]]:
-    """(what a result of the graph is besides its parts, the stand-ins of the parts that the graph gives)."""
+def _with_gradients(state: CaptureState, source: Source, real: torch.Tensor, layout: Layout) -> torch.Tensor:
+    """The stand-in of a wrapper of which gradients are recorded: the graph gets its parts with their way back to it."""
+    builder = state.graph
+    parts = wrappers.parts_of(real, layout)
+    entry = wrappers.Entry(layout)
+    check = functools.partial(wrappers.laid_out_with, layout, wrappers.kinds(parts), real.is_leaf)
+    state.guards.add(None, "python", check, [source], label="TENSOR_SUBCLASS_MATCH", shown=False)
+    with torch._C.DisableTorchFunction(), torch.enable_grad():
+        taken = entry.taken(real)
+    infos = []
+    for number, part in enumerate(taken):
+        info = builder.tensors[id(builder.new_input(source, part))]
+        info.real = real
+        info.node.meta["edge"] = wrappers.PartEdge(entry, number)
+        infos.append(info)
+    with torch._C.DisableTorchFunction(), torch.enable_grad():
+        plain = [metadata.stand_in(part) for part in parts]
+        stand_in = layout.whole(*plain).requires_grad_()
+        if not real.is_leaf:
+            stand_in = stand_in.view_as(stand_in)
+    if "_is_param" in vars(real):
+        stand_in._is_param = True
+    node = builder.root.call_function(entry.entered, tuple([info.node for info in infos]))
+    dtensors.stands_for(builder, stand_in, node, real.device, source, real)
+    dtensors.note_parts(builder, stand_in, real.device)
+    return stand_in
+
+
+def outputs(builder: GraphBuilder, tensor: torch.Tensor) -> tuple[Callable[..., object], list[torch.Tensor]]:
+    """(what makes a result of its parts, the stand-ins of the parts that the graph gives)."""
     with torch._C.DisableTorchFunction():
         layout = wrappers.layout_of(tensor)
-        if tensor.requires_grad:
-            raise dtensors.refused(type(tensor).__name__, "it leaves the graph with a gradient history")
-        return layout, wrappers.parts_of(tensor, layout)
+        if not tensor.requires_grad:
+            return layout.whole, wrappers.parts_of(tensor, layout)
+        known = builder.local_parts.get(id(tensor))
+        if known is None:
+            parts = dtensors.record(builder, wrappers.left, wrappers.left, (tensor,), {})
+            assert isinstance(parts, tuple)
+            known = builder.local_parts[id(tensor)] = list(parts)
+        return functools.partial(wrappers.wrapped, layout), known

@@ -20,6 +20,7 @@ from argand.capture.facts.sources import AttrSource
 from argand.capture.facts.values.tensor_info import TensorInfo
 from argand.capture.metadata import metadata
 from argand.capture.torch_functions import modes
+from argand.capture.torch_functions.higher_order import subgraphs
 from argand.graph import compat, histories
 from argand.graph.metadata.strides import contiguous_strides
 from argand.graph.trees import mapped
@@ -303,6 +304,8 @@ def _value(builder: GraphBuilder, node: fx.Node, values: dict[fx.Node, object], 
         return known if real is None else metadata.stand_in(real)
     if node.op == "get_attr":
         held = builder.constants[str(node.target)]
+        if isinstance(held, fx.GraphModule):  # what it makes, random numbers too, it makes without data
+            return subgraphs.on_meta(held, anywhere=True)
         return metadata.stand_in(held) if isinstance(held, torch.Tensor) else held
     args, kwargs = fx.node.map_arg((node.args, node.kwargs), lambda used: values[used])
     meta = torch.device("meta")

@@ -7,6 +7,7 @@ from typing import Any, cast
 
 import torch
 import torch.utils.checkpoint
+from torch import fx
 from torch.utils import _pytree as pytree
 
 from argand import errors
@@ -230,6 +231,7 @@ def _linearize(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) ->
         with torch._C.DisableTorchFunction():
             tangents = pytree.tree_map(lambda primal: state.graph.call(torch.zeros_like, (primal,), {}), primals)
         pushed = pytree.tree_leaves(_pushforward(state, fn, (func, primals, tangents), {}))
+        _refuse_nested(state, what)
     if any(isinstance(leaf, torch.Tensor) and leaf.requires_grad for leaf in (*pushed, *pytree.tree_leaves(primals))):
         raise _refused("function transform", what, "Gradients may be recorded in it.", "Use torch.func.jvp.")
     return state.interpreter.call(torch_polyfills.linearize, (func, primals))
@@ -252,7 +254,22 @@ def _jacobian_forward(state: CaptureState, fn: Function, args: Args, kwargs: Kwa
     func, inputs, strict, vectorize = args
     if strict or vectorize is not True:
         return NotImplemented
-    return state.interpreter.call(torch_polyfills.jacobian_forward, (func, inputs))
+    jacobian = state.interpreter.call(torch_polyfills.jacobian_forward, (func, inputs))
+    _refuse_nested(state, "torch.autograd.functional.jacobian")
+    return jacobian
+
+
+def _refuse_nested(state: CaptureState, what: str) -> None:
+    """End the graph before what was recorded last, where eager enters a level of forward mode, and is not to be in
+    another transform, and its function not to enter a level in turn."""
+    builder = state.graph
+    node = next(node for node in reversed(builder.graph.nodes) if node.target in (hops.jvp, hops.jacfwd))
+    held = builder.scopes[-1].attributes if builder.scopes else builder.constants
+    body = node.args[0]
+    assert isinstance(body, fx.Node)
+    allowed = 0 if what != "torch.func.linearize" else 1  # it is tried in a scope of its own
+    if len(builder.scopes) > allowed or hops.computes_forward(held[str(body.target)]):
+        raise _refused("function transform", what, "It is nested with others that torch does not nest.", "Nest others.")
 
 
 def _hessian_forward(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> object:
@@ -262,7 +279,9 @@ def _hessian_forward(state: CaptureState, fn: Function, args: Args, kwargs: Kwar
     forward = given.get("outer_jacobian_strategy") == "forward-mode" and given.get("vectorize") is True
     if not forward or given.get("create_graph") or given.get("strict") or not torch.is_grad_enabled():
         return NotImplemented
-    return state.interpreter.call(torch_polyfills.hessian_forward, (given["func"], given["inputs"]))
+    hessian = state.interpreter.call(torch_polyfills.hessian_forward, (given["func"], given["inputs"]))
+    _refuse_nested(state, "torch.autograd.functional.hessian")
+    return hessian
 
 
 handler(*all_of("func.jvp"))(_jvp)
