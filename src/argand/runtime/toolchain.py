@@ -42,6 +42,8 @@ _FLAGS = (
     "-fno-stack-protector",
     "-fno-semantic-interposition",
 )
+# Without, GCC's -O1 leaves the upper halves of registers dirty, for which SSE code of a library that runs next waits.
+_GCC_FLAGS = ("-fexpensive-optimizations",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,8 +280,9 @@ def _ask_again(tools: Toolchain) -> bool:
 def compile_flags(tools: Toolchain, isa: IsaInfo) -> tuple[str, ...]:
     """Every flag that generated files are compiled with."""
     flags = [*_FLAGS, *_WARNINGS, *isa.flags]
-    if tools.is_clang:  # its OpenMP needs another runtime than the one that torch loads: kernels run on one thread
-        flags.remove("-fopenmp")
+    if not tools.is_clang:
+        return (*flags, *_GCC_FLAGS)
+    flags.remove("-fopenmp")  # clang's needs another runtime than the one that torch loads: kernels run on one thread
     return tuple(flags)
 
 
