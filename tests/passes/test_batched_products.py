@@ -1,8 +1,9 @@
-"""Operands of batched products are moved to where a library reads them, and only those that are not there."""
+"""Operands of products are moved to where a library reads them, and only those that are not there."""
 
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -55,3 +56,42 @@ def test_results_are_eagers(orders: tuple[tuple[int, ...], tuple[int, ...]], dty
     for one, two in zip(argand.compile(products)(x, y, z), products(x, y, z), strict=True):
         torch.testing.assert_close(one, two)
         assert one.stride() == two.stride()
+
+
+def product_places(function: Callable[..., torch.Tensor], *args: torch.Tensor) -> list[tuple[bool, bool]]:
+    """Of each product of matrices in the graph, whether each of its sides lies row by row."""
+    nodes = [node for node in run_passes(traced(function, *args)).graph.nodes if str(node.target) in PRODUCTS]
+    return [tuple(arg.meta["val"].stride(-1) == 1 for arg in node.args) for node in nodes]  # type: ignore[misc]
+
+
+PRODUCTS = ("aten.mm.default", "aten.bmm.default")
+
+
+@pytest.mark.parametrize("batch", [(), (3,)])
+def test_products_of_few_columns_are_turned_where_a_library_is_slow(batch: tuple[int, ...]) -> None:
+    large, few = torch.randn(*batch, 300, 96), torch.randn(*batch, 96, 3)
+    assert product_places(torch.matmul, large, few) == [(True, False)]  # columns that lie one behind the other
+    assert product_places(torch.matmul, large, few.mT.contiguous().mT) == [(True, False)]
+    transposed = large.mT.contiguous().mT
+    assert product_places(torch.matmul, transposed, few) == [(False, True)]  # (few', large')
+    assert product_places(torch.matmul, transposed, torch.randn(*batch, 96, 40)) == [(False, True)]
+    compiled = argand.compile(torch.matmul, fullgraph=True)
+    for left, right in itertools.product((large, transposed), (few, few.mT.contiguous().mT)):
+        want, got = left @ right, compiled(left, right)
+        torch.testing.assert_close(got, want)
+        assert got.stride() == want.stride()
+
+
+def test_few_columns_with_a_bias_and_gradients() -> None:
+    x, weight, bias = torch.randn(64, 500).t() / 8, torch.randn(64, 5), torch.randn(5)
+
+    def step(call: Callable[..., torch.Tensor]) -> list[torch.Tensor]:
+        leaves = [each.detach().requires_grad_() for each in (x, weight, bias)]
+        result = call(*leaves)
+        result.sin().sum().backward()
+        return [result, *(leaf.grad for leaf in leaves if leaf.grad is not None)]
+
+    def function(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+        return torch.addmm(bias, x, weight)
+
+    torch.testing.assert_close(step(argand.compile(function, fullgraph=True)), step(function))

@@ -1,8 +1,7 @@
-"""Reductions written in smaller ones, and small products."""
+"""Reductions written in smaller ones."""
 
 from __future__ import annotations
 
-from math import prod
 from typing import Any
 
 import torch
@@ -10,10 +9,6 @@ from torch import fx
 
 from argand.graph.metadata.builder import Builder
 from argand.passes.decompositions.rules import aten, cast, decomposes, device, is_float, val, widen
-from argand.passes.layout import reshape
-
-SMALL_MATRIX = 1 << 16  # elements; a matrix that is read once, by a library whose call costs as much as reading it
-FEW_TERMS = 400  # of a product of matrices that ATen computes without a library, wherever they lie
 
 
 @decomposes(aten.std.correction)
@@ -63,67 +58,6 @@ def _addr(b: Builder, x: fx.Node, u: fx.Node, v: fx.Node, *, beta: Any = 1, alph
         return NotImplemented
     outer = b(aten.mul.Tensor, b(aten.unsqueeze.default, u, 1), b(aten.unsqueeze.default, v, 0))
     return b(aten.add.Tensor, x, outer)
-
-
-@decomposes(aten.bmm.default)
-def _bmm(b: Builder, x: fx.Node, y: fx.Node) -> Any:
-    """Of a column and a row, their products; of small matrices and vectors, sums of products, fused with the rest.
-
-    Of many matrices and one that all share, a product of two matrices.
-    """
-    if _is_shared(y) and 0 not in val(x).shape:
-        count, rows, inner = val(x).shape
-        product = b(aten.mm.default, reshape(b, x, [count * rows, inner]), b(aten.select.int, y, 0, 0))
-        return b(aten.view.default, product, [count, rows, val(y).shape[2]])
-    if device(x).type != "cpu" or 0 in (*val(x).shape, *val(y).shape):
-        return NotImplemented
-    if val(x).dtype not in (torch.float32, torch.float64):
-        laid_out = _laid_out(b, x, y) if val(x).dtype.is_complex else None
-        return NotImplemented if laid_out is None else b(aten.bmm.default, *laid_out)
-    _, rows, inner = val(x).shape
-    columns = val(y).shape[2]
-    if inner == 1:
-        return b(aten.mul.Tensor, x, y)
-    if columns == 1 and rows * inner <= SMALL_MATRIX:
-        return b(aten.sum.dim_IntList, b(aten.mul.Tensor, x, b(aten.permute.default, y, [0, 2, 1])), [2], True)
-    if rows == 1 and columns * inner <= SMALL_MATRIX:
-        return b(aten.sum.dim_IntList, b(aten.mul.Tensor, b(aten.permute.default, x, [0, 2, 1]), y), [1], True)
-    laid_out = _laid_out(b, x, y)
-    return NotImplemented if laid_out is None else b(aten.bmm.default, *laid_out)
-
-
-@decomposes(aten.baddbmm.default)
-def _baddbmm(b: Builder, into: fx.Node, x: fx.Node, y: fx.Node, **factors: Any) -> Any:
-    """The same of matrices that lie as a library reads them."""
-    laid_out = _laid_out(b, x, y)
-    return NotImplemented if laid_out is None else b(aten.baddbmm.default, into, *laid_out, **factors)
-
-
-def _laid_out(b: Builder, x: fx.Node, y: fx.Node) -> list[fx.Node] | None:
-    """Operands of a batched product, moved to where a library reads them: ATen would copy them one by one.
-
-    None where they lie well, or are so small that ATen calls no library.
-    """
-    _, rows, inner = val(x).shape
-    sizes = (rows, inner, val(y).shape[2])
-    if device(x).type != "cpu" or not all(isinstance(size, int) for size in sizes) or prod(sizes) < FEW_TERMS:
-        return None
-    if _lies_well(x) and _lies_well(y):
-        return None
-    return [m if _lies_well(m) else b(aten.clone.default, m, memory_format=torch.contiguous_format) for m in (x, y)]
-
-
-def _lies_well(x: fx.Node) -> bool:
-    """Whether the rows or the columns of each matrix are one behind the other or apart, as far as is known."""
-    (_, rows, columns), (_, down, across) = val(x).shape, val(x).stride()
-    if not (isinstance(down, int) and isinstance(across, int)):
-        return True
-    return (across == 1 and down >= columns) or (down == 1 and across >= rows)
-
-
-def _is_shared(y: fx.Node) -> bool:
-    """Whether all matrices of a batch are one: what `matmul` makes of a matrix that needs no gradient."""
-    return val(y).stride(0) == 0 and isinstance(val(y).shape[0], int) and val(y).shape[0] > 1
 
 
 @decomposes(aten._is_all_true.default)
