@@ -70,8 +70,8 @@ def _baddbmm(b: Builder, into: fx.Node, x: fx.Node, y: fx.Node, **factors: Any) 
 def _of_few_columns(b: Builder, product: Any, x: fx.Node, y: fx.Node) -> Any:
     """A large matrix, or a batch of them, times a few columns.
 
-    MKL takes 4 to 30 times as long as for the same terms in another order where the matrix lies transposed, and where the
-    columns lie side by side.
+    MKL takes 4 to 30 times as long as for the same terms in another order where the matrix lies transposed, and where
+    the columns lie side by side.
     """
     *_, rows, inner = val(x).shape
     columns, (*_, down, across), (*_, apart) = val(y).shape[-1], val(x).stride(), val(y).stride()

@@ -8,7 +8,7 @@ import torch
 from torch import fx
 
 from argand.graph.metadata.builder import Builder
-from argand.passes.decompositions.rules import aten, cast, decomposes, device, is_float, val, widen
+from argand.passes.decompositions.rules import aten, cast, decomposes, is_float, val, widen
 
 
 @decomposes(aten.std.correction)
