@@ -1,6 +1,6 @@
 """Random training steps with every optimizer of torch's: a step as one function is eager's, bit for bit, in one graph.
 
-    python tests/autograd/training/optimizer_steps.py [--count N] [--seed N] [--native]
+    python tests/autograd/training/optimizer_steps.py [--count N] [--seed N] [--native] [--device cuda]
 
 A step is forward, loss, backward, clipping, `step()` and `zero_grad()`. Drawn are the optimizer and its options, rates
 in tensors, groups, schedulers, dtypes, complex parameters, parameters without gradients, closures, groups that are
@@ -88,6 +88,7 @@ def drawn(seed: int) -> Spec:
         "closure": name == "LBFGS" or draw.random() < 0.15,
         "added": name not in BREAKS and draw.random() < 0.1,
         "loaded": draw.random() < 0.1,
+        "device": "cpu",
     }
 
 
@@ -114,7 +115,7 @@ class Net(nn.Module):
 def made(spec: Spec) -> tuple[Net, Any, Any]:
     """A model, its optimizer, and what changes its rates."""
     torch.manual_seed(spec["seed"])
-    net = Net(spec) if spec["complex"] else Net(spec).to(spec["dtype"])
+    net = (Net(spec) if spec["complex"] else Net(spec).to(spec["dtype"])).to(spec["device"])
     net.b.weight.requires_grad_(not spec["frozen"])
     parameters = list(net.parameters())
     if spec["name"] == "SparseAdam":
@@ -164,7 +165,7 @@ def step_of(spec: Spec, net: Net, optimizer: Any, late: torch.Tensor | None) -> 
 def outcome(spec: Spec, backend: str | None, compiles: list[int]) -> list[Any]:
     """What is there after each step."""
     net, optimizer, scheduler = made(spec)
-    late = nn.Parameter(torch.ones(4, 4, dtype=net.a.weight.dtype)) if spec["added"] else None
+    late = nn.Parameter(torch.ones_like(net.b.weight[:, :4])) if spec["added"] else None
     step = step_of(spec, net, optimizer, late)
     run = argand.compile(step, backend=backend) if backend else step
     seen = []
@@ -172,6 +173,7 @@ def outcome(spec: Spec, backend: str | None, compiles: list[int]) -> list[Any]:
         for r in range(ROUNDS):
             torch.manual_seed(r)
             x, ids = torch.randn(4, 6, dtype=net.a.weight.dtype), torch.randint(0, 7, (4,))
+            x, ids = x.to(spec["device"]), ids.to(spec["device"])
             if r == 3 and late is not None:
                 optimizer.add_param_group({"params": [late]})
             if r == 4 and spec["loaded"]:
@@ -222,12 +224,13 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=100)
     parser.add_argument("--seed", type=int, default=0, help="the first one")
     parser.add_argument("--native", action="store_true", help="the native backend, not eager's kernels")
+    parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
     asked = parser.parse_args()
     torch.set_num_threads(1)
     argand.config.log_level = 40
     found: Counter[str] = Counter()
     for seed in range(asked.seed, asked.seed + asked.count):
-        spec = drawn(seed)
+        spec = {**drawn(seed), "device": asked.device}
         told = difference(spec, "native" if asked.native else "eager", found)
         if told:
             found[f"seed {seed}"] += 1

@@ -1,4 +1,4 @@
-"""What random training steps are made of: lines of a program whose `h` is a float64 tensor of 4 x 6."""
+"""What random training steps are made of: lines of a program whose `h` is a float64 tensor of 4 x 6 on its `device`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 
 optimizers, handles, global_handles, retaining = [], [], [], []
 state = {"round": 0, "grads": {}}
-scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
+scaler = torch.amp.GradScaler(device, init_scale=8.0)
 
 def note(name, *values):
     there = [p.grad is not None for p in model.parameters()]
@@ -85,7 +85,7 @@ class Halves(torch.autograd.Function):
         return x[:, :3].clone(), x[:, 3:].clone()
     @staticmethod
     def backward(ctx, a, b):
-        return torch.cat([torch.zeros(4, 3, dtype=torch.float64) if one is None else one * 3 for one in (a, b)], 1)
+        return torch.cat([torch.zeros(4, 3, dtype=torch.float64, device=device) if one is None else one * 3 for one in (a, b)], 1)
 
 class Fails(torch.autograd.Function):
     @staticmethod
@@ -140,7 +140,7 @@ LAYERS = [
     "h = self.batch(h)",
     "h = F.gelu(h)",
     "h = F.dropout(h, 0.3, self.training)",
-    "h = h + self.table(torch.tensor([1, 1, 0, r % 5]))",
+    "h = h + self.table(torch.tensor([1, 1, 0, r % 5], device=device))",
     "h = self.conv(h.unsqueeze(1)).squeeze(1)",
     "h = h * self.scale",
     "h = self.row(h)",
@@ -177,7 +177,7 @@ LAYERS = [
     "with torch.autograd.graph.save_on_cpu():\n    h = self.a(h).tanh()",
     "note('forward', h)",
     "h = self.a(h)\nself.held = h",
-    "h = h + torch.randn(6, dtype=torch.float64)",
+    "h = h + torch.randn(6, dtype=torch.float64, device=device)",
     "h = (h.unsqueeze(2) * self.scale).logsumexp(2)",
     "q = self.a(h).view(4, 2, 3).transpose(0, 1)\nh = F.scaled_dot_product_attention(q, q, q).transpose(0, 1).reshape(4, 6)",
     "h = torch.einsum('ij,jk->ik', h, self.b.weight) + self.table.weight[1]",
@@ -256,8 +256,8 @@ LASTING = [
     "model.a.register_full_backward_hook(lambda m, i, o: inner_backward(o[0]) is None and None)",
     "model.row[0].weight.register_hook(lambda g: g.t().contiguous().t())",
     "for p in ps: p.grad = torch.zeros_like(p)",
-    "model.a.weight.grad = torch.zeros(6, 6, dtype=torch.float64).t()",
-    "model.a.weight.grad = model.b.weight.grad = torch.zeros(6, 6, dtype=torch.float64)",
+    "model.a.weight.grad = torch.zeros(6, 6, dtype=torch.float64, device=device).t()",
+    "model.a.weight.grad = model.b.weight.grad = torch.zeros(6, 6, dtype=torch.float64, device=device)",
 ]
 
 PASSING = [
@@ -285,7 +285,7 @@ LOSSES = [
 BACKWARDS = [
     "loss.backward(retain_graph=True)\nloss.backward()",
     "loss.backward()\nloss.backward()",
-    "loss.backward(gradient=torch.tensor(0.5, dtype=loss.dtype))",
+    "loss.backward(gradient=torch.tensor(0.5, dtype=loss.dtype, device=device))",
     "torch.autograd.backward([loss, out.mean()])",
     "loss.backward(retain_graph=True)\nout.mean().backward()",
     "out.backward(torch.ones_like(out))",
@@ -332,7 +332,7 @@ WRAPPED = [
 
 AROUND = [
     "try:",
-    "with torch.autocast('cpu', torch.bfloat16):",
+    "with torch.autocast(device, torch.bfloat16):",
     "with torch.autograd.set_detect_anomaly(True):",
     "with torch.enable_grad():",
     "with torch.autograd.set_multithreading_enabled(False):",
@@ -346,7 +346,7 @@ BETWEEN = [
     "argand.graph_break()",
     "note('between', out)",
     "if loss > 1e3: loss = loss * 0.1",
-    "model.a.weight.grad = torch.ones(6, 6, dtype=torch.float64)",
+    "model.a.weight.grad = torch.ones(6, 6, dtype=torch.float64, device=device)",
     "with torch.no_grad(): out.mul_(2)",
     "loss.register_hook(noting('of loss')) if loss.requires_grad else None",
     "was = model.training\nmodel.eval()\nwith torch.no_grad(): net(x, r)\nmodel.train(was)",
@@ -361,7 +361,7 @@ GRADIENTS = [
     "for p in ps:\n    if p.grad is not None: p.grad = p.grad * 0.5",
     "for p in ps:\n    if p.grad is not None: p.grad.data = p.grad.data + 0.01 * p.data",
     "with torch.no_grad():\n    for p in ps:\n        if p.grad is not None: p.sub_(p.grad, alpha=0.1)",
-    "torch._foreach_mul_([p.grad for p in ps if p.grad is not None] or [torch.ones(1)], 0.5)",
+    "torch._foreach_mul_([p.grad for p in ps if p.grad is not None] or [torch.ones(1, device=device)], 0.5)",
 ]
 
 OPTIMIZERS = [
@@ -420,7 +420,7 @@ CHANGES = [
     "if r == 3: model.a.weight.register_hook(lambda g: g * 2)",
     "if r == 2: model.a.weight._backward_hooks and model.a.weight._backward_hooks.clear()",
     "if r == 3: model.a.register_full_backward_hook(noting('late'))",
-    "if r == 2: model.a.weight.data = torch.ones(6, 6, dtype=torch.float64)",
-    "if r == 2: model.a.weight = nn.Parameter(torch.ones(6, 6, dtype=torch.float64))",
+    "if r == 2: model.a.weight.data = torch.ones(6, 6, dtype=torch.float64, device=device)",
+    "if r == 2: model.a.weight = nn.Parameter(torch.ones(6, 6, dtype=torch.float64, device=device))",
     "if r == 3 and optimizers: optimizers[0].load_state_dict(optimizers[0].state_dict())",
 ]

@@ -1,6 +1,7 @@
 """Random training steps against eager: forward, loss, backward, clip, optimizers, with hooks of every kind and errors.
 
-    python tests/autograd/training/training_steps.py [--count N] [--seed N] [--ways whole,engine] [--native] [--no-reduce]
+    python tests/autograd/training/training_steps.py [--count N] [--seed N] [--ways whole,engine] [--native] [--device cuda]
+                                                  [--no-reduce]
 
 A step is drawn as a text: layers (functions of the program's, checkpoints, writes, breaks), hooks (of tensors, nodes, leaves,
 modules, optimizers), how it is differentiated, what happens to the gradients, and where something raises. It runs six rounds
@@ -89,7 +90,7 @@ def text_of(spec: Spec) -> str:
     body += ["for handle in handles: handle.remove()", "handles.clear()"] * bool(spec["passing"]) + ["return loss"]
     made = [f"optimizers.append({one})" for one in spec["optimizers"]]
     lines = [*pieces.MODEL, *_indented([*_indented(forward), "    return h"])]
-    lines += ["model = Net().double()", "ps = list(model.parameters())", *made, *spec["lasting"]]
+    lines += ["model = Net().double().to(device)", "ps = list(model.parameters())", *made, *spec["lasting"]]
     lines += spec["wrapped"] or ["net = compiled(model)"]
     lines += ["def step(x, y, r):", *_indented(body), "def change(r):"]
     return "\n".join([*lines, *_indented([*spec["changes"], "return None"])]) + "\n"
@@ -109,27 +110,29 @@ def _indented(lines: list[str]) -> list[str]:
 
 
 @contextlib.contextmanager
-def one_process() -> Iterator[None]:
+def one_process(device: str) -> Iterator[None]:
     """What DistributedDataParallel asks for."""
-    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+    backend = "nccl" if device == "cuda" else "gloo"
+    torch.distributed.init_process_group(backend, store=torch.distributed.HashStore(), rank=0, world_size=1)
     try:
         yield
     finally:
         torch.distributed.destroy_process_group()
 
 
-def outcome(text: str, way: str, backend: str) -> list[dict[str, Any]]:
+def outcome(text: str, way: str, backend: str, device: str = "cpu") -> list[dict[str, Any]]:
     """What a program does in six rounds."""
     log: list[Any] = []
     space: dict[str, Any] = {
         "log": log,
+        "device": device,
         "compiled": _compiler(backend) if way in ("compiled", "plain") else lambda f: f,
     }
     torch.manual_seed(0)
     results: list[dict[str, Any]] = []
     with contextlib.ExitStack() as ends:
         if "DDP" in text:
-            ends.enter_context(one_process())
+            ends.enter_context(one_process(device))
         exec(pieces.WORLD, space)  # texts of this sweep's own
         ends.callback(lambda: [handle.remove() for handle in space["global_handles"]])
         exec(compile(text, "<step>", "exec"), space)
@@ -138,7 +141,7 @@ def outcome(text: str, way: str, backend: str) -> list[dict[str, Any]]:
             ends.enter_context(argand.compiled_autograd(backend=backend))
         for r in range(ROUNDS):
             torch.manual_seed(r)
-            x, y = torch.randn(4, 6, dtype=torch.float64), torch.randint(0, 6, (4,))
+            x, y = torch.randn(4, 6, dtype=torch.float64).to(device), torch.randint(0, 6, (4,)).to(device)
             space["state"]["round"] = r
             space["change"](r)
             parts: dict[str, Any] = {}
@@ -194,19 +197,19 @@ def _assert_same_outcome(r: int, want: dict[str, Any], got: dict[str, Any], exac
     assert want.keys() == got.keys()
 
 
-def difference(spec: Spec, way: str, backend: str, found: Counter[str]) -> str:
+def difference(spec: Spec, way: str, backend: str, found: Counter[str], device: str = "cpu") -> str:
     """How a compiled program differs; "" for not at all, or where eager cannot run it."""
     text = text_of(spec)
     with warnings.catch_warnings(), _settings():
         warnings.simplefilter("ignore")
         try:
-            want = outcome(text, "eager", backend)
+            want = outcome(text, "eager", backend, device)
         except (RuntimeError, AttributeError, AssertionError, KeyError):  # of the text itself
             found["raised"] += 1
             return ""
         with texts_of("compiled_autograd_graph") as graphs, texts_of("graph_breaks") as breaks:
             try:
-                got = outcome(text, way, backend)
+                got = outcome(text, way, backend, device)
                 for r, (one, other) in enumerate(zip(want, got)):
                     if backend != "eager" and isinstance(one["loss"][0], str) and one["loss"][0] == other["loss"][0]:
                         break  # leaves of one graph get gradients in its order: other ones before a hook raised
@@ -235,7 +238,7 @@ def _settings() -> Iterator[None]:
         Trial.is_engines_turn = turn  # type: ignore[method-assign]
 
 
-def reduced(spec: Spec, way: str, backend: str) -> Spec:
+def reduced(spec: Spec, way: str, backend: str, device: str) -> Spec:
     """The least parts that still differ."""
     smaller = True
     while smaller:
@@ -243,7 +246,7 @@ def reduced(spec: Spec, way: str, backend: str) -> Spec:
         for name, parts in spec.items():
             for at in range(len(parts)):
                 tried = {**spec, name: parts[:at] + parts[at + 1 :]}
-                if difference(tried, way, backend, Counter()):
+                if difference(tried, way, backend, Counter(), device):
                     spec, smaller = tried, True
                     break
             if smaller:
@@ -257,6 +260,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0, help="the first one")
     parser.add_argument("--ways", default=",".join(WAYS))
     parser.add_argument("--native", action="store_true", help="the native backend, not eager's kernels")
+    parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
     parser.add_argument("--no-reduce", action="store_true", help="show programs as they are")
     asked = parser.parse_args()
     torch.set_num_threads(1)
@@ -265,11 +269,11 @@ def main() -> int:
     for seed in range(asked.seed, asked.seed + asked.count):
         spec = drawn(seed)
         for way in asked.ways.split(","):
-            told = difference(spec, way, backend, found)
+            told = difference(spec, way, backend, found, asked.device)
             if told:
                 found[f"seed {seed}, {way}"] += 1
-                least = spec if asked.no_reduce else reduced(spec, way, backend)
-                again = difference(least, way, backend, Counter())
+                least = spec if asked.no_reduce else reduced(spec, way, backend, asked.device)
+                again = difference(least, way, backend, Counter(), asked.device)
                 own = text_of(least).partition("# forward\n")[2]
                 print(f"=== seed {seed}, {way}: {told}\n--- made smaller: {again}\n{own}", flush=True)
                 break

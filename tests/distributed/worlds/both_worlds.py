@@ -11,6 +11,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
 from distributed.worlds import tp_worlds
+from distributed.worlds.world_models import DEVICE
 
 POLICIES = {
     "": MixedPrecisionPolicy(),
@@ -41,5 +42,5 @@ class Training(tp_worlds.Training):
 
 
 def train(rank: int, world: dict[str, Any], backend: str) -> list[Any]:
-    mesh = init_device_mesh("cpu", (dist.get_world_size() // 2, 2), mesh_dim_names=("shards", "parts"))
+    mesh = init_device_mesh(DEVICE, (dist.get_world_size() // 2, 2), mesh_dim_names=("shards", "parts"))
     return Training(rank, world, backend, mesh).run()

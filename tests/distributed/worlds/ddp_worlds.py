@@ -12,9 +12,9 @@ from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel as DDP
 
-from distributed.models import SometimesUnused, batch
+from distributed.models import SometimesUnused
 from distributed.worlds import world_models
-from distributed.worlds.world_models import MODELS, loss_of
+from distributed.worlds.world_models import DEVICE, MODELS, given, loss_of
 
 STEPS = 5
 
@@ -73,7 +73,7 @@ def drawn(chance: random.Random) -> dict[str, Any]:
 
 
 def _model(world: dict[str, Any]) -> nn.Module:
-    return MODELS[world["model"]]().to(getattr(torch, world["dtype"]))
+    return MODELS[world["model"]]().to(DEVICE, getattr(torch, world["dtype"]))
 
 
 class _Follower(nn.Module):
@@ -102,7 +102,7 @@ class Training(world_models.Training):
         self.second: nn.Module | None = None
         if world["two modules"] in ("a chain", "two losses"):
             width = 5 if not hasattr(self.model, "words") else 96
-            self.second = _Follower(width).to(getattr(torch, world["dtype"]))
+            self.second = _Follower(width).to(DEVICE, getattr(torch, world["dtype"]))
         self.wrap()
         self.seen: list[Any] = []
 
@@ -160,7 +160,7 @@ class Training(world_models.Training):
         self.optimizer.zero_grad(set_to_none=world["set_to_none"])
         count = world["accumulate"]
         for part in range(count):
-            x = batch(self.model, self.rank, step * count + part)
+            x = given(self.model, self.rank, step * count + part)
             if world["sizes vary"]:
                 x = torch.cat([x] * (1 + (step + self.rank) % 3))
             if x.is_floating_point():
@@ -171,7 +171,7 @@ class Training(world_models.Training):
                     stack.enter_context(self.ddp.no_sync())
                     if self.second is not None:
                         stack.enter_context(self.second_ddp.no_sync())
-                stack.enter_context(torch.autocast("cpu", torch.bfloat16, enabled=world["autocast"]))
+                stack.enter_context(torch.autocast(DEVICE, torch.bfloat16, enabled=world["autocast"]))
                 loss = self.loss(x, *args)
             loss.backward()
             self.seen.append(loss.detach().clone())
@@ -182,7 +182,7 @@ class Training(world_models.Training):
 
     def happen(self) -> None:
         """What happens between two steps."""
-        event, x = self.world["event"], batch(self.model, self.rank, 99)
+        event, x = self.world["event"], given(self.model, self.rank, 99)
         x = x.to(getattr(torch, self.world["dtype"])) if x.is_floating_point() else x
         if event in ("eval", "no gradients"):
             self.look(x, event == "eval")
@@ -198,7 +198,7 @@ class Training(world_models.Training):
                 else None
             )
             if head is not None:
-                head.register_parameter("extra", nn.Parameter(torch.ones(5, dtype=head.weight.dtype)))
+                head.register_parameter("extra", nn.Parameter(torch.ones_like(head.weight[:, 0])))
                 head.register_forward_hook(lambda module, args, out: out * module.extra)
                 self.wrap()
         elif event == "wrap anew":

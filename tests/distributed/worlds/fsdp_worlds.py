@@ -19,9 +19,8 @@ from torch.distributed.checkpoint.state_dict import (
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import Shard
 
-from distributed.models import batch
 from distributed.worlds import world_models
-from distributed.worlds.world_models import MODELS, local, loss_of
+from distributed.worlds.world_models import DEVICE, MODELS, given, local, loss_of
 
 STEPS = 5
 WHOLE = StateDictOptions(full_state_dict=True)
@@ -78,7 +77,7 @@ class Training(world_models.Training):
         self.rank, self.world, self.backend = rank, world, backend
         self.how = world["how"] if backend else ""
         torch.manual_seed(0)
-        self.model = MODELS[world["model"]]()
+        self.model = MODELS[world["model"]]().to(DEVICE)
         blocks = list(getattr(self.model, "blocks", ()))
         if self.how == "inner":
             self.model.forward = self.compiled(self.model.forward)  # type: ignore[method-assign]
@@ -143,13 +142,13 @@ class Training(world_models.Training):
             if world["no sync"] == "reshard after backward":
                 self.model.set_reshard_after_backward(last)
                 self.model.set_is_last_backward(last)
-            x = batch(self.model, self.rank, step * count + part)
+            x = given(self.model, self.rank, step * count + part)
             if world["sizes vary"]:
                 x = torch.cat([x] * (1 + step % 3))
             if world["unshard"]:
                 handle = self.model.unshard(async_op=True)
                 handle.wait()
-            with torch.autocast("cpu", torch.bfloat16, enabled=world["autocast"]):
+            with torch.autocast(DEVICE, torch.bfloat16, enabled=world["autocast"]):
                 loss = self.loss(x)
             loss.backward()
             self.seen.append(loss.detach().clone())
@@ -161,7 +160,7 @@ class Training(world_models.Training):
 
     def happen(self) -> None:
         """What happens between two steps."""
-        event, x = self.world["event"], batch(self.model, self.rank, 99)
+        event, x = self.world["event"], given(self.model, self.rank, 99)
         if event in ("eval", "no gradients"):
             self.look(x, event == "eval")
         elif event in ("whole state", "own state"):

@@ -13,6 +13,7 @@ from torch.distributed.pipelining import PipelineStage
 import argand
 from distributed.models import GPT, Llama
 from distributed.pipeline_programs import Stage, loss_of, untied
+from distributed.worlds.world_models import DEVICE
 
 STEPS = 4
 SCHEDULES = {  # stages on each rank
@@ -40,7 +41,7 @@ def train(rank: int, world: dict[str, Any], backend: str) -> list[Any]:
     """Parameters, gradients of each step, optimizer states and losses."""
     size, each = dist.get_world_size(), SCHEDULES[world["schedule"]]
     torch.manual_seed(0)
-    model = untied({"gpt": GPT, "llama": Llama}[world["model"]], 2 * size)
+    model = untied({"gpt": GPT, "llama": Llama}[world["model"]], 2 * size).to(DEVICE)
     if world["frozen"]:
         model.blocks[1].requires_grad_(False)
     count = size * each
@@ -55,7 +56,7 @@ def train(rank: int, world: dict[str, Any], backend: str) -> list[Any]:
                 block.forward = argand.compile(block.forward, backend=backend)
     elif backend and (world["how"] == "stages" or rank == 0):
         calls = [argand.compile(stage, backend=backend) for stage in mine]
-    stages = [PipelineStage(call, number, count, torch.device("cpu")) for call, number in zip(calls, numbers)]
+    stages = [PipelineStage(call, number, count, torch.device(DEVICE)) for call, number in zip(calls, numbers)]
     kind = getattr(pipelining, world["schedule"])
     plan = kind(stages if each > 1 else stages[0], world["microbatches"], loss_fn=loss_of)
     parameters = [p for stage in mine for p in stage.parameters() if p.requires_grad]
@@ -65,7 +66,7 @@ def train(rank: int, world: dict[str, Any], backend: str) -> list[Any]:
     for step in range(STEPS):
         optimizer.zero_grad()
         for part in range(world["accumulate"]):
-            ids = torch.randint(0, 96, (8, 16), generator=torch.Generator().manual_seed(10 * step + part))
+            ids = torch.randint(0, 96, (8, 16), generator=torch.Generator().manual_seed(10 * step + part)).to(DEVICE)
             losses: list[torch.Tensor] = []
             given = {"target": ids, "losses": losses} if has_last else {}
             plan.step(*([ids] if 0 in numbers else []), **given)
@@ -73,7 +74,7 @@ def train(rank: int, world: dict[str, Any], backend: str) -> list[Any]:
         seen += [None if p.grad is None else p.grad.clone() for p in parameters]
         optimizer.step()
         if world["eval"] and step == 1 and hasattr(plan, "eval"):
-            ids = torch.randint(0, 96, (8, 16), generator=torch.Generator().manual_seed(99))
+            ids = torch.randint(0, 96, (8, 16), generator=torch.Generator().manual_seed(99)).to(DEVICE)
             given = {"target": ids, "losses": losses} if has_last else {}
             plan.eval(*([ids] if 0 in numbers else []), **given)
     states = [optimizer.state[p]["momentum_buffer"] for p in parameters if p in optimizer.state]

@@ -2,8 +2,8 @@
 
     python -m tests.distributed.worlds.run_worlds ddp [--count 100] [--first 0] [--ranks 2] [--backend native] [--only 17]
 
-Kinds: ddp, fsdp, tp, both (4 ranks), pipeline. The processes are started once, and again behind a world that ended one
-of them; a world whose ranks do not answer within two minutes is a difference. What eager raises, argand has to raise.
+Kinds: ddp, fsdp, tp, both (4 ranks), pipeline. With RANKS_DEVICE=cuda in the environment each rank has a GPU, and NCCL.
+The processes are started once, and again behind a world that ended one of them; a world whose ranks do not answer within two minutes is a difference. What eager raises, argand has to raise.
 """
 
 from __future__ import annotations
@@ -123,8 +123,11 @@ def become_rank(rank: int, options: Any, folder: Path, seeds: list[int]) -> None
     """Run worlds, a line of JSON each."""
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     warnings.simplefilter("ignore")
+    on_gpu = os.environ.get("RANKS_DEVICE") == "cuda"
+    if on_gpu:
+        torch.cuda.set_device(rank)
     dist.init_process_group(
-        "gloo", init_method=f"file://{folder}/store", rank=rank, world_size=options.ranks,
+        "nccl" if on_gpu else "gloo", init_method=f"file://{folder}/store", rank=rank, world_size=options.ranks,
         timeout=datetime.timedelta(seconds=30),
     )  # fmt: skip
     train = importlib.import_module(f"distributed.worlds.{options.kind}_worlds").train

@@ -23,7 +23,7 @@ from torch.nn import functional as F
 
 from distributed.parallel_programs import Model
 from distributed.worlds import world_models
-from distributed.worlds.world_models import local
+from distributed.worlds.world_models import DEVICE, local
 
 STEPS = 5
 WIDTH, WORDS = 16, 24
@@ -98,7 +98,7 @@ class Training(world_models.Training):
         self.rank, self.world, self.backend = rank, world, backend
         self.how = world["how"] if backend else ""
         torch.manual_seed(0)
-        self.model = spread(Model(WORDS, WIDTH, 4, MLP), world, mesh)
+        self.model = spread(Model(WORDS, WIDTH, 4, MLP).to(DEVICE), world, mesh)
         if world["frozen"]:
             self.model.blocks[0].requires_grad_(False)
         if self.how == "blocks":
@@ -122,7 +122,7 @@ class Training(world_models.Training):
         return F.cross_entropy(self.call(ids).flatten(0, 1), ids.flatten())
 
     def batch(self, step: int, length: int = 8) -> torch.Tensor:
-        return torch.randint(0, WORDS, (2, length), generator=torch.Generator().manual_seed(step))
+        return torch.randint(0, WORDS, (2, length), generator=torch.Generator().manual_seed(step)).to(DEVICE)
 
     def run(self) -> list[Any]:
         self.train(STEPS)
@@ -161,9 +161,9 @@ class Training(world_models.Training):
             self.model.load_state_dict(state)
         elif event == "raise":
             with contextlib.suppress(Exception):
-                self.call(torch.full((2, 8), WORDS + 5))
+                self.call(torch.full((2, 8), WORDS + 5, device=DEVICE))
 
 
 def train(rank: int, world: dict[str, Any], backend: str) -> list[Any]:
-    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    mesh = init_device_mesh(DEVICE, (dist.get_world_size(),))
     return Training(rank, world, backend, mesh).run()

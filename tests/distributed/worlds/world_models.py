@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -13,9 +14,10 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 import argand
-from distributed.models import CNN, GPT, Llama, SometimesUnused
+from distributed.models import CNN, GPT, Llama, SometimesUnused, batch
 
 WIDTH = 12
+DEVICE = os.environ.get("RANKS_DEVICE", "cpu")
 
 
 class Block(nn.Module):
@@ -123,6 +125,11 @@ def loss_of(result: object) -> torch.Tensor:
     out = result["out"] if isinstance(result, dict) else result
     assert isinstance(out, torch.Tensor)
     return out.float().square().mean()
+
+
+def given(model: nn.Module, rank: int, number: int) -> torch.Tensor:
+    """A batch, where the ranks compute."""
+    return batch(model, rank, number).to(DEVICE)
 
 
 def local(value: Any) -> Any:

@@ -1,7 +1,7 @@
 """Transforms of torch.func and forward-mode gradients, nested in each other, of functions of one tensor.
 
 Each transform gives a function of one tensor again. `python -m tests.capture.torch_functions.higher_order.transform_programs
---count 500 --backend aot_eager` compares random ones with eager.
+--count 500 --backend aot_eager` compares random ones with eager (`--device cuda`: on a GPU).
 """
 
 from __future__ import annotations
@@ -46,6 +46,15 @@ STACKED = {name: p.detach() for name, p in stack_module_state(ENSEMBLE)[0].items
 PARAMETERS = {name: p.detach() for name, p in MODEL.named_parameters()}
 
 
+def to_device(device: str) -> None:
+    """What the functions read is there from now on."""
+    global W
+    W = W.to(device)
+    MODEL.to(device)
+    LAYERS.to(device)
+    PARAMETERS.update({name: p.detach() for name, p in MODEL.named_parameters()})
+
+
 def written(x: Tensor) -> Tensor:
     y = x.clone()
     y.mul_(2)
@@ -74,9 +83,11 @@ FUNCTIONS: dict[str, Function] = {
     "convolution": lambda x: LAYERS[1](x.reshape(-1, 1, 4)).sum(1).reshape(x.shape),
     "largest": lambda x: x.max(-1, keepdim=True)[0] * x + x.amin(-1, keepdim=True),
     "sorted": lambda x: x.sort(-1)[0] * x,
-    "data": lambda x: x[..., torch.tensor([0, 2, 1, 1])] * x,
+    "data": lambda x: x[..., torch.tensor([0, 2, 1, 1], device=x.device)] * x,
     "gathered": lambda x: x.gather(-1, x.argsort(-1)) * x,
-    "matrices": lambda x: torch.linalg.inv(x.reshape(-1, 4).T @ x.reshape(-1, 4) + 2 * torch.eye(4).double()).sum(0) * x,
+    "matrices": lambda x: (
+        torch.linalg.inv(x.reshape(-1, 4).T @ x.reshape(-1, 4) + 2 * torch.eye(4, device=x.device).double()).sum(0) * x
+    ),
     "joined": lambda x: torch.cat([x, x * 2], -1)[..., 2:6] * torch.stack([x, x], 0).sum(0),
     "constant": lambda x: torch.ones_like(x),
     "padded": lambda x: functional.pad(x, (1, 1))[..., 1:-1] * functional.gelu(x),
@@ -210,7 +221,8 @@ def program(seed: int) -> tuple[str, Function]:
 
 def outcome(function: Function, seed: int) -> Any:
     """The result, and its gradient in half of the programs, zeros where it has none; or the error."""
-    x = torch.randn(4, dtype=torch.float64, generator=torch.Generator().manual_seed(seed)).requires_grad_(seed % 2 == 0)
+    x = torch.randn(4, dtype=torch.float64, generator=torch.Generator().manual_seed(seed)).to(W.device)
+    x.requires_grad_(seed % 2 == 0)
     torch.manual_seed(seed)
     try:
         y = function(x)
@@ -255,7 +267,9 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=100)
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--backend", default="eager")
+    parser.add_argument("--device", default="cpu")
     given = parser.parse_args()
+    to_device(given.device)
     differences = 0
     for seed in range(given.first, given.first + given.count):
         argand.reset()
