@@ -352,6 +352,31 @@ def checkpointed_reentrant(model: Any, step: int) -> None:
     checkpoint(model, data().requires_grad_(), use_reentrant=True).square().sum().backward()
 
 
+def checkpointed_reentrant_around_shared(model: Any, step: int) -> Any:
+    """The engine comes to the leaves of `b` twice: within the checkpoint, and outside of it."""
+    seen: list[torch.Tensor] = []
+    parameters = list(model.b.parameters())
+    hooks = [p.register_hook(lambda grad: seen.append(grad.clone())) for p in parameters]
+    hooks += [p.register_post_accumulate_grad_hook(lambda p: seen.append(p.grad.clone())) for p in parameters]
+    x = model.b(model.a(data()).tanh())
+    checkpoint(model.b, x, use_reentrant=True).square().sum().backward()
+    for hook in hooks:
+        hook.remove()
+    return seen
+
+
+def hook_that_differentiates(model: Any, step: int) -> None:
+    """What it differentiates leads to a leaf of the backward in which it runs."""
+    x = model.a(data()).tanh()
+
+    def differentiate(grad: torch.Tensor) -> None:
+        with torch.enable_grad():
+            model.a.weight.square().sum().backward()
+
+    x.register_hook(differentiate)
+    model.b(x).square().sum().backward()
+
+
 def saved_elsewhere(model: Any, step: int) -> None:
     with torch.autograd.graph.saved_tensors_hooks(lambda tensor: tensor.clone(), lambda tensor: tensor):
         y = model(data())
@@ -480,6 +505,8 @@ COMPILED: dict[str, tuple[Callable[[], nn.Module], Program]] = {
     "hooks_in_a_row": (Two, hooks_in_a_row),
     "own_function": (Two, own_function),
     "checkpointed_reentrant": (Two, checkpointed_reentrant),
+    "checkpointed_reentrant_around_shared": (Two, checkpointed_reentrant_around_shared),
+    "hook_that_differentiates": (Two, hook_that_differentiates),
     "checkpointed": (Two, checkpointed),
     "retained_gradient": (Two, retained_gradient),
     "retained_and_hooked": (Two, retained_and_hooked),

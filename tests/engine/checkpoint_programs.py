@@ -26,6 +26,19 @@ def checkpoint_after_checkpoint(model: Any, step: int) -> Any:
     return seen
 
 
+def dropped_as_on_gpus(x: torch.Tensor, rate: float) -> torch.Tensor:
+    """What dropout is on a GPU: an operation of its own."""
+    return torch.ops.aten.native_dropout(x, rate, True)[0]
+
+
+def checkpoint_around_dropout_as_on_gpus(model: Any, step: int) -> None:
+    def inner(x: torch.Tensor) -> torch.Tensor:
+        return dropped_as_on_gpus(model.a(x).exp(), 0.3) * model.b(x).sigmoid()
+
+    y = checkpoint(inner, dropped_as_on_gpus(model.a(data()), 0.2), use_reentrant=False)
+    checkpoint(inner, y, use_reentrant=False).square().mean().backward()
+
+
 def checkpoint_differentiated_twice(model: Any, step: int) -> None:
     y = checkpoint(lambda x: model.b(model.a(x).tanh()).exp(), data(), use_reentrant=False)
     y.sum().backward(retain_graph=True)
@@ -91,6 +104,7 @@ CHECKPOINTS = {
     program.__name__: (Two, program)
     for program in (
         checkpoint_after_checkpoint,
+        checkpoint_around_dropout_as_on_gpus,
         checkpoint_differentiated_twice,
         checkpoint_whose_gradient_is_differentiated,
         checkpoint_beside_a_hook_of_a_module,

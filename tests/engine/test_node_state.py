@@ -12,6 +12,7 @@ import torch
 import argand
 from argand._core.node_layout import node_layout
 from argand.engine import backward_calls
+from argand.engine.checkpoints import Saved
 from argand.engine.node_state import PARTLY_READ, NotRecorded, reader_of, value_fact
 from helpers import collected
 
@@ -61,6 +62,16 @@ def test_only_generated_nodes_are_read() -> None:
     y[0] = 2
     assert reader_of(type(x.exp().grad_fn)) is not None
     assert type(y.grad_fn).__name__ == "CopySlices" and reader_of(type(y.grad_fn)) is None
+
+
+@pytest.mark.parametrize("train", [True, False, None])
+def test_nodes_of_dropout_are_read_with_what_they_do_not_tell(train: bool | None) -> None:
+    x = torch.ones(4, requires_grad=True)
+    made = [torch.ops.aten.native_dropout(x, 0.25, one)[0] for one in (train, True, False, None)]
+    reader = reader_of(type(made[0].grad_fn))
+    assert reader is not None
+    facts = [reader.read(one.grad_fn, Saved()) for one in made]
+    assert [one == facts[0] for one in facts[1:]] == [one is train for one in (True, False, None)]
 
 
 def test_values_that_formulas_can_tell_apart_are_two() -> None:

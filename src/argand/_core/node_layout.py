@@ -154,6 +154,37 @@ def node_layout() -> NodeLayout | None:
         return _learnt()
 
 
+# ---------------------------------------------------------------------- what nodes of dropout do not tell
+
+_WORDS_OF_DROPOUT = 80
+_RATES = (0.3, 0.45)
+
+
+@functools.cache
+def dropout_flag() -> int | None:
+    """Where a node of `native_dropout` holds, behind the rate, whether it trains: two bytes, the second of which says
+    whether the first counts. None where it cannot be told."""
+    with torch.enable_grad(), torch._C.DisableTorchFunction(), torch.random.fork_rng(devices=[]):
+        tensor = torch.ones(2, device="cpu", requires_grad=True)
+        drop = torch.ops.aten.native_dropout
+        drawn = [(rate, train, drop(tensor, rate, train)[0]) for rate in _RATES for train in (True, False, None)]
+    samples = [(rate, train, result.grad_fn) for rate, train, result in drawn]
+    for at in range(0, 8 * _WORDS_OF_DROPOUT, 8):  # what is behind the first such place may not be the node's
+        if all(ctypes.c_double.from_address(_address(node, _HEAD) + at).value == rate for rate, _, node in samples):
+            return at + 8 if all(trains(node, at + 8) is train for _, train, node in samples) else None
+    return None
+
+
+def trains(node: Any, flag: int) -> bool | None:
+    """What a node of `native_dropout` was told.
+
+    Arguments:
+        flag: `dropout_flag()`.
+    """
+    value, counts = _string_at(_address(node, _HEAD) + flag, 2)
+    return bool(value) if counts else None
+
+
 def _sample_result() -> torch.Tensor:
     return torch.ones(2, device="cpu", requires_grad=True).exp()
 

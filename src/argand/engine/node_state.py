@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from argand._core.node_layout import dropout_flag, trains
 from argand.engine.checkpoints import Late, Saved, checkpoint_of
 from argand.quick_dataclasses import dataclass
 from argand.runtime.tape.result_nodes import hands_on, is_own
@@ -23,6 +24,8 @@ PARTLY_READ = frozenset((
     "BlockDiagBackward0", "NativeDropoutBackward0", "ToDenseBackward0",
 ))  # fmt: skip
 """Nodes of torch's whose formulas depend on what they do not tell (`tests/engine/test_node_state.py` finds them)."""
+
+_DROPOUT = "NativeDropoutBackward0"  # what it does not tell is read of its memory
 
 DEVICES = ("cpu", "cuda")
 
@@ -43,10 +46,12 @@ class Reader:
     Arguments:
         values: names of the attributes that are plain.
         tensors: (name, raw name) of saved tensors and lists of them.
+        flag: where a node of dropout holds whether it trains; None for others.
     """
 
     values: tuple[str, ...]
     tensors: tuple[tuple[str, str], ...]
+    flag: int | None = None
 
     def read(self, node: Any, saved: Saved) -> tuple[Any, ...]:
         """The part of the key that a node's values give; its tensors are added to `saved`.
@@ -56,6 +61,8 @@ class Reader:
             RuntimeError: as the engine, for tensors that are freed, or were written to.
         """
         facts = [value_fact(getattr(node, name)) for name in self.values]
+        if self.flag is not None:
+            facts.append(trains(node, self.flag))
         first = len(saved)
         for name, raw in self.tensors:
             held = getattr(node, raw)
@@ -148,12 +155,13 @@ def _scalar(dtype: torch.dtype) -> torch.Tensor:
 def reader_of(kind: type) -> Reader | None:
     """How nodes of a class that torch generates are read; None where the class is another, or does not tell all."""
     name = kind.__name__
-    generated = _GENERATED.search(name) is not None and name not in PARTLY_READ
+    flag = dropout_flag() if name == _DROPOUT else None
+    generated = _GENERATED.search(name) is not None and (name not in PARTLY_READ or flag is not None)
     if getattr(torch._C._functions, name, None) is not kind or not (generated or name == "CopyBackwards"):
         return None
     names = [name for name in dir(kind) if name.startswith("_saved_")]
     raw = {name: f"_raw{name}" for name in names if hasattr(kind, f"_raw{name}")}
-    return Reader(tuple([name for name in names if name not in raw]), tuple(raw.items()))
+    return Reader(tuple([name for name in names if name not in raw]), tuple(raw.items()), flag)
 
 
 # ---------------------------------------------------------------------- argand's own nodes
@@ -168,6 +176,8 @@ def read_compiled(node: Any, moves: Any, saved: Saved) -> tuple[Any, ...]:
     """As `Reader.read`, for the node of a compiled graph."""
     if node.left is not None:
         raise NotRecorded("some results of a compiled graph were differentiated before")
+    if node.reads is not None:
+        node.reads.check()
     for one in node._raw_saved_tensors:
         _check_unhooked(one)
     kept = node.saved_tensors[:-1]  # the last stands for the call itself

@@ -106,6 +106,7 @@ class Recorder(compat.DispatchMode):
         super().__init__()
         self.reason = ""
         self._thread = threading.get_ident()
+        self._run: int | None = None
         self._structure = structure
         self._places = {id(node): at for at, node in enumerate(structure.nodes)}
         self._known = WeakIdKeyDictionary()
@@ -160,7 +161,7 @@ class Recorder(compat.DispatchMode):
 
     def _of(self, at: int, hear: Any) -> Any:
         def hook(*grads: Any) -> None:
-            if not self.reason and threading.get_ident() == self._thread:  # threads share leaves
+            if not self.reason and threading.get_ident() == self._thread and self._is_own_run():  # threads share leaves
                 try:
                     hear(at, *grads)
                 except NotRecorded as refused:
@@ -168,6 +169,16 @@ class Recorder(compat.DispatchMode):
 
         setattr(hook, SILENT, True)
         return hook
+
+    def _is_own_run(self) -> bool:
+        """Whether the engine's run is the recorded one: code of the program may run it within, and come to the same
+        leaves (a checkpoint with use_reentrant=True does), in a replay, too."""
+        now = torch._C._current_graph_task_id()  # runs are counted
+        if self._run is None:
+            self._run = now
+        if now < self._run:
+            self.reason = "a hook runs the engine, and comes to the nodes of this run before this run does"
+        return now == self._run
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))

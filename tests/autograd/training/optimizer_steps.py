@@ -206,7 +206,7 @@ def difference(spec: Spec, backend: str, found: Counter[str]) -> str:
             except BaseException as error:  # InternalFailure among them
                 return f"{type(error).__name__}: {str(error)[:600]}"
     found["steps"] += 1
-    if breaks and spec["name"] not in BREAKS and not spec["complex"]:  # lists of several dtypes are torch's to sort
+    if breaks and spec["name"] not in BREAKS:
         return f"breaks: {breaks[0][:600]}"
     if not breaks and not (spec["scheduler"] or spec["added"] or spec["loaded"]) and compiles[-1] > compiles[2]:
         return f"compiled anew: {compiles}"

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.optim import lr_scheduler
 from torch.utils.checkpoint import checkpoint
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -22,7 +23,7 @@ import training_steps
 import argand
 import sweeps
 from argand.engine.entries import Trial
-from helpers import assert_same
+from helpers import assert_same, texts_of
 
 BACKENDS = ["eager", "aot_eager", "native"]
 
@@ -196,3 +197,80 @@ def test_gradients_asked_for_where_a_number_varies(backend: str) -> None:
         results = [step(torch.randn(4, 6)) for _ in range(4)]
         outcomes.append((results, model.weight.grad))
     assert_same(*outcomes)
+
+
+class OfTwoDtypes(nn.Module):
+    """Complex parameters beside real ones."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.turn = nn.Linear(6, 5), nn.Parameter(torch.randn(5, dtype=torch.complex64))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = self.a(x).tanh()
+        return h * (self.turn * self.turn.conj()).real + (h * self.turn).abs()
+
+
+@pytest.mark.parametrize("foreach", [True, False])
+@pytest.mark.parametrize("name", ["SGD", "Adam", "Adagrad", "NAdam", "RAdam", "ASGD", "Rprop", "Adamax"])
+def test_complex_parameters_beside_real_ones_are_clipped_and_updated_in_one_graph(name: str, foreach: bool) -> None:
+    def trained(compiled: bool) -> list[torch.Tensor]:
+        torch.manual_seed(0)
+        net = OfTwoDtypes()
+        optimizer = getattr(torch.optim, name)(net.parameters(), lr=0.01, foreach=foreach)
+
+        def step(x: torch.Tensor) -> torch.Tensor:
+            loss = net(x).square().mean()
+            loss.backward()
+            norm = nn.utils.clip_grad_norm_(net.parameters(), 0.5, foreach=foreach)
+            optimizer.step()
+            optimizer.zero_grad()
+            return loss.detach() + norm
+
+        run = argand.compile(step, backend="eager", fullgraph=True) if compiled else step
+        seen = []
+        for r in range(4):
+            torch.manual_seed(r)
+            seen.append(run(torch.randn(4, 6)).clone())
+        return [*seen, *[p.detach() for p in net.parameters()]]
+
+    torch.testing.assert_close(trained(True), trained(False))
+
+
+SCHEDULES: dict[str, Any] = {
+    "cyclic": lambda o: lr_scheduler.CyclicLR(o, 0.01, 0.1, step_size_up=3),
+    "halved each cycle": lambda o: lr_scheduler.CyclicLR(o, 0.01, 0.1, step_size_up=3, mode="triangular2"),
+    "of a range": lambda o: lr_scheduler.CyclicLR(o, 0.01, 0.1, step_size_up=3, mode="exp_range", gamma=0.9),
+    "one cycle": lambda o: lr_scheduler.OneCycleLR(o, 0.1, total_steps=30),
+    "cosine": lambda o: lr_scheduler.CosineAnnealingLR(o, 8),
+    "exponential": lambda o: lr_scheduler.ExponentialLR(o, 0.9),
+}
+
+
+@pytest.mark.filterwarnings("ignore:Detected call of")
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_schedules_within_the_step_are_numbers_that_vary(schedule: str) -> None:
+    def trained(compiled: bool) -> list[Any]:
+        torch.manual_seed(0)
+        net = nn.Linear(6, 5)
+        optimizer = torch.optim.SGD(net.parameters(), 0.05, momentum=0.9)
+        scheduler = SCHEDULES[schedule](optimizer)
+
+        def step(x: torch.Tensor) -> torch.Tensor:
+            loss = net(x).square().mean()
+            loss.backward()
+            optimizer.step()
+            scheduler.step()
+            optimizer.zero_grad()
+            return loss.detach()
+
+        run = argand.compile(step, backend="eager", fullgraph=True) if compiled else step
+        seen: list[Any] = []
+        for r in range(12):
+            torch.manual_seed(r)
+            seen += [run(torch.randn(4, 6)).clone(), optimizer.param_groups[0]["lr"]]
+        return [*seen, optimizer.param_groups[0]["momentum"], *[p.detach() for p in net.parameters()]]
+
+    with texts_of("recompiles") as compiled_anew:
+        assert_same(trained(False), trained(True), exact=True)
+    assert len(compiled_anew) <= 2  # the first step; up or down

@@ -369,6 +369,7 @@ class GraphBuilder(Protocol):
     known: list[TensorInfo]
     gradients: dict[int, torch.Tensor | None]
     checkpoints: list[Any]
+    checkpoint_reads: dict[tuple[Source | None, str, object], str]
     hooks: list[object]
     asked: dict[int, Callable[[], None]]
     conditions: set[str]

@@ -73,7 +73,11 @@ def of(value: Any) -> Kind:
     if isinstance(value, _Tensor):
         if value.layout is not torch.strided or value.is_conj() or value.is_neg():
             raise Unknown
-        return Sizes(tuple(value.shape), value.stride(), value.dtype, value.requires_grad, value.is_leaf)
+        try:
+            leaf = value.is_leaf
+        except RuntimeError:  # of a view that was made without gradients, and written to
+            raise Unknown from None
+        return Sizes(tuple(value.shape), value.stride(), value.dtype, value.requires_grad, leaf)
     if cls is tuple or cls is list or cls is torch.Size:
         return (cls, *[of(item) for item in value])
     if cls is slice:

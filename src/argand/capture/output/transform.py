@@ -24,7 +24,7 @@ from argand.capture.facts.sources import Source, collectable
 from argand.capture.interp.interpreter import RootExit
 from argand.capture.interp.state import CaptureState
 from argand.capture.metadata import data_errors, refused_writes
-from argand.capture.output import chain, finalizers, prefix, rebuild, rerun
+from argand.capture.output import backward_reads, chain, finalizers, prefix, rebuild, rerun
 from argand.capture.output.effects import Replay
 from argand.capture.output.emit import Emitter, graph_table
 from argand.capture.output.reconstruct import Reconstructor
@@ -243,6 +243,7 @@ class Transformer:
                 emitter.call_helper(rebuild.of_inference_mode)
             asm.store_fast(name)
         emitter.temps += names  # let go of like the others where the rest of the program is called
+        backward_reads.emit(self.state, emitter, names, values.plan.outputs)
 
     def _collectable(self, sources: list[Source]) -> list[Source]:
         """The inputs, when they are many and the guards look at each of them anyway: then the guards hand them over."""

@@ -98,6 +98,7 @@ class GraphBuilder:
         on_data: operations that values can make raise.
         gradients: id of a stand-in that the program made -> its `.grad`, where that was set.
         checkpoints: those that a backward may compute again (`higher_order.checkpoints`).
+        checkpoint_reads: what functions of others look at, of what may change until their backward.
         several: ids of stand-ins of views of which one call gave several, and of views of these.
         hooks: those on tensors that the program made (`higher_order.hook_state.Later`).
         asked: id of an input's stand-in whose value was told -> what notes that it varies.
@@ -140,6 +141,7 @@ class GraphBuilder:
         self.on_data = OnData()
         self.gradients: dict[int, torch.Tensor | None] = {}
         self.checkpoints: list[Any] = []
+        self.checkpoint_reads: dict[tuple[Source | None, str, object], str] = {}
         self.hooks: list[object] = []
         self.asked: dict[int, Callable[[], None]] = {}
         self.conditions: set[str] = set()

@@ -318,6 +318,8 @@ _FUNCTIONS: Final[dict[int, Native]] = {
     id(math.exp): _apply("exp"),
     id(math.log): _apply("log"),
     id(math.log2): _apply("log2"),
+    id(math.sin): _apply("sin"),
+    id(math.cos): _apply("cos"),
     id(operator.index): _index,
     id(len): _length,
     id(min): _select("min"),

@@ -24,7 +24,7 @@ from argand.capture.world import narration
 from argand.graph.python_operators import ARITHMETIC, COMPARISONS
 from argand.graph.sizes.expr import Const, Expr, Sym, free_symbols
 from argand.graph.sizes.relations import Bounds, Relation, is_range, moduli, solve
-from argand.graph.sizes.symbols import FUNCTIONS, LIMITS, SymbolTable
+from argand.graph.sizes.symbols import FUNCTIONS, LIMITS, Computed, SymbolTable
 
 _PARTIAL = frozenset(("sqrt", "log", "log2", "exp"))  # not defined for all numbers
 _DOMAIN: dict[str, Callable[[Any], tuple[str, Any, int]]] = {
@@ -210,6 +210,8 @@ class Dynamics:
             sym = self.table.define(name, *exprs)
             if all(type(value) is type(hint) and math.isfinite(value) for value in self.table.vector(sym)):
                 return self.wrap(sym, hint)
+        except OverflowError:  # 2.0 ** 2000
+            self.nearer()
         except (ArithmeticError, ValueError, TypeError):
             pass  # the function is not defined for some of the probes: the numbers are constants
         return FUNCTIONS[name](*[_plain(operand) for operand in operands])
@@ -304,6 +306,8 @@ class Dynamics:
             if relation in memory.facts:
                 self._all_static(inputs, relation)
             memory.facts.append(relation)
+            if not relation.symbols <= inputs:
+                memory.facts.append(Computed(relation, self.table, inputs))
         raise Restart
 
     def _learn_residue(self, relation: Relation, inputs: frozenset[Sym]) -> bool:

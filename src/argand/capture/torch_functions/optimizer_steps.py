@@ -45,13 +45,19 @@ def _decayed(param: torch.Tensor, grad: torch.Tensor, lr: float, weight_decay: f
     return grad.add(param, alpha=weight_decay)
 
 
+def _real(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """Complex tensors as their parts, which are what eager computes with."""
+    return tuple([torch.view_as_real(tensor) if torch.is_complex(tensor) else tensor for tensor in tensors])
+
+
 def radam(
     params: Tensors, grads: Tensors, averages: Tensors, squares: Tensors, steps: Tensors, *, beta1: float,
     beta2: float, lr: float, weight_decay: float, eps: float, decoupled_weight_decay: bool, maximize: bool,
 ) -> None:  # fmt: skip
     """RAdam: the variance is rectified as soon as enough gradients are averaged."""
     longest = 2 / (1 - beta2) - 1
-    for param, grad, average, square, step in zip(params, grads, averages, squares, steps):
+    for *tensors, step in zip(params, grads, averages, squares, steps):
+        param, grad, average, square = _real(*tensors)
         step += 1
         grad = _decayed(param, -grad if maximize else grad, lr, weight_decay, decoupled_weight_decay)
         average.lerp_(grad, 1 - beta1)
@@ -70,7 +76,8 @@ def nadam(
     decoupled_weight_decay: bool, maximize: bool,
 ) -> None:  # fmt: skip
     """NAdam: the momentum grows with the steps; the product of those so far is kept, as exact as its tensor."""
-    for param, grad, average, square, product, step in zip(params, grads, averages, squares, products, steps):
+    for *tensors, product, step in zip(params, grads, averages, squares, products, steps):
+        param, grad, average, square = _real(*tensors)
         step += 1
         grad = _decayed(param, -grad if maximize else grad, lr, weight_decay, decoupled_weight_decay)
         number = _number_of(step, param)
@@ -90,7 +97,8 @@ def asgd(
     lr: float, t0: float, alpha: float, weight_decay: float, maximize: bool,
 ) -> None:  # fmt: skip
     """ASGD: a decaying rate, and from step `t0` on a mean of the parameters."""
-    for param, grad, mean, mu, eta, step in zip(params, grads, means, mus, etas, steps):
+    for *tensors, mu, eta, step in zip(params, grads, means, mus, etas, steps):
+        param, grad, mean = _real(*tensors)
         grad = -grad if maximize else grad
         step += 1
         if weight_decay != 0:
@@ -133,7 +141,7 @@ def stand_in(function: Any, unset: Mapping[str, object]) -> Handler:
     """A handler that has `function` interpreted in place of torch's.
 
     Arguments:
-        unset: keyword arguments that it does not know, and the value that each must have.
+        unset: keyword arguments that it does not know, and the value that each must have (...: any).
     """
     code = function.__code__
     lists = code.co_argcount
@@ -143,7 +151,7 @@ def stand_in(function: Any, unset: Mapping[str, object]) -> Handler:
         mine = {name: value for name, value in kwargs.items() if name not in unset}
         if torch.is_grad_enabled() or len(args) != lists or frozenset(mine) != names:
             return NotImplemented
-        if any(kwargs[name] is not value for name, value in unset.items() if name in kwargs):
+        if any(kwargs[name] is not value for name, value in unset.items() if value is not ... and name in kwargs):
             return NotImplemented
         return state.interpreter.call(function, args, mine)
 

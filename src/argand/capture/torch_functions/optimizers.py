@@ -34,13 +34,28 @@ def breaks_around_step(state: CaptureState) -> bool:
 
 @handler(*all_of("_C._group_tensors_by_device_and_dtype"))
 def _grouped(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> object:
-    """Tensors of one device and dtype are one group; in which order torch lists several is up to its hash table."""
+    """In which order torch lists groups is up to its hash table: it groups tensors without data, of these kinds."""
     lists = [list(tensors) for tensors in state.deep_resolve(args[0])]
-    kinds = {(state.tensor_info(tensor).device, tensor.dtype) for tensor in lists[0] if tensor is not None}
-    if len(kinds) != 1 or any(tensor is None for tensor in lists[0]) or kwargs:
+    given = {id(tensor): tensor for tensors in lists for tensor in tensors if tensor is not None}
+    if kwargs or len(args) > 2 or any(tensor is None for tensor in lists[0]):
         return NotImplemented
-    indices = list(range(len(lists[0]))) if len(args) > 1 and args[1] else []
-    return {kinds.pop(): (lists, indices)}
+    with torch._C.DisableTorchFunction(), compat.outside_of_modes():
+        sample = {key: _without_data(state, tensor) for key, tensor in given.items()}
+        samples = [[None if tensor is None else sample[id(tensor)] for tensor in tensors] for tensors in lists]
+        try:
+            groups = torch._C._group_tensors_by_device_and_dtype(samples, *args[1:])
+        except RuntimeError:  # lists that do not go together
+            return NotImplemented
+    stands_for = {id(sample[key]): tensor for key, tensor in given.items()}
+    return {
+        kind: ([[None if one is None else stands_for[id(one)] for one in own] for own in members], indices)
+        for kind, (members, indices) in groups.items()
+    }
+
+
+def _without_data(state: CaptureState, tensor: torch.Tensor) -> torch.Tensor:
+    shape = (0,) if tensor.dim() else ()
+    return torch.empty(shape, dtype=tensor.dtype, device=state.tensor_info(tensor).device)
 
 
 @special(*named(torch, "_fused_sgd_ _fused_adam_ _fused_adamw_ _fused_adagrad_"))

@@ -454,19 +454,19 @@ def _symbolic_tracing(state: CaptureState, fn: Function, args: Args, kwargs: Kwa
     return NotImplemented if fn.__globals__.get("_is_fx_tracing_flag") else False
 
 
-_REAL = {"differentiable": False, "capturable": False, "has_complex": False}
+_PLAIN = {"differentiable": False, "capturable": False, "has_complex": ...}
 _UNSCALED = {"grad_scale": None, "found_inf": None, "has_complex": False}
 
 enter_late({
     "fx.experimental.symbolic_shapes.guard_or_false fx.experimental.symbolic_shapes.guard_or_true":
         instead(bool),  # what a condition on sizes is for eager, which knows them
     "optim.radam._single_tensor_radam optim.radam._multi_tensor_radam":
-        optimizer_steps.stand_in(optimizer_steps.radam, _REAL),
+        optimizer_steps.stand_in(optimizer_steps.radam, _PLAIN),
     "optim.nadam._single_tensor_nadam optim.nadam._multi_tensor_nadam":
-        optimizer_steps.stand_in(optimizer_steps.nadam, _REAL),
+        optimizer_steps.stand_in(optimizer_steps.nadam, _PLAIN),
     "optim.optimizer._get_value": optimizer_steps.get_value,
     "optim.asgd._single_tensor_asgd optim.asgd._multi_tensor_asgd":
-        optimizer_steps.stand_in(optimizer_steps.asgd, _REAL),
+        optimizer_steps.stand_in(optimizer_steps.asgd, _PLAIN),
     "optim._adafactor._single_tensor_adafactor optim._adafactor._multi_tensor_adafactor":
         optimizer_steps.stand_in(optimizer_steps.adafactor, _UNSCALED),
     "onnx.is_in_onnx_export fx.experimental.symbolic_shapes.has_free_unbacked_symbols": _answer(False),

@@ -55,6 +55,21 @@ class Definition:
     args: tuple[Value, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Computed:
+    """A condition of what is computed from inputs, which is so before that is computed again.
+
+    Arguments:
+        relation: the condition, of symbols of a table of an earlier attempt.
+        table: computes them.
+        symbols: the inputs that it depends on.
+    """
+
+    relation: Relation
+    table: SymbolTable
+    symbols: frozenset[Sym]
+
+
 class SymbolTable:
     """The symbols of one capture.
 
@@ -98,7 +113,7 @@ class SymbolTable:
         max: int | None = None,
         kind: Kind = "int",
         modulus: int = 1,
-        facts: Iterable[Relation] = (),
+        facts: Iterable[Relation | Computed] = (),
         name: str | None = None,
     ) -> Sym:
         """A symbol for an input.
@@ -156,10 +171,15 @@ class SymbolTable:
                 if value in taken:
                     continue
                 probe[sym] = value
-                if all(self.holds(fact, probe) is not False for fact in facts if sym in fact.symbols):
+                if all(self._meets(fact, probe) is not False for fact in facts if sym in fact.symbols):
                     break
             else:
                 raise ValueError(f"no other value of {sym} (now {hint}) meets what is known of it")
+
+    def _meets(self, fact: Relation | Computed, assignment: Assignment) -> bool | None:
+        if isinstance(fact, Relation):
+            return self.holds(fact, assignment)
+        return fact.table.holds(fact.relation, {sym: assignment[sym] for sym in fact.symbols if sym in assignment})
 
     def define(self, op: str, *args: Value) -> Sym:
         """The symbol for `FUNCTIONS[op](*args)`; the same one for the same arguments.

@@ -39,7 +39,7 @@ def training_function(plan: Plan, forward: Boxed, backwards: Backwards, again: D
         It is handed the inputs, and then those that it has gradients for.
         """
 
-        # for compiled autograd, as are `by_operations` and `computed`: see `Gradients`
+        # for compiled autograd, as are `by_operations` and `computed`: see `Gradients`; `reads` of checkpoint_reads
         compiled_moves = gradients.moves("whole")
 
         @staticmethod
@@ -53,7 +53,7 @@ def training_function(plan: Plan, forward: Boxed, backwards: Backwards, again: D
                 inputs[position].data = out[result]
             ctx.inputs = Inputs(inputs, [out[i] for i in plan.seeds], touched, weak, before, random)
             ctx.numbers = tuple([inputs[i] for i in plan.numbers])
-            ctx.left = ctx.computed = None
+            ctx.left = ctx.computed = ctx.reads = None
             ctx.by_operations = False
             if compat.saved_tensor_hooks_active():
                 out = [*out[: plan.results], *map(_alone, out[plan.results :])]

@@ -39,6 +39,8 @@ class Gradients:
         """
         moves = self.moves("apart" if apart else "whole")
         computed = _computed(node)
+        if node.reads is not None and computed is None:
+            node.reads.check()
         given = computed or moves.given(grads)
         saved = self._saved(node, given)
         anchor = saved.pop()
@@ -69,6 +71,8 @@ class Gradients:
         Arguments:
             grads: per result of the forward, its gradient or None.
         """
+        if node.reads is not None:
+            node.reads.check()
         moves = self.moves("passed")
         given = moves.given(grads)
         saved = self._saved(node, given)

@@ -254,6 +254,22 @@ def hands_on(node: Any) -> bool:
     return isinstance(node, _NODE) and not node.node.by_input and not node.node.hooked
 
 
+def graphs_node(node: Any) -> Any:
+    """The node of the compiled graph that a result's node belongs to; None where there is none."""
+    for _ in range(_DEEPEST):
+        if isinstance(node, _NODE):
+            return node.node
+        if getattr(getattr(node, "_forward_cls", None), "compiled_moves", None) is not None:
+            return node
+        edges: Any = () if node is None else node.next_functions
+        node = edges[0][0] if len(edges) == 1 else None
+    return None
+
+
+_DEEPEST = 4
+"""Nodes from a result to the graph's: its own, and those of the views that it is handed out as."""
+
+
 def is_own(node: Any) -> bool:
     """Whether a node is one of those between a compiled graph and its results or inputs."""
     return isinstance(node, (_NODE, _Inputs._backward_cls))

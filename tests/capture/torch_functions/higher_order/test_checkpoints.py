@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional as F
 from torch.utils.checkpoint import CheckpointError, checkpoint
 
 import argand
@@ -163,3 +165,105 @@ def test_a_reentrant_checkpoint_is_computed_again_with_gradients(kind: str) -> N
         return [net.weight.grad, net.bias.grad, calls]
 
     assert_same(outcome(False), outcome(True))
+
+
+@pytest.mark.parametrize("hooked", ["never", "before", "later"])
+def test_hooks_of_what_a_reentrant_checkpoint_reads_are_called_for_each_use(hooked: str) -> None:
+    def outcome(compiled: bool) -> list[Any]:
+        torch.manual_seed(0)
+        net, seen = nn.Linear(6, 6), list[torch.Tensor]()
+        net.weight.register_hook(lambda grad: None).remove()
+
+        def step(x: torch.Tensor) -> torch.Tensor:
+            return checkpoint(lambda h: net(h).tanh(), net(x), use_reentrant=True).square().mean()
+
+        run = argand.compile(step, backend="eager") if compiled else step
+        for r in range(4):
+            if r == {"before": 0, "later": 2}.get(hooked):
+                net.bias.register_hook(lambda grad: seen.append(grad.clone()))
+                net.bias.register_post_accumulate_grad_hook(lambda p: seen.append(p.grad.clone()))
+            torch.manual_seed(r)
+            run(torch.randn(4, 6)).backward()
+        return [net.weight.grad, net.bias.grad, seen]
+
+    argand.config.log_level = 40
+    with texts_of("graph_breaks") as breaks:
+        assert_same(outcome(False), outcome(True))
+    assert bool(breaks) == (hooked != "never")
+
+
+# ------------------------------------------------------------------ what others change after the compiled forward
+
+SCALE = [1.0]
+factor = 2.0
+
+
+class Block(nn.Module):
+    kind = "tanh"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.scale, self.sizes = nn.Linear(6, 6), 3.0, (1, 2)
+        self.offset = torch.zeros(6)
+
+    def inner(self, h: torch.Tensor) -> torch.Tensor:
+        h = F.dropout(self.layer(h), 0.5, self.training) * self.scale * SCALE[0] * factor * len(self.sizes)
+        return h.tanh() if self.kind == "tanh" else h + self.offset
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + checkpoint(self.inner, x, use_reentrant=self.sizes == (3,))
+
+
+def put_back(block: Block) -> None:
+    block.scale, block.sizes = float("3.0"), (*[1, 2],)
+    block.offset = block.offset.clone()
+    block.eval().train()
+
+
+CHANGES: dict[str, Callable[[Block], object]] = {
+    "scale": lambda block: setattr(block, "scale", 4.0),
+    "training": lambda block: block.eval(),
+    "SCALE[0]": lambda block: SCALE.__setitem__(0, 2.0),
+    "factor": lambda block: globals().__setitem__("factor", 5.0),
+    "kind": lambda block: setattr(block, "kind", "none"),
+    "layer": lambda block: setattr(block, "layer", nn.Linear(6, 6)),
+    "weight": lambda block: setattr(block.layer, "weight", nn.Parameter(torch.ones(6, 6))),
+    "nothing": lambda block: None,
+    "put back": put_back,
+}
+
+
+@pytest.fixture
+def globals_are_put_back() -> Iterator[None]:
+    yield
+    globals()["factor"] = 2.0
+    SCALE[0] = 1.0
+
+
+@pytest.mark.usefixtures("globals_are_put_back")
+@pytest.mark.parametrize("recorded", [False, True])
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("change", CHANGES)
+def test_what_others_change_before_the_backward_is_told(change: str, backend: str, recorded: bool) -> None:
+    model = nn.Sequential(Block(), Block(), Block())
+    compiled = argand.compile(model, backend=backend, fullgraph=True)
+    x = torch.randn(4, 6)
+    with argand.compiled_autograd(backend=backend) if recorded else contextlib.nullcontext():
+        for _ in range(3):
+            compiled(x).sum().backward()
+        loss = compiled(x).sum()
+        CHANGES[change](model[2])
+        told = change not in ("nothing", "put back")
+        with pytest.raises(RuntimeError, match="in the forward") if told else contextlib.nullcontext():
+            loss.backward()
+
+
+def test_what_others_change_before_the_backward_of_a_reentrant_checkpoint_is_told() -> None:
+    block = Block()
+    block.sizes = (3,)
+    compiled = argand.compile(block, backend="native", fullgraph=True)
+    compiled(torch.randn(4, 6, requires_grad=True)).sum().backward()
+    loss = compiled(torch.randn(4, 6, requires_grad=True)).sum()
+    block.scale = 4.0
+    with pytest.raises(RuntimeError, match="scale is another than in the forward"):
+        loss.backward()

@@ -10,6 +10,7 @@ from torch import fx
 from argand.capture.facts.sources import Source
 from argand.graph.sizes.expr import Expr
 from argand.graph.sizes.relations import Relation
+from argand.graph.sizes.symbols import Computed
 from argand.quick_dataclasses import dataclass
 
 MAX_LEARNED = 24  # restarts after which a frame's sizes are all constants
@@ -70,7 +71,7 @@ class Memory:
     marked: dict[Place, tuple[int | None, int | None]] = field(default_factory=dict)
     solved: dict[str, Expr] = field(default_factory=dict)
     modulus: dict[str, int] = field(default_factory=dict)
-    facts: list[Relation] = field(default_factory=list)
+    facts: list[Relation | Computed] = field(default_factory=list)
     asserted: list[Relation] = field(default_factory=list)
     learned: int = 0
     nearness: int = 0

@@ -11,9 +11,9 @@ from argand.capture.facts.interfaces import CaptureState
 from argand.capture.metadata.meta_tensors import new
 from argand.capture.metadata.rules import RULES
 from argand.capture.torch_functions import hops
-from argand.capture.torch_functions.gradients import engine_runs, leaf_hooks
+from argand.capture.torch_functions.gradients import engine_runs
 from argand.capture.torch_functions.gradients.engine_runs import refused, require, tensors_of
-from argand.capture.torch_functions.higher_order import checkpoints, hook_state
+from argand.capture.torch_functions.higher_order import checkpoints, hook_state, leaf_hooks
 from argand.capture.torch_functions.torch_calls import handler
 
 _NAMES = (

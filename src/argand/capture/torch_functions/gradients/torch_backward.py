@@ -14,13 +14,12 @@ import torch
 from argand import errors
 from argand.capture.facts.handlers import Args, Function, Kwargs
 from argand.capture.facts.interfaces import CaptureState, GraphBuilder
-from argand.capture.facts.sources import AttrSource
 from argand.capture.metadata.meta_tensors import new
 from argand.capture.metadata.rules import RULES
 from argand.capture.torch_functions import hops
-from argand.capture.torch_functions.gradients import engine_runs, leaf_hooks
+from argand.capture.torch_functions.gradients import engine_runs
 from argand.capture.torch_functions.gradients.engine_runs import Reached, require, tensors_of
-from argand.capture.torch_functions.higher_order import checkpoints, hook_state
+from argand.capture.torch_functions.higher_order import checkpoints, hook_state, leaf_hooks
 from argand.capture.torch_functions.torch_calls import handler
 
 _NAMES = ("tensors", "grad_tensors", "retain_graph", "create_graph", "grad_variables", "inputs")
@@ -104,7 +103,7 @@ def _require_leaves(state: CaptureState, reached: list[Reached]) -> None:
 
 def _accumulate(state: CaptureState, leaf: torch.Tensor, gradient: torch.Tensor, create_graph: bool) -> None:
     builder, interpreter = state.graph, state.interpreter
-    hooks = _hooks(state, leaf, "_backward_hooks")
+    hooks = leaf_hooks.seen_by_program(state, leaf, "_backward_hooks")
     if hooks is not None:
         changed = interpreter.polyfill(_changed, hooks, gradient, create_graph)
         if not isinstance(changed, torch.Tensor) or not _alike(builder, changed, gradient):
@@ -119,7 +118,7 @@ def _accumulate(state: CaptureState, leaf: torch.Tensor, gradient: torch.Tensor,
         interpreter.polyfill(_added, old, gradient)
     else:
         _called(builder, torch.Tensor.add_, old, gradient)
-    hooks = _hooks(state, leaf, "_post_accumulate_grad_hooks")
+    hooks = leaf_hooks.seen_by_program(state, leaf, "_post_accumulate_grad_hooks")
     if hooks is not None and interpreter.polyfill(_told, hooks, leaf, create_graph) is not None:
         raise _refused("A hook for after a gradient was accumulated returns something.")
 
@@ -135,19 +134,6 @@ def _alike(builder: GraphBuilder, changed: torch.Tensor, gradient: torch.Tensor)
     infos = [builder.state.tensor_info(tensor) for tensor in (changed, gradient)]
     fixed = all(info.dynamic is None for info in infos) and infos[0].device == infos[1].device
     return fixed and (changed.shape, changed.dtype) == (gradient.shape, gradient.dtype)
-
-
-def _hooks(state: CaptureState, leaf: torch.Tensor, name: str) -> object:
-    """The dict of a leaf's hooks, as the program sees it; None where it has none."""
-    info = state.tensor_info(leaf)
-    if info.real is None or info.source is None:
-        return None
-    with torch._C.DisableTorchFunction():
-        hooks = getattr(info.real, name)
-    if hooks is None:
-        state.guard(AttrSource(info.source, name), "is_none")
-        return None
-    return state.load_source(AttrSource(info.source, name), hooks)
 
 
 Hooks: TypeAlias = "Mapping[int, Callable[[torch.Tensor], Any]]"

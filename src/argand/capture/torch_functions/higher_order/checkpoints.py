@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import Sequence
+from typing import Final, TypeAlias
 
 import torch
 import torch.utils.checkpoint
@@ -18,9 +19,23 @@ from torch import fx
 from argand import errors
 from argand.capture.facts.handlers import Args, Function, Kwargs
 from argand.capture.facts.interfaces import CaptureState, GraphBuilder
+from argand.capture.facts.sources import (
+    AttrSource,
+    CellContentsSource,
+    ClosureCellSource,
+    ClosureSource,
+    DictItemSource,
+    FuncCellSource,
+    FuncClosureSource,
+    GlobalSource,
+    InstanceDictSource,
+    SequenceItemSource,
+    Source,
+    TypeAttrSource,
+)
 from argand.capture.facts.values.tensor_info import Scope, TensorInfo
 from argand.capture.torch_functions import hops, modes
-from argand.capture.torch_functions.higher_order import subgraphs
+from argand.capture.torch_functions.higher_order import hook_state, leaf_hooks, subgraphs
 from argand.capture.torch_functions.torch_calls import handler
 from argand.capture.world import pending_effects
 from argand.graph import compat
@@ -61,7 +76,9 @@ def _captured(
     flat = subgraphs.flatten(state, given[0], _WHAT, subclasses="kept")
     infos = subgraphs.unique(state, flat.tensors)
     grad = any(t.requires_grad for t in flat.tensors) if reentrant else True
-    scope, result = _interpreted(state, function, given, infos, reentrant)
+    with pending_effects.watching(state) as watched:
+        scope, result = _interpreted(state, function, given, infos, reentrant)
+    reads = _reads(state, watched)
     flat_result = subgraphs.flatten(state, result, _WHAT, subclasses="kept")
     inside = [t for t in flat_result.tensors if state.tensor_info(t).node.graph is scope.graph]
     if reentrant and (len(inside) != len(flat_result.tensors) or not isinstance(result, (torch.Tensor, tuple))):
@@ -73,18 +90,83 @@ def _captured(
     ]
     known = {id(info) for info in infos}
     rest = [info for info in scope.order if id(info) not in known]  # what the body reads from its surroundings
+    if reentrant:
+        _refuse_hooks(state, rest)
     shown = subgraphs.record(builder, hops.checkpoint, [("checkpoint_body", body)], [*infos, *rest], results)
     if shown and builder.graph is builder.root:
         node = state.tensor_info(shown[0]).node.all_input_nodes[0]
         effects, now = pending_effects.effects(state), modes.snapshot()
-        one = _Captured(function, given, infos, rest, scope, body, node, len(builder.writing), effects, now)
+        one = _Captured(function, given, infos, rest, scope, body, node, len(builder.writing), effects, now, reads)
         if not reentrant:
             builder.checkpoints.append(one)
+            reads = {}
         elif not _is_as_it_was(state, one):  # it was interpreted without gradients
             raise _refused("The checkpointed function computes something else where gradients are recorded.")
+    builder.checkpoint_reads.update(reads)
     outer = iter(shown)
     ids = {id(t) for t in inside}
     return flat_result.rebuilt([next(outer) if id(t) in ids else t for t in flat_result.tensors])
+
+
+Reads: TypeAlias = "dict[tuple[Source | None, str, object], str]"
+"""Owner (None: the globals), way and name of what is read, and what users call it."""
+
+
+def _reads(state: CaptureState, watched: pending_effects.Watched) -> Reads:
+    """What a function looks at that may be another when the backward calls it again.
+
+    Raises:
+        GraphBreak: it cannot be looked at again by then.
+    """
+    reads: Reads = {}
+    for source, _ in hook_state.passing_reads(state, watched):
+        owner = _owner(source)
+        if owner is None:
+            raise _refused(f"It reads {source.friendly()}, which may be another when the backward calls it again.")
+        reads[owner] = source.friendly()
+    spaces = {owner for owner, _, _ in reads if isinstance(owner, InstanceDictSource)}
+    for _, _, name in [read for read in reads if read[1] == _OF_CLASS]:  # an instance may come to have it, too
+        reads.update({(space, "item", name): f"{space.parent.friendly()}.{name}" for space in spaces})
+    return reads
+
+
+def _owner(source: Source) -> tuple[Source | None, str, object] | None:
+    if isinstance(source, GlobalSource):
+        return None, "item", source.key
+    if isinstance(source, ClosureSource):
+        return ClosureCellSource(source.key, source.index), "cell", None
+    if isinstance(source, FuncClosureSource):
+        return FuncCellSource(source.base, source.key), "cell", None
+    how = next((how for kind, how in _WAYS.items() if isinstance(source, kind)), None)
+    return None if how is None else (source.base, how, source.key)
+
+
+_OF_CLASS: Final = "of class"
+_WAYS: Final[dict[type[Source], str]] = {
+    DictItemSource: "item",
+    SequenceItemSource: "item",
+    TypeAttrSource: _OF_CLASS,
+    AttrSource: "attribute",
+    CellContentsSource: "cell",
+}
+
+
+def reads_of_later_backwards(state: CaptureState) -> Reads:
+    """What checkpoints look at whose backward comes after the graph."""
+    reads = dict(state.graph.checkpoint_reads)
+    for one in state.graph.checkpoints:
+        reads.update(one.reads)
+    return reads
+
+
+def _refuse_hooks(state: CaptureState, surroundings: Sequence[TensorInfo]) -> None:
+    """A reentrant checkpoint gives leaves their gradients in a run of the engine of its own: where they are used
+    outside of it, too, their hooks are called once more. In the backward of a graph they get the sum."""
+    for info in surroundings:
+        for name in ("_backward_hooks", "_post_accumulate_grad_hooks") if info.tensor.requires_grad else ():
+            hooks = leaf_hooks.seen_by_program(state, info.tensor, name)
+            if hooks is not None and state.interpreter.polyfill(bool, hooks):
+                raise _refused("A tensor with hooks is read by a checkpoint with use_reentrant=True, which calls them.")
 
 
 def _interpreted(
@@ -110,6 +192,7 @@ class _Captured:
         scope, body, node: where it was recorded; its graph, and the node that calls that.
         writes, effects: how many writes were in the graph then, and what was held back.
         modes: torch's state then.
+        reads: what the function looks at.
     """
 
     function: Function
@@ -122,6 +205,7 @@ class _Captured:
     writes: int
     effects: object
     modes: modes.Snapshot
+    reads: Reads
 
 
 def compute_again(state: CaptureState, outputs: Sequence[torch.Tensor], keep: bool) -> None:
@@ -147,7 +231,7 @@ def compute_again(state: CaptureState, outputs: Sequence[torch.Tensor], keep: bo
 
 def check_end(state: CaptureState) -> None:
     """The graph ends, and the backward of what it computes comes later: as `compute_again`, where the program has
-    changed something in between. What it changes later is not known."""
+    changed something in between. What it changes later is noticed in the backward (`runtime.tape.checkpoint_reads`)."""
     for one in state.graph.checkpoints:
         if len(state.graph.writing) > one.writes or not pending_effects.same_effects(state, one.effects):
             _check(state, one)

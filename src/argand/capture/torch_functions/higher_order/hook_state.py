@@ -14,7 +14,7 @@ import enum
 import functools
 import sys
 import types
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 from torch import fx
@@ -114,12 +114,17 @@ def note_backward(state: CaptureState, backward: object, context: object, watche
 
 def _append(state: CaptureState, kind: str, hook: object, parts: Parts, watched: Watched, node: fx.Node) -> None:
     held = {number: kept for number, kept in _held_back(state).items() if number in watched.ids}
-    loaded = {state.outer.get(id(value)): value for _, value in watched.loads} | dict(watched.loads)
-    reads = next((source.friendly() for source, value in watched.loads if not _lasts(source, value, loaded)), "")
+    reads = next((source.friendly() for source, _ in passing_reads(state, watched)), "")
     reads = reads or ("an object that the compiled function wrote to" if held else "")
     place = None if state.graph.scopes else node
     number = state.interpreter.number
     state.graph.hooks.append(Later(kind, hook, parts, watched.ids, held, number, reads, place))
+
+
+def passing_reads(state: CaptureState, watched: Watched) -> Iterator[tuple[Source, object]]:
+    """What was looked at that others may change later."""
+    loaded = {state.outer.get(id(value)): value for _, value in watched.loads} | dict(watched.loads)
+    return ((source, value) for source, value in watched.loads if not _lasts(source, value, loaded))
 
 
 def _lasts(source: Source, value: object, loaded: Mapping[Source | None, object]) -> bool:

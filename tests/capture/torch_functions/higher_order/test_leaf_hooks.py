@@ -10,7 +10,7 @@ import torch
 
 import argand
 from argand._core.node_layout import node_layout
-from argand.capture.torch_functions.gradients import leaf_hooks
+from argand.capture.torch_functions.higher_order import leaf_hooks
 from helpers import assert_same, collected
 
 
