@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -26,7 +27,7 @@ from argand.breaks.kinds import IDS
 from distributed.models import MANY
 from distributed.shard_programs import difference, local
 
-__all__ = ["operations", "sharded_blocks", "views", "whole"]
+__all__ = ["differentiated_apart", "operations", "sharded_blocks", "views", "whole"]
 
 WIDTH, WORDS = 32, 48
 
@@ -399,4 +400,33 @@ def views(rank: int) -> dict[str, float]:
             f"{program.__name__} {b}": difference(g, gradients[0])
             for b, g in zip(("aot_eager", "native"), gradients[1:])
         }
+    return found
+
+
+def differentiated_apart(rank: int) -> dict[str, float]:
+    """Gradients, and how they are laid out, where some of the results are differentiated, which lay them out apart."""
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+
+    def two(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return x @ w, w * 2
+
+    def three(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        y = w.tanh()
+        return x @ y, (y * 2).sum(), y * 3
+
+    found: dict[str, float] = {}
+    for program in (two, three):
+        for apart in ([0], [1], [0, 1]):
+            gradients: list[Any] = []
+            for backend in ("", "aot_eager", "native"):
+                argand.reset()
+                torch.manual_seed(0)
+                x = distribute_tensor(torch.randn(8, 6), mesh, [Shard(0)]).detach().requires_grad_()
+                w = nn.Parameter(distribute_tensor(torch.randn(6, 6), mesh, [Replicate()]))
+                results = (argand.compile(program, backend=backend, fullgraph=True) if backend else program)(x, w)
+                sum(results[at].square().sum() for at in apart).backward()
+                gradients.append([local(one.grad) if one.grad is not None else torch.zeros(1) for one in (x, w)])
+                assert not backend or w.grad.placements == w.placements, (program, apart, backend)
+            names = [f"{program.__name__} {apart} {backend}" for backend in ("aot_eager", "native")]
+            found |= {name: difference(g, gradients[0]) for name, g in zip(names, gradients[1:])}
     return found

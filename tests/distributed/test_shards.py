@@ -51,8 +51,8 @@ def test_shards_of_parallel_layers() -> None:
 @pytest.mark.distributed
 def test_modules_of_parallel_layers_are_one_graph() -> None:
     """The programs compile them with `fullgraph=True`; operations on DTensors, with their layouts, are eager's."""
-    answers = run_ranks(PARALLEL, ["whole", "operations", "views"])
-    assert not wrong(answers, "whole", "views")
+    answers = run_ranks(PARALLEL, ["whole", "operations", "views", "differentiated_apart"])
+    assert not wrong(answers, "whole", "views", "differentiated_apart")
     for answer in answers:
         found = answer["operations"]
         assert isinstance(found, Mapping)

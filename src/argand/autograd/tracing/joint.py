@@ -26,6 +26,7 @@ from argand.autograd.tracing.tracer import Tracer
 from argand.errors import AutogradError
 from argand.graph import compat, time_limit
 from argand.graph.checkpoint_regions import current_region
+from argand.graph.dtensors import Edge
 from argand.graph.metadata.strides import is_dense
 from argand.graph.nodes.meta import attribute, eliminate_dead
 from argand.graph.nodes.program import AtenProgram, InputSpec, LeafSpec, MutationSpec, OutputSpec, TensorSpec
@@ -219,7 +220,8 @@ def _trace(
         tracer.reached.clear()
         with tracer, compat.hidden_from_saved_tensor_hooks():
             result = run_graph(gm, arguments, attributes, tracer, attention)
-        joint = _Finisher(tracer, builder, leaves).finish(result)
+        edges = [node.meta["edge"] for node in gm.graph.nodes if "edge" in node.meta]
+        joint = _Finisher(tracer, builder, leaves, edges).finish(result)
     joint.enables_grad = records_gradients(gm, example_inputs, enabled=False)
     joint.plain = tracer.plain and not (joint.enables_grad or tracer.differentiated)
     joint.plain = joint.plain and not any(map(_leaves_tape, gm.graph.nodes))
@@ -329,8 +331,9 @@ class _JointOutputs(Outputs):
 class _Finisher:
     """From a traced forward to the joint program: results, tangents, the engine's run, gradients."""
 
-    def __init__(self, tracer: JointTracer, builder: InputBuilder, leaves: _Leaves) -> None:
+    def __init__(self, tracer: JointTracer, builder: InputBuilder, leaves: _Leaves, edges: list[Edge]) -> None:
         self.tracer = tracer
+        self.edges = edges  # of inputs that are DTensors
         self.builder = builder
         self.leaves = leaves
         self.outputs = _JointOutputs(tracer, builder)
@@ -423,6 +426,8 @@ class _Finisher:
                 self.tape = read_tape(carriers, wanted, apart)
                 passed = sorted(frozenset().union(*self.tape.passed))
                 sources = [*[leaf for _, leaf in wanted], *[carriers[number] for number in passed]]
+                if self.edges and len(carriers) > 1:
+                    self._lay_out(carriers, sources, tangents)
                 grads = with_plain_checks(torch.autograd.grad, (carriers, sources, tangents), {"allow_unused": True})
                 time_limit.begin(None)
         except AutogradError:
@@ -446,6 +451,26 @@ class _Finisher:
             outputs.nodes += [tracer.read(value) for value in values.values()]
             self.passed = tuple(values)
         return tuple(by_input)
+
+    def _lay_out(self, carriers: list[torch.Tensor], sources: list[torch.Tensor], tangents: list[Any]) -> None:
+        """Where the gradient of a DTensor is laid out in other ways for other results, it is laid out as the DTensor.
+
+        Eager's layout of it depends on which of the results are differentiated; the graph's is one for all.
+        """
+        nodes = self.tracer.graph.nodes
+        before = len(nodes)
+        layouts: list[set[Any]] = [set() for _ in self.edges]
+        for carrier, tangent in zip(carriers, tangents):
+            for edge in self.edges:
+                edge.placements = None
+            torch.autograd.grad(carrier, sources, tangent, allow_unused=True, retain_graph=True)
+            for edge, known in zip(self.edges, layouts):
+                known.update(filter(None, [edge.placements]))
+        for node in reversed(list(nodes)[before:]):  # collectives among them would be called
+            if not node.users:
+                self.tracer.graph.erase_node(node)
+        for edge, known in zip(self.edges, layouts):
+            edge.viewed |= len(known) > 1
 
     def _unseen_leaves(self, carriers: list[torch.Tensor], known: set[int]) -> list[tuple[int, torch.Tensor]]:
         """Inputs for leaves that the graph made and does not return, where nothing else makes results require grad."""
