@@ -229,6 +229,7 @@ def test_docstrings_describe_arguments_that_there_are() -> None:
 OTHER_READERS = {
     "files.py": "is the place",
     "_core/state_reads.py": "torch's libraries, which are loaded",
+    "breaks/catalogue.py": "argand's own text",
     "codegen/cpp/prelude/__init__.py": "argand's own text",
     "debug/doctor/child.py": "what its own child wrote into its own folder",
     "debug/doctor/dissection.py": "writes",

@@ -53,10 +53,7 @@ def test_pages_say_what_why_and_what_to_do() -> None:
         for text in (page.what, page.why, page.remedy, *([page.unshown] if page.unshown else [])):
             assert text[0].isupper() or text.startswith(("`", "torch ")) or text[0].isdigit(), (page.id, text)
             assert text.endswith("."), (page.id, text)
-        assert bool(page.before) == bool(page.after) != bool(page.unshown), page.id
-        if isinstance(page.after, dict):
-            lines = [line.strip() for line in page.before.splitlines()]
-            assert [lines.count(line) for line in page.after] == [1] * len(page.after), page.id
+        assert bool(page.programs) != bool(page.unshown), page.id
         assert not set(page.also) - set(IDS) and page.kind not in page.also, page.id
 
 
@@ -167,7 +164,7 @@ def runs_here(page: Page) -> bool:
     return sys.version_info >= page.since and all(importlib.util.find_spec(name) for name in page.needs)
 
 
-SHOWN = [page for page in pages().values() if page.before]
+SHOWN = [page for page in pages().values() if page.programs]
 
 
 def test_most_pages_have_examples() -> None:

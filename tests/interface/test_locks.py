@@ -20,7 +20,6 @@ SRC = Path(__file__).resolve().parents[2] / "src" / "argand"
 # These begin anew in a child by themselves, or are names that capture knows.
 OTHERS = {
     "locks.py",
-    "breaks/entries_effects.py",
     "report/tracefile.py",
     "report/chromium.py",
     "capture/natives/library_functions.py",

@@ -3,39 +3,13 @@
 from __future__ import annotations
 
 from functools import cache
+from pathlib import Path
 
-from argand.breaks import (
-    entries_attributes,
-    entries_containers,
-    entries_effects,
-    entries_functions,
-    entries_generators,
-    entries_limits,
-    entries_native,
-    entries_numpy,
-    entries_objects,
-    entries_raising,
-    entries_tensors,
-    entries_torch,
-    entries_values,
-)
-from argand.breaks.page import Page
+from argand.breaks.page import Page, read_pages
 
-SUBJECTS: tuple[tuple[str, tuple[Page, ...]], ...] = (
-    ("Values that exist only when the program runs", entries_values.PAGES),
-    ("Operations that may raise", entries_raising.PAGES),
-    ("Effects on the world outside", entries_effects.PAGES),
-    ("Native code", entries_native.PAGES),
-    ("numpy", entries_numpy.PAGES),
-    ("Containers and keys", entries_containers.PAGES),
-    ("Objects and classes", entries_objects.PAGES),
-    ("Attributes", entries_attributes.PAGES),
-    ("Generators and exceptions", entries_generators.PAGES),
-    ("Tensors", entries_tensors.PAGES),
-    ("torch's functions, objects and modes", entries_torch.PAGES),
-    ("Functions given to functions", entries_functions.PAGES),
-    ("Limits of capture", entries_limits.PAGES),
-)
+_FILES = "values raising effects native numpy containers objects attributes generators tensors torch functions limits"
+_FOLDER = Path(__file__).with_name("pages")
+SUBJECTS = tuple(read_pages((_FOLDER / f"{name}.md").read_text("utf-8")) for name in _FILES.split())
 
 
 @cache

@@ -1,8 +1,8 @@
 """Every kind of graph break: its id, and what to do about it.
 
 An id is given once: a kind that is added takes the next number, one that goes leaves its number to `RETIRED`. A break
-whose place knows better what to do gives hints of its own. What the ids mean, with examples, is in the modules of
-pages beside this one; ordinary captures import this one only.
+whose place knows better what to do gives hints of its own. What the ids mean, with examples, is in the files of
+`pages/`; ordinary captures import this module only.
 """
 
 from __future__ import annotations
