@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from types import CodeType
 from typing import Any
@@ -21,6 +21,18 @@ class Label:
         self.instruction = instruction
 
 
+def _plain(opname: str) -> Callable[[Assembler], Instruction]:
+    return lambda self: self.emit(opname)
+
+
+def _naming(opname: str, arg: int | None = None) -> Callable[[Assembler, Any], Instruction]:
+    return lambda self, name: self.emit(opname, name, arg)
+
+
+def _counting(opname: str) -> Callable[[Assembler, int], Instruction]:
+    return lambda self, count: self.emit(opname, count, count)
+
+
 class Assembler:
     """Appends instructions; `finish` returns the list, ready for `encode`.
 
@@ -32,7 +44,7 @@ class Assembler:
         asm.callable_on_top()                                 the value that is already on top of the stack
         asm.load_method("name")                               a method of the value on top of the stack
 
-    Stack pictures in the docstrings read from the bottom to the top.
+    Stack pictures, in docstrings and comments, read from the bottom to the top.
     """
 
     def __init__(self, positions: Positions | None = None) -> None:
@@ -116,75 +128,30 @@ class Assembler:
 
     # -- variables and constants --------------------------------------------------------------------------------------
 
-    def load_const(self, value: Any) -> Instruction:
-        """-> value. Any object; equal immutable constants share a slot."""
-        return self.emit("LOAD_CONST", value)
+    load_const = _naming("LOAD_CONST")  # -> value. Any object; equal immutable constants share a slot
 
     def load_fast(self, name: str, check: bool = False) -> Instruction:
         """-> value. `check`: the variable may be unbound; raise UnboundLocalError then (3.11 always checks)."""
         return self.emit("LOAD_FAST_CHECK" if check and PY312 else "LOAD_FAST", name)
 
-    def store_fast(self, name: str) -> Instruction:
-        """value -> ."""
-        return self.emit("STORE_FAST", name)
-
-    def delete_fast(self, name: str) -> Instruction:
-        """Unbind a local that is bound."""
-        return self.emit("DELETE_FAST", name)
-
-    def load_global(self, name: str) -> Instruction:
-        """-> value."""
-        return self.emit("LOAD_GLOBAL", name, 0)
-
-    def load_global_callable(self, name: str) -> Instruction:
-        """Load a global in order to call it (with the NULL that `call` expects)."""
-        return self.emit("LOAD_GLOBAL", name, 1)
-
-    def store_global(self, name: str) -> Instruction:
-        """value -> ."""
-        return self.emit("STORE_GLOBAL", name)
-
-    def delete_global(self, name: str) -> Instruction:
-        """Delete a global."""
-        return self.emit("DELETE_GLOBAL", name)
-
-    def load_deref(self, name: str) -> Instruction:
-        """-> contents of a cell or free variable."""
-        return self.emit("LOAD_DEREF", name)
-
-    def store_deref(self, name: str) -> Instruction:
-        """value -> ; into a cell or free variable."""
-        return self.emit("STORE_DEREF", name)
-
-    def load_closure(self, name: str) -> Instruction:
-        """-> the cell itself."""
-        return self.emit("LOAD_CLOSURE", name)
+    store_fast = _naming("STORE_FAST")  # value -> .
+    delete_fast = _naming("DELETE_FAST")  # unbind a local that is bound
+    load_global = _naming("LOAD_GLOBAL", 0)  # -> value
+    load_global_callable = _naming("LOAD_GLOBAL", 1)  # -> a global, with the NULL that `call` expects
+    store_global = _naming("STORE_GLOBAL")  # value -> .
+    delete_global = _naming("DELETE_GLOBAL")  # unbind a global
+    load_deref = _naming("LOAD_DEREF")  # -> contents of a cell or free variable
+    store_deref = _naming("STORE_DEREF")  # value -> ; into a cell or free variable
+    load_closure = _naming("LOAD_CLOSURE")  # -> the cell itself
 
     # -- attributes, items, operators ---------------------------------------------------------------------------------
 
-    def load_attr(self, name: str) -> Instruction:
-        """object -> attribute."""
-        return self.emit("LOAD_ATTR", name, 0)
-
-    def store_attr(self, name: str) -> Instruction:
-        """value, object -> ."""
-        return self.emit("STORE_ATTR", name)
-
-    def delete_attr(self, name: str) -> Instruction:
-        """object -> ."""
-        return self.emit("DELETE_ATTR", name)
-
-    def binary_subscr(self) -> Instruction:
-        """container, key -> item."""
-        return self.emit("BINARY_SUBSCR")
-
-    def store_subscr(self) -> Instruction:
-        """value, container, key -> ."""
-        return self.emit("STORE_SUBSCR")
-
-    def delete_subscr(self) -> Instruction:
-        """container, key -> ."""
-        return self.emit("DELETE_SUBSCR")
+    load_attr = _naming("LOAD_ATTR", 0)  # object -> attribute
+    store_attr = _naming("STORE_ATTR")  # value, object -> .
+    delete_attr = _naming("DELETE_ATTR")  # object -> .
+    binary_subscr = _plain("BINARY_SUBSCR")  # container, key -> item
+    store_subscr = _plain("STORE_SUBSCR")  # value, container, key -> .
+    delete_subscr = _plain("DELETE_SUBSCR")  # container, key -> .
 
     def binary_op(self, symbol: str) -> Instruction:
         """left, right -> result; symbol as in the source: "+", "@", "+=", ..."""
@@ -208,68 +175,37 @@ class Assembler:
         """left, right -> bool: left is right (invert: is not)."""
         return self.emit("IS_OP", "is not" if invert else "is")
 
-    def get_iter(self) -> Instruction:
-        """iterable -> iterator."""
-        return self.emit("GET_ITER")
+    get_iter = _plain("GET_ITER")  # iterable -> iterator
 
     # -- containers ---------------------------------------------------------------------------------------------------
 
     def _counted(self, opname: str, count: int) -> Instruction:
         return self.emit(opname, count, count)
 
-    def build_tuple(self, count: int) -> Instruction:
-        """item * count -> tuple."""
-        return self._counted("BUILD_TUPLE", count)
-
-    def build_list(self, count: int) -> Instruction:
-        """item * count -> list."""
-        return self._counted("BUILD_LIST", count)
-
-    def build_set(self, count: int) -> Instruction:
-        """item * count -> set."""
-        return self._counted("BUILD_SET", count)
-
-    def build_map(self, count: int) -> Instruction:
-        """(key, value) * count -> dict."""
-        return self._counted("BUILD_MAP", count)
-
-    def build_string(self, count: int) -> Instruction:
-        """str * count -> str."""
-        return self._counted("BUILD_STRING", count)
-
-    def build_slice(self, count: int) -> Instruction:
-        """start, stop[, step] -> slice; count is 2 or 3."""
-        return self._counted("BUILD_SLICE", count)
+    build_tuple = _counting("BUILD_TUPLE")  # item * count -> tuple
+    build_list = _counting("BUILD_LIST")  # item * count -> list
+    build_set = _counting("BUILD_SET")  # item * count -> set
+    build_map = _counting("BUILD_MAP")  # (key, value) * count -> dict
+    build_string = _counting("BUILD_STRING")  # str * count -> str
+    build_slice = _counting("BUILD_SLICE")  # start, stop[, step] -> slice; count is 2 or 3
 
     def dict_update(self, depth: int = 1) -> Instruction:
         """dict, ..., mapping -> dict, ..."""
         return self._counted("DICT_UPDATE", depth)
 
-    def unpack_sequence(self, count: int) -> Instruction:
-        """sequence -> item * count, the first on top."""
-        return self._counted("UNPACK_SEQUENCE", count)
+    unpack_sequence = _counting("UNPACK_SEQUENCE")  # sequence -> item * count, the first on top
 
     # -- stack --------------------------------------------------------------------------------------------------------
 
-    def pop_top(self) -> Instruction:
-        """value -> ."""
-        return self.emit("POP_TOP")
-
-    def copy(self, depth: int) -> Instruction:
-        """Push again the value at `depth` (1: the top)."""
-        return self._counted("COPY", depth)
+    pop_top = _plain("POP_TOP")  # value -> .
+    copy = _counting("COPY")  # push again the value at `depth` (1: the top)
 
     def dup(self) -> Instruction:
         """value -> value, value."""
         return self.copy(1)
 
-    def swap(self, depth: int) -> Instruction:
-        """Exchange the top with the value at `depth` (2: the next)."""
-        return self._counted("SWAP", depth)
-
-    def push_null(self) -> Instruction:
-        """-> NULL (not a value: only calls and exits of handlers know what to do with it)."""
-        return self.emit("PUSH_NULL")
+    swap = _counting("SWAP")  # exchange the top with the value at `depth` (2: the next)
+    push_null = _plain("PUSH_NULL")  # -> NULL (not a value: only calls and exits of handlers know what to do with it)
 
     # -- calls --------------------------------------------------------------------------------------------------------
 
@@ -401,9 +337,7 @@ class Assembler:
         else:
             self.emit("NOP")
 
-    def return_value(self) -> Instruction:
-        """value -> ; leave the function."""
-        return self.emit("RETURN_VALUE")
+    return_value = _plain("RETURN_VALUE")  # value -> ; leave the function
 
 
 _NOWHERE = Instruction("NOP")
