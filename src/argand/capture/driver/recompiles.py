@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from types import CodeType
 from typing import Any
@@ -181,12 +181,12 @@ def _failure(label: str, detail: str, version: int, where: UserLine | None) -> G
     name, kind = (parsed[1], parsed[2]) if parsed else ("", label.rpartition(" ")[2])
     if kind == ONCE:
         return GuardFailure("a class that was read", "changed meanwhile", _ONCE_REMEDY, kind, version, where)
-    for pattern, describe in _TABLE:
+    for pattern, description in _TABLE:
         match = re.match(pattern, detail, re.DOTALL)
         if match is not None:
-            what, how, remedy = describe(name, kind, match)
-            return GuardFailure(what, how, remedy, label, version, where)
-    return GuardFailure(name or kind, f"({kind}): {detail}", _default_remedy(name), label, version, where)
+            return GuardFailure(*_described(description, name, match), label, version, where)
+    remedy = _SAME.format(it=name or "this")
+    return GuardFailure(name or kind, f"({kind}): {detail}", remedy, label, version, where)
 
 
 def _expression(label: str, detail: str, version: int, where: UserLine | None) -> GuardFailure:
@@ -196,8 +196,7 @@ def _expression(label: str, detail: str, version: int, where: UserLine | None) -
     wrong_type = re.match(r"expected an? (\w+)(?: of at most 64 bits)?, found (?:a longer )?(\w+)", said)
     if wrong_type is not None:
         name = re.split(r" [<>=!]", guard.lstrip("("))[0]
-        what, how, remedy = _type(name, "", wrong_type)
-        return GuardFailure(what, how, remedy, guard, version, where)
+        return GuardFailure(*_described(_TYPE, name, wrong_type), guard, version, where)
     if re.search(r"size\(\)\[\d+\] (>= 2|!= [01])$", guard):
         remedy = "sizes 0 and 1 are always compiled for themselves; pad the tensor if they are frequent."
     else:
@@ -213,112 +212,64 @@ def _plain(text: str) -> str:
     return re.sub(r"\b[LG]\['(\w+)'\]", r"\1", text)
 
 
-# ---------------------------------------------------------------------- one function per kind of difference
+# ---------------------------------------------------------------------- one row per kind of difference
 
 Description = tuple[str, str, str]
-Describe = Callable[[str, str, "re.Match[str]"], Description]
+"""What differs, how, and what to do: formats of the whole detail (`{0}`), its groups, `{name}`, and `{it}`."""
+
+_CHANGED = "was {1}, is now {2}"
+_BARE_NUMBER = r"-?[\d.]+(?:e[+-]?\d+)?"
+_OF_TYPE = r"(?: \((?:int|float)\))?"
+_TYPE = ("type({name})", _CHANGED, f"always pass the same type for {{name}}, or {_LIMIT}.")
+_SAME = f"keep {{it}} the same from call to call, or {_LIMIT}."
+
+_TABLE: tuple[tuple[str, Description], ...] = (
+    (r"expected size (?=[01] |.* found [01]$)(-?\d+) at dim (\d+), found (-?\d+)$", (
+        "{name}.size()[{2}]", "was {1}, is now {3}",
+        "sizes 0 and 1 are always compiled for themselves; pad {name} if they are frequent.")),
+    (r"expected size (-?\d+) at dim (\d+), found (-?\d+)$", (
+        "{name}.size()[{2}]", "was {1}, is now {3}",
+        "argand.mark_dynamic({name}, {2}) before the first call, or argand.compile(..., dynamic=True).")),
+    (r"expected stride (-?\d+) at dim (\d+), found (-?\d+)$", (
+        "{name}.stride()[{2}]", "was {1}, is now {3}",
+        "call {name}.contiguous() before the compiled function, so that every call has the same memory layout.")),
+    (r"expected (\d+) dims, found (\d+)$", (
+        "{name}.dim()", _CHANGED,
+        f"each number of dimensions is compiled for itself; reshape {{name}} to one rank, or {_LIMIT}.")),
+    (r"expected requires_grad=(\w+), found (\w+)$", (
+        "{name}.requires_grad", _CHANGED,
+        "call {name}.detach() or {name}.requires_grad_() before the compiled function.")),
+    (r"expected dtype (.+), found (.+)$", (
+        "{name}.dtype", _CHANGED, f"convert {{name}} to one dtype before the compiled function, or {_LIMIT}.")),
+    (r"expected device (.+), found (.+)$", (
+        "{name}.device", _CHANGED, f"move {{name}} to one device before the compiled function, or {_LIMIT}.")),
+    (r"expected layout (.+), found (.+)$", ("{name}.layout", _CHANGED, "pass tensors of one kind.")),
+    (r"expected type (.+), found (.+)$", _TYPE),
+    (r"expected the object (.+) at 0x\w+, found (.+) at 0x\w+$", (
+        "{name}", "was {1}, is now another object: {2}",
+        "keep one object in {name}: do not make a new one for each call (a lambda, a partial, a class).")),
+    # a small tensor that the program keeps (`record.held_values`)
+    (r".*\bcontents\b.*: expected b.*found b.*$", (
+        "{name}", "holds other values, which decided a branch, a size or a number",
+        "keep what {name} holds; once it has changed, the graph breaks where the program asks for its values.")),
+    (r"(\w+): expected (.+), found (.+)$", (
+        "torch.{1}()", "was {2}, is now {3}",
+        f"call the compiled function under one setting (grad mode, autocast, default dtype), or {_LIMIT}.")),
+    (r"expected length (\d+), found (\d+)$", (
+        "len({name})", _CHANGED,
+        "keep the length of {name} fixed, or put its tensors into one (torch.stack, padding).")),
+    (r"expected keys (.+), found (.+)$", (
+        "the keys of {name}", _CHANGED, "keep the keys of {name}, and their order, fixed.")),
+    (r".+ are (the same object|different objects)$", (
+        "", "{0}", "pass the same object twice in every call, or in none.")),
+    (rf"expected ({_BARE_NUMBER}{_OF_TYPE}), found (({_BARE_NUMBER}){_OF_TYPE})$", (
+        "{name}", _CHANGED, f"make {{name}} a tensor (torch.tensor({{3}})), or {_LIMIT}.")),
+    (r"expected (.+), found (.+)$", (
+        "{name}", _CHANGED, f"keep {{name}} fixed, compile one function per value, or {_LIMIT}.")),
+    (r".+ was .+, is .+", ("", "{0}", _SAME)),  # a condition, whose detail says old and new values itself
+)  # fmt: skip
 
 
-def _changed(old: str, new: str) -> str:
-    return f"was {old}, is now {new}"
-
-
-def _size(name: str, kind: str, match: re.Match[str]) -> Description:
-    dim = int(match[2])
-    remedy = f"argand.mark_dynamic({name}, {dim}) before the first call, or argand.compile(..., dynamic=True)"
-    if match[1] in ("0", "1") or match[3] in ("0", "1"):
-        remedy = f"sizes 0 and 1 are always compiled for themselves; pad {name} if they are frequent"
-    return f"{name}.size()[{dim}]", _changed(match[1], match[3]), remedy + "."
-
-
-def _stride(name: str, kind: str, match: re.Match[str]) -> Description:
-    remedy = f"call {name}.contiguous() before the compiled function, so that every call has the same memory layout."
-    return f"{name}.stride()[{match[2]}]", _changed(match[1], match[3]), remedy
-
-
-def _rank(name: str, kind: str, match: re.Match[str]) -> Description:
-    remedy = f"each number of dimensions is compiled for itself; reshape {name} to one rank, or " + _LIMIT + "."
-    return f"{name}.dim()", _changed(match[1], match[2]), remedy
-
-
-def _tensor_property(name: str, kind: str, match: re.Match[str]) -> Description:
-    prop = match[1]
-    remedies = {
-        "dtype": f"convert {name} to one dtype before the compiled function, or " + _LIMIT,
-        "device": f"move {name} to one device before the compiled function, or " + _LIMIT,
-        "requires_grad": f"call {name}.detach() or {name}.requires_grad_() before the compiled function",
-    }
-    return f"{name}.{prop}", _changed(match[2], match[3]), remedies.get(prop, "pass tensors of one kind") + "."
-
-
-def _type(name: str, kind: str, match: re.Match[str]) -> Description:
-    return f"type({name})", _changed(match[1], match[2]), f"always pass the same type for {name}, or " + _LIMIT + "."
-
-
-def _identity(name: str, kind: str, match: re.Match[str]) -> Description:
-    remedy = f"keep one object in {name}: do not make a new one for each call (a lambda, a partial, a class)."
-    return name, _changed(match[1], f"another object: {match[2]}"), remedy
-
-
-def _state(name: str, kind: str, match: re.Match[str]) -> Description:
-    remedy = "call the compiled function under one setting (grad mode, autocast, default dtype), or " + _LIMIT + "."
-    return f"torch.{match[1]}()", _changed(match[2], match[3]), remedy
-
-
-def _length(name: str, kind: str, match: re.Match[str]) -> Description:
-    remedy = f"keep the length of {name} fixed, or put its tensors into one (torch.stack, padding)."
-    return f"len({name})", _changed(match[1], match[2]), remedy
-
-
-def _keys(name: str, kind: str, match: re.Match[str]) -> Description:
-    return f"the keys of {name}", _changed(match[1], match[2]), f"keep the keys of {name}, and their order, fixed."
-
-
-def _alias(name: str, kind: str, match: re.Match[str]) -> Description:
-    return "", match[0], "pass the same object twice in every call, or in none."
-
-
-def _number(text: str) -> bool:
-    return re.fullmatch(r"-?[\d.]+(e[+-]?\d+)?( \((int|float)\))?", text) is not None
-
-
-def _value(name: str, kind: str, match: re.Match[str]) -> Description:
-    old, new = match[1], match[2]
-    if _number(old) and _number(new):
-        remedy = f"make {name} a tensor (torch.tensor({new.split(' ')[0]})), or {_LIMIT}."
-    else:
-        remedy = f"keep {name} fixed, compile one function per value, or {_LIMIT}."
-    return name, _changed(old, new), remedy
-
-
-def _contents(name: str, kind: str, match: re.Match[str]) -> Description:
-    """A small tensor that the program keeps (`record.held_values`)."""
-    remedy = f"keep what {name} holds; once it has changed, the graph breaks where the program asks for its values."
-    return name, "holds other values, which decided a branch, a size or a number", remedy
-
-
-def _said(name: str, kind: str, match: re.Match[str]) -> Description:
-    """An expression guard whose detail says old and new values itself."""
-    return "", match[0], _default_remedy(name)
-
-
-def _default_remedy(name: str) -> str:
-    return f"keep {name or 'this'} the same from call to call, or {_LIMIT}."
-
-
-_TABLE: tuple[tuple[str, Describe], ...] = (
-    (r"expected size (-?\d+) at dim (\d+), found (-?\d+)$", _size),
-    (r"expected stride (-?\d+) at dim (\d+), found (-?\d+)$", _stride),
-    (r"expected (\d+) dims, found (\d+)$", _rank),
-    (r"expected (requires_grad)=(\w+), found (\w+)$", _tensor_property),
-    (r"expected (dtype|device|layout) (.+), found (.+)$", _tensor_property),
-    (r"expected type (.+), found (.+)$", _type),
-    (r"expected the object (.+) at 0x\w+, found (.+) at 0x\w+$", _identity),
-    (r".*\bcontents\b.*: expected b.*found b.*$", _contents),
-    (r"(\w+): expected (.+), found (.+)$", _state),
-    (r"expected length (\d+), found (\d+)$", _length),
-    (r"expected keys (.+), found (.+)$", _keys),
-    (r".+ are (the same object|different objects)$", _alias),
-    (r"expected (.+), found (.+)$", _value),
-    (r".+ was .+, is .+", _said),
-)
+def _described(description: Description, name: str, match: re.Match[str]) -> Description:
+    what, how, remedy = (text.format(match[0], *match.groups(), name=name, it=name or "this") for text in description)
+    return what, how, remedy
