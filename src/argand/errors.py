@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from types import CodeType
 
-from argand.breaks.kinds import IDS, REMEDIES
+from argand.breaks.kinds import EXPLANATIONS, IDS, REMEDIES
 from argand.quick_dataclasses import dataclass
 
 
@@ -289,13 +289,14 @@ class GraphBreak(BaseException):
 
 
 def graph_break(
-    *, kind: str, context: str = "", explanation: str, hints: tuple[str, ...] = (), skip_frame: bool = False
+    *, kind: str, context: str = "", explanation: str = "", hints: tuple[str, ...] = (), skip_frame: bool = False
 ) -> GraphBreak:
     """Build the one exception by which every graph break is raised (`raise graph_break(kind=...)`).
 
-    Arguments: see `BreakReason`. Explanation and hints come out as sentences (first letter, full stop); without hints,
-    what there is to do about this kind of break is said (`breaks.kinds`).
+    Arguments: see `BreakReason`. Explanation and hints come out as sentences (first letter, full stop); without either,
+    what `breaks.kinds` says of this kind of break is said.
     """
+    explanation = explanation or EXPLANATIONS.get(kind, "").replace("{context}", context)
     said = tuple(map(sentence, hints)) or (REMEDIES.get(kind, "").replace("`", ""),)
     return GraphBreak(BreakReason(kind, context, sentence(explanation), said), skip_frame)
 

@@ -25,7 +25,7 @@ import warm
 from argand import errors
 from argand.breaks import render
 from argand.breaks.catalogue import SUBJECTS, pages
-from argand.breaks.kinds import IDS, REMEDIES, RETIRED
+from argand.breaks.kinds import EXPLANATIONS, IDS, REMEDIES, RETIRED
 from argand.breaks.page import Page
 from helpers import collected
 
@@ -122,6 +122,16 @@ def test_each_place_that_raises_names_a_kind_and_each_kind_is_raised() -> None:
     for place, kind in raised:
         assert kind in IDS, f"{place}: {kind!r} is not in argand/breaks/kinds.py"
     assert set(IDS) <= everywhere, set(IDS) - everywhere
+
+
+def test_each_break_is_explained_by_the_place_that_raises_it_or_by_its_kind() -> None:
+    unexplained = set()
+    for path in (SRC / "capture").rglob("*.py"):
+        for call in [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)]:
+            kind = _given(call, "kind", 0)
+            if _name(call) == "graph_break" and _given(call, "explanation", 2) is None and kind is not None:
+                unexplained.update(_strings(kind, {}))
+    assert unexplained == set(EXPLANATIONS)
 
 
 # ---------------------------------------------------------------------- the examples

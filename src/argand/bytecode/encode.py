@@ -279,7 +279,7 @@ def _lower(instructions: Sequence[Instruction], pools: Pools) -> list[_Line]:
                 jumps.append((lines[-1], i + 1))
             lines.append(_line(inst, opname))
             jumps.append((lines[-1], goal))
-        elif kind == Kind.PAIR and not _fits_pair(inst, pools):
+        elif kind == Kind.PAIR and not all(pools.local_slot[name] < 16 for name in inst.argval):
             for part, name in zip(_PAIR_PARTS[opname], inst.argval):
                 lines.append(_line(inst, part, name))
         else:
@@ -305,10 +305,6 @@ def _used_locals(instructions: Sequence[Instruction]) -> list[str]:
         elif kind == Kind.PAIR:
             used.extend(inst.argval)
     return used
-
-
-def _fits_pair(inst: Instruction, pools: Pools) -> bool:
-    return all(pools.local_slot[name] < 16 for name in inst.argval)
 
 
 def _check_loop_end(end: Sequence[Instruction]) -> None:

@@ -41,7 +41,7 @@ def join_padded_sums(program: AtenProgram) -> int:
     builder = Builder(graph, program.specs or SpecTable(), made_by="join_padded_sums")
     changes = 0
     for root in reversed(list(graph.nodes)):  # a sum is met before the smaller ones within it
-        if not _is_sum(root) or _is_within_sum(root):
+        if not _is_sum(root) or (len(root.users) == 1 and _is_sum(next(iter(root.users)))):
             continue
         parts, others = _terms(root)
         joined, left = _disjoint(parts)
@@ -67,10 +67,6 @@ def _is_sum(node: fx.Node) -> bool:
         isinstance(arg, fx.Node) and arg.meta["val"].shape == val.shape and arg.meta["val"].dtype is val.dtype
         for arg in node.args
     )
-
-
-def _is_within_sum(node: fx.Node) -> bool:
-    return len(node.users) == 1 and _is_sum(next(iter(node.users)))
 
 
 def _terms(root: fx.Node) -> tuple[list[tuple[_Part, fx.Node]], list[fx.Node]]:

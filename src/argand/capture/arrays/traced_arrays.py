@@ -122,10 +122,10 @@ class Arrays:
         check = functools.partial(no_overlap, len(held))
         if not check(*reals):
             raise errors.graph_break(
-                kind="numpy arrays that share memory", context=", ".join(source.name() for source in sources),
-                explanation="An array that is written to shares its memory with another array or tensor.",
+                kind="numpy arrays that share memory",
+                context=", ".join(source.name() for source in sources),
                 skip_frame=True,
-            )  # fmt: skip
+            )
         every: list[object] = [*sources, *(info.source for info in others)]
         self.state.guards.add(None, "python", check, every, label="NO_ALIASING", shown=False)
 

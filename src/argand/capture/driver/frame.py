@@ -303,11 +303,7 @@ class _Capture:
                 continue
             except errors.GraphBreak as ending:
                 break_at = self._earlier(failures.because_of(ending, self.reason), state, exit, break_at)
-        raise errors.graph_break(
-            kind="too many restarts",
-            explanation="The function breaks the graph in too many places.",
-            skip_frame=True,
-        )
+        raise errors.graph_break(kind="too many restarts", skip_frame=True)
 
     def _count(self, state: CaptureState) -> None:
         self.spent += state.interpreter.patience.spent

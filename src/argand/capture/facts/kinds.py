@@ -80,9 +80,7 @@ def namespace(obj: object) -> Any:
         return None
     if place == _HIDDEN:
         raise errors.graph_break(
-            kind="namespace that the class defines itself",
-            context=f"{type(obj).__module__}.{type(obj).__qualname__}",
-            explanation="A class that defines __dict__ itself hides what its objects hold.",
+            kind="namespace that the class defines itself", context=f"{type(obj).__module__}.{type(obj).__qualname__}"
         )
     return _class_namespace(mro_of(cls)[place])["__dict__"].__get__(obj)
 
@@ -146,10 +144,7 @@ def raw_items(obj: dict[K, V]) -> Iterable[tuple[K, V]]:
         return list(collections.OrderedDict.items(obj))
     except (KeyError, RuntimeError):
         raise errors.graph_break(
-            kind="OrderedDict out of step",
-            context=type(obj).__qualname__,
-            explanation="Methods of dict were called on an OrderedDict: it has other keys than it knows of.",
-            skip_frame=True,
+            kind="OrderedDict out of step", context=type(obj).__qualname__, skip_frame=True
         ) from None
 
 

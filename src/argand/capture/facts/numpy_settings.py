@@ -44,11 +44,7 @@ def rely(state: CaptureState, context: str) -> None:
     """
     now = errors_and_texts()
     if not _QUIET.issuperset(now[0].values()):
-        raise graph_break(
-            kind="numpy's error settings",
-            context=context,
-            explanation="numpy is told to do more than warn at floating-point errors (numpy.seterr, numpy.errstate).",
-        )
+        raise graph_break(kind="numpy's error settings", context=context)
     state.guards.add(None, "global_state", ((errors_and_texts, now),), label="GLOBAL_STATE")
 
 

@@ -359,11 +359,7 @@ class Access:
         if id(cls) in self._noted_classes:
             return
         if cls.__mro__ is None:
-            raise graph_break(
-                kind="class under construction",
-                explanation="A class is looked at while the mro() of its metaclass runs.",
-                skip_frame=True,
-            )
+            raise graph_break(kind="class under construction", skip_frame=True)
         self._noted_classes.add(id(cls))
         self.types.rely_on(cls)
         if is_heap(cls) and id(cls) not in self.local_classes:

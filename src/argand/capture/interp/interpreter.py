@@ -299,11 +299,7 @@ class Interpreter(Access):
             if self.pending is not None:
                 raise self.pending
             return RootExit("return", frame, number, value=frame.result, instruction=frame.instruction)
-        raise graph_break(
-            kind="generator as root",
-            explanation="A generator or coroutine function cannot itself be captured; it runs eagerly.",
-            skip_frame=True,
-        )
+        raise graph_break(kind="generator as root", skip_frame=True)
 
     # ---- what user-visible operations go through -------------------------------------------------------------------
 
@@ -442,12 +438,9 @@ _WITH_TYPE_NAMES = frozenset((TypeError, AttributeError))
 
 def held_by_traceback() -> GraphBreak:
     """The break for suspended generators in a frame that an exception leaves."""
-    return graph_break(
-        kind="generator held by a traceback",
-        explanation="An exception leaves a function that has begun to iterate over a generator.",
-    )
+    return graph_break(kind="generator held by a traceback")
 
 
 def too_deep() -> GraphBreak:
     """The break for calls nested too deeply."""
-    return graph_break(kind="inlining too deep", explanation="Calls are nested more deeply than argand inlines.")
+    return graph_break(kind="inlining too deep")

@@ -388,11 +388,7 @@ def delete_attr(interp: Interpreter, frame: Frame, arg: str) -> None:
 # ---- operators -----------------------------------------------------------------------------------------------------
 
 
-def _prepare_binary(inst: Instruction, index: dict[Instruction, int]) -> BinaryOperator:
-    return BINARY[inst.argval]
-
-
-@opcode("BINARY_OP", prepare=_prepare_binary)
+@opcode("BINARY_OP", prepare=lambda inst, index: BINARY[inst.argval])
 def binary_op(interp: Interpreter, frame: Frame, arg: BinaryOperator) -> None:
     right = frame.stack.pop()
     left = frame.stack.pop()

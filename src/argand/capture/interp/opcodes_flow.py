@@ -113,10 +113,7 @@ def for_iter(interp: Interpreter, frame: Frame, arg: int) -> None:
     value = iteration.iter_next(interp, frame.stack[-1])
     if value is STOP:
         if any(iterator is frame.stack[-1] for iterator in interp.unseen):
-            raise graph_break(
-                kind="end of a comprehension",
-                explanation="A comprehension ends in which the graph broke.",
-            )
+            raise graph_break(kind="end of a comprehension")
         frame.stack.pop()
         frame.pc = arg
     else:

@@ -151,7 +151,7 @@ def raises(builder: GraphBuilder, name: str) -> None:
     noticed = _any_notices(builder)
     if noticed:
         if on_data.split or on_data.outside or on_data.opaque:
-            raise _inside_try(name)
+            raise errors.graph_break(kind="operation that may raise inside a try block", context=name)
         on_data.noticed = True
     last = next(iter(reversed(builder.root.nodes)), builder.root._root)
     points = None if on_data.known is None else on_data.points
@@ -264,37 +264,18 @@ def changes_outside(builder: GraphBuilder, name: str) -> None:
     """
     builder.on_data.outside = True
     if builder.on_data.noticed:
-        raise errors.graph_break(
-            kind="effect behind an operation that may raise inside a try block",
-            context=name,
-            explanation=f"{name}: it is not to happen where an operation before it raises, and the code around that "
-            "one handles exceptions: the graph ends before it.",
-        )
+        raise errors.graph_break(kind="effect behind an operation that may raise inside a try block", context=name)
     points = None if builder.on_data.known is None else builder.on_data.points
     if points is not None and points.lost and builder.on_data.may_split:
         raise _effects_lost(name)
 
 
 def _effects_lost(name: str) -> errors.GraphBreak:
-    return errors.graph_break(
-        kind="effect before an operation that may raise",
-        context=name,
-        explanation="An operation may raise because of the values of its tensors, and what the program has done before "
-        f"it would be lost, as a graph that writes to an input does not run twice: the graph ends before {name}.",
-    )
+    return errors.graph_break(kind="effect before an operation that may raise", context=name)
 
 
 def _name(func: Function | None) -> str:
     return "a write to an input" if func is None else str(getattr(func, "__name__", func))
-
-
-def _inside_try(name: str) -> errors.GraphBreak:
-    return errors.graph_break(
-        kind="operation that may raise inside a try block",
-        context=name,
-        explanation=f"Whether {name} raises depends on the values of its tensors, and the code around it "
-        "handles exceptions: it runs where it stands instead of in the graph.",
-    )
 
 
 def _exists_outside(builder: GraphBuilder, info: TensorInfo) -> bool:

@@ -81,11 +81,7 @@ def refuse_overlapping(func: Function, written: Iterable[torch.Tensor]) -> None:
     """Writes to expanded tensors mostly raise, which eager does at this very place: end the graph there."""
     for target in written:
         if any(step == 0 and size > 1 for step, size in zip(target.stride(), target.shape)):
-            raise errors.graph_break(
-                kind="write to an expanded tensor",
-                context=getattr(func, "__name__", str(func)),
-                explanation="Several elements of the tensor that is written to are the same memory.",
-            )
+            raise errors.graph_break(kind="write to an expanded tensor", context=getattr(func, "__name__", str(func)))
 
 
 def out_shapes(kwargs: Kwargs) -> object:
@@ -259,11 +255,7 @@ def _on_stand_ins(
 
 def _unknown_casts(func: object) -> errors.GraphBreak:
     name = getattr(func, "__name__", str(func))
-    return errors.graph_break(
-        kind="composed function under autocast",
-        context=name,
-        explanation=f"{name} is made of several operations that autocast treats differently.",
-    )
+    return errors.graph_break(kind="composed function under autocast", context=name)
 
 
 def _on_cpu(result: object) -> bool:

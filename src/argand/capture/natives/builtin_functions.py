@@ -228,10 +228,6 @@ def _ascii(interp: Interpreter, value: object) -> str:
     return shown.encode("ascii", "backslashreplace").decode("ascii")
 
 
-def _format(interp: Interpreter, value: object, spec: object = "") -> object:
-    return text.to_format(interp, value, spec)
-
-
 _RESULTS: Final[dict[str, tuple[object, str]]] = {
     "__int__": (int, "int"), "__index__": (int, "int"), "__trunc__": (int, "int"), "__float__": (float, "float"),
     "__complex__": (complex, "complex"),
@@ -385,10 +381,7 @@ def _handled(interp: Interpreter) -> BaseException | None:
     exc = interp.handled()
     if exc is None:
         if interp.handled_outside is not None:
-            raise graph_break(
-                kind="exception state from outside",
-                explanation="The function asks for an exception that the caller of the compiled code is handling.",
-            )
+            raise graph_break(kind="exception state from outside")
         interp.state.guards.add(None, "global_state", ((sys.exception, None),))
     return exc
 
@@ -413,7 +406,7 @@ enter_rows({
     "bool": Native(operators.truth, counts=1),
     "repr": Native(text.to_repr, counts=1),
     "ascii": Native(_ascii, counts=1),
-    "format": Native(_format, counts=(1, 2)),
+    "format": Native(lambda interp, value, spec="": text.to_format(interp, value, spec), counts=(1, 2)),
     "bin hex oct": Native(takes=(keys.to_index,), reads=0),
     "chr ord memoryview sys.intern sys.getdefaultencoding sys.getfilesystemencoding": pure,
     "types.NoneType types.EllipsisType types.NotImplementedType": pure,

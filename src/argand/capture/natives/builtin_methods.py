@@ -443,10 +443,6 @@ def _iterator_next(interp: Interpreter, cls: type, name: str, owner: object, arg
     return value
 
 
-def _iterator_self(interp: Interpreter, cls: type, name: str, owner: object, args: Args, kwargs: Kwargs) -> object:
-    return owner
-
-
 def _iterator_state(interp: Interpreter, cls: type, name: str, owner: object, args: Args, kwargs: Kwargs) -> object:
     interp.check_known(owner)  # what it iterates over comes out, and no guard knows it
     return interp.native(getattr(cls, name), owner, *args, **kwargs)
@@ -455,7 +451,7 @@ def _iterator_state(interp: Interpreter, cls: type, name: str, owner: object, ar
 def known_iterator(cls: type) -> None:
     """An iterator class whose steps touch nothing but what it was made from."""
     add_methods(cls, _iterator_next, "__next__")
-    add_methods(cls, _iterator_self, "__iter__")
+    add_methods(cls, lambda interp, cls, name, owner, args, kwargs: owner, "__iter__")
     state = (name for name in ("__length_hint__", "__copy__", "__reduce__") if hasattr(cls, name))
     add_methods(cls, _iterator_state, " ".join(state))
 

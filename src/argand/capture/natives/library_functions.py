@@ -363,11 +363,7 @@ def _enum_new(interp: Interpreter, fn: Function, args: Args, kwargs: Kwargs) -> 
 
 def _lock(interp: Interpreter, cls: type, name: str, owner: object, args: Args, kwargs: Kwargs) -> object:
     if interp.is_outer(owner):
-        raise graph_break(
-            kind="lock",
-            context=name,
-            explanation="A lock that existed before the compiled function would be taken.",
-        )
+        raise graph_break(kind="lock", context=name)
     return interp.native(getattr(cls, name), owner, *args, **kwargs)
 
 

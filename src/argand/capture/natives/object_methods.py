@@ -231,11 +231,7 @@ def _slot_names(interp: Interpreter, cls: type) -> list[str]:
 
 
 def _not_copied(cls: type) -> BaseException:
-    return graph_break(
-        kind="copying an object",
-        context=cls.__name__,
-        explanation=f"How {cls.__name__} is copied or pickled is not captured.",
-    )
+    return graph_break(kind="copying an object", context=cls.__name__)
 
 
 @operation_of("object", "__getstate__")
@@ -384,11 +380,7 @@ def _exception_text(interp: Interpreter, cls: type, name: str, owner: object, ar
 
 def _exception_change(interp: Interpreter, cls: type, name: str, owner: object, args: Args, kwargs: Kwargs) -> object:
     if interp.is_outer(owner):
-        raise graph_break(
-            kind="exception from outside",
-            context=f"{type(owner).__name__}.{name}",
-            explanation="An exception that existed before the compiled function would be changed.",
-        )
+        raise graph_break(kind="exception from outside", context=f"{type(owner).__name__}.{name}")
     return keeping(interp, cls, name, owner, args, kwargs)
 
 

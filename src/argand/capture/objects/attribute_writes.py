@@ -163,11 +163,7 @@ _namespace: Function = vars(types.ModuleType)["__dict__"].__get__  # past a `__g
 
 def _write_module(interp: Interpreter, module: ModuleType, name: str, value: Any) -> None:
     if type(module) is not types.ModuleType and interp.types.python_level(type(module), "__setattr__"):
-        raise graph_break(
-            kind="module attribute written",
-            context=f"{module.__name__}.{name}",
-            explanation="The module intercepts attribute writes.",
-        )
+        raise graph_break(kind="module attribute written", context=f"{module.__name__}.{name}")
     meta = interp.types.lookup(type(module), name)
     if meta is not NULL and descriptors.is_data_descriptor(interp.types, type(meta)):
         interp.note_class(type(module))
@@ -204,11 +200,7 @@ def generic_delete(interp: Interpreter, obj: object, name: str) -> None:
     if interp.is_tensor(obj) or is_a(obj, types.ModuleType):
         if interp.is_tensor(obj) and tensor_attributes.delete(interp, obj, name):
             return
-        raise graph_break(
-            kind="attribute deleted",
-            context=f"{type(obj).__name__}.{name}",
-            explanation="Deleting an attribute of a tensor or module object is not captured.",
-        )
+        raise graph_break(kind="attribute deleted", context=f"{type(obj).__name__}.{name}")
     if is_a(obj, type):
         _delete_class_attr(interp, obj, name)
         return
@@ -253,8 +245,4 @@ def _delete_class_attr(interp: Interpreter, cls: type, name: str) -> None:
         return
     if name not in type.__dict__["__dict__"].__get__(cls):
         interp.unread(type.__delattr__, cls, name)  # raises
-    raise graph_break(
-        kind="class attribute deleted",
-        context=f"{cls.__name__}.{name}",
-        explanation="Deleting an attribute of a class that existed before the compiled function is not captured.",
-    )
+    raise graph_break(kind="class attribute deleted", context=f"{cls.__name__}.{name}")

@@ -68,10 +68,6 @@ def try_attr(interp: Interpreter, obj: object, name: str) -> object:
         raise
 
 
-def _type_of(obj: object) -> type:
-    return types.GeneratorType if type(obj) is generators.TracedGenerator else type(obj)
-
-
 def read(interp: Interpreter, obj: Any, name: str) -> Any:
     """`obj.name`, or NULL where CPython's default lookup finds nothing (hooks of the class have been asked)."""
     cls = type(obj)
@@ -96,11 +92,7 @@ def read(interp: Interpreter, obj: Any, name: str) -> Any:
     if issubclass(cls, super):
         return _read_super(interp, obj, name)
     if cls is types.TracebackType:
-        raise graph_break(
-            kind="traceback inspected",
-            context=name,
-            explanation="The stack trace of an exception that was raised in captured code does not exist.",
-        )
+        raise graph_break(kind="traceback inspected", context=name)
     if cls in wrappers.KNOWN and (info := interp.state.tensors.get(id(obj))) is not None:
         dtensors.check_namespace(interp.state, info)
     return _read_instance(interp, obj, name)
@@ -112,7 +104,7 @@ def _read_native(interp: Interpreter, obj: object, name: str) -> object:
             return generic_read(interp, obj, name)
         return interp.tensor_attr(obj, name)
     if name == "__class__":
-        return _type_of(obj)
+        return types.GeneratorType if type(obj) is generators.TracedGenerator else type(obj)
     try:
         return getattr(obj, name)
     except AttributeError as e:
@@ -430,11 +422,7 @@ def _load_module_attr(interp: Interpreter, module: Any, name: str) -> object:
     if name in namespace:
         return state.load_source(DictItemSource(base, name), namespace[name])
     if name == "__annotations__":
-        raise graph_break(
-            kind="annotations made by asking for them",
-            context=module.__name__,
-            explanation="Python puts `__annotations__` into a module that has none when they are asked for.",
-        )
+        raise graph_break(kind="annotations made by asking for them", context=module.__name__)
     with interp.suspended():  # a lazy module imports on first use
         try:
             value = getattr(module, name)

@@ -83,10 +83,7 @@ class TracedGenerator:
 
     @property
     def gi_frame(self) -> None:
-        raise graph_break(
-            kind="frame of a generator",
-            explanation="The frame of a generator does not exist while it is captured.",
-        )
+        raise graph_break(kind="frame of a generator")
 
     @property
     def gi_suspended(self) -> bool:
@@ -124,11 +121,7 @@ TracedGenerator.__name__ = "generator"  # what C code calls it
 def make(interp: Interpreter, frame: Frame) -> TracedGenerator:
     """RETURN_GENERATOR: the generator that owns this frame from now on."""
     if frame.program.flags & (CO_COROUTINE | CO_ASYNC_GENERATOR):
-        raise graph_break(
-            kind="async function",
-            context=frame.code.co_qualname,
-            explanation="Coroutines and asynchronous generators are not captured.",
-        )
+        raise graph_break(kind="async function", context=frame.code.co_qualname)
     generator = TracedGenerator(interp, frame)
     interp.generators.add(generator)
     frame.exc = generator._exc
@@ -161,12 +154,7 @@ def refuse_to_drop(generator: object) -> None:
     """
     while is_a(generator, GeneratorType) and generator.gi_frame is not None:
         if _HANDLES in generator.gi_code.co_code[::2]:
-            raise graph_break(
-                kind="generator dropped",
-                context=generator.gi_code.co_qualname,
-                explanation="A generator that the compiled function has not made is let go of before its end, where "
-                "its `finally` or `with` blocks may run code.",
-            )
+            raise graph_break(kind="generator dropped", context=generator.gi_code.co_qualname)
         generator = generator.gi_yieldfrom
 
 

@@ -103,11 +103,7 @@ def write_outer(interp: Interpreter, obj: object, name: str, value: object) -> N
         own_dict(interp.shadow(obj))[name] = value  # type: ignore[index]
         return
     if name == "__class__":
-        raise graph_break(
-            kind="class of an object changed",
-            context=type(obj).__name__,
-            explanation="Assigning __class__ of an object that existed before the compiled function is not captured.",
-        )
+        raise graph_break(kind="class of an object changed", context=type(obj).__name__)
     if interp.state.overlay_names(obj).get(name) is DELETED and not classify.is_slot(type(obj), name):
         interp.shadow(instance_dict(interp, obj))  # it comes last from now on, which setting it would not say
     interp.state.write_overlay(obj, name, value)

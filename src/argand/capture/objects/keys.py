@@ -73,11 +73,7 @@ def _check_equal(interp: Interpreter, key: object, held: object) -> None:
 
 
 def _impure_key(key: object) -> BaseException:
-    return errors.graph_break(
-        kind="key whose hash or equality changes",
-        context=type(key).__name__,
-        explanation=f"A {type(key).__name__} is a key, and captured code has changed what its __hash__ or __eq__ read.",
-    )
+    return errors.graph_break(kind="key whose hash or equality changes", context=type(key).__name__)
 
 
 def to_hash_value(result: int) -> int:

@@ -219,9 +219,7 @@ def import_module(interp: Interpreter, frame: Frame, name: str, fromlist: object
     the program asked for."""
     importer = frame.builtins.get("__import__")
     if importer is not __import__:
-        raise graph_break(
-            kind="import hook", explanation="`__import__` was replaced, so that importing runs unknown code."
-        )
+        raise graph_break(kind="import hook")
     full = name
     if level:
         package = frame.globals.get("__package__") or frame.globals.get("__name__", "").rpartition(".")[0]
@@ -256,11 +254,7 @@ def load_module(interp: Interpreter, module: object, *names: object) -> object:
             return interp.state.load_source(ImportedSource(name), module)
     if is_a(module, ModuleType):
         return interp.state.load_source(ConstSource(module), module)
-    raise graph_break(
-        kind="import of an object that is no module",
-        context=type(module).__name__,
-        explanation="What the import gives is not in `sys.modules` under its name, and no module.",
-    )
+    raise graph_break(kind="import of an object that is no module", context=type(module).__name__)
 
 
 def _own_text(interp: Interpreter, module: object, name: str) -> str | None:

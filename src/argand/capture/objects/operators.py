@@ -69,9 +69,7 @@ _MOVED: Final = frozenset({list, tuple, int})
 def _arithmetic(interp: Interpreter, native: Callable[..., object], *operands: object) -> object:
     if any(is_a(operand, decimal.Decimal) for operand in operands):
         raise errors.graph_break(
-            kind="decimal arithmetic",
-            context=" and ".join(type(operand).__name__ for operand in operands),
-            explanation="Decimal arithmetic rounds as the thread's decimal context says, which guards do not see.",
+            kind="decimal arithmetic", context=" and ".join(type(operand).__name__ for operand in operands)
         )
     return interp.native(native, *operands)
 

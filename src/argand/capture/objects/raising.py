@@ -133,11 +133,7 @@ def do_raise(interp: Interpreter, exc: object, cause: object) -> ObservedExcepti
 
 def _raises_outer(exc: BaseException) -> GraphBreak:
     """Raising changes the exception (traceback, context): one that existed before is raised for real."""
-    stop = graph_break(
-        kind="raise of an exception from outside",
-        context=type(exc).__name__,
-        explanation=f"A {type(exc).__name__} that existed before the captured code is raised.",
-    )
+    stop = graph_break(kind="raise of an exception from outside", context=type(exc).__name__)
     stop.exception = exc
     return stop
 

@@ -39,7 +39,6 @@ def refuse_named(exc: BaseException) -> None:
             raise graph_break(
                 kind="exception about a value that is not known",
                 context=type(exc).__name__,
-                explanation=f"{type(exc).__name__} names the type of a value that exists only when the program runs.",
                 hints=("Let the compiled function not raise.",),
             )
 
@@ -56,8 +55,4 @@ def refuse_inspection(method: Any, obj: object) -> None:
 
 def inspected(what: str) -> GraphBreak:
     """The graph break for what would look at the stand-in and not at the value."""
-    return graph_break(
-        kind="value that is not known inspected",
-        context=what,
-        explanation=f"{what} looks at the object itself, which exists only when the program runs.",
-    )
+    return graph_break(kind="value that is not known inspected", context=what)

@@ -78,16 +78,12 @@ def _float(proxy: Any) -> float:
     return float(_entered(proxy, float))
 
 
-def _int(proxy: Any) -> int:
-    return int(_entered(proxy, int))
-
-
 def _index(proxy: Any) -> int:
     return int(_entered(proxy, operator.index))
 
 
 _OPTIONAL: Final[dict[str, Callable[..., object]]] = {
-    "__getitem__": _item, "__float__": _float, "__int__": _int, "__index__": _index,
+    "__getitem__": _item, "__float__": _float, "__int__": lambda proxy: int(_entered(proxy, int)), "__index__": _index,
 }  # fmt: skip
 
 

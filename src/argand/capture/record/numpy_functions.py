@@ -88,14 +88,9 @@ def not_constant(fn: Function, value: object) -> GraphBreak:
     return graph_break(
         kind="numpy on values from outside",
         context=f"{callables.text_of(fn, '__name__') or type(fn).__name__} on {type(value).__name__}",
-        explanation="numpy arrays that existed before the compiled function and tensors are not traced through numpy.",
     )
 
 
 def outer_array(value: object) -> GraphBreak:
     """The graph break for reading an array that existed before."""
-    return graph_break(
-        kind="numpy array from outside",
-        context=type(value).__name__,
-        explanation="A numpy array that existed before the compiled function would be read without a guard.",
-    )
+    return graph_break(kind="numpy array from outside", context=type(value).__name__)

@@ -48,11 +48,7 @@ def fixed_sizes(builder: GraphBuilder, info: TensorInfo) -> None:
 def escaped(builder: GraphBuilder, home: fx.Graph) -> errors.GraphBreak:
     """The break for a tensor that left the function in which it was made otherwise than as its result."""
     what, sequence = builder.finished.get(id(home), ("a function that became a subgraph", -1))
-    stop = errors.graph_break(
-        kind="tensor leaves a subgraph",
-        context=what,
-        explanation=f"A tensor made in the function given to {what} is used outside of it without being its result.",
-    )
+    stop = errors.graph_break(kind="tensor leaves a subgraph", context=what)
     if sequence >= 0:
         stop.sequence = sequence
     return stop

@@ -80,11 +80,7 @@ def namespace(state: CaptureState, tensor: torch.Tensor) -> object:
     if info.source is None or info.real is None:
         return held
     if held:
-        raise graph_break(
-            kind="attributes of a tensor looked at",
-            context="__dict__",
-            explanation="The namespace of a tensor from outside is read as a whole after attributes were set.",
-        )
+        raise graph_break(kind="attributes of a tensor looked at", context="__dict__")
     source = instance_dict(state.interpreter.types, info.source, info.real)
     return state.load_source(source, object.__getattribute__(info.real, "__dict__"))
 

@@ -247,9 +247,7 @@ def _converted(state: CaptureState, result: Any, cls: type, new: set[int]) -> An
 def still_off(undressing: list[int]) -> errors.GraphBreak:
     """The break for a graph that ends where torch functions of subclasses are switched off: it ends before that."""
     ending = errors.graph_break(
-        kind="graph ends where torch functions are disabled",
-        context="DisableTorchFunctionSubclass",
-        explanation="The graph would end inside a `with DisableTorchFunctionSubclass():` block.",
+        kind="graph ends where torch functions are disabled", context="DisableTorchFunctionSubclass"
     )
     ending.sequence = undressing[0]
     return ending

@@ -257,12 +257,7 @@ def build(dynamics: Dynamics, tree: _C.GuardTree, node_of: Callable[[Source], in
         try:
             tree.check_expr((*program, relation.op), label=label)
         except OverflowError:
-            raise graph_break(
-                kind="number too large",
-                context=label,
-                explanation="A condition on a number that varies has constants of more than 64 bits.",
-                skip_frame=True,
-            ) from None
+            raise graph_break(kind="number too large", context=label, skip_frame=True) from None
 
 
 def _slot(dynamics: Dynamics, sym: Sym, tree: _C.GuardTree, node_of: Any) -> object:

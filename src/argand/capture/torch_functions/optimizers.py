@@ -218,8 +218,4 @@ def _add_scaled(
 
 
 def _refused(name: str) -> errors.GraphBreak:
-    return errors.graph_break(
-        kind="scale that is a tensor",
-        context=name,
-        explanation=f"{name} is scaled by tensors whose numbers are known only when the program runs.",
-    )
+    return errors.graph_break(kind="scale that is a tensor", context=name)

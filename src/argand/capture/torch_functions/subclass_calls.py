@@ -107,20 +107,12 @@ def _turned_off(interp: Interpreter, cls: type, name: str, owner: object, args: 
     undressing = state.graph.undressing
     if name == "__enter__":
         if cls is torch._C.DisableTorchFunction and state.graph.entered:
-            raise errors.graph_break(
-                kind="torch-function modes disabled",
-                context="DisableTorchFunction",
-                explanation="A torch-function mode that is entered would be switched off by DisableTorchFunction.",
-            )
+            raise errors.graph_break(kind="torch-function modes disabled", context="DisableTorchFunction")
         undressing.append(interp.number)
     elif undressing:
         undressing.pop()
     else:
-        raise errors.graph_break(
-            kind="mode left that was entered before",
-            context=cls.__name__,
-            explanation="A context that was entered before the captured code is left in it.",
-        )
+        raise errors.graph_break(kind="mode left that was entered before", context=cls.__name__)
     return None
 
 

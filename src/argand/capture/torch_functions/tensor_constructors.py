@@ -173,8 +173,4 @@ def _new_tensor(builder: GraphBuilder, func: Function, args: Args, kwargs: Kwarg
 def _foreign_memory(builder: GraphBuilder, func: Function, args: Args, kwargs: Kwargs) -> object:
     if func is torch.from_numpy:
         return numpy_calls.to_tensor(builder.state, args[0], "from_numpy")
-    raise errors.graph_break(
-        kind="tensor from foreign memory",
-        context=func.__name__,
-        explanation=f"torch.{func.__name__} makes a tensor from memory that capture cannot follow.",
-    )
+    raise errors.graph_break(kind="tensor from foreign memory", context=func.__name__)

@@ -29,11 +29,7 @@ def _bit(builder: GraphBuilder, is_set: Function, tensor: torch.Tensor, asked: s
         if info.source is not None and info.real is not None:
             return bool(is_set(info.real))
         if any(known.real is not None and is_set(known.real) for known in builder.tensors.values()):
-            raise errors.graph_break(
-                kind="tensor flag of a result",
-                context=asked,
-                explanation=f"{asked}() is asked of a result while an input has that bit.",
-            )
+            raise errors.graph_break(kind="tensor flag of a result", context=asked)
         if asked == "is_inference":
             return refused_writes.of_inference_mode(builder.tensors, tensor)
         return bool(is_set(tensor))

@@ -278,11 +278,7 @@ def _type(builder: GraphBuilder, func: Function, args: Args, kwargs: Any) -> obj
         wanted = _CPU_TYPE_NAMES[wanted]
     if isinstance(wanted, torch.dtype):
         return builder.call(_T.to, (args[0], wanted), {})
-    raise errors.graph_break(
-        kind="legacy tensor type name",
-        context=repr(wanted),
-        explanation="Tensor.type() with a type name changes device and dtype.",
-    )
+    raise errors.graph_break(kind="legacy tensor type name", context=repr(wanted))
 
 
 # ---------------------------------------------------------------------- attributes that belong to autograd
@@ -297,11 +293,7 @@ def _grad_fn(builder: GraphBuilder, func: Function, args: Args, kwargs: Kwargs) 
         return None
     if not as_before and args[0].grad_fn is None:
         return None
-    raise errors.graph_break(
-        kind="autograd graph inspected",
-        context="grad_fn",
-        explanation="The autograd graph exists only when the program runs.",
-    )
+    raise errors.graph_break(kind="autograd graph inspected", context="grad_fn")
 
 
 def _as_before(info: TensorInfo, value: torch.Tensor) -> bool:
@@ -333,11 +325,7 @@ def _requires_grad(builder: GraphBuilder, func: Any, args: Any, kwargs: Any) -> 
     if func is _T.requires_grad_ and args[0].requires_grad == wanted:
         return args[0]
     if info.source is not None or func not in (_T.requires_grad_, _T.detach_):
-        raise errors.graph_break(
-            kind="autograd state of an input changed",
-            context=func.__name__,
-            explanation=f"{func.__name__} changes a tensor that exists outside the compiled function.",
-        )
+        raise errors.graph_break(kind="autograd state of an input changed", context=func.__name__)
     return _metadata_in_place(builder, func, args, kwargs)
 
 

@@ -335,10 +335,7 @@ def _observed(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> 
     before = state.graph.observed
     result = leaf(state, call_targets.method_for(fn, args, kwargs), args, kwargs)
     if state.graph.observed == before:
-        raise errors.graph_break(
-            kind="torch function that cannot be observed", context=name_of(fn),
-            explanation=f"{name_of(fn)} does not tell torch-function modes that it runs.",
-        )  # fmt: skip
+        raise errors.graph_break(kind="torch function that cannot be observed", context=name_of(fn))
     return result
 
 

@@ -148,11 +148,7 @@ def check_end(state: CaptureState) -> None:
 
 def still_open(entered: list[Entered]) -> errors.GraphBreak:
     """The break for a mode that is entered when the graph ends: the graph ends before it instead."""
-    stop = errors.graph_break(
-        kind="graph ends inside a torch-function mode",
-        context=type(entered[0].mode).__name__,
-        explanation="The graph would end inside a `with` block that changes what torch functions do.",
-    )
+    stop = errors.graph_break(kind="graph ends inside a torch-function mode", context=type(entered[0].mode).__name__)
     stop.sequence = entered[0].sequence
     return stop
 

@@ -57,11 +57,7 @@ def _has_torch_function(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs
 def _graph_break(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> Any:
     if optimizers.breaks_around_step(state):
         return None
-    raise errors.graph_break(
-        kind="graph break on request",
-        context=name_of(fn),
-        explanation="The program calls graph_break().",
-    )
+    raise errors.graph_break(kind="graph break on request", context=name_of(fn))
 
 
 def _outside_effects(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> Any:
@@ -275,10 +271,7 @@ def _enter_inference(state: CaptureState, fn: Function, args: Args, kwargs: Kwar
 @handler(_inference.__exit__)
 def _exit_inference(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> None:
     if not state.open_modes:
-        raise errors.graph_break(
-            kind="mode entered before",
-            explanation="A torch.inference_mode context that was entered before the captured code is left in it.",
-        )
+        raise errors.graph_break(kind="mode entered before")
     known, guard, node = state.open_modes.pop()
     if known != id(args[0]):
         raise errors.graph_break(

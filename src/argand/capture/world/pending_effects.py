@@ -141,8 +141,4 @@ def watching(state: CaptureState) -> Iterator[Watched]:
 def whole_globals(skip_frame: bool = False) -> errors.GraphBreak:
     """The graph break for the dict of globals that is written to, or read after names were: the two do not know of
     each other's pending writes."""
-    return errors.graph_break(
-        kind="globals written as a dict",
-        explanation="The globals are written to both by their names and through the dict that globals() returns.",
-        skip_frame=skip_frame,
-    )
+    return errors.graph_break(kind="globals written as a dict", skip_frame=skip_frame)

@@ -47,11 +47,7 @@ def make(state: CaptureState, obj: Any, source: Source) -> Any:
             table of imported modules; more elements than can be guarded.
     """
     if obj is sys.modules:
-        raise errors.graph_break(
-            kind="table of imported modules",
-            context=source.name(),
-            explanation="sys.modules is changed or walked, which other threads and imports do meanwhile, too.",
-        )
+        raise errors.graph_break(kind="table of imported modules", context=source.name())
     state.elements += raw_length(obj)
     if state.elements > MOST_ELEMENTS:
         raise _too_many(obj, source)

@@ -64,7 +64,7 @@ def values_of_nodes(
 
 def in_float64(gm: torch.fx.GraphModule) -> torch.fx.GraphModule:
     """The same graph computing in float64: its dtype arguments, casts, parameters and constants."""
-    graph = copy_graph(gm.graph, _wider_dtype)
+    graph = copy_graph(gm.graph, lambda value: _WIDER.get(value, value) if isinstance(value, torch.dtype) else value)
     for node in graph.nodes:
         if node.op == "call_method":
             node.target = _WIDER_METHODS.get(node.target, node.target)
@@ -77,10 +77,6 @@ def in_float64(gm: torch.fx.GraphModule) -> torch.fx.GraphModule:
         elif isinstance(value, torch.nn.Module):
             root[name] = copy.deepcopy(value).double()
     return fx.GraphModule(root, graph)
-
-
-def _wider_dtype(value: Any) -> Any:
-    return _WIDER.get(value, value) if isinstance(value, torch.dtype) else value
 
 
 def widened(value: Any) -> Any:

@@ -182,7 +182,7 @@ def _check_layout(result: Any) -> None:
 def _run_on_meta(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], factory: bool) -> Any:
     meta_args = _to_meta(args)
     meta_kwargs = {name: _to_meta(value) for name, value in kwargs.items()}
-    if "device" in meta_kwargs or (factory and _takes_device(func)):
+    if "device" in meta_kwargs or (factory and any(argument.name == "device" for argument in func._schema.arguments)):
         meta_kwargs["device"] = _META
     meta_kwargs.pop("pin_memory", None)
     try:
@@ -201,10 +201,6 @@ def _probe(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], error: Exce
         return func(*_to_zeros(args), **{name: _to_zeros(value) for name, value in kwargs.items()})
     except Exception as probe_error:
         raise AutogradError(f"{func} has no meta kernel, and cannot be tried out on zeros") from probe_error
-
-
-def _takes_device(func: Any) -> bool:
-    return any(argument.name == "device" for argument in func._schema.arguments)
 
 
 def _specs_in(tree: Any) -> list[Spec]:

@@ -35,10 +35,10 @@ def collective_ops() -> Operators:
     """Defines the op, once per process."""
     return Operators({
         "received(Tensor pending, Tensor[] held) -> Tensor": {
-            "CompositeExplicitAutograd": _received, "Meta": _received_meta,
+            "CompositeExplicitAutograd": _received, "Meta": lambda pending, held: torch.empty_like(pending),
         },
         "received_in_place(Tensor(a) sent) -> Tensor(a)": {
-            "CompositeExplicitAutograd": _received_in_place, "Meta": _received_in_place_meta,
+            "CompositeExplicitAutograd": _received_in_place, "Meta": lambda sent: sent,
         },
     })  # fmt: skip
 
@@ -48,17 +48,9 @@ def _received(pending: torch.Tensor, held: list[torch.Tensor]) -> torch.Tensor:
     return received
 
 
-def _received_meta(pending: torch.Tensor, held: list[torch.Tensor]) -> torch.Tensor:
-    return torch.empty_like(pending)
-
-
 def _received_in_place(sent: torch.Tensor) -> torch.Tensor:
     received: torch.Tensor = torch.ops._c10d_functional.wait_tensor.default(sent)
     return received
-
-
-def _received_in_place_meta(sent: torch.Tensor) -> torch.Tensor:
-    return sent
 
 
 def starts(target: Any) -> bool:

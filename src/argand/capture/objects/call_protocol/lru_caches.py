@@ -97,11 +97,7 @@ def behind(interp: Interpreter, fn: object) -> object:
     wrapped = fn.__dict__.get("__wrapped__", NULL)
     if any(part is wrapped for part in interp.unread(gc.get_referents, fn)):
         return wrapped
-    raise graph_break(
-        kind="cached function with another wrapped one",
-        context="functools.lru_cache",
-        explanation="The attribute __wrapped__ of a cached function was replaced: it does not tell what a call runs.",
-    )
+    raise graph_break(kind="cached function with another wrapped one", context="functools.lru_cache")
 
 
 class Results:
@@ -207,11 +203,7 @@ def _computed(interp: Interpreter, fn: Any, args: list[object], kwargs: dict[str
     if steady and not watched.changed and not _draws(state, last):
         return value
     _C.skip_code(fn.__wrapped__.__code__, True)  # C code calls it, once for what it remembers: not worth compiling
-    raise graph_break(
-        kind="cached function that reads what can change",
-        context=str(fn.__wrapped__.__qualname__),
-        explanation="A function under functools.lru_cache gives what it computed once, whatever has changed since.",
-    )
+    raise graph_break(kind="cached function that reads what can change", context=str(fn.__wrapped__.__qualname__))
 
 
 def _only_says(state: CaptureState, before: Any) -> bool:

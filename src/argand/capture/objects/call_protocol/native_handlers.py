@@ -221,7 +221,7 @@ def policy_of(interp: Interpreter, fn: types.FunctionType) -> Handler:
     if not is_a(module, str):
         module = str(fn.__globals__.get("__name__", ""))
     if interp.wants_torch_call(fn, module):
-        return _torch_first
+        return lambda interp, fn, args, kwargs: interp.torch_call(fn, args, kwargs)
     root = module.partition(".")[0]
     reason = BREAK_MODULES.get(module) or BREAK_MODULES.get(root)
     if reason is not None:
@@ -231,10 +231,6 @@ def policy_of(interp: Interpreter, fn: types.FunctionType) -> Handler:
     if hasattr(fn, "dispatch") and fn.__code__.co_filename == functools.__file__:
         return _singledispatch
     return INLINE
-
-
-def _torch_first(interp: Interpreter, fn: Function, args: list[object], kwargs: dict[str, object]) -> object:
-    return interp.torch_call(fn, args, kwargs)
 
 
 _WITH_ATTRIBUTES: Final = (types.FunctionType, types.ModuleType)
