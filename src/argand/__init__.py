@@ -41,33 +41,11 @@ if TYPE_CHECKING:
     from argand.engine.backward_calls import compiled_autograd
 
 __all__ = [
-    "CompileProfiler",
-    "allow_in_graph",
-    "assume_constant_result",
-    "compile",
-    "compile_times",
-    "compiled_autograd",
-    "config",
-    "counters",
-    "disable",
-    "error_on_graph_break",
-    "explain",
-    "graph_break",
-    "is_compiling",
-    "list_backends",
-    "load",
-    "mark_dynamic",
-    "mark_static",
-    "mark_step_begin",
-    "metrics",
-    "register_backend",
-    "reset",
-    "same",
-    "save",
-    "set_logs",
-    "set_stance",
-    "substitute_in_graph",
-]
+    "CompileProfiler", "allow_in_graph", "assume_constant_result", "compile", "compile_times", "compiled_autograd",
+    "config", "counters", "disable", "error_on_graph_break", "explain", "graph_break", "is_compiling",
+    "list_backends", "load", "mark_dynamic", "mark_static", "mark_step_begin", "metrics", "register_backend",
+    "reset", "same", "save", "set_logs", "set_stance", "substitute_in_graph",
+]  # fmt: skip
 
 
 def _install_sinks() -> None:

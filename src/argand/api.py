@@ -52,31 +52,11 @@ from argand.runtime import profile
 from argand.warm_starts import stored_as
 
 __all__ = [
-    "CompileProfiler",
-    "OptimizedModule",
-    "allow_in_graph",
-    "answer_torch_compile",
-    "assume_constant_result",
-    "compile",
-    "compile_times",
-    "counters",
-    "disable",
-    "error_on_graph_break",
-    "explain",
-    "graph_break",
-    "is_compiling",
-    "list_backends",
-    "lookup_backend",
-    "mark_dynamic",
-    "mark_static",
-    "mark_step_begin",
-    "metrics",
-    "register_backend",
-    "reset",
-    "same",
-    "set_logs",
-    "set_stance",
-]
+    "CompileProfiler", "OptimizedModule", "allow_in_graph", "answer_torch_compile", "assume_constant_result",
+    "compile", "compile_times", "counters", "disable", "error_on_graph_break", "explain", "graph_break",
+    "is_compiling", "list_backends", "lookup_backend", "mark_dynamic", "mark_static", "mark_step_begin", "metrics",
+    "register_backend", "reset", "same", "set_logs", "set_stance",
+]  # fmt: skip
 
 F = TypeVar("F", bound=Callable[..., Any])
 MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")

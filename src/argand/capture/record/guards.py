@@ -22,27 +22,13 @@ from argand.quick_dataclasses import dataclass
 
 # Kind of check in the C tree -> the name that people read.
 LABELS: dict[str, str] = {
-    "type": "TYPE_MATCH",
-    "type_version": "TYPE_MATCH",
-    "id": "ID_MATCH",
-    "equals": "CONSTANT_MATCH",
-    "base_value": "CONSTANT_MATCH",
-    "is_none": "CONSTANT_MATCH",
-    "not_none": "NOT_NONE_MATCH",
-    "len": "SEQUENCE_LENGTH",
-    "dict_keys": "DICT_KEYS",
-    "has_key": "DICT_CONTAINS",
-    "not_has_key": "DICT_NOT_CONTAINS",
-    "has_attr": "HASATTR",
-    "not_has_attr": "NOT_HASATTR",
-    "call": "CALL_MATCH",
-    "global_state": "GLOBAL_STATE",
-    "functions": "FUNCTION_MATCH",
-    "tensor": "TENSOR_MATCH",
-    "same_object": "DUPLICATE_INPUT",
-    "distinct": "NO_ALIASING",
-    "python": "PYTHON_MATCH",
-}
+    "type": "TYPE_MATCH", "type_version": "TYPE_MATCH", "id": "ID_MATCH", "equals": "CONSTANT_MATCH",
+    "base_value": "CONSTANT_MATCH", "is_none": "CONSTANT_MATCH", "not_none": "NOT_NONE_MATCH",
+    "len": "SEQUENCE_LENGTH", "dict_keys": "DICT_KEYS", "has_key": "DICT_CONTAINS",
+    "not_has_key": "DICT_NOT_CONTAINS", "has_attr": "HASATTR", "not_has_attr": "NOT_HASATTR", "call": "CALL_MATCH",
+    "global_state": "GLOBAL_STATE", "functions": "FUNCTION_MATCH", "tensor": "TENSOR_MATCH",
+    "same_object": "DUPLICATE_INPUT", "distinct": "NO_ALIASING", "python": "PYTHON_MATCH",
+}  # fmt: skip
 
 _CHECKED = 1024  # guards between two looks at the clock
 FRAME = "frame"  # stands for node 0

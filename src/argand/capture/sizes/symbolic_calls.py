@@ -23,37 +23,9 @@ from argand.graph.sizes.relations import Number, Relation, solve
 _Tensor = torch.Tensor
 Run = Callable[..., Any]
 _MODULI = (
-    2,
-    3,
-    4,
-    5,
-    6,
-    7,
-    8,
-    9,
-    10,
-    12,
-    14,
-    15,
-    16,
-    20,
-    24,
-    28,
-    32,
-    36,
-    40,
-    48,
-    56,
-    64,
-    80,
-    96,
-    112,
-    128,
-    192,
-    256,
-    512,
+    2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 14, 15, 16, 20, 24, 28, 32, 36, 40, 48, 56, 64, 80, 96, 112, 128, 192, 256, 512,
     1024,
-)
+)  # fmt: skip
 
 
 def same_structure(a: object, b: object) -> bool:
