@@ -16,11 +16,12 @@ from argand import events
 from argand.autograd import wrap
 from argand.backends.aot_eager import aot_eager, run_eagerly
 from argand.backends.common import compile_inference
+from argand.backends.compile_watchers import Compiler
 from argand.passes import run_passes
 
 
 def with_passes(gm, example_inputs):
-    return compile_inference(gm, example_inputs, lambda p: run_eagerly(run_passes(p)), backend="with_passes")
+    return compile_inference(gm, example_inputs, Compiler("with_passes", lambda p: run_eagerly(run_passes(p))))
 
 
 def relations(*trees: Any) -> list[Any]:

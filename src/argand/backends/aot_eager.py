@@ -8,6 +8,7 @@ from typing import Any
 from torch import fx
 
 from argand.backends.common import compile_inference
+from argand.backends.compile_watchers import Compiler
 from argand.backends.eager import run_eagerly
 
 
@@ -16,4 +17,4 @@ def aot_eager(gm: fx.GraphModule, example_inputs: Sequence[Any], **options: Any)
 
     A graph that cannot be traced, and one whose gradients are needed, runs eagerly, with a "fallback" event.
     """
-    return compile_inference(gm, example_inputs, run_eagerly, backend="aot_eager")
+    return compile_inference(gm, example_inputs, Compiler("aot_eager", run_eagerly))

@@ -10,71 +10,43 @@ from torch import fx
 from argand import events
 from argand.autograd import needs_autograd, trace_inference, wrap
 from argand.autograd.tracing.gradients import records_gradients
-from argand.backends.compile_watchers import watched
+from argand.backends.compile_watchers import Compiler, watched
 from argand.config import config
 from argand.errors import AutogradError, GpuError
 from argand.graph import time_limit
 from argand.graph.nodes.module_text import lazy_forward
-from argand.graph.nodes.printing import readable
-from argand.graph.nodes.program import AtenProgram
 from argand.graph.sizes.symbols import is_dynamic
 from argand.runtime.tape.function import only_without_grad
 
-CompileProgram = Callable[[AtenProgram], Callable[..., Any]]
 
-
-def compile_inference(
-    gm: fx.GraphModule,
-    example_inputs: Sequence[Any],
-    compile_program: CompileProgram,
-    *,
-    backend: str,
-    boxed: bool = False,
-    prepare: Callable[[AtenProgram], AtenProgram] | None = None,
-    joint_pass: Callable[[AtenProgram], Any] | None = None,
-) -> Callable[..., Any]:
-    """Trace `gm`, compile the program, wrap it; or `gm.forward` where that is not possible, or takes too long.
-
-    Arguments:
-        compile_program: makes a callable of the graph's inputs from the program (one list argument when `boxed`).
-        backend: name for events.
-        joint_pass: a rewrite of the graph of forward and backward, before it is cut in two.
-        prepare: graph passes, applied to traces before they are generalised (graphs with symbolic sizes).
-    """
-    compile_program = watched(compile_program, backend, boxed)
+def compile_inference(gm: fx.GraphModule, example_inputs: Sequence[Any], compiler: Compiler) -> Callable[..., Any]:
+    """Trace `gm`, compile the program, wrap it; or `gm.forward` where that is not possible, or takes too long."""
+    compiler = watched(compiler)
     try:
         with time_limit.preparing(len(gm.graph.nodes)):
-            return _compiled(gm, example_inputs, compile_program, backend, boxed, prepare, joint_pass)
+            return _compiled(gm, example_inputs, compiler)
     except time_limit.OutOfTime as late:
-        _report(backend, time_limit.took_too_long("a graph", late), gm)
+        _report(compiler, time_limit.took_too_long("a graph", late), gm)
         return gm.forward
     except GpuError as error:
-        return _without_kernels(backend, error, gm)
+        return _without_kernels(compiler, error, gm)
 
 
-def _without_kernels(backend: str, error: GpuError, gm: fx.GraphModule) -> Callable[..., Any]:
+def _without_kernels(compiler: Compiler, error: GpuError, gm: fx.GraphModule) -> Callable[..., Any]:
     """The graph as it is, at eager's own speed."""
     if config.verify_ir or config.repro_after:
         raise error
-    _report(backend, str(error), gm)
+    _report(compiler, str(error), gm)
     forward: Callable[..., Any] = gm.forward
     return forward
 
 
-def _compiled(
-    gm: fx.GraphModule,
-    example_inputs: Sequence[Any],
-    compile_program: CompileProgram,
-    backend: str,
-    boxed: bool,
-    prepare: Callable[[AtenProgram], AtenProgram] | None,
-    joint_pass: Callable[[AtenProgram], Any] | None,
-) -> Callable[..., Any]:
+def _compiled(gm: fx.GraphModule, example_inputs: Sequence[Any], compiler: Compiler) -> Callable[..., Any]:
     if gm.meta.get("unbacked"):
-        _report(backend, "sizes or numbers of the graph depend on the data of tensors", gm)
+        _report(compiler, "sizes or numbers of the graph depend on the data of tensors", gm)
         return gm.forward
     if not is_dynamic(gm):
-        return compile_exact(gm, example_inputs, compile_program, backend=backend, boxed=boxed, joint_pass=joint_pass)
+        return compile_exact(gm, example_inputs, compiler)
 
     refused: list[GpuError] = []
 
@@ -82,62 +54,41 @@ def _compiled(
         if refused:  # what one size lacks, others will hardly have
             return gm.forward
         try:
-            return compile_exact(gm, args, compile_program, backend=backend, boxed=boxed, joint_pass=joint_pass)
+            return compile_exact(gm, args, compiler)
         except GpuError as error:  # in the middle of a call
             refused.append(error)
-            return _without_kernels(backend, error, gm)
+            return _without_kernels(compiler, error, gm)
 
     from argand.backends.dynamic import compile_dynamic  # whoever has no such graph does not pay for it
 
     gradients = needs_autograd(gm, example_inputs)
-    compiled = compile_dynamic(
-        gm,
-        example_inputs,
-        compile_program,
-        exact,
-        prepare or (lambda program: program),
-        backend=backend,
-        boxed=boxed,
-        gradients=gradients,
-    )
+    compiled = compile_dynamic(gm, example_inputs, compiler, exact, gradients=gradients)
     return compiled if gradients else _checked(compiled, gm, example_inputs)
 
 
-def compile_exact(
-    gm: fx.GraphModule,
-    example_inputs: Sequence[Any],
-    compile_program: CompileProgram,
-    *,
-    backend: str,
-    boxed: bool = False,
-    joint_pass: Callable[[AtenProgram], Any] | None = None,
-) -> Callable[..., Any]:
+def compile_exact(gm: fx.GraphModule, example_inputs: Sequence[Any], compiler: Compiler) -> Callable[..., Any]:
     """`compile_inference` for the sizes of `example_inputs` alone."""
     if needs_autograd(gm, example_inputs):
         from argand.backends.training import compile_training  # whoever has no gradients does not pay for it
 
         try:
-            return compile_training(
-                gm, example_inputs, compile_program, backend=backend, boxed=boxed, joint_pass=joint_pass
-            )
+            return compile_training(gm, example_inputs, compiler)
         except AutogradError as error:
-            _report(backend, str(error), gm)
+            _report(compiler, str(error), gm)
             return gm.forward
     try:
-        with events.span("trace_inference", "autograd", backend=backend):
+        with events.span("trace_inference", "autograd", backend=compiler.backend):
             program = trace_inference(gm, example_inputs, bases=True)
     except AutogradError as error:
-        _report(backend, str(error), gm)
+        _report(compiler, str(error), gm)
         return gm.forward
     program.model = events.bus.number("model")
-    events.emit(
-        "aot_inference_graph", "autograd", lambda: readable(program.graph), backend=backend, model=program.model
-    )
+    compiler.show(program)
     # Traced under no_grad with inputs that require grad: where gradients are on, the graph itself must run.
     otherwise = lazy_forward(gm)
     with_grad = otherwise if records_gradients(gm, example_inputs, enabled=True) else None
-    run = compile_program(program)
-    return wrap(program, run, boxed=boxed, with_grad=with_grad, otherwise=otherwise, untaped=with_grad is None)
+    run, untaped = compiler.compile_program(program), with_grad is None
+    return wrap(program, run, boxed=compiler.boxed, with_grad=with_grad, otherwise=otherwise, untaped=untaped)
 
 
 def _checked(compiled: Callable[..., Any], gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
@@ -147,7 +98,6 @@ def _checked(compiled: Callable[..., Any], gm: fx.GraphModule, example_inputs: S
     return only_without_grad(compiled, gm.forward)
 
 
-def _report(backend: str, reason: str, gm: fx.GraphModule) -> None:
-    events.emit(
-        "fallback", "autograd", reason, backend=backend, reason=reason, scope="graph", nodes=len(gm.graph.nodes)
-    )
+def _report(compiler: Compiler, reason: str, gm: fx.GraphModule) -> None:
+    data = {"backend": compiler.backend, "reason": reason, "scope": "graph", "nodes": len(gm.graph.nodes)}
+    events.emit("fallback", "autograd", reason, **data)

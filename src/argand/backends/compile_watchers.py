@@ -1,4 +1,4 @@
-"""Lets somebody above look at how ATen programs are compiled, while a backend runs (the minifier, the checker).
+"""How a backend compiles ATen programs, and who looks on while it does (the minifier, the checker).
 
 Stages know nobody above them: who wants to watch sets `watching` around a call of a backend.
 """
@@ -8,15 +8,43 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
+from dataclasses import replace
 from typing import Any
 
 from torch import fx
 
+from argand import events
 from argand.backends.registry import Backend
+from argand.graph.nodes.printing import readable
 from argand.graph.nodes.program import AtenProgram
+from argand.quick_dataclasses import dataclass
 
 CompileProgram = Callable[[AtenProgram], Callable[..., Any]]
 Watcher = Callable[[CompileProgram, str, bool], CompileProgram]
+
+
+@dataclass(frozen=True, slots=True)
+class Compiler:
+    """How a backend compiles ATen programs.
+
+    Arguments:
+        backend: its name, for events.
+        compile_program: makes a callable of the graph's inputs from a program (one list argument when `boxed`).
+        prepare: graph passes, applied to traces before they are generalised (graphs with symbolic sizes).
+        joint_pass: a rewrite of the graph of forward and backward, before it is cut in two.
+    """
+
+    backend: str
+    compile_program: CompileProgram
+    boxed: bool = False
+    prepare: Callable[[AtenProgram], AtenProgram] = lambda program: program
+    joint_pass: Callable[[AtenProgram], Any] = lambda program: None
+
+    def show(self, program: AtenProgram) -> None:
+        """Tell of a program without gradients that is compiled."""
+        data = {"backend": self.backend, "model": program.model}
+        events.emit("aot_inference_graph", "autograd", lambda: readable(program.graph), **data)
+
 
 _watcher: ContextVar[Watcher | None] = ContextVar("argand_program_watcher", default=None)
 
@@ -45,7 +73,9 @@ def compiled_through(function: Backend, watcher: Watcher) -> Backend:
     return compile_graph
 
 
-def watched(compile_program: CompileProgram, backend: str, boxed: bool) -> CompileProgram:
-    """`compile_program`, or what the watcher made of it."""
+def watched(compiler: Compiler) -> Compiler:
+    """`compiler`, with what the watcher made of its compile function."""
     watcher = _watcher.get()
-    return compile_program if watcher is None else watcher(compile_program, backend, boxed)
+    if watcher is None:
+        return compiler
+    return replace(compiler, compile_program=watcher(compiler.compile_program, compiler.backend, compiler.boxed))

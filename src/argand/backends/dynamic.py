@@ -14,54 +14,43 @@ from argand._core.calls import uncaptured
 from argand.autograd import wrap
 from argand.autograd.tracing.dynamic import trace_dynamic
 from argand.autograd.tracing.dynamic_joint import trace_joint_dynamic
+from argand.backends.compile_watchers import Compiler
 from argand.backends.training import compile_joint
 from argand.config import config
 from argand.errors import AutogradError
 from argand.graph import time_limit
-from argand.graph.nodes.printing import readable
-from argand.graph.nodes.program import AtenProgram
 from argand.locks import fork_safe_lock
 from argand.runtime.recipes import with_recipe
-
-CompileProgram = Callable[[AtenProgram], Callable[..., Any]]
 
 
 def compile_dynamic(
     gm: fx.GraphModule,
     example_inputs: Sequence[Any],
-    compile_program: CompileProgram,
+    compiler: Compiler,
     compile_exact: Callable[[Sequence[Any]], Callable[..., Any]],
-    prepare: Callable[[AtenProgram], AtenProgram],
     *,
-    backend: str,
-    boxed: bool,
-    gradients: bool = False,
+    gradients: bool,
 ) -> Callable[..., Any]:
     """A callable for every size.
 
     Arguments:
-        compile_program: as for `compile_inference`; gets programs with expressions for sizes.
+        compiler: gets programs with expressions for sizes.
         compile_exact: compiles the graph for the sizes of its argument alone.
-        prepare: graph passes, applied to every trace.
-        backend: name for events.
         gradients: the call's results are differentiated.
     """
+    backend = compiler.backend
     exact = ExactSizes(gm, compile_exact, backend)
     otherwise = exact.function()
     try:
         if gradients:
             with events.span("trace_joint", "autograd", backend=backend):
-                joint = trace_joint_dynamic(gm, example_inputs, prepare)
-            return compile_joint(
-                joint, compile_program, backend=backend, boxed=boxed, otherwise=otherwise, graph=gm.forward
-            )
+                joint = trace_joint_dynamic(gm, example_inputs, compiler.prepare)
+            return compile_joint(joint, compiler, otherwise=otherwise, graph=gm.forward)
         with events.span("trace_dynamic", "autograd", backend=backend):
-            program = trace_dynamic(gm, example_inputs, prepare)
+            program = trace_dynamic(gm, example_inputs, compiler.prepare)
         program.model = events.bus.number("model")
-        events.emit(
-            "aot_inference_graph", "autograd", lambda: readable(program.graph), backend=backend, model=program.model
-        )
-        run = compile_program(program)
+        compiler.show(program)
+        run = compiler.compile_program(program)
     except Exception as error:  # whatever only code for many sizes runs into
         if not isinstance(error, AutogradError) and config.verify_ir:
             raise
@@ -69,7 +58,7 @@ def compile_dynamic(
         events.emit("fallback", "backend", reason, backend=backend, reason=reason, scope="sizes")
         exact.prepare(example_inputs)
         return otherwise
-    return wrap(program, run, boxed=boxed, otherwise=otherwise, untaped=True)
+    return wrap(program, run, boxed=compiler.boxed, otherwise=otherwise, untaped=True)
 
 
 class ExactSizes:

@@ -10,6 +10,7 @@ from torch import fx
 from argand.autograd.partitioning.passed_results import Half
 from argand.autograd.tracing.tape import Tape
 from argand.autograd.training import LazyBackward
+from argand.backends.compile_watchers import Compiler
 from argand.backends.dynamic import ExactSizes
 from argand.backends.native import compile_program, native
 from argand.backends.training import compile_backward
@@ -27,7 +28,8 @@ def backward_of(entry: dict[str, Any]) -> LazyBackward:
     conflicts, *sets = entry["reached"]
     reached, through, alone = (tuple(map(frozenset, each)) for each in sets)
     tape = Tape(conflicts, reached, passed=through, alone=alone)
-    return LazyBackward(half, tape, lambda program: compile_backward(program, compile_program, "native", True))
+    compiler = Compiler("native", compile_program, boxed=True)
+    return LazyBackward(half, tape, lambda program: compile_backward(program, compiler))
 
 
 def replay_of(entry: dict[str, Any]) -> Callable[..., Any]:

@@ -16,6 +16,7 @@ from torch import fx
 
 from argand import events
 from argand.backends.common import compile_inference
+from argand.backends.compile_watchers import Compiler
 from argand.backends.eager_contest import contested
 from argand.backends.programs import stored_programs
 from argand.backends.programs.graph_key import graph_key
@@ -80,15 +81,8 @@ def native(gm: fx.GraphModule, example_inputs: Sequence[Any], **options: Any) ->
         compile_one = functools.partial(
             freezing.compile_frozen, constant=frozen, compile_program=compile_one, wanted=wanted
         )
-    compiled = compile_inference(
-        gm,
-        example_inputs,
-        compile_one,
-        backend="native",
-        boxed=True,
-        prepare=run_passes,
-        joint_pass=prepare_joint,
-    )
+    compiler = Compiler("native", compile_one, boxed=True, prepare=run_passes, joint_pass=prepare_joint)
+    compiled = compile_inference(gm, example_inputs, compiler)
     choose = bool(asked.get("never_slower"))
     if not choose and not config.tell_slower:
         return compiled

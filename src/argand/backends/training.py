@@ -16,6 +16,7 @@ from argand.autograd.partitioning.partition import Partition, partition
 from argand.autograd.tracing.joint import JointProgram
 from argand.autograd.tracing.trace import trace_joint
 from argand.autograd.training import Boxed, LazyBackward, plan_of, recorded_program, with_spent
+from argand.backends.compile_watchers import Compiler
 from argand.backends.eager_contest import unless_too_small
 from argand.backends.programs.rolled_training import keeps_in_loops
 from argand.backends.programs.stored_backward import KeptBackward
@@ -37,47 +38,30 @@ from argand.runtime.tape.function import (
     with_tape,
 )
 
-CompileProgram = Callable[[AtenProgram], Callable[..., Any]]
 Beside = Callable[..., Callable[..., Any]]
 
 
-def compile_training(
-    gm: fx.GraphModule,
-    example_inputs: Sequence[Any],
-    compile_program: CompileProgram,
-    *,
-    backend: str,
-    boxed: bool,
-    joint_pass: Callable[[AtenProgram], Any] | None = None,
-) -> Callable[..., Any]:
+def compile_training(gm: fx.GraphModule, example_inputs: Sequence[Any], compiler: Compiler) -> Callable[..., Any]:
     """Trace `gm` with its gradients, compile forward and backward, and put them on autograd's tape.
-
-    Arguments:
-        compile_program: makes a callable of the graph's inputs from a program (one list argument when `boxed`).
-        joint_pass: a rewrite of the joint graph, before it is cut.
 
     Raises:
         AutogradError: the graph cannot be differentiated ahead of time.
     """
-    with events.span("trace_joint", "autograd", backend=backend):
+    with events.span("trace_joint", "autograd", backend=compiler.backend):
         joint = trace_joint(gm, example_inputs, bases=True)
-    if joint.gradients and joint_pass is not None:
-        joint_pass(joint.program)
+    if joint.gradients:
+        compiler.joint_pass(joint.program)
     graph = lazy_forward(gm)
     beside: Beside | None = None
-    if backend == "native" and config.tell_slower and not joint.spent:
+    if compiler.backend == "native" and config.tell_slower and not joint.spent:
         beside = functools.partial(unless_too_small, gm=gm, example_inputs=example_inputs)
-    return compile_joint(
-        joint, compile_program, backend=backend, boxed=boxed, otherwise=graph, graph=graph, beside=beside
-    )
+    return compile_joint(joint, compiler, otherwise=graph, graph=graph, beside=beside)
 
 
 def compile_joint(
     joint: JointProgram,
-    compile_program: CompileProgram,
+    compiler: Compiler,
     *,
-    backend: str,
-    boxed: bool,
     otherwise: Callable[..., Any] | None = None,
     graph: Callable[..., Any] | None = None,
     beside: Beside | None = None,
@@ -85,18 +69,18 @@ def compile_joint(
     """Cut a joint program in two, compile both parts, and put them on autograd's tape.
 
     Arguments:
-        compile_program, boxed: as for `compile_training`.
         otherwise: called with the user's arguments when their sizes do not meet the program's conditions.
         graph: the captured graph, run once more where gradients are differentiated again.
         beside: of what records gradients, and `has_backward`, makes what is called instead.
     """
     if joint.differentiates and otherwise is not None:
         joint.differentiates = False
-        run = compile_joint(joint, compile_program, backend=backend, boxed=boxed, otherwise=otherwise, graph=graph)
+        run = compile_joint(joint, compiler, otherwise=otherwise, graph=graph)
         return heeding_hooks(run, otherwise, False)
     number = joint.program.model = events.bus.number("model")
     if not joint.gradients:
-        return _without_gradients(joint, lambda program: _boxed(compile_program(program), boxed), backend, otherwise)
+        return _without_gradients(joint, compiler, otherwise)
+    backend = compiler.backend
     events.emit("aot_joint_graph", "autograd", lambda: readable(joint.program.graph), backend=backend, model=number)
     with events.span("partition", "autograd", backend=backend):
         cut = partition(
@@ -106,12 +90,12 @@ def compile_joint(
     cut.forward.kind, cut.backward.kind = "forward", "backward"
     cut.forward.model = cut.backward.model = number
     _report(joint, cut, backend)
-    forward = _boxed(compile_program(cut.forward), boxed)
+    forward = _boxed(compiler.compile_program(cut.forward), compiler.boxed)
     compile_id = events.bus.compile_id  # of the forward: its backward is compiled later, in any thread
 
     def make_backward(program: AtenProgram) -> Boxed:
         with events.bus.compiling(compile_id):
-            return compile_backward(program, compile_program, backend, boxed)
+            return compile_backward(program, compiler)
 
     backward = LazyBackward(cut, joint.tape, make_backward)
     if not config.lazy_backward or build_turns.held():  # who waits for this graph wants its backward, too
@@ -132,14 +116,10 @@ def compile_joint(
     return with_tape(recorded, plain)
 
 
-def _without_gradients(
-    joint: JointProgram, compile_boxed: Callable[[AtenProgram], Boxed], backend: str, otherwise: Any
-) -> Callable[..., Any]:
+def _without_gradients(joint: JointProgram, compiler: Compiler, otherwise: Any) -> Callable[..., Any]:
     program = joint.program
-    events.emit(
-        "aot_inference_graph", "autograd", lambda: readable(program.graph), backend=backend, model=program.model
-    )
-    compiled = with_spent(untaped(compile_boxed(program)), joint.spent)
+    compiler.show(program)
+    compiled = with_spent(untaped(_boxed(compiler.compile_program(program), compiler.boxed)), joint.spent)
     call = wrap(program, compiled, boxed=True, otherwise=otherwise)
     return under_grad(call) if joint.enables_grad else call
 
@@ -166,23 +146,23 @@ def _draws(program: AtenProgram) -> bool:
     return any(Tag.nondeterministic_seeded in target.tags for target in targets)
 
 
-def compile_backward(program: AtenProgram, compile_program: CompileProgram, backend: str, boxed: bool) -> Boxed:
+def compile_backward(program: AtenProgram, compiler: Compiler) -> Boxed:
     """The compiled backward; where it cannot be compiled its graph runs with eager's kernels."""
-    with events.span("compile_backward", "autograd", backend=backend):
-        return _backward(program, compile_program, backend, boxed)
+    with events.span("compile_backward", "autograd", backend=compiler.backend):
+        return _backward(program, compiler)
 
 
-def _backward(program: AtenProgram, compile_program: CompileProgram, backend: str, boxed: bool) -> Boxed:
+def _backward(program: AtenProgram, compiler: Compiler) -> Boxed:
     try:
         with time_limit.preparing(len(program.graph.nodes)):
-            return _boxed(compile_program(program), boxed)
+            return _boxed(compiler.compile_program(program), compiler.boxed)
     except time_limit.OutOfTime as late:
         reason = time_limit.took_too_long("the backward", late)
     except ArgandError as error:
         if config.verify_ir or config.repro_after or isinstance(error, InternalError):
             raise
         reason = f"the backward runs with eager's kernels: {error}"
-    events.emit("fallback", "backend", reason, backend=backend, reason=reason, scope="backward")
+    events.emit("fallback", "backend", reason, backend=compiler.backend, reason=reason, scope="backward")
     return _boxed(graph_function(program.graph, program.constants), False)
 
 
