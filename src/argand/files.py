@@ -16,6 +16,8 @@ import os
 import shutil
 import stat
 import tempfile
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -255,6 +257,18 @@ def write_atomically(path: Path, data: bytes) -> None:
         with contextlib.suppress(OSError):
             os.unlink(temporary)
         raise
+
+
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """A file beside one that the user names, which it replaces at the end: readers see the old or the whole new one."""
+    beside = path.with_name(f".{path.name[:100]}.{os.getpid()}.{threading.get_ident()}.tmp")
+    try:
+        yield beside
+        os.replace(beside, path)
+    finally:
+        with contextlib.suppress(OSError):
+            beside.unlink()
 
 
 def move(source: str | Path, target: Path) -> None:

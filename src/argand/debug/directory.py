@@ -248,15 +248,8 @@ def write(path: Path, content: str | bytes) -> None:
         OSError: the disk.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
-    data = content if isinstance(content, bytes) else content.encode("utf-8", "backslashreplace")
-    try:
-        part.write_bytes(data)
-        os.replace(part, path)
-    except OSError:
-        with contextlib.suppress(OSError):
-            part.unlink()
-        raise
+    with files.replacing(path) as part:
+        part.write_bytes(content if isinstance(content, bytes) else content.encode("utf-8", "backslashreplace"))
 
 
 def append(path: Path, text: str) -> None:

@@ -219,17 +219,15 @@ def save(path: Path, data: Any) -> None:
             value.detach().requires_grad_(value.requires_grad) if isinstance(value, torch.Tensor) else value
             for value in data
         ]
-    temporary = path.with_suffix(".tmp")
-    torch.save(data, temporary)
-    files.seal(temporary)
-    os.replace(temporary, path)
+    with files.replacing(path) as temporary:
+        torch.save(data, temporary)
+        files.seal(temporary)
 
 
 def replace(path: Path, text: str) -> None:
     """Write a file at once, so that an interruption leaves the old one."""
-    temporary = path.with_suffix(path.suffix + ".tmp")
-    temporary.write_text(text, encoding="utf8")
-    os.replace(temporary, path)
+    with files.replacing(path) as temporary:
+        temporary.write_text(text, encoding="utf8")
 
 
 @lru_cache(maxsize=1)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import html
-import os
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import BinaryIO
 
 from markupsafe import escape
 
+from argand import files
 from argand.report.html.model import Limits
 from argand.report.html.pages import POLICY
 
@@ -67,25 +67,18 @@ def pack(folder: Path, out: Path, limits: Limits) -> list[str]:
     """
     left_out: list[str] = []
     head, tail = _shell(folder).rsplit("</body>", 1)
-    beside = out.with_name(f".{out.name}.{os.getpid()}.tmp")
-    try:
-        with open(beside, "wb") as target:
-            target.write(head.encode("utf-8", "replace"))
-            for name, path in _files(folder):
-                if path.stat().st_size > limits.embed_bytes and not name.endswith((".html", _SEARCH)):
-                    left_out.append(name)
-                    text = (
-                        f"{name} is too large for a single file ({path.stat().st_size} bytes). Build a folder instead."
-                    )
-                    _block(target, name, text.encode())
-                    continue
-                data = path.read_bytes()
-                if name.endswith(_SEARCH):
-                    name = name.removesuffix(".js") + ".json"
-                    data = data.removeprefix(_SEARCH_HEAD).rstrip().removesuffix(b";")
-                _block(target, name, data)
-            target.write(b"</body>" + tail.encode())
-        os.replace(beside, out)
-    finally:
-        beside.unlink(missing_ok=True)
+    with files.replacing(out) as beside, open(beside, "wb") as target:
+        target.write(head.encode("utf-8", "replace"))
+        for name, path in _files(folder):
+            if path.stat().st_size > limits.embed_bytes and not name.endswith((".html", _SEARCH)):
+                left_out.append(name)
+                text = f"{name} is too large for a single file ({path.stat().st_size} bytes). Build a folder instead."
+                _block(target, name, text.encode())
+                continue
+            data = path.read_bytes()
+            if name.endswith(_SEARCH):
+                name = name.removesuffix(".js") + ".json"
+                data = data.removeprefix(_SEARCH_HEAD).rstrip().removesuffix(b";")
+            _block(target, name, data)
+        target.write(b"</body>" + tail.encode())
     return left_out

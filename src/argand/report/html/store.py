@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
-import os
 import re
 from pathlib import Path
 
+from argand import files
 from argand.quick_dataclasses import dataclass
 from argand.report.records import Payload
 
@@ -85,12 +86,8 @@ class Folder:
         """Write a file; of a live report so that a reader sees either the old or the new one."""
         path = self.path(name)
         data = text.encode("utf-8", "replace") if isinstance(text, str) else text
-        if not self.live:
-            path.write_bytes(data)
-            return
-        beside = path.with_name(f".{path.name[:100]}.{os.getpid()}.tmp")
-        beside.write_bytes(data)
-        os.replace(beside, path)
+        with files.replacing(path) if self.live else contextlib.nullcontext(path) as target:
+            target.write_bytes(data)
 
     def read(self, name: str, limit: int | None = None) -> str:
         """A file's text, at most `limit` bytes of it; "" when there is none."""
