@@ -149,21 +149,17 @@ def _draws(program: AtenProgram) -> bool:
 def compile_backward(program: AtenProgram, compiler: Compiler) -> Boxed:
     """The compiled backward; where it cannot be compiled its graph runs with eager's kernels."""
     with events.span("compile_backward", "autograd", backend=compiler.backend):
-        return _backward(program, compiler)
-
-
-def _backward(program: AtenProgram, compiler: Compiler) -> Boxed:
-    try:
-        with time_limit.preparing(len(program.graph.nodes)):
-            return _boxed(compiler.compile_program(program), compiler.boxed)
-    except time_limit.OutOfTime as late:
-        reason = time_limit.took_too_long("the backward", late)
-    except ArgandError as error:
-        if config.verify_ir or config.repro_after or isinstance(error, InternalError):
-            raise
-        reason = f"the backward runs with eager's kernels: {error}"
-    events.emit("fallback", "backend", reason, backend=compiler.backend, reason=reason, scope="backward")
-    return _boxed(graph_function(program.graph, program.constants), False)
+        try:
+            with time_limit.preparing(len(program.graph.nodes)):
+                return _boxed(compiler.compile_program(program), compiler.boxed)
+        except time_limit.OutOfTime as late:
+            reason = time_limit.took_too_long("the backward", late)
+        except ArgandError as error:
+            if config.verify_ir or config.repro_after or isinstance(error, InternalError):
+                raise
+            reason = f"the backward runs with eager's kernels: {error}"
+        events.emit("fallback", "backend", reason, backend=compiler.backend, reason=reason, scope="backward")
+        return _boxed(graph_function(program.graph, program.constants), False)
 
 
 def _boxed(compiled: Callable[..., Any], boxed: bool) -> Callable[..., Any]:

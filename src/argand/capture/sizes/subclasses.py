@@ -24,6 +24,7 @@ from argand.capture.facts.kinds import is_a
 from argand.capture.facts.values.tensor_info import Dressed
 from argand.capture.sizes import async_collective_tensors
 from argand.graph.dtensors import Edge, local_of
+from argand.graph.trees import mapped
 from argand.graph.wrappers import PartEdge
 
 _Tensor = torch.Tensor
@@ -156,17 +157,8 @@ def call(builder: GraphBuilder, func: Any, args: Args, kwargs: Kwargs) -> Any:
     dressed: dict[int, torch.Tensor] = {}
     args = tuple([strip(builder, arg, dressed) for arg in args])
     kwargs = {key: strip(builder, value, dressed) for key, value in kwargs.items()}
-    result = _same(builder.call(func, args, kwargs), dressed)
+    result = mapped(builder.call(func, args, kwargs), lambda leaf: dressed.get(id(leaf), leaf))
     return async_collective_tensors.shown(builder, func, args, kwargs, result, dressed)
-
-
-def _same(result: Any, dressed: dict[int, torch.Tensor]) -> Any:
-    """Results that are arguments (of in-place operations), as the program knows them."""
-    if isinstance(result, _Tensor):
-        return dressed.get(id(result), result)
-    if type(result) in (tuple, list):
-        return type(result)([_same(item, dressed) for item in result])
-    return result
 
 
 # ---------------------------------------------------------------------- the default of the protocol

@@ -12,6 +12,7 @@ import torch
 
 from argand.codegen.host.calls import as_linear
 from argand.graph.sizes.expr import Expr, Var, evaluate
+from argand.graph.trees import mapped
 from argand.ir.kernel import KernelPlan, Schedule
 from argand.ir.loops import Buffer, ExternNode, LoopBlock, LoopBody, TensorRef, Value, tensor_refs
 from argand.ir.operations import BINARY, UNARY
@@ -193,15 +194,13 @@ def _pointwise_flops(name: str, args: Any, shape: tuple[int, ...]) -> int | None
 
 def _plain(value: Any, hints: Mapping[str, int]) -> Any:
     """An argument as flop formulas take it: shapes in place of tensors."""
-    if isinstance(value, TensorRef):
-        return tuple(_number(size, hints) for size in value.size)
-    if isinstance(value, Expr):
-        return _number(value, hints)
-    if isinstance(value, (tuple, list)):
-        return type(value)(_plain(item, hints) for item in value)
-    if isinstance(value, dict):
-        return {key: _plain(item, hints) for key, item in value.items()}
-    return value
+
+    def plain(leaf: Any) -> Any:
+        if isinstance(leaf, TensorRef):
+            return tuple(_number(size, hints) for size in leaf.size)
+        return _number(leaf, hints) if isinstance(leaf, Expr) else leaf
+
+    return mapped(value, plain)
 
 
 def flops_of(target: Any, args: Any, kwargs: Any, result: Any) -> int | None:
