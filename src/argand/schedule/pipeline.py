@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from argand import events
@@ -32,13 +32,20 @@ _NUMBER = re.compile(r"(_\d+)+$")
 _MAX_NAMES = 6
 
 
-def schedule(program: Program, *, targets: Targets | None = None, fusion: bool = True) -> Schedule:
+def schedule(
+    program: Program,
+    *,
+    targets: Targets | None = None,
+    fusion: bool = True,
+    whole: Callable[[Schedule], Schedule] | None = None,
+) -> Schedule:
     """Order and fuse a loop program.
 
     Arguments:
         program: what lowering made.
         targets: what kernels may be like on each device; a CPU of one thread where nothing is said.
         fusion: False gives one kernel per loop node (for tests and for finding faults).
+        whole: makes the schedule of a program of which this one is a part.
     """
     known = _targets(program, targets or on_cpu(1))
     program = split_reductions(program, known)
@@ -69,6 +76,8 @@ def schedule(program: Program, *, targets: Targets | None = None, fusion: bool =
         arrive_in_place(ordered)
         reuse_in_place(ordered)
     _name(ordered)
+    if whole is not None:
+        ordered = whole(ordered)
     if config.verify_ir:
         verify(ordered)
     events.emit(

@@ -6,6 +6,7 @@ not import this (`backends.stored`).
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -15,8 +16,12 @@ import torch
 from argand import events
 from argand.backends.eager import run_eagerly
 from argand.backends.programs import rolling
+from argand.backends.programs.like_layers.cutting import cut_layers
+from argand.backends.programs.like_layers.forms import Unlike
+from argand.backends.programs.like_layers.repeating import with_all_layers
 from argand.backends.programs.memo import memo
 from argand.backends.programs.preparation import prepare_convolutions
+from argand.backends.programs.stored_programs import STAGES
 from argand.backends.targets import in_host_memory, target_of, without_gpu_code
 from argand.codegen.host import module
 from argand.codegen.host.kernels import kernel_source
@@ -184,20 +189,39 @@ def _scheduled(program: AtenProgram, *, by_rule: bool = True) -> Schedule:
         if program.kind == "inference":
             prepare_convolutions(program)
     events.emit("post_grad_graphs", "passes", lambda: readable(program.graph))
-    loops = lower(program, targets=target_of)
-    begin_kernels(loops)
-    loops.mutations = []  # the runtime wrapper writes back into mutated inputs what kernels do not store there
     # What is kept of a base must not be its memory, which tensors that do not know of each other's writes share.
     apart = {p for p, spec in enumerate(program.inputs) if spec.kind == "base" and program.kind == "forward"}
     plain = [m for m in program.mutations if not m.differentiable and m.input not in apart]
     written = [(program.inputs[m.input].name, m.output) for m in plain]
-    with events.span("schedule", "schedule"), size_hints(loops.hints):
-        ordered = schedule(loops, targets=target_of, fusion=bool(config.fusion))
+    ordered = _ordered(program)
+    with events.span("schedule", "schedule"), size_hints(ordered.hints):
         write_inputs_in_place(ordered, written)
         ordered.kept = _kept(program, ordered)
         if by_rule:
             choose_by_rule(ordered)
     return ordered
+
+
+def _ordered(program: AtenProgram) -> Schedule:
+    """The loops of a program, in kernels that are in order; those of layers that do the same are made once."""
+    cut = None if _is_watched() or program.scalars else cut_layers(program)
+    if cut is not None:
+        with contextlib.suppress(Unlike):
+            return _ordered_loops(cut.program, functools.partial(with_all_layers, cut=cut))
+    return _ordered_loops(program, None)
+
+
+def _is_watched() -> bool:
+    """Whether somebody asks for what becomes of each node."""
+    return bool(events.bus.sinks or STAGES & events.bus.named.keys() or config.check_numerics or not config.fusion)
+
+
+def _ordered_loops(program: AtenProgram, whole: Callable[[Schedule], Schedule] | None) -> Schedule:
+    loops = lower(program, targets=target_of)
+    begin_kernels(loops)
+    loops.mutations = []  # the runtime wrapper writes back into mutated inputs what kernels do not store there
+    with events.span("schedule", "schedule"), size_hints(loops.hints):
+        return schedule(loops, targets=target_of, fusion=bool(config.fusion), whole=whole)
 
 
 def with_rolled_loops(program: AtenProgram, *, tells: bool = False) -> AtenProgram:
