@@ -242,12 +242,8 @@ def inductor_trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What torch.compile records today. Its compiler takes many times as long as all that is asked of the trace."""
     folder = tmp_path_factory.mktemp("inductor")
     (folder / "model.py").write_text(TORCH_PROGRAM)
-    env = {
-        "TORCH_TRACE": str(folder / "t"),
-        "TORCHINDUCTOR_CACHE_DIR": str(folder / "c"),
-        "INDUCTOR_PROVENANCE": "1",
-        **QUICK_INDUCTOR,
-    }
+    folders = {"TORCH_TRACE": str(folder / "t"), "TORCHINDUCTOR_CACHE_DIR": str(folder / "c")}
+    env = {**folders, "INDUCTOR_PROVENANCE": "1", **QUICK_INDUCTOR}
     subprocess.run([sys.executable, folder / "model.py"], check=True, env={**os.environ, **env, "OMP_NUM_THREADS": "1"})
     return folder / "t"
 
