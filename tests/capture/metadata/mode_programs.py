@@ -146,6 +146,8 @@ def load(source: str) -> Any:
 
 def set_back() -> None:
     """Torch's state as a process has it in the beginning."""
+    flags = torch.backends.flags_frozen.__globals__
+    flags["__allow_nonbracketed_mutation_flag"] = True  # torch's own test helpers forbid to set them for good
     torch.set_grad_enabled(True)
     torch.set_default_dtype(torch.float32)
     torch.use_deterministic_algorithms(False)

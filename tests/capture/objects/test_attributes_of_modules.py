@@ -62,7 +62,10 @@ def test_written_and_read_through_descriptors(shadowed: bool) -> None:
     assert run(True) == run(False)
 
 
-def test_settings_of_torch_backends_stay() -> None:
+def test_settings_of_torch_backends_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    flags = torch.backends.flags_frozen.__globals__
+    monkeypatch.setitem(flags, "__allow_nonbracketed_mutation_flag", True)  # torch's test helpers forbid it
+
     def f(x: torch.Tensor, wanted: bool) -> tuple[object, ...]:
         before = torch.backends.cudnn.benchmark
         torch.backends.cudnn.benchmark = wanted
