@@ -64,10 +64,7 @@ def make_wrapper(
     return wrapper
 
 
-def outside_of_modes() -> contextlib.AbstractContextManager[Any]:
-    """Inside, operations on plain tensors run as if no dispatch mode were active."""
-    context: contextlib.AbstractContextManager[Any] = torch._C._DisableTorchDispatch()
-    return context
+outside_of_modes = torch._C._DisableTorchDispatch  # inside, operations on plain tensors see no dispatch mode
 
 
 def without_modes() -> contextlib.AbstractContextManager[Any]:
@@ -361,9 +358,7 @@ def single_threaded_autograd() -> Iterator[None]:
         yield
 
 
-def current_autograd_node() -> Any:
-    """The autograd node that the engine is evaluating in this thread, or None."""
-    return torch._C._current_autograd_node()
+current_autograd_node = torch._C._current_autograd_node  # that the engine is evaluating in this thread, or None
 
 
 def sequence_number(node: Any) -> int:
@@ -371,34 +366,13 @@ def sequence_number(node: Any) -> int:
     return int(node._sequence_nr())
 
 
-def next_sequence_number() -> int:
-    """The `sequence_number` that the next autograd node of this thread gets."""
-    return int(torch._C._autograd._get_sequence_nr())
-
-
-def keeps_graph() -> bool:
-    """The backward that runs in this thread frees nothing (`retain_graph=True`), or none runs."""
-    return bool(torch._C._autograd._get_current_graph_task_keep_graph())
-
-
-def running_backward() -> int:
-    """A number of the backward that runs in this thread."""
-    return int(torch._C._current_graph_task_id())
-
-
-def will_run(node: Any) -> bool:
-    """Whether the running backward comes to a node of its own graph."""
-    return bool(torch._C._will_engine_execute_node(node))
-
-
-def autocast_active() -> bool:
-    """Any autocast is on in this thread."""
-    return bool(torch._C._is_any_autocast_enabled())
-
-
-def disabled_autocast() -> Any:
-    """Context manager: no op is cast inside."""
-    return torch._C._DisableAutocast()
+next_sequence_number = torch._C._autograd._get_sequence_nr  # `sequence_number` of the next autograd node of this thread
+keeps_graph = torch._C._autograd._get_current_graph_task_keep_graph
+"""Whether the backward that runs in this thread frees nothing (`retain_graph=True`), or none runs."""
+running_backward = torch._C._current_graph_task_id  # a number of the backward that runs in this thread
+will_run = torch._C._will_engine_execute_node  # whether the running backward comes to a node of its own graph
+autocast_active = torch._C._is_any_autocast_enabled  # whether any autocast is on in this thread
+disabled_autocast = torch._C._DisableAutocast  # a context manager: no op is cast inside
 
 
 def called_by_program() -> bool:
