@@ -10,7 +10,7 @@ import argparse
 import itertools
 import os
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable
 from typing import Any, Final
 
 WHOLE: Final = os.environ.get("SWEEPS") == "whole"
@@ -21,8 +21,9 @@ def part(cases: int, divisor: int = 2) -> int:
     return cases if WHOLE else -(-cases // divisor)
 
 
-def combinations(*axes: Sequence[Any]) -> list[tuple[Any, ...]]:
+def combinations(*values: Iterable[Any]) -> list[tuple[Any, ...]]:
     """One value of each axis: of any two axes, every two values are together in one of them. All with SWEEPS=whole."""
+    axes = [list(axis) for axis in values]
     if WHOLE:
         return list(itertools.product(*axes))
     places = list(itertools.product(*(range(len(axis)) for axis in axes)))
@@ -36,10 +37,10 @@ def combinations(*axes: Sequence[Any]) -> list[tuple[Any, ...]]:
     return [tuple(axis[at] for axis, at in zip(axes, place)) for place in sorted(chosen)]
 
 
-def chessboard(one: Sequence[Any], other: Sequence[Any]) -> list[tuple[Any, Any]]:
+def chessboard(rows: Iterable[Any], columns: Iterable[Any]) -> list[tuple[Any, Any]]:
     """Every second pair, as fields of one colour: each value is with half of the other's. All with SWEEPS=whole."""
-    pairs = [(row, column) for row in range(len(one)) for column in range(len(other))]
-    return [(one[row], other[column]) for row, column in pairs if WHOLE or not (row + column) % 2]
+    pairs = itertools.product(enumerate(rows), enumerate(columns))
+    return [(row, column) for (at, row), (place, column) in pairs if WHOLE or not (at + place) % 2]
 
 
 def parser(doc: str | None) -> argparse.ArgumentParser:

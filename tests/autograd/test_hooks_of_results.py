@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import argand
+import sweeps
 from argand import events
 
 Call = Callable[..., Any]
@@ -90,9 +91,10 @@ def outcome(function: Call, seed: int, kind: str, chained: bool = False) -> list
     return [sorted(map(str, calls)) if kind == "node" else calls, x.grad, w.grad]
 
 
-@pytest.mark.parametrize("chained", [False, True])
-@pytest.mark.parametrize("kind", ["hook", "changing", "retained", "node", "several"])
-@pytest.mark.parametrize("backend", ["aot_eager", "native"])
+@pytest.mark.parametrize(
+    ("chained", "kind", "backend"),
+    sweeps.combinations([False, True], ["hook", "changing", "retained", "node", "several"], ["aot_eager", "native"]),
+)
 def test_as_eager(kind: str, backend: str, chained: bool) -> None:
     for seed in range(12 if backend == "aot_eager" else 3):
         argand.reset()

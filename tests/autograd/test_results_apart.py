@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import argand
+import sweeps
 
 PROGRAMS: dict[str, Callable[[torch.Tensor], Any]] = {
     "data": lambda x: (x * 2, x.data),
@@ -65,9 +66,9 @@ def seen(fn: Callable[..., Any], make: Callable[[], torch.Tensor], grad: bool) -
     return told
 
 
-@pytest.mark.parametrize("backend", ["aot_eager", "native"])
-@pytest.mark.parametrize("make", [plain, leaf, computed])
-@pytest.mark.parametrize("grad", [True, False])
+@pytest.mark.parametrize(
+    ("backend", "make", "grad"), sweeps.combinations(["aot_eager", "native"], [plain, leaf, computed], [True, False])
+)
 def test_writes_to_results_reach_what_they_reach_in_eager(
     make: Callable[[], torch.Tensor], grad: bool, backend: str
 ) -> None:

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import argand
+import sweeps
 from argand import events
 
 
@@ -76,8 +77,10 @@ PAIRS: dict[str, Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]]] = 
 }
 
 
-@pytest.mark.parametrize("pair", PAIRS)
-@pytest.mark.parametrize("fn", [part_written, both_written, write_after_read, views_returned, nothing_written])
+@pytest.mark.parametrize(
+    ("pair", "fn"),
+    sweeps.chessboard(PAIRS, [part_written, both_written, write_after_read, views_returned, nothing_written]),
+)
 def test_two_views_of_one_tensor(fn: Callable[..., Any], pair: str, backend: str, reasons: list[str]) -> None:
     try:
         fn(*PAIRS[pair](flat()))

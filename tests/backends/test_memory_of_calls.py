@@ -13,6 +13,7 @@ import pytest
 import torch
 
 import argand
+import sweeps
 
 w = torch.randn(8, 8)
 seen: list[weakref.ref[torch.Tensor]] = []
@@ -69,9 +70,9 @@ PROGRAMS: list[Callable[[torch.Tensor], torch.Tensor]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])
-@pytest.mark.parametrize("program", PROGRAMS, ids=lambda p: p.__name__)
-@pytest.mark.parametrize("rows", [(4, 4), (4, 5, 6)], ids=["same", "varying"])
+@pytest.mark.parametrize(
+    ("backend", "program", "rows"), sweeps.combinations(["eager", "aot_eager", "native"], PROGRAMS, [(4, 4), (4, 5, 6)])
+)
 def test_nothing_stays(program: Callable[..., Any], backend: str, rows: tuple[int, ...]) -> None:
     compiled = argand.compile(program, backend=backend)
     with warnings.catch_warnings():

@@ -18,6 +18,7 @@ from tests.breadth import ambient_flags  # noqa: F401 - registers more
 from tests.breadth.ambient_programs import CASES, Wrap, f, t0, x0
 
 import argand
+import sweeps
 from helpers import assert_same
 
 
@@ -35,8 +36,7 @@ def leaves(value: Any) -> list[Any]:
     return [one for item in value for one in leaves(item)] if isinstance(value, (tuple, list)) else [value]
 
 
-@pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(("backend", "name"), sweeps.chessboard(["eager", "aot_eager", "native"], CASES))
 def test_state(name: str, backend: str) -> None:
     want = outcome(CASES[name], lambda fn: fn)
     assert_same(want, outcome(CASES[name], lambda fn: argand.compile(fn, backend=backend)), strides=False)

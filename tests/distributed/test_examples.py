@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 import re
 import subprocess
 import sys
@@ -14,7 +13,6 @@ from typing import IO
 
 import pytest
 
-import warm
 from argand.report.reader import Reader
 from distributed.ranks import ROOT, environment
 
@@ -25,32 +23,22 @@ TRAINER = (
 )  # fmt: skip
 
 
-Told = tuple[str, list[float]]
-
-
-def told(text: str) -> Told:
+def run(script: str, *arguments: str, through: tuple[str, ...] = (), **env: str) -> tuple[str, list[float]]:
     """The parameters, which both ranks have, and rank 0's losses."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    with tempfile.TemporaryFile("a+") as output:  # writes go to its end, wherever this process reads
+        process = subprocess.Popen(
+            [*command, *through, str(ROOT / "examples" / script), *arguments],
+            env=environment(CUDA_VISIBLE_DEVICES="", GLOO_SOCKET_IFNAME="lo", **env),
+            cwd=ROOT, stdout=output, stderr=subprocess.STDOUT, text=True,
+        )  # fmt: skip
+        text = told(process, output)
     parameters = PARAMETERS.findall(text)
     assert len(parameters) == 2 and len(set(parameters)) == 1, text[-6000:]
     return parameters[0], [float(loss) for loss in re.findall(r"rank 0 step \d+: loss (\d+\.\d+)", text)]
 
 
-def run(script: str, *arguments: str, **variables: str) -> Told:
-    """What a script tells under torchrun."""
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    with tempfile.TemporaryFile("a+") as output:  # writes go to its end, wherever this process reads
-        process = subprocess.Popen(
-            [*command, str(ROOT / "examples" / script), *arguments], env={**surroundings(), **variables},
-            cwd=ROOT, stdout=output, stderr=subprocess.STDOUT, text=True,
-        )  # fmt: skip
-        return told(printed(process, output))
-
-
-def surroundings() -> dict[str, str]:
-    return environment(CUDA_VISIBLE_DEVICES="", GLOO_SOCKET_IFNAME="lo")
-
-
-def printed(process: subprocess.Popen[str], output: IO[str]) -> str:
+def told(process: subprocess.Popen[str], output: IO[str]) -> str:
     """What is printed until all ranks have told their parameters, or the end.
 
     At their very end, threads of torch's own abort some processes, eager's too, or let them hang: nobody waits for that.
@@ -68,23 +56,12 @@ def printed(process: subprocess.Popen[str], output: IO[str]) -> str:
     return text
 
 
-def run_both(libraries: str, script: str, ours: list[str], eager: list[str], trace: Path) -> tuple[Told, Told]:
-    """What a script tells with argand, which leaves a trace, and without. What both need is imported once."""
-    path, arguments = str(ROOT / "examples" / script), json.dumps([ours, eager])
-    variables = json.dumps([{"ARGAND_TRACE": str(trace)}, {}])
-    command = ["-m", "tests.distributed.launched", libraries, path, arguments, variables]
-    done = warm.run(command, env=surroundings(), cwd=ROOT, compiler=True)
-    texts = re.split(r"^run \d\n", done.stdout, flags=re.MULTILINE)
-    assert done.returncode == 0 and len(texts) == 3, done.stdout[-2000:] + done.stderr[-6000:]
-    return told(texts[1]), told(texts[2])
-
-
 def needs(library: str) -> None:
     if importlib.util.find_spec(library) is None:
         pytest.skip(f"{library} is not installed")
 
 
-def alike(ours: Told, eager: Told) -> None:
+def alike(ours: tuple[str, list[float]], eager: tuple[str, list[float]]) -> None:
     assert float(ours[0]) == pytest.approx(float(eager[0]), rel=1e-4)
     assert ours[1] == pytest.approx(eager[1], rel=1e-3)
 
@@ -102,11 +79,18 @@ def test_ddp() -> None:
 
 
 @pytest.mark.distributed
-@pytest.mark.parametrize("library", ["accelerate", "lightning"])
-def test_library(library: str, tmp_path: Path) -> None:
-    needs(library)
-    steps = ["--steps", "4"]
-    alike(*run_both(library, f"{library}_ddp.py", steps, [*steps, "--eager"], tmp_path))
+def test_accelerate(tmp_path: Path) -> None:
+    needs("accelerate")
+    ours = run("accelerate_ddp.py", "--steps", "4", ARGAND_TRACE=str(tmp_path))
+    alike(ours, run("accelerate_ddp.py", "--steps", "4", "--eager"))
+    assert compiled_in(tmp_path) == {0, 1}
+
+
+@pytest.mark.distributed
+def test_lightning(tmp_path: Path) -> None:
+    needs("lightning")
+    ours = run("lightning_ddp.py", "--steps", "4", ARGAND_TRACE=str(tmp_path))
+    alike(ours, run("lightning_ddp.py", "--steps", "4", "--eager"))
     assert compiled_in(tmp_path) == {0, 1}
 
 
@@ -114,7 +98,7 @@ def test_library(library: str, tmp_path: Path) -> None:
 def test_hugging_faces_trainer(tmp_path: Path) -> None:
     needs("accelerate")
     needs("transformers")
-    eager = ("--output_dir", str(tmp_path / "out"), *TRAINER)
-    ours = run("hf_trainer.py", *eager, "--torch_compile_backend", "argand", ARGAND_TRACE=str(tmp_path / "trace"))
-    alike(ours, run("hf_trainer.py", *eager))
+    out = ("--output_dir", str(tmp_path / "out"), *TRAINER)
+    ours = run("hf_trainer.py", *out, "--torch_compile_backend", "argand", ARGAND_TRACE=str(tmp_path / "trace"))
+    alike(ours, run("hf_trainer.py", *out))
     assert compiled_in(tmp_path / "trace") == {0, 1}

@@ -12,6 +12,7 @@ from tests.engine import double_backward_programs as differentiated
 from torch import nn
 
 import argand
+import sweeps
 from argand.engine.entries import Trial
 from helpers import collected
 
@@ -46,8 +47,7 @@ ON_CPU = {"gpt", "cnn", "strange_layouts"}
 """Programs that make tensors of their own there."""
 
 
-@pytest.mark.parametrize("backend", ["eager", "native"])
-@pytest.mark.parametrize("name", sorted(ALL.keys() - ON_CPU))
+@pytest.mark.parametrize(("backend", "name"), sweeps.chessboard(["eager", "native"], sorted(ALL.keys() - ON_CPU)))
 def test_gradients_are_eagers(name: str, backend: str) -> None:
     want = trained(name, None)
     with collected("compiled_autograd_graph") as events:

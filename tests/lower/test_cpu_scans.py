@@ -4,6 +4,7 @@ import pytest
 import torch
 
 import argand
+import sweeps
 
 NAN, INF = float("nan"), float("inf")
 FLOATS = [torch.float32, torch.float64, torch.bfloat16, torch.float16]
@@ -23,8 +24,7 @@ def compiled(function, *args, dynamic=False):
     return made
 
 
-@pytest.mark.parametrize("dim", [0, 1, 2, -1])
-@pytest.mark.parametrize("dtype", [*FLOATS, *INTEGERS])
+@pytest.mark.parametrize(("dim", "dtype"), sweeps.chessboard([0, 1, 2, -1], [*FLOATS, *INTEGERS]))
 def test_sums_and_products(dim, dtype):
     x = (torch.randn(3, 19, 37) * 9).to(dtype)
     for x in (x, x.transpose(0, 2), x[:, ::2, 1:]):

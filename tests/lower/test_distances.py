@@ -8,14 +8,15 @@ import pytest
 import torch
 
 import argand
+import sweeps
 from helpers import collected
 
 nan, inf = float("nan"), float("inf")
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
-@pytest.mark.parametrize("p", [1.0, 2.0, inf])
-@pytest.mark.parametrize("columns", [1, 5, 40])
+@pytest.mark.parametrize(
+    ("dtype", "p", "columns"), sweeps.combinations([torch.float32, torch.float64], [1.0, 2.0, inf], [1, 5, 40]), ids=str
+)
 def test_distances_and_gradients(p: float, columns: int, dtype: torch.dtype) -> None:
     torch.manual_seed(columns)
     x, y = torch.randn(2, 7, columns, dtype=dtype), torch.randn(2, 9, columns, dtype=dtype)

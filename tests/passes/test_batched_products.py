@@ -10,6 +10,7 @@ import torch
 from pass_helpers import traced
 
 import argand
+import sweeps
 from argand.passes.pipeline import run_passes
 
 ORDERS = list(itertools.permutations(range(3)))
@@ -42,8 +43,13 @@ def test_complex_matrices_are_laid_out_too() -> None:
     assert copies(x.to(torch.complex64), y.to(torch.complex64)) == 1
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.complex64])
-@pytest.mark.parametrize("orders", list(itertools.product(ORDERS, ((0, 1, 2), (1, 2, 0)))))
+@pytest.mark.parametrize(
+    ("dtype", "orders"),
+    sweeps.chessboard(
+        [torch.float32, torch.float64, torch.bfloat16, torch.complex64],
+        list(itertools.product(ORDERS, ((0, 1, 2), (1, 2, 0)))),
+    ),
+)
 def test_results_are_eagers(orders: tuple[tuple[int, ...], tuple[int, ...]], dtype: torch.dtype) -> None:
     def products(x: torch.Tensor, y: torch.Tensor, z: torch.Tensor) -> tuple[torch.Tensor, ...]:
         return torch.bmm(x, y), torch.baddbmm(z, x * 2, y, beta=0.5, alpha=2)

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 import argand
+import sweeps
 from helpers import texts_of
 
 WHOLE = ("aten._transformer_encoder_layer_fwd", "aten._native_multi_head_attention")
@@ -36,9 +37,9 @@ def calls_whole(code: list[str]) -> bool:
     return any(f"torch.ops.{name}" in line for line in lines for name in WHOLE)
 
 
-@pytest.mark.parametrize("dynamic", [False, True])
-@pytest.mark.parametrize("norm_first", [False, True])
-@pytest.mark.parametrize("activation", ["relu", "gelu"])
+@pytest.mark.parametrize(
+    ("dynamic", "norm_first", "activation"), sweeps.combinations([False, True], [False, True], ["relu", "gelu"])
+)
 def test_encoder_layers(activation: str, norm_first: bool, dynamic: bool, code: list[str]) -> None:
     layer = nn.TransformerEncoderLayer(32, 4, 48, activation=activation, norm_first=norm_first, batch_first=True)
     scattered(layer)

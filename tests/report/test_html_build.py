@@ -280,14 +280,7 @@ def test_real_trace_of_torch_compile(inductor_trace: Path, tmp_path: Path) -> No
     assert pane["user"] and pane["user"] <= pane["fx"] and pane["kernel"] <= pane["fx"] and len(pane["kernel"]) > 3
     tlparse = Path(sys.executable).parent / "tlparse"
     if tlparse.exists():
-        command = [
-            tlparse,
-            *sorted(inductor_trace.iterdir()),
-            "-o",
-            tmp_path / "theirs",
-            "--no-browser",
-            "--overwrite",
-        ]
+        command = [tlparse, *sorted(inductor_trace.iterdir()), "-o", tmp_path / "theirs", "--no-browser", "--overwrite"]
         subprocess.run(command, check=True, capture_output=True)
         theirs = {p.relative_to(tmp_path / "theirs").as_posix() for p in (tmp_path / "theirs").glob("*_*_*/*")}
         ours = {p.relative_to(tmp_path / "out").as_posix() for p in (tmp_path / "out").glob("*_*_*/*")}

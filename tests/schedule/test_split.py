@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from loop_programs import Builder
 from test_fusion import add, kernels, relu
 
+import sweeps
 from argand.graph.sizes.expr import Sym, Var
 from argand.ir.interpret import interpret
 from argand.ir.loops import LoopBody, LoopNode, identity
@@ -42,8 +43,7 @@ def values(size, dtype):
     return torch.rand(size, dtype=dtype) + 0.5
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("size", [(4096,), (1009,), (3, 211), (2, 2, 500), (7, 1)])
+@pytest.mark.parametrize(("kind", "size"), sweeps.chessboard(KINDS, [(4096,), (1009,), (3, 211), (2, 2, 500), (7, 1)]))
 def test_every_kind_with_and_without_a_remainder(kind, size):
     b = Builder()
     x = b.input(*size, dtype=DTYPES[kind])

@@ -14,6 +14,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import argand  # noqa: E402
+import sweeps  # noqa: E402
 
 FACTOR = 2.0
 SWITCHES = {"bias": True}
@@ -176,9 +177,7 @@ class Compiled:
         assert torch.equal(found, expected) and found.requires_grad == expected.requires_grad
 
 
-@pytest.mark.parametrize("thread", [False, True], ids=["same thread", "other thread"])
-@pytest.mark.parametrize("calls", [1, 6], ids=["walk", "replay"])
-@pytest.mark.parametrize("name", CHANGES)
+@pytest.mark.parametrize(("thread", "calls", "name"), sweeps.combinations([False, True], [1, 6], CHANGES))
 def test_compiled_code_follows_every_change(name: str, calls: int, thread: bool) -> None:
     compiled = Compiled()
     for _ in range(calls):
@@ -194,9 +193,7 @@ def test_compiled_code_follows_every_change(name: str, calls: int, thread: bool)
         compiled.follows()
 
 
-@pytest.mark.parametrize("thread", [False, True], ids=["same thread", "other thread"])
-@pytest.mark.parametrize("calls", [1, 6], ids=["walk", "replay"])
-@pytest.mark.parametrize("name", IRRELEVANT)
+@pytest.mark.parametrize(("thread", "calls", "name"), sweeps.combinations([False, True], [1, 6], IRRELEVANT))
 def test_what_is_not_looked_at_may_change(name: str, calls: int, thread: bool) -> None:
     compiled = Compiled()
     for _ in range(calls):

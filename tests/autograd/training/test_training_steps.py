@@ -32,7 +32,7 @@ BACKENDS = ["eager", "aot_eager", "native"]
 def test_random_steps(way: str) -> None:
     """The command of `training_steps.py` tries more."""
     found: Counter[str] = Counter()
-    for seed in range(200, 200 + sweeps.part(24, 3)):
+    for seed in range(200, 200 + sweeps.part(24, 5)):
         spec = training_steps.drawn(seed)
         told = training_steps.difference(spec, way, "eager", found)
         assert not told, f"seed {seed}\n{training_steps.text_of(spec)}\n{told}"

@@ -11,6 +11,7 @@ import torch
 from tests.backends.operators.pointwise_sweep import failures, valid
 
 import argand
+import sweeps
 
 
 @pytest.fixture(autouse=True)
@@ -44,9 +45,12 @@ def test_where_of_booleans() -> None:
                     operands) == []  # fmt: skip
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize(
-    "name", ["relu", "relu6", "clamp", "clamp_min", "clamp_max", "clamp_to_tensor", "fmax", "fmin", "hardtanh"]
+    ("dtype", "name"),
+    sweeps.chessboard(
+        [torch.float32, torch.float64, torch.bfloat16, torch.float16],
+        ["relu", "relu6", "clamp", "clamp_min", "clamp_max", "clamp_to_tensor", "fmax", "fmin", "hardtanh"],
+    ),
 )
 def test_the_sign_of_zero(name: str, dtype: torch.dtype) -> None:
     """Of two zeros that differ in their sign the result is the one that eager takes, in whole vectors and behind them."""

@@ -13,6 +13,7 @@ import torch.autograd.functional as functional
 from torch import func, nn
 
 import argand
+import sweeps
 
 LAYER = nn.Linear(3, 3)
 PROGRAMS: dict[str, Callable[..., Any]] = {
@@ -67,9 +68,9 @@ def results(use: Callable[..., Any], fn: Callable[..., Any]) -> Any:
         return use(fn, torch.tensor([0.3, 0.5, 0.7]), torch.tensor([1.0, -1.0, 2.0]))
 
 
-@pytest.mark.parametrize("warm", [False, True], ids=["first call", "compiled before"])
-@pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])
-@pytest.mark.parametrize("program", PROGRAMS)
+@pytest.mark.parametrize(
+    ("warm", "backend", "program"), sweeps.combinations([False, True], ["eager", "aot_eager", "native"], PROGRAMS)
+)
 def test_functions_of_gradients_are_eagers(program: str, backend: str, warm: bool) -> None:
     fn = PROGRAMS[program]
     for name, use in (FIRST | SECOND).items():

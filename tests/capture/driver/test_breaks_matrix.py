@@ -15,6 +15,7 @@ import pytest
 import torch
 
 import argand
+import sweeps
 from helpers import CountingBackend, collected, internal_names
 
 from . import break_places
@@ -121,8 +122,7 @@ BOTH_RAISE = {
 """Places behind which every way leads to a `raise`: a branch there is a check that the graph makes, not a break."""
 
 
-@pytest.mark.parametrize("kind", break_places.KINDS)
-@pytest.mark.parametrize("place", break_places.PLACES)
+@pytest.mark.parametrize(("kind", "place"), sweeps.chessboard(break_places.KINDS, break_places.PLACES))
 def test_same_as_eager(place: str, kind: str) -> None:
     backend, found = compare(break_places.source(place, kind))
     skipped = [event.data["reason"] for event in found if event.data.get("frame_skipped")]

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import argand
+import sweeps
 
 
 class Thing:
@@ -166,9 +167,9 @@ class Scales(torch.nn.Module):
         return (x, big) if keep else x
 
 
-@pytest.mark.parametrize("backend", ["eager", "native"])
-@pytest.mark.parametrize("count", [2, 20], ids=["inputs loaded", "inputs collected by the guards"])
-@pytest.mark.parametrize("dynamic", [False, None])
+@pytest.mark.parametrize(
+    ("backend", "count", "dynamic"), sweeps.combinations(["eager", "native"], [2, 20], [False, None])
+)
 def test_graph_frees_what_the_program_gave_up(backend: str, count: int, dynamic: bool | None) -> None:
     model = Scales(count)
     compiled = argand.compile(model, backend=backend, dynamic=dynamic)

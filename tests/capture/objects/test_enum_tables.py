@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import argand
+import sweeps
 
 
 def color() -> Any:
@@ -83,9 +84,9 @@ MUTABLE: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
 }
 
 
-@pytest.mark.parametrize("kind", MUTABLE)
-@pytest.mark.parametrize("name", ["_name_", "_value_"])
-@pytest.mark.parametrize("base", [enum.Enum, enum.IntEnum])
+@pytest.mark.parametrize(
+    ("kind", "name", "base"), sweeps.combinations(MUTABLE, ["_name_", "_value_"], [enum.Enum, enum.IntEnum])
+)
 def test_texts_of_members_whose_names_or_values_change(kind: str, name: str, base: Any) -> None:
     make, change = MUTABLE[kind]
     for fn in TEXTS.values():

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import argand
+import sweeps
 from argand.capture.driver.explain import Findings
 
 
@@ -102,8 +103,9 @@ def outcome(function: Callable[..., Any], *args: Any) -> Any:
         return type(error)
 
 
-@pytest.mark.parametrize("order", [(0, 1, 2, 3, 1, 0), (1, 0, 3, 2, 0), (3, 1, 0, 2), (2, 0, 1)], ids=str)
-@pytest.mark.parametrize("name", USES)
+@pytest.mark.parametrize(
+    ("order", "name"), sweeps.chessboard([(0, 1, 2, 3, 1, 0), (1, 0, 3, 2, 0), (3, 1, 0, 2), (2, 0, 1)], USES), ids=str
+)
 def test_as_eager(name: str, order: tuple[int, ...]) -> None:
     function, x = USES[name], torch.arange(4.0)
     compiled = argand.compile(lambda x, n: function(x, n), backend="eager")

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import argand
+import sweeps
 from argand.capture.driver.explain import Findings
 
 Program = Callable[[torch.Tensor, torch.Tensor], Any]
@@ -83,9 +84,9 @@ def outcome(run: Program, x: torch.Tensor, t: torch.Tensor) -> Any:
     return [(y.tolist(), y.stride(), y._base is x) for y in results], x.tolist(), x._version, t.tolist()
 
 
-@pytest.mark.parametrize("dynamic", [None, False, True])
-@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
-@pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.__name__)
+@pytest.mark.parametrize(
+    ("dynamic", "backend", "program"), sweeps.combinations([None, False, True], ["eager", "aot_eager"], PROGRAMS)
+)
 def test_as_eager(program: Program, backend: str, dynamic: bool | None) -> None:
     compiled = argand.compile(program, backend=backend, dynamic=dynamic)
     findings = Findings()

@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 
 import argand
+import sweeps
 
 BACKENDS = ["eager", "aot_eager", "native"]
 LONG = torch.tensor([[1, 2, 3], [2, 2, 1]])
@@ -31,11 +32,19 @@ def fn(x: torch.Tensor, targets: Any, inputs: Any, lengths: Any, **options: Any)
     return F.ctc_loss((x * 1.5).log_softmax(-1), targets, inputs, lengths, **options)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("options", [
-    {}, {"reduction": "none"}, {"reduction": "sum", "blank": 4}, {"zero_infinity": True, "reduction": "none"},
-])  # fmt: skip
-@pytest.mark.parametrize("targets", [LONG, FLAT], ids=["padded", "flat"])
+@pytest.mark.parametrize(
+    ("backend", "options", "targets"),
+    sweeps.combinations(
+        BACKENDS,
+        [
+            {},
+            {"reduction": "none"},
+            {"reduction": "sum", "blank": 4},
+            {"zero_infinity": True, "reduction": "none"},
+        ],
+        [LONG, FLAT],
+    ),
+)
 def test_losses_and_gradients(targets: torch.Tensor, options: dict[str, Any], backend: str) -> None:
     compiled = argand.compile(fn, backend=backend, fullgraph=True)
     for inputs, lengths in (([9, 8], [3, 2]), ([4, 9], [2, 3]), ([9, 1], [2, 3])):  # the last has no alignment

@@ -12,6 +12,7 @@ from torch.autograd.functional import hessian, hvp, jacobian, jvp, vhp, vjp
 from torch.utils import _pytree as pytree
 
 import argand
+import sweeps
 
 Program = Callable[[torch.Tensor, torch.Tensor], Any]
 
@@ -107,9 +108,9 @@ def same(got: Any, want: Any) -> None:
     torch.testing.assert_close(pytree.tree_leaves(got), pytree.tree_leaves(want))
 
 
-@pytest.mark.parametrize("grad", [False, True])
-@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
-@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize(
+    ("grad", "backend", "name"), sweeps.combinations([False, True], ["eager", "aot_eager"], PROGRAMS)
+)
 def test_one_graph(name: str, backend: str, grad: bool) -> None:
     compiled = argand.compile(PROGRAMS[name], backend=backend, fullgraph=True)
     for _ in range(2):

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 import argand
+import sweeps
 
 BACKENDS = ["eager", "aot_eager", "native"]
 
@@ -133,9 +134,7 @@ def close(want: Any, got: Any) -> None:
         assert want == got
 
 
-@pytest.mark.parametrize("grad", [False, True])
-@pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("program", PROGRAMS)
+@pytest.mark.parametrize(("grad", "backend", "program"), sweeps.combinations([False, True], BACKENDS, PROGRAMS))
 def test_values_classes_and_gradients_are_eagers(program: Callable[..., Any], backend: str, grad: bool) -> None:
     with argand.config.patch(fallback_random=True):
         compiled = argand.compile(program, backend=backend, fullgraph=program is not across_a_break)

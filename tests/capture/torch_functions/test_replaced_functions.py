@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 
 import argand
+import sweeps
 
 CASES: dict[str, tuple[Any, str, Callable[[torch.Tensor], Any]]] = {
     "sinh": (torch, "sinh", lambda x: torch.sinh(x)),
@@ -53,9 +54,9 @@ def plain(function: Callable[..., Any]) -> Callable[..., Any]:
     return other
 
 
-@pytest.mark.parametrize("name", CASES)
-@pytest.mark.parametrize("replace", [disguised, plain])
-@pytest.mark.parametrize("backend", ["eager", "native"])
+@pytest.mark.parametrize(
+    ("name", "replace", "backend"), sweeps.combinations(CASES, [disguised, plain], ["eager", "native"])
+)
 def test_it_is_called_once(
     name: str, replace: Callable[..., Any], backend: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 import argand
+import sweeps
 from argand.capture.driver.explain import Findings
 
 Program = Callable[[torch.Tensor, nn.Linear], Any]
@@ -114,9 +115,9 @@ def outcome(program: Any, grad: bool) -> Any:
     return shown, len(results), x.grad, x.requires_grad, lin.weight.grad
 
 
-@pytest.mark.parametrize("grad", [False, True])
-@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
-@pytest.mark.parametrize("program", ONE_GRAPH + OTHERS, ids=lambda program: program.__name__)
+@pytest.mark.parametrize(
+    ("grad", "backend", "program"), sweeps.combinations([False, True], ["eager", "aot_eager"], ONE_GRAPH + OTHERS)
+)
 def test_as_eager(program: Program, backend: str, grad: bool) -> None:
     findings = Findings()
     with findings.listening():

@@ -16,6 +16,7 @@ import torch
 from tests.helpers import CountingBackend, assert_same, check
 
 import argand
+import sweeps
 from argand.capture.metadata import outcomes
 from argand.capture.metadata.rules import RULES
 from argand.errors import Unsupported
@@ -161,9 +162,9 @@ def test_autograd_function_defined_in_captured_code() -> None:
     assert_same(x.grad, torch.full((3,), 3.0))
 
 
-@pytest.mark.parametrize("center", [True, False])
-@pytest.mark.parametrize("length", [None, 20, 40])
-@pytest.mark.parametrize("onesided", [True, False])
+@pytest.mark.parametrize(
+    ("center", "length", "onesided"), sweeps.combinations([True, False], [None, 20, 40], [True, False])
+)
 @pytest.mark.filterwarnings("ignore")
 def test_istft_is_one_graph(center: bool, length: int | None, onesided: bool) -> None:
     window = torch.ones(8)

@@ -15,6 +15,7 @@ import pytest
 import torch
 
 import argand
+import sweeps
 from capture.agreement import Agreeing
 
 # ---- objects with slots, copied
@@ -452,10 +453,15 @@ def joined(x: torch.Tensor, d: Any) -> Any:
     return x * 2, list(dict.items(d | {"z": 1})), list(dict.items({"z": 1} | d))
 
 
-@pytest.mark.parametrize("program", [dict_copied, joined])
-@pytest.mark.parametrize("base", [dict, collections.OrderedDict, collections.defaultdict])
-@pytest.mark.parametrize("name", ["__iter__", "__getitem__", "__setitem__", "keys"])
-@pytest.mark.parametrize("first", [True, False])
+@pytest.mark.parametrize(
+    ("program", "base", "name", "first"),
+    sweeps.combinations(
+        [dict_copied, joined],
+        [dict, collections.OrderedDict, collections.defaultdict],
+        ["__iter__", "__getitem__", "__setitem__", "keys"],
+        [True, False],
+    ),
+)
 def test_dict_whose_class_gets_a_method_of_its_own(program: Any, base: Any, name: str, first: bool) -> None:
     methods: dict[str, Callable[..., Any]] = {
         "__iter__": lambda d: iter(["k"]),

@@ -5,6 +5,7 @@ import torch
 from lowering_helpers import check
 
 import argand
+import sweeps
 
 NAN, INF = float("nan"), float("inf")
 positions = torch.randint(0, 5, (6, 7, 3))
@@ -36,9 +37,9 @@ def test_the_last_value_written_to_a_place_stays(dim, dtype):
         assert torch.equal(compiled(function, x, index, source), function(x, index, source))
 
 
-@pytest.mark.parametrize("mode", ["sum", "prod", "mean", "amax", "amin"])
-@pytest.mark.parametrize("itself", [True, False])
-@pytest.mark.parametrize("dim", [0, 1])
+@pytest.mark.parametrize(
+    ("mode", "itself", "dim"), sweeps.combinations(["sum", "prod", "mean", "amax", "amin"], [True, False], [0, 1])
+)
 def test_values_that_are_combined(mode, itself, dim):
     x, source = torch.randn(8, 9), torch.randn(6, 7)
     source[0, :3] = torch.tensor([NAN, INF, -INF])

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import argand
+import sweeps
 from argand.backends import layouts
 from argand.codegen.host import convolutions as choice
 from argand.runtime.kernels import convolutions, products, timed_choice
@@ -66,9 +67,11 @@ VOLUMES = [
 ]
 
 
-@pytest.mark.parametrize("faster", [False, True])
-@pytest.mark.parametrize("size", [(6, 7, 9), (7, 8, 9), (9, 7, 8)])
-@pytest.mark.parametrize("window", VOLUMES, ids=str)
+@pytest.mark.parametrize(
+    ("faster", "size", "window"),
+    sweeps.combinations([False, True], [(6, 7, 9), (7, 8, 9), (9, 7, 8)], VOLUMES),
+    ids=str,
+)
 def test_volumes(window: tuple, size: tuple, faster: bool, code: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """Results and gradients of one, by both ways, then by the faster."""
     monkeypatch.setattr(convolutions.VOLUMES, "_gain", 1e9 if faster else 0.0)

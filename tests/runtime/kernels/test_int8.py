@@ -7,6 +7,7 @@ from concurrent.futures import Future
 import pytest
 import torch
 
+import sweeps
 from argand.runtime import toolchain
 from argand.runtime.kernels import background_kernels, int8
 from argand.runtime.launch import make_kernel
@@ -47,8 +48,7 @@ def computed(x, weight, dynamic, bias=None, other=None, activation="none"):
                                          *args[5:]), args  # fmt: skip
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
-@pytest.mark.parametrize("dynamic", [False, True], ids=["weight only", "dynamic"])
+@pytest.mark.parametrize(("dtype", "dynamic"), sweeps.chessboard([torch.float32, torch.bfloat16], [False, True]))
 def test_products_are_exact_to_rounding(build, dynamic, dtype):
     torch.manual_seed(0)
     for rows, terms, columns in SIZES:

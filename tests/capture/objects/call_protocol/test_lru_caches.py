@@ -14,6 +14,7 @@ import torch
 from tests.helpers import collected
 
 import argand
+import sweeps
 
 pytestmark = pytest.mark.filterwarnings("error:argand. capturing")
 FACTOR = 2.0
@@ -59,9 +60,7 @@ def of_arguments(n: int) -> Any:
 FUNCTIONS = (of_default, of_global, of_object, that_notes, of_tensor, of_list, of_arguments)
 
 
-@pytest.mark.parametrize("fn", FUNCTIONS, ids=lambda fn: fn.__name__)
-@pytest.mark.parametrize("called_before", [False, True])
-@pytest.mark.parametrize("maxsize", [None, 1])
+@pytest.mark.parametrize(("fn", "called_before", "maxsize"), sweeps.combinations(FUNCTIONS, [False, True], [None, 1]))
 def test_cached_results_outlive_what_they_were_made_of(
     fn: Callable[..., Any], called_before: bool, maxsize: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,6 +11,7 @@ import torch
 from torch._higher_order_ops.flex_attention import _permute_strides
 
 import flex_layouts
+import sweeps
 from argand.graph.operators import flex
 from sweeps import WHOLE
 
@@ -34,14 +35,12 @@ def test_strides_as_torch_computes_them() -> None:
         assert flex.laid_out(torch.empty(size, device="meta"), stride).stride() == want, (size, stride)
 
 
-@pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])
-@pytest.mark.parametrize("seed", range(COUNT))
+@pytest.mark.parametrize(("backend", "seed"), sweeps.chessboard(["eager", "aot_eager", "native"], range(COUNT)))
 def test_results(seed: int, backend: str) -> None:
     flex_layouts.compare(flex_layouts.given(seed, (1, 2, 8)), False, backend)
 
 
-@pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])
-@pytest.mark.parametrize("seed", range(COUNT))
+@pytest.mark.parametrize(("backend", "seed"), sweeps.chessboard(["eager", "aot_eager", "native"], range(COUNT)))
 def test_gradients(seed: int, backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
     flex_layouts.allow_gradients(monkeypatch)
     flex_layouts.compare(flex_layouts.given(seed, (1, 2, 8)), True, backend)

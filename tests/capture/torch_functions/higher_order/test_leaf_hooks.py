@@ -9,14 +9,16 @@ import pytest
 import torch
 
 import argand
+import sweeps
 from argand._core.node_layout import node_layout
 from argand.capture.torch_functions.higher_order import leaf_hooks
 from helpers import assert_same, collected
 
 
-@pytest.mark.parametrize("when", [0, 2])
-@pytest.mark.parametrize("kind", ["register_hook", "register_prehook"])
-@pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])
+@pytest.mark.parametrize(
+    ("when", "kind", "backend"),
+    sweeps.combinations([0, 2], ["register_hook", "register_prehook"], ["eager", "aot_eager", "native"]),
+)
 def test_a_hook_on_the_node_that_accumulates_a_gradient(backend: str, kind: str, when: int) -> None:
     """No attribute of the leaf shows it."""
 

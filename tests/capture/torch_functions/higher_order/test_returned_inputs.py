@@ -10,6 +10,7 @@ import torch
 import torch.utils.checkpoint
 
 import argand
+import sweeps
 
 T = torch.Tensor
 
@@ -196,9 +197,14 @@ def outcome(program: Callable[..., Any], grads: tuple[bool, bool]) -> Any:
     return str(([t.detach() for t in tensors], flags, x.grad, y.grad, x, y, x._version, y._version))
 
 
-@pytest.mark.parametrize("grads", [(False, False), (True, False), (False, True), (True, True)])
-@pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])
-@pytest.mark.parametrize("program", ONE_GRAPH + OTHERS, ids=lambda program: program.__name__)
+@pytest.mark.parametrize(
+    ("grads", "backend", "program"),
+    sweeps.combinations(
+        [(False, False), (True, False), (False, True), (True, True)],
+        ["eager", "aot_eager", "native"],
+        ONE_GRAPH + OTHERS,
+    ),
+)
 def test_as_eager(program: Callable[..., Any], backend: str, grads: tuple[bool, bool]) -> None:
     compiled = argand.compile(program, backend=backend, fullgraph=program in ONE_GRAPH)
     for _ in range(2):

@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 import argand
+import sweeps
 from helpers import assert_same
 
 Effect = Callable[[Any, torch.Tensor], torch.Tensor]
@@ -149,8 +150,6 @@ def outcome(effect: Effect, first: bool, twice: bool, compiled: bool) -> list[An
     return [results, next(shared.numbers)]
 
 
-@pytest.mark.parametrize("twice", [False, True])
-@pytest.mark.parametrize("first", [False, True])
-@pytest.mark.parametrize("effect", EFFECTS, ids=lambda effect: effect.__name__)
+@pytest.mark.parametrize(("twice", "first", "effect"), sweeps.combinations([False, True], [False, True], EFFECTS))
 def test_what_layers_change_is_as_in_eager(effect: Effect, first: bool, twice: bool) -> None:
     assert_same(outcome(effect, first, twice, False), outcome(effect, first, twice, True))

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 
+import sweeps
 from argand.runtime.gpu.kernels.launch import Place
 from argand.runtime.gpu.operators import blas
 from argand.runtime.gpu.operators.blas import Blas, ProductSpec, TorchProduct, load_products
@@ -65,10 +66,10 @@ def laid_out(matrix: torch.Tensor, transposed: bool, gap: int = 0) -> torch.Tens
     return view.t() if transposed else view
 
 
-@pytest.mark.parametrize("bias", [False, True])
-@pytest.mark.parametrize("gap", [0, 8])
-@pytest.mark.parametrize("right_by_columns", [False, True])
-@pytest.mark.parametrize("left_by_columns", [False, True])
+@pytest.mark.parametrize(
+    ("bias", "gap", "right_by_columns", "left_by_columns"),
+    sweeps.combinations([False, True], [0, 8], [False, True], [False, True]),
+)
 def test_elements_meet_as_in_a_product(
     library: FakeBlas, left_by_columns: bool, right_by_columns: bool, gap: int, bias: bool
 ) -> None:
