@@ -75,14 +75,15 @@ PRODUCTS = ("aten.mm.default", "aten.bmm.default")
 
 @pytest.mark.parametrize("batch", [(), (3,)])
 def test_products_of_few_columns_are_turned_where_a_library_is_slow(batch: tuple[int, ...]) -> None:
-    large, few = torch.randn(*batch, 300, 96), torch.randn(*batch, 96, 3)
-    assert product_places(torch.matmul, large, few) == [(True, False)]  # columns that lie one behind the other
-    assert product_places(torch.matmul, large, few.mT.contiguous().mT) == [(True, False)]
+    large, few, more = torch.randn(*batch, 300, 96), torch.randn(*batch, 96, 3), torch.randn(*batch, 96, 7)
+    assert product_places(torch.matmul, large, more) == [(True, False)]  # columns that lie one behind the other
+    for each in (few, few.mT.contiguous().mT):
+        assert product_places(torch.matmul, large, each) == [(True, False)]  # (few', large')
     transposed = large.mT.contiguous().mT
     assert product_places(torch.matmul, transposed, few) == [(False, True)]  # (few', large')
     assert product_places(torch.matmul, transposed, torch.randn(*batch, 96, 40)) == [(False, True)]
     compiled = argand.compile(torch.matmul, fullgraph=True)
-    for left, right in itertools.product((large, transposed), (few, few.mT.contiguous().mT)):
+    for left, right in itertools.product((large, transposed), (few, few.mT.contiguous().mT, more)):
         want, got = left @ right, compiled(left, right)
         torch.testing.assert_close(got, want)
         assert got.stride() == want.stride()

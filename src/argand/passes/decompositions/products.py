@@ -15,6 +15,7 @@ from argand.passes.layout import reshape
 SMALL_MATRIX = 1 << 16  # elements; a matrix that is read once, by a library whose call costs as much as reading it
 FEW_TERMS = 400  # of a product of matrices that ATen computes without a library, wherever they lie
 FEW_COLUMNS = 12  # of a result for which a library has no kernels of its own
+FEWEST_COLUMNS = 4  # up to which the transposed product takes half of the time wherever the operands lie
 LARGE_MATRIX = 1 << 14  # elements of a left side: with fewer, the call costs as much as the product
 
 
@@ -80,10 +81,12 @@ def _of_few_columns(b: Builder, product: Any, x: fx.Node, y: fx.Node) -> Any:
         return NotImplemented
     if inner < 2 or rows * inner < LARGE_MATRIX:
         return NotImplemented
-    if down == 1 and across >= rows:
-        turned = b(product, _transposed(b, y), _transposed(b, x))
-        return _contiguous(b, _transposed(b, turned))
-    if across == 1 and apart == 1:
+    lies_transposed, side_by_side = down == 1 and across >= rows, apart == 1
+    if lies_transposed or (across == 1 and columns <= FEWEST_COLUMNS):
+        few = _transposed(b, y)
+        few = _contiguous(b, few) if side_by_side and not lies_transposed else few
+        return _contiguous(b, _transposed(b, b(product, few, _transposed(b, x))))
+    if across == 1 and side_by_side:
         return b(product, x, _transposed(b, _contiguous(b, _transposed(b, y))))
     return NotImplemented
 
