@@ -39,9 +39,10 @@ def status(field: str) -> float:
 def at_rest(system: str) -> float:
     """Give back what can be given back; the resident set that is left, in MiB."""
     if system == "argand":
-        from argand.runtime.arena import arena_pool
+        from argand.runtime.arena import arena_pool, kept_blocks
 
         arena_pool.clear()
+        kept_blocks.clear()
     gc.collect()
     ctypes.CDLL("libc.so.6").malloc_trim(0)
     return status("VmRSS")

@@ -38,7 +38,7 @@ from argand.graph.nodes.module_text import module_text
 from argand.graph.nodes.program import AtenProgram
 from argand.passes import run_passes
 from argand.runtime import cache, toolchain
-from argand.runtime.arena import arena_pool
+from argand.runtime.arena import arena_pool, kept_blocks
 from argand.runtime.host import HostCall
 
 RECORDED_MODES = ("reduce-overhead", "max-autotune")
@@ -161,4 +161,5 @@ def reset() -> None:
     toolchain.reset()
     memo.clear()
     arena_pool.clear()
+    kept_blocks.clear()
     device_arena.clear()

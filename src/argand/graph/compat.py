@@ -539,14 +539,12 @@ class Sharing:
         self._tensors = tuple(tensors)
         storages = {storage_address(tensor): tensor.untyped_storage() for tensor in self._tensors}
         # Python has one object for a storage, whoever asks: it is held here, so that its references can be counted.
-        self._storages = list(storages.values())
-        self._addresses = list(storages)
+        self._addresses, self._storages = list(storages), list(storages.values())
         del storages
         self._alone = self._counts()
 
     def _counts(self) -> list[int]:
-        users, references = torch._C._storage_Use_Count, sys.getrefcount
-        return [users(address) for address in self._addresses] + [references(each) for each in self._storages]
+        return [*map(torch._C._storage_Use_Count, self._addresses), *map(sys.getrefcount, self._storages)]
 
     def alone(self) -> bool:
         """Whether as few tensors, records of autograd and Python objects share it as when this was made."""
@@ -558,16 +556,19 @@ def storage_address(tensor: torch.Tensor) -> int:
     return int(tensor.untyped_storage()._cdata)
 
 
+def nothing_in(storage: torch.UntypedStorage, nbytes: int) -> bool:
+    """Whether no tensor has its memory there any more, and it still has so many bytes."""
+    return torch._C._storage_Use_Count(storage._cdata) == 1 and storage.nbytes() == nbytes
+
+
 def foreach_clone(tensors: list[torch.Tensor]) -> Sequence[torch.Tensor]:
     """A copy of each tensor, whose memory has no gaps, in the same layout. All are of one dtype."""
     clone: Any = getattr(torch, "_foreach_clone", None)
-    copies: Sequence[torch.Tensor]
     if clone is not None:
-        copies = clone(tensors)
-        return copies
-    if tensors[0].dtype.is_floating_point and tensors[0].dtype.itemsize > 1:
+        copies: Sequence[torch.Tensor] = clone(tensors)
+    elif tensors[0].dtype.is_floating_point and tensors[0].dtype.itemsize > 1:
         copies = torch._foreach_mul(tensors, 1.0)  # exact, and memory is made without a call each
-        return copies
-    copies = [torch.empty_like(tensor) for tensor in tensors]
-    torch._foreach_copy_(copies, tensors)
+    else:
+        copies = [torch.empty_like(tensor) for tensor in tensors]
+        torch._foreach_copy_(copies, tensors)
     return copies

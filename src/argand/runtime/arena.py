@@ -8,14 +8,19 @@ sum. An arena that a call does not give back because it raised is simply garbage
 from __future__ import annotations
 
 import ctypes
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
+from argand.graph.compat import nothing_in
+
 Views = tuple[Any, ...]
 
 MAX_LAYOUTS = 256  # graphs and sizes of which an arena keeps the tensors
+MOST_KEPT = 256 << 20  # bytes of blocks that forwards made, kept between calls
+MOST_TRIED = 4  # blocks of a size that are looked at before a new one is made
 
 
 class IndexOutOfRange(IndexError, RuntimeError):
@@ -118,3 +123,47 @@ class ArenaPool:
 
 
 arena_pool = ArenaPool()
+
+
+class KeptBlocks:
+    """Memory of what forwards keep for their backwards, for later forwards to use again.
+
+    The C library would hand it back to the system when a backward has ended: mapped anew in each step, page by page, it
+    costs up to a quarter of a step.
+    """
+
+    def __init__(self) -> None:
+        self._blocks: dict[int, deque[torch.UntypedStorage]] = {}  # by bytes
+
+    def take(self, nbytes: int) -> torch.UntypedStorage:
+        """A block in which no tensor is."""
+        blocks = self._blocks.get(nbytes)
+        for _ in range(min(len(blocks), MOST_TRIED)) if blocks else ():
+            try:
+                block = blocks.pop()  # atomic: one thread gets it
+            except IndexError:
+                break
+            if nothing_in(block, nbytes):
+                return block
+            blocks.appendleft(block)
+        self._make_room(nbytes)
+        return torch.empty(nbytes, dtype=torch.uint8, device="cpu").untyped_storage()
+
+    def give(self, block: torch.UntypedStorage, nbytes: int) -> None:
+        """Remember a block in which there are tensors now."""
+        self._blocks.setdefault(nbytes, deque()).append(block)
+
+    def clear(self) -> None:
+        """Forget all blocks."""
+        self._blocks.clear()
+
+    def _make_room(self, nbytes: int) -> None:
+        """Forget blocks of the sizes that came first, up to what may be kept."""
+        held = sum(size * len(blocks) for size, blocks in list(self._blocks.items()))
+        for size in list(self._blocks):
+            if held + nbytes <= MOST_KEPT:
+                break
+            held -= size * len(self._blocks.pop(size, ()))
+
+
+kept_blocks = KeptBlocks()

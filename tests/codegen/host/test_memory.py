@@ -1,11 +1,18 @@
 """Memory planning: buffers alive at the same time never share bytes, and bytes are reused."""
 
+import copy
+from collections.abc import Callable
+
+import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from loop_programs import Builder
 
+import argand
 from argand.codegen.host.memory import plan_memory
+from argand.runtime import arena
+from argand.runtime.arena import KeptBlocks, kept_blocks
 from argand.schedule.pipeline import schedule
 from memory_plans import check_plan
 
@@ -73,3 +80,63 @@ def test_random_programs_never_overlap(data):
         while root in plan.same_as:
             root = plan.same_as[root]
         assert root not in plan.offsets
+
+
+def held_blocks() -> int:
+    return sum(len(blocks) for blocks in kept_blocks._blocks.values())
+
+
+def kept_chain() -> tuple[torch.nn.Module, Callable[..., torch.Tensor], torch.Tensor]:
+    """A network that keeps 0.8 MB for its backward, the same compiled, an input."""
+    torch.manual_seed(0)
+    module = torch.nn.Sequential(*(layer for _ in range(3) for layer in (torch.nn.Linear(64, 64), torch.nn.Softplus())))
+    kept_blocks.clear()
+    return module, argand.compile(copy.deepcopy(module), fullgraph=True), torch.randn(1024, 64)
+
+
+def test_what_a_forward_keeps_takes_the_same_memory_in_each_step() -> None:
+    module, compiled, x = kept_chain()
+    for _ in range(3):
+        x = torch.randn_like(x).requires_grad_()
+        want, got = (torch.autograd.grad(call(x).square().sum(), x)[0] for call in (module, compiled))
+        torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-5)
+        assert held_blocks() == 1
+
+
+def test_forwards_whose_backwards_come_later_have_memory_of_their_own() -> None:
+    module, compiled, x = kept_chain()
+    inputs = [torch.randn_like(x).requires_grad_() for _ in range(3)]
+    results = [compiled(each) for each in inputs]
+    assert held_blocks() == 3
+    for each, result in reversed([*zip(inputs, results)]):
+        (want,) = torch.autograd.grad(module(each).square().sum(), each)
+        for _ in range(2):
+            (got,) = torch.autograd.grad(result.square().sum(), each, retain_graph=True)
+            torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-5)
+    del result, results
+    compiled(x)
+    assert held_blocks() == 3
+
+
+def test_kept_tensors_that_a_program_holds_are_not_written_over() -> None:
+    _, compiled, x = kept_chain()
+    held: list[torch.Tensor] = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda each: held.append(each) or each, lambda each: each):
+        compiled(x.requires_grad_()).sum().backward()
+    before = [each.clone() for each in held]
+    for _ in range(2):
+        compiled(torch.randn_like(x)).sum().backward()
+    assert all(torch.equal(*pair) for pair in zip(held, before))
+
+
+def test_blocks_that_lost_their_memory_and_too_many_are_not_used_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    blocks = KeptBlocks()
+    first = blocks.take(1 << 20)
+    first.resize_(0)
+    blocks.give(first, 1 << 20)
+    assert blocks.take(1 << 20) is not first
+    monkeypatch.setattr(arena, "MOST_KEPT", 3 << 20)
+    for nbytes in (1 << 20, 2 << 20):
+        blocks.give(blocks.take(nbytes), nbytes)
+    blocks.give(blocks.take(3 << 20), 3 << 20)
+    assert [*blocks._blocks] == [3 << 20]

@@ -25,6 +25,8 @@ from argand.ir.target import Target
 from argand.quick_dataclasses import dataclass
 
 BLOCK_BYTES = 16 << 20  # of what a forward keeps
+REUSED_BYTES = 128 << 20  # of what a forward keeps, up to which later ones use it again: it stays there in backwards
+LEAST_REUSED = 1 << 17  # bytes, below which the C library keeps them itself
 BLOCK_ALIGNMENT = 64
 
 
@@ -82,7 +84,8 @@ class MemoryPlan:
         offsets: arena buffers (temporaries): bytes from the start of the arena.
         slot_of: arena buffers whose size depends on symbols: their slot.
         allocated: buffers that `call` allocates, and the step before which it does.
-        blocks: allocations that several of the `allocated` buffers share.
+        blocks: allocations that `allocated` buffers which a backward reads share.
+        reused: whether the memory of blocks is used again by later calls.
         returned_by: buffers that an extern call returns.
         same_as: buffers that take over the memory of another one.
         frees: for each step, buffers outside the arena, inputs among them, whose memory is not needed after it.
@@ -94,6 +97,7 @@ class MemoryPlan:
     slot_of: dict[str, int] = field(default_factory=dict)
     allocated: dict[str, int] = field(default_factory=dict)
     blocks: list[Block] = field(default_factory=list)
+    reused: bool = False
     returned_by: set[str] = field(default_factory=set)
     same_as: dict[str, str] = field(default_factory=dict)
     frees: dict[int, list[str]] = field(default_factory=dict)
@@ -262,14 +266,18 @@ def _share_blocks(plan: MemoryPlan, schedule: Schedule) -> None:
     sizes = {}
     for name in sorted(plan.allocated, key=plan.allocated.__getitem__):
         size = nbytes(schedule.buffers[name])
-        if roots.get(name) and size and size < BLOCK_BYTES // 2 and schedule.in_host_memory(name):
+        if roots.get(name) and size and schedule.in_host_memory(name):
             sizes[name] = -(-size // BLOCK_ALIGNMENT) * BLOCK_ALIGNMENT
+    plan.reused = LEAST_REUSED <= sum(sizes.values()) <= REUSED_BYTES
     for name, size in sizes.items():
+        if not plan.reused and size >= BLOCK_BYTES // 2:
+            continue
         if not plan.blocks or plan.blocks[-1].nbytes + size > BLOCK_BYTES:
             plan.blocks.append(Block(plan.allocated[name]))
         plan.blocks[-1].offsets[name] = plan.blocks[-1].nbytes
         plan.blocks[-1].nbytes += size
-    plan.blocks = [block for block in plan.blocks if len(block.offsets) > 1]
+    if not plan.reused:
+        plan.blocks = [block for block in plan.blocks if len(block.offsets) > 1]
 
 
 def _pack(plan: MemoryPlan, space: Space, names: list[str], buffers: dict[str, Buffer]) -> None:

@@ -180,6 +180,7 @@ class _Writer:
             *(["from argand.runtime.ops import argand_ops"] if "argand_ops()" in str(self.header) else []),
             *(["from argand.runtime.host import double_bits"] if self.schedule.floats else []),
             *(["from argand.runtime.host import on_large_pages"] if self.large else []),
+            *(["from argand.runtime.arena import kept_blocks"] if self.plan.reused and self.plan.blocks else []),
             *(["from argand.runtime.host import cpu_allocator"] if "new_tensor" in self.header else []),
             *([DEVICE_ARENAS] if any(arena.pool() for arena in self.arenas.values()) else []),
             *(f"from argand.runtime.gpu.device.tensors import {name[:-2]}" for name in GPU_TENSORS if name in used),
@@ -250,6 +251,8 @@ class _Writer:
         lines += [f"    {line}" for arena in self.arenas.values() for line in arena.check()]
         lines += [f"    {line}" for line in mutations]
         lines += [f"    {line}" for arena in self.arenas.values() for line in arena.give()]
+        reused = self.plan.blocks if self.plan.reused else ()
+        lines += [f"    kept_blocks.give(block{index}, {block.nbytes})" for index, block in enumerate(reused)]
         lines += [f"    return {returned}", ""]
         return [*lines, "", f"call = on_device(call, {str(self.current)!r})", ""] if self.current is not None else lines
 
@@ -292,7 +295,9 @@ class _Writer:
 
     def _allocate(self, number: int) -> None:
         for index, block in enumerate(self.plan.blocks):
-            if block.before == number:
+            if block.before == number and self.plan.reused:
+                self.body.append(f"block{index} = kept_blocks.take({block.nbytes})")
+            elif block.before == number:
                 self.header["new_block"] = "torch.empty(0, dtype=torch.uint8).new_empty"
                 self.large = self.large or block.nbytes >= LARGE_BYTES
                 block_text = f"new_block({block.nbytes})"
