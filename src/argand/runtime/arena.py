@@ -137,8 +137,8 @@ class KeptBlocks:
 
     def take(self, nbytes: int) -> torch.UntypedStorage:
         """A block in which no tensor is."""
-        blocks = self._blocks.get(nbytes)
-        for _ in range(min(len(blocks), MOST_TRIED)) if blocks else ():
+        blocks = self._blocks.setdefault(nbytes, deque())
+        for _ in range(min(len(blocks), MOST_TRIED)):
             try:
                 block = blocks.pop()  # atomic: one thread gets it
             except IndexError:
