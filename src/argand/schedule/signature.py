@@ -19,7 +19,7 @@ def signature(plan: KernelPlan) -> str:
         ("I", plan.inputs),
         ("O", plan.outputs),
         ("S", plan.scratch),
-        ("R", sorted(plan.registers)),
+        ("R", [name for name in plan.buffers if name in plan.registers]),
     ):
         names.update({name: f"{letter}{number}" for number, name in enumerate(group)})
     parts = [f"{names[n]}:{b.dtype}:{b.device}:{b.size if n in plan.scratch else ''}" for n, b in plan.buffers.items()]

@@ -108,6 +108,17 @@ class Dense(nn.Module):
         return total
 
 
+class Returning(Stack):
+    """What the second layer gave is added in the end."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        states = []
+        for layer in self.layers:
+            x = layer(x)
+            states.append(x)
+        return x + states[1]
+
+
 class Averages(nn.Module):
     """A layer that writes to a buffer of its own."""
 
@@ -140,6 +151,7 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], Callable[[], tuple[torch.Tensor
         lambda: (_tokens(),),
         True,
     ),
+    "an early layer is read in the end": (lambda: Returning(Block, 9), lambda: (_tokens(),), False),
     "few layers": (lambda: Stack(Block, 4), lambda: (_tokens(),), False),
 }
 
@@ -239,3 +251,29 @@ def _fallbacks(model: nn.Module, given: tuple[torch.Tensor, ...]) -> list[str]:
     finally:
         stop()
     return nodes
+
+
+@pytest.mark.parametrize("every", [False, True])
+def test_training_steps(every: bool, shared: list[bool], monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    model, x = Stack(Block, 9, every=every), _tokens()
+    texts: list[str] = []
+    host_text = generation.host_text
+    monkeypatch.setattr(generation, "host_text", lambda *args: texts.append(host_text(*args)) or texts[-1])
+
+    def step(call: Callable[..., Any]) -> list[torch.Tensor | None]:
+        model.zero_grad()
+        results = call(x)
+        results = results if isinstance(results, tuple) else (results,)
+        sum((result.sin() * (number + 1)).mean() for number, result in enumerate(results)).backward()
+        return [*(result.detach() for result in results), *(p.grad for p in model.parameters())]
+
+    with config.patch({"cpp.own_products": False}):
+        assert_same(step(model), step(argand.compile(model, fullgraph=True)))
+        assert shared == [not every, True] and len(texts) == 2  # the forward keeps and returns what layers give
+        with_layers = list(texts)
+        texts.clear()
+        argand.reset()
+        monkeypatch.setattr(generation, "cut_layers", lambda program: None)
+        step(argand.compile(model, fullgraph=True))
+    assert texts == with_layers

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import field
 from typing import Any, Literal
@@ -248,6 +249,21 @@ def _finish(graph: fx.Graph, outputs: list[fx.Node]) -> None:
     node = graph.output(tuple(outputs))
     node.meta["val"] = tuple(n.meta["val"] for n in outputs)
     eliminate_dead(graph)
+    _gather_parts(graph)
+
+
+def _gather_parts(graph: fx.Graph) -> None:
+    """Have the parts of a call's result stand right behind it: layers that do the same look alike then."""
+    for node in list(graph.nodes):
+        if node.target is operator.getitem:
+            last: Any = node.args[0]
+            if last.op != "call_function":
+                continue
+            source = last
+            while last.next is not node and last.next.target is operator.getitem and last.next.args[0] is source:
+                last = last.next
+            if last.next is not node:
+                last.append(node)
 
 
 def _forward_program(

@@ -123,7 +123,8 @@ class Outline:
         self.plan = plan
         self.names = {name: f"I{at}" for at, name in enumerate(plan.inputs)}
         self.names.update({name: f"O{at}" for at, name in enumerate(plan.outputs)})
-        self.names.update({name: f"R{at}" for at, name in enumerate(sorted(plan.registers))})
+        registers = [name for name in plan.buffers if name in plan.registers]
+        self.names.update({name: f"R{at}" for at, name in enumerate(registers)})
         self.numbers: list[int] = []
         self._given = None if numbers is None else iter(numbers)
         self._values: dict[int, int] = {}

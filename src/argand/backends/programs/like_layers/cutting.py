@@ -47,29 +47,43 @@ def cut_layers(program: AtenProgram) -> Cut | None:
 
 
 class _Cutting:
+    """One run of `cut_layers`.
+
+    Fields:
+        first, last: positions of the first call that is left out, and of the first one behind.
+        turn: (row, place in it) of inputs and constants of layers.
+    """
+
     def __init__(self, program: AtenProgram, layers: Layers) -> None:
         self.program = program
         self.layers = layers
         self.graph = fx.Graph()
         self.env: dict[fx.Node, fx.Node] = {}
         end = layers.count - TAIL
-        self.first, self.last = layers.first(HEAD), layers.first(end)  # of what is left out
+        self.first, self.last = layers.first(HEAD), layers.first(end)
         self.gone = set(layers.calls[self.first : self.last])
-        given = {node for layer in layers.given[HEAD:end] for node in layer}
-        self.gone.update(node for node in given if all(user in self.gone for user in node.users))
+        self.turn = {node: (row, turn) for row, nodes in enumerate(layers.given) for turn, node in enumerate(nodes)}
+        given = [node for nodes in layers.given for node in nodes[HEAD:end]]
+        self.gone.update(node for node in given if all(map(self._does_without, node.users)))
         self.lost: fx.Node | None = None
+        self.reader = -1
         self.moved = False
 
+    def _does_without(self, user: fx.Node) -> bool:
+        """Whether a call is left out, or reads what is another layer's then."""
+        number = self.layers.number.get(user, -1)
+        return user in self.gone or self._is_in_tail(number) or self.layers.begin <= number < self.first
+
+    def _is_in_tail(self, number: int) -> bool:
+        return self.last <= number < self.layers.first(self.layers.count)
+
     def run(self) -> Cut | None:
-        number = self.layers.number
-        for given in self.layers.given[:HEAD]:
-            if any(number.get(user, self.last) >= self.last for node in given for user in node.users):
-                return None  # the last layers' parts have to tell whose inputs they read
         rewired = []
         for node in self.program.graph.nodes:
             if node.op == "output" or node in self.gone:
                 continue
             self.moved = False
+            self.reader = self.layers.number.get(node, -1)
             self.env[node] = compat.copy_node(self.graph, node, self._argument)
             if self.lost is not None or self.env[node].name != node.name:
                 return None
@@ -84,15 +98,38 @@ class _Cutting:
 
     def _argument(self, node: fx.Node) -> fx.Node:
         """What stands for an argument: what the last layer of the head left, for what the last one left out did."""
-        copy = self.env.get(node)
+        layers = self.layers
+        number = layers.number.get(node, -1)
+        given = self._given(node) if node in self.turn else node
+        if given is None:
+            return self._lose(node)
+        if self.reader >= self.last and layers.begin <= number < self.last - layers.length:
+            return self._lose(node)
+        copy = self.env.get(given)
         if copy is not None:
             return copy
-        number = self.layers.number.get(node, -1)
-        if number < self.last - self.layers.length:
-            self.lost = node
-            return next(iter(self.env.values()))
+        if given is not node:
+            return self._lose(node)  # it comes later
         self.moved = True
-        return self.env[self.layers.calls[number - (self.last - self.first)]]
+        return self.env[layers.calls[number - (self.last - self.first)]]
+
+    def _given(self, node: fx.Node) -> fx.Node | None:
+        """What stands for an input or constant of layers: what a layer reads that is its neighbour's is left."""
+        row, turn = self.turn[node]
+        gap, end = self.layers.count - TAIL - HEAD, self.layers.count - TAIL
+        if self._is_in_tail(self.reader) and turn < end:
+            turn -= gap
+        elif self.layers.begin <= self.reader < self.first and turn >= HEAD:
+            turn += gap
+        else:
+            return node
+        self.moved = True
+        return self.layers.given[row][turn] if 0 <= turn < len(self.layers.given[row]) else None
+
+    def _lose(self, node: fx.Node) -> fx.Node:
+        """Give up: `node` is of a layer that nothing stands for."""
+        self.lost = node
+        return next(iter(self.env.values()))
 
     def _program(self, places: list[int]) -> AtenProgram | None:
         program = self.program

@@ -34,7 +34,8 @@ class Layers:
         begin: position of the first node of the first layer.
         length: nodes of a layer.
         count: of layers.
-        given: inputs and constants of a layer, in an order that is the same for all; for each layer.
+        given: inputs and constants that calls of the first layer read, each with those that stand for it in the layers
+            behind. What a layer reads may be another's, too: there can be more of them than layers.
         number: of the call, by node.
     """
 
@@ -180,18 +181,17 @@ class _Comparison:
 
 
 def _given(after: dict[fx.Node, fx.Node], before: dict[fx.Node, fx.Node], count: int) -> list[list[fx.Node]] | None:
-    """For each layer its inputs and constants; None where one has fewer than the others."""
-    given: list[list[fx.Node]] = [[] for _ in range(count)]
+    """Inputs and constants, each with those that stand for it in later layers; None where these are too few."""
+    given = []
     for first in after:
-        if first in before:
-            continue
-        node: fx.Node | None = first
-        for layer in given:
-            if node is None:
-                return None
-            layer.append(node)
-            node = after.get(node)
-    return given
+        if first not in before:
+            node: fx.Node | None = first
+            row = []
+            while node is not None:
+                row.append(node)
+                node = after.get(node)
+            given.append(row)
+    return given if all(len(row) >= count for row in given) else None
 
 
 def _marks(program: AtenProgram) -> dict[fx.Node, list[Any]]:

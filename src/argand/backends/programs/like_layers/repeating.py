@@ -23,11 +23,11 @@ from argand.backends.programs.like_layers.forms import (
 )
 from argand.backends.programs.like_layers.layers import outputs_of
 from argand.ir.kernel import Schedule, Step
-from argand.ir.loops import Buffer, ExternNode, Origin, TensorRef
+from argand.ir.loops import Buffer, ExternNode, Origin, TensorRef, tensor_refs
 from argand.lower.driver import origin_of
 from argand.schedule.access import is_empty
 
-_BUFFER: Final = re.compile(r"buf(\d+)")
+_BUFFER: Final = re.compile(r"buf(\d+)(\w*)")
 
 
 def with_all_layers(schedule: Schedule, cut: Cut) -> Schedule:
@@ -47,7 +47,7 @@ class _Repeating:
     Fields:
         node_at: for a layer of the whole and a position in it, the node.
         call: (layer, position) of a call of the layers that are left, by name.
-        given: (layer, position) of their inputs and constants, by the names of the buffers.
+        given: (layer, row) of their inputs and constants, by the names of the buffers.
         starts: for each layer, the step that its part begins with. A part has what comes from there to the next one's,
             which may be of the layers before and behind it, too.
         shared, own: names that are the same in the parts of layers 1, 2 and 3, and those that move on.
@@ -65,10 +65,12 @@ class _Repeating:
             for layer, whole in enumerate(left)
             for position in range(layers.length)
         }
+        gap, end = len(cut.left_out), layers.count - TAIL
         self.given = {
-            _buffer_name(node): (layer, position)
-            for layer, whole in enumerate(left)
-            for position, node in enumerate(layers.given[whole])
+            _buffer_name(node): (turn if turn < HEAD else turn - gap, row)
+            for row, nodes in enumerate(layers.given)
+            for turn, node in enumerate(nodes)
+            if turn < HEAD or turn >= end
         }
         self.by_name = {node.name: node for node in layers.calls if node.name in cut.rewired}
         self.shared: set[str] = set()
@@ -89,7 +91,7 @@ class _Repeating:
         self._compare()
         self._nothing_elsewhere()
         _, second, third, fourth, _ = self.starts
-        steps: list[Step] = list(schedule.steps[:third])
+        steps: list[Step] = list(map(self._early, schedule.steps[:third]))
         aliases = self._aliases_of(steps)
         for further in range(1, self.layers.count - HEAD):
             copies = self._copies(schedule.steps[second:third], further)
@@ -100,7 +102,7 @@ class _Repeating:
                 {name(new): name(old) for new, old in self._aliases_of(schedule.steps[second:third]).items()}
             )
         rest = schedule.steps[fourth:]
-        steps += [step_renamed(step, self._later, self._later_origin, self._all_nodes) for step in rest]
+        steps += [step_renamed(step, self._later_of(step), self._later_origin, self._all_nodes) for step in rest]
         aliases.update({self._later(new): self._later(old) for new, old in self._aliases_of(rest).items()})
         if len(self._aliases_of(schedule.steps)) != len(schedule.aliases):
             raise Unlike
@@ -188,9 +190,8 @@ class _Repeating:
             self.shared.add(one)
             return
         if not _moves_on([self.given.get(name) for name in (one, two, three)]):
-            first, second, third = _number(one), _number(two), _number(three)
-            self.buffers = self.buffers or second - first
-            if not 0 < self.buffers == second - first == third - second:
+            self.buffers = self.buffers or _number(two) - _number(one)
+            if self.buffers <= 0 or [_moved(one, self.buffers), _moved(two, self.buffers)] != [two, three]:
                 raise Unlike
         self.own.update((one, two, three))
 
@@ -215,11 +216,11 @@ class _Repeating:
             if old in self.shared:
                 return old
             if old in self.given:
-                layer, position = self.given[old]
-                return _buffer_name(self.layers.given[layer + further][position])
+                layer, row = self.given[old]
+                return self._given(row, layer + further)
             if old not in self.own:
                 raise Unlike
-            return f"buf{_number(old) + further * self.buffers}"
+            return _moved(old, further * self.buffers)
 
         return name
 
@@ -246,18 +247,53 @@ class _Repeating:
                     self.new_buffers[name(output)] = buffer_renamed(self.schedule.buffers[output], name(output))
         return copies
 
+    def _early(self, step: Step) -> Step:
+        """A step before the part of layer 2, reading what the whole program has there."""
+        of_layers = {origin.fx_node in self.call for origin in step.origins}
+        if not any(self.given.get(name, (0, 0))[0] >= HEAD for name in _read(step)):
+            return step
+        if of_layers == {False}:
+            return step
+        if False in of_layers:
+            raise Unlike  # whose inputs these are cannot be told
+
+        def name(old: str) -> str:
+            layer, row = self.given.get(old, (0, 0))
+            return old if layer < HEAD else self._given(row, layer)
+
+        return step_renamed(step, name, self._own_origin, 0)
+
+    def _later_of(self, step: Step) -> Callable[[str], str]:
+        """What names of a step are called, from the part of the last layer but one on."""
+        of_layers = {origin.fx_node in self.call for origin in step.origins}
+        if of_layers == {False}:
+            return self._later
+
+        def name(old: str) -> str:
+            layer, row = self.given.get(old, (HEAD, 0))
+            if layer >= HEAD:
+                return self._later(old)
+            if False in of_layers:
+                raise Unlike  # whose inputs these are cannot be told
+            return self._given(row, layer + self._left_out)
+
+        return name
+
+    def _given(self, row: int, turn: int) -> str:
+        nodes = self.layers.given[row]
+        if turn >= len(nodes):
+            raise Unlike
+        return _buffer_name(nodes[turn])
+
     def _later(self, old: str) -> str:
-        """What a name is called from the last two layers on."""
-        if old in self.shared:
+        """What a name is called from the part of the last layer but one on, in steps of that layer and what follows."""
+        if old in self.shared or old in self.given:
             return old
-        if old in self.given:
-            layer, position = self.given[old]
-            return old if layer >= HEAD else _buffer_name(self.layers.given[layer + self._left_out][position])
         writer = self.writers.get(old)
         if writer is None and _BUFFER.fullmatch(old) is None:
             return old  # an input or a constant; what no step makes is inside of a kernel
         if writer is None or writer >= self.starts[2] or old in self.own:
-            new = f"buf{_number(old) + self._left_out * self.buffers}"
+            new = _moved(old, self._left_out * self.buffers)
             if old in self.schedule.buffers:
                 self.new_buffers[new] = buffer_renamed(self.schedule.buffers[old], new)
             return new
@@ -269,6 +305,9 @@ class _Repeating:
         place = self.call.get(old.fx_node)
         if place is not None and place[0] < HEAD:
             return origin_of(self._call(place[0] + self._left_out, place[1]))
+        return self._own_origin(old)
+
+    def _own_origin(self, old: Origin) -> Origin:
         return origin_of(self.by_name[old.fx_node]) if old.fx_node in self.cut.rewired else old
 
     def _call(self, layer: int, position: int) -> fx.Node:
@@ -304,26 +343,26 @@ class _Repeating:
             if number not in self.kept:
                 raise Unlike
             ref = self.kept[number]
-            early = place is not None and place[0] < HEAD
+            early = self.layers.number.get(node, -1) < self.layers.first(HEAD)
             return ref if early or not isinstance(ref, TensorRef) else ref_renamed(ref, self._later)
         layer, position = place
         turn = positions[node].index(number)
         refs = []
-        for head in (1, 2):
-            like = self._call(head, position)
+        for known in (HEAD - 1, self.layers.count - TAIL):
+            like = self._call(known, position)
             refs.append(self.kept[positions[like][turn]])
         ref = refs[0]
-        if not isinstance(ref, TensorRef) or ref.buffer in self.shared:
+        if not isinstance(ref, TensorRef) or ref.buffer in self.shared or ref.buffer in self.given:
             raise Unlike
         if ref_renamed(ref, self._further(1)) != refs[1]:
             raise Unlike
-        return ref_renamed(ref, self._further(layer - 1))
+        return ref_renamed(ref, self._further(layer - HEAD + 1))
 
     def _constants(self) -> dict[str, torch.Tensor]:
         left = set(self.schedule.constants)
-        for layer in self.cut.left_out:
-            pairs = zip(self.layers.given[layer], self.layers.given[1])
-            left.update(_buffer_name(node) for node, like in pairs if _buffer_name(like) in self.schedule.constants)
+        for row in self.layers.given:
+            if _buffer_name(row[1]) in left:
+                left.update(_buffer_name(row[layer]) for layer in self.cut.left_out)
         return {name: tensor for name, tensor in self.cut.whole.constants.items() if name in left}
 
     def _buffers_of(self, steps: Sequence[Step], inputs: Sequence[str], constants: Any) -> dict[str, Buffer]:
@@ -333,11 +372,8 @@ class _Repeating:
         for step in steps:
             read = () if isinstance(step, ExternNode) else step.inputs
             names.update(dict.fromkeys(name for name in (*read, *step.outputs) if name is not None))
-        like = {
-            _buffer_name(node): _buffer_name(first)
-            for layer in self.cut.left_out
-            for node, first in zip(self.layers.given[layer], self.layers.given[1])
-        }
+        left_out = self.cut.left_out
+        like = {_buffer_name(row[layer]): _buffer_name(row[1]) for row in self.layers.given for layer in left_out}
         buffers: dict[str, Buffer] = {}
         for name in names:
             buffer = self.new_buffers.get(name) or known.get(name)
@@ -346,6 +382,12 @@ class _Repeating:
             if buffer is not None:
                 buffers[name] = buffer
         return buffers
+
+
+def _read(step: Step) -> Sequence[str]:
+    if isinstance(step, ExternNode):
+        return [ref.buffer for ref in tensor_refs((step.args, step.kwargs))]
+    return step.inputs
 
 
 def _mutated(step: Step) -> tuple[str, ...]:
@@ -365,6 +407,12 @@ def _number(name: str) -> int:
     if match is None:
         raise Unlike
     return int(match[1])
+
+
+def _moved(name: str, by: int) -> str:
+    """The buffer whose number is greater by that."""
+    number = _number(name)
+    return f"buf{number + by}{name.removeprefix(f'buf{number}')}"
 
 
 def _buffer_name(node: fx.Node) -> str:
