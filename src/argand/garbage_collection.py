@@ -7,6 +7,16 @@ import gc
 from collections.abc import Iterator
 
 _MANY = 10_000  # young objects
+_MOST = 1_000_000  # objects that count as old and may be garbage, at most 60 MB of it
+
+
+class _Process:
+    """Fields: unlooked_at: how many objects were taken for old since garbage was looked for."""
+
+    unlooked_at = 0
+
+
+_process = _Process()
 
 
 @contextlib.contextmanager
@@ -14,16 +24,21 @@ def paused() -> Iterator[None]:
     """No cyclic garbage collection meanwhile: compiling makes many objects that live, and each full collection walks
     the whole process (0.2 to 1 s with a model loaded).
 
-    Where many were made, what is garbage of the young is freed at the end, and the rest counts as old at once: it lives
-    as long as what was compiled, and would otherwise bring about a full collection within the first call.
+    Where many were made they count as old at once: most live as long as what was compiled, and would otherwise bring
+    about a full collection within the first call. To look for the garbage among them takes a tenth of a large graph's
+    first call, so it waits until there can be much.
     """
     was_enabled = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
-        if was_enabled and gc.get_count()[0] > _MANY and not gc.get_freeze_count():
-            gc.collect(0)
+        young = gc.get_count()[0]
+        if was_enabled and young > _MANY and not gc.get_freeze_count():
+            _process.unlooked_at += young
+            if _process.unlooked_at > _MOST:
+                gc.collect()
+                _process.unlooked_at = 0
             gc.freeze()
             gc.unfreeze()
         if was_enabled:
