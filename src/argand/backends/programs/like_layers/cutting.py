@@ -103,7 +103,8 @@ class _Cutting:
         given = self._given(node) if node in self.turn else node
         if given is None:
             return self._lose(node)
-        if self.reader >= self.last and layers.begin <= number < self.last - layers.length:
+        lost = self.last - layers.length * self._is_in_tail(self.reader)
+        if self.reader >= self.last and layers.begin <= number < lost:
             return self._lose(node)
         copy = self.env.get(given)
         if copy is not None:

@@ -101,9 +101,10 @@ class _Repeating:
             aliases.update(
                 {name(new): name(old) for new, old in self._aliases_of(schedule.steps[second:third]).items()}
             )
-        rest = schedule.steps[fourth:]
-        steps += [step_renamed(step, self._later_of(step), self._later_origin, self._all_nodes) for step in rest]
-        aliases.update({self._later(new): self._later(old) for new, old in self._aliases_of(rest).items()})
+        for number, step in enumerate(schedule.steps[fourth:], fourth):
+            name = self._later_of(step, number)
+            steps.append(step_renamed(step, name, self._later_origin, self._all_nodes))
+            aliases.update({name(new): name(old) for new, old in self._aliases_of([step]).items()})
         if len(self._aliases_of(schedule.steps)) != len(schedule.aliases):
             raise Unlike
         outputs = self._outputs()
@@ -263,19 +264,18 @@ class _Repeating:
 
         return step_renamed(step, name, self._own_origin, 0)
 
-    def _later_of(self, step: Step) -> Callable[[str], str]:
+    def _later_of(self, step: Step, number: int) -> Callable[[str], str]:
         """What names of a step are called, from the part of the last layer but one on."""
         of_layers = {origin.fx_node in self.call for origin in step.origins}
-        if of_layers == {False}:
-            return self._later
+        compared = number < self.starts[4]
 
         def name(old: str) -> str:
             layer, row = self.given.get(old, (HEAD, 0))
-            if layer >= HEAD:
-                return self._later(old)
-            if False in of_layers:
-                raise Unlike  # whose inputs these are cannot be told
-            return self._given(row, layer + self._left_out)
+            if layer < HEAD and True in of_layers:
+                if False in of_layers:
+                    raise Unlike  # whose inputs these are cannot be told
+                return self._given(row, layer + self._left_out)
+            return self._moved_on(old) if compared and old in self.own and layer >= HEAD else self._later(old)
 
         return name
 
@@ -286,20 +286,25 @@ class _Repeating:
         return _buffer_name(nodes[turn])
 
     def _later(self, old: str) -> str:
-        """What a name is called from the part of the last layer but one on, in steps of that layer and what follows."""
+        """What a name is called behind the parts of layers: what was made before is of no layer."""
         if old in self.shared or old in self.given:
             return old
         writer = self.writers.get(old)
         if writer is None and _BUFFER.fullmatch(old) is None:
             return old  # an input or a constant; what no step makes is inside of a kernel
-        if writer is None or writer >= self.starts[2] or old in self.own:
-            new = _moved(old, self._left_out * self.buffers)
-            if old in self.schedule.buffers:
-                self.new_buffers[new] = buffer_renamed(self.schedule.buffers[old], new)
-            return new
+        if writer is None or writer >= self.starts[2]:
+            return self._moved_on(old)
         if any(origin.fx_node in self.call for origin in self.schedule.steps[writer].origins):
             raise Unlike  # of one of the first layers, or of one in the middle
         return old
+
+    def _moved_on(self, old: str) -> str:
+        if old in self.given:
+            return old
+        new = _moved(old, self._left_out * self.buffers)
+        if old in self.schedule.buffers:
+            self.new_buffers[new] = buffer_renamed(self.schedule.buffers[old], new)
+        return new
 
     def _later_origin(self, old: Origin) -> Origin:
         place = self.call.get(old.fx_node)
