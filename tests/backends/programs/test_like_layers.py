@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.backends.programs.random_layers import WIDTH, RandomLayers
 from tests.helpers import assert_same
 from torch import nn
 from torch.nn import functional as F
@@ -160,6 +161,9 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], Callable[[], tuple[torch.Tensor
 }
 
 
+SEEDS = (0, 1, 6, 8, 22, 24)
+
+
 @pytest.fixture(autouse=True)
 def checked() -> Iterator[None]:
     with config.patch(verify_ir=True):
@@ -206,6 +210,15 @@ def test_the_code_is_the_same(name: str, shared: list[bool], monkeypatch: pytest
     model, given = make(), inputs()
     text = _text(model, given)
     assert any(shared) == expected
+    monkeypatch.setattr(generation, "cut_layers", lambda program: None)
+    assert text == _text(model, given)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_the_code_of_random_layers_is_the_same(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = RandomLayers(seed)
+    given = torch.rand(2, 3, WIDTH), torch.rand(2, 3, WIDTH) > 0.3
+    text = _text(model, given)
     monkeypatch.setattr(generation, "cut_layers", lambda program: None)
     assert text == _text(model, given)
 
