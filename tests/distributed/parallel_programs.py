@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -23,11 +24,12 @@ from torch.distributed.tensor.parallel import (
 
 import argand
 import sweeps
+from argand import events
 from argand.breaks.kinds import IDS
-from distributed.models import MANY
-from distributed.shard_programs import difference, local
+from distributed.models import GPT, MANY, batch
+from distributed.shard_programs import difference, in_parallel, local
 
-__all__ = ["differentiated_apart", "operations", "sharded_blocks", "views", "whole"]
+__all__ = ["differentiated_apart", "operations", "sharded_blocks", "stored", "views", "whole"]
 
 WIDTH, WORDS = 32, 48
 
@@ -430,3 +432,32 @@ def differentiated_apart(rank: int) -> dict[str, float]:
             names = [f"{program.__name__} {apart} {backend}" for backend in ("aot_eager", "native")]
             found |= {name: difference(g, gradients[0]) for name, g in zip(names, gradients[1:])}
     return found
+
+
+def stored(rank: int) -> dict[str, Any]:
+    """Gradients of parallel layers, and of DTensors that come in and go out; which outcomes were loaded and stored."""
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),), mesh_dim_names=(os.environ["MESH_NAME"],))
+    seen: list[str] = []
+    stop = events.bus.subscribe(
+        lambda event: seen.append(event.data["outcome"]) if event.data.get("level") == "outcome" else None, ("cache",)
+    )
+
+    def laid_out(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        y = (x @ w).redistribute(placements=[Replicate()]) + DTensor.from_local(
+            w.to_local().tanh(), mesh, [Replicate()]
+        )
+        return y * 2
+
+    def gradients(compiled: bool) -> list[torch.Tensor]:
+        torch.manual_seed(0)
+        model = in_parallel(GPT(layers=1), mesh)
+        (argand.compile(model) if compiled else model)(batch(model, 0, 0)).square().mean().backward()
+        x = distribute_tensor(torch.randn(6, 6), mesh, [Shard(0)]).detach().requires_grad_()
+        w = nn.Parameter(distribute_tensor(torch.randn(6, 6), mesh, [Replicate()]))
+        result = (argand.compile(laid_out) if compiled else laid_out)(x, w)
+        result.square().sum().backward()
+        return [local(p.grad) for p in (*model.parameters(), x, w)]
+
+    ours = gradients(True)
+    stop()
+    return {"difference": difference(ours, gradients(False)), "seen": sorted(seen)}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 
 import pytest
 
@@ -58,6 +59,23 @@ def test_modules_of_parallel_layers_are_one_graph() -> None:
         assert isinstance(found, Mapping)
         assert not found["wrong"], found["wrong"]
         assert all(found["breaks"].values()) and len(found["breaks"]) == 5, found["breaks"]
+
+
+@pytest.mark.distributed
+def test_a_second_start_loads_graphs_with_parallel_layers(tmp_path: Path) -> None:
+    """Each rank what it stored; on a mesh of another name, of which nothing is stored, they are captured."""
+
+    def started(mesh: str) -> list[list[str]]:
+        kept = {"ARGAND_CACHE_DIR": str(tmp_path), "ARGAND_PROGRAM_CACHE": "1", "ARGAND_VERIFY_IR": "0"}
+        answers = run_ranks(PARALLEL, ["stored"], MESH_NAME=mesh, **kept)
+        for answer in answers:
+            found = answer["stored"]
+            assert isinstance(found, dict) and found["difference"] < 1e-4
+        return [[one for one in answer["stored"]["seen"] if one != "mismatch"] for answer in answers]  # type: ignore
+
+    assert started("parts") == [["stored", "stored"]] * 2
+    assert started("parts") == [["hit", "hit"]] * 2
+    assert started("others") == [["stored", "stored"]] * 2
 
 
 @pytest.mark.distributed

@@ -92,11 +92,15 @@ def computed(one: Late) -> torch.Tensor:
 
 
 def give_again(one: Late, tensor: torch.Tensor | None = None) -> None:
-    """What the engine is given when a node asks for the tensor; where nothing is computed with it, one without data."""
+    """What the engine is given when a node asks for the tensor; where nothing is computed with it, one without data,
+    on the tensor's device, whose kernel is asked."""
     raw = one.raw
     handle = checkpoint._Handle()
     run = torch._C._current_graph_task_id()
     raw.data.handles[run] = handle
     frame = checkpoint_of(raw)
     assert frame is not None
-    frame.recomputed[run][handle] = _nothing() if tensor is None else tensor
+    if tensor is None:
+        place = next(n for n, holder in enumerate(frame.weak_holders) if holder() is raw.data)
+        tensor = torch.empty(0, device=frame.x_metadatas[place].get("device", "cpu"))
+    frame.recomputed[run][handle] = tensor

@@ -35,6 +35,12 @@ def is_sharded(cls: type) -> bool:
     return cls.__name__ == "DTensor" and cls is sharded_class()
 
 
+def mesh_class() -> type | None:
+    """DeviceMesh, where it is imported."""
+    module = sys.modules.get("torch.distributed.device_mesh")
+    return None if module is None else vars(module).get("DeviceMesh")
+
+
 def dispatches_itself(cls: type) -> bool:
     """Whether what operations on tensors of a class do is for the class to say: DTensors, and what awaits data."""
     return cls.__name__ in ("DTensor", "AsyncCollectiveTensor") and cls.__module__.startswith("torch.distributed.")
@@ -225,17 +231,38 @@ class _Wrapped(torch.autograd.Function):
         ).to_local(), None  # which can be differentiated again
 
 
-def entered(edge: Edge) -> Callable[[torch.Tensor], torch.Tensor]:
+class Entered:
     """The operation of a graph that makes its input a DTensor."""
 
-    def as_dtensor(local: torch.Tensor) -> torch.Tensor:
+    __name__ = __qualname__ = "as_dtensor"
+
+    def __init__(self, edge: Edge) -> None:
+        self.edge = edge
+
+    def __call__(self, local: torch.Tensor) -> torch.Tensor:
         if not local.requires_grad:
-            return with_spec(local, edge.spec, False)
+            return with_spec(local, self.edge.spec, False)
         with torch.enable_grad():
-            sharded: torch.Tensor = _Entered.apply(local, edge)
+            sharded: torch.Tensor = _Entered.apply(local, self.edge)
         return sharded
 
-    return as_dtensor
+
+def entered(edge: Edge) -> Callable[[torch.Tensor], torch.Tensor]:
+    """The operation for an input."""
+    return Entered(edge)
+
+
+class Asked:
+    """The operation of a graph that calls a function of DTensor's: of a tensor, and of constants, which say how it, or
+    its gradient, is laid out."""
+
+    def __init__(self, function: Callable[..., Any], name: str, rest: tuple[Any, ...], named: dict[str, Any]) -> None:
+        self.function, self.name, self.rest, self.named = function, name, rest, named
+        self.__name__ = self.__qualname__ = name
+        self.lays_out = name != "from_local" and bool(rest or named)
+
+    def __call__(self, tensor: torch.Tensor) -> Any:
+        return self.function(tensor, *self.rest, **self.named)
 
 
 def as_local(tensor: DTensor) -> torch.Tensor:

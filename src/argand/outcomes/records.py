@@ -13,7 +13,7 @@ from argand._core import _C
 from argand.bytecode.eager_calls import code_running_eagerly
 from argand.outcomes import code_objects, fingerprints, guard_log
 from argand.outcomes.installed_names import install
-from argand.outcomes.references import Checks, Describer, Unstorable
+from argand.outcomes.references import Checks, Describer, Parts, Unstorable
 from argand.outcomes.resolver import Mismatch, Resolver
 from argand.outcomes.resume_codes import NUMBERS, PARTS
 from argand.quick_dataclasses import dataclass
@@ -35,6 +35,7 @@ class Captured:
         registered: classes and the abstract ones that they are registered with.
         history: what sizes and numbers the capture saw, for captures after it.
         special, aliases: of `references.Describer`.
+        of_rank: other ranks of a job cannot load it.
     """
 
     code: CodeType | None
@@ -45,8 +46,9 @@ class Captured:
     reason: errors.BreakReason | None = None
     registered: Sequence[tuple[type, type]] = ()
     history: Mapping[str, Any] = field(default_factory=dict)
-    special: Mapping[type, Callable[[Any], tuple[str, tuple[object, ...]]]] = field(default_factory=dict)
+    special: Mapping[type, Callable[[Any], Parts]] = field(default_factory=dict)
     aliases: Mapping[int, object] = field(default_factory=dict)
+    of_rank: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,6 +30,7 @@ from argand.runtime.environment import gpu
 from argand.runtime.recipes import Recipe, recipe_of
 
 Row = tuple[Any, ...]
+Parts = tuple[str, tuple[object, ...]] | tuple[str, tuple[object, ...], str]
 _CONTAINERS: Final = {tuple: "tuple", list: "list", set: "set", frozenset: "frozenset", torch.Size: "size"}
 _NAMES: Final = {torch.dtype: "dtype", torch.layout: "layout", torch.memory_format: "memory_format"}
 DESCRIPTORS: Final = (
@@ -83,7 +84,8 @@ class Describer:
         code: the frame's.
         namespace: the frame's globals.
         places: id of an object that the guards find -> (node, whether it is the value there or its class).
-        special: how further types are described: type -> (function of argand's that makes one, its arguments).
+        special: how further types are described: type -> (function of argand's that makes one, its arguments, and,
+            where one must not be made that the guards find, the function that takes that and the arguments).
         aliases: id of an object -> the one that takes its place in other processes.
         asked: classes that the guards look into, and the names that they look up there.
     """
@@ -93,7 +95,7 @@ class Describer:
         code: types.CodeType,
         namespace: dict[str, Any],
         places: Mapping[int, tuple[int, str]],
-        special: Mapping[type, Callable[[Any], tuple[str, tuple[object, ...]]]] | None = None,
+        special: Mapping[type, Callable[[Any], Parts]] | None = None,
         aliases: Mapping[int, object] | None = None,
         asked: Mapping[type, Iterable[str]] | None = None,
     ) -> None:
@@ -172,8 +174,12 @@ class Describer:
         if plain(obj):
             return ("value", obj)
         if cls in self.special:
-            maker, arguments = self.special[cls](obj)
-            return ("made", maker, tuple([self.row(part) for part in arguments]))
+            maker, arguments, *finder = self.special[cls](obj)
+            parts = [self.row(part) for part in arguments]
+            if finder and id(obj) in self.places:
+                self.rows.append(("place", *self.places[id(obj)]))
+                maker, parts = finder[0], [len(self.rows) - 1, *parts]
+            return ("made", maker, tuple(parts))
         if cls in _CONTAINERS:
             return (_CONTAINERS[cls], tuple([self.row(item) for item in obj]))
         if cls in _NAMES:

@@ -307,6 +307,7 @@ MAKERS: Final[Mapping[str, str | Callable[..., Any]]] = {
     "only without grad": "argand.runtime.tape.function:only_without_grad",
     "under grad": "argand.runtime.tape.function:under_grad",
     "heeding hooks": "argand.runtime.tape.function:heeding_hooks",
+    "bared": "argand.runtime.tape.bared_inputs:bared",
     "untaped": "argand.runtime.tape.function:untaped",
     "results only": "argand.runtime.tape.function:results_only",
     "put back grad mode": "argand.capture.torch_functions.grad_mode:put_back_grad",

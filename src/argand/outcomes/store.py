@@ -41,7 +41,7 @@ class Store:
         self.collected: list[records.Record | str] | None = None
         """Where not None, gets the records instead of the cache, and why there is none."""
         self.kept = 0
-        """How many outcomes this process has stored."""
+        """How many outcomes this process has stored that other ranks of its job can load, too."""
         self.substituted = False
         """Capture was told to inline other functions than those that the program calls."""
 
@@ -113,7 +113,7 @@ class Store:
             return self.leave_out(info, str(error))
         if len(packed) <= _LARGEST and (key := key_of(info, request)):
             cache.keep(key, packed, cache.OUTCOME)
-            self.kept += 1
+            self.kept += not captured.of_rank
             events.emit("cache", "capture", None, outcome="stored", level="outcome", function=info.code.co_name)
 
     def leave_out(self, info: _C.FrameInfo, reason: str) -> None:

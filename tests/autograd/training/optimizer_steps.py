@@ -195,7 +195,7 @@ def difference(spec: Spec, backend: str, found: Counter[str]) -> str:
         warnings.simplefilter("ignore")
         try:
             want = outcome(spec, None, [])
-        except (RuntimeError, ValueError):  # options that do not go together
+        except (RuntimeError, ValueError, KeyError):  # options that do not go together
             found["raised"] += 1
             return ""
         compiles: list[int] = []

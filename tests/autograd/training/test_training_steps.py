@@ -274,3 +274,26 @@ def test_schedules_within_the_step_are_numbers_that_vary(schedule: str) -> None:
     with texts_of("recompiles") as compiled_anew:
         assert_same(trained(False), trained(True), exact=True)
     assert len(compiled_anew) <= 2  # the first step; up or down
+
+
+@pytest.mark.parametrize("backend", ["eager", "native"])
+def test_devices_by_name_are_part_of_a_step(backend: str) -> None:
+    """Nothing is made, or drawn, while it is captured."""
+
+    def outcome(compiled: bool) -> list[torch.Tensor]:
+        torch.manual_seed(0)
+        model = torch.nn.Linear(6, 6)
+
+        def step(x: torch.Tensor) -> torch.Tensor:
+            h = model(x).to("cpu") + torch.randn(6, device="cpu") * torch.ones(6).to(device="cpu")
+            loss = h.square().mean()
+            loss.backward()
+            return loss.detach()
+
+        run = argand.compile(step, backend=backend, fullgraph=True) if compiled else step
+        torch.manual_seed(1)
+        seen = [run(torch.ones(4, 6)), torch.rand(3)]
+        return [*seen, model.weight.grad]
+
+    with argand.config.patch(fallback_random=True):
+        torch.testing.assert_close(outcome(True), outcome(False))

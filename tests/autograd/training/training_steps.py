@@ -204,7 +204,7 @@ def difference(spec: Spec, way: str, backend: str, found: Counter[str], device: 
         warnings.simplefilter("ignore")
         try:
             want = outcome(text, "eager", backend, device)
-        except (RuntimeError, AttributeError, AssertionError, KeyError):  # of the text itself
+        except (RuntimeError, AttributeError, AssertionError, KeyError, TypeError):  # of the text itself
             found["raised"] += 1
             return ""
         with texts_of("compiled_autograd_graph") as graphs, texts_of("graph_breaks") as breaks:

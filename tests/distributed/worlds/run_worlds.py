@@ -187,7 +187,9 @@ def run_some(options: Any, seeds: list[int]) -> list[tuple[int, str]]:
             if all(text is not None and text.startswith("both:") for text in texts):
                 return [*found, (seed, texts[0] or "")]
             tails = [
-                (folder / f"{rank}.txt").read_text()[-1500:] for rank in range(options.ranks) if texts[rank] is None
+                ended[:1500] + (ended[1500:] and f" ... {ended[-1500:]}")
+                for rank in range(options.ranks)
+                if texts[rank] is None and (ended := (folder / f"{rank}.txt").read_text())
             ]
             return [*found, (seed, "\n".join([*(f"rank {r}: {t}" for r, t in enumerate(texts)), *tails]))]
         return found

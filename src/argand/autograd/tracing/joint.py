@@ -220,7 +220,7 @@ def _trace(
         tracer.reached.clear()
         with tracer, compat.hidden_from_saved_tensor_hooks():
             result = run_graph(gm, arguments, attributes, tracer, attention)
-        edges = [node.meta["edge"] for node in gm.graph.nodes if "edge" in node.meta]
+        edges = [edge for node in gm.graph.nodes if isinstance(edge := node.meta.get("edge"), Edge)]
         joint = _Finisher(tracer, builder, leaves, edges).finish(result)
     joint.enables_grad = records_gradients(gm, example_inputs, enabled=False)
     joint.plain = tracer.plain and not (joint.enables_grad or tracer.differentiated)

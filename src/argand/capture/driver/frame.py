@@ -63,6 +63,7 @@ from argand.graph.compat import default_device, keep_torch_compiler_out, without
 from argand.graph.nodes.module_text import module_text
 from argand.outcomes import installed_names, store
 from argand.runtime import late_modules
+from argand.runtime.tape import bared_inputs
 
 BreakAt = dict[int, int | None]
 """As `Interpreter.run_root` takes it: number of an executed root instruction -> its offset, or None."""
@@ -524,9 +525,9 @@ class _Capture:
         with events.span("backend", "capture", backend=self.region.backend_name), without_default_device():
             changes = modes.changed_by(graph.graph)
             places = subclasses.places(inputs, graph)
-            compiled = self.region.backend(graph, subclasses.bare_at(places, inputs))
+            compiled = self.region.backend(graph, bared_inputs.bare_at(places, inputs))
             if places:
-                compiled = subclasses.bared(compiled, places)
+                compiled = bared_inputs.bared(compiled, places)
         if changes:
             compiled = modes.put_back_on_error(compiled, changes)
         return _C.Region(None, None, compiled)  # Python code of the backend's own is not captured

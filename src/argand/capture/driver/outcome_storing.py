@@ -21,10 +21,10 @@ from argand.capture.output import rerun
 from argand.capture.output.transform import Transformed
 from argand.capture.record import self_written
 from argand.capture.record.guards import GuardSet
-from argand.outcomes import store
+from argand.outcomes import dtensor_layouts, store
 from argand.outcomes.guard_log import Log
 from argand.outcomes.records import Captured
-from argand.outcomes.references import Unstorable, plain
+from argand.outcomes.references import Parts, Unstorable, plain
 from argand.outcomes.resume_codes import PARTS
 
 _OF_THE_MACHINE: Final = frozenset((effort_limits.OUT_OF_TIME, "tensor larger than memory"))
@@ -87,7 +87,10 @@ class Keeper:
         if reason is not None:
             reason = consequent_breaks.in_terms_of_the_program(reason, self.info.code)
         registered = self.guards.registered
-        captured = Captured(code, names, self.log, graph, once, reason, registered, history, _SPECIAL, _ALIASES)
+        special: dict[type, Callable[[Any], Parts]] = {**_SPECIAL, **dtensor_layouts.special()}
+        captured = Captured(
+            code, names, self.log, graph, once, reason, registered, history, special, _ALIASES, self.guards.of_rank
+        )
         store.STORE.keep(self.info, self.request, captured)
 
 
@@ -126,7 +129,7 @@ def _answer_parts(guard: Answer) -> tuple[str, tuple[object, ...]]:
     return "argand.capture.driver.lazy_references:StoredAnswer", parts
 
 
-_SPECIAL: dict[type, Callable[[Any], tuple[str, tuple[object, ...]]]] = {
+_SPECIAL: dict[type, Callable[[Any], Parts]] = {
     rerun.Rerun: _rerun_parts,
     Unregistered: _unregistered_parts,
     Answer: _answer_parts,

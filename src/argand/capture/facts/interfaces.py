@@ -212,6 +212,7 @@ class GuardSet(Protocol):
 
     dynamics: Dynamics | None
     of_process: str
+    of_rank: bool
     registered: list[tuple[type, type]]
 
     def add(

@@ -81,6 +81,8 @@ class GuardSet:
         self.dynamics: Dynamics | None = None
         self.of_process = ""
         """What the capture relies on that is another in each process, if anything: hashes of texts, addresses."""
+        self.of_rank = False
+        """It relies on this process's rank in a group."""
         self.registered: list[tuple[type, type]] = []
         """Classes and abstract ones of theirs that they do not derive from: nobody can take a registration back, but
         another process may not have made it."""

@@ -17,13 +17,13 @@ from torch import fx
 from torch.overrides import TorchFunctionMode
 
 from argand import errors
-from argand.capture.facts.classify import awaits, why_not
+from argand.capture.facts.classify import why_not
 from argand.capture.facts.handlers import Args, Function, Kwargs
 from argand.capture.facts.interfaces import CaptureState, GraphBuilder
 from argand.capture.facts.kinds import is_a
 from argand.capture.facts.values.tensor_info import Dressed
 from argand.capture.sizes import async_collective_tensors
-from argand.graph.dtensors import Edge, local_of
+from argand.graph.dtensors import Edge
 from argand.graph.trees import mapped
 from argand.graph.wrappers import PartEdge
 
@@ -248,22 +248,6 @@ def still_off(undressing: list[int]) -> errors.GraphBreak:
 # ---------------------------------------------------------------------- at run time
 
 
-def bare(tensor: torch.Tensor, edge: Edge | PartEdge | None, taken: dict[int, Sequence[torch.Tensor]]) -> torch.Tensor:
-    """The same memory as a plain tensor; what is to come from other processes is there then. Of a DTensor its part, of
-    another wrapper one of its parts, which are all `taken` at once."""
-    if isinstance(edge, PartEdge):
-        parts = taken.get(id(edge.entry))
-        if parts is None:
-            parts = taken[id(edge.entry)] = edge.entry.taken(tensor)
-        return parts[edge.number]
-    if edge is not None:
-        return local_of(tensor, edge)
-    if awaits(type(tensor)):
-        arrived: torch.Tensor = tensor.trigger_wait()
-        return arrived
-    return _Tensor.as_subclass(tensor, _Tensor)
-
-
 def places(inputs: Sequence[Any], graph: fx.GraphModule) -> list[tuple[int, Edge | PartEdge | None]]:
     """Which inputs of a graph are subclasses; with what a DTensor shares with the graph."""
     at = [i for i, value in enumerate(inputs) if is_a(value, _Tensor) and type(value) not in PLAIN]
@@ -274,17 +258,3 @@ def places(inputs: Sequence[Any], graph: fx.GraphModule) -> list[tuple[int, Edge
         if edge is not None:
             edge.records = records
     return [(i, edges[i]) for i in at]
-
-
-def bare_at(at: list[tuple[int, Edge | PartEdge | None]], inputs: Sequence[object]) -> list[object]:
-    """Inputs with plain tensors at the places `at`."""
-    given = list(inputs)
-    taken: dict[int, Sequence[torch.Tensor]] = {}
-    for place, edge in at:
-        given[place] = bare(given[place], edge, taken)
-    return given
-
-
-def bared(run: Any, at: list[tuple[int, Edge | PartEdge | None]]) -> Any:
-    """A compiled graph whose inputs at the places `at` are subclasses; it gets plain tensors."""
-    return lambda *args: run(*bare_at(at, args))

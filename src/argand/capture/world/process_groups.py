@@ -36,5 +36,6 @@ def guarded_facts(state: CaptureState, name: str | None) -> tuple[str, int, int]
     """`group_facts`, which are guarded where there is such a group."""
     facts = group_facts(name)
     if facts is not None:
+        state.guards.of_rank = True
         state.guards.add(None, "global_state", ((asking(group_facts, name), facts),), label="GLOBAL_STATE")
     return facts

@@ -6,7 +6,6 @@ Meshes and placements are constants of the graph. What a DTensor says of itself 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 
 import torch
 
@@ -17,7 +16,7 @@ from argand.capture.facts.kinds import is_a
 from argand.capture.facts.sources import ConstSource
 from argand.capture.sizes import dtensors
 from argand.capture.torch_functions.torch_calls import CODES, Handler, enter_late
-from argand.graph.dtensors import is_sharded
+from argand.graph.dtensors import Asked, is_sharded
 
 _LITERALS = (type(None), bool, int, float, str, torch.dtype, torch.Size)
 
@@ -38,17 +37,6 @@ def _constant(state: CaptureState, name: str, value: object) -> object:
     raise dtensors.refused(name, f"a {type(value).__name__} is none of its usual arguments")
 
 
-def _calling(fn: Function, name: str, rest: Args, kwargs: Kwargs) -> Callable[[torch.Tensor], object]:
-    """The operation of a graph: `fn` of a tensor, and of constants, which say how it, or its gradient, is laid out."""
-
-    def operation(tensor: torch.Tensor) -> object:
-        return fn(tensor, *rest, **kwargs)
-
-    operation.__name__ = operation.__qualname__ = name
-    operation.lays_out = name != "from_local" and bool(rest or kwargs)  # type: ignore[attr-defined]
-    return operation
-
-
 def _operation(name: str, dtensor: bool) -> Handler:
     """A function whose first argument is a tensor, and the others constants."""
 
@@ -61,7 +49,7 @@ def _operation(name: str, dtensor: bool) -> Handler:
         if name == "from_local" and (named.get("run_check") or (len(rest) > 2 and rest[2])):
             raise dtensors.refused(name, "run_check=True talks to the other processes")
         state.graph.state.interpreter.note_class(sys.modules["torch.distributed.tensor"].DTensor)
-        operation = _calling(fn, name, rest, named)
+        operation = Asked(fn, name, rest, named)
         with torch._C.DisableTorchFunction():
             return dtensors.record(state.graph, operation, operation, (tensor,), {})
 

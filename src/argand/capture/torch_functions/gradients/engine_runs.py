@@ -295,6 +295,12 @@ def _run(run: Run) -> None:
             run.ran.append((node, node.args, node.kwargs))
 
 
+def _without_device(leaf: object) -> object:
+    """An argument of an operation that is run on stand-ins: devices, by name too, would be where data is."""
+    named = isinstance(leaf, str) and leaf.partition(":")[0] in ("cpu", "cuda")
+    return torch.device("meta") if named or isinstance(leaf, torch.device) else leaf
+
+
 def _value(builder: GraphBuilder, node: fx.Node, values: dict[fx.Node, object], reals: Reals) -> object:
     known = node.meta.get("example_value")
     if isinstance(known, (bool, int, float)):
@@ -308,11 +314,10 @@ def _value(builder: GraphBuilder, node: fx.Node, values: dict[fx.Node, object], 
             return subgraphs.on_meta(held, anywhere=True)
         return metadata.stand_in(held) if isinstance(held, torch.Tensor) else held
     args, kwargs = fx.node.map_arg((node.args, node.kwargs), lambda used: values[used])
-    meta = torch.device("meta")
-    args, kwargs = mapped((args, kwargs), lambda leaf: meta if isinstance(leaf, torch.device) else leaf)
+    args, kwargs = mapped((args, kwargs), _without_device)
     if node.op == "call_method":
         return getattr(args[0], str(node.target))(*args[1:], **kwargs)
-    if node.target in metadata.FACTORIES and not kwargs.get("device"):
+    if node.target in metadata.FACTORIES:
         kwargs = {**kwargs, "device": torch.device("meta")}
     assert callable(node.target)
     return node.target(*args, **kwargs)

@@ -1,0 +1,50 @@
+"""Inputs of a compiled graph that are subclasses: it gets plain tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from argand.graph.dtensors import Edge, local_of
+from argand.graph.wrappers import PartEdge
+from argand.runtime.recipes import with_recipe
+
+Places = Sequence["tuple[int, Edge | PartEdge | None]"]
+"""Which inputs are subclasses; with what a DTensor, or a part of another wrapper, shares with the graph."""
+
+
+def bare(tensor: torch.Tensor, edge: Edge | PartEdge | None, taken: dict[int, Sequence[torch.Tensor]]) -> torch.Tensor:
+    """The same memory as a plain tensor; what is to come from other processes is there then. Of a DTensor its part, of
+    another wrapper one of its parts, which are all `taken` at once."""
+    if isinstance(edge, PartEdge):
+        parts = taken.get(id(edge.entry))
+        if parts is None:
+            parts = taken[id(edge.entry)] = edge.entry.taken(tensor)
+        return parts[edge.number]
+    if edge is not None:
+        return local_of(tensor, edge)
+    wait = getattr(type(tensor), "trigger_wait", None)
+    if wait is not None:
+        arrived: torch.Tensor = wait(tensor)
+        return arrived
+    return torch.Tensor.as_subclass(tensor, torch.Tensor)
+
+
+def bare_at(at: Places, inputs: Sequence[object]) -> list[Any]:
+    """Inputs with plain tensors at the places `at`."""
+    given: list[Any] = list(inputs)
+    taken: dict[int, Sequence[torch.Tensor]] = {}
+    for place, edge in at:
+        given[place] = bare(given[place], edge, taken)
+    return given
+
+
+def bared(run: Callable[..., Any], at: Places) -> Callable[..., Any]:
+    """A compiled graph whose inputs at the places `at` are subclasses."""
+
+    def call(*args: Any) -> Any:
+        return run(*bare_at(at, args))
+
+    return with_recipe(call, "bared", lambda: (run, tuple(at)))
