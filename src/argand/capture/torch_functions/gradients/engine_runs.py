@@ -295,10 +295,9 @@ def _run(run: Run) -> None:
             run.ran.append((node, node.args, node.kwargs))
 
 
-def _without_device(leaf: object) -> object:
-    """An argument of an operation that is run on stand-ins: devices, by name too, would be where data is."""
-    named = isinstance(leaf, str) and leaf.partition(":")[0] in ("cpu", "cuda")
-    return torch.device("meta") if named or isinstance(leaf, torch.device) else leaf
+def _is_device(value: object, named: bool) -> bool:
+    """Whether an argument of an operation that is run on stand-ins says where data would be."""
+    return isinstance(value, torch.device) or (named and isinstance(value, str))
 
 
 def _value(builder: GraphBuilder, node: fx.Node, values: dict[fx.Node, object], reals: Reals) -> object:
@@ -314,10 +313,13 @@ def _value(builder: GraphBuilder, node: fx.Node, values: dict[fx.Node, object], 
             return subgraphs.on_meta(held, anywhere=True)
         return metadata.stand_in(held) if isinstance(held, torch.Tensor) else held
     args, kwargs = fx.node.map_arg((node.args, node.kwargs), lambda used: values[used])
-    args, kwargs = mapped((args, kwargs), _without_device)
+    meta = torch.device("meta")
+    moves = node.target == "to" or getattr(node.target, "__name__", "") == "to"  # takes devices by name, too
+    args, kwargs = mapped((args, kwargs), lambda leaf: meta if _is_device(leaf, moves) else leaf)
+    kwargs = {**kwargs, "device": meta} if kwargs.get("device") is not None else kwargs
     if node.op == "call_method":
         return getattr(args[0], str(node.target))(*args[1:], **kwargs)
     if node.target in metadata.FACTORIES:
-        kwargs = {**kwargs, "device": torch.device("meta")}
+        kwargs = {**kwargs, "device": meta}
     assert callable(node.target)
     return node.target(*args, **kwargs)
