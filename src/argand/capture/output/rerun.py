@@ -40,7 +40,7 @@ from argand.capture.output.emit import Emitter
 from argand.capture.output.restart_snapshots import Copies, copies_of, generator_of, random_states
 from argand.capture.output.resumes import Resumes
 from argand.capture.record.tensor_attributes import any_pending
-from argand.capture.torch_functions import modes
+from argand.capture.torch_functions import hops, modes
 from argand.quick_dataclasses import dataclass
 
 
@@ -304,7 +304,7 @@ def _draws(node: fx.Node) -> bool:
     if node.kwargs.get("training") is False or node.kwargs.get("dropout_p") == 0:
         return False  # evaluation: saving five kilobytes of state in every call would be for nothing
     name = target if isinstance(target, str) else str(getattr(target, "__name__", ""))
-    return may_draw(name)
+    return may_draw(name) or target in hops.TRANSFORMS.values()  # which have effects if their bodies draw
 
 
 # ---------------------------------------------------------------------- called by transformed code

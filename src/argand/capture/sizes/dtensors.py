@@ -211,7 +211,7 @@ def record(builder: GraphBuilder, func: Function, operation: Function, args: Arg
     if varies:
         meta, siblings = _at_all_sizes(builder, name, func, args, kwargs)
     else:
-        meta = _with_masks(builder, infos, lambda: _computed(name, func, args, kwargs))
+        meta = _with_masks(builder, infos, lambda: computed(name, func, args, kwargs))
     changed = _versions(infos) != before
     writes = changed or target.mutates or "out" in kwargs
     if writes:
@@ -248,7 +248,7 @@ def _at_all_sizes(
     """What a call gives at the sizes of this call and at the probes, where a wrapper is given whose sizes are fixed."""
 
     def run(plain_args: Args, plain_kwargs: Kwargs, judged: bool = True) -> object:
-        return _computed(name, func, plain_args, plain_kwargs)
+        return computed(name, func, plain_args, plain_kwargs)
 
     probed = ProbedCall(builder, run, func, args, kwargs)
     unbacked = probed.dynamics.unbacked
@@ -329,7 +329,7 @@ def refuse_write_to_part(builder: GraphBuilder, written: TensorInfo) -> None:
         raise refused("in-place operation", "a part of a tensor from outside that wraps others is written to")
 
 
-def _computed(name: str, func: Function, args: Args, kwargs: Kwargs) -> object:
+def computed(name: str, func: Function, args: Args, kwargs: Kwargs) -> object:
     """What `func` gives of stand-ins. Nothing is sent: collectives of tensors without data only tell sizes."""
     compat.keep_torch_compiler_out()
     with torch._C.DisableTorchFunction():

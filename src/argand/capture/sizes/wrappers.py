@@ -5,12 +5,16 @@ from __future__ import annotations
 
 import enum
 import functools
+import inspect
+import os
+import types
 from collections.abc import Callable
 
 import torch
 
 from argand._core import _C
 from argand.capture.facts.classify import is_plain_tensor
+from argand.capture.facts.handlers import Args, Kwargs
 from argand.capture.facts.interfaces import CaptureState, GraphBuilder
 from argand.capture.facts.kinds import is_a, namespace
 from argand.capture.facts.sources import AttrSource, Source
@@ -20,6 +24,9 @@ from argand.graph import wrappers
 from argand.graph.wrappers import Layout
 
 _PLAIN = (bool, int, float, str, bytes, type(None), torch.dtype, torch.device, torch.Size, torch.layout)
+
+
+_TORCH = os.path.dirname(torch.__file__) + os.sep
 
 
 def _why_not(tensor: torch.Tensor, layout: Layout) -> str:
@@ -109,6 +116,84 @@ def _with_gradients(state: CaptureState, source: Source, real: torch.Tensor, lay
     dtensors.stands_for(builder, stand_in, node, real.device, source, real)
     dtensors.note_parts(builder, stand_in, real.device)
     return stand_in
+
+
+# ---------------------------------------------------------------------- made in captured code
+
+
+def new_wrapper(state: CaptureState, cls: type, args: Args, kwargs: Kwargs) -> object:
+    """`cls(*args, **kwargs)` of a class that wraps its arguments; NotImplemented where it may do more than that.
+
+    Its code runs on stand-ins; the graph puts the same parts together as `__tensor_unflatten__` does.
+    """
+    values = (*args, *kwargs.values())
+    tensors = [value for value in values if isinstance(value, torch.Tensor)]
+    plain = all(isinstance(value, torch.Tensor) or _comparable(value) for value in values)
+    if (
+        not tensors
+        or not plain
+        or state.graph.scopes
+        or not (_only_wraps(cls, "__new__") and _only_wraps(cls, "__init__"))
+    ):
+        return NotImplemented
+    builder = state.graph
+    infos = [builder.tensors.get(id(tensor)) for tensor in tensors]
+    if any(info is None or info.dynamic is not None or info.tensor.requires_grad for info in infos):
+        return NotImplemented
+    whole = dtensors.computed(cls.__name__, cls, args, kwargs)
+    assert isinstance(whole, torch.Tensor)
+    with torch._C.DisableTorchFunction():
+        layout = wrappers.layout_of(whole)
+        parts = wrappers.parts_of(whole, layout)
+        again = layout.whole(*parts)
+    same = _comparable(layout.context) and _alike(vars(whole), vars(again)) and not whole.requires_grad
+    own = [info for info in infos if info is not None and any(info.tensor is part for part in parts)]
+    if not same or len({id(part) for part in parts} & {id(info.tensor) for info in own}) < len(parts):
+        return NotImplemented
+    wrappers.KNOWN.add(cls)
+    nodes = tuple([builder.node_of(builder.tensors[id(part)]) for part in parts])
+    node = builder.graph.call_function(layout.whole, nodes)
+    builder.annotate(node)
+    builder.sharded = True
+    return builder.register(whole, node, builder.tensors[id(parts[0])].device)
+
+
+def _alike(one: dict[str, object], other: dict[str, object]) -> bool:
+    """Whether two wrappers of the same parts hold the same."""
+    if one.keys() != other.keys():
+        return False
+    return all(
+        value is other[name] or (_comparable(value) and type(value) is type(other[name]) and value == other[name])
+        for name, value in one.items()
+    )
+
+
+def _decorated(method: types.FunctionType) -> object:
+    """What a decorator of torch's made a function of: `disable`, or that which marks constructors for torch.export."""
+    path = method.__code__.co_filename
+    if path.startswith(_TORCH) and "__wrapped__" in vars(method):
+        return vars(method)["__wrapped__"]
+    marks = path.startswith(_TORCH + "_export" + os.sep)
+    cells = method.__closure__ or ()
+    return cells[0].cell_contents if marks and len(cells) == 1 else None
+
+
+def _only_wraps(cls: type, name: str) -> bool:
+    """Whether a method that makes instances reads nothing of the program's but what it is given."""
+    method = inspect.getattr_static(cls, name)
+    method = method.__func__ if isinstance(method, staticmethod | classmethod) else method
+    while type(method) is types.FunctionType and (inner := _decorated(method)) is not None:
+        method = inner
+    if type(method) is not types.FunctionType:
+        return False
+    names = method.__code__.co_names
+    own = {name for base in cls.__mro__[: cls.__mro__.index(torch.Tensor)] for name in vars(base)}
+    read = [method.__globals__[each] for each in names if each in method.__globals__]
+    read += [cell.cell_contents for cell in method.__closure__ or ()]
+    return all(value is torch or value in cls.__mro__ for value in read) and not own.intersection(names) - {
+        "__init__",
+        "__new__",
+    }
 
 
 def outputs(builder: GraphBuilder, tensor: torch.Tensor) -> tuple[Callable[..., object], list[torch.Tensor]]:

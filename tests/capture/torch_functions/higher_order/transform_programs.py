@@ -233,8 +233,24 @@ def outcome(function: Function, seed: int) -> Any:
     return y.detach(), torch.zeros_like(x) if x.grad is None else x.grad
 
 
-OF_TORCH = ("modified by an inplace operation", "forward gradient that has a different size")
-"""What eager says of its own formulas for tangents of softmax and logsumexp, of which gradients are asked for."""
+OF_TORCH = (
+    "modified by an inplace operation",
+    "forward gradient that has a different size",
+    "is not possible because there exists a Tensor",
+)
+"""What eager says of its own formulas for tangents of softmax and logsumexp, of which gradients are asked for, of
+views that functionalize made copies of, and of what forward mode writes under vmap."""
+
+
+KNOWN_BREAKS = (
+    "random numbers",
+    "Gradients may be recorded",
+    "strict=True",
+    "nested with other transforms",
+    "A level is entered",
+)
+"""Functions that captured code would call more often than eager does; linearize where gradients are recorded, where
+nothing depends on the tangents, and within other transforms; levels of forward mode within functionalize."""
 
 
 def difference(seed: int, backend: Any) -> str:
@@ -253,7 +269,7 @@ def difference(seed: int, backend: Any) -> str:
                     return f"{seed}: {name}: {eager} in eager, {got}"
                 continue
             torch.testing.assert_close(got, eager, rtol=1e-7, atol=1e-8, equal_nan=True)
-            if breaks:
+            if breaks and not any(text in breaks[0].explanation for text in KNOWN_BREAKS):
                 return f"{seed}: {name}: {breaks[0].explanation}"
     except AssertionError as error:
         return f"{seed}: {name}: {error}"

@@ -19,9 +19,11 @@ from argand.capture.facts.values.tainted_values import TaintedText
 from argand.capture.objects import descriptors, generators, iteration, operators
 from argand.capture.objects.call_protocol import native_handlers
 from argand.capture.objects.raising import prepare_reraise_star
+from argand.capture.sizes import wrappers
 from argand.capture.world import native_reads
 from argand.errors import graph_break
 from argand.graph.python_operators import POSITIVE
+from argand.graph.wrappers import is_wrapper
 
 # ---- functions -----------------------------------------------------------------------------------------------------
 
@@ -289,6 +291,10 @@ def type_call(interp: Interpreter, cls: type, args: list[object], kwargs: dict[s
         )
     interp.note_class(cls)
     facts = interp.types
+    if is_wrapper(cls):
+        wrapper = wrappers.new_wrapper(interp.state, cls, tuple(args), kwargs)
+        if wrapper is not NotImplemented:
+            return wrapper
     if facts.lookup(cls, "__del__") is not NULL:
         raise has_finalizer(cls)
     new = facts.lookup(cls, "__new__")

@@ -12,7 +12,8 @@ from torch.utils import _pytree as pytree
 
 from argand import errors
 from argand.capture.facts.handlers import Args, Function, Kwargs
-from argand.capture.facts.interfaces import CaptureState
+from argand.capture.facts.interfaces import CaptureState, GraphBuilder
+from argand.capture.facts.values.tensor_info import Scope, TensorInfo
 from argand.capture.record.scopes import fixed_sizes, placeholder
 from argand.capture.torch_functions import hops, torch_polyfills
 from argand.capture.torch_functions.higher_order import repeated_calls, subgraphs, written_batches
@@ -88,9 +89,20 @@ def _transform(
         call.reached = cast(list[list[int]], reached)
     options.pop("strict", None)  # stand-ins have told what depends on what
     shown = [(_fresh(state, leaf), device) for leaf in leaves if isinstance(leaf, torch.Tensor)]
-    new = iter(subgraphs.record(builder, hops.TRANSFORMS[name], [(f"{name}_body", body)], tensors, shown))
+    new = iter(_recorded(builder, scope, name, body, tensors, shown))
     results = pytree.tree_unflatten([next(new) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves], spec)
     return results if writes is None else writes.written_back(builder, results)
+
+
+def _recorded(
+    builder: GraphBuilder, scope: Scope, name: str, body: fx.GraphModule, tensors: list[TensorInfo],
+    shown: list[tuple[torch.Tensor, torch.device]],
+) -> list[torch.Tensor]:  # fmt: skip
+    """The results of the node; where its body draws random numbers, it does."""
+    new = subgraphs.record(builder, hops.TRANSFORMS[name], [(f"{name}_body", body)], tensors, shown)
+    if new and subgraphs.has_effects(builder, scope):
+        builder.effectful.add(builder.tensors[id(new[0])].node.all_input_nodes[0])
+    return new
 
 
 def _fresh(state: CaptureState, tensor: torch.Tensor) -> torch.Tensor:
@@ -260,16 +272,16 @@ def _jacobian_forward(state: CaptureState, fn: Function, args: Args, kwargs: Kwa
 
 
 def _refuse_nested(state: CaptureState, what: str) -> None:
-    """End the graph before what was recorded last, where eager enters a level of forward mode, and is not to be in
-    another transform, and its function not to enter a level in turn."""
+    """End the graph before what was recorded last, where it is part of another transform, or has one in forward mode in
+    it: eager enters a level of forward mode there, of which there can be one at a time."""
     builder = state.graph
     node = next(node for node in reversed(builder.graph.nodes) if node.target in (hops.jvp, hops.jacfwd))
     held = builder.scopes[-1].attributes if builder.scopes else builder.constants
     body = node.args[0]
     assert isinstance(body, fx.Node)
-    allowed = 0 if what != "torch.func.linearize" else 1  # it is tried in a scope of its own
-    if len(builder.scopes) > allowed or hops.computes_forward(held[str(body.target)]):
-        raise _refused("function transform", what, "It is nested with others that torch does not nest.", "Nest others.")
+    around = [scope for scope in builder.scopes if scope.what != what]
+    if around or hops.computes_forward(held[str(body.target)]):
+        raise _refused("function transform", what, "It is nested with other transforms.", "Use torch.func.jvp.")
 
 
 def _hessian_forward(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> object:
