@@ -338,6 +338,12 @@ TRANSFORMS = {name: _transform(name) for name in _NAMES}
 vmap, grad, grad_and_value, jacrev, jacfwd, jvp, vjp, functionalize = TRANSFORMS.values()
 
 
+def count_transforms(body: fx.GraphModule) -> int:
+    """How many transforms are within a body."""
+    graphs = [part.graph for part in body.modules() if isinstance(part, fx.GraphModule)]
+    return sum(node.target in TRANSFORMS.values() for graph in graphs for node in graph.nodes)
+
+
 def computes_forward(body: fx.GraphModule) -> bool:
     """Whether a transform of this body, or one within it, is computed in another way while it is traced."""
     graphs = [part.graph for part in body.modules() if isinstance(part, fx.GraphModule)]

@@ -12,11 +12,10 @@ from torch.nn.modules import module as registry
 from argand import errors
 from argand.capture.facts.frames import NULL
 from argand.capture.facts.handlers import Args, Function, Kwargs
-from argand.capture.facts.interfaces import CaptureState, GraphBuilder, Interpreter
+from argand.capture.facts.interfaces import CaptureState, Interpreter
 from argand.capture.facts.kinds import is_a
 from argand.capture.facts.overlays import UNSET
 from argand.capture.facts.sources import ConstSource, DictItemSource, InstanceDictSource, Source
-from argand.capture.metadata.special_calls import special
 from argand.capture.objects import instances, names
 from argand.capture.torch_functions import torch_polyfills
 from argand.capture.torch_functions.like_modules import calls as like_calls
@@ -154,14 +153,6 @@ def _encoder_layer(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs
         return NotImplemented
     given = (fn, known["first_layer"], known["src"], *args)
     return state.interpreter.call(torch_polyfills.padded_encoder_layer, given, kwargs)
-
-
-@special(torch.Tensor.data.__set__)
-def _set_data(builder: GraphBuilder, func: Function, args: Args, kwargs: Kwargs) -> object:
-    """`module.to(dtype)` that changes nothing sets the data of each parameter to that parameter."""
-    if len(args) == 2 and args[0] is args[1]:
-        return None
-    return NotImplemented
 
 
 @handler(torch.fx.graph_module._WrappedCall)

@@ -141,6 +141,18 @@ def test_functions_are_called_as_often_as_by_eager() -> None:
         same(argand.compile(program, backend="eager")(x), program(x))
 
 
+def test_what_is_not_nested_in_eager_is_as_in_eager() -> None:
+    """torch's linearize of a gradient gives zeros."""
+    programs: list[Callable[[T], Any]] = [
+        lambda x: linearize(lambda a: grad(lambda b: b.exp().prod())(a), x)[1](x),
+        lambda x: vmap(lambda a: jvp(lambda b: b * a, (a,), (a,)))(linearize(torch.sin, x)[1](x)),
+        lambda x: grad(lambda a: linearize(torch.sin, a.detach())[1](a).sum())(x),
+    ]
+    x = torch.randn(3)
+    for program in programs:
+        same(argand.compile(program, backend="eager")(x), program(x))
+
+
 def test_what_eager_refuses() -> None:
     programs: dict[str, Callable[[T, T], Any]] = {
         "no formula": lambda x, w: functionalize(by_item)(x),

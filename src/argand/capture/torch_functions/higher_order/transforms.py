@@ -272,15 +272,17 @@ def _jacobian_forward(state: CaptureState, fn: Function, args: Args, kwargs: Kwa
 
 
 def _refuse_nested(state: CaptureState, what: str) -> None:
-    """End the graph before what was recorded last, where it is part of another transform, or has one in forward mode in
-    it: eager enters a level of forward mode there, of which there can be one at a time."""
+    """End the graph before what was recorded last, where it is part of another transform, or has others in it: eager
+    enters a level of forward mode there, of which there can be one at a time; torch.func.linearize of gradients gives
+    zeros."""
     builder = state.graph
     node = next(node for node in reversed(builder.graph.nodes) if node.target in (hops.jvp, hops.jacfwd))
     held = builder.scopes[-1].attributes if builder.scopes else builder.constants
     body = node.args[0]
     assert isinstance(body, fx.Node)
     around = [scope for scope in builder.scopes if scope.what != what]
-    if around or hops.computes_forward(held[str(body.target)]):
+    own = 1 if what.endswith("hessian") else 0  # it is a Jacobian of gradients
+    if around or hops.count_transforms(held[str(body.target)]) > own:
         raise _refused("function transform", what, "It is nested with other transforms.", "Use torch.func.jvp.")
 
 

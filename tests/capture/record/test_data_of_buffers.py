@@ -1,0 +1,151 @@
+"""`buffer.data = tensor` in compiled functions: the buffer is the tensor's memory from then on, in the graph and outside."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import argand
+
+T = torch.Tensor
+Program = Callable[[Any, T], Any]
+
+
+class Holder(nn.Module):
+    """A buffer, and a parameter."""
+
+    b: T
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("b", torch.arange(4.0))
+        self.w = nn.Parameter(torch.ones(4))
+
+
+def averaged(m: Any, x: T) -> Any:
+    m.b.data = m.b * 0.9 + x.detach().mean(0) * 0.1
+    return (x - m.b) * m.w
+
+
+def returned(m: Any, x: T) -> Any:
+    mean = x.detach().mean(0)
+    m.b.data = mean
+    return mean, m.b, int(m.b is mean)
+
+
+def twice(m: Any, x: T) -> Any:
+    m.b.data = x.detach()[0] * 2
+    first = m.b + 1
+    m.b.data = m.b * 3
+    return first, m.b * m.w
+
+
+def viewed_before(m: Any, x: T) -> Any:
+    view = m.b[1:]
+    before = m.b * 1
+    m.b.data = x.detach()[1] + 1
+    return view, before, m.b[1:]
+
+
+def written_after(m: Any, x: T) -> Any:
+    value = x.detach()[1] + 1
+    m.b.data = value
+    m.b.add_(5)
+    value.mul_(2)
+    return value, m.b * 1
+
+
+def of_an_input(m: Any, x: T) -> Any:
+    row = x.detach()[0]
+    m.b.data = row
+    return m.b * 2
+
+
+def read_after(m: Any, x: T) -> Any:
+    m.b.data = x.detach().sum(0)
+    return m.b.data + 1, m.b.detach() * m.w
+
+
+def itself(m: Any, x: T) -> Any:
+    m.b.data = m.b
+    return x * m.b
+
+
+ONE_GRAPH: list[Program] = [averaged, returned, viewed_before, read_after, itself]
+
+
+def written_before(m: Any, x: T) -> Any:
+    m.b.add_(1)
+    m.b.data = x.detach()[0] * 2
+    return m.b * m.w
+
+
+def used_with_gradients(m: Any, x: T) -> Any:
+    y = m.b * m.w
+    m.b.data = m.b * 2
+    return y.sum() + m.b.sum()
+
+
+def of_a_parameter(m: Any, x: T) -> Any:
+    y = x * m.w
+    m.w.data = m.w.data.clamp(0, 0.5)
+    return y + m.w
+
+
+def of_another_size(m: Any, x: T) -> Any:
+    m.b.data = x.detach().mean(0)[:2] * 1
+    return m.b * 2
+
+
+def asked(m: Any, x: T) -> Any:
+    m.b.data = x.detach().mean(0)
+    return m.b + 1 if m.b.sum() > 0 else m.b - 1
+
+
+def broken_after(m: Any, x: T) -> Any:
+    m.b.data = x.detach().mean(0)
+    argand.graph_break()
+    return m.b + x
+
+
+ELSEWHERE: list[Program] = [
+    twice, written_after, of_an_input, written_before, used_with_gradients, of_a_parameter, of_another_size, asked, broken_after,
+]  # fmt: skip
+
+
+def outcome(program: Program) -> list[Any]:
+    model, seen = Holder(), []
+    same = model.b
+    for step in range(3):
+        x = torch.randn(3, 4, generator=torch.Generator().manual_seed(step)).requires_grad_()
+        results = program(model, x)
+        results = list(results) if isinstance(results, tuple) else [results]
+        tensors = [item for item in results if isinstance(item, torch.Tensor)]
+        for item in tensors:
+            if item.requires_grad:
+                item.sum().backward()
+        shared = [int(item.untyped_storage()._cdata == model.b.untyped_storage()._cdata) for item in (*tensors, x)]
+        seen += [item.detach().clone() if isinstance(item, torch.Tensor) else item for item in results]
+        seen += [model.b.clone(), model.w.detach().clone(), int(model.b is same), *shared, x.grad, model.w.grad]
+    return [item for item in seen if item is not None]
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+@pytest.mark.parametrize("program", ONE_GRAPH, ids=lambda program: program.__name__)
+def test_one_graph(program: Program, backend: str) -> None:
+    compiled = argand.compile(program, backend=backend, fullgraph=True)
+    torch.testing.assert_close(outcome(compiled), outcome(program))
+
+
+def test_native() -> None:
+    torch.testing.assert_close(outcome(argand.compile(averaged, fullgraph=True)), outcome(averaged))
+
+
+@pytest.mark.parametrize("program", ELSEWHERE, ids=lambda program: program.__name__)
+def test_as_eager(program: Program) -> None:
+    for backend in ("eager", "aot_eager"):
+        torch.testing.assert_close(outcome(argand.compile(program, backend=backend)), outcome(program))
