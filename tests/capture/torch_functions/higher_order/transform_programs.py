@@ -285,6 +285,7 @@ def main() -> None:
     parser.add_argument("--backend", default="eager")
     parser.add_argument("--device", default="cpu")
     given = parser.parse_args()
+    argand.config.fallback_random = True  # eager's random numbers, on every backend
     to_device(given.device)
     argand.config.fallback_random = True  # else numbers that kernels draw are others
     differences = 0
