@@ -37,6 +37,7 @@ limits = torch.linspace(-2, 2, 100)
 whole = torch.randint(0, 1 << 20, (512, 256))
 some = torch.randint(0, 8, (512, 256))
 turn = torch.polar(torch.ones(128), torch.randn(128))
+squares = torch.randn(128, 128, dtype=torch.complex64)
 wide = nodes.view(-1, 1).expand(-1, 64)
 
 
@@ -51,6 +52,16 @@ def padded(mode: str, x: torch.Tensor, *pads: int) -> Program:
 
 def resized(mode: str, x: torch.Tensor, **options: Any) -> Program:
     return (lambda y: F.interpolate(y, mode=mode, **options)), x
+
+
+def complex_numbers(function: Callable[[torch.Tensor], torch.Tensor], dtype: torch.dtype = torch.float32) -> Program:
+    """A function of complex numbers, between pairs of real ones."""
+
+    def between(x: torch.Tensor) -> torch.Tensor:
+        pairs = torch.view_as_complex(x.float().view(512, 128, 2))
+        return torch.view_as_real(function(pairs)).flatten(1).to(dtype)
+
+    return between, rows.to(dtype)
 
 
 PROGRAMS: dict[str, Program] = {
@@ -84,6 +95,10 @@ PROGRAMS: dict[str, Program] = {
     "adaptive_avg_pool2d 6": (lambda x: F.adaptive_avg_pool2d(x, 6), image),
     "adaptive_avg_pool2d 28": (lambda x: F.adaptive_avg_pool2d(x, 28), image),
     "adaptive_avg_pool1d": (lambda x: F.adaptive_avg_pool1d(x, 50), signal),
+    "adaptive_max_pool2d 20": (lambda x: F.adaptive_max_pool2d(x, 20), image),
+    "adaptive_max_pool2d 28": (lambda x: F.adaptive_max_pool2d(x, 28), image),
+    "adaptive_max_pool1d": (lambda x: F.adaptive_max_pool1d(x, 50), signal),
+    "adaptive_max_pool3d": (lambda x: F.adaptive_max_pool3d(x, (6, 10, 10)), volume),
     "nearest x2": resized("nearest", image, scale_factor=2),
     "nearest to 80": resized("nearest", image, size=80),
     "nearest-exact to 80": resized("nearest-exact", image, size=80),
@@ -118,8 +133,16 @@ PROGRAMS: dict[str, Program] = {
     "cdist p 1": (lambda x: torch.cdist(x, rows[:300], p=1.0), rows),
     "logaddexp": (lambda x: torch.logaddexp(x, -x), rows),
     "linspace": (lambda x: x * torch.linspace(0, 1, 256), rows),
-    "complex product": (
-        lambda x: torch.view_as_real(torch.view_as_complex(x.view(512, 128, 2)) * turn).view(512, 256),
+    "complex product": complex_numbers(lambda z: z * turn),
+    "complex quotient": complex_numbers(lambda z: z / (turn + 2)),
+    "complex sum": complex_numbers(lambda z: z + turn * 1j),
+    "complex length": complex_numbers(lambda z: z * z.abs()),
+    "complex angle": complex_numbers(lambda z: torch.polar(z.abs(), z.angle() * 2)),
+    "complex exponential": complex_numbers(lambda z: torch.exp(-z)),
+    "complex conjugate product of matrices": complex_numbers(lambda z: (z * turn) @ squares.conj()),
+    "rotary embedding, bfloat16": complex_numbers(lambda z: z * turn, torch.bfloat16),
+    "stack of pairs": (
+        lambda x: torch.stack((-x[:, 1::2] * x[:, ::2], x[:, ::2] + x[:, 1::2]), -1).flatten(1),
         rows,
     ),
 }

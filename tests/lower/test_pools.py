@@ -27,6 +27,11 @@ POOLS = {
     "adaptive, to more": (lambda x: F.adaptive_avg_pool2d(x, (12, 20)), image),
     "adaptive, even": (lambda x: F.adaptive_avg_pool2d(x[..., :8, :10], (4, 5)), image),
     "adaptive of rows": (lambda x: F.adaptive_avg_pool1d(x, 5), signal),
+    "adaptive maximum": (lambda x: F.adaptive_max_pool2d(x, (4, 5)), image),
+    "adaptive maximum, to more": (lambda x: F.adaptive_max_pool2d(x, (12, 20), return_indices=True)[0], image),
+    "adaptive maximum, even": (lambda x: F.adaptive_max_pool2d(x[0, :, :8, :10], (4, 5)), image),
+    "adaptive maximum of rows": (lambda x: F.adaptive_max_pool1d(x, 5), signal),
+    "adaptive maximum of volumes": (lambda x: F.adaptive_max_pool3d(x, (4, 3, 5)), volume),
     "adaptive of volumes": (lambda x: F.adaptive_avg_pool3d(x, (4, 3, 5)), volume),
 }
 
@@ -53,7 +58,7 @@ def test_values_and_gradients(name):
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
 def test_other_dtypes_and_numbers_that_are_none(dtype):
-    for name in ("average, both", "maximum of volumes", "adaptive"):
+    for name in ("average, both", "maximum of volumes", "adaptive", "adaptive maximum"):
         function, x = POOLS[name]
         x = x.to(dtype)
         x.view(-1)[::17] = torch.tensor(NAN, dtype=dtype)
@@ -70,6 +75,18 @@ def test_sizes_that_vary():
             y = torch.randn(*x.shape[:-1], size)
             for made, want in zip(gradient(compiled, y), gradient(function, y)):
                 torch.testing.assert_close(made, want)
+
+
+@pytest.mark.parametrize("value", [NAN, -INF])
+def test_where_adaptive_maxima_are_is_where_eager_finds_them(value):
+    x = torch.randn(2, 3, 9, 11)
+    x[:, 0], x[:, 1, ::2, ::3] = value, value
+
+    def function(x):
+        return F.adaptive_max_pool2d(x, (4, 5), return_indices=True)
+
+    for one, two in zip(argand.compile(function)(x), function(x)):
+        torch.testing.assert_close(one, two, equal_nan=True, rtol=0, atol=0)
 
 
 def test_a_volume_of_infinities_has_its_maximum_where_eager_finds_it():

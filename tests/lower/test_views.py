@@ -4,6 +4,7 @@ import pytest
 import torch
 from lowering_helpers import check
 
+import argand
 from argand.ir.loops import TensorRef
 
 VIEWS = {
@@ -105,3 +106,30 @@ def test_diagonals(offset: int, dims: tuple[int, int]) -> None:
         return made * 2, part, torch.ops.aten.diagonal_backward(part, list(y.shape), offset, *dims), torch.diag(x[0])
 
     check(function, x, loops_only=True, exact=True, passes=True)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64, torch.bool, torch.uint8])
+def test_a_stack_of_pairs_is_one_loop(dtype):
+    x, y = (torch.randn(3, 5, 37) * 3).to(dtype), (torch.randn(3, 5, 37) * 3).to(dtype)
+    for function in (
+        lambda a, b: torch.stack((a, b), -1).flatten(-2),
+        lambda a, b: torch.stack((a, b), -1).flatten(-2).transpose(0, 1).to(torch.float32) + 1,
+        lambda a, b: torch.stack((a[..., ::2], b[..., 1:36:2].expand(3, 5, 18)[..., :1].expand(3, 5, 19)), -1),
+    ):
+        run = check(function, x, y, loops_only=True, passes=True)
+        assert len(run.loops) == 1
+    check(lambda a, b: torch.stack((a, b), -1).flatten(-2).view(3, -1).sum(1), x, y, loops_only=True, passes=True)
+    check(lambda a, b: torch.stack((a, b), -1) == torch.stack((b, a), -1), x, y, loops_only=True, passes=True)
+    check(lambda a, b: torch.stack((a, b), 1), x, y, loops_only=True, passes=True)
+
+
+def test_gradients_of_pairs():
+    def function(x):
+        pairs = x.view(4, -1, 2)
+        return torch.stack((pairs[..., 0] * 2 - pairs[..., 1], pairs[..., 1] * 3), -1).flatten(1)
+
+    for width in (2, 10, 64, 66):
+        x = torch.randn(4, width, requires_grad=True)
+        weight = torch.linspace(0, 1, 4 * width).view(4, width)
+        ours, eagers = (torch.autograd.grad((f(x) * weight).sum(), x) for f in (argand.compile(function), function))
+        torch.testing.assert_close(ours, eagers)

@@ -25,7 +25,7 @@ from argand.graph.sizes.expr import (
 )
 from argand.graph.sizes.expr_nodes import from_poly
 from argand.graph.sizes.hints import likely
-from argand.ir.loops import LoopBlock, LoopBody, Value
+from argand.ir.loops import LoopBlock, LoopBody, Value, with_nested
 from argand.quick_dataclasses import dataclass
 
 Deps = frozenset[Var]
@@ -137,6 +137,20 @@ def hint(size: Expr) -> int:
         return known
     env = {symbol.name: likely(symbol.name, max(_HINT, symbol.minimum or 0)) for symbol in free_symbols(size)}
     return max(int(evaluate(size, env)), 1)
+
+
+def store_pair(facts: StageFacts, value: Value) -> tuple[Value, Value] | None:
+    """A store and the one beside it in memory, in the order of the stage; None where it has no such neighbour."""
+    buffer, index, _, mode = value.args
+    if mode is not None or any(each.op == "load" and each.args[0] == buffer for each in with_nested(facts.statements)):
+        return None
+    for other in facts.statements:
+        if other.op != "store" or other is value or other.args[0] != buffer or other.args[3] is not None:
+            continue
+        alike = facts.deps[other] == facts.deps[value] and (other in facts.after) == (value in facts.after)
+        if alike and as_int(other.args[1] - index) in (-1, 1):
+            return (value, other) if value.id < other.id else (other, value)
+    return None
 
 
 def lane_stride(facts: StageFacts, index: Expr, var: Var, lanes: int) -> Expr | None:

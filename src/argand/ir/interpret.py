@@ -211,8 +211,13 @@ class _Nest:
             if int(position.min()) < 0 or int(position.max()) >= memory.numel():
                 raise InternalError(f"{access} out of bounds")
 
+    def _elements(self, buffer: str) -> torch.Tensor:
+        """What loops see of a buffer: of complex numbers, their parts."""
+        memory = self.memory[buffer]
+        return torch.view_as_real(memory).view(-1) if memory.dtype.is_complex else memory
+
     def op_load(self, statement: Value, buffer: str, index: Expr) -> torch.Tensor:
-        memory, position = self.memory[buffer], self.index(index)
+        memory, position = self._elements(buffer), self.index(index)
         if self.masks:
             position = torch.where(self.masks[-1], position, 0)
             if not bool(self.masks[-1].any()):
@@ -225,7 +230,7 @@ class _Nest:
     def op_store(
         self, statement: Value, buffer: str, index: Expr, value: torch.Tensor, mode: str | None
     ) -> torch.Tensor:
-        memory = self.memory[buffer]
+        memory = self._elements(buffer)
         if value.dtype is not memory.dtype:
             raise InternalError(f"{buffer} is {memory.dtype}, a store writes {value.dtype}")
         position, each = torch.broadcast_tensors(self.index(index), value)

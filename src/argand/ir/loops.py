@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
@@ -46,6 +46,14 @@ class Buffer:
     size: tuple[Expr, ...]
     stride: tuple[Expr, ...]  # of the allocation; may be a dense permutation (channels_last)
     kind: str = "temp"  # "temp" | "input" | "constant"
+
+
+_PARTS: Final = {torch.complex32: torch.float16, torch.complex64: torch.float32, torch.complex128: torch.float64}
+
+
+def element_dtype(dtype: torch.dtype) -> torch.dtype:
+    """The dtype of what a kernel reads and writes in a buffer: of complex numbers, their parts, one after the other."""
+    return _PARTS.get(dtype, dtype)
 
 
 @dataclass(frozen=True, slots=True)

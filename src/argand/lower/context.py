@@ -165,13 +165,16 @@ class Context:
         *,
         stride: tuple[Expr, ...] | None = None,
         places: Sequence[int] | None = None,
+        takes_turns: bool = False,
     ) -> Tensor:
         """A view of `x`: `index` maps its index to one of `x`, `to_ref` maps a buffer view of `x` to one of it.
 
         Arguments:
             places: where each dimension of `x` is in the view, when all are there.
+            takes_turns: whether the elements of `x` at even places of its last dimension are those of the view's.
         """
-        if x.split is not None and places is None:
+        in_turns = takes_turns and x.split == (x.ndim - 1, None)
+        if x.split is not None and places is None and not in_turns:
             self.realise(x)
         if x.ref is not None:
             ref = to_ref(x.ref)
@@ -196,6 +199,8 @@ class Context:
         )
         if x.split is not None and places is not None:
             viewed.split = (places[x.split[0]], x.split[1])
+        elif in_turns:
+            viewed.split = (len(size) - 1, None)
         return viewed
 
     def from_ref(self, ref: TensorRef, dtype: torch.dtype, device: torch.device) -> Tensor:
@@ -276,6 +281,9 @@ class Context:
             self._store_part(x, ref, x.size, -1, ZERO, creates, origin)
             return
         dim, cuts = x.split
+        if cuts is None:
+            self._store_in_turns(x, ref, dim, creates, origin)
+            return
         for number, (start, end) in enumerate(zip((ZERO, *cuts), (*cuts, x.size[dim]))):
             size = (*x.size[:dim], end - start, *x.size[dim + 1 :])
             self._store_part(x, ref, size, dim, start, creates and number == 0, origin)
@@ -301,6 +309,18 @@ class Context:
             raise InternalError(f"{x.origin}: the lowered value is {value.dtype}, not {x.dtype}")
         terms = [position * stride for position, stride in zip(index, ref.stride)]
         ops.store(ref.buffer, sum_of([*terms, ref.offset]), value)
+        self.add_loop(ops, variables, size, (), (), [ref.buffer] if creates else [], [] if creates else [ref.buffer])
+
+    def _store_in_turns(self, x: Tensor, ref: TensorRef, dim: int, creates: bool, origin: Origin | None) -> None:
+        """Store the elements at even and at odd places of a dimension by two stores of one loop nest."""
+        size = (*x.size[:dim], x.size[dim] // 2, *x.size[dim + 1 :])
+        ranges, variables, index = self.loop(size, stride_order(size, ref.stride, self.hints))
+        ops = Recorder(ranges)
+        for turn in range(2):
+            place = (*index[:dim], index[dim] * 2 + turn, *index[dim + 1 :])
+            ops.origin = origin
+            terms = [position * stride for position, stride in zip(place, ref.stride)]
+            ops.store(ref.buffer, ops.simplifier.simplify(sum_of([*terms, ref.offset])), x.load(ops, place))
         self.add_loop(ops, variables, size, (), (), [ref.buffer] if creates else [], [] if creates else [ref.buffer])
 
     def loop(self, size: tuple[Expr, ...], order: Sequence[int]) -> tuple[dict[Var, Expr], list[int], Index]:

@@ -67,9 +67,9 @@ def pointwise(
     return result
 
 
-def common_split(ctx: Context, inputs: Sequence[Tensor], ndim: int) -> tuple[int, Index] | None:
+def common_split(ctx: Context, inputs: Sequence[Tensor], ndim: int) -> tuple[int, Index | None] | None:
     """Where the parts of the inputs meet in the result; inputs that disagree are stored."""
-    common: tuple[int, Index] | None = None
+    common: tuple[int, Index | None] | None = None
     for x in inputs:
         if x.split is None:
             continue

@@ -32,7 +32,8 @@ class Tensor:
         base, to_ref: for a view of another Tensor: that tensor, and the view as a function on buffer views (None
             when it cannot be expressed by strides).
         split: (dim, positions): what it is made of changes at these positions along `dim` (the parts of a cat); it is
-            stored by one loop nest per part, so that no loop has to test where it is.
+            stored by one loop nest per part, so that no loop has to test where it is. Positions are None where the
+            elements at even and odd places of `dim` are made in two ways: then one loop nest has a store for each.
         realiser: realises it in a special way (cat: one store per input); called with the context.
     """
 
@@ -71,7 +72,7 @@ class Tensor:
         self.base = base
         self.to_ref = to_ref
         self.realiser = realiser
-        self.split: tuple[int, Index] | None = None
+        self.split: tuple[int, Index | None] | None = None
 
     def load(self, ops: Recorder, index: Index) -> Value:
         """Record the element at `index` (one expression per dimension)."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from argand.errors import InternalError
 from argand.graph.sizes.expr import Expr, Sym, Var
-from argand.ir.loops import ExternNode, LoopBlock, LoopNode, Program, Value, tensor_refs
+from argand.ir.loops import ExternNode, LoopBlock, LoopNode, Program, Value, element_dtype, tensor_refs
 from argand.ir.operations import BINARY, COMPARISONS, PREDICATES, UNARY
 from argand.lower.dump import dump_node
 from argand.lower.ops import REDUCTIONS, SCANS
@@ -79,10 +79,14 @@ def _verify_loop(program: Program, node: LoopNode, written: set[str]) -> None:
 def _verify_statement(program: Program, value: Value, node: LoopNode, written: set[str], stored: set[str]) -> None:
     if value.op == "load":
         _require(value.args[0] in written, f"reads {value.args[0]}, which nothing has written")
-        _require(value.dtype is program.buffers[value.args[0]].dtype, f"{value.args[0]} is read with another dtype")
+        _require(
+            value.dtype is element_dtype(program.buffers[value.args[0]].dtype),
+            f"{value.args[0]} is read with another dtype",
+        )
     elif value.op == "store":
         _require(
-            value.args[2].dtype is program.buffers[value.args[0]].dtype, f"{value.args[0]} is stored with another dtype"
+            value.args[2].dtype is element_dtype(program.buffers[value.args[0]].dtype),
+            f"{value.args[0]} is stored with another dtype",
         )
         stored.add(value.args[0])
     elif value.op == "fma":

@@ -10,6 +10,7 @@ from argand.graph import time_limit
 from argand.graph.nodes.printing import readable
 from argand.graph.nodes.program import AtenProgram
 from argand.passes import bags, cse, dead_code, decompose, fold, padded_sums, randomness, scalars, simplify
+from argand.passes.complex_numbers.pairs import split_complex
 from argand.passes.verify import verify
 from argand.quick_dataclasses import dataclass
 
@@ -27,6 +28,7 @@ INFERENCE: tuple[Pass, ...] = (
     Pass("functional_random", randomness.functional_random),
     Pass("open_bags", bags.open_bags),
     Pass("decompose", decompose.decompose),
+    Pass("split_complex", split_complex),
     Pass("fold_constants", fold.fold_constants),
     Pass("move_scalars", scalars.move_scalars),
     Pass("simplify", simplify.simplify),

@@ -235,5 +235,8 @@ def operands(statement: Value) -> set[int]:
 
 
 def is_fusible(node: Node) -> bool:
-    """Whether a node may share a kernel with others: nodes that update buffers in place stay alone."""
-    return isinstance(node, LoopNode) and not node.mutates
+    """Whether a node may share a kernel with others: nodes that update buffers in place, or store twice, stay alone."""
+    if not isinstance(node, LoopNode) or node.mutates:
+        return False
+    stores = [statement.args[0] for statement in node.body.statements if statement.op == "store"]
+    return len(stores) == len(set(stores))

@@ -24,7 +24,7 @@ from argand.errors import InternalError
 from argand.graph import time_limit
 from argand.graph.sizes.expr import Expr, Var, as_int, coefficient, to_c
 from argand.ir.kernel import KernelPlan, Stage
-from argand.ir.loops import Buffer, Value, checks_positions, with_nested
+from argand.ir.loops import Buffer, Value, checks_positions, element_dtype, with_nested
 from argand.quick_dataclasses import dataclass
 from argand.runtime import processor
 from argand.runtime.toolchain import IsaInfo
@@ -151,9 +151,9 @@ class KernelPrinter:
         plan = self.plan
         memory = {}
         for index, name in enumerate(plan.inputs):
-            memory[name] = Memory(f"in_ptr{index}", plan.buffers[name].dtype)
+            memory[name] = Memory(f"in_ptr{index}", element_dtype(plan.buffers[name].dtype))
         for index, name in enumerate(plan.outputs):
-            memory[name] = Memory(f"out_ptr{index}", plan.buffers[name].dtype)
+            memory[name] = Memory(f"out_ptr{index}", element_dtype(plan.buffers[name].dtype))
         for name in plan.scratch:
             memory[name] = Memory(name, plan.buffers[name].dtype if name in plan.buffers else plan.scratch[name].dtype)
         for name in plan.registers:
@@ -472,7 +472,7 @@ def _whole_lines(store: Value, stage_plan: StagePlan) -> bool:
 
 def _bytes(buffer: Buffer) -> int:
     """Size of a buffer; 0 when it is not known."""
-    total = element(buffer.dtype).size
+    total = int(buffer.dtype.itemsize)
     for size in buffer.size:
         total *= as_int(size) or 0
     return total

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import torch
 
-from argand.codegen.analysis import StageFacts, apart, hint, lane_stride
+from argand.codegen.analysis import StageFacts, apart, hint, lane_stride, store_pair
 from argand.codegen.cpp import overrides
 from argand.codegen.cpp.integers import integers_of
 from argand.codegen.cpp.stage_plan import StagePlan
@@ -172,6 +172,8 @@ def _unit(facts: StageFacts, value: Value, plan: StagePlan) -> float:
         if value in plan.transposed:
             return 3.0
         stride = lane_stride(facts, value.args[1], plan.vector, plan.lanes)
+        if stride == 2 and value.dtype != torch.bool and (value.op == "load" or store_pair(facts, value) is not None):
+            return 3.0
         wide = 1.0 if stride == 1 else 0.5 if stride == 0 and value.op == "load" else 1.5 * lanes
         return wide if value.op == "load" or stride == 1 else 2 * wide
     if value.op == "indirect":

@@ -12,7 +12,7 @@ from dataclasses import field, replace
 
 import torch
 
-from argand.codegen.analysis import StageFacts, is_half, lane_stride
+from argand.codegen.analysis import StageFacts, is_half, lane_stride, store_pair
 from argand.codegen.cpp import overrides
 from argand.codegen.cpp.stage_plan import StagePlan
 from argand.codegen.cpp.types import element, literal, number, vector_type
@@ -342,7 +342,7 @@ class Printer:
             if value in self.plan.streamed and not self.lanes.tail:
                 self.out.line(f"store_stream({self.address(memory, index)}, {text}, {memory.name}_aligned);")
                 return
-            self._store_vector(memory, index, text, mode)
+            self._store_vector(value, memory, text)
         else:
             place = f"{memory.name}[{to_c(index)}]"
             self.out.line(f"{place} = {self._combined(mode, place, text, memory.dtype)};")
@@ -357,11 +357,17 @@ class Printer:
         kind = element(dtype).name
         return f"{kind}({_MODES[mode].format(f'{kind}({a})', f'{kind}({b})')})"
 
-    def _store_vector(self, memory: Memory, index: Expr, text: str, mode: str | None) -> None:
-        lanes = self.lanes
+    def _store_vector(self, value: Value, memory: Memory, text: str) -> None:
+        lanes, index, mode = self.lanes, value.args[1], value.args[3]
         assert lanes.var is not None
         stride = lane_stride(self.facts, index, lanes.var, lanes.count)
         boolean = memory.dtype == torch.bool
+        if stride == 2 and not lanes.tail and not boolean and (pair := store_pair(self.facts, value)) is not None:
+            if value is pair[-1]:
+                low, high = sorted(pair, key=lambda each: as_int(each.args[1] - index) or 0)
+                texts = [self.operand(each.args[2], True, memory.dtype) for each in (low, high)]
+                self.out.line(f"store_pairs({self.address(memory, low.args[1])}, {', '.join(texts)});")
+            return
         if stride == 1 and not (mode is not None and (boolean or is_half(memory.dtype))):
             pointer = self.address(memory, index)
             name = "store_bool" if boolean else "store"

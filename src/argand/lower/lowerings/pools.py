@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import product
 from math import prod
 from typing import Any
@@ -114,17 +114,43 @@ def _max_pool(
     ctx: Context, x: Tensor, size: Any, stride: Any = (), padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False
 ) -> tuple[Tensor, Tensor]:
     refuse(not is_float(x) or any(extent == 0 for extent in x.size), "max pooling of integers or nothing")
-    extent = x.size[-_rank_of(ctx) :]
-    windows = _pooled(size, stride, padding, dilation, extent)
+    rank = _rank_of(ctx)
+    windows = _pooled(size, stride, padding, dilation, x.size[-rank:])
+
+    def along(ops: Recorder, index: Index) -> list[list[Place]]:
+        return [windows.along(ops, axis, index[axis - rank]) for axis in range(rank)]
+
+    return _maxima(ctx, x, prod(windows.size), along)
+
+
+def _adaptive_max_pool(ctx: Context, x: Tensor, size: Any) -> tuple[Tensor, Tensor]:
+    refuse(not is_float(x) or any(extent == 0 for extent in x.size), "max pooling of integers or nothing")
+    rank = _rank_of(ctx)
+    outer = ctx.sizes(ctx.val[0].shape)[-rank:]
+    longest = [_longest(*extent) for extent in _adaptive_extents(x.size[-rank:], outer)]
+    refuse(prod(longest) > MAX_TAPS, "pooling over large windows")
+
+    def along(ops: Recorder, index: Index) -> list[list[Place]]:
+        given = zip(index[-rank:], x.size[-rank:], outer, longest)
+        return [_adaptive_places(ops, *one) for one in given]
+
+    return _maxima(ctx, x, prod(longest), along)
+
+
+def _maxima(
+    ctx: Context, x: Tensor, taps: int, along: Callable[[Recorder, Index], list[list[Place]]]
+) -> tuple[Tensor, Tensor]:
+    """The largest element of each window of `taps`, and where it is: the last that is not a number, else the first."""
     ctx.realise(x)
     math = math_dtype(x.dtype)
-    rank = len(extent)
+    rank = _rank_of(ctx)
+    extent = x.size[-rank:]
 
     def scan(ops: Recorder, index: Index, positions: bool) -> Value:
-        along = [windows.along(ops, axis, index[axis - rank]) for axis in range(rank)]
+        window = along(ops, index)
         best: Value = ops.constant(-float("inf"), math)
-        at = _first(ops, along, extent) if positions else best
-        for place, inside in taps_of(ops, along):
+        at = _first(ops, window, extent) if positions else best
+        for place, inside in taps_of(ops, window):
             value = tap(ops, x, (*index[:-rank], *place), inside, -float("inf"))
             if not positions:
                 best = ops.maximum(value, best)
@@ -134,7 +160,6 @@ def _max_pool(
             at = ops.where(better, ops.index_expr(_flat(place, extent), torch.int64), at)
         return at if positions else ops.to_dtype(best, x.dtype)
 
-    taps = prod(windows.size)
     value_meta, place_meta = ctx.val
     values = ctx.lazy(lambda ops, index: scan(ops, index, False), [x], cost=8 * taps, count=6 * taps, val=value_meta)
     places = ctx.lazy(lambda ops, index: scan(ops, index, True), [x], cost=8 * taps, count=8 * taps, val=place_meta)
@@ -176,6 +201,10 @@ def _max_pool_backward(
     ceil_mode: bool,
     places: Tensor,
 ) -> Tensor:
+    return _adaptive_max_pool_backward(ctx, grad, x, places)
+
+
+def _adaptive_max_pool_backward(ctx: Context, grad: Tensor, x: Tensor, places: Tensor) -> Tensor:
     """Each element of grad is added where its window's maximum was."""
     dtype = ctx.val.dtype
     refuse(dtype not in (torch.float32, torch.float64) or grad.dtype is not dtype, "gradients in reduced precision")
@@ -203,6 +232,9 @@ def _max_pool_backward(
 for _name in ("max_pool2d", "max_pool3d"):
     lowers(getattr(aten, f"{_name}_with_indices").default)(_max_pool)
     lowers(getattr(aten, f"{_name}_with_indices_backward").default)(_max_pool_backward)
+for _name in ("adaptive_max_pool2d", "adaptive_max_pool3d"):
+    lowers(getattr(aten, _name).default)(_adaptive_max_pool)
+    lowers(getattr(aten, f"{_name}_backward").default)(_adaptive_max_pool_backward)
 
 
 class _Averages:

@@ -92,6 +92,9 @@ def joined(ctx: Context, parts: Sequence[Tensor], dim: int) -> Tensor:
         return ctx.ref_of(buffer)
 
     result = ctx.lazy(load, parts, cost=3 * len(parts), count=5 * len(parts))
+    if len(parts) == 2 and dim == parts[0].ndim - 1 and all(x.size[dim] == 1 for x in parts):
+        result.split = (dim, None)
+        return result
     result.realiser = realise
     result.split = (dim, tuple(starts[1:]))
     if len(parts) > INLINE_PARTS:
@@ -131,13 +134,21 @@ def constant_pad_nd(ctx: Context, x: Tensor, pad: Sequence[Any], value: Number =
         place = tuple([position - skip for position, skip in zip(index, before)])
         mask: Value | None = None
         for dim in tested:
+            if ops.simplifier.between(place[dim], size[dim]):
+                continue
+            known = as_int(place[dim])
+            if known is not None and (known < 0 or as_int(size[dim]) is not None):
+                return ops.constant(number, dtype)
             for test in (_at_least(ops, place[dim], ZERO), _below(ops, place[dim], size[dim])):
                 mask = test if mask is None else ops.logical_and(mask, test)
         if mask is None:
             return x.load(ops, place)
         return ops.to_dtype(ops.masked(mask, lambda: ops.to_dtype(x.load(ops, place), math), number), dtype)
 
-    return ctx.lazy(load, [x], cost=2 + 2 * len(tested), count=2 + 4 * len(tested))
+    result = ctx.lazy(load, [x], cost=2 + 2 * len(tested), count=2 + 4 * len(tested))
+    if tested == [x.ndim - 1] and result.size[-1] == 2:
+        result.split = (x.ndim - 1, None)
+    return result
 
 
 # --- moves

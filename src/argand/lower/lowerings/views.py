@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from argand.errors import LoweringError
-from argand.graph.sizes.expr import ONE, ZERO, Expr
+from argand.graph.sizes.expr import ONE, ZERO, Expr, Simplifier
 from argand.ir.loops import TensorRef
 from argand.lower.context import LOOP_DTYPES, Context
 from argand.lower.layout import permute_ref, reshape_groups, reshape_index, reshape_stride
@@ -59,7 +59,8 @@ def reshaped(ctx: Context, x: Tensor, size: tuple[Expr, ...], like: tuple[Expr, 
     def index(ops: Recorder, position: Index) -> Index:
         return tuple([ops.simplifier.simplify(part) for part in reshape_index(groups, old, size, position)])
 
-    return ctx.view(x, size, index, to_ref, stride=like)
+    in_turns = bool(size) and Simplifier({}).simplify(size[-1] % 2) == 0
+    return ctx.view(x, size, index, to_ref, stride=like, takes_turns=in_turns)
 
 
 def permuted(ctx: Context, x: Tensor, dims: Sequence[int]) -> Tensor:
@@ -353,6 +354,31 @@ def view_dtype(ctx: Context, x: Tensor, dtype: torch.dtype) -> Tensor:
     return ctx.lazy(lambda ops, index: ops.bitcast(x.load(ops, index), dtype), [x])
 
 
-@lowers(aten.view_as_real.default, aten.view_as_complex.default, aten.real.default, aten.imag.default)
+@lowers(aten.real.default, aten.imag.default)
 def complex_view(ctx: Context, x: Tensor) -> Tensor:
     raise NoLowering("a view of complex numbers")
+
+
+@lowers(aten.view_as_real.default, view=True)
+def view_as_real(ctx: Context, x: Tensor) -> Tensor:
+    """The parts of what lies in memory: loops read complex buffers as the real ones that they are."""
+    ref, dtype = ctx.realise(x), ctx.val.dtype
+    stride = (*[step * 2 for step in ref.stride], ONE)
+    return ctx.from_ref(TensorRef(ref.buffer, ctx.sizes(ctx.val.shape), stride, ref.offset * 2, dtype), dtype, x.device)
+
+
+@lowers(aten.view_as_complex.default)
+def view_as_complex(ctx: Context, x: Tensor) -> Tensor:
+    """What lies in memory as pairs is complex; else the parts are stored as such."""
+    size, dtype = x.size[:-1], ctx.val.dtype
+    if x.ref is not None:
+        if x.ref.stride[-1] != 1:
+            raise NoLowering("parts that are not beside each other")
+        halves = [step // 2 for step in (*x.ref.stride[:-1], x.ref.offset)]
+        if any(half * 2 != step for half, step in zip(halves, (*x.ref.stride[:-1], x.ref.offset))):
+            raise NoLowering("parts at odd places")
+        return ctx.from_ref(TensorRef(x.ref.buffer, size, tuple(halves[:-1]), halves[-1], dtype), dtype, x.device)
+    buffer = ctx.new_buffer(size, ctx.sizes(ctx.val.stride()), dtype, x.device)
+    stride = (*[step * 2 for step in buffer.stride], ONE)
+    ctx.store(x, TensorRef(buffer.name, x.size, stride, ZERO, x.dtype), creates=True)
+    return ctx.from_ref(ctx.ref_of(buffer), dtype, x.device)

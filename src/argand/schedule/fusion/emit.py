@@ -8,7 +8,17 @@ from typing import TYPE_CHECKING, Any
 
 from argand.graph.sizes.expr import ONE, ZERO, Expr, Simplifier, Sym, Var, substitute, sum_of
 from argand.ir.kernel import KernelPlan, Stage
-from argand.ir.loops import Buffer, LoopBlock, LoopBody, LoopNode, Origin, Value, expressions, statements_of
+from argand.ir.loops import (
+    Buffer,
+    LoopBlock,
+    LoopBody,
+    LoopNode,
+    Origin,
+    Value,
+    element_dtype,
+    expressions,
+    statements_of,
+)
 from argand.ir.target import Target
 from argand.quick_dataclasses import dataclass
 from argand.schedule.access import hint, hint_bytes, itemsize, operands
@@ -145,7 +155,7 @@ class StageBuilder:
         name, _, stored, *mode = old.args
         index = self._index(old.args[1], scope)
         value = scope.known[stored.id]
-        dtype = self.buffers[name].dtype
+        dtype = element_dtype(self.buffers[name].dtype)
         if not any(mode):
             if value.dtype != dtype:
                 value = self._append("to_dtype", (value, dtype), dtype, old.origin, into)

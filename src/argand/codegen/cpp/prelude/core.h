@@ -196,6 +196,14 @@ template <class V, class T, int... I> INLINE V load_pairs(const T* p, sequence<I
   return __builtin_shufflevector(a, b, (I < n / 2 ? 2 * I : 2 * I + 1)...);
 }
 template <class V, class T> INLINE V load_pairs(const T* p) { return load_pairs<V>(p, numbers<traits<V>::lanes>{}); }
+//@ store_pairs
+// The lanes of a at every second element from p on, those of b between them.
+template <class V, class T, int... I> INLINE void store_pairs(T* p, V a, V b, sequence<I...>) {
+  constexpr int n = traits<V>::lanes;
+  store(p, __builtin_shufflevector(a, b, (I % 2 * n + I / 2)...));
+  store(p + n, __builtin_shufflevector(a, b, (I % 2 * n + (n + I) / 2)...));
+}
+template <class V, class T> INLINE void store_pairs(T* p, V a, V b) { store_pairs(p, a, b, numbers<traits<V>::lanes>{}); }
 //@ gather_tail
 template <class V, class F> INLINE V gather_tail(i64 n, F at) {
   V v = {};
