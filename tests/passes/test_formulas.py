@@ -68,3 +68,43 @@ def test_distances_by_a_product(dtype: torch.dtype) -> None:
     same(lambda x, y: (torch.cdist(x, y), torch.cdist(x[None], y[None])), x, y, rtol=1e-6, atol=2e-3)
     z = x.clone().requires_grad_()
     same(lambda z, y: torch.autograd.grad(torch.cdist(z, y + 9).sum(), z), z, y, rtol=1e-4, atol=1e-4)
+
+
+BLOCKS = (
+    {"kernel_size": 2},
+    {"kernel_size": (2, 3), "dilation": 2},
+    {"kernel_size": 3, "padding": 1},
+    {"kernel_size": (2, 4), "stride": (2, 4)},
+)
+
+
+@pytest.mark.parametrize("options", BLOCKS, ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_blocks_of_images_and_back_with_gradients(options: dict[str, Any], dtype: torch.dtype) -> None:
+    images = torch.randn(2, 3, 9, 10).to(dtype)
+    blocks = F.unfold(images, **options)
+    for x in (images, images.to(memory_format=torch.channels_last), images[0]):
+        same(lambda x: [F.unfold(x * 2, **options)], x)
+        same(lambda x: torch.autograd.grad(F.unfold(x, **options).square().sum(), x), x.detach().requires_grad_())
+    for x in (blocks, blocks.transpose(1, 2).contiguous().transpose(1, 2), blocks[1]):
+        same(lambda x: [F.fold(x, (9, 10), **options) + 1], x)
+        same(
+            lambda x: torch.autograd.grad(F.fold(x, (9, 10), **options).square().sum(), x), x.detach().requires_grad_()
+        )
+
+
+def test_blocks_of_images_of_any_size() -> None:
+    def fn(x: Any) -> Any:
+        return F.fold(F.unfold(x, 3, padding=1), (x.shape[-2], x.shape[-1]), 3, padding=1)
+
+    compiled = argand.compile(fn, dynamic=True)
+    for height, width in ((5, 6), (9, 4), (7, 11)):
+        x = torch.randn(2, 3, height, width)
+        torch.testing.assert_close(compiled(x), fn(x))
+
+
+def test_steps_traces_and_rolls() -> None:
+    x, y = SPECIAL.expand(8, 8), torch.randn(8, 8)
+    same(lambda x, y: [torch.heaviside(x, y), torch.heaviside(x.double(), y.double())], x, y)
+    same(lambda y: [torch.trace(y), torch.trace(y[:3].to(torch.int8)), torch.trace(y[:, :5])], y)
+    same(lambda y: [y.roll(3), y.t().roll(-5), y[:3, ::2].roll(100)], y)

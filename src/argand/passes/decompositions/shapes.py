@@ -185,3 +185,26 @@ def _diag_embed(b: Builder, x: fx.Node, offset: int = 0, dim1: int = -2, dim2: i
     size.insert(first, length + abs(offset))
     size.insert(second, length + abs(offset))
     return b(aten.diagonal_scatter.default, full(b, size, 0, x), x, offset, dim1, dim2)
+
+
+@decomposes(aten.roll.default)
+def _roll(b: Builder, x: fx.Node, shifts: Any, dims: Any = ()) -> Any:
+    """Without dimensions: of the elements in a row."""
+    if dims or 0 in val(x).shape or len(shifts) != 1:
+        return NotImplemented
+    rolled = b(aten.roll.default, reshape(b, x, [val(x).numel()]), list(shifts), [0])
+    return b(aten.view.default, rolled, list(val(x).shape))
+
+
+@decomposes(aten.trace.default)
+def _trace(b: Builder, x: fx.Node) -> Any:
+    return b(aten.sum.default, b(aten.diagonal.default, x))
+
+
+@decomposes(aten.heaviside.default)
+def _heaviside(b: Builder, x: fx.Node, at_zero: fx.Node) -> Any:
+    """0 of negative numbers and nan, 1 of positive ones, what is given of 0"""
+    if val(x).dtype is torch.bool or val(x).dtype is not val(at_zero).dtype:
+        return NotImplemented
+    above = b(aten._to_copy.default, b(aten.gt.Scalar, x, 0), dtype=val(x).dtype)
+    return b(aten.where.self, b(aten.eq.Scalar, x, 0), at_zero, above)
