@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch import fx
@@ -21,6 +21,9 @@ from argand.passes.complex_numbers.arithmetic import PARTS, Pair, Part, aten
 from argand.passes.complex_numbers.rules import COMPUTED, FROM_REAL, INDEXED, LINEAR, READ, SEVERAL, VIEWS, joined
 from argand.passes.decompose import conform, decompose, replace
 from argand.passes.layout import with_strides
+
+DEVICES: Final = ("cpu",)
+"""Where complex numbers are pairs."""
 
 
 def split_complex(program: AtenProgram) -> int:
@@ -35,10 +38,10 @@ def split_complex(program: AtenProgram) -> int:
 
 
 def _is_complex(node: Any) -> bool:
-    """Whether a node is a complex tensor on the CPU: kernels for GPUs have no complex memory."""
+    """Whether a node is a complex tensor on a device that loops run on."""
     if not isinstance(node, fx.Node) or getattr(node.meta.get("val"), "dtype", None) not in PARTS:
         return False
-    return bool(node.meta["device"].type == "cpu")
+    return node.meta["device"].type in DEVICES
 
 
 def _tensors(node: fx.Node) -> Iterator[torch.dtype]:
@@ -131,7 +134,8 @@ class _Translation:
         """Whether a node has a real result that is computed from parts; a view of what lies in memory stays one."""
         if node.op != "call_function" or node.target not in READ:
             return False
-        if node.target is aten.abs.default and node.meta["val"].dtype is not torch.float32:
+        exact = node.meta["val"].dtype is torch.float32 and node.meta["device"].type == "cpu"
+        if node.target is aten.abs.default and not exact:
             return False  # gradients ask which of them is a norm that a library computed, to the last bit
         if node.target is aten.view_as_real.default and node.args[0] not in self.computed | self.free:
             return False
