@@ -230,6 +230,9 @@ _KINDS: Final[Mapping[str, tuple[str, ...]]] = {
         "{context} changes a tensor that exists outside the compiled function."),
     "legacy tensor type name": ("AG0102", "Use `x.to(dtype)`.",
         "Tensor.type() with a type name changes device and dtype."),
+    "ragged size of a nested tensor used": ("AG0149", "Ask the offsets for the lengths: `x.offsets().diff()`.",
+        "The size of a nested tensor in its ragged dim is used by {context}; a graph only compares it, hands it to "
+        "operations and returns it."),
     "hook on a tensor": ("AG0103",
         "Register the hook outside the compiled function. Hooks on results of the compiled part are captured."),
     "gradient inside the graph": ("AG0104",

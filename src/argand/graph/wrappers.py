@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from argand.graph.nested_tensors import is_jagged
 from argand.quick_dataclasses import dataclass
 
 KNOWN: set[type] = set()
@@ -34,6 +35,11 @@ def is_wrapper(cls: type) -> bool:
         and hasattr(cls, "__tensor_unflatten__")
         and (not cls.__module__.startswith("torch.") or cls.__module__.startswith("torch.testing."))
     )
+
+
+def holds_parts(cls: type) -> bool:
+    """Whether the attributes of tensors of a class are what these are made of."""
+    return cls in KNOWN or is_jagged(cls)
 
 
 @dataclass(frozen=True, slots=True)

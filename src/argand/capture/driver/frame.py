@@ -55,6 +55,7 @@ from argand.capture.sizes.symbolic_policy import Policy
 from argand.capture.sizes.symbolic_state import Restart
 from argand.capture.torch_functions import modes, torch_contexts
 from argand.capture.torch_functions.higher_order import checkpoints, dual_levels, hook_state
+from argand.capture.torch_functions.nested import stand_ins
 from argand.capture.torch_functions.overriding import TraceMode
 from argand.capture.world import aliasing, narration
 from argand.config import config
@@ -433,6 +434,7 @@ class _Capture:
         finalizers.check(state)
         aliasing.guard(state)
         dtensors.guard_layouts(state)
+        stand_ins.guard_raggedness(state)
         if rerun.draws(state):
             modes.guard_transforms(state)
         modes.guard_current_gpu(state)

@@ -17,6 +17,7 @@ import torch
 
 from argand.capture.facts.kinds import is_a, module_of, namespace, per_class
 from argand.graph.dtensors import is_sharded
+from argand.graph.nested_tensors import is_jagged
 from argand.graph.wrappers import is_wrapper
 
 _EQUALS: frozenset[type] = frozenset(
@@ -36,6 +37,7 @@ _IDENTITY: frozenset[type] = frozenset({
     datetime.time,
     datetime.timedelta,
     datetime.timezone,
+    torch.Tag,
     *_SINGLETONS,
 })  # fmt: skip
 _TYPING_ALIASES: tuple[type, ...] = tuple(
@@ -114,7 +116,7 @@ def handling(value: object) -> str:
     if kind == "tensor":
         return "tensor" if is_plain_tensor(value) else "refuse"
     if kind == "subclass":
-        if is_sharded(cls) or is_wrapper(cls):
+        if is_sharded(cls) or is_jagged(cls) or is_wrapper(cls):
             return "tensor"
         if awaits(cls):
             return "refuse" if is_a(value, torch.Tensor) and value.requires_grad else "tensor"
@@ -135,6 +137,8 @@ def is_constant(value: object) -> bool:
     if type(value) is slice:
         return all(is_constant(part) for part in (value.start, value.stop, value.step))
     cls: Any = type(value)
+    if cls is torch.Size and torch.SymInt in map(type, value):  # type: ignore[call-overload]
+        return False
     return handling_of_type(cls) in ("equals", "identity") and not is_bound_builtin(value)
 
 

@@ -120,6 +120,7 @@ class Access(Protocol):
     def guard_functions(self) -> None: ...
     def known_meta(self, meta: type) -> bool: ...
     def renew_facts(self) -> None: ...
+    def look_into_sizes(self) -> None: ...
 
     # ---- native code and torch -------------------------------------------------------------------------------------
 
@@ -255,6 +256,9 @@ class Policy(Protocol):
 
     automatic: bool
 
+    def dims(self, source: Source, real: torch.Tensor) -> dict[int, tuple[int | None, int | None] | None]:
+        """The dims of a graph input that are to be symbolic."""
+
     @property
     def history(self) -> History: ...
 
@@ -309,6 +313,8 @@ class CaptureState(Protocol):
     """`arrays.traced_arrays.Arrays`, once there is one."""
     memory: Memory | None
     """What earlier attempts at the frame have learned of symbols."""
+    overriding: bool
+    """Whether classes were asked for their `__torch_function__` where the frame began."""
     data_numbers: bool
     """Numbers that are read from tensors stay in the graph."""
     data_sizes: bool  # the same of sizes
@@ -392,6 +398,9 @@ class GraphBuilder(Protocol):
     dynamics: Dynamics | None
     on_data: OnData
     sharded: bool
+    nested: bool
+    ragged: list[tuple[Source, torch.Tensor]]
+    ragged_sizes: dict[int, torch.Tensor]
     layouts: list[tuple[Source, Layout]]
     local_parts: dict[int, list[torch.Tensor]]
     masks: dict[int, tuple[torch.Tensor | None, int]]

@@ -48,7 +48,7 @@ from argand.capture.world.native_reads import unseen_object
 from argand.errors import graph_break
 
 _COMPARISONS = frozenset(native_reads.READS["compare"] + native_reads.READS["hash"])
-_TORCH_VALUES: Final = (torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Size)
+_TORCH_VALUES: Final = (torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Size, torch.Tag)
 _PLAIN_METACLASSES: frozenset[type] = frozenset({type, abc.ABCMeta, enum.EnumMeta})
 _ITERATOR_MODULES = ("builtins", "itertools", "collections", "_collections", "functools", "_functools", "re", "numpy")
 
@@ -75,6 +75,7 @@ class Access:
     def __init__(self, state: CaptureState) -> None:
         self.state = state
         self.types = TypeFacts(SYMBOLIC)
+        self.ragged = False
         self.renew_facts()
         self.outer: dict[int, Any] = state.outer
         self.global_values: dict[tuple[int, str], object] = {}
@@ -105,14 +106,21 @@ class Access:
         self.inlined: dict[int, types.FunctionType] = {}
         """Functions whose code, or whose defaults, the answer depends on."""
 
+    def look_into_sizes(self) -> None:
+        """From now on there may be sizes in a `torch.Size` that native code must not have."""
+        self.ragged = True
+        self.renew_facts()
+
     def renew_facts(self) -> None:
         """Build (anew, when a class was changed) what is known of types."""
         facts = self.types
-        for cls in (*SYMBOLIC, SymbolicSize, torch.Tensor, torch.nn.Parameter):
+        for cls in (*SYMBOLIC, SymbolicSize, torch.Tensor, torch.nn.Parameter, torch.Tag):
             facts.python[id(cls)] = frozenset()
         facts.native.add(id(torch.Tensor))
         self.fast: set[type] = {*ATOMS, *_TORCH_VALUES, SymbolicSize, torch.Tensor, torch.nn.Parameter}
         self.fast.update(classify.distributed_values())
+        if self.ragged:
+            self.fast.discard(torch.Size)
         self.settled = frozenset(self.fast - BOUND_METHODS)
         """Types whose objects native code may always have: values, and the stand-ins of tensors."""
 

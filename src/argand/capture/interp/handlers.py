@@ -33,3 +33,4 @@ from argand.capture.torch_functions.higher_order import (  # noqa: F401
     tensor_hooks,
     transforms,
 )
+from argand.capture.torch_functions.nested import nested_calls  # noqa: F401

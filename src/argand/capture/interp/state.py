@@ -46,10 +46,12 @@ from argand.capture.record.tensors import GraphBuilder
 from argand.capture.sizes import dtensors, subclasses, symbolic_policy, symbolic_scalars, wrappers
 from argand.capture.sizes.symbolic_policy import Policy
 from argand.capture.torch_functions import torch_calls
+from argand.capture.torch_functions.nested import stand_ins
 from argand.capture.world import identity, shadows, views
 from argand.capture.world.pending_effects import whole_globals
 from argand.config import Section
 from argand.graph.dtensors import is_sharded
+from argand.graph.nested_tensors import is_jagged
 from argand.graph.wrappers import is_wrapper
 
 _WHICH_OBJECT = frozenset(("id", "is_none"))
@@ -117,6 +119,7 @@ class CaptureState:
         self.data_numbers = config.capture_scalar_outputs
         self.data_sizes = config.capture_dynamic_output_shape_ops
         self.open_modes: list[tuple[int, Any, object]] = []
+        self.overriding = torch._C._is_torch_function_enabled()
 
     # ---------------------------------------------------------------- positions
 
@@ -307,8 +310,9 @@ class CaptureState:
                 elif not is_a(source, ConstSource):
                     self.guards.add(source, "same_object", first)
             return subclasses.shown(self.graph, known_input)
-        if is_sharded(type(real)) or is_wrapper(type(real)):
-            shown = (dtensors if is_sharded(type(real)) else wrappers).new_input(self, source, real)
+        if is_sharded(type(real)) or is_jagged(type(real)) or is_wrapper(type(real)):
+            room = dtensors if is_sharded(type(real)) else stand_ins if is_jagged(type(real)) else wrappers
+            shown = room.new_input(self, source, real)
             self.inputs_by_real[id(real)] = shown
             self._keep.append(real)
             return shown

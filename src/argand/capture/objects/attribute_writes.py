@@ -58,7 +58,7 @@ def generic_write(interp: Interpreter, obj: object, name: str, value: object) ->
         _write_module(interp, obj, name, value)
         return
     cls = type(obj)
-    if cls in wrappers.KNOWN:
+    if wrappers.holds_parts(cls):
         raise tensor_attributes.of_wrapper(cls, name)
     facts = interp.types
     meta = facts.lookup(cls, name)

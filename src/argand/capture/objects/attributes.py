@@ -31,6 +31,8 @@ from argand.capture.facts.sources import (
 )
 from argand.capture.facts.sources import instance_dict as instance_dict_source
 from argand.capture.facts.typefacts import BOUND_METHODS, finds_attributes_its_own_way, is_heap
+from argand.capture.facts.values import ragged_sizes
+from argand.capture.facts.values.ragged_sizes import RAGGED
 from argand.capture.facts.values.symbolic import SYMBOLIC
 from argand.capture.facts.values.tainted_values import TaintedText, formatted_tensor
 from argand.capture.objects import descriptors, generators, instances, weak_proxies
@@ -89,6 +91,8 @@ def read(interp: Interpreter, obj: Any, name: str) -> Any:
         return _read_method(interp, obj, name)
     if cls is TaintedText:
         raise formatted_tensor(obj)
+    if cls is RAGGED and name != "__class__":
+        raise ragged_sizes.refused(name)
     if issubclass(cls, super):
         return _read_super(interp, obj, name)
     if cls is types.TracebackType:

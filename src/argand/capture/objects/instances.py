@@ -58,7 +58,7 @@ def own_value(interp: Interpreter, obj: object, name: str) -> object:
 
 def instance_dict(interp: Interpreter, obj: object) -> object:
     """`obj.__dict__`: that of an outer object is an outer dict, which has its pending writes, too."""
-    if type(obj) in wrappers.KNOWN:
+    if wrappers.holds_parts(type(obj)):
         raise tensor_attributes.of_wrapper(type(obj), "__dict__")
     if not interp.is_outer(obj):
         if interp.is_tensor(obj):

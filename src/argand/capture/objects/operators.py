@@ -17,6 +17,8 @@ from argand.capture.facts.handlers import Function
 from argand.capture.facts.interfaces import Interpreter
 from argand.capture.facts.kinds import is_a, raw_items, raw_iter
 from argand.capture.facts.typefacts import BUFFERS, CONTAINERS, SEQUENCES, Slot
+from argand.capture.facts.values import ragged_sizes
+from argand.capture.facts.values.ragged_sizes import RAGGED
 from argand.capture.facts.values.symbolic import SYMBOLIC, SymbolicScalar
 from argand.capture.objects import descriptors, iteration, keys, polyfills, stand_ins
 from argand.capture.sizes import symbolic_ops, symbolic_scalars
@@ -36,6 +38,8 @@ def binary(interp: Interpreter, op: BinaryOperator, left: object, right: object)
         except Exception as e:
             error = e
         raise interp.observe(error)
+    if ta is RAGGED or tb is RAGGED:
+        return _ragged(interp, op, left, right)
     types_ = interp.types
     pa, pb = types_.python_dunders(ta), types_.python_dunders(tb)
     if (pa and (op.method in pa or (op.inplace and op.inplace in pa))) or (pb and op.reflected in pb):
@@ -148,6 +152,8 @@ def compare(interp: Interpreter, op: Comparison, left: object, right: object) ->
         except Exception as e:
             error = e
         raise interp.observe(error)
+    if ta is RAGGED or tb is RAGGED:
+        return _ragged(interp, op, left, right)
     facts = interp.types
     names = (op.method, op.reflected, "__eq__") if op.method == "__ne__" else (op.method, op.reflected)
     if facts.python_level(ta, *names) or facts.python_level(tb, *names):
@@ -165,6 +171,17 @@ def compare(interp: Interpreter, op: Comparison, left: object, right: object) ->
         if ta is tb:
             interp.same_origin(left, right)
     return interp.reading("compare", op.native, left, right)
+
+
+def _ragged(interp: Interpreter, op: BinaryOperator | Comparison, left: object, right: object) -> object:
+    """An operator with a size in the ragged dim of nested tensors."""
+    try:
+        return ragged_sizes.computed(op.native, op.method, left, right)
+    except errors.GraphBreak:
+        raise
+    except Exception as e:
+        error = e
+    raise interp.observe(error)
 
 
 def refuse_buffers(interp: Interpreter, *operands: object) -> None:

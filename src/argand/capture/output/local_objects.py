@@ -26,6 +26,7 @@ from argand.capture.facts import classify
 from argand.capture.facts.handlers import Function
 from argand.capture.facts.kinds import is_a, module_of, namespace
 from argand.capture.facts.typefacts import is_native
+from argand.capture.facts.values import ragged_sizes
 from argand.capture.facts.values.array_value import Method, Traced
 from argand.capture.facts.values.symbolic import SymbolicSize
 from argand.capture.facts.values.tainted_values import TaintedText, formatted_tensor
@@ -38,6 +39,7 @@ from argand.capture.output.values import Values, unreconstructable
 from argand.capture.record.deferred_text import DeferredText, Piece
 from argand.capture.world import identity
 from argand.capture.world.pending_effects import changed_shadows
+from argand.graph.nested_tensors import ragged_size
 
 _IMMUTABLE: tuple[type, ...] = (
     decimal.Decimal, fractions.Fraction, datetime.date, datetime.time, datetime.timedelta, datetime.tzinfo,
@@ -122,7 +124,17 @@ def _random_numbers(values: Values, obj: torch.Generator) -> None:
     values.remember(obj)
 
 
-def _size(values: Values, obj: SymbolicSize) -> None:
+def _ragged_size(values: Values, obj: torch.SymInt) -> None:
+    """That of a nested tensor in its ragged dim, by the offsets, or lengths, that it is of."""
+    number = obj.node
+    offsets = values.state.graph.ragged_sizes.get(number.nested_int())
+    if offsets is None or number.nested_int_coeff() != 1:
+        raise ragged_sizes.refused("what goes on after the graph")
+    values.push(offsets)
+    values.emitter.call_helper(ragged_size)
+
+
+def _size(values: Values, obj: SymbolicSize | torch.Size) -> None:
     values.push_tuple(tuple.__iter__(obj))
     values.emitter.call_helper(torch.Size)
     values.remember(obj)
@@ -417,6 +429,8 @@ def _id(values: Values, obj: identity.LocalId) -> None:
 _MAKERS: dict[type, Callable[[Values, Any], None]] = {
     identity.LocalId: _id,
     SymbolicSize: _size,
+    torch.Size: _size,
+    torch.SymInt: _ragged_size,
     list: _list,
     tuple: _tuple,
     dict: _dict,

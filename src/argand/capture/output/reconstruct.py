@@ -23,8 +23,10 @@ from argand.capture.output import local_objects, rebuild
 from argand.capture.output.emit import Emitter
 from argand.capture.output.values import Again, Plan, Values, unreconstructable
 from argand.capture.sizes import dtensors, symbolic_emit, wrappers
+from argand.capture.torch_functions.nested import stand_ins
 from argand.capture.world import shadows
 from argand.graph.dtensors import is_sharded, made_of
+from argand.graph.nested_tensors import Jagged, is_jagged, nested
 from argand.graph.wrappers import KNOWN
 
 _FLEETING = LocalSource | ClosureSource | ImportedSource
@@ -94,6 +96,8 @@ class Reconstructor(Values):
             return
         if is_sharded(type(tensor)):
             self._sharded(tensor)
+        elif is_jagged(type(tensor)):
+            self._nested(tensor)
         elif type(tensor) in KNOWN:
             self._wrapper(tensor)
         elif type(tensor) is torch.nn.Parameter:
@@ -133,6 +137,21 @@ class Reconstructor(Values):
         for part in parts:
             self._tensor(part)
         self.emitter.call_on(_C.Region(None, None, whole), len(parts))  # code of the program, not captured
+        self.remember(tensor)
+
+    def _nested(self, tensor: Jagged) -> None:
+        """A nested tensor of parts that the graph, or the program, has."""
+        name = self.temps.get(id(tensor))
+        if name is not None:
+            self.asm.load_fast(name)
+            return
+        for part in stand_ins.parts(self.state, tensor):
+            if part is None:
+                self.asm.load_const(None)
+            else:
+                self._tensor(part)
+        self.asm.load_const(tensor._ragged_idx)
+        self.emitter.call_on(nested, 6)
         self.remember(tensor)
 
     def _subclass(self, worn: Dressed) -> None:

@@ -129,4 +129,4 @@ def any_written(state: CaptureState) -> bool:
 
 def written(shown: torch.Tensor) -> dict[str, object]:
     """What the program has set on the stand-in of a tensor from outside."""
-    return {} if type(shown) in wrappers.KNOWN else vars(shown)  # which is made of its attributes
+    return {} if wrappers.holds_parts(type(shown)) else vars(shown)  # which is made of its attributes

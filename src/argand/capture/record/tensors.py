@@ -58,6 +58,7 @@ from argand.capture.world import narration
 from argand.capture.world.native_reads import base_value, refuse_python_sequence
 from argand.graph import time_limit
 from argand.graph.dtensors import Layout
+from argand.graph.nested_tensors import is_jagged
 
 _Tensor = torch.Tensor
 _Parameter = torch.nn.Parameter
@@ -70,6 +71,14 @@ def _replaced(func: Function) -> errors.GraphBreak:
         kind="torch function that is not known",
         context=name,
         explanation=f"The program put another function in place of torch's {name}, and a graph would call that one.",
+    )
+
+
+def _whole_nested(arguments: Args) -> errors.GraphBreak:
+    return errors.graph_break(
+        kind="argument that a graph cannot hold",
+        context="NestedTensor",
+        explanation="A nested tensor was passed to a function that would be one operation; graphs hold its parts.",
     )
 
 
@@ -109,6 +118,8 @@ class GraphBuilder:
         dual_level: of forward-mode gradients, that captured code has entered (`higher_order.dual_levels.Level`).
         sharded: stand-ins of DTensors were made; layouts: of those that are inputs; local_parts: id of one
             -> what the graph gives for it; masks: id of a buffer -> what it holds meanwhile (`sizes.sharded`).
+        nested: stand-ins of nested tensors were made; ragged: those from outside, and offsets of them; ragged_sizes:
+            number of a ragged size -> the stand-in of the offsets, or lengths, that it is of.
     """
 
     def __init__(self) -> None:
@@ -154,6 +165,9 @@ class GraphBuilder:
         self.layouts: list[tuple[Source, Layout]] = []
         self.local_parts: dict[int, list[torch.Tensor]] = {}
         self.masks: dict[int, tuple[torch.Tensor | None, int]] = {}
+        self.nested = False
+        self.ragged: list[tuple[Source, torch.Tensor]] = []
+        self.ragged_sizes: dict[int, torch.Tensor] = {}
 
     # ---------------------------------------------------------------- inputs
 
@@ -490,6 +504,7 @@ class GraphBuilder:
         return self.dynamics.nodes(self).of(value.expr)
 
     def _odd_to_node(self, value: object, infos: list[TensorInfo]) -> object:
+        cls = type(value)
         if type(value) in SYMBOLIC:
             return self.number_node(value)
         if isinstance(value, tuple | list):
@@ -504,6 +519,8 @@ class GraphBuilder:
             info = self.tensors.get(id(value))
             if info is None:
                 raise metadata.leak(value)
+            if is_jagged(cls):
+                raise _whole_nested(self.arguments)
             infos.append(info)
             return self.node_of(info)
         if isinstance(value, torch.Generator):

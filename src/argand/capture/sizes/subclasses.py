@@ -21,9 +21,11 @@ from argand.capture.facts.classify import why_not
 from argand.capture.facts.handlers import Args, Function, Kwargs
 from argand.capture.facts.interfaces import CaptureState, GraphBuilder
 from argand.capture.facts.kinds import is_a
+from argand.capture.facts.values.symbolic import SYMBOLIC, SymbolicSize
 from argand.capture.facts.values.tensor_info import Dressed
 from argand.capture.sizes import async_collective_tensors
 from argand.graph.dtensors import Edge
+from argand.graph.nested_tensors import Jagged, among, jagged_class
 from argand.graph.trees import mapped
 from argand.graph.wrappers import PartEdge
 
@@ -216,12 +218,28 @@ def announced(func: Function) -> object:
 def with_symbols(state: CaptureState, mode: Any, func: object, args: Args, kwargs: Kwargs) -> object:
     """A call with symbolic numbers, which torch's own parser cannot look at; `mode`, the trace mode, is off."""
     builder = state.graph
+    if builder.nested and among(args, kwargs):  # of whose sizes none varies that a program can have
+        return mode.asked(announced(func), (jagged_class(),), fixed(tuple(args)), fixed(dict(kwargs)))
     dressed: dict[int, torch.Tensor] = {}
     strip(builder, (*args, *kwargs.values()), dressed)
     owners = [] if builder.undressing else torch.overrides._get_overloaded_args(tuple(dressed.values()))
     if not owners and not builder.entered:
         return call(builder, func, args, kwargs)
     return mode.asked(announced(func), tuple([type(owner) for owner in owners]), args, kwargs)
+
+
+def fixed(value: Jagged) -> Jagged:
+    """A value of a call with plain numbers for symbolic ones, which are constants from now on."""
+    cls = type(value)
+    if cls in SYMBOLIC:
+        return value.number()
+    if cls is tuple or cls is list:
+        return cls([fixed(item) for item in value])
+    if cls is SymbolicSize:
+        return torch.Size([fixed(item) for item in value])
+    if cls is dict:
+        return {key: fixed(item) for key, item in value.items()}
+    return slice(*[fixed(part) for part in (value.start, value.stop, value.step)]) if cls is slice else value
 
 
 def _converted(state: CaptureState, result: Any, cls: type, new: set[int]) -> Any:

@@ -16,6 +16,8 @@ from argand.capture.metadata.call_targets import device_constructors
 from argand.capture.objects import instances
 from argand.capture.sizes import subclasses
 from argand.capture.sizes.subclasses import PLAIN
+from argand.capture.torch_functions.nested import dispatching
+from argand.graph import nested_tensors as jagged
 
 
 def concerns(builder: GraphBuilder, types: Iterable[type]) -> bool:
@@ -33,6 +35,8 @@ def dispatch(mode: TraceMode, func: Function, types: Iterable[type], args: Args,
         kwargs = {**kwargs, "device": entered[-1].mode}
     owners = [] if builder.undressing else _overloaded(types, args, kwargs)
     if not owners:
+        if builder.nested and jagged.among(args, kwargs):
+            return dispatching.call(mode, func, args, kwargs)
         return subclasses.call(builder, func, args, kwargs)
     interp = builder.state.interpreter
     for owner in owners:
@@ -118,7 +122,7 @@ class TraceMode(TorchFunctionMode):
     ) -> object:
         builder = self.builder
         builder.observed += 1
-        if builder.entered or builder.dressed or (types and concerns(builder, types)):
+        if builder.entered or builder.dressed or builder.nested or (types and concerns(builder, types)):
             return dispatch(self, func, types, args, kwargs or {})
         return builder.call(func, args, kwargs or {})
 

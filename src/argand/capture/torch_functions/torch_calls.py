@@ -457,7 +457,8 @@ def special_call(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) 
         return numpy_calls.call(state, fn, tuple(args), kwargs)
     if is_torch_object(fn):
         if is_overridable(fn):
-            return _observed(state, fn, args, kwargs)
+            own = _hashable_handler(fn)
+            return (own or _observed)(state, fn, tuple(args), kwargs)
         handler = HANDLERS.get(type(fn)) or NAMED.get(f"{module_of(type(fn))}.{type(fn).__qualname__}")
         if handler is not None:
             return handler(state, fn, tuple(args), kwargs)

@@ -12,6 +12,7 @@ from argand import errors
 from argand.capture.facts.handlers import Args, Function, Kwargs
 from argand.capture.facts.interfaces import CaptureState, Interpreter
 from argand.capture.facts.values import symbolic
+from argand.capture.facts.values.ragged_sizes import RAGGED
 from argand.capture.objects import iteration
 from argand.capture.objects.call_protocol import native_handlers
 from argand.capture.torch_functions import modes, torch_polyfills
@@ -235,6 +236,7 @@ def _size(interp: Interpreter, fn: Function, args: list[object], kwargs: Kwargs)
                 explanation="A size is made of the values of tensors, which are known only when the program runs.",
                 hints=("Make it of numbers.",),
             )
-        if interp.types.python_level(type(item), "__index__"):
+        if type(item) is not RAGGED and interp.types.python_level(type(item), "__index__"):
             raise native_handlers.python_object_in_native(fn, item)
-    return interp.native(symbolic.size_of, [interp.plain(item) for item in items])
+    make = interp.unread if RAGGED in map(type, items) else interp.native
+    return make(symbolic.size_of, [interp.plain(item) for item in items])

@@ -9,9 +9,12 @@ from __future__ import annotations
 
 import enum
 import functools
+import operator
 import types
 from collections.abc import Iterable
 from typing import Any, Final
+
+import torch
 
 from argand.capture.facts import callables, classify, numpy_settings
 from argand.capture.facts.frames import NULL
@@ -25,6 +28,7 @@ from argand.capture.facts.typefacts import (
     is_immutable_base,
     is_native,
 )
+from argand.capture.facts.values import ragged_sizes
 from argand.capture.world import identity
 from argand.errors import GraphBreak, graph_break
 from argand.graph.python_operators import COMPARE
@@ -41,6 +45,9 @@ OPAQUE: Final = "opaque"
 
 TORCH: Final = "torch"
 """How functions of torch read objects: those with `__torch_function__` answer themselves."""
+
+_MOVE_SIZES: Final[frozenset[object]] = frozenset((torch.Size, tuple, list, operator.getitem, isinstance, type, id))
+"""What hands on the sizes of nested tensors, and looks at none."""
 
 READS: Final[dict[str, tuple[str, ...]]] = {
     "compare": tuple(op.method for op in COMPARE.values()),
@@ -123,6 +130,12 @@ def _check(interp: Access, fn: Function, obj: object, reads: str, seen: set[int]
         return
     parts = held(obj)
     if parts is None:
+        if (
+            type(obj) is ragged_sizes.RAGGED
+            and reads not in ("compare", TORCH)
+            and not any(fn is moves for moves in _MOVE_SIZES)
+        ):
+            raise ragged_sizes.refused(callables.text_of(fn, "__qualname__"))
         return
     seen = set() if seen is None else seen
     if id(obj) in seen:

@@ -7,6 +7,7 @@ import torch
 from argand.graph.operators.aten_names import of_aten
 from argand.graph.operators.ctc_ops import ctc_ops
 from argand.graph.operators.device_ops import device_ops
+from argand.graph.operators.jagged_ops import jagged_ops
 from argand.lower.context import Context
 from argand.lower.lowerings.pointwise import refuse
 from argand.lower.registry import REGISTRY, ExternKernel, lowers
@@ -26,7 +27,7 @@ PLAIN = (
     aten._scaled_dot_product_flash_attention_backward.default, aten._scaled_dot_product_efficient_attention.default,
     aten._scaled_dot_product_efficient_attention_backward.default, aten._scaled_dot_product_cudnn_attention.default,
     aten._scaled_dot_product_cudnn_attention_backward.default, device_ops().to_device, ctc_ops().ctc_losses,
-    ctc_ops().ctc_gradients,
+    ctc_ops().ctc_gradients, jagged_ops().jagged_attention, jagged_ops().jagged_attention_backward,
 )  # fmt: skip
 
 NO_LOOPS = (
