@@ -7,10 +7,14 @@ that existed before the frame are read under guards and written through the stat
 from __future__ import annotations
 
 import enum
+import os
 import sys
 import threading
 import types
+from collections.abc import Iterable
 from typing import Any, Final
+
+import torch
 
 from argand.capture.facts import classify
 from argand.capture.facts.exceptions import ObservedException
@@ -41,6 +45,8 @@ from argand.capture.record import tensor_attributes
 from argand.capture.sizes import dtensors, hook_ids, symbolic_ops
 from argand.errors import graph_break
 from argand.graph import wrappers
+from argand.graph.nested_tensors import Jagged, is_jagged
+from argand.own_code import OWN_FOLDER
 
 _PLAIN: Final = frozenset({list, tuple, dict, set, frozenset})
 
@@ -99,7 +105,28 @@ def read(interp: Interpreter, obj: Any, name: str) -> Any:
         raise graph_break(kind="traceback inspected", context=name)
     if cls in wrappers.KNOWN and (info := interp.state.tensors.get(id(obj))) is not None:
         dtensors.check_namespace(interp.state, info)
+    if name == "_strides" and is_jagged(cls) and any(type(step) in SYMBOLIC for step in _steps(interp, obj)):
+        raise ragged_sizes.refused("stride")
+    if name == "_values" and is_jagged(cls) and not _in_nested(interp):
+        raise graph_break(
+            kind="part of torch that is not captured",
+            context="NestedTensor._values",
+            explanation="What a nested tensor keeps as its values records no gradient, unlike what a graph has.",
+            hints=("Use `x.values()`.",),
+        )
     return _read_instance(interp, obj, name)
+
+
+def _steps(interp: Interpreter, tensor: Jagged) -> Iterable[object]:
+    """The strides of the values of a nested tensor."""
+    steps: Iterable[object] = interp.call(torch.Tensor.stride, (tensor._values,))
+    return steps
+
+
+def _in_nested(interp: Interpreter) -> bool:
+    """Whether the code that runs is torch's of nested tensors, or argand's in place of that."""
+    file = interp.frames[-1].program.code.co_filename
+    return file.startswith((OWN_FOLDER, os.path.join(os.path.dirname(torch.__file__), "nested")))
 
 
 def _read_native(interp: Interpreter, obj: object, name: str) -> object:

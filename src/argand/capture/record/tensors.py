@@ -58,7 +58,7 @@ from argand.capture.world import narration
 from argand.capture.world.native_reads import base_value, refuse_python_sequence
 from argand.graph import time_limit
 from argand.graph.dtensors import Layout
-from argand.graph.nested_tensors import is_jagged
+from argand.graph.nested_tensors import is_jagged, nested
 
 _Tensor = torch.Tensor
 _Parameter = torch.nn.Parameter
@@ -74,7 +74,7 @@ def _replaced(func: Function) -> errors.GraphBreak:
     )
 
 
-def _whole_nested(arguments: Args) -> errors.GraphBreak:
+def _whole_nested() -> errors.GraphBreak:
     return errors.graph_break(
         kind="argument that a graph cannot hold",
         context="NestedTensor",
@@ -520,7 +520,7 @@ class GraphBuilder:
             if info is None:
                 raise metadata.leak(value)
             if is_jagged(cls):
-                raise _whole_nested(self.arguments)
+                raise _whole_nested()
             infos.append(info)
             return self.node_of(info)
         if isinstance(value, torch.Generator):
@@ -552,6 +552,8 @@ class GraphBuilder:
         self.check_staying(outputs)
         graph.output(tuple([self._output(value) for value in outputs]))
         self.drop_dead(graph)
+        if self.nested and any(node.target is nested for node in graph.nodes):
+            raise _whole_nested()
         dead = [info for info in self.inputs if not info.node.users]
         for info in dead:
             graph.erase_node(info.node)

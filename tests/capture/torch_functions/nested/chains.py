@@ -134,13 +134,15 @@ def chain(seed: int) -> Chain:
 
 
 def _flat(value: Any) -> list[Any]:
+    if isinstance(value, dict):
+        return _flat([*value.values()])
     if isinstance(value, (list, tuple)):
         return [leaf for item in value for leaf in _flat(item)]
     return [value]
 
 
-def difference(expected: Any, given: Any) -> str:
-    """What two results differ in; "" where they agree."""
+def difference(expected: Any, given: Any, lengths: bool = True) -> str:
+    """What two results differ in, also in what they know of lengths; "" where they agree."""
     left, right = _flat(expected), _flat(given)
     if len(left) != len(right):
         return f"{len(left)} results, {len(right)}"
@@ -155,38 +157,42 @@ def difference(expected: Any, given: Any) -> str:
             return (
                 f"{a.dtype, a.requires_grad, a.is_nested, a.dim()} is {b.dtype, b.requires_grad, b.is_nested, b.dim()}"
             )
-        if a.is_nested and (found := _nested_difference(a, b)):
+        if a.is_nested and (found := _nested_difference(a, b, lengths)):
             return found
-        a, b = (each.values() if each.is_nested else each for each in (a, b))
+        a, b = (_plain(each) for each in (a, b))
         if a.shape != b.shape or not torch.allclose(a, b, rtol=1e-4, atol=1e-5, equal_nan=True):
             return f"{tuple(a.shape)}: {a} is {tuple(b.shape)}: {b}"
     return ""
 
 
-def _nested_difference(a: Any, b: Any) -> str:
+def _plain(tensor: Any) -> torch.Tensor:
+    if not tensor.is_nested:
+        return tensor
+    return tensor._values if tensor._values.is_inference() else tensor.values()  # which cannot be asked of these
+
+
+def _nested_difference(a: Any, b: Any, lengths: bool) -> str:
     plain = [[size for size in each.shape if type(size) is int] for each in (a, b)]
     cached = [{key: len(value) for key, value in each._metadata_cache.items()} for each in (a, b)]
     if a._ragged_idx != b._ragged_idx or plain[0] != plain[1] or not torch.equal(a.offsets(), b.offsets()):
         return f"shape {a.shape} is {b.shape}"
-    return "" if cached[0] == cached[1] else f"known lengths {cached[0]} are {cached[1]}"
+    return "" if cached[0] == cached[1] or not lengths else f"known lengths {cached[0]} are {cached[1]}"
 
 
-def outcome(run: Chain, x: Any, y: Any, w: Any) -> tuple[Any, Any]:
+def outcome(run: Chain, *args: Any) -> tuple[Any, Any]:
     """(results, or the error), and gradients, or why there are none."""
     try:
-        results = run(x, y, w)
+        results = run(*args)
     except Exception as error:
         return f"{type(error).__name__}: {re.sub('j[0-9]+', 'j', str(error))}", ()
-    with torch.no_grad():
-        pass
     taped = [each for each in _flat(results) if isinstance(each, torch.Tensor) and each.requires_grad]
     if not taped:
         return results, ()
     loss = sum((each.values() if each.is_nested else each).square().mean() for each in taped)
     try:
-        wanted = [each for each in (x, y, w) if each.requires_grad]
+        wanted = [each for each in args if each.requires_grad]
         return results, torch.autograd.grad(loss, wanted, allow_unused=True)
-    except (RuntimeError, NotImplementedError, ValueError, AssertionError) as error:
+    except (RuntimeError, NotImplementedError, ValueError, AssertionError, IndexError) as error:
         return results, error
 
 
@@ -224,7 +230,7 @@ def check(seed: int, backend: str, gradient: bool) -> list[str]:
             continue  # eager's nested tensors have no derivative of it
         elif isinstance(compiled_gradients, Exception):
             differences.append(f"{where}: gradients raise {compiled_gradients!r}")
-        elif found := difference(gradients, compiled_gradients):
+        elif found := difference(gradients, compiled_gradients, lengths=False):
             differences.append(f"{where}: gradients: {found}")
         for name in ("min_seqlen", "max_seqlen"):
             if (name in x._metadata_cache) != (name in a._metadata_cache):

@@ -10,6 +10,7 @@ import torch.nn as nn
 import torch.nn.functional as F
 from tests.capture.torch_functions.nested import chains
 from tests.capture.torch_functions.nested.chains import difference, known, nested
+from torch.utils.checkpoint import checkpoint
 
 import argand
 
@@ -166,6 +167,79 @@ def test_softmax_over_the_ragged_dim_has_eagers_gradient() -> None:
         x = nested((3, 1), 0, gradient=True)
         gradients.append(torch.autograd.grad(f(x).values().sum(), x)[0])
     assert torch.allclose(gradients[1].values(), gradients[0].values())
+
+
+def _written(x: Any) -> Any:
+    x.mul_(2)
+    return x + 1
+
+
+def _in_inference_mode(x: Any) -> Any:
+    with torch.inference_mode():
+        return x.view(x.size(0), -1, 2, 4) * 2
+
+
+def _without_gradients(x: Any) -> Any:
+    with torch.no_grad():
+        y = x * 2
+    return y + x
+
+
+def _in_autocast(x: Any) -> Any:
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        return F.linear(x, torch.ones(8, 8))
+
+
+def _named(x: Any) -> Any:
+    x.name = "x"
+    return x * 2
+
+
+def _across_a_break(x: Any) -> Any:
+    y = x * 2
+    size = x.size(1)
+    print(end="")
+    return (y + x).view(x.size(0), size, 2, 4), y
+
+
+AS_EAGER = {
+    "written": _written,
+    "values written": lambda x: (x.values().mul_(2), x + 1),
+    "in inference mode": _in_inference_mode,
+    "without gradients": _without_gradients,
+    "in autocast": _in_autocast,
+    "attribute": _named,
+    "break": _across_a_break,
+    "checkpoint": lambda x: checkpoint(lambda t: t.sin() * 2, x, use_reentrant=False),
+    "pieces": lambda x: [piece + 1 for piece in x],
+    "parts": lambda x: (x._values * 2, x._offsets, x._ragged_idx),
+    "counts": lambda x: (len(x), x.numel(), x * 2),
+    "strides": lambda x: (x.transpose(1, 2).contiguous().stride(1), x * 2),
+    "hash": lambda x: (len({x.size(1): 1}), x * 2),
+    "held": lambda x: [x, {"twice": x * 2}, x],
+    "gradient": lambda x: torch.autograd.grad((x * 2).sum(), x)[0] if x.requires_grad else x,
+    "causal": lambda x: F.scaled_dot_product_attention(*[chains._heads(x)] * 3, is_causal=True),
+    "narrowed": lambda x: torch.nested.narrow(
+        torch.arange(24.0).view(3, 8), 1, torch.tensor([0, 1, 2]), torch.tensor([3, 2, 5]), layout=torch.jagged
+    ),
+    "masked": lambda x: torch.nested.masked_select(torch.arange(12.0).view(3, 4), torch.arange(12).view(3, 4) > 4) * 2,
+}
+
+
+@pytest.mark.parametrize("name", [*AS_EAGER])
+@pytest.mark.parametrize("gradient", [False, True])
+def test_as_eager(name: str, gradient: bool) -> None:
+    """In one graph or not: results, errors and what is written are eager's."""
+    function: Any = AS_EAGER[name]
+    compiled = argand.compile(function, backend="eager")
+    for lengths in LENGTHS[:3]:
+        x, y = (nested(lengths, 1).detach().requires_grad_(gradient) for _ in range(2))
+        expected, gradients = chains.outcome(function, x)
+        given, compiled_gradients = chains.outcome(compiled, y)
+        assert not difference(expected, given)
+        assert not difference(x.detach(), y.detach())
+        if not isinstance(gradients, Exception):
+            assert not difference(gradients, compiled_gradients, lengths=False)
 
 
 # ---------------------------------------------------------------------- models

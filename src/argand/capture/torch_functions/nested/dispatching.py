@@ -3,6 +3,7 @@ which is Python, is interpreted, down to operations on their values and offsets.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable
 from typing import Protocol
 
@@ -54,6 +55,9 @@ def call(mode: Mode, func: Function, args: Args, kwargs: Kwargs) -> object:
         raise refused(name, "this attribute of a nested tensor is known, or set, only when the program runs")
     if torch._C._is_any_autocast_enabled():
         raise refused(name, "what autocast does with tensors without data is not what it does with nested tensors")
+    ours = builder.tensors.get(id(args[0])) if args else None
+    if name.endswith("_") and ours is not None and ours.source is not None and ours.tensor._values.requires_grad:
+        raise refused(name, "it writes to a nested tensor from outside that requires grad")
     if func in _OF_PARTS:
         return _OF_PARTS[func](*args, **kwargs)
     interp = builder.state.interpreter
@@ -107,18 +111,36 @@ class Below(compat.DispatchMode):
         with torch._C._ForceDispatchKeyGuard(*self.keys):
             torch._C._set_grad_enabled(self.recording)
             try:
+                if among(args, kwargs) and (key := self._composite(func, args, kwargs)) is not None:
+                    with torch._C.DisableTorchFunctionSubclass(), torch.no_grad(), self:
+                        return func._op_dk(key, *args, **kwargs)  # type: ignore[attr-defined]
                 with self.mode:
-                    if among(args, kwargs):
-                        decide = vars(jagged.jagged_class())["__torch_dispatch__"].__func__
-                        given = (jagged.jagged_class(), func, tuple(types), tuple(args), kwargs)
-                        return interp.enter(decide, given, {})
-                    return func(*args, **kwargs)
+                    if not among(args, kwargs):
+                        return func(*args, **kwargs)
+                    decide = vars(jagged.jagged_class())["__torch_dispatch__"].__func__
+                    return interp.enter(decide, (jagged.jagged_class(), func, tuple(types), tuple(args), kwargs), {})
             finally:
                 torch._C._set_grad_enabled(before)
 
+    def _composite(self, func: Function, args: Args, kwargs: Kwargs) -> object:
+        """The key of the kernel of an operation that is made of others. In inference mode torch asks the dispatch of
+        nested tensors of these, too, which calls that kernel, but where it knows better: None."""
+        ops = sys.modules["torch.nested._internal.ops"]
+        with torch._C.DisableTorchFunction():
+            if not torch.is_inference_mode_enabled() or ops.lookup_jagged(func, *args, **kwargs) is not None:
+                return None
+        has = torch._C._dispatch_has_kernel_for_dispatch_key
+        return next((key for key in _COMPOSITE if has(func.name(), key)), None)  # type: ignore[attr-defined]
+
+
+_COMPOSITE = (
+    torch._C.DispatchKey.CompositeImplicitAutogradNestedTensor,
+    torch._C.DispatchKey.CompositeImplicitAutograd,
+)
+
 
 def _strides(tensor: Jagged) -> object:
-    raise refused("stride", "strides of a nested tensor depend on how long its pieces are")
+    raise refused("stride", "where elements of a nested tensor lie depends on how long its pieces are")
 
 
 _SHAPES: dict[object, Function] = {
@@ -126,6 +148,6 @@ _SHAPES: dict[object, Function] = {
     _aten.sym_size.default: lambda tensor: tensor._size,
     _aten.dim.default: lambda tensor: len(tensor._size),
     _aten.sym_stride.default: _strides,
-    _aten.sym_storage_offset.default: lambda tensor: tensor._values.storage_offset(),
+    _aten.sym_storage_offset.default: _strides,
     torch.ops.prim.layout.default: lambda tensor: torch.jagged,
 }

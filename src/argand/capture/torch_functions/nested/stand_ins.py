@@ -50,7 +50,8 @@ def new_input(state: CaptureState, source: Source, real: Jagged) -> torch.Tensor
                 cache[name] = _part(state, AttrSource(source, f"_{name}_tensor"), known, 0)
     offsets = state.load_source(AttrSource(source, "_offsets"), real._offsets)
     lengths = None if real._lengths is None else state.load_source(AttrSource(source, "_lengths"), real._lengths)
-    stand_in = whole(state, values, offsets, lengths, real._ragged_idx, cache)
+    with torch._C.DisableTorchFunction(), torch.inference_mode(real.is_inference()):
+        stand_in = whole(state, values, offsets, lengths, real._ragged_idx, cache)
     info = state.tensors[id(stand_in)]
     info.source, info.real = source, real
     state.graph.ragged.append((source, real))
@@ -65,8 +66,8 @@ def _why_not(state: CaptureState, real: Jagged) -> str:
             return f"one of its parts is a {type(part).__name__} that graphs do not hold"
     if not state.overriding:
         return "torch functions of classes are switched off"
-    if real.is_inference() != torch.is_inference_mode_enabled():
-        return "it is, or is not, made in inference mode, which its parts do not say"
+    if real.is_inference() != real._values.is_inference():
+        return "it, or what it is made of, comes from inference mode"
     return ""
 
 
@@ -117,7 +118,7 @@ def whole(
     if not builder.nested:
         builder.nested = True
         state.interpreter.look_into_sizes()
-    node = builder.root.call_function(jagged.nested, (info.node,))
+    node = builder.root.call_function(jagged.nested)  # which no operation may have: a graph holds the parts
     builder.register(stand_in, node, info.device)
     for part in others[-1:]:
         builder.ragged_sizes[stand_in._size[ragged].node.nested_int()] = part
