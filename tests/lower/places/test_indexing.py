@@ -5,6 +5,8 @@ import torch
 import torch.nn.functional as F
 from lowering_helpers import check, graph_of, run_lowered
 
+import argand
+
 DTYPES = [torch.float32, torch.bfloat16, torch.int64, torch.bool]
 
 
@@ -173,3 +175,15 @@ def test_creation():
     check(lambda a: a.new_full((2, 2), 7), x, loops_only=True)
     check(lambda a: a + torch.ones(4, 3).t(), x, loops_only=True)
     check(lambda a: torch.zeros(2, 3, dtype=torch.bool) | a[:2, :3].bool(), x, loops_only=True)
+
+
+def test_looked_up_rows_side_by_side_where_sizes_vary():
+    """Whether a reader reads all that was looked up is asked of results whose sizes are expressions."""
+
+    def f(x, at):
+        return torch.cat([x[at], x[at] * 2], -1).sin()
+
+    compiled = argand.compile(f, backend="native", dynamic=True, fullgraph=True)
+    for rows in (5, 9):
+        x, at = sample(torch.float32, rows, 4), torch.arange(rows).flip(0)
+        torch.testing.assert_close(compiled(x, at), f(x, at))
