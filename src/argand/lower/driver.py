@@ -254,7 +254,7 @@ class _Lowering:
         """Whether a node has everything of each tensor it is given go into a buffer."""
         target = user.target
         if target is torch.ops.aten.cat.default:
-            parts = sum(part.meta["val"].dim() > 1 for part in user.all_input_nodes)  # eager skips some of one dimension
+            parts = sum(part.meta["val"].dim() > 1 for part in user.all_input_nodes)  # eager skips some of one dim
             return parts > INLINE_PARTS or self._is_read_whole(user)
         return (target in _READ_EVERYTHING or target in _WHOLE_VIEWS) and self._is_read_whole(user)
 
