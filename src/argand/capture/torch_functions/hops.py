@@ -418,7 +418,7 @@ def transformed(name: str, body: fx.GraphModule, flat: Sequence[object]) -> obje
 def _without_switches(body: fx.GraphModule, flat: Sequence[object]) -> fx.GraphModule:
     """The body as forward mode sees it, which looks at no grad mode; itself where somebody else would look at it."""
     graph = body.graph
-    if any(isinstance(t, torch.Tensor) and t.requires_grad for t in flat) or len(list(body.modules())) > 1:
+    if any(isinstance(t, torch.Tensor) and _records(t) for t in flat) or len(list(body.modules())) > 1:
         return body
     if all(node.target is not torch._C._set_grad_enabled for node in graph.nodes):
         return body
@@ -428,6 +428,13 @@ def _without_switches(body: fx.GraphModule, flat: Sequence[object]) -> fx.GraphM
         if node.target is not torch._C._set_grad_enabled:
             copies[node] = copy.node_copy(node, copies.__getitem__)
     return fx.GraphModule(body, copy)
+
+
+def _records(tensor: torch.Tensor) -> bool:
+    """Whether gradients of a tensor, or of one that a transform has wrapped, are recorded."""
+    while not tensor.requires_grad and torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+        tensor = torch._C._functorch.get_unwrapped(tensor)
+    return tensor.requires_grad
 
 
 def _refuse_forward_mode(name: str, body: fx.GraphModule, call: Call) -> None:
