@@ -7,7 +7,6 @@ import math
 import torch
 
 from argand.errors import LoweringError
-from argand.ir.loops import element_dtype
 from argand.quick_dataclasses import dataclass
 
 # dtype -> (Triton's type of a value, type of a pointer's element in a signature)
@@ -35,7 +34,7 @@ def value_type(dtype: torch.dtype) -> str:
 
 def pointer_type(dtype: torch.dtype) -> str:
     """The type of a pointer to `dtype` in a kernel's signature."""
-    return "*" + _type(element_dtype(dtype))[1]
+    return "*" + _type(dtype)[1]
 
 
 def _type(dtype: torch.dtype) -> tuple[str, str]:
