@@ -23,7 +23,7 @@ from argand.passes.decompose import conform, decompose, replace
 from argand.passes.layout import with_strides
 
 DEVICES: Final = ("cpu",)
-"""Where complex numbers are pairs. Kernels for GPUs find no axis along which memory that is read in pairs is contiguous."""
+"""Where complex numbers are pairs. Kernels for GPUs find no axis along which memory read in pairs is contiguous."""
 
 
 def split_complex(program: AtenProgram) -> int:
