@@ -118,15 +118,25 @@ def test_forwards_whose_backwards_come_later_have_memory_of_their_own() -> None:
     assert held_blocks() == 3
 
 
-def test_kept_tensors_that_a_program_holds_are_not_written_over() -> None:
+@pytest.mark.parametrize("storages", [False, True])
+def test_kept_tensors_that_a_program_holds_are_not_written_over(storages: bool) -> None:
     _, compiled, x = kept_chain()
-    held: list[torch.Tensor] = []
-    with torch.autograd.graph.saved_tensors_hooks(lambda each: held.append(each) or each, lambda each: each):
+    held: list[torch.Tensor | torch.UntypedStorage] = []
+
+    def hold(each: torch.Tensor) -> torch.Tensor:
+        held.append(each.untyped_storage() if storages else each)
+        return each
+
+    def contents() -> list[torch.Tensor]:
+        found = [each if isinstance(each, torch.UntypedStorage) else each.untyped_storage() for each in held]
+        return [torch.empty(0, dtype=torch.uint8).set_(each).clone() for each in found]
+
+    with torch.autograd.graph.saved_tensors_hooks(hold, lambda each: each):
         compiled(x.requires_grad_()).sum().backward()
-    before = [each.clone() for each in held]
+    before = contents()
     for _ in range(2):
         compiled(torch.randn_like(x)).sum().backward()
-    assert all(torch.equal(*pair) for pair in zip(held, before))
+    assert held and all(torch.equal(*pair) for pair in zip(contents(), before))
 
 
 def test_blocks_that_lost_their_memory_and_too_many_are_not_used_again(monkeypatch: pytest.MonkeyPatch) -> None:
