@@ -130,8 +130,7 @@ def put_back_all(run: Function) -> Callable[..., object]:
         try:
             return run(*args)
         except BaseException as error:
-            if torch.is_inference_mode_enabled() != before.inference:
-                traceback.clear_frames(error.__traceback__)  # the graph's frame owns what ends the mode
+            traceback.clear_frames(error.__traceback__)  # the graph's frame owns what ends inference mode
             for function, values in difference(snapshot(), before):
                 function(*values)
             raise

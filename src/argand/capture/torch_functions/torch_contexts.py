@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import torch
@@ -17,21 +17,27 @@ from argand.capture.objects import iteration
 from argand.capture.objects.call_protocol import native_handlers
 from argand.capture.torch_functions import modes, torch_polyfills
 from argand.capture.torch_functions.torch_calls import all_of, enter_late, guarded_constant, handler, instead
-from argand.graph.compat import FLAGS, set_deterministic
+from argand.graph.compat import FLAGS, deterministic, set_deterministic
 from argand.graph.product_settings import cudnn_flags, set_cudnn_flags
 
 # ---------------------------------------------------------------------- flags
 
 
-def _changing(state: CaptureState, change: Callable[[], Any]) -> None:
-    """Run something that changes flags, for this capture and, as nodes, for the graph."""
+def _changing(state: CaptureState, change: Callable[[], Any], written: Collection[int] = ()) -> None:
+    """Run something that changes flags, for this capture and, as nodes, for the graph.
+
+    Arguments:
+        written: places in FLAGS of what is written: a flag that has the value already is another call's that has not.
+    """
     with torch._C.DisableTorchFunction():
         before = modes.snapshot()
         change()
         after = modes.snapshot()
     for index, (_, write) in enumerate(FLAGS):
-        if before.extra[index] != after.extra[index]:
+        changed = before.extra[index] != after.extra[index]
+        if changed or index in written:
             _guard_entry(state, index, before.extra[index])
+        if changed:
             state.graph.effect(write, (after.extra[index],))
     if before.dtype is not after.dtype:
         state.graph.effect(torch.set_default_dtype, (after.dtype,))
@@ -55,16 +61,16 @@ def _reader(index: int) -> Any:
     return read
 
 
-def _writer(write: Any) -> Any:
+def _writer(write: Any, written: Collection[int] = ()) -> Any:
     def run(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> None:
-        _changing(state, functools.partial(write, *[state.deep_resolve(arg) for arg in args], **kwargs))
+        _changing(state, functools.partial(write, *[state.deep_resolve(arg) for arg in args], **kwargs), written)
 
     return run
 
 
 for _index, (_read, _write) in enumerate(FLAGS):
     handler(_read)(_reader(_index))
-    handler(_write)(_writer(_write))
+    handler(_write)(_writer(_write, (_index,)))
 handler(torch.set_default_dtype)(_writer(torch.set_default_dtype))
 
 
@@ -81,7 +87,8 @@ def _set_cudnn_flags(state: CaptureState, fn: Function, args: Args, kwargs: Kwar
 @handler(torch.use_deterministic_algorithms)
 def _use_deterministic(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> None:
     bound = {**dict(zip(("mode", "warn_only"), args)), **kwargs}
-    _changing(state, lambda: set_deterministic((bool(bound["mode"]), bool(bound.get("warn_only", False)))))
+    wanted = bool(bound["mode"]), bool(bound.get("warn_only", False))
+    _changing(state, lambda: set_deterministic(wanted), (FLAGS.index((deterministic, set_deterministic)),))
 
 
 handler(modes.select_attention)(_writer(modes.select_attention))
