@@ -113,8 +113,8 @@ def whole(
     with torch._C.DisableTorchFunction(), torch.no_grad():
         stand_in: Jagged = jagged.jagged_class()(values, offsets, lengths=lengths, _ragged_idx=ragged)
     stand_in._metadata_cache = cache or {}
-    del stand_in._dynamo_propagated_dynamic_indices
-    vars(values).pop("_dynamo_propagated_dynamic_indices", None)
+    for tensor in (stand_in, values):
+        vars(tensor).pop("_dynamo_propagated_dynamic_indices", None)  # torch 2.13 sets it
     if not builder.nested:
         builder.nested = True
         state.interpreter.look_into_sizes()
