@@ -114,7 +114,7 @@ def whole(
         stand_in: Jagged = jagged.jagged_class()(values, offsets, lengths=lengths, _ragged_idx=ragged)
     stand_in._metadata_cache = cache or {}
     for tensor in (stand_in, values):
-        vars(tensor).pop("_dynamo_propagated_dynamic_indices", None)  # torch 2.13 sets it
+        tensor.__dict__.pop("_dynamo_propagated_dynamic_indices", None)  # torch 2.13 sets it
     if not builder.nested:
         builder.nested = True
         state.interpreter.look_into_sizes()
