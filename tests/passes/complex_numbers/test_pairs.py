@@ -185,3 +185,17 @@ def test_what_is_written_to():
     ours, eagers = ([x.clone() for x in given] for _ in range(2))
     torch.testing.assert_close(argand.compile(step, fullgraph=True)(*ours), step(*eagers))
     torch.testing.assert_close(ours, eagers)
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_what_a_backward_checks_is_no_part_of_the_forward(dynamic):
+    """A part that is made for the backward says so, whatever was taken apart for it on the way."""
+
+    def rows(z):
+        return z.index_select(0, torch.tensor([1, 1])) * 2, z[torch.tensor([2, 0])].conj()
+
+    compiled = argand.compile(rows, fullgraph=True, dynamic=dynamic)
+    for size in (4, 5):
+        z = torch.randn(size, 6, dtype=torch.complex64, requires_grad=True)
+        want, got = (torch.autograd.grad([part.abs().sum() for part in call(z)], z)[0] for call in (rows, compiled))
+        torch.testing.assert_close(got, want)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import operator
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -33,6 +35,14 @@ class Builder:
         self.origin = NodeOrigin(origin.source_node, origin.user_line, self.made_by, origin.caller)
         self.inherited = {key: node.meta[key] for key in ("backward", "recompute") if key in node.meta}
         return self.graph.inserting_before(node)
+
+    @contextlib.contextmanager
+    def within(self, node: fx.Node) -> Iterator[None]:
+        """`at`, while nodes are made at another one: afterwards new nodes carry what they carried before."""
+        before = self.origin, self.inherited
+        with self.at(node):
+            yield
+        self.origin, self.inherited = before
 
     def __call__(self, func: Any, *args: Any, **kwargs: Any) -> Any:
         result = self.infer(func, args, kwargs)

@@ -159,7 +159,7 @@ class _Translation:
         """The parts of a complex node, each a node of its shape."""
         pair = self.pairs.get(node)
         if pair is None:
-            with self.builder.at(node):
+            with self.builder.within(node):
                 pair = self.pairs[node] = self._parts(node)
         return pair
 
@@ -180,7 +180,7 @@ class _Translation:
         if parts is None:
             source, *args = node.args
             given = self.pair_of(source)
-            with self.builder.at(node):
+            with self.builder.within(node):
                 re, im = (self.builder(node.target, part, *args, **node.kwargs) for part in (given.re, given.im))
             parts = self.several[node] = (re, im)
         return parts
