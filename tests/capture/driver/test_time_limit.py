@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import time
 import warnings
 
@@ -101,14 +102,24 @@ def test_the_backends_limit_is_not_captures():
     assert found.graph_break_count == 0
 
 
-def test_a_graph_has_time_in_proportion_to_its_operations():
-    """Here about 1 s: a tenth of it is too little for the whole, and enough for each part."""
+@pytest.fixture
+def no_garbage_of_others():
+    """What other tests have left in this process is not looked at while time is taken."""
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
+def test_a_graph_has_time_in_proportion_to_its_operations(no_garbage_of_others):
+    """A sixteenth of the time that it takes is too little, though four thousand operations have that four times."""
     graph = chain(4000)
-    prepared(graph, prepare_time_limit=0.0)  # what is done once in a process
-    begin = time.thread_time()
-    prepared(graph, prepare_time_limit=0.0)
-    taken = time.thread_time() - begin
-    assert not prepared(graph, prepare_time_limit=taken)[1]
+    times = []
+    for _ in range(3):  # the least: what is done once in a process is not counted
+        begin = time.thread_time()
+        prepared(graph, prepare_time_limit=0.0)
+        times.append(time.thread_time() - begin)
+    taken = min(times)
+    assert not prepared(graph, prepare_time_limit=2 * taken)[1]
     said = prepared(graph, prepare_time_limit=taken / 16)[1]
     assert "4,002 operations were not enough" in said
 
