@@ -557,9 +557,8 @@ def storage_address(tensor: torch.Tensor) -> int:
 
 
 def nothing_in(storage: torch.UntypedStorage, nbytes: int) -> bool:
-    """Whether no tensor has its memory there, nobody but the caller has the storage, and it still has so many bytes."""
-    held = sys.getrefcount(storage) > 3  # the caller's, this function's and that of the call
-    return not held and torch._C._storage_Use_Count(storage._cdata) == 1 and storage.nbytes() == nbytes
+    """Whether no tensor has its memory there any more, and it still has so many bytes."""
+    return torch._C._storage_Use_Count(storage._cdata) == 1 and storage.nbytes() == nbytes
 
 
 def foreach_clone(tensors: list[torch.Tensor]) -> Sequence[torch.Tensor]:

@@ -8,6 +8,7 @@ sum. An arena that a call does not give back because it raised is simply garbage
 from __future__ import annotations
 
 import ctypes
+import sys
 from collections import deque
 from collections.abc import Callable
 from typing import Any
@@ -143,7 +144,8 @@ class KeptBlocks:
                 block = blocks.pop()  # atomic: one thread gets it
             except IndexError:
                 break
-            if nothing_in(block, nbytes):
+            held = sys.getrefcount(block) > 2  # this variable's and that of the call: a caller of Python's may add one
+            if not held and nothing_in(block, nbytes):
                 return block
             blocks.appendleft(block)
         self._make_room(nbytes)

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from loop_programs import Builder
 
 import argand
+from argand._core import _C
 from argand.codegen.host.memory import plan_memory
 from argand.runtime import arena
 from argand.runtime.arena import KeptBlocks, kept_blocks
@@ -150,3 +151,18 @@ def test_blocks_that_lost_their_memory_and_too_many_are_not_used_again(monkeypat
         blocks.give(blocks.take(nbytes), nbytes)
     blocks.give(blocks.take(3 << 20), 3 << 20)
     assert [*blocks._blocks] == [3 << 20]
+
+
+def test_blocks_are_used_again_while_frames_are_captured() -> None:
+    """CPython calls functions another way then, and holds what they are given once more."""
+    blocks = KeptBlocks()
+    first = blocks.take(1 << 20)
+    place = id(first)
+    blocks.give(first, 1 << 20)
+    del first
+    before = _C.set_callback(lambda *frame: _C.SKIP, "nothing")
+    try:
+        again = blocks.take(1 << 20)
+    finally:
+        _C.set_callback(*before)
+    assert id(again) == place
