@@ -111,7 +111,10 @@ def no_garbage_of_others():
 
 
 def test_a_graph_has_time_in_proportion_to_its_operations(no_garbage_of_others):
-    """A sixteenth of the time that it takes is too little, though four thousand operations have that four times."""
+    """A part of the time that it takes is too little, though four thousand operations have that four times.
+
+    A small part: what other tests have asked for, such as texts of graphs, takes time that is not limited.
+    """
     graph = chain(4000)
     times = []
     for _ in range(3):  # the least: what is done once in a process is not counted
@@ -120,8 +123,8 @@ def test_a_graph_has_time_in_proportion_to_its_operations(no_garbage_of_others):
         times.append(time.thread_time() - begin)
     taken = min(times)
     assert not prepared(graph, prepare_time_limit=2 * taken)[1]
-    said = prepared(graph, prepare_time_limit=taken / 16)[1]
-    assert "4,002 operations were not enough" in said
+    said = prepared(graph, prepare_time_limit=taken / 64)[1]
+    assert "4,002 operations were not enough" in said, times
 
 
 def slow(x):
