@@ -12,10 +12,8 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import linecache
 import random
 import sys
-import types
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -27,7 +25,7 @@ import argand
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "fuzz"))
 
-from differential import differing
+from differential import differing, load
 
 HEAD = """
 import contextlib
@@ -133,15 +131,6 @@ def program(seed: int) -> str:
     writer.function("def helper(x, w, n):", 3, STEPS[:-1])
     writer.function("def f(x, w, n):", writer.draw.randint(3, 7), STEPS)
     return HEAD + "\n".join(writer.lines)
-
-
-def load(source: str) -> Any:
-    """A module of its own for a program."""
-    module = types.ModuleType("modes_program")
-    name = f"<modes {id(module)}>"
-    linecache.cache[name] = (len(source), None, source.splitlines(True), name)
-    exec(compile(source, name, "exec"), module.__dict__)
-    return module
 
 
 def set_back() -> None:

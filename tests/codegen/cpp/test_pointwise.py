@@ -165,7 +165,7 @@ def test_symbolic_sizes():
         assert torch.equal(out, a + b[:, None])
 
 
-@pytest.mark.parametrize(
+of_dtypes_and_shapes = pytest.mark.parametrize(
     ("dtype", "shape"),
     sweeps.chessboard(
         [torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.uint8, torch.bool],
@@ -173,6 +173,9 @@ def test_symbolic_sizes():
     ),
     ids=str,
 )
+
+
+@of_dtypes_and_shapes
 def test_transposed_load(dtype, shape):
     rows, columns = shape
 
@@ -201,14 +204,7 @@ def test_transposed_and_straight_loads_together():
     assert "transpose(" in text
 
 
-@pytest.mark.parametrize(
-    ("dtype", "shape"),
-    sweeps.chessboard(
-        [torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.uint8, torch.bool],
-        [(48, 64), (37, 70), (5, 100), (100, 5)],
-    ),
-    ids=str,
-)
+@of_dtypes_and_shapes
 def test_one_store_in_order_and_one_transposed(dtype, shape):
     rows, columns = shape
 

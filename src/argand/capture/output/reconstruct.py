@@ -94,7 +94,10 @@ class Reconstructor(Values):
         if info.source is not None:
             self.push_outer(info.source)
             return
-        if is_sharded(type(tensor)):
+        name = self.temps.get(id(tensor))
+        if name is not None:
+            self.asm.load_fast(name)
+        elif is_sharded(type(tensor)):
             self._sharded(tensor)
         elif is_jagged(type(tensor)):
             self._nested(tensor)
@@ -109,30 +112,18 @@ class Reconstructor(Values):
 
     def _parameter(self, parameter: torch.Tensor) -> None:
         """One that captured code made: the leaf that the graph returns."""
-        name = self.temps.get(id(parameter))
-        if name is not None:
-            self.asm.load_fast(name)
-            return
         self.graph_output(parameter)
         self.emitter.call_helper(rebuild.as_parameter)
         self.remember(parameter)
 
     def _sharded(self, tensor: Any) -> None:
         """A DTensor over the local part, which the graph returns."""
-        name = self.temps.get(id(tensor))
-        if name is not None:
-            self.asm.load_fast(name)
-            return
         self.graph_output(dtensors.local_output(self.state.graph, tensor))
         self.emitter.call_helper(made_of, (tensor._spec,))
         self.remember(tensor)
 
     def _wrapper(self, tensor: torch.Tensor) -> None:
         """A tensor over parts, which the graph returns."""
-        name = self.temps.get(id(tensor))
-        if name is not None:
-            self.asm.load_fast(name)
-            return
         whole, parts = wrappers.outputs(self.state.graph, tensor)
         for part in parts:
             self._tensor(part)
@@ -141,10 +132,6 @@ class Reconstructor(Values):
 
     def _nested(self, tensor: Jagged) -> None:
         """A nested tensor of parts that the graph, or the program, has."""
-        name = self.temps.get(id(tensor))
-        if name is not None:
-            self.asm.load_fast(name)
-            return
         for part in stand_ins.parts(self.state, tensor):
             if part is None:
                 self.asm.load_const(None)

@@ -43,13 +43,13 @@ _ROOMS = ("argand.capture.torch_functions.higher_order.", "argand.capture.torch_
 _OPTIMIZERS = os.path.join(os.path.dirname(torch.optim.__file__), "")
 
 
-def refused(what: str, why: str) -> errors.GraphBreak:
-    """The break for what is not done with DTensors in a graph."""
+def refused(what: str, why: str, remedy: str = "Use the local tensor") -> errors.GraphBreak:
+    """The break for what is not done with DTensors, or others that are made of parts, in a graph."""
     return errors.graph_break(
         kind="part of torch that is not captured",
         context=what,
         explanation=f"{what}: {why}.",
-        hints=("Use the local tensor, or call it outside the compiled function.",),
+        hints=(f"{remedy}, or call it outside the compiled function.",),
     )
 
 

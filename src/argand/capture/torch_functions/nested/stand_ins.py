@@ -12,19 +12,14 @@ from argand.capture.facts.classify import is_plain_tensor
 from argand.capture.facts.interfaces import CaptureState
 from argand.capture.facts.sources import AttrSource, CallSource, Source
 from argand.capture.facts.values.symbolic import SYMBOLIC
-from argand.capture.sizes import symbolic_policy
+from argand.capture.sizes import dtensors, symbolic_policy
 from argand.graph import nested_tensors as jagged
 from argand.graph.nested_tensors import Jagged
 
 
 def refused(what: str, why: str) -> errors.GraphBreak:
     """The break for what is not done with nested tensors in a graph."""
-    return errors.graph_break(
-        kind="part of torch that is not captured",
-        context=what,
-        explanation=f"{what}: {why}.",
-        hints=("Use the values and offsets of the nested tensor, or call it outside the compiled function.",),
-    )
+    return dtensors.refused(what, why, "Use the values and offsets of the nested tensor")
 
 
 # ---------------------------------------------------------------------- inputs
