@@ -162,6 +162,7 @@ def profile_side(
                     gpus.synchronize()
     roots = [event for event in prof.events() if event.cpu_parent is None and event.device_type.name == "CPU"]
     fastest = min((event for event in roots if event.name == _ROOT), key=lambda event: event.cpu_time_total)
+    on_gpu = on_gpu and fastest.device_time_total > 0  # a process that uses a GPU may run this on the CPU
     rows = _Rows(operations, graphs, on_gpu)
     rows.descend(fastest)
     for event in roots:  # what other threads did meanwhile

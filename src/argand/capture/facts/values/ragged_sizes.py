@@ -37,8 +37,3 @@ def _plain(operand: object, method: str) -> object:
     if not isinstance(operand, SymbolicNumber):
         return operand
     return operand.hint if method in _DECIDED_BY_CLASS else operand.number()  # never equal to a plain number
-
-
-def has_ragged(size: tuple[object, ...]) -> bool:
-    """Whether one of the sizes of a tensor is such a size."""
-    return any(type(item) is RAGGED for item in tuple.__iter__(size))
