@@ -155,8 +155,25 @@ class LazyBackward:
 _MOST_PARTS = 8  # compiled backwards of one graph; programs that differentiate more combinations run eager's kernels
 
 
-def plan_of(joint: JointProgram, cut: Partition) -> Plan:
-    """What moves where around the two compiled graphs."""
+def arriving_together(
+    joint: JointProgram, cut: Partition, groups: Sequence[Sequence[int]]
+) -> tuple[tuple[int, ...], ...]:
+    """Positions of inputs whose gradients the backward is to give together before its end, in order.
+
+    Arguments:
+        groups: the arguments of the call whose gradients are to arrive together, in order; the last ones do at the end.
+    """
+    results = [slot.index for slot in cut.gradients.values() if slot.kind == "value"]
+    single = {
+        position for position, slot in cut.gradients.items() if slot.kind == "value" and results.count(slot.index) == 1
+    }
+    place = {spec.index: p for p, spec in enumerate(joint.forward_inputs) if spec.kind == "arg" and p in single}
+    arriving = [tuple([place[index] for index in group if index in place]) for group in groups]
+    return tuple([group for group in arriving if group])[:-1]
+
+
+def plan_of(joint: JointProgram, cut: Partition, arrivals: tuple[tuple[int, ...], ...] = ()) -> Plan:
+    """What moves where around the two compiled graphs; `arrivals` as `arriving_together` gives them."""
     written = [mutation for mutation in cut.forward.mutations if not mutation.differentiable]
     gone = {mutation.output for mutation in written}
     recorded = {mutation.output for mutation in cut.forward.mutations} - gone
@@ -187,6 +204,7 @@ def plan_of(joint: JointProgram, cut: Partition) -> Plan:
         weak=let_go(cut),
         before=kept_before(cut),
         draws=draws_as_eager(cut),
+        arrivals=arrivals,
     )
 
 

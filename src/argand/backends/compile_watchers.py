@@ -32,6 +32,7 @@ class Compiler:
         compile_program: makes a callable of the graph's inputs from a program (one list argument when `boxed`).
         prepare: graph passes, applied to traces before they are generalised (graphs with symbolic sizes).
         joint_pass: a rewrite of the graph of forward and backward, before it is cut in two.
+        gives_early: what it compiles heeds `AtenProgram.arrivals`.
     """
 
     backend: str
@@ -39,6 +40,7 @@ class Compiler:
     boxed: bool = False
     prepare: Callable[[AtenProgram], AtenProgram] = lambda program: program
     joint_pass: Callable[[AtenProgram], Any] = lambda program: None
+    gives_early: bool = False
 
     def show(self, program: AtenProgram) -> None:
         """Tell of a program without gradients that is compiled."""
@@ -78,4 +80,5 @@ def watched(compiler: Compiler) -> Compiler:
     watcher = _watcher.get()
     if watcher is None:
         return compiler
-    return replace(compiler, compile_program=watcher(compiler.compile_program, compiler.backend, compiler.boxed))
+    run = watcher(compiler.compile_program, compiler.backend, compiler.boxed)
+    return replace(compiler, compile_program=run, gives_early=False)

@@ -65,7 +65,8 @@ def native(gm: fx.GraphModule, example_inputs: Sequence[Any], **options: Any) ->
         LoweringError, CppCompileError: a stage failed.
     """
     events.emit("pre_grad_graphs", "backend", lambda: module_text(gm))
-    others = without_target(map(torch.device, devices_of(gm, example_inputs)))
+    devices = devices_of(gm, example_inputs)
+    others = without_target(map(torch.device, devices))
     if others:
         _report_devices(others, f"graph of {len(gm.graph.nodes)} nodes")
         return gm.forward
@@ -81,7 +82,9 @@ def native(gm: fx.GraphModule, example_inputs: Sequence[Any], **options: Any) ->
         compile_one = functools.partial(
             freezing.compile_frozen, constant=frozen, compile_program=compile_one, wanted=wanted
         )
-    compiler = Compiler("native", compile_one, boxed=True, prepare=run_passes, joint_pass=prepare_joint)
+    compiler = Compiler(
+        "native", compile_one, boxed=True, prepare=run_passes, joint_pass=prepare_joint, gives_early=devices == {"cpu"}
+    )
     compiled = compile_inference(gm, example_inputs, compiler)
     choose = bool(asked.get("never_slower"))
     if not choose and not config.tell_slower:

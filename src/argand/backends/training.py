@@ -15,7 +15,7 @@ from argand.autograd.double_backward import RunsAgain
 from argand.autograd.partitioning.partition import Partition, partition
 from argand.autograd.tracing.joint import JointProgram
 from argand.autograd.tracing.trace import trace_joint
-from argand.autograd.training import Boxed, LazyBackward, plan_of, recorded_program, with_spent
+from argand.autograd.training import Boxed, LazyBackward, arriving_together, plan_of, recorded_program, with_spent
 from argand.backends.compile_watchers import Compiler
 from argand.backends.eager_contest import unless_too_small
 from argand.backends.programs.rolled_training import keeps_in_loops
@@ -55,7 +55,7 @@ def compile_training(gm: fx.GraphModule, example_inputs: Sequence[Any], compiler
     beside: Beside | None = None
     if compiler.backend == "native" and config.tell_slower and not joint.spent:
         beside = functools.partial(unless_too_small, gm=gm, example_inputs=example_inputs)
-    return compile_joint(joint, compiler, otherwise=graph, graph=graph, beside=beside)
+    return compile_joint(joint, compiler, otherwise=graph, graph=graph, beside=beside, meta=gm.meta)
 
 
 def compile_joint(
@@ -65,6 +65,7 @@ def compile_joint(
     otherwise: Callable[..., Any] | None = None,
     graph: Callable[..., Any] | None = None,
     beside: Beside | None = None,
+    meta: dict[str, Any] | None = None,
 ) -> Callable[..., Any]:
     """Cut a joint program in two, compile both parts, and put them on autograd's tape.
 
@@ -72,6 +73,8 @@ def compile_joint(
         otherwise: called with the user's arguments when their sizes do not meet the program's conditions.
         graph: the captured graph, run once more where gradients are differentiated again.
         beside: of what records gradients, and `has_backward`, makes what is called instead.
+        meta: of the captured graph; "arrivals" are the arguments whose gradients are to arrive together, in order, which
+            is taken out of it where they will.
     """
     if joint.differentiates and otherwise is not None:
         joint.differentiates = False
@@ -88,6 +91,11 @@ def compile_joint(
             keeps_in_loops=keeps_in_loops if backend == "native" else None,
         )  # fmt: skip
     cut.forward.kind, cut.backward.kind = "forward", "backward"
+    wanted = meta.get("arrivals", ()) if meta is not None and compiler.gives_early else ()
+    together = arriving_together(joint, cut, wanted)
+    if together and meta is not None:
+        del meta["arrivals"]
+    cut.backward.arrivals = tuple([tuple([cut.gradients[position].index for position in group]) for group in together])
     cut.forward.model = cut.backward.model = number
     _report(joint, cut, backend)
     forward = _boxed(compiler.compile_program(cut.forward), compiler.boxed)
@@ -102,7 +110,7 @@ def compile_joint(
         backward.prepare()
     elif (scope := late_modules.scope()) is not None:  # the forward's kernels are being compiled: there is time
         scope.meanwhile.append(backward.begin)
-    function, again = _on_tape(joint, cut, forward, backward, graph)
+    function, again = _on_tape(joint, cut, forward, backward, graph, together)
     recorded = wrap(recorded_program(cut.forward), with_spent(function, joint.spent), otherwise=otherwise)
     if graph is not None:
         recorded = heeding_hooks(by_eager_if_mostly_twice(recorded, graph, again), graph, True)
@@ -125,10 +133,15 @@ def _without_gradients(joint: JointProgram, compiler: Compiler, otherwise: Any) 
 
 
 def _on_tape(
-    joint: JointProgram, cut: Partition, forward: Boxed, backward: LazyBackward, graph: Callable[..., Any] | None
+    joint: JointProgram,
+    cut: Partition,
+    forward: Boxed,
+    backward: LazyBackward,
+    graph: Callable[..., Any] | None,
+    arrivals: tuple[tuple[int, ...], ...],
 ) -> tuple[Callable[..., Any], Differentiable]:
     """The compiled graph as a function of the forward's inputs whose results autograd can differentiate, also twice."""
-    plan, source = plan_of(joint, cut), RunsAgain(joint, cut, graph=graph is not None)
+    plan, source = plan_of(joint, cut, arrivals), RunsAgain(joint, cut, graph=graph is not None)
     again = Differentiable(graph, plan.differentiable, source.facts, source.run)
     function = training_function(plan, forward, backward, again)
     kept = KeptBackward(cut, joint.tape, plan, forward, backward, source)

@@ -372,6 +372,13 @@ keeps_graph = torch._C._autograd._get_current_graph_task_keep_graph
 running_backward = torch._C._current_graph_task_id  # a number of the backward that runs in this thread
 will_run = torch._C._will_engine_execute_node  # whether the running backward comes to a node of its own graph
 autocast_active = torch._C._is_any_autocast_enabled  # whether any autocast is on in this thread
+
+
+def compiled_autograd_active() -> bool:
+    """Whether compiled autograd is on anywhere in this process."""
+    return torch.autograd._engine_run_backward is not torch.autograd.graph._engine_run_backward
+
+
 disabled_autocast = torch._C._DisableAutocast  # a context manager: no op is cast inside
 
 

@@ -204,6 +204,7 @@ class Schedule:
         inputs, input_symbols, constants, outputs, mutations, hints, floats: as in `ir.loops.Program`.
         buffers: buffers that exist at run time (fused-away ones are gone).
         kept: buffers that leave the program, but that nobody sees besides its backward.
+        arrivals: numbers of the outputs that leave a run together before its end, in order.
         graph, values: as in `ir.loops.Program`.
         aliases: in-place reuse decided by scheduling: {new buffer: dying buffer whose memory it takes}.
         targets: of the devices of its buffers that code is generated for.
@@ -220,6 +221,7 @@ class Schedule:
     hints: dict[str, int] = field(default_factory=dict)
     floats: frozenset[str] = frozenset()
     kept: frozenset[str] = frozenset()
+    arrivals: tuple[tuple[int, ...], ...] = ()
     graph: Any = None
     values: dict[str, TensorRef] = field(default_factory=dict)
     targets: dict[torch.device, Target] = field(default_factory=dict)

@@ -20,6 +20,7 @@ from torch import fx
 from argand import events
 from argand.backends.ddp.buckets import active_ddp
 from argand.backends.ddp.parts import Part, stored_part
+from argand.graph import compat
 from argand.runtime.recipes import Described, with_recipe
 
 _WINDOWS = ((False, 3), (True, 3), (False, 1), (True, 1))
@@ -108,8 +109,7 @@ def _mark(contest: weakref.ref[Contest], device: torch.device, grads: Any) -> No
 
 def _cannot_compare(device: torch.device) -> bool:
     """Whether both may not differ in the last bits, or compiled autograd may send gradients itself."""
-    recorded = torch.autograd._engine_run_backward is not torch.autograd.graph._engine_run_backward
-    return (recorded and device.type == "cpu") or torch.are_deterministic_algorithms_enabled()
+    return (compat.compiled_autograd_active() and device.type == "cpu") or torch.are_deterministic_algorithms_enabled()
 
 
 def _now(device: torch.device) -> float:

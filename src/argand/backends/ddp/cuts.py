@@ -11,6 +11,7 @@ ranks can load what one has made, and at a call for any others.
 
 from __future__ import annotations
 
+import bisect
 import functools
 import operator
 from collections.abc import Callable, Iterator, Sequence
@@ -64,10 +65,27 @@ def compile_split(
     if not cuts:
         events.emit("optimize_ddp", "backend", f"the graph stays whole: {reason}", parts=1, reason=reason)
         return None
-    joined = _joined(gm, cuts, example_inputs if ahead else None, compile_graph)
-    if not contest or any(starts(node.target) for node in gm.graph.nodes):  # ranks call collectives in one order
-        return joined
-    return Alternatives(joined, whole_part(gm, compile_graph), len(cuts) + 1)
+    pieces, modules = _pieces(gm, cuts)
+    _tell(gm, pieces, modules)
+    contest = contest and not any(starts(node.target) for node in gm.graph.nodes)  # ranks call these in one order
+    if contest:
+        gm.meta["arrivals"] = _arrivals(gm, cuts)
+        whole = compile_graph(gm, list(example_inputs))
+        if gm.meta.pop("arrivals", None) is None:
+            return whole
+    joined = _joined(gm, pieces, modules, example_inputs if ahead else None, compile_graph)
+    return Alternatives(joined, whole_part(gm, compile_graph), len(cuts) + 1) if contest else joined
+
+
+def _arrivals(gm: fx.GraphModule, cuts: Sequence[int]) -> list[list[int]]:
+    """Arguments of the graph that are used first in each part, from the last part to the first."""
+    nodes = list(gm.graph.nodes)
+    place = {node: position for position, node in enumerate(nodes)}
+    parts: list[list[int]] = [[] for _ in range(len(cuts) + 1)]
+    for number, node in enumerate(nodes):
+        if node.op == "placeholder" and node.users:
+            parts[bisect.bisect_right(cuts, min(place[user] for user in node.users))].append(number)
+    return parts[::-1]
 
 
 def _output(gm: fx.GraphModule) -> fx.Node:
@@ -199,20 +217,27 @@ class _Cut:
     outputs: list[fx.Node]
 
 
+def _pieces(gm: fx.GraphModule, cuts: list[int]) -> tuple[list[_Cut], list[fx.GraphModule]]:
+    """The parts."""
+    nodes = list(gm.graph.nodes)
+    begins, ends = [len(gm.graph.find_nodes(op="placeholder")), *cuts], [*cuts, len(nodes) - 1]
+    pieces = [_cut(nodes[begin:end], nodes[end:]) for begin, end in zip(begins, ends)]
+    return pieces, [fx.GraphModule(gm, cut.graph, class_name=f"submod_{n}") for n, cut in enumerate(pieces)]
+
+
 def _joined(
-    gm: fx.GraphModule, cuts: list[int], example_inputs: Sequence[Any] | None, compile_graph: CompileGraph
+    gm: fx.GraphModule,
+    pieces: list[_Cut],
+    modules: list[fx.GraphModule],
+    example_inputs: Sequence[Any] | None,
+    compile_graph: CompileGraph,
 ) -> Callable[..., Any]:
     """A function that calls the parts.
 
     Arguments:
         example_inputs: of the graph, where parts are to be compiled now.
     """
-    nodes = list(gm.graph.nodes)
-    holders = [node for node in nodes if node.op == "placeholder"]
-    begins, ends = [len(holders), *cuts], [*cuts, len(nodes) - 1]
-    pieces = [_cut(nodes[begin:end], nodes[end:]) for begin, end in zip(begins, ends)]
-    modules = [fx.GraphModule(gm, cut.graph, class_name=f"submod_{number}") for number, cut in enumerate(pieces)]
-    _tell(holders, pieces, modules, nodes[-1])
+    holders = gm.graph.find_nodes(op="placeholder")
     parts = []
     for cut, module in zip(pieces, modules):
         inner = tuple([i for i, node in enumerate(cut.inputs) if node.op != "placeholder"])
@@ -222,7 +247,7 @@ def _joined(
         for cut, part in zip(pieces, parts):
             part.prepare(_expected(cut.inputs, given))
     names: dict[str, Any] = {f"part_{number}": part for number, part in enumerate(parts)}
-    return compile_wrapper(_calls(holders, pieces, nodes[-1], names), names)
+    return compile_wrapper(_calls(holders, pieces, _output(gm), names), names)
 
 
 def _itself(module: fx.GraphModule) -> fx.GraphModule:
@@ -256,18 +281,18 @@ def _calls(holders: list[fx.Node], pieces: list[_Cut], output: fx.Node, names: d
     return "\n".join([*lines, f"    return {text(output.args[0])}", ""])
 
 
-def _tell(holders: list[fx.Node], pieces: list[_Cut], modules: list[fx.GraphModule], output: fx.Node) -> None:
+def _tell(gm: fx.GraphModule, pieces: list[_Cut], modules: list[fx.GraphModule]) -> None:
     """Events with the graph that calls the parts, and the parts."""
     if not events.bus.wanted("optimize_ddp_split_graph") and not events.bus.wanted("optimize_ddp_split_child"):
         return
     whole = fx.Graph()
-    known = {node: whole.node_copy(node) for node in holders}
+    known = {node: whole.node_copy(node) for node in gm.graph.find_nodes(op="placeholder")}
     for number, cut in enumerate(pieces):
         call = whole.call_module(f"submod_{number}", tuple(known[node] for node in cut.inputs))
         for index, node in enumerate(cut.outputs):
             known[node] = whole.call_function(operator.getitem, (call, index))
             known[node].meta.update(node.meta)
-    whole.output(fx.node.map_arg(output.args[0], known.__getitem__))
+    whole.output(fx.node.map_arg(_output(gm).args[0], known.__getitem__))
     named = {f"submod_{number}": module for number, module in enumerate(modules)}
     joined = fx.GraphModule(named, whole, class_name="SplitGraph")
     events.emit("optimize_ddp_split_graph", "backend", lambda: module_text(joined), graph=joined, parts=len(modules))

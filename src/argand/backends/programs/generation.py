@@ -196,7 +196,7 @@ def _scheduled(program: AtenProgram, *, by_rule: bool = True) -> Schedule:
     ordered = _ordered(program)
     with events.span("schedule", "schedule"), size_hints(ordered.hints):
         write_inputs_in_place(ordered, written)
-        ordered.kept = _kept(program, ordered)
+        ordered.kept, ordered.arrivals = _kept(program, ordered), program.arrivals
         if by_rule:
             choose_by_rule(ordered)
     return ordered

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from bisect import insort
 from collections.abc import Iterable, Mapping
-from dataclasses import field
+from dataclasses import field, replace
+from typing import Any
 
 import torch
 
@@ -20,7 +21,7 @@ from argand.graph import compat
 from argand.graph.sizes.expr import Expr, Sym, as_int, evaluate, product
 from argand.graph.sizes.relations import at_least
 from argand.ir.kernel import CPU, KernelPlan, Schedule, Step, memory_of
-from argand.ir.loops import Buffer, ExternNode, aliases_arguments, tensor_refs
+from argand.ir.loops import Buffer, ExternNode, TensorRef, aliases_arguments, tensor_refs
 from argand.ir.target import Target
 from argand.quick_dataclasses import dataclass
 
@@ -146,6 +147,25 @@ def extent(buffer: Buffer) -> Expr:
 def _bytes(buffer: Buffer) -> Expr:
     """Bytes of a buffer's memory."""
     return extent(buffer) * int(buffer.dtype.itemsize)
+
+
+def leaving_early(schedule: Schedule) -> list[tuple[int, list[str]]]:
+    """Per group of outputs that leave a run before its end, the step after which nothing uses their memory, and the
+    buffers that nobody else holds: those of earlier groups have left by then."""
+    given = {*schedule.inputs, *schedule.constants}
+    lives = _lives(replace(schedule, outputs=[], mutations=[]), given)
+    roots = [_root(schedule, output) for output in schedule.outputs]
+    grouped = [[roots[number] for number in group] for group in schedule.arrivals]
+    left, reached = list[tuple[int, list[str]]](), 0
+    single = {root for root in roots if root in lives and root not in given and roots.count(root) == 1}
+    for group in grouped:
+        reached = max([reached, *[lives[root].last if root in single else len(schedule.steps) for root in group]])
+        left.append((reached, [root for root in group if root in single]))
+    return left
+
+
+def _root(schedule: Schedule, output: Any) -> str:
+    return memory_of(schedule.aliases, output.buffer) if isinstance(output, TensorRef) else ""
 
 
 def plan_memory(schedule: Schedule, *, arena: bool = True) -> MemoryPlan:

@@ -23,7 +23,7 @@ from argand.codegen.host.convolutions import (
 )
 from argand.codegen.host.layouts import Layout, chosen_layouts, made_by_products, own_layout, used_views
 from argand.codegen.host.library_products import DIRECT, DirectText, literal_of, operands
-from argand.codegen.host.memory import MemoryPlan, Space, nbytes, plan_memory
+from argand.codegen.host.memory import MemoryPlan, Space, leaving_early, nbytes, plan_memory
 from argand.codegen.host.products import INT8, INTO, MEASURED, OWN, PADDED, VARYING
 from argand.errors import InternalError
 from argand.graph.sizes.expr import Const, Expr, Sym, as_int, evaluate
@@ -131,6 +131,7 @@ class _Writer:
     by_products: frozenset[str] = frozenset()
     layouts: Mapping[str, Layout] = field(default_factory=dict)
     direct: DirectText = field(default_factory=DirectText)
+    leaving: list[tuple[int, list[str]]] = field(default_factory=list)
     due: dict[int, list[str]] = field(default_factory=dict)  # buffers that are allocated before each step
     sharers: dict[str, list[tuple[int, str]]] = field(default_factory=dict)  # by root: who has its memory, in order
 
@@ -154,14 +155,17 @@ class _Writer:
         self._symbols()
         if self.kernels is not None:
             self.body += gpu.choosing(self.kernels.triton)
+        self.leaving = leaving_early(schedule) if schedule.arrivals else []
         for number, step in enumerate(schedule.steps):
             self._allocate(number)
             if isinstance(step, KernelPlan):
                 self._launch(step)
             else:
                 self._extern(step)
-            self._free(number)
+            self._free(self.plan.frees.get(number, ()))
+            self._leave(number)
         self._allocate(len(schedule.steps))
+        self._leave(len(schedule.steps))
         mutations = [f"{name}.copy_({self._ref(ref)})" for name, ref in schedule.mutations]
         returned = self._return()
         layouts = [line for arena in self.arenas.values() for line in arena.layout()]
@@ -268,6 +272,8 @@ class _Writer:
             size, stride = (tuple(_example(e, env) for e in part) for part in (buffer.size, buffer.stride))
             lines.append(f"        {_random(size, stride, buffer)},  # {name}")
         lines += ["    ]", "", "", 'if __name__ == "__main__":', "    benchmark(call, example_inputs)"]
+        if self.schedule.arrivals:
+            lines[-1] = "    benchmark(lambda args: tuple(call(args)), example_inputs)"
         return lines
 
     # --- statements of `call`
@@ -437,8 +443,16 @@ class _Writer:
         if buffer.size:
             self.body.append(f"if {name}.stride() != {stride}: {name} = restrided({name}, {size}, {stride})")
 
-    def _free(self, number: int) -> None:
-        names = self.plan.frees.get(number, ())
+    def _leave(self, number: int) -> None:
+        """Outputs that nothing after this step uses leave."""
+        while self.leaving and self.leaving[0][0] <= number:
+            _, names = self.leaving.pop(0)
+            group = self.schedule.arrivals[-1 - len(self.leaving)]
+            self.body.append(f"early = [{', '.join(self._value(self.schedule.outputs[place]) for place in group)}]")
+            self._free(names)
+            self.body.append("yield early")
+
+    def _free(self, names: Iterable[str]) -> None:
         if not names:
             return
         same = [name for _, name in sorted(one for root in set(names) for one in self.sharers.get(root, ()))]
@@ -449,8 +463,9 @@ class _Writer:
 
     def _return(self) -> str:
         values = []
-        for output in self.schedule.outputs:
-            values.append(self._value(output))
+        early = {place for group in self.schedule.arrivals for place in group}
+        for place, output in enumerate(self.schedule.outputs):
+            values.append("None" if place in early else self._value(output))
         return f"({', '.join(values)}{',' if len(values) == 1 else ''})"
 
     # --- values

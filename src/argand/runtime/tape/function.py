@@ -7,8 +7,10 @@ from typing import Any
 
 import torch
 
+from argand._core.calls import uncaptured
 from argand.graph import compat
 from argand.runtime.recipes import with_recipe
+from argand.runtime.tape.arrivals import Arrivals, chain, linked
 from argand.runtime.tape.double_backward import Differentiable, Inputs, RandomStates
 from argand.runtime.tape.gradients import Gradients
 from argand.runtime.tape.moves import Backwards
@@ -32,18 +34,20 @@ def training_function(plan: Plan, forward: Boxed, backwards: Backwards, again: D
     connected = [position for position in range(plan.inputs) if position not in plan.unreached]
     touched = sorted({*(entry[0] for entry in plan.written), *plan.raised, *(entry[0] for entry in plan.leaves)})
     weak = [position for position in plan.weak if position not in touched]
+    first, later = arriving(plan)
 
     class CompiledFunction(torch.autograd.Function):
         """One call of the compiled graph. Its last result is empty: it stands for all that gradients depend on.
 
-        It is handed the inputs, and then those that it has gradients for.
+        It is handed the inputs, what leads to the nodes of gradients that arrive later, or None, and the inputs that it
+        has gradients for.
         """
 
         # for compiled autograd, as are `by_operations` and `computed`: see `Gradients`; `reads` of checkpoint_reads
         compiled_moves = gradients.moves("whole")
 
         @staticmethod
-        def forward(ctx: Any, inputs: Sequence[Any], *_: Any) -> Any:
+        def forward(ctx: Any, inputs: Sequence[Any], link: Any, *_: Any) -> Any:
             before = {position: inputs[position].clone() for position in plan.before}
             random = RandomStates(plan.tangents[0].device) if plan.draws else None
             out = forward(list(inputs))
@@ -54,6 +58,7 @@ def training_function(plan: Plan, forward: Boxed, backwards: Backwards, again: D
             ctx.inputs = Inputs(inputs, [out[i] for i in plan.seeds], touched, weak, before, random)
             ctx.numbers = tuple([inputs[i] for i in plan.numbers])
             ctx.left = ctx.computed = ctx.reads = None
+            ctx.linked = link is not None
             ctx.by_operations = False
             if compat.saved_tensor_hooks_active():
                 out = [*out[: plan.results], *map(_alone, out[plan.results :])]
@@ -67,17 +72,33 @@ def training_function(plan: Plan, forward: Boxed, backwards: Backwards, again: D
 
         @staticmethod
         def backward(ctx: Any, *grads: Any) -> Any:
-            of_inputs = gradients.of_inputs(ctx, grads, keep=compat.keeps_graph(), apart=own_nodes and are_apart(ctx))
-            return (None, *[of_inputs[position] for position in connected])
+            arrivals = Arrivals(plan.arrivals) if ctx.linked else None
+            apart = own_nodes and are_apart(ctx)
+            of_inputs = gradients.of_inputs(ctx, grads, keep=compat.keeps_graph(), apart=apart, arrivals=arrivals)
+            if arrivals is None:
+                return (None, None, *[of_inputs[position] for position in connected])
+            arrivals.gradients = list(of_inputs)
+            return (None, linked(arrivals), *uncaptured(arrivals.take, 0, first))
 
     apply: Any = super(torch.autograd.Function, CompiledFunction).apply  # without the search for a transform
     transformed = compat.transforms_active
 
     def call(*inputs: Any) -> Any:
         run = CompiledFunction.apply if transformed() else apply
-        return run(inputs, *([inputs[position] for position in connected] if plan.unreached else inputs))
+        if later and run is apply and not compat.compiled_autograd_active():
+            return run(inputs, chain(inputs, later), *[inputs[position] for position in first])
+        return run(inputs, None, *([inputs[position] for position in connected] if plan.unreached else inputs))
 
     return ResultNodes(plan, gradients).around(call) if own_nodes else call
+
+
+def arriving(plan: Plan) -> tuple[tuple[int, ...], list[tuple[int, ...]]]:
+    """Positions of the inputs whose gradients the node of a call gives, where others arrive later: and these."""
+    if not plan.arrivals:
+        return (), []
+    early = {position for group in plan.arrivals for position in group}
+    others = [position for positions in plan.classes for position in positions if position not in early]
+    return plan.arrivals[0], [*plan.arrivals[1:], tuple(sorted(others))]
 
 
 def without_base(result: torch.Tensor) -> torch.Tensor:

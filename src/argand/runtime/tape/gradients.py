@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from argand._core.calls import uncaptured
+from argand.runtime.tape.arrivals import Arrivals
 from argand.runtime.tape.double_backward import Differentiable, NotAgain
 from argand.runtime.tape.moves import Backwards, Left, Moves
 from argand.runtime.tape.plan import Kind, Plan
@@ -29,13 +30,16 @@ class Gradients:
         self._moves: dict[Kind, Moves] = {"whole": Moves(plan, backwards)}
         self._passed = [plan.differentiable[number] for number in plan.passed]
 
-    def of_inputs(self, node: Any, grads: Sequence[Any], *, keep: bool, apart: bool = False) -> tuple[Any, ...]:
+    def of_inputs(
+        self, node: Any, grads: Sequence[Any], *, keep: bool, apart: bool = False, arrivals: Arrivals | None = None
+    ) -> tuple[Any, ...]:
         """One gradient, or None, per input of the forward.
 
         Arguments:
             grads: per result of the forward, its gradient or None.
             keep: the call can be differentiated again afterwards (`retain_graph=True`).
             apart: what results contribute to each other's gradients is among the grads.
+            arrivals: gets those gradients that are not computed yet.
         """
         moves = self.moves("apart" if apart else "whole")
         computed = _computed(node)
@@ -60,7 +64,7 @@ class Gradients:
             return self._again.gradients(node.inputs, grads, passed)
 
         # The user's `backward()` may be called by a frame that is watched.
-        gradients = uncaptured(self._compute, moves, differentiable, given, saved, anchor, tuple(grads), node)
+        gradients = uncaptured(self._compute, moves, differentiable, given, saved, anchor, tuple(grads), node, arrivals)
         if not keep:
             node.inputs.let_go()
         return gradients
@@ -107,9 +111,10 @@ class Gradients:
         anchor: torch.Tensor | None,
         grads: tuple[Any, ...],
         node: Any,
+        arrivals: Arrivals | None = None,
     ) -> tuple[Any, ...]:
         if not torch.is_grad_enabled():  # by operations, where compiled autograd is to see them
-            return moves.gradients(given, saved, grads, node.numbers, node.by_operations)
+            return moves.gradients(given, saved, grads, node.numbers, node.by_operations, arrivals)
         try:
             return differentiable()
         except NotAgain as refused:

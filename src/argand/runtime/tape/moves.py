@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -10,6 +10,7 @@ import torch
 
 from argand.graph import compat
 from argand.quick_dataclasses import dataclass
+from argand.runtime.tape.arrivals import Arrivals
 from argand.runtime.tape.plan import Kind, Part, Plan, Slot, Tangent
 
 Boxed = Callable[[list[Any]], Sequence[torch.Tensor]]
@@ -104,11 +105,13 @@ class Moves:
         grads: tuple[Any, ...],
         numbers: tuple[Any, ...],
         by_operations: bool = False,
+        arrivals: Arrivals | None = None,
     ) -> tuple[Any, ...]:
         """One gradient, or None, per input of the forward, or passed result. Takes what is in `saved` out of it.
 
         Arguments:
             by_operations: by ATen operations that a dispatch mode sees.
+            arrivals: gets those gradients that are not computed yet; None where all are to be.
         """
         gradients: list[Any] = [None] * self._count
         if not any(given):
@@ -129,11 +132,17 @@ class Moves:
         arguments.extend(passed[index] for index, _ in part.tangents)
         arguments.extend(numbers[k] for k in part.taken)
         out = _without_autocast(run, arguments)
+        steps = out if isinstance(out, Generator) else None
         for position, slot in part.gradients:
-            if slot.kind == "value":
-                gradients[position] = out[slot.index]
-            else:
+            if slot.kind != "value":
                 gradients[position] = passed[slot.index] if slot.kind == "tangent" else through[slot]
+            elif steps is None:
+                gradients[position] = out[slot.index]
+        if steps is not None:
+            given_late = arrivals or Arrivals(self.plan.arrivals)
+            given_late.begin(gradients, steps, part.at_end)
+            if arrivals is None:
+                given_late.finish()
         return tuple(gradients)
 
 
@@ -150,6 +159,9 @@ class _Part:
         indices = [slot.index for slot in part.arguments if slot.kind == "tangent"]
         self.tangents = [(index, moves.plan.tangents[index]) for index in indices]
         self.taken = [moves.plan.numbers.index(slot.index) for slot in part.arguments if slot.kind == "number"]
+        early = {position for group in moves.plan.arrivals for position in group}
+        values = [(position, slot.index) for position, slot in self.gradients if slot.kind == "value"]
+        self.at_end = [(position, index) for position, index in values if position not in early]
         layouts = [_layout_function(moves.plan.names, spec.layout) for _, spec in self.tangents]
         self.layouts = layouts if any(layouts) else None
 

@@ -87,6 +87,7 @@ class Plan:
         weak: positions of the inputs that a call does not keep alive for gradients of gradients.
         before: positions of those that it writes to, and keeps a copy of from before that.
         draws: random numbers are torch's generators', and a call keeps what state these were in.
+        arrivals: positions of the inputs whose gradients leave the backward together before its end, in their order.
     """
 
     inputs: int
@@ -112,6 +113,7 @@ class Plan:
     weak: tuple[int, ...]
     before: tuple[int, ...]
     draws: bool
+    arrivals: tuple[tuple[int, ...], ...] = ()
 
     def spent(self, given: tuple[bool, ...]) -> int:
         """The results that cannot be differentiated any more after those that are `given`."""

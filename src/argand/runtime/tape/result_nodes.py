@@ -22,6 +22,7 @@ from typing import Any
 import torch
 
 from argand.graph import compat
+from argand.runtime.tape.arrivals import CompiledFunction
 from argand.runtime.tape.gradients import Gradients
 from argand.runtime.tape.plan import Group, Plan
 
@@ -272,7 +273,7 @@ _DEEPEST = 4
 
 def is_own(node: Any) -> bool:
     """Whether a node is one of those between a compiled graph and its results or inputs."""
-    return isinstance(node, (_NODE, _Inputs._backward_cls))
+    return isinstance(node, (_NODE, _Inputs._backward_cls, CompiledFunction._backward_cls))
 
 
 def _noticed(name: str) -> Callable[..., Any]:

@@ -1,0 +1,113 @@
+"""Gradients of one compiled backward that leave it one after the other.
+
+DistributedDataParallel begins to reduce a bucket of gradients when all of them are there. A compiled graph is one node
+on autograd's tape, which gives its gradients when all are computed. Here it is followed by a chain of nodes, one for
+each bucket: a node resumes the compiled backward, which stops where the bucket's gradients are there, and while the
+next one runs, they are on their way. What links two nodes is an empty tensor, whose gradient carries the backward.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from typing import Any
+
+import torch
+
+from argand._core.calls import uncaptured
+from argand.graph import compat
+
+Steps = Generator[list[torch.Tensor], None, Sequence[Any]]
+
+
+class Arrivals:
+    """The gradients of one run of a backward.
+
+    Arguments:
+        groups: positions of the inputs whose gradients leave together, in their order; of the others, at the end.
+
+    Fields:
+        gradients: by position; None for those that are not there yet, or were taken.
+    """
+
+    def __init__(self, groups: Sequence[Sequence[int]]) -> None:
+        self.gradients: list[Any] = []
+        self._groups = groups
+        self._next = 0
+        self._steps: Steps | None = None
+        self._others: list[tuple[int, int]] = []
+
+    def begin(self, gradients: list[Any], steps: Steps, others: list[tuple[int, int]]) -> None:
+        """The backward was called.
+
+        Arguments:
+            others: (position, number of the result) of the gradients that come at its end.
+        """
+        self.gradients, self._steps, self._others = gradients, steps, others
+
+    def finish(self) -> None:
+        """Run the backward to its end."""
+        while self._steps is not None:
+            self._advance(self._steps)
+
+    def take(self, number: int, positions: Sequence[int]) -> list[Any]:
+        """The gradients of the inputs at these positions, which are those of a group; nobody else has them then."""
+        while self._steps is not None and self._next <= number:
+            self._advance(self._steps)
+        taken = [self.gradients[position] for position in positions]
+        for position in positions:
+            self.gradients[position] = None  # autograd makes a gradient that nobody else has `.grad`, and copies others
+        return taken
+
+    def _advance(self, steps: Steps) -> None:
+        guard = compat.disabled_autocast() if compat.autocast_active() else None
+        try:
+            batch = next(steps)
+        except StopIteration as end:
+            for position, result in self._others:
+                self.gradients[position] = end.value[result]
+            self._steps = None
+        else:
+            for position, gradient in zip(self._groups[self._next], batch):
+                self.gradients[position] = gradient
+            batch.clear()
+            self._next += 1
+        finally:
+            del guard
+
+
+class CompiledFunction(torch.autograd.Function):
+    """The node of one group, in profiles called as the graph's own, which gives the gradients of the first."""
+
+    @staticmethod
+    def forward(ctx: Any, number: int, positions: Sequence[int], *held: Any) -> torch.Tensor:
+        ctx.number, ctx.positions = number, positions
+        ctx.last = len(held) == len(positions)
+        ctx.set_materialize_grads(False)
+        return torch.empty(0, device="cpu")
+
+    @staticmethod
+    def backward(ctx: Any, link: Any) -> Any:
+        arrivals: Arrivals | None = getattr(link, "arrivals", None)
+        if arrivals is None:
+            return (None, None, *[None] * (len(ctx.positions) + (not ctx.last)))
+        taken = uncaptured(arrivals.take, ctx.number, ctx.positions)
+        return (None, None, *taken) if ctx.last else (None, None, *taken, linked(arrivals))
+
+
+def linked(arrivals: Arrivals) -> torch.Tensor:
+    """The gradient that hands a backward on to the node of the next group."""
+    link: Any = torch.empty(0, device="cpu")
+    link.arrivals = arrivals
+    return link  # type: ignore[no-any-return]
+
+
+def chain(inputs: Sequence[Any], groups: Sequence[Sequence[int]]) -> Any:
+    """Nodes for groups of inputs, from the last to the first: what leads to them."""
+    number = len(groups)
+    link: Any = None
+    apply: Any = super(torch.autograd.Function, CompiledFunction).apply  # without the search for a transform
+    for positions in reversed(groups):
+        held = [inputs[position] for position in positions]
+        link = apply(number, positions, *held, *([] if link is None else [link]))
+        number -= 1
+    return link
