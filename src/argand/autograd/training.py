@@ -163,10 +163,8 @@ def arriving_together(
     Arguments:
         groups: the arguments of the call whose gradients are to arrive together, in order; the last ones do at the end.
     """
-    results = [slot.index for slot in cut.gradients.values() if slot.kind == "value"]
-    single = {
-        position for position, slot in cut.gradients.items() if slot.kind == "value" and results.count(slot.index) == 1
-    }
+    values = [slot.index for slot in cut.gradients.values() if slot.kind == "value"]
+    single = {p for p, slot in cut.gradients.items() if slot.kind == "value" and values.count(slot.index) == 1}
     place = {spec.index: p for p, spec in enumerate(joint.forward_inputs) if spec.kind == "arg" and p in single}
     arriving = [tuple([place[index] for index in group if index in place]) for group in groups]
     return tuple([group for group in arriving if group])[:-1]

@@ -73,8 +73,8 @@ def compile_joint(
         otherwise: called with the user's arguments when their sizes do not meet the program's conditions.
         graph: the captured graph, run once more where gradients are differentiated again.
         beside: of what records gradients, and `has_backward`, makes what is called instead.
-        meta: of the captured graph; "arrivals" are the arguments whose gradients are to arrive together, in order, which
-            is taken out of it where they will.
+        meta: of the captured graph. "arrivals", the arguments whose gradients are to arrive together, in order, is
+            taken out of it where they will.
     """
     if joint.differentiates and otherwise is not None:
         joint.differentiates = False

@@ -174,9 +174,7 @@ class AtenProgram:
     taken: frozenset[int] = frozenset()  # inputs of a backward that are such results of its forward
     bases: list[BaseSpec] = field(default_factory=list)
     leaves: list[LeafSpec] = field(default_factory=list)
-    arrivals: tuple[
-        tuple[int, ...], ...
-    ] = ()  # results that leave a run of the graph together before its end, in order
+    arrivals: tuple[tuple[int, ...], ...] = ()  # results that leave a run together before its end, in order
     model: int = -1  # number of the captured graph that it belongs to, of those compiled in this process
 
     @property

@@ -96,9 +96,9 @@ class CompiledFunction(torch.autograd.Function):
 
 def linked(arrivals: Arrivals) -> torch.Tensor:
     """The gradient that hands a backward on to the node of the next group."""
-    link: Any = torch.empty(0, device="cpu")
+    link = torch.empty(0, device="cpu")
     link.arrivals = arrivals
-    return link  # type: ignore[no-any-return]
+    return link
 
 
 def chain(inputs: Sequence[Any], groups: Sequence[Sequence[int]]) -> Any:
