@@ -1,0 +1,168 @@
+"""Gradients that leave a compiled backward before its end, against eager's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import argand
+from argand.backends.ddp.cuts import _arrivals, cut_places
+from argand.backends.native import native
+from distributed.models import CNN, ONE_BLOCK, batch
+
+
+class Several(nn.Module):
+    """Two results, a tied weight, a bias that is added twice, and layers that share one matrix."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(12, 12) for _ in range(4))
+        self.layers[3].weight = self.layers[0].weight
+        self.shift = nn.Parameter(torch.zeros(12))
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        y = self.layers[0](x).tanh()
+        z = self.layers[1](y) + self.shift
+        return self.layers[3](self.layers[2](z.relu())) + self.shift, z
+
+
+MODELS: tuple[Callable[[], nn.Module], ...] = (ONE_BLOCK, CNN, Several)
+
+
+def early(model: nn.Module) -> Callable[[torch.Tensor], Any]:
+    """The model, compiled so that gradients leave its backward in several groups."""
+
+    def backend(gm: torch.fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
+        cuts = cut_places(gm, inputs, iter(lambda: 600, None))
+        gm.meta["arrivals"] = _arrivals(gm, cuts)
+        run = native(gm, inputs)
+        assert len(cuts) > 1 and "arrivals" not in gm.meta
+        return run
+
+    return argand.compile(model, backend=backend)
+
+
+def loss_of(results: Any) -> torch.Tensor:
+    results = results if isinstance(results, tuple) else (results,)
+    return sum((one.square().mean() for one in results), torch.zeros(()))
+
+
+def both(make: Callable[[], nn.Module], act: Callable[[nn.Module, Callable[..., Any]], list[torch.Tensor]]) -> None:
+    """What `act` gives of the model and of the compiled model."""
+    outcomes = []
+    for compiled in (False, True):
+        torch.manual_seed(0)
+        model = make()
+        outcomes.append(act(model, early(model) if compiled else model))
+    assert len(outcomes[0]) == len(outcomes[1]) > 0
+    for want, have in zip(*outcomes):
+        torch.testing.assert_close(have, want, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("make", MODELS)
+def test_gradients_in_groups(make: Callable[[], nn.Module]) -> None:
+    def act(model: nn.Module, call: Callable[..., Any]) -> list[torch.Tensor]:
+        for step in range(3):  # the last two are added
+            model.zero_grad() if step < 2 else None
+            loss_of(call(batch(model, 0, step))).backward()
+        return [p.grad for p in model.parameters()]
+
+    both(make, act)
+
+
+def test_ways_to_differentiate() -> None:
+    def act(model: nn.Module, call: Callable[..., Any]) -> list[torch.Tensor]:
+        parameters = list(model.parameters())
+        loss = loss_of(call(batch(model, 0, 0)))
+        gradients = [*torch.autograd.grad(loss, parameters[-2:], retain_graph=True)]
+        gradients += torch.autograd.grad(loss, parameters[:1], retain_graph=True)
+        loss.backward(retain_graph=True)
+        loss.backward()
+        with pytest.raises(RuntimeError, match="second time"):
+            loss.backward()
+        z = call(batch(model, 0, 1))[1]  # one result alone
+        gradients += torch.autograd.grad(z.sum(), parameters[:2])
+        twice = torch.autograd.grad(loss_of(call(batch(model, 0, 2))), parameters, create_graph=True)
+        gradients += torch.autograd.grad(sum(one.square().sum() for one in twice), parameters)
+        return [*gradients, *twice, *(p.grad for p in parameters)]
+
+    both(Several, act)
+
+
+def test_hooks_see_and_change_gradients_as_they_arrive() -> None:
+    seen: list[list[int]] = []
+
+    def act(model: nn.Module, call: Callable[..., Any]) -> list[torch.Tensor]:
+        order: list[int] = []
+
+        def thrice(number: int, p: torch.Tensor) -> None:
+            order.append(number)
+            p.grad.mul_(3)
+
+        for number, p in enumerate(model.parameters()):
+            p.register_hook(lambda grad: grad * 2)
+            p.register_post_accumulate_grad_hook(partial(thrice, number))
+        loss_of(call(batch(model, 0, 0))).backward()
+        seen.append(order)
+        return [p.grad for p in model.parameters()]
+
+    both(ONE_BLOCK, act)
+    count = len(seen[0])
+    assert sorted(seen[1]) == sorted(seen[0]) == list(range(count))
+    assert sum(seen[1].index(n) for n in range(count // 2)) > sum(seen[1].index(n) for n in range(count // 2, count))
+
+
+def test_compiled_autograd_leaves_them_to_the_engine() -> None:
+    def act(model: nn.Module, call: Callable[..., Any]) -> list[torch.Tensor]:
+        for step in range(3):  # the last ones would run what the first recorded
+            loss = loss_of(call(batch(model, 0, step)))
+            with argand.compiled_autograd():
+                loss.backward()
+        with argand.compiled_autograd():
+            loss_of(call(batch(model, 0, 3))).backward()
+        return [p.grad for p in model.parameters()]
+
+    both(Several, act)
+
+
+def test_an_error_in_between() -> None:
+    model = ONE_BLOCK()
+    call = early(model)
+    call(batch(model, 0, 0)).sum().backward()
+    last = list(model.parameters())[-2]
+
+    def refuse(p: torch.Tensor) -> None:
+        raise ValueError("no more")
+
+    hook = last.register_post_accumulate_grad_hook(refuse)
+    with pytest.raises(ValueError, match="no more"):
+        call(batch(model, 0, 0)).sum().backward()
+    hook.remove()
+    model.zero_grad()
+    call(batch(model, 0, 0)).sum().backward()
+    have = [p.grad.clone() for p in model.parameters()]
+    model.zero_grad()
+    model(batch(model, 0, 0)).sum().backward()
+    for gradient, p in zip(have, model.parameters()):
+        torch.testing.assert_close(gradient, p.grad, rtol=1e-4, atol=1e-4)
+
+
+def test_autograd_takes_gradients_as_they_are() -> None:
+    """A gradient that somebody else still has would be copied."""
+    model = ONE_BLOCK()
+    call = early(model)
+    call(batch(model, 0, 0)).sum().backward()
+    model.zero_grad()
+    loss = call(batch(model, 0, 0)).sum()
+    with torch.profiler.profile(record_shapes=True) as profile:
+        loss.backward()
+    shapes = {tuple(p.shape) for p in model.parameters()}
+    copied = [
+        event for event in profile.events() if event.name == "aten::clone" and tuple(event.input_shapes[0]) in shapes
+    ]
+    assert not copied
