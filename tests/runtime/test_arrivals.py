@@ -31,6 +31,13 @@ class Several(nn.Module):
         return self.layers[3](self.layers[2](z.relu())) + self.shift, z
 
 
+class Chain(nn.Sequential):
+    """Layers that follow each other."""
+
+    def __init__(self) -> None:
+        super().__init__(*(nn.Linear(12, 12) for _ in range(5)))
+
+
 MODELS: tuple[Callable[[], nn.Module], ...] = (ONE_BLOCK, CNN, Several)
 
 
@@ -150,6 +157,42 @@ def test_an_error_in_between() -> None:
     model(batch(model, 0, 0)).sum().backward()
     for gradient, p in zip(have, model.parameters()):
         torch.testing.assert_close(gradient, p.grad, rtol=1e-4, atol=1e-4)
+
+
+def test_parameters_are_updated_as_their_gradients_arrive() -> None:
+    def act(model: nn.Module, call: Callable[..., Any]) -> list[torch.Tensor]:
+        def update(p: torch.Tensor) -> None:
+            with torch.no_grad():
+                p.sub_(p.grad, alpha=0.1)
+            p.grad = None
+
+        for p in model.parameters():
+            p.register_post_accumulate_grad_hook(update)
+        for step in range(3):
+            loss_of(call(batch(model, 0, step))).backward()
+        return list(model.parameters())
+
+    both(Chain, act)
+
+
+def test_a_write_to_what_is_still_read_is_refused() -> None:
+    def act(model: nn.Module, call: Callable[..., Any]) -> list[torch.Tensor]:
+        *_, last = model.parameters()
+
+        def write(p: torch.Tensor) -> None:
+            with torch.no_grad():
+                model[0].weight.mul_(2)
+
+        hook = last.register_post_accumulate_grad_hook(write)
+        loss = loss_of(call(batch(model, 0, 0).requires_grad_()))
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            loss.backward()
+        hook.remove()
+        model.zero_grad()
+        loss_of(call(batch(model, 0, 0))).backward()
+        return [p.grad for p in model.parameters()]
+
+    both(Chain, act)
 
 
 def test_autograd_takes_gradients_as_they_are() -> None:

@@ -22,7 +22,7 @@ from argand.autograd.tracing.tape import Tape
 from argand.errors import ArgandError
 from argand.graph import compat
 from argand.graph.nodes.printing import graph_function
-from argand.graph.nodes.program import AtenProgram, InputSpec, copied
+from argand.graph.nodes.program import Arrivals, AtenProgram, InputSpec, copied
 from argand.graph.sizes.expr import Expr
 from argand.locks import fork_safe_lock
 from argand.runtime import late_modules
@@ -168,6 +168,15 @@ def arriving_together(
     place = {spec.index: p for p, spec in enumerate(joint.forward_inputs) if spec.kind == "arg" and p in single}
     arriving = [tuple([place[index] for index in group if index in place]) for group in groups]
     return tuple([group for group in arriving if group])[:-1]
+
+
+def leaving(cut: Partition, groups: Sequence[Sequence[int]]) -> Arrivals:
+    """`AtenProgram.arrivals` of the backward that gives the gradients of such groups of inputs."""
+    read = {slot.index: place for place, slot in enumerate(cut.arguments) if slot.kind == "input"}
+    return tuple([
+        (tuple([cut.gradients[p].index for p in group]), tuple([read[p] for p in group if p in read]))
+        for group in groups
+    ])  # fmt: skip
 
 
 def plan_of(joint: JointProgram, cut: Partition, arrivals: tuple[tuple[int, ...], ...] = ()) -> Plan:

@@ -15,7 +15,15 @@ from argand.autograd.double_backward import RunsAgain
 from argand.autograd.partitioning.partition import Partition, partition
 from argand.autograd.tracing.joint import JointProgram
 from argand.autograd.tracing.trace import trace_joint
-from argand.autograd.training import Boxed, LazyBackward, arriving_together, plan_of, recorded_program, with_spent
+from argand.autograd.training import (
+    Boxed,
+    LazyBackward,
+    arriving_together,
+    leaving,
+    plan_of,
+    recorded_program,
+    with_spent,
+)
 from argand.backends.compile_watchers import Compiler
 from argand.backends.eager_contest import unless_too_small
 from argand.backends.programs.rolled_training import keeps_in_loops
@@ -95,7 +103,7 @@ def compile_joint(
     together = arriving_together(joint, cut, wanted)
     if together and meta is not None:
         del meta["arrivals"]
-    cut.backward.arrivals = tuple([tuple([cut.gradients[position].index for position in group]) for group in together])
+    cut.backward.arrivals = leaving(cut, together)
     cut.forward.model = cut.backward.model = number
     _report(joint, cut, backend)
     forward = _boxed(compiler.compile_program(cut.forward), compiler.boxed)

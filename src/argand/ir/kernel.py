@@ -204,7 +204,9 @@ class Schedule:
         inputs, input_symbols, constants, outputs, mutations, hints, floats: as in `ir.loops.Program`.
         buffers: buffers that exist at run time (fused-away ones are gone).
         kept: buffers that leave the program, but that nobody sees besides its backward.
-        arrivals: numbers of the outputs that leave a run together before its end, in order.
+        arrivals: numbers of the outputs that leave a run together before its end, in order, and of the inputs that may
+            be written to from then on.
+        seen: inputs that others have, and may write to while some outputs have left and others have not.
         graph, values: as in `ir.loops.Program`.
         aliases: in-place reuse decided by scheduling: {new buffer: dying buffer whose memory it takes}.
         targets: of the devices of its buffers that code is generated for.
@@ -221,7 +223,8 @@ class Schedule:
     hints: dict[str, int] = field(default_factory=dict)
     floats: frozenset[str] = frozenset()
     kept: frozenset[str] = frozenset()
-    arrivals: tuple[tuple[int, ...], ...] = ()
+    arrivals: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...] = ()
+    seen: frozenset[str] = frozenset()
     graph: Any = None
     values: dict[str, TensorRef] = field(default_factory=dict)
     targets: dict[torch.device, Target] = field(default_factory=dict)

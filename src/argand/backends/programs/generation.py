@@ -197,6 +197,7 @@ def _scheduled(program: AtenProgram, *, by_rule: bool = True) -> Schedule:
     with events.span("schedule", "schedule"), size_hints(ordered.hints):
         write_inputs_in_place(ordered, written)
         ordered.kept, ordered.arrivals = _kept(program, ordered), program.arrivals
+        ordered.seen = frozenset(name for i, name in enumerate(ordered.inputs) if i not in program.taken)
         if by_rule:
             choose_by_rule(ordered)
     return ordered

@@ -42,7 +42,8 @@ def graph_key(program: AtenProgram) -> str | None:
     parts.append(str(sorted(program.handed_over)))
     parts.append(str([(scalar.sym.name, scalar.sym.minimum, scalar.is_float) for scalar in program.scalars]))
     parts.append(str([(mutation.input, mutation.output) for mutation in program.mutations]))
-    parts.append(f"{sorted(program.kept)} arrivals {program.arrivals}")
+    parts.append(str(sorted(program.kept)))
+    parts.append(f"arrivals {program.arrivals} {sorted(program.taken)}" if program.arrivals else "")
     parts.append(f"{program.kind} bases {[p for p, spec in enumerate(program.inputs) if spec.kind == 'base']}")
     return "\n".join(parts)
 

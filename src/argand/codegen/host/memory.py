@@ -155,11 +155,13 @@ def leaving_early(schedule: Schedule) -> list[tuple[int, list[str]]]:
     given = {*schedule.inputs, *schedule.constants}
     lives = _lives(replace(schedule, outputs=[], mutations=[]), given)
     roots = [_root(schedule, output) for output in schedule.outputs]
-    grouped = [[roots[number] for number in group] for group in schedule.arrivals]
     left, reached = list[tuple[int, list[str]]](), 0
     single = {root for root in roots if root in lives and root not in given and roots.count(root) == 1}
-    for group in grouped:
-        reached = max([reached, *[lives[root].last if root in single else len(schedule.steps) for root in group]])
+    for outputs, inputs in schedule.arrivals:
+        group = [roots[number] for number in outputs]
+        read = [lives[name].last for name in [schedule.inputs[number] for number in inputs] if name in lives]
+        ends = [lives[root].last if root in single else len(schedule.steps) for root in group]
+        reached = max([reached, *ends, *read])
         left.append((reached, [root for root in group if root in single]))
     return left
 

@@ -447,10 +447,15 @@ class _Writer:
         """Outputs that nothing after this step uses leave."""
         while self.leaving and self.leaving[0][0] <= number:
             _, names = self.leaving.pop(0)
-            group = self.schedule.arrivals[-1 - len(self.leaving)]
+            group, _ = self.schedule.arrivals[-1 - len(self.leaving)]
+            read = [name for name in self.schedule.inputs if self._is_read_after(name, number)]
             self.body.append(f"early = [{', '.join(self._value(self.schedule.outputs[place]) for place in group)}]")
             self._free(names)
-            self.body.append("yield early")
+            self.body.append(f"yield early, ({', '.join(read)}{',' if len(read) == 1 else ''})")
+
+    def _is_read_after(self, name: str, number: int) -> bool:
+        """Whether a step after this one reads an input that others may write to."""
+        return name in self.schedule.seen and name in self.plan.live and self.plan.live[name].last > number
 
     def _free(self, names: Iterable[str]) -> None:
         if not names:
@@ -463,7 +468,7 @@ class _Writer:
 
     def _return(self) -> str:
         values = []
-        early = {place for group in self.schedule.arrivals for place in group}
+        early = {place for group, _ in self.schedule.arrivals for place in group}
         for place, output in enumerate(self.schedule.outputs):
             values.append("None" if place in early else self._value(output))
         return f"({', '.join(values)}{',' if len(values) == 1 else ''})"

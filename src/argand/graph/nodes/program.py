@@ -7,7 +7,7 @@ this low layer so that all of them may import it.
 from __future__ import annotations
 
 from dataclasses import field, replace
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import torch
 from torch import fx
@@ -143,6 +143,10 @@ class LeafSpec:
     data: OutputSpec | None
 
 
+Arrivals: TypeAlias = tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]
+"""Results that leave a run of a graph together, in order, and the inputs that may be written to from then on."""
+
+
 @dataclass(slots=True)
 class AtenProgram:
     """A functional ATen graph and the plan that turns its results into the user's.
@@ -174,7 +178,7 @@ class AtenProgram:
     taken: frozenset[int] = frozenset()  # inputs of a backward that are such results of its forward
     bases: list[BaseSpec] = field(default_factory=list)
     leaves: list[LeafSpec] = field(default_factory=list)
-    arrivals: tuple[tuple[int, ...], ...] = ()  # results that leave a run together before its end, in order
+    arrivals: Arrivals = ()  # of a backward: what leaves a run before its end
     model: int = -1  # number of the captured graph that it belongs to, of those compiled in this process
 
     @property

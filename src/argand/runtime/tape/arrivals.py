@@ -16,7 +16,8 @@ import torch
 from argand._core.calls import uncaptured
 from argand.graph import compat
 
-Steps = Generator[list[torch.Tensor], None, Sequence[Any]]
+Steps = Generator[tuple[list[torch.Tensor], tuple[Any, ...]], None, Sequence[Any]]
+"""A run of a compiled backward: at each stop gradients, and inputs that it will still read; at its end the others."""
 
 
 class Arrivals:
@@ -35,6 +36,8 @@ class Arrivals:
         self._next = 0
         self._steps: Steps | None = None
         self._others: list[tuple[int, int]] = []
+        self._read: tuple[Any, ...] = ()
+        self._written = 0
 
     def begin(self, gradients: list[Any], steps: Steps, others: list[tuple[int, int]]) -> None:
         """The backward was called.
@@ -59,9 +62,12 @@ class Arrivals:
         return taken
 
     def _advance(self, steps: Steps) -> None:
+        if _writes(self._read) != self._written:  # by a hook, say: eager refuses to read what was written to
+            raise RuntimeError(_WRITTEN)
         guard = compat.disabled_autocast() if compat.autocast_active() else None
         try:
-            batch = next(steps)
+            batch, self._read = next(steps)
+            self._written = _writes(self._read)
         except StopIteration as end:
             for position, result in self._others:
                 self.gradients[position] = end.value[result]
@@ -111,3 +117,14 @@ def chain(inputs: Sequence[Any], groups: Sequence[Sequence[int]]) -> Any:
         link = apply(number, positions, *held, *([] if link is None else [link]))
         number -= 1
     return link
+
+
+def _writes(read: Sequence[torch.Tensor]) -> int:
+    """How often these tensors were written to."""
+    return sum([0 if one.is_inference() else one._version for one in read])
+
+
+_WRITTEN = (
+    "one of the variables needed for gradient computation has been modified by an inplace operation: a tensor that a "
+    "compiled graph saved, by a hook that was called before the graph's backward had ended"
+)
