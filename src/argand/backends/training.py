@@ -81,8 +81,7 @@ def compile_joint(
         otherwise: called with the user's arguments when their sizes do not meet the program's conditions.
         graph: the captured graph, run once more where gradients are differentiated again.
         beside: of what records gradients, and `has_backward`, makes what is called instead.
-        meta: of the captured graph. "arrivals", the arguments whose gradients are to arrive together, in order, is
-            taken out of it where they will.
+        meta: of the captured graph; "arrivals" is taken out of it where gradients will arrive so.
     """
     if joint.differentiates and otherwise is not None:
         joint.differentiates = False
@@ -99,11 +98,7 @@ def compile_joint(
             keeps_in_loops=keeps_in_loops if backend == "native" else None,
         )  # fmt: skip
     cut.forward.kind, cut.backward.kind = "forward", "backward"
-    wanted = meta.get("arrivals", ()) if meta is not None and compiler.gives_early else ()
-    together = arriving_together(joint, cut, wanted)
-    if together and meta is not None:
-        del meta["arrivals"]
-    cut.backward.arrivals = leaving(cut, together)
+    together = _plan_arrivals(joint, cut, (meta or {}) if compiler.gives_early else {})
     cut.forward.model = cut.backward.model = number
     _report(joint, cut, backend)
     forward = _boxed(compiler.compile_program(cut.forward), compiler.boxed)
@@ -130,6 +125,15 @@ def compile_joint(
         return with_tape(recorded, otherwise)
     plain = wrap(cut.forward, results_only(forward, cut.results), boxed=True, otherwise=otherwise)
     return with_tape(recorded, plain)
+
+
+def _plan_arrivals(joint: JointProgram, cut: Partition, meta: dict[str, Any]) -> tuple[tuple[int, ...], ...]:
+    """Positions of the inputs whose gradients are to leave the backward together, which is told of it."""
+    together = arriving_together(joint, cut, meta.get("arrivals", ()))
+    if together:
+        del meta["arrivals"]
+        cut.backward.arrivals = leaving(cut, together)
+    return together
 
 
 def _without_gradients(joint: JointProgram, compiler: Compiler, otherwise: Any) -> Callable[..., Any]:

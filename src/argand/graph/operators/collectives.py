@@ -44,12 +44,12 @@ def collective_ops() -> Operators:
 
 
 def _received(pending: torch.Tensor, held: list[torch.Tensor]) -> torch.Tensor:
-    received: torch.Tensor = torch.ops._c10d_functional.wait_tensor.default(pending)
-    return received
+    return _received_in_place(pending)
 
 
 def _received_in_place(sent: torch.Tensor) -> torch.Tensor:
-    received: torch.Tensor = torch.ops._c10d_functional.wait_tensor.default(sent)
+    with torch._C._AutoDispatchBelowAutograd():  # autograd's kernel of it is Python, and takes 10 us and more
+        received: torch.Tensor = torch.ops._c10d_functional.wait_tensor.default(sent)
     return received
 
 

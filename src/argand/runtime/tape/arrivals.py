@@ -47,6 +47,11 @@ class Arrivals:
         """
         self.gradients, self._steps, self._others = gradients, steps, others
 
+    def first(self, gradients: Sequence[Any], positions: Sequence[int]) -> tuple[Any, ...]:
+        """Of what the graph's own node gives: what the later nodes need, and the gradients at these positions."""
+        self.gradients = list(gradients)
+        return (linked(self), *uncaptured(self.take, 0, positions))
+
     def finish(self) -> None:
         """Run the backward to its end."""
         while self._steps is not None:

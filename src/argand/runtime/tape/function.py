@@ -7,10 +7,9 @@ from typing import Any
 
 import torch
 
-from argand._core.calls import uncaptured
 from argand.graph import compat
 from argand.runtime.recipes import with_recipe
-from argand.runtime.tape.arrivals import Arrivals, chain, linked
+from argand.runtime.tape.arrivals import Arrivals, chain
 from argand.runtime.tape.double_backward import Differentiable, Inputs, RandomStates
 from argand.runtime.tape.gradients import Gradients
 from argand.runtime.tape.moves import Backwards
@@ -39,8 +38,7 @@ def training_function(plan: Plan, forward: Boxed, backwards: Backwards, again: D
     class CompiledFunction(torch.autograd.Function):
         """One call of the compiled graph. Its last result is empty: it stands for all that gradients depend on.
 
-        It is handed the inputs, what leads to the nodes of gradients that arrive later, or None, and the inputs that it
-        has gradients for.
+        It is handed the inputs, what leads to later gradients, or None, and the inputs that it has gradients for.
         """
 
         # for compiled autograd, as are `by_operations` and `computed`: see `Gradients`; `reads` of checkpoint_reads
@@ -56,9 +54,8 @@ def training_function(plan: Plan, forward: Boxed, backwards: Backwards, again: D
             for position, result in plan.leaves:  # before anything is saved: what is saved of a leaf is the leaf itself
                 inputs[position].data = out[result]
             ctx.inputs = Inputs(inputs, [out[i] for i in plan.seeds], touched, weak, before, random)
-            ctx.numbers = tuple([inputs[i] for i in plan.numbers])
+            ctx.numbers, ctx.linked = tuple([inputs[i] for i in plan.numbers]), link is not None
             ctx.left = ctx.computed = ctx.reads = None
-            ctx.linked = link is not None
             ctx.by_operations = False
             if compat.saved_tensor_hooks_active():
                 out = [*out[: plan.results], *map(_alone, out[plan.results :])]
@@ -77,19 +74,31 @@ def training_function(plan: Plan, forward: Boxed, backwards: Backwards, again: D
             of_inputs = gradients.of_inputs(ctx, grads, keep=compat.keeps_graph(), apart=apart, arrivals=arrivals)
             if arrivals is None:
                 return (None, None, *[of_inputs[position] for position in connected])
-            arrivals.gradients = list(of_inputs)
-            return (None, linked(arrivals), *uncaptured(arrivals.take, 0, first))
+            return (None, *arrivals.first(of_inputs, first))
 
-    apply: Any = super(torch.autograd.Function, CompiledFunction).apply  # without the search for a transform
-    transformed = compat.transforms_active
+    call = _called(CompiledFunction, connected if plan.unreached else None, first, later)
+    return ResultNodes(plan, gradients).around(call) if own_nodes else call
+
+
+def _called(
+    function: Any, connected: list[int] | None, first: tuple[int, ...], later: list[tuple[int, ...]]
+) -> Callable[..., Any]:
+    """The function of a graph as one of its inputs.
+
+    Arguments:
+        connected: positions of the inputs that the graph's node has gradients for; None for all.
+        first, later: as `arriving` gives them.
+    """
+    apply = super(torch.autograd.Function, function).apply  # without the search for a transform
+    transformed, recorded = compat.transforms_active, compat.compiled_autograd_active
 
     def call(*inputs: Any) -> Any:
-        run = CompiledFunction.apply if transformed() else apply
-        if later and run is apply and not compat.compiled_autograd_active():
+        run = function.apply if transformed() else apply
+        if later and run is apply and not recorded():
             return run(inputs, chain(inputs, later), *[inputs[position] for position in first])
-        return run(inputs, None, *([inputs[position] for position in connected] if plan.unreached else inputs))
+        return run(inputs, None, *(inputs if connected is None else [inputs[position] for position in connected]))
 
-    return ResultNodes(plan, gradients).around(call) if own_nodes else call
+    return call
 
 
 def arriving(plan: Plan) -> tuple[tuple[int, ...], list[tuple[int, ...]]]:
