@@ -81,6 +81,39 @@ def test_a_reentrant_checkpoint_accumulates_gradients_by_itself(backend: str, ag
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("wanted", ["x", "y", "head"])
+@pytest.mark.parametrize("way", ["grad", "inputs"])
+def test_gradients_of_some_inputs_do_not_come_through_a_reentrant_checkpoint(
+    backend: str, wanted: str, way: str
+) -> None:
+    """Eager refuses those of tensors before it (`x`), and knows nothing of it for those beside and behind it."""
+    head = torch.randn(6, 6, requires_grad=True)
+
+    def loss(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        h = checkpoint(torch.sin, x * 2 + y.detach(), use_reentrant=True)
+        return (h @ head + y).sum()
+
+    def outcome(run: Any) -> Any:
+        tensors = {"x": torch.ones(4, 6, requires_grad=True), "y": torch.ones(6, requires_grad=True), "head": head}
+        told = run(tensors["x"], tensors["y"])
+        try:
+            if way == "grad":
+                return torch.autograd.grad(told, [tensors[wanted]])
+            told.backward(inputs=[tensors[wanted]])
+            return tensors[wanted].grad.clone()
+        except RuntimeError as error:
+            return str(error)
+        finally:
+            head.grad = None
+
+    want = outcome(loss)
+    assert isinstance(want, str) == (wanted == "x")
+    compiled = argand.compile(loss, backend=backend)
+    for _ in range(2):
+        assert_same(want, outcome(compiled))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
 def test_inputs_that_a_backward_does_not_reach(backend: str) -> None:
     def make() -> tuple[nn.Module, Step]:
         model = nn.ModuleList([nn.Linear(6, 6), nn.Linear(6, 6)])

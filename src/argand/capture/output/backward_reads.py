@@ -18,10 +18,12 @@ def emit(state: CaptureState, emitter: Emitter, names: Sequence[str], outputs: S
     Arguments:
         names, outputs: temporaries that hold what the graph returned, and the stand-ins for that.
     """
-    reads = checkpoints.reads_of_later_backwards(state)
     with torch._C.DisableTorchFunction():
-        results = [name for name, one in zip(names, outputs) if isinstance(one, torch.Tensor) and one.requires_grad]
-    if not reads or not results:
+        results = {
+            name: one for name, one in zip(names, outputs) if isinstance(one, torch.Tensor) and one.requires_grad
+        }
+        reads = checkpoints.reads_of_later_backwards(state, list(results.values())) if results else {}
+    if not reads:
         return
     owners = list(dict.fromkeys([owner for owner, _, _ in reads if owner is not None]))
     place = {owner: at for at, owner in enumerate(owners)}

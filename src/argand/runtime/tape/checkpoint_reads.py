@@ -9,15 +9,22 @@ import sys
 import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
+from types import FrameType
 from typing import Any
 
 import torch
+import torch.utils.checkpoint
+from torch.autograd.graph import get_gradient_edge
 
+from argand.graph import compat
+from argand.graph.trees import tensors_of
 from argand.runtime.tape.result_nodes import SILENT, graphs_node
 
 Read = tuple[int, str, Any, str]
 """The place of the owner among those given (-1: the globals), how it is read, under which name, what users call it."""
 
+BEHIND = "behind"
+"""How a tensor is read of which a reentrant checkpoint computes the gradient."""
 _NUMBERS = (int, float, bool, complex, str, bytes)
 _CONTAINERS = (list, tuple, set, frozenset, deque)
 _DEEPEST = 4  # containers in each other
@@ -31,9 +38,9 @@ def note(reads: Sequence[Read], count: int, *given: Any) -> None:
         count: how many of `given` are results that require grad; the others are owners of what is read.
     """
     results, owners = given[:count], (*given[count:], sys._getframe(1).f_globals)
-    noted = Noted(reads, owners)
-    for result in results:
-        node = graphs_node(result.grad_fn)
+    nodes = [graphs_node(result.grad_fn) for result in results]
+    noted = Noted(reads, owners, nodes)
+    for result, node in zip(results, nodes):
         if node is not None:
             node.reads = noted
         elif result.grad_fn is not None:  # the graph runs with eager's kernels
@@ -41,18 +48,23 @@ def note(reads: Sequence[Read], count: int, *given: Any) -> None:
 
 
 class Noted:
-    """What was read in one call."""
+    """What was read in one call, and the tensors whose gradients come through reentrant checkpoints of `nodes`."""
 
-    def __init__(self, reads: Sequence[Read], owners: Sequence[Any]) -> None:
-        self._reads = [(_HOW[how], owners[at], key, shown) for at, how, key, shown in reads]
+    def __init__(self, reads: Sequence[Read], owners: Sequence[Any], nodes: Sequence[Any]) -> None:
+        self._reads = [(_HOW[how], owners[at], key, shown) for at, how, key, shown in reads if how != BEHIND]
         self._values = [_kept(_value(*read)) for read in self._reads]
+        behind = [owners[at] for at, how, *_ in reads if how == BEHIND]
+        self._behind = [weakref.ref(one) for one in behind if graphs_node(one.grad_fn) not in nodes]
 
     def check(self) -> None:
         """In the backward.
 
         Raises:
-            RuntimeError: something is another now.
+            RuntimeError: something is another now, or the engine was asked for gradients that come through a reentrant
+                checkpoint: torch's own function says so.
         """
+        if self._behind and not torch.autograd._is_checkpoint_valid() and any(map(_is_asked_for, self._behind)):
+            torch.utils.checkpoint.CheckpointFunction.backward(None)
         for read, kept in zip(self._reads, self._values):
             if not _is_same(kept, _value(*read)):
                 raise RuntimeError(
@@ -68,6 +80,20 @@ class Noted:
 
         setattr(hook, SILENT, True)
         return hook
+
+
+def _is_asked_for(kept: weakref.ref[Any]) -> bool:
+    """Whether the backward that runs in this thread comes to a tensor."""
+    tensor = kept()
+    if tensor is None or not tensor.requires_grad:
+        return False
+    try:
+        return compat.will_run(get_gradient_edge(tensor).node)
+    except RuntimeError:  # of leaves only `torch.autograd.grad` knows
+        frame: FrameType | None = sys._getframe()
+        while frame is not None and frame.f_code is not torch.autograd.grad.__code__:
+            frame = frame.f_back
+        return frame is not None and any(one is tensor for one in tensors_of(frame.f_locals["inputs"]))
 
 
 def _value(how: Callable[[Any, Any], Any], owner: Any, key: Any, shown: str) -> Any:

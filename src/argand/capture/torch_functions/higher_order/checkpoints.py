@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, TypeAlias
 
 import torch
@@ -39,7 +39,9 @@ from argand.capture.torch_functions.higher_order import hook_state, leaf_hooks, 
 from argand.capture.torch_functions.torch_calls import handler
 from argand.capture.world import pending_effects
 from argand.graph import compat
+from argand.graph.trees import tensors_of
 from argand.quick_dataclasses import dataclass
+from argand.runtime.tape import checkpoint_reads
 
 _WHAT = "torch.utils.checkpoint.checkpoint"
 _OPTIONS = ("use_reentrant", "context_fn", "determinism_check", "debug", "preserve_rng_state", "early_stop")
@@ -151,12 +153,30 @@ _WAYS: Final[dict[type[Source], str]] = {
 }
 
 
-def reads_of_later_backwards(state: CaptureState) -> Reads:
-    """What checkpoints look at whose backward comes after the graph."""
+def reads_of_later_backwards(state: CaptureState, results: Sequence[torch.Tensor]) -> Reads:
+    """What checkpoints look at whose backward, through `results`, comes after the graph."""
     reads = dict(state.graph.checkpoint_reads)
     for one in state.graph.checkpoints:
         reads.update(one.reads)
+    return {**reads, **_before_reentrant(state, results)}
+
+
+def _before_reentrant(state: CaptureState, results: Sequence[torch.Tensor]) -> Reads:
+    """Tensors from outside whose gradients come through a checkpoint that does not let one ask for them alone."""
+    reads: Reads = {}
+    for node in state.graph.root.find_nodes(op="call_function", target=hops.checkpoint):
+        call: hops.Call = state.graph.constants[str(node.args[0].target)].meta["call"]
+        if not call.options["use_reentrant"]:
+            continue
+        if all(node in _behind(state.tensor_info(result).node, _is_recorded) for result in results):
+            own = [one for used in node.args[1 : 1 + call.count] for one in _behind(used, _is_recorded)]
+            sources = [one.meta["source"] for one in own if one.op == "placeholder"]
+            reads.update({(one, checkpoint_reads.BEHIND, None): one.friendly() for one in sources if one is not None})
     return reads
+
+
+def _is_recorded(node: fx.Node) -> bool:
+    return any(tensor.requires_grad for tensor in tensors_of(node.meta.get("example_value")))
 
 
 def _refuse_hooks(state: CaptureState, surroundings: Sequence[TensorInfo]) -> None:
@@ -244,12 +264,13 @@ def _check(state: CaptureState, one: _Captured) -> None:
         raise stop
 
 
-def _behind(node: fx.Node) -> set[fx.Node]:
-    seen = {node}
-    work = [node]
+def _behind(node: fx.Node, passed: Callable[[fx.Node], bool] = lambda node: True) -> set[fx.Node]:
+    """What leads to a node, itself included, by nodes that are `passed`."""
+    work = [node] if passed(node) else []
+    seen = set(work)
     while work:
         for one in work.pop().all_input_nodes:
-            if one not in seen:
+            if one not in seen and passed(one):
                 seen.add(one)
                 work.append(one)
     return seen
