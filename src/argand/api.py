@@ -6,6 +6,7 @@ Importing this module imports torch; `argand/__init__.py` resolves these names o
 from __future__ import annotations
 
 import contextlib
+import copy
 import copyreg
 import functools
 import sys
@@ -404,7 +405,15 @@ class OptimizedModule(HostedModule):
         return f"OptimizedModule({self._orig_mod!r})"
 
     def __reduce__(self) -> Any:
-        return _restore, (self._orig_mod, _Request(*self.__dict__["_region"]))
+        # hooks that were put on this module, not on the original
+        own = {name: held for name, held in self.__dict__.items() if held and name.endswith(("_hook", "_hooks"))}
+        return _restore, (self._orig_mod, _Request(*self.__dict__["_region"])), own or None
+
+    def __copy__(self) -> Any:
+        restore, (module, request), own = self.__reduce__()
+        copied = restore(copy.copy(module), request)
+        copied.__dict__.update(own or {})
+        return copied
 
     def __prepare_scriptable__(self) -> torch.nn.Module:
         return self._orig_mod  # what torch.jit.script takes instead

@@ -16,6 +16,7 @@ import torch
 
 import argand
 from argand.errors import ArgandError
+from helpers import assert_same
 
 X = torch.randn(4, 3)
 
@@ -99,6 +100,29 @@ def test_deep_copy_of_a_bound_method_is_of_the_copied_object() -> None:
     with torch.no_grad():
         net.fc.weight.zero_()
     torch.testing.assert_close(other(X), torch.nn.functional.linear(X, other.fc.weight, other.fc.bias).relu())
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_copies_of_a_module_are_apart_as_those_of_the_original(way: str) -> None:
+    def outcome(net: Any) -> Any:
+        hook = net.register_forward_hook(_negated)
+        copied = WAYS[way](net)
+        copied.told = True
+        copied.train(False)
+        hook.remove()
+        with torch.no_grad():
+            copied.fc.weight.fill_(1.0)
+        return copied(X), net(X), hasattr(net, "told"), net.training, copied.training, copied.fc is net.fc
+
+    def seeded() -> Net:
+        torch.manual_seed(0)
+        return Net()
+
+    assert_same(outcome(seeded()), outcome(argand.compile(seeded(), backend="eager")))
+
+
+def _negated(module: Any, args: Any, result: torch.Tensor) -> torch.Tensor:
+    return -result
 
 
 def test_copies_with_a_backend_that_is_a_function() -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+from collections import OrderedDict
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -130,3 +132,53 @@ def test_what_reduce_ex_says() -> None:
         return x + 1, original.__reduce_ex__(4), original.__reduce_ex__(2)
 
     assert whole(program)(X)[1:] == program(X)[1:]
+
+
+class Ordered(OrderedDict[str, Any]):
+    pass
+
+
+class StatedOrder(OrderedDict[str, Any]):
+    def __getstate__(self) -> dict[str, Any]:
+        return {"size": 9}
+
+
+class Named(dict[str, Any]):
+    pass
+
+
+HELD: dict[str, Callable[[], Any]] = {
+    "ordered": lambda: OrderedDict(a=1, b=[2]),
+    "with attributes": lambda: Ordered(a=1, b=[2]),
+    "with a state": lambda: StatedOrder(a=1, b=[2]),
+    "dict": lambda: Named(a=1, b=[2]),
+    "list": lambda: ListNamed([1, [2]]),
+}
+
+
+class ListNamed(list[Any]):
+    pass
+
+
+@pytest.mark.parametrize("kind", HELD)
+@pytest.mark.parametrize("outer", [True, False])
+@pytest.mark.parametrize("how", [copy.copy, copy.deepcopy, lambda held: held.__getstate__()])
+def test_containers_with_attributes(kind: str, outer: bool, how: Callable[[Any], Any]) -> None:
+    def described(value: Any) -> Any:
+        items = value.items() if isinstance(value, dict) else value
+        return type(value), list(items or ()), dict(getattr(value, "__dict__", {}))
+
+    def f(x: torch.Tensor, held: Any, size: int) -> Any:
+        held = held if outer else HELD[kind]()
+        if hasattr(held, "__dict__"):
+            held.size = size
+        return x + size, how(held), held
+
+    run = argand.compile(f, backend="eager", fullgraph=True)
+    for size in (1, 1, 5):
+        held, other = HELD[kind](), HELD[kind]()
+        results = [f(X, held, size), run(X, other, size)]
+        want, got = ([described(value) for value in result[1:]] for result in results)
+        assert want == got
+        shared = [result[1][-1] is result[2][-1] for result in results if kind == "list" and how is copy.copy]
+        assert len(set(shared)) < 2

@@ -382,7 +382,7 @@ add_methods(dict, _dict_update, "update __init__ __ior__")
 _ordered = collections.OrderedDict
 add_methods(_ordered, hashing, "__setitem__ __delitem__ pop setdefault move_to_end")
 add_methods(_ordered, keeping, "clear popitem")
-add_methods(_ordered, moving, "keys values items __iter__ __reversed__ __reduce__")
+add_methods(_ordered, moving, "keys values items __iter__ __reversed__")
 add_methods(_ordered, copying, "copy __or__ __ror__")
 add_methods(_ordered, comparing, COMPARISONS)
 add_methods(_ordered, textual, "__repr__")

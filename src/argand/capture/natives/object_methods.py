@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import copyreg
 import inspect
 import types
@@ -154,6 +155,8 @@ def _object_reduce(interp: Interpreter, cls: type, name: str, owner: object, arg
             return _reduce_with_hooks(interp, owner)
     if interp.is_outer(owner) and not (is_heap(type(owner)) or is_a(owner, CONTAINERS)):
         return interp.native(getattr(object, name), owner, *args, **kwargs)
+    if not old and is_a(owner, _WITH_ITEMS):
+        return _reduce_with_hooks(interp, owner)
     if interp.is_outer(owner) and not is_a(owner, CONTAINERS):
         if old:
             raise native_handlers.unknown_native(getattr(object, name))  # another way to copy, with other errors
@@ -164,7 +167,8 @@ def _object_reduce(interp: Interpreter, cls: type, name: str, owner: object, arg
 def _reduce_with_hooks(interp: Interpreter, owner: object) -> Any:
     """`object.__reduce_ex__(2)` for a plain instance, its hooks interpreted."""
     cls = type(owner)
-    if is_a(owner, CONTAINERS) or interp.types.lookup(cls, "__getnewargs_ex__") is not NULL:
+    items = is_a(owner, _WITH_ITEMS)
+    if (is_a(owner, CONTAINERS) and not items) or interp.types.lookup(cls, "__getnewargs_ex__") is not NULL:
         raise _not_copied(cls)
     args: tuple[Any, ...] = (cls,)
     hook = interp.types.lookup(cls, "__getnewargs__")
@@ -175,19 +179,41 @@ def _reduce_with_hooks(interp: Interpreter, owner: object) -> Any:
         args += tuple(iteration.to_list(interp, given))
     elif hook is not NULL:  # of a class derived from str, bytes, a number...
         args += interp.native(hook, owner)
-    hook = interp.types.lookup(cls, "__getstate__")
+    own = interp.types.lookup(cls, "__getstate__") is object.__getstate__
+    if own and len(args) == 1 and not items and _holds_more(cls, len(_slot_names(interp, cls))):
+        raise _not_copied(cls)
+    state = _state(interp, owner)
+    listed = iteration.get_iter(interp, owner) if is_a(owner, list) else None
+    return (copyreg.__newobj__, args, state, listed, _items(interp, owner) if is_a(owner, dict) else None)  # type: ignore[attr-defined]
+
+
+_WITH_ITEMS = (list, dict)
+
+
+def _items(interp: Interpreter, owner: object) -> object:
+    return iteration.get_iter(interp, interp.call(interp.getattr(owner, "items"), []))
+
+
+def _state(interp: Interpreter, owner: object) -> object:
+    """What `__getstate__` gives."""
     getstate = interp.getattr(owner, "__getstate__")
+    hook = interp.types.lookup(type(owner), "__getstate__")
     if not (hook is object.__getstate__ and is_a(getstate, types.BuiltinMethodType) and getstate.__self__ is owner):
-        state = interp.call(getstate, [])
-    else:
-        namespace = _own_namespace(interp, owner)
-        state = None if namespace is NULL else dict(interp.shadow(namespace)) or None
-        slots = _slot_state(interp, owner)
-        if hook is object.__getstate__ and len(args) == 1 and _holds_more(cls, len(_slot_names(interp, cls))):
-            raise _not_copied(cls)
-        if slots:
-            state = (state, slots)
-    return (copyreg.__newobj__, args, state, None, None)  # type: ignore[attr-defined]
+        return interp.call(getstate, [])
+    return _object_getstate(interp, owner)
+
+
+@operation_of("object", "__getstate__")
+def _object_getstate(interp: Interpreter, owner: object) -> object:
+    namespace = _own_namespace(interp, owner)
+    state = None if namespace is NULL else dict(interp.shadow(namespace)) or None
+    slots = _slot_state(interp, owner)
+    return (state, slots) if slots else state
+
+
+@method(collections.OrderedDict, "__reduce__")
+def _ordered_reduce(interp: Interpreter, cls: type, name: str, owner: object, args: Args, kwargs: Kwargs) -> object:
+    return type(owner), (), _state(interp, owner), None, _items(interp, owner)
 
 
 def _own_namespace(interp: Interpreter, owner: object) -> Any:
@@ -232,11 +258,6 @@ def _slot_names(interp: Interpreter, cls: type) -> list[str]:
 
 def _not_copied(cls: type) -> BaseException:
     return graph_break(kind="copying an object", context=cls.__name__)
-
-
-@operation_of("object", "__getstate__")
-def _object_getstate(interp: Interpreter, owner: object) -> object:
-    return _reduce_with_hooks(interp, owner)[2] if not is_a(owner, CONTAINERS) else None
 
 
 @method(object, "__init_subclass__")
