@@ -23,7 +23,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 from argand.engine.buckets import Pending, received, sent_bucket
 from argand.engine.checkpoints import computed, give_again
 from argand.engine.node_state import DEVICES, NotRecorded, moves_of, number_of, tensor_fact, tensor_facts
-from argand.engine.structure import Structure
+from argand.engine.structure import Structure, hooked_within
 from argand.graph import compat
 from argand.graph.nodes.printing import readable
 from argand.graph.trees import tensors_of
@@ -158,6 +158,8 @@ class Recorder(compat.DispatchMode):
         """Take them away again."""
         for handle in self._handles:
             handle.remove()
+        if not self.reason and hooked_within(self._structure):
+            self.reason = "code of the program puts a hook on a tensor of the backward that it runs in"
 
     def _of(self, at: int, hear: Any) -> Any:
         def hook(*grads: Any) -> None:

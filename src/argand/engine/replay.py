@@ -22,7 +22,7 @@ from argand.engine.checkpoints import Late, computed, give_again
 from argand.engine.node_state import NotRecorded, tensor_facts
 from argand.engine.recording import Interval, Recorded, Value
 from argand.engine.streams import wait_for_forward
-from argand.engine.structure import Structure
+from argand.engine.structure import Structure, hooked_within
 from argand.quick_dataclasses import dataclass
 
 Run = Callable[..., Any]
@@ -235,6 +235,11 @@ class _Calls:
                 self._call(interval, *interval.call)
             if interval.computed is not None:
                 self._compute_again(*interval.computed)
+        if hooked_within(self.structure):
+            raise Varied(
+                "argand: code of the program put a hook on a tensor of the backward that it runs in, and did not when "
+                "compiled autograd recorded it. From now on the engine runs it."
+            )
 
     def _compute_again(self, number: int, like: list[Any]) -> None:
         """Let a checkpoint compute its saved tensors; the engine's nodes are given others, with which they compute

@@ -10,7 +10,7 @@ import torch
 from torch.autograd.graph import GradientEdge
 from torch.utils.checkpoint import CheckpointFunction
 
-from argand._core.node_layout import NodeLayout
+from argand._core.node_layout import NodeLayout, node_layout
 from argand.engine.checkpoints import Saved, checkpoint_of
 from argand.engine.node_state import (
     COMMUNICATES,
@@ -283,6 +283,20 @@ def _hooks_on(node: Any, hooks: NodeLayout) -> list[dict[int, Any]]:
     if hooks.retains(node):
         return [*on_node, {}]
     return on_node if any(on_node) else []
+
+
+def hooked_within(structure: Structure) -> bool:
+    """Whether there are hooks on nodes that had none when the structure was read: code of the program that runs within
+    the backward put them there."""
+    hooks = node_layout()
+    nodes = [
+        node
+        for at, node in enumerate(structure.nodes)
+        if not (structure.opaque.get(at) or at in structure.leaves or at in structure.captured)
+    ]
+    return hooks is not None and any(
+        any(hooks.hooks_of(node) or ()) or hooks.retains(node) for node in nodes if not hooks.unhooked(node)
+    )
 
 
 def _read_reducer(structure: Structure, at: int, node: Any, hooks: NodeLayout, leaf: torch.Tensor) -> None:

@@ -108,7 +108,7 @@ def _accumulate(state: CaptureState, leaf: torch.Tensor, gradient: torch.Tensor,
         changed = interpreter.polyfill(_changed, hooks, gradient, create_graph)
         if not isinstance(changed, torch.Tensor) or not _alike(builder, changed, gradient):
             raise _refused("A hook returns something else than a gradient of the same kind.")
-        gradient = changed if changed is gradient else interpreter.polyfill(_copied, changed, create_graph)
+        gradient = changed if changed is gradient else interpreter.polyfill(_copied, changed, gradient, create_graph)
     old = interpreter.getattr(leaf, "grad")
     if old is None:
         interpreter.setattr(leaf, "grad", gradient)
@@ -148,9 +148,9 @@ def _changed(hooks: Hooks, gradient: torch.Tensor, create_graph: bool) -> object
     return gradient
 
 
-def _copied(gradient: torch.Tensor, create_graph: bool) -> torch.Tensor:
+def _copied(changed: torch.Tensor, gradient: torch.Tensor, create_graph: bool) -> torch.Tensor:
     with torch.set_grad_enabled(create_graph):
-        return gradient.clone()
+        return torch.empty_like(gradient).copy_(changed)
 
 
 def _added(old: torch.Tensor, gradient: torch.Tensor) -> None:

@@ -341,7 +341,6 @@ class _Captured:
         given = list(answer) if isinstance(answer, (tuple, list)) else [answer]
         while len(given) > len(self.rest) and given[-1] is None:
             given.pop()
-        given += [None] * (len(self.rest) - len(given))
         wrong = len(given) != len(self.rest) or any(
             grad is not None
             and not (isinstance(grad, torch.Tensor) and isinstance(arg, torch.Tensor) and grad.shape == arg.shape)

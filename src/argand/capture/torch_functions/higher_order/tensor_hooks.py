@@ -48,8 +48,14 @@ def _register_hook(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs
         with subgraphs.grad_mode(False), pending_effects.watching(state) as watched:
             result = state.interpreter.call(hook, (grad,), {})
     hook_state.note(state, hook, before, watched, builder.node_of(info))
-    if result is not None and not (isinstance(result, torch.Tensor) and result.shape == tensor.shape):
-        raise hook_state.refused("The hook returns something else than a gradient of the same size, or None.")
+    if result is not None and not _is_alike(state, result, tensor):
+        raise hook_state.refused("The hook returns something else than a gradient of the same kind and size, or None.")
     body = subgraphs.close(builder, scope, [] if result is None else [result])
     subgraphs.record(builder, hops.register_hook, [("hook_body", body)], [info, *scope.order], [])
     return Handle()
+
+
+def _is_alike(state: CaptureState, result: object, tensor: torch.Tensor) -> bool:
+    if not isinstance(result, torch.Tensor) or (result.shape, result.dtype) != (tensor.shape, tensor.dtype):
+        return False
+    return state.tensor_info(result).device == state.tensor_info(tensor).device
