@@ -235,8 +235,9 @@ class Recorder(compat.DispatchMode):
             if number in self._again or not any(place in self._structure.saved[at] for place in places):
                 continue
             self._again.add(number)
-            for place in places:
-                tensors[place] = computed(tensors.late[place])
+            with compat.without_modes():  # captured checkpoints among them take a mode for a backend's that traces them
+                for place in places:
+                    tensors[place] = computed(tensors.late[place])
             again = [tensors[place] for place in places]
             if any(number_of(one) is not None for one in again):
                 self._refuse("a checkpoint computes a number again, which a graph would be made for")
