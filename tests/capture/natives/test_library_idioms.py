@@ -15,6 +15,7 @@ import pytest
 import torch
 
 import argand
+from helpers import assert_same
 
 X = torch.ones(2, 2)
 P = typing.ParamSpec("P")
@@ -80,6 +81,45 @@ def test_parameters_of_signatures_in_annotations() -> None:
         return inner(x, k=2.0)
 
     assert torch.equal(whole(program)(X), X * 2)
+
+
+def _passed_on(function: Any) -> Any:
+    @functools.wraps(function)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        return function(*args, **kwargs)
+
+    return wrapper
+
+
+class Stepped:
+    @_passed_on
+    @_passed_on
+    def step(self, closure: Any = None) -> None:
+        pass
+
+
+@_passed_on
+def _two(a: int, *, b: int) -> None:
+    pass
+
+
+def test_the_signature_of_what_decorators_wrap() -> None:
+    stepped = Stepped()
+
+    def f(x: torch.Tensor, function: Any) -> Any:
+        return (
+            x * len(inspect.signature(function).parameters),
+            str(inspect.signature(stepped.step)),
+            "b" in str(inspect.getfullargspec(function)),
+        )
+
+    run = argand.compile(f, backend="eager", fullgraph=True)
+    for function in (_two, _two, _passed_on(Stepped.step), _passed_on(_two)):
+        assert_same(f(X, function), run(X, function))
+    changed = _passed_on(_two)
+    for wrapped in (_two, Stepped.step, _two):
+        changed.__wrapped__ = wrapped
+        assert_same(f(X, changed), run(X, changed))
 
 
 def test_the_signature_of_a_module() -> None:

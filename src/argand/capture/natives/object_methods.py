@@ -452,15 +452,25 @@ def _signature(interp: Interpreter, fn: Function, args: Args, kwargs: Kwargs) ->
         called = interp.types.lookup(type(function), "__call__")
         if type(called) is types.FunctionType and interp.try_attr(function, "__signature__") is NULL:
             return _signature(interp, fn, [types.MethodType(called, function)], {})
-    if len(args) != 1 or kwargs or type(function) is not types.FunctionType or function.__dict__:
-        return pure(interp, fn, args, kwargs)
+    known = len(args) == 1 and not kwargs
+    wrapping: list[object] = []
+    while known and function is not NULL:
+        known = (
+            type(function) is types.FunctionType and function not in wrapping and _has_plain_signature(interp, function)
+        )
+        wrapping.append(function)
+        function = interp.try_attr(function, "__wrapped__") if known else NULL
+    return interp.unread(fn, *args) if known else pure(interp, fn, args, kwargs)
+
+
+def _has_plain_signature(interp: Interpreter, function: Function) -> bool:
+    """Guard what the signature of a function is made of; whether that is all."""
     interp.load_function(function)
     interp.pin(function)
     for name in ("__code__", "__defaults__", "__kwdefaults__", "__annotations__"):
         interp.plain(interp.getattr(function, name))
-    for name in ("__wrapped__", "__signature__", "_partialmethod", "__partialmethod__", "__text_signature__"):
-        interp.try_attr(function, name)  # has none, and that is guarded
-    return interp.unread(fn, *args)
+    others = ("__signature__", "_partialmethod", "__partialmethod__", "__text_signature__")
+    return all(interp.try_attr(function, name) is NULL for name in others)  # has none, and that is guarded
 
 
 # ---- weak references -----------------------------------------------------------------------------------------------
