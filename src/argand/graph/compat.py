@@ -370,6 +370,7 @@ next_sequence_number = torch._C._autograd._get_sequence_nr  # `sequence_number` 
 keeps_graph = torch._C._autograd._get_current_graph_task_keep_graph
 """Whether the backward that runs in this thread frees nothing (`retain_graph=True`), or none runs."""
 running_backward = torch._C._current_graph_task_id  # a number of the backward that runs in this thread
+goes_to_all_leaves = torch.autograd._is_checkpoint_valid  # the running backward: `inputs` and `grad` do not
 will_run = torch._C._will_engine_execute_node  # whether the running backward comes to a node of its own graph
 autocast_active = torch._C._is_any_autocast_enabled  # whether any autocast is on in this thread
 

@@ -171,3 +171,38 @@ def test_associative_scan() -> None:
 
     got = argand.compile(f, backend="eager", fullgraph=True)(X)
     torch.testing.assert_close(got, X.cumsum(0))
+
+
+def test_functions_that_captured_code_decorates_with_context_managers() -> None:
+    def f(x):
+        @torch.no_grad()
+        def without(y):
+            return y * 2, torch.is_grad_enabled()
+
+        @torch.enable_grad()
+        def within(y):
+            return y * 2, torch.is_grad_enabled()
+
+        @torch.no_grad
+        def bare(y):
+            return y * 3
+
+        @torch.autocast("cpu", torch.bfloat16)
+        def cast(y):
+            return y @ y.T, torch.is_autocast_enabled("cpu")
+
+        @torch.no_grad()
+        def rows(y):
+            for row in y:
+                yield row * 2
+
+        disabled = torch.set_grad_enabled(False)(lambda y: y.sin())
+        now = torch.is_grad_enabled()
+        with torch.no_grad():
+            inner = within(x)
+        results = [*without(x), *within(x), bare(x), *cast(x), *rows(x), disabled(x), *inner]
+        asked = [result.requires_grad for result in results if isinstance(result, torch.Tensor)]
+        return results, asked, now, without.__name__, torch.is_grad_enabled()
+
+    for grad in (True, False):
+        check(f, torch.ones(2, 3, requires_grad=grad), fullgraph=True)

@@ -4,7 +4,8 @@ A library looks at what it was given before it begins, and mostly finds the same
 what is true of the call at hand, and becomes a guard: a later call asks it of its own tensors before the graph runs,
 for the price that eager pays. A few cheap operations on tensors on the CPU may lie between what came in and the
 question. Where answers vary more than a few versions of the function are worth, the graph breaks at the question, as
-it does at those of the program's own code: what this branches on is its data.
+it does at those of the program's own code: what this branches on is its data. Torch's own code is answered about
+flags and counters that objects keep (`AveragedModel.n_averaged`).
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from argand.capture.facts.handlers import Args, Function, Kwargs
 from argand.capture.facts.interfaces import GraphBuilder, History
 from argand.capture.facts.kinds import is_a
 from argand.capture.facts.name_tables import words
+from argand.capture.facts.sources import AttrSource, InstanceDictSource, Source
 from argand.capture.facts.values.tensor_info import Cost, Deferred, Leaf
 from argand.graph import compat
 from argand.graph.sizes.expr import Sym
@@ -78,7 +80,8 @@ def is_cheap(func: Function) -> bool:
 
 def ask(builder: GraphBuilder, func: Function, args: Args, kwargs: Kwargs) -> object:
     """The answer to a question for values, guarded from now on; NotImplemented where there is none."""
-    if not is_cheap(func) or not _is_of_package(builder):
+    library = _library(builder)
+    if not is_cheap(func) or not library:
         return NotImplemented
     with torch._C.DisableTorchFunction():
         try:
@@ -86,13 +89,15 @@ def ask(builder: GraphBuilder, func: Function, args: Args, kwargs: Kwargs) -> ob
             question.add_call(func, args, kwargs)
         except _Unanswerable:
             return NotImplemented
+        if library == "torch" and not all(map(_is_counter, question.leaves)):
+            return NotImplemented
         return _answer(builder, question)
 
 
 def ask_relation(builder: GraphBuilder, relation: Relation) -> object:
     """Whether a condition on numbers that were read from tensors is true, guarded from now on; or NotImplemented."""
     dynamics = builder.dynamics
-    if dynamics is None or dynamics.unbacked is None or not _is_of_package(builder):
+    if dynamics is None or dynamics.unbacked is None or _library(builder) in ("", "torch"):
         return NotImplemented
     symbols = dynamics.unbacked.among(relation)
     nodes = [dynamics.unbacked.origins[symbol].node for symbol in symbols]
@@ -115,10 +120,26 @@ def ask_relation(builder: GraphBuilder, relation: Relation) -> object:
     return answer
 
 
-def _is_of_package(builder: GraphBuilder) -> bool:
-    """Whether the innermost code that is captured belongs to an installed package."""
+def _library(builder: GraphBuilder) -> str:
+    """The installed package that the innermost code that is captured belongs to; "" for the program's own."""
     code, _ = builder.state.position()
-    return builder.state.policy is not None and library_of(code.co_filename) not in ("", "torch")
+    return "" if builder.state.policy is None else library_of(code.co_filename)
+
+
+def _is_counter(leaf: Leaf) -> bool:
+    """Whether a tensor is a flag or a number that a module or an optimizer keeps: torch asks nothing else in Python but
+    what a graph can be asked."""
+    return is_kept(leaf.source) and leaf.real.numel() == 1 and not leaf.real.dtype.is_floating_point
+
+
+def is_kept(source: Source) -> bool:
+    """Whether a tensor is kept in an object, a global or a closure, and is no argument or item of one."""
+    step: Source | None = source
+    while step is not None:
+        if isinstance(step, AttrSource | InstanceDictSource):
+            return True
+        step = step.base
+    return source.kind in ("closure", "global")
 
 
 def _answer(builder: GraphBuilder, question: _Question) -> object:

@@ -265,9 +265,15 @@ def _restart_if_asked(builder: GraphBuilder, storage: int) -> None:
 
 
 def _value(info: TensorInfo) -> torch.Tensor | None:
-    if type(info.constant) is Deferred:
-        info.constant = info.constant.get()
-    return info.constant
+    held = info.constant
+    if type(held) is not Deferred:
+        return held
+    value = held.get()
+    if value is None and held.cost in (Cost.KEPT, Cost.ARGUMENT):
+        held.cost = Cost.CONDITION  # it varies; answers about it may be the same
+    else:
+        info.constant = value
+    return value
 
 
 def value_of(builder: GraphBuilder, tensor: object, most: Cost = Cost.NOTHING) -> torch.Tensor | None:

@@ -14,7 +14,7 @@ from functools import partial
 import torch
 
 from argand.capture.facts.interfaces import CaptureState
-from argand.capture.facts.sources import AttrSource, InstanceDictSource, Source
+from argand.capture.facts.sources import Source
 from argand.capture.facts.values.tensor_info import Cost, Deferred, Leaf, TensorInfo
 from argand.capture.record import conditions, constants
 from argand.capture.sizes.symbolic_policy import History
@@ -44,7 +44,7 @@ def _is_written(state: CaptureState, real: torch.Tensor) -> bool:
 
 def _cost(source: Source, real: torch.Tensor, history: History) -> Cost:
     """What telling what a tensor holds costs; `CONDITION`: nothing but answers about it can be told."""
-    cost = Cost.KEPT if _is_kept(source) else Cost.ARGUMENT
+    cost = Cost.KEPT if conditions.is_kept(source) else Cost.ARGUMENT
     if cost is Cost.ARGUMENT and (real.dim() or real.dtype not in (torch.int64, torch.int32)):
         return Cost.CONDITION
     if type(real) is not torch.Tensor or real.requires_grad or real.numel() > _LIMIT or real.dtype not in _WORDS:
@@ -54,16 +54,6 @@ def _cost(source: Source, real: torch.Tensor, history: History) -> Cost:
 
 def _nothing() -> None:
     """What a tensor holds of which only answers are told."""
-
-
-def _is_kept(source: Source) -> bool:
-    """Whether a tensor is kept in an object, a global or a closure, and is no argument or item of one."""
-    step: Source | None = source
-    while step is not None:
-        if isinstance(step, AttrSource | InstanceDictSource):
-            return True
-        step = step.base
-    return source.kind in ("closure", "global")
 
 
 def _read(

@@ -418,6 +418,10 @@ def _query(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> obj
     )  # fmt: skip
 
 
+_AS_DECORATORS = (torch.utils._contextlib._DecoratorContextManager, torch.autocast)
+"""Context managers that a function is decorated with."""
+
+
 def _torch_object(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> object:
     """Callable objects of torch: operators, custom operators, scripted functions."""
     cls = type(fn).__name__
@@ -432,7 +436,7 @@ def _torch_object(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> o
             return state.interpreter.call(fn.fn, args, kwargs)
     if isinstance(fn, types.BuiltinFunctionType | types.MethodWrapperType):
         return NotImplemented
-    if module_of(type(fn)).startswith("torch.distributions."):
+    if isinstance(fn, _AS_DECORATORS) or module_of(type(fn)).startswith("torch.distributions."):
         return NotImplemented
     raise errors.graph_break(
         kind="torch object that is not known", context=f"{type(fn).__module__}.{type(fn).__qualname__}",

@@ -63,7 +63,7 @@ class Noted:
             RuntimeError: something is another now, or the engine was asked for gradients that come through a reentrant
                 checkpoint: torch's own function says so.
         """
-        if self._behind and not torch.autograd._is_checkpoint_valid() and any(map(_is_asked_for, self._behind)):
+        if self._behind and not compat.goes_to_all_leaves() and any(map(_is_asked_for, self._behind)):
             torch.utils.checkpoint.CheckpointFunction.backward(None)
         for read, kept in zip(self._reads, self._values):
             if not _is_same(kept, _value(*read)):
