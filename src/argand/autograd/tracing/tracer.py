@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from argand.autograd.ops import collectives, foreach, mutation, special, views
+from argand.autograd.ops import collectives, foreach, masked_writes, mutation, special, views
 from argand.autograd.recording.recorder import Handler, Recorder
 from argand.autograd.recording.values import TraceTensor
 from argand.graph import compat, time_limit, wrappers
@@ -82,7 +82,7 @@ class Tracer(Recorder):
 @functools.cache
 def handler_of(func: Any) -> Handler | None:
     """How an op is traced; None: recorded as it is."""
-    named = special.HANDLERS.get(func)
+    named = special.HANDLERS.get(func) or masked_writes.HANDLERS.get(func)
     if named is not None:
         return named
     if not isinstance(func, torch._ops.OpOverload):
