@@ -1,17 +1,14 @@
 """Programs over real libraries: eager, argand and torch.compile, each program in a process of its own.
 
     python bench/libraries.py [NAME ...] [--torch [--torch-backend eager]] [--fast] [--breaks] [--markdown] [--json OUT]
-    python bench/libraries.py [NAME ...] --fallbacks [--json OUT]
 
 Prints one table, and a summary of it: whether a few training or inference steps are equal to eager's, graph breaks (and
 which), recompiles, seconds of the first step, and the ratio of step times. `--torch` adds torch.compile's; with its
 backend "eager" only its breaks and recompiles, which takes a tenth of the time. `--breaks` prints where the graph
 breaks, and what was compiled again and why, for each program, and last how often over all. NAME is a part of a
 program's name, or an area (a module of `bench/library_programs`). OUT gets each result as it comes; what it already has
-is not measured again, but with `--again`. `--fallbacks` prints instead which operations run as eager's kernels in the
-compiled functions, with at least 1 % of a function's step (as `argand fallbacks` does for a script). Needs
-`pip install .[libraries]`; a program whose library is missing is left out. Exits with 1 when a program fails or differs
-from eager.
+is not measured again, but with `--again`. Needs `pip install .[libraries]`; a program whose library is missing is left
+out. Exits with 1 when a program fails or differs from eager.
 """
 
 from __future__ import annotations
@@ -32,7 +29,7 @@ import time
 import traceback
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -234,46 +231,18 @@ def measure(name: str, area: str, system: str, backend: str, seconds: float) -> 
     return result
 
 
-def measure_fallbacks(name: str, area: str, seconds: float) -> Result:
-    """The operations of one program that run as eager's kernels, where random numbers are argand's own."""
-    import argand
-    from argand.debug.benchmark.fallbacks import FallbackWatch
-
-    watch = FallbackWatch()
-    with watch.observing():
-        run_steps(programs(area)[name], argand.compile)
-        measured = watch.steps(64, seconds)
-    total = sum(one.ms for one in measured) or 1.0
-    lines = [
-        f"{each.share:.1%} of {one.function}, which is {one.ms / total:.0%} of all: {each.op} "
-        f"of {' and '.join(each.shapes[:2])}: {'; '.join(each.reasons)}"
-        for one in measured
-        for each in one.fallbacks
-        if each.share >= LEAST_SHARE
-    ]
-    return {
-        "name": name,
-        "functions": len(measured),
-        "fallbacks": lines,
-        "larger": dict(watch.larger),
-        "failed": [f"{one.name}: {error}"[:300] for one, error in watch.failed.items()],
-    }
-
-
-LEAST_SHARE = 0.01
-
-
 # -- over all programs ------------------------------------------------------------------------------------------------
 
 
-def run_one(name: str, area: str, system: str, options: argparse.Namespace) -> Result:
-    """One measurement in a process of its own, with an empty cache."""
+def run_one(
+    name: str, area: str, system: str, options: argparse.Namespace, script: Path, more: Sequence[str] = ()
+) -> Result:
+    """One measurement by a script of this folder in a process of its own, with an empty cache."""
     cache = tempfile.mkdtemp(prefix="argand-libraries-")
     env = environment(cache) | {"HF_HUB_OFFLINE": "1"}
     if options.threads:  # with more threads than free cores a step waits for those that do not run
         env["OMP_NUM_THREADS"] = env["MKL_NUM_THREADS"] = str(options.threads)
-    backend = options.backend if system == "argand" else options.torch_backend
-    command = [sys.executable, str(Path(__file__).resolve()), name, "--one", area, system, "--backend", backend]
+    command = [sys.executable, str(script.resolve()), name, "--one", area, system, *more]
     try:
         done = subprocess.run(
             [*command, "--seconds", str(options.seconds)],
@@ -406,11 +375,6 @@ def said(result: Result) -> str:
     """A result in a few lines."""
     if "error" in result:
         return str(result["error"])
-    if "fallbacks" in result:
-        lines = [*result["fallbacks"], *(f"eager as a whole: {why}" for why in result["larger"])]
-        return f"{len(result['fallbacks'])} in {result['functions']} functions" + "".join(
-            f"\n    {line}" for line in lines
-        )
     return f"{', '.join(cells(result))} {result.get('break_ids', '')}"
 
 
@@ -422,10 +386,11 @@ def all_results(options: argparse.Namespace) -> dict[str, dict[str, Result]]:
     for name, area, _ in chosen(options):
         names.append(name)
         row = stored.setdefault(name, {})
-        for system in ["fallbacks"] if options.fallbacks else ["argand", *(["torch"] if options.torch else [])]:
+        for system in ["argand", *(["torch"] if options.torch else [])]:
             if system in row and not options.again:
                 continue
-            result = row[system] = run_one(name, area, system, options)
+            backend = options.backend if system == "argand" else options.torch_backend
+            result = row[system] = run_one(name, area, system, options, Path(__file__), ["--backend", backend])
             print(f"{name} ({system}): {said(result)}", flush=True)
             if kept:
                 kept.write_text(json.dumps(stored, indent=1))
@@ -446,7 +411,6 @@ def main() -> int:
     parser.add_argument("--json", metavar="OUT", help="results go there, and are not measured again")
     parser.add_argument("--again", action="store_true", help="measure also what OUT has")
     parser.add_argument("--markdown", action="store_true", help="the table as docs/libraries.md has it")
-    parser.add_argument("--fallbacks", action="store_true", help="only what runs as eager's kernels")
     parser.add_argument("--one", nargs=2, metavar=("AREA", "SYSTEM"), help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.one:
@@ -456,10 +420,7 @@ def main() -> int:
             with contextlib.suppress(importlib.metadata.PackageNotFoundError):
                 ready_torchvision()
             area, system = options.one
-            if system == "fallbacks":
-                result = measure_fallbacks(options.names[0], area, options.seconds / 5)
-            else:
-                result = measure(options.names[0], area, system, options.backend, options.seconds)
+            result = measure(options.names[0], area, system, options.backend, options.seconds)
         except Exception as error:
             traceback.print_exc()
             text = f"{type(error).__name__}: {error}"[:2000]
@@ -467,8 +428,6 @@ def main() -> int:
         print("RESULT " + json.dumps(result))
         return 0
     results = all_results(options)
-    if options.fallbacks:
-        return int(any("error" in row["fallbacks"] or row["fallbacks"]["fallbacks"] for row in results.values()))
     if options.breaks:
         print_breaks(results)
     print()
