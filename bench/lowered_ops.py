@@ -81,6 +81,8 @@ PROGRAMS: dict[str, Program] = {
     "cumprod columns": (lambda x: torch.cumprod(x, 0), rows),
     "logcumsumexp rows": (lambda x: torch.logcumsumexp(x, 1), rows),
     "logcumsumexp columns": (lambda x: torch.logcumsumexp(x, 0), rows),
+    "cummax rows": (lambda x: torch.cummax(x, 1)[0], rows),
+    "cummin columns": (lambda x: torch.cummin(x, 0)[0], rows),
     "cumsum of positions": (lambda x: x[:8] * torch.cumsum(whole[:8] > 3, 1), rows),
     "avg_pool2d": (lambda x: F.avg_pool2d(x, 2), image),
     "avg_pool2d 3 s1 p1": (lambda x: F.avg_pool2d(x, 3, 1, 1, count_include_pad=False), image),

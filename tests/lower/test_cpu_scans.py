@@ -87,12 +87,49 @@ def test_sizes_that_vary():
         torch.testing.assert_close(dynamic(x), function(x))
 
 
-@pytest.mark.parametrize("name", ["cumsum", "cumprod", "logcumsumexp"])
+@pytest.mark.parametrize("name", ["cumsum", "cumprod", "logcumsumexp", "cummax", "cummin"])
 def test_gradients(name):
     def loss(x):
-        return (getattr(torch, name)(x.tanh(), 1) ** 2).sum()
+        made = getattr(torch, name)(x.tanh(), 1)
+        return ((made if isinstance(made, torch.Tensor) else made.values) ** 2).sum()
 
     x = torch.randn(6, 17, requires_grad=True)
     argand.reset()
     (made,) = torch.autograd.grad(argand.compile(loss)(x), x)
     torch.testing.assert_close(made, *torch.autograd.grad(loss(x), x))
+
+
+@pytest.mark.parametrize(("dim", "dtype"), sweeps.chessboard([0, 1, 2, -1], [*FLOATS, *INTEGERS[:-1]]))
+def test_running_extrema_and_their_places(dim, dtype):
+    x = (torch.randn(3, 19, 37) * 3).to(dtype)
+    x[:, 3::4] = x[:, 2:18:4]  # of equal ones the last is named
+    if dtype in FLOATS:
+        for position, value in enumerate((NAN, INF, -INF, INF, -0.0)):
+            x.view(-1)[position * 7 :: 211] = value
+    for x in (x, x.transpose(0, 2), x[:, ::2, 1:], x[:1].expand(4, 19, 37)):
+        for function in (torch.cummax, torch.cummin):
+            made, want = compiled(function, x, dim), function(x, dim)
+            for one, two in zip(made, want):
+                assert one.dtype is two.dtype and one.stride() == two.stride()
+                assert torch.equal(one.nan_to_num(7), two.nan_to_num(7))
+
+
+@pytest.mark.parametrize("size", [(), (0,), (1,), (5, 0), (0, 5), (7, 1), (1, 300), (300,)])
+def test_small_running_extrema(size):
+    x = torch.randn(size)
+    for dim in range(max(x.dim(), 1)):
+        argand.reset()
+        for one, two in zip(argand.compile(torch.cummax)(x, dim), torch.cummax(x, dim)):
+            assert torch.equal(one, two) and one.dtype is two.dtype
+
+
+def test_running_extrema_between_other_loops():
+    def function(x):
+        top, where = torch.cummax(x.sin(), 1)
+        low = torch.cummin(top * x, 0)
+        return top.exp() - x, where.float().mean(1), low.values + low.indices
+
+    for size in ((9, 40), (64, 33), (3, 500)):
+        x = torch.randn(size)
+        torch.testing.assert_close(compiled(function, x), function(x))
+        torch.testing.assert_close(compiled(function, x, dynamic=True), function(x))

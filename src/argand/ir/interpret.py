@@ -301,5 +301,7 @@ class _Nest:
         rows = self._rows(value)
         if kind == "logaddexp":
             return torch.logcumsumexp(rows, -1).reshape(self.space)
+        if kind in ("max", "min"):
+            return getattr(torch, f"cum{kind}")(rows, -1)[0].reshape(self.space)
         sums: torch.Tensor = getattr(torch, f"cum{kind}")(rows, -1, dtype=value.dtype)
         return sums.reshape(self.space)

@@ -35,6 +35,7 @@ BROADCAST_COST = 4  # cost from which a value is stored rather than computed aga
 BROADCAST_FACTOR = 4
 
 ReduceBody = Callable[[Recorder, Callable[[str, Value], Value], Index], Value]
+ScanBody = Callable[[Recorder, Value, Expr], Sequence[Value]]
 
 
 def math_dtype(dtype: torch.dtype) -> torch.dtype:
@@ -434,24 +435,28 @@ class Context:
 
     def scan(self, x: Tensor, dim: int, kind: str, dtype: torch.dtype) -> Tensor:
         """`kind` over each element of `x` and those before it along `dim`, computed in `dtype`."""
+        return self.scans(x, dim, lambda ops, value, place: [ops.scan(kind, ops.to_dtype(value, dtype))], [self.val])[0]
+
+    def scans(self, x: Tensor, dim: int, body: ScanBody, vals: Sequence[MetaTensor]) -> list[Tensor]:
+        """What `body` makes of each element of `x` and its place in `dim`, in their order along that: one loop."""
         if x.device != self.device or x.dtype not in LOOP_DTYPES:
             raise NoLowering(f"a scan of {x.dtype} on {x.device}")
         if x.split is not None:
             self.realise(x)
-        size, stride = self.sizes(self.val.shape), self.sizes(self.val.stride())
-        buffer = self.new_buffer(size, stride, self.val.dtype, self.device)
-        order = [place for place in stride_order(size, buffer.stride, self.hints) if place != dim]
+        size = self.sizes(vals[0].shape)
+        buffers = [self.new_buffer(size, self.sizes(val.stride()), val.dtype, self.device) for val in vals]
+        order = [place for place in stride_order(size, buffers[0].stride, self.hints) if place != dim]
         ranges, loops, index = self.loop(size, order)
         var = self.var("r", 0)
         ranges[var] = size[dim]
         index = (*index[:dim], var, *index[dim + 1 :])
         ops = Recorder(ranges)
         ops.origin = self.origin
-        value = ops.scan(kind, ops.to_dtype(x.load(ops, index), dtype))
-        terms = [position * step for position, step in zip(index, buffer.stride)]
-        ops.store(buffer.name, sum_of(terms), ops.to_dtype(value, self.val.dtype))
-        self.add_loop(ops, loops, size, [dim], size, [buffer.name], [])
-        return self.from_ref(self.ref_of(buffer), self.val.dtype, self.device)
+        for value, buffer in zip(body(ops, x.load(ops, index), var), buffers):
+            terms = [position * step for position, step in zip(index, buffer.stride)]
+            ops.store(buffer.name, sum_of(terms), ops.to_dtype(value, buffer.dtype))
+        self.add_loop(ops, loops, size, [dim], size, [buffer.name for buffer in buffers], [])
+        return [self.from_ref(self.ref_of(buffer), buffer.dtype, self.device) for buffer in buffers]
 
     def _trivial_reduction(
         self,

@@ -29,7 +29,7 @@ from argand.ir.operations import COMPARISONS
 Number = int | float | bool
 
 REDUCTIONS = ("sum", "prod", "max", "min", "any", "argmax", "argmin")
-SCANS = ("sum", "prod", "logaddexp")
+SCANS = ("sum", "prod", "logaddexp", "max", "min")
 STORE_MODES = ("add", "mul", "max", "min")
 
 
@@ -145,7 +145,7 @@ class Ops:
     def scan(self, kind: str, value: Value) -> Value:
         """`value` reduced over this point of the reduction variables and all before it, row-major; args (kind, value).
 
-        Kinds: sum, prod, logaddexp (log of the sum of exponentials). It belongs in the reduction loops, and so does
+        Kinds: sum, prod, logaddexp (log of the sum of exponentials), max and min (both propagate NaN). It belongs in the reduction loops, and so does
         what uses it. Accumulates in the value's dtype.
         """
         if kind not in SCANS:

@@ -19,7 +19,7 @@ from argand.codegen.cpp.types import element, literal, number, vector_type
 from argand.errors import InternalError
 from argand.graph.sizes.expr import Const, Expr, Var, as_int, coefficient, free_vars, substitute, to_c
 from argand.graph.sizes.expr_nodes import from_poly
-from argand.ir.loops import LoopBlock, Origin, Value
+from argand.ir.loops import LoopBlock, Origin, Value, identity
 from argand.quick_dataclasses import dataclass
 
 _NARROW_ARITHMETIC = frozenset(("add", "sub", "mul", "bitwise_and", "bitwise_or", "bitwise_xor"))
@@ -36,7 +36,10 @@ _STAYS_NARROW = frozenset(
 )
 """Operations on integers whose result is in 32 bits where the operands are."""
 _LANE = Var("l")
-_SCANS = {"sum": "{0} + {1}", "prod": "{0} * {1}", "logaddexp": "log_add_exp({0}, {1})"}
+_SCANS = {
+    "sum": "{0} + {1}", "prod": "{0} * {1}", "logaddexp": "log_add_exp({0}, {1})", "max": "maximum({0}, {1})",
+    "min": "minimum({0}, {1})",
+}  # fmt: skip
 _MODES = {"add": "{0} + {1}", "mul": "{0} * {1}", "max": "maximum({0}, {1})", "min": "minimum({0}, {1})"}  # of stores
 
 
@@ -424,10 +427,11 @@ class Printer:
 
     def declare_state(self, value: Value) -> None:
         """Before the reduction loops: what a scan has added up so far."""
-        start = {"sum": 0, "prod": 1, "logaddexp": float("-inf")}[value.args[0]]
-        kind = self.type_of(value.dtype, self.lanes.var is not None)
+        kind = value.args[0]
+        start = float("-inf") if kind == "logaddexp" else identity(kind, value.dtype)
+        cell = self.type_of(value.dtype, self.lanes.var is not None)
         text = number(start, value.dtype)
-        self.out.line(f"{kind} state{value.id} = " + (f"splat<{kind}>({text});" if self.lanes.var else f"{text};"))
+        self.out.line(f"{cell} state{value.id} = " + (f"splat<{cell}>({text});" if self.lanes.var else f"{text};"))
 
     def _scan(self, value: Value, vector: bool) -> None:
         kind, source = value.args
@@ -435,7 +439,11 @@ class Printer:
         if vector and self.lanes.var in self.facts.body.reduction_vars:
             step = _SCANS[kind].format("a", "b")
             tail = f", {self.lanes.tail}" if self.lanes.tail else ""
-            text = f"scan_lanes({text}, {state}, [](auto a, auto b) {{ return {step}; }}{tail})"
+            head = f"scan_lanes({text}, {state}"
+            if kind in ("max", "min"):
+                start = literal(identity(kind, value.dtype), self.dtype(value))
+                head = f"scan_extremes({text}, {state}, {start}"
+            text = f"{head}, [](auto a, auto b) {{ return {step}; }}{tail})"
             self.out.line(f"const auto tmp{value.id} = {text};")
             return
         self.out.line(f"{state} = {_SCANS[kind].format(state, text)};")

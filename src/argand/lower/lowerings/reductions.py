@@ -362,3 +362,36 @@ def _scan(kind: str) -> Rule:
 lowers(aten.cumsum.default)(_scan("sum"))
 lowers(aten.cumprod.default)(_scan("prod"))
 lowers(aten.logcumsumexp.default)(_scan("logaddexp"))
+
+
+def _running(kind: str) -> Rule:
+    """The extremum up to each element, and the last place that had it; or the last that was no number."""
+
+    def rule(ctx: Context, x: Tensor, dim: int) -> tuple[Tensor, ...]:
+        target = ctx.targets(ctx.device)
+        refuse(target is None or target.scan_length != ANY_LENGTH, "no lowering")
+        refuse(x.dtype not in _DTYPES, f"a scan of {x.dtype}")
+        math, (values, places) = math_dtype(x.dtype), ctx.val
+        if not x.size or x.size[wrap(dim, len(x.size))] == 1:
+            none = ctx.lazy(lambda ops, index: ops.constant(0, torch.int64), [], val=places)
+            return pointwise(ctx, lambda ops, a: a, [x], val=values), none
+
+        length = as_int(x.size[wrap(dim, len(x.size))])
+        index = torch.int32 if length is not None and length < 1 << 31 else torch.int64
+
+        def body(ops: Recorder, value: Value, place: Expr) -> list[Value]:
+            value = ops.to_dtype(value, math)
+            extreme = ops.scan(kind, value)
+            new = ops.eq(value, extreme)
+            if math.is_floating_point:
+                new = ops.logical_or(new, ops.isnan(value))
+            here = ops.where(new, ops.index_expr(place, index), ops.constant(0, index))
+            return [extreme, ops.scan("max", here)]
+
+        return tuple(ctx.scans(x, wrap(dim, len(x.size)), body, [values, places]))
+
+    return rule
+
+
+lowers(aten.cummax.default)(_running("max"))
+lowers(aten.cummin.default)(_running("min"))
