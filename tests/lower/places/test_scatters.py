@@ -158,3 +158,81 @@ def test_no_places_to_write_to():
         )
 
     check(put, x, nowhere, torch.tensor(1.0), loops_only=True, exact=True)
+
+
+SUMS = {
+    "index_add": lambda x, i, source: x.index_add(0, i[:, 0], source),
+    "index_add of columns": lambda x, i, source: x.index_add(-1, i[:6, 1], source[:5, :6]),
+    "index_add scaled": lambda x, i, source: x.index_add(0, i[:, 0], source, alpha=3),
+    "scatter_add": lambda x, i, source: x.scatter_add(0, i, source),
+    "scatter_add to the same": lambda x, i, source: x.scatter_add(0, i[:, :1].expand(7, 6), source),
+    "index_put": lambda x, i, source: x.index_put((i[:, 0] - 5,), source, accumulate=True),
+    "scatter_reduce": lambda x, i, source: x.scatter_reduce(0, i, source, "sum"),
+    "scatter_reduce of products": lambda x, i, source: x.scatter_reduce(0, i, source, "prod", include_self=False),
+    "embedding's gradient": lambda x, i, source: torch.ops.aten.embedding_dense_backward(source, i[:, 0], 5, 2, False),
+}
+NARROW = [torch.int8, torch.uint8, torch.int16, torch.bfloat16, torch.float16]
+
+
+@pytest.mark.parametrize(("name", "dtype"), sweeps.chessboard(list(SUMS), NARROW))
+def test_sums_of_8_and_16_bits(name, dtype):
+    function = SUMS[name]
+    if not dtype.is_floating_point and name == "embedding's gradient":
+        return
+    x, source = (torch.randint(0, 100, size).to(dtype) for size in ((5, 6), (7, 6)))
+    if dtype.is_floating_point:
+        x, source = x / 7, source / 7
+        source[0, 0], source[1, 1], x[2, 2] = INF, NAN, -INF
+    index = torch.randint(0, 5, (7, 6))
+    for x, source in ((x, source), (x.t().contiguous().t(), source), (x[:1].expand(5, 6), source[::2].repeat(2, 1)[:7])):
+        check(function, x, index, source, loops_only=True)
+        want, made = function(x, index, source), compiled(function, x, index, source)
+        assert made.dtype is want.dtype and made.stride() == want.stride()
+        if not dtype.is_floating_point:
+            assert torch.equal(made, want)
+            continue
+        exact = function(x.double(), index, source.double())  # eager rounds after every step
+        torch.testing.assert_close(made.double(), exact, rtol=torch.finfo(dtype).eps, atol=1e-3, equal_nan=True)
+
+
+def test_means_of_16_bits():
+    x, source = (torch.rand(size).bfloat16() for size in ((5, 6), (70, 6)))
+    index = torch.randint(0, 4, (70, 6))
+    for itself in (True, False):
+
+        def function(x, source, itself=itself):
+            return x.scatter_reduce(0, index, source, "mean", include_self=itself)
+
+        made = compiled(function, x, source)
+        assert made.dtype is torch.bfloat16
+        torch.testing.assert_close(made.double(), function(x.double(), source.double()), rtol=2**-8, atol=1e-3)
+
+
+def test_ranges_of_floats_as_integers():
+    def function(x):
+        return [
+            torch.arange(0.9, 5.5, 1.0, dtype=torch.int64) + x, torch.arange(5, -3, -1.0, dtype=torch.int64) + x,
+            torch.arange(0.5, 10, 2.7, dtype=torch.int32) + x, torch.arange(-1.5, 4, 1.5, dtype=torch.uint8) + x,
+        ]  # fmt: skip
+
+    x = torch.tensor(1, dtype=torch.uint8)
+    for want, made in zip(function(x), compiled(function, x)):
+        assert torch.equal(want, made) and want.dtype is made.dtype
+
+
+@pytest.mark.parametrize("accumulate", [False, True])
+def test_positions_in_separate_dimensions(accumulate):
+    x = torch.randn(4, 3, 5, 6)
+    one, other = torch.tensor([[0, 3, 0], [-1, 2, 0]]), torch.tensor([1, -5, 4])
+    for at, size in (
+        ((one, None, other), (2, 3, 3, 6)), ((None, one % 3, None, other), (2, 3, 4, 5)), ((one, None, other), (6,)),
+        ((one, None, None, other), ()), ((one, None, other, one), (2, 1, 3)), ((None, one % 3, None, other), (3, 4, 1)),
+    ):  # fmt: skip
+
+        def function(x, values, at=at):
+            return torch.ops.aten.index_put(x * 2, at, values, accumulate) + 1
+
+        values = torch.randn(size)
+        check(function, x, values, loops_only=True)
+        same(function, x, values)
+        same(function, x.transpose(0, 3).contiguous().transpose(0, 3), values)

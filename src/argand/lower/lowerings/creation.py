@@ -87,6 +87,8 @@ def _progression(ctx: Context, start: Any, step: Any) -> Tensor:
     dtype: torch.dtype = ctx.val.dtype
     if any(isinstance(part, Expr) and not part.free.isdisjoint(ctx.floats) for part in (start, step)):
         raise NoLowering("a range of floats that are known when the kernel is called")
+    if not dtype.is_floating_point:  # eager takes both as integers, whatever it counted with
+        start, step = (int(part) if isinstance(part, float) else part for part in (start, step))
     if not isinstance(start, float) and not isinstance(step, float):
         first, gap = ctx.expr(int(start) if isinstance(start, bool) else start), ctx.expr(step)
         return ctx.lazy(lambda ops, index: ops.index_expr(first + gap * index[0], dtype), [])
@@ -96,8 +98,6 @@ def _progression(ctx: Context, start: Any, step: Any) -> Tensor:
         steps = ops.mul(ops.index_expr(index[0], wide), ops.constant(float(step), wide))
         return ops.to_dtype(ops.add(ops.constant(float(start), wide), steps), dtype)
 
-    if not dtype.is_floating_point:
-        raise NoLowering("a range of floats as integers")
     return ctx.lazy(load, [], cost=3, count=4)
 
 

@@ -13,6 +13,7 @@ import torch
 
 from argand.graph import compat
 from argand.graph.sizes.expr import ZERO, Expr, as_int, product, sum_of
+from argand.graph.sizes.symbolic import like_meta
 from argand.ir.loops import Value, identity
 from argand.ir.operations import DIVISION
 from argand.lower.context import LOOP_DTYPES, Context, math_dtype
@@ -28,6 +29,7 @@ from argand.lower.tensor import Index, Tensor
 aten = torch.ops.aten
 
 ACCUMULATED = (torch.float32, torch.float64, torch.int64, torch.int32)
+_NARROW = (torch.int16, torch.int8, torch.uint8)  # of which CPUs alone add up one after the other
 _MODES = {"sum": "add", "mean": "add", "prod": "mul", "amax": "max", "amin": "min"}  # of stores
 _KINDS = {"sum": "sum", "mean": "sum", "prod": "prod", "amax": "max", "amin": "min"}  # of reductions
 WIDE_ELEMENTS = 1 << 25  # of a sum in float32 that stands in for one in 16 bits
@@ -57,10 +59,10 @@ def added(
         size: of the loops over the values, outermost first.
         entry: records, for a point of these loops, the element that is added to, and what is added.
         rows: the last loop runs along a row of the result: it may be split into parts, which run before the others.
-        dtype: that is added up in; the node's if None.
+        dtype: that is added up in. If None, it is the node's, and float32 of 16-bit floats on a CPU.
     """
-    dtype = dtype or ctx.val.dtype
-    refuse(dtype not in ACCUMULATED, "sums at positions in that dtype")
+    dtype = dtype or (_wide(ctx) if ctx.device.type == "cpu" else ctx.val.dtype)
+    _refuse_sums(ctx, dtype)
     refuse_unordered(ctx)
     whole = _copied(ctx, start, dtype)
     length = as_int(size[-1]) if rows else None
@@ -73,13 +75,21 @@ def added(
         return entry(ops, index)
 
     _write(ctx, whole, loops, place, "add")
-    return whole
+    return whole if dtype is ctx.val.dtype else converted(ctx, whole)
+
+
+def _refuse_sums(ctx: Context, dtype: torch.dtype) -> None:
+    narrow = ctx.device.type == "cpu" and dtype in _NARROW
+    refuse(dtype not in ACCUMULATED and not narrow, "sums at positions in that dtype")
 
 
 def _copied(ctx: Context, start: Tensor, dtype: torch.dtype) -> Tensor:
     """`start` in a buffer of its own, in the node's layout."""
     buffer = ctx.new_buffer(start.size, ctx.sizes(ctx.val.stride()), dtype, ctx.device)
     ref = ctx.ref_of(buffer)
+    if start.dtype is not dtype:
+        val, narrow = like_meta(ctx.val, dtype), start
+        start = ctx.lazy(lambda ops, index: ops.to_dtype(narrow.load(ops, index), dtype), [narrow], val=val)
     ctx.store(start, ref, creates=True)
     return ctx.from_ref(ref, dtype, ctx.device)
 
@@ -97,18 +107,17 @@ def _write(ctx: Context, whole: Tensor, size: tuple[Expr, ...], entry: Entry, mo
 
 
 def _wide(ctx: Context) -> torch.dtype:
-    """In what a GPU adds up values of the node's dtype: its kernels add 16-bit floats in float32, too."""
+    """In what values of the node's dtype are added up: eager's kernels for GPUs add 16-bit floats in float32, too, those
+    for CPUs round after every step."""
     dtype: torch.dtype = ctx.val.dtype
-    half = dtype in (torch.float16, torch.bfloat16) and ctx.device.type != "cpu"
+    half = dtype in (torch.float16, torch.bfloat16)
     few = (as_int(product(ctx.sizes(ctx.val.shape))) or WIDE_ELEMENTS + 1) <= WIDE_ELEMENTS
     return torch.float32 if half and few else dtype
 
 
-def _zeros(ctx: Context, dtype: torch.dtype) -> Tensor:
-    val = ctx.val
-    if val.dtype is not dtype:
-        val = torch.empty_strided(val.shape, val.stride(), dtype=dtype, device="meta")
-    return ctx.lazy(lambda ops, index: ops.constant(0.0 if dtype.is_floating_point else 0, dtype), [], val=val)
+def _filled(ctx: Context, number: int, dtype: torch.dtype) -> Tensor:
+    value = float(number) if dtype.is_floating_point else number
+    return ctx.lazy(lambda ops, index: ops.constant(value, dtype), [], val=like_meta(ctx.val, dtype))
 
 
 def _check(ctx: Context, value: Tensor | None, *indices: Tensor) -> None:
@@ -140,8 +149,7 @@ def embedding_dense_backward(
             value = ops.where(kept, value, ops.constant(zero, value.dtype))
         return (ops.indirect_var(row, weights[0], False), at[-1]), value
 
-    total = added(ctx, _zeros(ctx, wide), grad.size, entry, rows=True, dtype=wide)
-    return total if wide is ctx.val.dtype else converted(ctx, total)
+    return added(ctx, _filled(ctx, 0, wide), grad.size, entry, rows=True, dtype=wide)
 
 
 def _along(ctx: Context, x: Tensor, dim: int, index: Tensor, source: Tensor | None) -> Entry:
@@ -202,25 +210,26 @@ def scatter_reduce(
 def _reduced(ctx: Context, x: Tensor, size: tuple[Expr, ...], entry: Entry, reduce: str, include_self: bool) -> Tensor:
     """`x` with values combined with some of its elements, or in their place."""
     dtype: torch.dtype = ctx.val.dtype
-    exact = reduce in ("amax", "amin")
     refuse(ctx.device.type != "cpu" or reduce not in _MODES, "values combined at positions")
-    refuse(dtype is torch.bool or not (exact or dtype in ACCUMULATED), "values combined at positions in that dtype")
+    refuse(dtype is torch.bool, "bools combined at positions")
+    if reduce not in ("amax", "amin"):
+        dtype = _wide(ctx)
+        _refuse_sums(ctx, dtype)
     refuse(reduce == "mean" and not dtype.is_floating_point, "means of integers")
     whole = _copied(ctx, x, dtype)
     if not include_self:
         _write(ctx, whole, size, _constant(entry, identity(_KINDS[reduce], dtype), dtype), None)
     _write(ctx, whole, size, entry, _MODES[reduce])
     if reduce != "mean":
-        return whole
-    one, zero = 1.0 if include_self else 0.0, 0.0
-    count = _copied(ctx, ctx.lazy(lambda ops, at: ops.constant(one, dtype), []), dtype)
+        return whole if dtype is ctx.val.dtype else converted(ctx, whole)
+    count = _copied(ctx, _filled(ctx, int(include_self), dtype), dtype)
     _write(ctx, count, size, _constant(entry, 1, dtype), "add")
 
     def divided(ops: Recorder, total: Value, number: Value) -> Value:
-        none = ops.eq(number, ops.constant(zero, dtype))
+        none = ops.eq(number, ops.constant(0.0, dtype))
         return ops.truediv(total, ops.where(none, ops.constant(1.0, dtype), number))
 
-    return pointwise(ctx, divided, [whole, count], cost=DIVISION)
+    return pointwise(ctx, divided, [whole, count], common=dtype, cost=DIVISION)
 
 
 def _longer(a: Expr, b: Expr) -> bool:
@@ -252,10 +261,16 @@ def _slices(
 @lowers(aten.index_add.default)
 def index_add(ctx: Context, x: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: Any = 1) -> Tensor:
     refuse(x.ndim == 0, "slices of 0-d tensors")
-    refuse(alpha != 1, "a scaled index_add")
+    refuse(type(alpha) not in (int, float), "a slice times a number that varies")
     dim = wrap(dim, x.ndim)
     size, entry = _slices(ctx, x, dim, index, source)
-    return added(ctx, x, size, entry, rows=dim < x.ndim - 1)
+
+    def scaled(ops: Recorder, at: Index) -> tuple[Index, Value]:
+        place, value = entry(ops, at)
+        value = ops.to_dtype(value, math_dtype(value.dtype))
+        return place, ops.mul(value, ops.constant(number_in(alpha, value.dtype), value.dtype))
+
+    return added(ctx, x, size, entry if alpha == 1 else scaled, rows=dim < x.ndim - 1)
 
 
 @lowers(aten.index_copy.default)
@@ -295,22 +310,25 @@ def index_put(
     refuse(not accumulate and ctx.device.type != "cpu", "writes at positions, of which one may win")
     refuse(not given or x.ndim == 0, "index_put without positions")
     dims = [dim for dim, _ in given]
-    refuse(dims != list(range(dims[0], dims[0] + len(dims))), "positions in separate dimensions")
     _check(ctx, values, *(each for _, each in given))
     shape = broadcast_sizes([each.size for _, each in given])
-    front, behind = dims[0], dims[0] + len(dims)
-    size = (*x.size[:front], *shape, *x.size[behind:])
+    together = dims == list(range(dims[0], dims[0] + len(dims)))
+    front = dims[0] if together else 0  # where the index's dimensions stand in the values
+    rest = [dim for dim in range(x.ndim) if dim not in dims]
+    size = (*[x.size[dim] for dim in rest[:front]], *shape, *[x.size[dim] for dim in rest[front:]])
     refuse(any(as_int(extent) == 0 for extent in size) or values.ndim > len(size), "nothing to add")
     places = [broadcaster(ctx, each, shape) for _, each in given]
     source = broadcaster(ctx, values, size)
 
     def entry(ops: Recorder, at: Index) -> tuple[Index, Value]:
         inner = at[front : front + len(shape)]
-        target: list[Expr] = [*at[:front], *[ZERO] * len(dims), *at[front + len(shape) :]]
+        target: list[Expr] = [ZERO] * x.ndim
+        for dim, position in zip(rest, (*at[:front], *at[front + len(shape) :])):
+            target[dim] = position
         for (dim, each), place in zip(given, places):
             target[dim] = position_of(ops, each, place(inner), x.size[dim], True)
         return tuple(target), values.load(ops, source(at))
 
     if not accumulate:
         return written(ctx, x, size, entry)
-    return added(ctx, x, size, entry, rows=behind < x.ndim)
+    return added(ctx, x, size, entry, rows=rest[front:][-1:] == [x.ndim - 1])
