@@ -127,11 +127,11 @@ lowers(aten.amin.default, aten.min.default)(_extremum("min"))
 
 def _with_position(kind: str) -> Rule:
     def rule(ctx: Context, x: Tensor, dim: int, keepdim: bool = False) -> tuple[Tensor, Tensor]:
-        refuse(x.dtype is torch.bool, f"{kind} with positions of bools")
         dims = all_or(dim, x.ndim)
         values, positions = ctx.val
         extreme = extremum(ctx, x, dims, kind, values)
-        where = reduced(ctx, x, dims, f"arg{kind}", dtype=math_dtype(x.dtype), val=positions)
+        ordered = torch.int32 if x.dtype is torch.bool else math_dtype(x.dtype)
+        where = reduced(ctx, x, dims, f"arg{kind}", dtype=ordered, val=positions)
         return extreme, where
 
     return rule

@@ -5,7 +5,20 @@ per result, or NotImplemented to leave the op whole. Values are computed as eage
 widened first and rounded once at the end.
 """
 
-from argand.passes.decompositions import encoders, folds, gradients, losses, masks, norms, products, reductions, shapes
+from argand.passes.decompositions import (
+    encoders,
+    folds,
+    gradients,
+    losses,
+    masks,
+    norms,
+    places,
+    products,
+    reductions,
+    shapes,
+)
 from argand.passes.decompositions.rules import RULES
 
-__all__ = ["RULES", "encoders", "folds", "gradients", "losses", "masks", "norms", "products", "reductions", "shapes"]
+__all__ = [
+    "RULES", "encoders", "folds", "gradients", "losses", "masks", "norms", "places", "products", "reductions", "shapes",
+]  # fmt: skip
