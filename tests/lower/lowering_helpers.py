@@ -85,7 +85,7 @@ def given_inputs(traced: AtenProgram, names: Sequence[str], tensors: list[torch.
     for name in names:
         spec = sources[name]
         tensor = tensors[spec.index] if spec.kind == "arg" else traced.constants[name]
-        inputs.append(tensor.clone() if name in written else tensor)
+        inputs.append(copied(tensor) if name in written else tensor)
     return inputs
 
 
@@ -139,6 +139,14 @@ def _mutates(gm: fx.GraphModule, tensors: list[torch.Tensor]) -> list[bool]:
     clones = [tensor.clone() for tensor in tensors]
     gm(*clones)
     return [clone._version != version for clone, version in zip(clones, [0] * len(before))]
+
+
+def copied(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor of the same values that lies in memory of its own in the same way."""
+    if is_odd(tensor) or tensor.is_conj() or tensor.is_neg() or tensor.is_inference():
+        return tensor.clone()
+    storage = tensor.detach().untyped_storage().clone()
+    return torch.empty(0, dtype=tensor.dtype).set_(storage, tensor.storage_offset(), tensor.size(), tensor.stride())
 
 
 def is_odd(tensor: torch.Tensor) -> bool:

@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 import torch.utils._pytree as pytree
-from lowering_helpers import compare, graph_of, is_closer, is_odd, op_database, run_lowered
+from lowering_helpers import compare, copied, graph_of, is_closer, is_odd, op_database, run_lowered
 
 from argand.errors import AutogradError, LoweringError
 from argand.ir.loops import ExternNode, LoopNode, Program
@@ -53,7 +53,7 @@ def check_sample(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], p
     gm, tensors = graph_of(function, args, kwargs)
     torch.manual_seed(0)  # both runs draw the same numbers, in the same order
     try:
-        expected = gm(*[tensor.clone() if not is_odd(tensor) else tensor for tensor in tensors])
+        expected = gm(*[copied(tensor) if not is_odd(tensor) else tensor for tensor in tensors])
     except Exception as error:
         return "eager raises", str(error)
     try:

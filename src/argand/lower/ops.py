@@ -145,8 +145,8 @@ class Ops:
     def scan(self, kind: str, value: Value) -> Value:
         """`value` reduced over this point of the reduction variables and all before it, row-major; args (kind, value).
 
-        Kinds: sum, prod, logaddexp (log of the sum of exponentials), max and min (both propagate NaN). It belongs in the reduction loops, and so does
-        what uses it. Accumulates in the value's dtype.
+        Kinds: sum, prod, logaddexp (log of the sum of exponentials), max and min (both propagate NaN). It belongs in
+        the reduction loops, and so does what uses it. Accumulates in the value's dtype.
         """
         if kind not in SCANS:
             raise InternalError(f"unknown scan {kind!r}")

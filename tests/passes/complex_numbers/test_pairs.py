@@ -146,6 +146,36 @@ def test_functions_of_floats():
     compare(lambda a: a.exp(), tall, gradients=False)
 
 
+FUNCTIONS = ["sin", "cos", "sinh", "cosh", "sqrt", "rsqrt", "log2", "log10"]
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_functions_at_the_ends(name):
+    """The C library's values, where a part is none, infinite or zero: of those whose sign it leaves open, any."""
+    parts = torch.tensor([0.0, -0.0, 1.0, -2.0, INF, -INF, NAN, 30.0, -88.9, 1e-30, 1e30])
+    x = torch.complex(parts.repeat_interleave(11), parts.repeat(11))
+    want = getattr(torch, name)(x)
+    made = argand.compile(getattr(torch, name), fullgraph=True)(x)
+    signless = want.isinf() & want.isnan()  # an infinity beside what is no number
+    made, want = (torch.where(signless, torch.complex(x.real.abs(), x.imag.abs()), x) for x in (made, want))
+    for one, other in ((made.real, want.real), (made.imag, want.imag)):
+        torch.testing.assert_close(one, other, equal_nan=True, rtol=2e-6, atol=0.0)
+    if name == "sqrt":  # which side of its cut
+        assert torch.equal(made.imag.signbit() | want.imag.isnan(), want.imag.signbit() | want.imag.isnan())
+
+
+def test_functions_and_their_gradients():
+    def function(x):
+        y = x * 1.5
+        return [getattr(y, name)() for name in FUNCTIONS] + [y**3, (y**2).sqrt() * y.sin()]
+
+    compare(function, tensors((7, 40))[0])
+    compare(function, tensors((40, 7))[0].t()[:, ::2], gradients=False)
+    compare(lambda x: (x * 2).sin() + (x + 1).sqrt(), tensors((5, 3), dtype=torch.complex128)[0], loops_only=False)
+    small = tensors((3, 40))[0] * 1e-6
+    compare(lambda x: (x.sinh() * 1, x.sin() * 1, x.sqrt() * 1), small, gradients=False)
+
+
 def test_between_kernels_of_libraries():
     x, y, w = tensors((4, 6), (6, 4), (4, 4))
     compare(lambda a, b, c: ((a @ b) * c).t() @ (a * 2), x, y, w, loops_only=False)

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from argand.autograd.ops import mutation
 from argand.autograd.ops.mutation import refuse_partial_overlap, refuse_written_twice
 from argand.autograd.recording.recorder import Handler, Recorder
 from argand.autograd.recording.values import TraceTensor, Value, make_tensor
@@ -143,6 +144,17 @@ def trace_batch_norm(tracer: Recorder, func: Any, args: Args, kwargs: Kwargs) ->
     return out, mean, scale
 
 
+def trace_updating_batch_norm(tracer: Recorder, func: Any, args: Args, kwargs: Kwargs) -> Any:
+    """_batch_norm_with_update on a CPU: another batch norm, and a reserve of no bytes; it says otherwise of layouts and
+    of dtypes."""
+    if any(tensor is not None and tensor.device.type != "cpu" for tensor in args[:5]):
+        return mutation.run_mutation(tracer, func, args, kwargs)
+    bound = compat.bound_arguments(func, args, kwargs)
+    given = [*list(bound.values())[:5], True, bound["momentum"], bound["eps"]]
+    results = tracer.run(aten._native_batch_norm_legit.default, tuple(given), {})
+    return (*results, tracer.run(aten.new_empty.default, (args[0], [0]), {"dtype": torch.uint8}))
+
+
 def trace_bernoulli(tracer: Recorder, func: Any, args: Args, kwargs: Kwargs) -> Any:
     """bernoulli_: the same stream in the same order of memory, as a fresh tensor."""
     target = tracer.tensor(args[0])
@@ -234,6 +246,7 @@ HANDLERS: dict[Any, Handler] = {
     aten.fill_.Scalar: trace_fill_,
     aten.fill_.Tensor: trace_fill_tensor_,
     aten.native_batch_norm.default: trace_batch_norm,
+    aten._batch_norm_with_update.default: trace_updating_batch_norm,
     aten.bernoulli_.float: trace_bernoulli,
     aten.mkldnn_rnn_layer.default: trace_lstm_layer,
     aten.mkldnn_rnn_layer_backward.default: trace_lstm_layer_backward,

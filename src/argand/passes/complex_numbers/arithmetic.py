@@ -93,7 +93,7 @@ def absolute(b: Builder, x: Pair) -> fx.Node:
     """sqrt(re² + im²): of floats in double precision, of doubles by the ratio of their parts: squares stay in range"""
     re, im = parts_of(x)
     if re.meta["val"].dtype is torch.float32:
-        length: fx.Node = b(aten._to_copy.default, b(aten.sqrt.default, _square(b, re, im)), dtype=torch.float32)
+        length: fx.Node = b(aten._to_copy.default, b(aten.sqrt.default, squares(b, re, im)), dtype=torch.float32)
     else:
         one, other = b(aten.abs.default, re), b(aten.abs.default, im)
         larger, smaller = b(aten.maximum.default, one, other), b(aten.minimum.default, one, other)
@@ -101,15 +101,15 @@ def absolute(b: Builder, x: Pair) -> fx.Node:
         root = b(aten.sqrt.default, b(aten.add.Tensor, b(aten.mul.Tensor, ratio, ratio), 1.0))
         zero = b(aten.eq.Scalar, larger, 0.0)
         length = b(aten.where.self, zero, larger, b(aten.mul.Tensor, larger, root))
-    return _or_infinity(b, x, length)
+    return or_infinity(b, x, length)
 
 
 def logarithm(b: Builder, x: Pair) -> Pair:
     """log |x| + i angle(x), of floats: from |x|² in double precision"""
     re, im = parts_of(x)
-    half = b(aten.mul.Tensor, b(aten.log.default, _square(b, re, im)), 0.5)
+    half = b(aten.mul.Tensor, b(aten.log.default, squares(b, re, im)), 0.5)
     length = b(aten._to_copy.default, half, dtype=re.meta["val"].dtype)
-    return Pair(_or_infinity(b, x, length), b(aten.atan2.default, im, re))
+    return Pair(or_infinity(b, x, length), b(aten.atan2.default, im, re))
 
 
 def exponential(b: Builder, x: Pair) -> Pair:
@@ -135,7 +135,7 @@ def parts_of(x: Pair) -> tuple[fx.Node, fx.Node]:
     return x.re, x.im
 
 
-def _square(b: Builder, re: fx.Node, im: fx.Node) -> fx.Node:
+def squares(b: Builder, re: fx.Node, im: fx.Node) -> fx.Node:
     """re² + im² of floats as doubles, which hold it."""
     squares = []
     for part in (re, im):
@@ -145,7 +145,7 @@ def _square(b: Builder, re: fx.Node, im: fx.Node) -> fx.Node:
     return total
 
 
-def _or_infinity(b: Builder, x: Pair, length: fx.Node) -> fx.Node:
+def or_infinity(b: Builder, x: Pair, length: fx.Node) -> fx.Node:
     """`length`, and infinity where a part is infinite, even if the other is not a number."""
     re, im = parts_of(x)
     endless = b(aten.logical_or.default, b(aten.isinf.default, re), b(aten.isinf.default, im))

@@ -18,7 +18,17 @@ from argand.graph.metadata.builder import Builder
 from argand.graph.metadata.specs import SpecTable
 from argand.graph.nodes.program import AtenProgram
 from argand.passes.complex_numbers.arithmetic import PARTS, Pair, Part, aten
-from argand.passes.complex_numbers.rules import COMPUTED, FROM_REAL, INDEXED, LINEAR, READ, SEVERAL, VIEWS, joined
+from argand.passes.complex_numbers.rules import (
+    COMPUTED,
+    FLOATS,
+    FROM_REAL,
+    INDEXED,
+    LINEAR,
+    READ,
+    SEVERAL,
+    VIEWS,
+    joined,
+)
 from argand.passes.decompose import conform, decompose, replace
 from argand.passes.layout import with_strides
 
@@ -121,11 +131,11 @@ class _Translation:
         if target in LINEAR and target not in INDEXED and not all(dtype in PARTS for dtype in dtypes):
             return False
         if target is aten.pow.Tensor_Scalar:
-            return isinstance(node.args[1], (int, float)) and node.args[1] == 2
+            return isinstance(node.args[1], (int, float)) and node.args[1] in (2, 3)
         if target is aten._to_copy.default:
             layout = node.kwargs.get("layout") in (None, torch.strided)
             return layout and node.meta["device"] == node.args[0].meta["device"]
-        if target in (aten.exp.default, aten.log.default):
+        if target in FLOATS:
             return val.dtype is torch.complex64
         numbers = [arg for arg in (*node.args, *node.kwargs.values()) if isinstance(arg, fx.Node)]
         return all(hasattr(arg.meta["val"], "dtype") for arg in numbers)

@@ -12,7 +12,7 @@ import torch
 from torch import fx
 
 from argand.graph.metadata.builder import Builder
-from argand.passes.complex_numbers import arithmetic
+from argand.passes.complex_numbers import arithmetic, functions
 from argand.passes.complex_numbers.arithmetic import PARTS, Pair, Part, aten, minus, negative, plus, product
 
 
@@ -95,9 +95,10 @@ def _together(p: Parts, node: fx.Node, re: Any, im: Any) -> Pair:
     return Pair(re, im)
 
 
-def _square(p: Parts, node: fx.Node, x: Any, exponent: Any = 2) -> Pair:
+def _power(p: Parts, node: fx.Node, x: Any, exponent: Any = 2) -> Pair:
     given = p.pair(x, _dtype(node))
-    return product(p.builder, given, given)
+    square = product(p.builder, given, given)
+    return square if exponent == 2 else product(p.builder, square, given)
 
 
 def _converted(p: Parts, node: fx.Node, x: Any, **options: Any) -> Pair:
@@ -112,13 +113,18 @@ COMPUTED.update({
     **dict.fromkeys((aten.rsub.Tensor, aten.rsub.Scalar), _sum_rule(-1, swapped=True)),
     **dict.fromkeys((aten._conj.default, aten.conj_physical.default, aten._conj_physical.default), _conjugate),
     aten.reciprocal.default: _reciprocal, aten.sgn.default: _sign, aten.polar.default: _polar,
-    aten.complex.default: _together, aten.square.default: _square, aten._to_copy.default: _converted,
-    aten.pow.Tensor_Scalar: _square,
+    aten.complex.default: _together, aten.square.default: _power, aten._to_copy.default: _converted,
+    aten.pow.Tensor_Scalar: _power,
 })  # fmt: skip
-_FLOATS: Final = {
+FLOATS: Final = {
     aten.exp.default: arithmetic.exponential, aten.log.default: arithmetic.logarithm,
+    aten.log2.default: functions.logarithm_to(2), aten.log10.default: functions.logarithm_to(10),
+    aten.sin.default: functions.sin, aten.cos.default: functions.cos, aten.sinh.default: functions.sinh,
+    aten.cosh.default: functions.cosh, aten.sqrt.default: functions.root, aten.rsqrt.default: functions.inverse_root,
 }  # fmt: skip
-for _target, _function in _FLOATS.items():
+"""Functions of numbers of two floats; of doubles the library's are as fast."""
+
+for _target, _function in FLOATS.items():
     COMPUTED[_target] = lambda p, node, x, function=_function: function(p.builder, p.pair(x, _dtype(node)))
 
 

@@ -107,8 +107,7 @@ def _write(ctx: Context, whole: Tensor, size: tuple[Expr, ...], entry: Entry, mo
 
 
 def _wide(ctx: Context) -> torch.dtype:
-    """In what values of the node's dtype are added up: eager's kernels for GPUs add 16-bit floats in float32, too, those
-    for CPUs round after every step."""
+    """In what values of the node's dtype are added up: eager's kernels for GPUs add 16-bit floats in float32, too."""
     dtype: torch.dtype = ctx.val.dtype
     half = dtype in (torch.float16, torch.bfloat16)
     few = (as_int(product(ctx.sizes(ctx.val.shape))) or WIDE_ELEMENTS + 1) <= WIDE_ELEMENTS
