@@ -17,6 +17,7 @@ from argand.graph import compat, time_limit
 from argand.graph.nodes.meta import user_lines
 from argand.graph.nodes.program import AtenProgram
 from argand.graph.operators import data_checks
+from argand.graph.operators.custom_backward import is_custom
 from argand.graph.sizes.expr import Expr, Var, free_symbols, product
 from argand.graph.sizes.symbolic import MetaTensor, SymbolicTensor, is_tensor
 from argand.ir.loops import (
@@ -302,8 +303,8 @@ class _Lowering:
         out_variant = None
         if kernel is not None:
             out_variant, reason = kernel.out_variant, ""
-        elif compat.communicates(target):
-            reason = ""
+        elif compat.communicates(target) or is_custom(target):
+            reason = ""  # who defines an operator has it called
         elif reason or getattr(target, "namespace", "") != "argand":  # our own are made to be called
             reason = reason or "no lowering"
             node = self.ctx.node

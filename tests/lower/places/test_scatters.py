@@ -236,3 +236,17 @@ def test_positions_in_separate_dimensions(accumulate):
         check(function, x, values, loops_only=True)
         same(function, x, values)
         same(function, x.transpose(0, 3).contiguous().transpose(0, 3), values)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_counts_of_values_in_parts_of_a_range(dtype):
+    x = torch.cat([torch.randn(50) * 4, torch.arange(9.0), torch.linspace(-1, 2, 31), torch.tensor([NAN, INF, -INF])])
+    x = x.to(dtype)
+
+    def function(x):
+        ranges = (8, 0, 7), (30, -1, 2), (1, 0.5, 0.7), (7, -3, -0.1)
+        return [torch.histc(x * 1, *each) for each in ranges]
+
+    for x in (x, x[:90].view(9, 10).t(), x[::3], x[:1].expand(7)):
+        for want, made in zip(function(x), compiled(function, x)):
+            assert torch.equal(want, made) and want.dtype is made.dtype

@@ -80,6 +80,8 @@ ARITHMETIC = {
     "choices": lambda x, y: torch.where(x.real > 0, x, y * 2),
     "comparisons": lambda x, y: (x == y) | (x != x.conj()) | torch.isnan(x) | torch.isfinite(y),
     "joined and cut": lambda x, y: torch.cat([x * y, y], 1)[:, 1::2].flip(0) * x[:, :1],
+    "joined with real ones": lambda x, y: torch.cat([x.real, x * y, y.imag * 2], 1) * 2,
+    "with a diagonal": lambda x, y: torch.diagonal_scatter(x * y, y[:, 0] * 2) + x,
     "sums and means": lambda x, y: (x * y).sum(1) + (x - y).mean(1) + y.sum(),
     "moved": lambda x, y: (x.t() * y.t()).reshape(-1).unsqueeze(0) * 2,
     "split": lambda x, y: [a * b for a, b in zip(x.split(3), y.split(3))],

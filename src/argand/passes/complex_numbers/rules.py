@@ -149,6 +149,14 @@ def _each(p: Parts, node: fx.Node, *args: Any, **kwargs: Any) -> Pair:
     ])  # fmt: skip
 
 
+def _joined(p: Parts, node: fx.Node, tensors: Any, dim: int = 0) -> Pair:
+    """Of real tensors among complex ones the imaginary parts are zeros."""
+    b, dtype = p.builder, _dtype(node)
+    pairs = [p.pair(each, dtype) for each in tensors]
+    imaginary = [b(aten.full_like.default, pair.re, pair.im) if pair.im == 0.0 else pair.im for pair in pairs]
+    return Pair(b(aten.cat.default, [pair.re for pair in pairs], dim), b(aten.cat.default, imaginary, dim))
+
+
 def _where(p: Parts, node: fx.Node, mask: Any, x: Any, y: Any) -> Pair:
     b, dtype = p.builder, _dtype(node)
     one, other = p.pair(x, dtype), p.pair(y, dtype)
@@ -174,10 +182,11 @@ def _padded(p: Parts, node: fx.Node, x: Any, pad: Any, value: Any = 0) -> Pair:
 
 
 LINEAR: Final = (
-    aten.cat.default, aten.index_select.default, aten.index.Tensor, aten.gather.default, aten.flip.default,
+    aten.index_select.default, aten.index.Tensor, aten.gather.default, aten.flip.default,
     aten.roll.default, aten.repeat.default, aten.slice_scatter.default, aten.select_scatter.default, aten.sum.default,
     aten.sum.dim_IntList, aten.mean.default, aten.mean.dim, aten.cumsum.default, aten.clone.default, aten.neg.default,
     aten.tril.default, aten.triu.default, aten.index_add.default, aten.embedding.default,
+    aten.diagonal_scatter.default,
 )  # fmt: skip
 """Moves and sums: the same on both parts."""
 
@@ -187,7 +196,14 @@ INDEXED: Final = frozenset(
 """Those of them that take positions."""
 
 COMPUTED.update(dict.fromkeys(LINEAR, _each))
-COMPUTED.update({aten.where.self: _where, aten.masked_fill.Scalar: _masked, aten.constant_pad_nd.default: _padded})
+COMPUTED.update(
+    {
+        aten.cat.default: _joined,
+        aten.where.self: _where,
+        aten.masked_fill.Scalar: _masked,
+        aten.constant_pad_nd.default: _padded,
+    }
+)
 
 
 # --- views, and values from nothing

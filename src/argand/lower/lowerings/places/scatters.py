@@ -331,3 +331,24 @@ def index_put(
     if not accumulate:
         return written(ctx, x, size, entry)
     return added(ctx, x, size, entry, rows=rest[front:][-1:] == [x.ndim - 1])
+
+
+@lowers(aten.histc.default)
+def histc(ctx: Context, x: Tensor, bins: Any = 100, low: Any = 0, high: Any = 0) -> Tensor:
+    """How many values are in each of equal parts of a range; the last one has its end, too."""
+    refuse(any(type(each) not in (int, float) for each in (bins, low, high)), "a range that varies")
+    refuse(not low < high or high - low == float("inf"), "counts between the least and the greatest value")
+    refuse(ctx.device.type != "cpu" or x.dtype not in (torch.float32, torch.float64), "counts of values of that dtype")
+    refuse(x.ndim == 0 or any(as_int(extent) == 0 for extent in x.size), "nothing to add")
+    first, span = number_in(low, x.dtype), number_in(number_in(high, x.dtype) - number_in(low, x.dtype), x.dtype)
+
+    def entry(ops: Recorder, at: Index) -> tuple[Index, Value]:
+        value = x.load(ops, at)
+        start, end = (ops.constant(number_in(each, x.dtype), x.dtype) for each in (low, high))
+        inside = ops.logical_and(ops.ge(value, start), ops.le(value, end))
+        away = ops.mul(ops.sub(value, ops.constant(first, x.dtype)), ops.constant(float(bins), x.dtype))
+        part = ops.where(inside, ops.truediv(away, ops.constant(span, x.dtype)), ops.constant(0.0, x.dtype))
+        place = ops.minimum(ops.to_dtype(part, torch.int64), ops.constant(bins - 1, torch.int64))
+        return (ops.indirect_var(place, ctx.sizes(ctx.val.shape)[0], False),), ops.to_dtype(inside, x.dtype)
+
+    return added(ctx, _filled(ctx, 0, x.dtype), x.size, entry)
