@@ -17,3 +17,10 @@ PATTERNS = [
 def test_samples(pattern, capsys):
     failed = run(pattern, ["float32", "int64"], 1, False)
     assert not failed, capsys.readouterr().out
+
+
+def test_samples_in_other_layouts(capsys):
+    failed = run(
+        "^(cummax|index_put|take|histc)$", ["int16"], 1, False, True, True
+    )
+    assert not failed, capsys.readouterr().out
