@@ -43,6 +43,7 @@ NUMBERS = {
     "max": lambda x, n: x + max(n, 3) + min(n, 2),
     "abs": lambda x, n: x + abs(-n),
     "sqrt": lambda x, n: x * math.sqrt(n) + math.floor(n / 2) + math.ceil(n / 3) + round(n / 4),
+    "powers": lambda x, n: x + math.pow(n, 0.5) + math.pow(0.9, n) + math.log(n, 3) + math.log(10, n) + math.isqrt(n),
     "float": lambda x, n: x + float(n) + int(n * 1.5),
     "returned": lambda x, n: (x + 1, n, n + 1, n / 2, [n * 3], {"n": n}),
     "clamp": lambda x, n: x.clamp(max=n).clamp(-n, n),
@@ -62,11 +63,16 @@ def test_an_int_argument(name):
     run(NUMBERS[name], [(X, n) for n in (5, 6, 7, 11, 9)], 3 if name == "max" else 2)
 
 
+FUNCTIONS = (
+    math.cbrt, math.exp, math.exp2, math.expm1, math.log, math.log2, math.log10, math.log1p, math.sin, math.cos, math.tan,
+    math.tanh, math.atan, math.erf, math.fabs, math.degrees, math.radians,
+)  # fmt: skip
 FLOATS = {
     "scale": lambda x, f: x * f + f,
     "arithmetic": lambda x, f: x + f * 2 - f / 3 + f**2 + (1 - f) + f // 0.25 + f % 0.3,
     "returned": lambda x, f: (x + f, f, f * 2),
     "math": lambda x, f: x + math.sqrt(f) + math.floor(f) + int(f * 10) + round(f),
+    "functions": lambda x, f: x + sum(function(f) for function in FUNCTIONS),
     "compare": lambda x, f: x * f if f > 0.1 else x,
     "lerp": lambda x, f: torch.lerp(x, x + 1, f),
     "alpha": lambda x, f: torch.add(x, x, alpha=f),
@@ -77,6 +83,13 @@ FLOATS = {
 def test_a_float_argument(name):
     backend = run(FLOATS[name], [(X, f) for f in (0.5, 0.75, 0.3, 1.25, 2.5)])
     assert len(backend.graphs) == 2
+
+
+@pytest.mark.parametrize("base", [-2.0, 0.0])
+def test_a_power_that_eager_may_refuse(base):
+    run(lambda x, n: x + math.pow(base, n), [(X, n) for n in (2, 3, 4)], 3)
+    with pytest.raises(ValueError, match="math domain error"):
+        argand.compile(lambda x, n: x + math.pow(base, n), backend="eager")(X, -0.5)
 
 
 def test_an_int_that_indexes_python_is_a_constant():

@@ -33,6 +33,7 @@ from argand.capture.sizes import subclasses, symbolic_scalars, symbolic_state, s
 from argand.capture.world import native_reads
 from argand.errors import ConstraintViolation
 from argand.graph.python_operators import ARITHMETIC, COMPARE, NEGATIVE, BinaryOperator, Comparison
+from argand.graph.sizes.symbols import FUNCTIONS
 
 Native = Callable[["Interpreter", Any, list[Any]], Any]
 
@@ -248,6 +249,21 @@ def _apply(name: str) -> Native:
     return run
 
 
+def _logarithm(interp: Interpreter, fn: Function, args: list[object]) -> object:
+    if len(args) == 2 and holds_symbols(args) and all(map(is_number, args)):
+        return interp.native(operator.truediv, *(interp.call(fn, (arg,)) for arg in args))
+    return _apply("log")(interp, fn, args)
+
+
+def _power(interp: Interpreter, fn: Function, args: list[object]) -> object:
+    """`math.pow`: of a positive number it is the operator on floats; of others it raises what that does not."""
+    if len(args) != 2 or not holds_symbols(args) or not all(map(is_number, args)):
+        return NotImplemented
+    if not interp.native(operator.gt, args[0], 0):
+        return NotImplemented
+    return interp.native(operator.pow, *(interp.call(float, (arg,)) for arg in args))
+
+
 def _index(interp: Interpreter, fn: Function, args: list[object]) -> object:
     number = args[0] if len(args) == 1 else None
     whole = type(number.inner if type(number) is SymbolicScalar else number) is SymbolicInt
@@ -314,12 +330,9 @@ def _product(interp: Interpreter, fn: Function, args: list[Any]) -> object:
 _FUNCTIONS: Final[dict[int, Native]] = {
     id(int): _apply("int"),
     id(float): _apply("float"),
-    id(math.sqrt): _apply("sqrt"),
-    id(math.exp): _apply("exp"),
-    id(math.log): _apply("log"),
-    id(math.log2): _apply("log2"),
-    id(math.sin): _apply("sin"),
-    id(math.cos): _apply("cos"),
+    **{id(fn): _apply(name) for name, fn in FUNCTIONS.items() if getattr(math, name, None) is fn},
+    id(math.log): _logarithm,
+    id(math.pow): _power,
     id(operator.index): _index,
     id(len): _length,
     id(min): _select("min"),

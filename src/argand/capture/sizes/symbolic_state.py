@@ -26,12 +26,12 @@ from argand.graph.sizes.expr import Const, Expr, Sym, free_symbols
 from argand.graph.sizes.relations import Bounds, Relation, is_range, moduli, solve
 from argand.graph.sizes.symbols import FUNCTIONS, LIMITS, Computed, SymbolTable
 
-_PARTIAL = frozenset(("sqrt", "log", "log2", "exp"))  # not defined for all numbers
 _DOMAIN: dict[str, Callable[[Any], tuple[str, Any, int]]] = {
-    "sqrt": lambda value: ("ge", value, 0),
-    "log": lambda value: ("gt", value, 0),
-    "log2": lambda value: ("gt", value, 0),
-    "exp": lambda value: ("le", value, 709),  # e**710 is no float
+    **dict.fromkeys(("sqrt", "isqrt"), lambda value: ("ge", value, 0)),
+    **dict.fromkeys(("log", "log2", "log10"), lambda value: ("gt", value, 0)),
+    "log1p": lambda value: ("gt", value, -1),
+    **dict.fromkeys(("exp", "expm1"), lambda value: ("le", value, 709)),  # e**710 is no float
+    "exp2": lambda value: ("le", value, 1023),
 }
 """Where functions of one number do not raise."""
 
@@ -187,7 +187,7 @@ class Dynamics:
 
     def apply(self, name: str, value: Any) -> object:
         """A function of one symbolic number (`FUNCTIONS`)."""
-        if self.unbacked is not None and name in _PARTIAL and self.unbacked.among(value.expr):
+        if self.unbacked is not None and name in _DOMAIN and self.unbacked.among(value.expr):
             value = value.number()  # ends the graph
         if name in _DOMAIN:
             self.compare(*_DOMAIN[name](value))

@@ -38,8 +38,10 @@ are such points, no `a - b` is a constant or another `c - d`, nor is `2 * a - b`
 FUNCTIONS: dict[str, Callable[..., Number]] = {
     **{op.name: op.native for op in (*ARITHMETIC.values(), NEGATIVE, INVERT) if op.name != "matmul"},
     "abs": abs, "min": min, "max": max, "float": float, "int": int, "floor": math.floor, "ceil": math.ceil,
-    "trunc": math.trunc, "round": round, "sqrt": math.sqrt, "log": math.log, "log2": math.log2, "exp": math.exp,
-    "sin": math.sin, "cos": math.cos,
+    "trunc": math.trunc, "round": round, **{fn.__name__: fn for fn in (
+        math.sqrt, math.isqrt, math.cbrt, math.exp, math.exp2, math.expm1, math.log, math.log2, math.log10, math.log1p,
+        math.sin, math.cos, math.tan, math.tanh, math.atan, math.erf, math.fabs, math.degrees, math.radians,
+    )},
 }  # fmt: skip
 """What a `Definition` may compute: name -> the Python function."""
 
