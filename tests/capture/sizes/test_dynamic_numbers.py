@@ -46,6 +46,7 @@ NUMBERS = {
     "powers": lambda x, n: x + math.pow(n, 0.5) + math.pow(0.9, n) + math.log(n, 3) + math.log(10, n) + math.isqrt(n),
     "float": lambda x, n: x + float(n) + int(n * 1.5),
     "returned": lambda x, n: (x + 1, n, n + 1, n / 2, [n * 3], {"n": n}),
+    "part": lambda x, n: (torch.arange(1) + n)[None, :, None] * 2 + (x * n)[1:3, :] + torch.split(x + n, 2)[1],
     "clamp": lambda x, n: x.clamp(max=n).clamp(-n, n),
     "masked_fill": lambda x, n: x.masked_fill(x > n, n),
     "tensor": lambda x, n: torch.tensor(n) + x,
