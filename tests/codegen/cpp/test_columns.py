@@ -1,6 +1,8 @@
-"""Sums over rows: several vectors of columns side by side, in pieces of which threads have about equally many."""
+"""Sums over rows: several vectors of columns side by side, in pieces of which threads have about equally many; tiles."""
 
 from __future__ import annotations
+
+from pathlib import Path
 
 import pytest
 import torch
@@ -8,6 +10,7 @@ import torch
 import argand
 import sweeps
 from argand.codegen.cpp.kernel import _even_chunk
+from argand.runtime import toolchain
 
 
 @pytest.mark.parametrize(
@@ -38,3 +41,24 @@ def test_results(columns: int, threads: int) -> None:
             torch.testing.assert_close(found, want, rtol=1e-4, atol=1e-4)
     finally:
         torch.set_num_threads(before)
+
+
+@pytest.mark.skipif(toolchain.cpu_isa().vector_bytes < 64, reason="rows of 32 bytes are transposed where they are")
+def test_tiles_of_bytes_share_one_transpose(tmp_path: Path) -> None:
+    """Its shuffles at each tile of a kernel are what g++ takes seconds for."""
+
+    def size(tiles: int) -> int:
+        given = [torch.randint(0, 9, (70, 70), dtype=torch.int8) for _ in range(tiles + 1)]
+
+        def columns(x: torch.Tensor, *rows: torch.Tensor) -> torch.Tensor:
+            for row in rows:
+                x = x + row.t()
+            return x
+
+        folder = tmp_path / str(tiles)
+        with argand.config.patch(cache_dir=str(folder)):
+            assert torch.equal(argand.compile(columns)(*given), columns(*given))
+        (library,) = folder.glob("kernels/*.so")
+        return library.stat().st_size
+
+    assert size(6) < 1.5 * size(1)

@@ -244,7 +244,7 @@ template <int HIGH, class V, int... I> INLINE V zip(V a, V b, sequence<I...>) {
   return __builtin_shufflevector(a, b, (HIGH * n / 2 + I / 2 + (I & 1) * n)...);
 }
 // Rows of a square become its columns: zipping row i with row i + N/2 moves one bit of the row number into the lane number.
-template <class V, int N> INLINE void transpose(V (&rows)[N]) {
+template <class V, int N> INLINE void transpose_here(V (&rows)[N]) {
   V other[N];
 #pragma GCC unroll 8
   for (int step = 1; step < N; step *= 2) {
@@ -256,6 +256,12 @@ template <class V, int N> INLINE void transpose(V (&rows)[N]) {
 #pragma GCC unroll 64
     for (int i = 0; i < N; ++i) rows[i] = other[i];
   }
+}
+template <class V, int N> static __attribute__((noinline)) void transpose_apart(V (&rows)[N]) { transpose_here(rows); }
+// Rows that registers cannot hold are transposed by one function: with its shuffles at each of ten places g++ takes seconds.
+template <class V, int N> INLINE void transpose(V (&rows)[N]) {
+  if constexpr (N <= 32) transpose_here(rows);
+  else transpose_apart(rows);
 }
 //@ tail_mask
 template <class M> INLINE M tail_mask(i64 n) { return iota<M>(0, 1) < splat<M>((elem<M>)n); }
