@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import atexit
+import gc
 import os
 import signal
 import sys
@@ -145,6 +146,8 @@ def commands() -> list[str]:
 def main() -> None:
     atexit.register(lambda: [do() for do in LAST])  # before what argand registers, so that it runs behind that
     argand.compile(f)(X)
+    gc.collect()
+    gc.freeze()  # else each child collects all of torch at its end, of which it gets a copy page by page
     for number, phase in enumerate(PHASES):
         name, (error, status) = list(ENDS.items())[number % len(ENDS)]
         RUNS.unlink(missing_ok=True)

@@ -8,6 +8,7 @@ before the arguments, in new ones.
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
 import os
 import subprocess
@@ -72,5 +73,7 @@ if __name__ == "__main__":
     server = warm.own_server()
     import_all()
     warm.seed_without_stacks()
+    gc.collect()
+    gc.freeze()  # a collection in a fork looks at what the fork made, and copies no pages of the rest
     for line in sys.stdin:
         print(json.dumps(run(json.loads(line))), flush=True)
