@@ -43,6 +43,13 @@ def chessboard(rows: Iterable[Any], columns: Iterable[Any]) -> list[tuple[Any, A
     return [(row, column) for (at, row), (place, column) in pairs if WHOLE or not (at + place) % 2]
 
 
+def diagonal(rows: Iterable[Any], columns: Iterable[Any]) -> list[tuple[Any, Any]]:
+    """Each row with one column, the columns in turn. All pairs with SWEEPS=whole."""
+    columns = list(columns)
+    pairs = itertools.product(enumerate(rows), enumerate(columns))
+    return [(row, column) for (at, row), (place, column) in pairs if WHOLE or at % len(columns) == place]
+
+
 def parser(doc: str | None) -> argparse.ArgumentParser:
     """The arguments of a sweep over op_db that is a program of its own: NAME ..., --every N, --gradients."""
     made = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)

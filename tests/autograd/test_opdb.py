@@ -30,11 +30,11 @@ def test_a_fraction_of_op_db_equals_eager():
 def test_inferred_metadata_is_what_kernels_make():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        found = compare([], torch.float32, 20, ops=6 if sweeps.WHOLE else 12)
+        found = compare([], torch.float32, 20, ops=6 if sweeps.WHOLE else 20)
     # Where inference raises, the graph runs eagerly.
     problems = [text for text in found.problems if "infer raised" not in text or "no elements" in text]
     assert problems == [], found.examples
-    assert found.counts["compared"] > 1000
+    assert found.counts["compared"] > 600
 
 
 @pytest.mark.parametrize("name", ["sort", "zeros_like", "masked_fill", "triu", "nn.functional.binary_cross_entropy"])

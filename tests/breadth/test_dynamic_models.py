@@ -61,11 +61,11 @@ def _inputs(name: str, batch: int, length: int) -> dict[str, torch.Tensor]:
     return made
 
 
-CASES = [(n, v) for n in MODELS for v in SHAPES if (n, v) != ("ViT", "length")]  # fixed image size
+CASES = [(n, v) for n, v in sweeps.diagonal(MODELS, SHAPES) if (n, v) != ("ViT", "length")]  # fixed image size
 
 
 @pytest.mark.filterwarnings("error:argand")
-@pytest.mark.parametrize(("name", "varying"), CASES if sweeps.WHOLE else CASES[::2])
+@pytest.mark.parametrize(("name", "varying"), CASES)
 def test_at_most_one_recompile(name: str, varying: str) -> None:
     model_name, config_name, settings = MODELS[name]
     torch.manual_seed(0)

@@ -35,8 +35,8 @@ pytestmark = pytest.mark.slow
 
 @pytest.mark.parametrize("batch", range(20))
 def test_seeded_programs(batch: int) -> None:
-    """60 or 500 programs, each called with two sizes; every second batch with symbolic sizes from the start."""
-    for seed in range(batch * 25, batch * 25 + sweeps.part(25, 9)):
+    """40 or 500 programs, each called with two sizes; every second batch with symbolic sizes from the start."""
+    for seed in range(batch * 25, batch * 25 + sweeps.part(25, 13)):
         source = programs.program(random.Random(seed).randrange)
         found = differential.difference(source, calls=3, dynamic=True if batch % 2 else None)
         assert found is None, f"seed {seed}\n{source[len(programs.PRELUDE) :]}\n{found}"
@@ -48,7 +48,7 @@ def test_programs_are_called_with_several_sizes() -> None:
     assert len(sizes) >= 2
 
 
-@settings(max_examples=sweeps.part(40), deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=sweeps.part(40, 4), deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_drawn_programs(data: st.DataObject) -> None:
     source = programs.program(lambda k: data.draw(st.integers(0, k - 1)), size=6)
@@ -57,7 +57,7 @@ def test_drawn_programs(data: st.DataObject) -> None:
 
 @pytest.mark.parametrize("batch", range(2))
 def test_seeded_programs_on_native(batch: int) -> None:
-    for seed in range(1000 + batch * 10, 1000 + batch * 10 + 10):
+    for seed in range(1000 + batch * 10, 1000 + batch * 10 + sweeps.part(10)):
         source = programs.program(random.Random(seed).randrange, size=6)
         assert differential.difference(source, backend="native") is None, (
             f"seed {seed}\n{source[len(programs.PRELUDE) :]}"
@@ -68,9 +68,9 @@ def mutating(backend: str = "mixed") -> argparse.Namespace:
     return argparse.Namespace(backend=backend, dynamic=False, calls=6)
 
 
-@pytest.mark.parametrize("batch", range(4))
+@pytest.mark.parametrize("batch", range(sweeps.part(4)))
 def test_worlds_that_change_between_calls(batch: int) -> None:
-    """40 programs of `differential.py --mutate`, without those on native, whose kernels take seconds."""
+    """20 or 40 programs of `differential.py --mutate`, without those on native, whose kernels take seconds."""
     dropped = seen = 0
     for seed in range(batch * 10, batch * 10 + 10):
         case, want = mutated.generate(seed, mutating("aot_eager" if seed % 8 == 0 else "eager"))

@@ -18,8 +18,8 @@ import sweeps
 
 pytestmark = pytest.mark.slow
 
-_SHARDS = sweeps.part(16, 4)
-_STRIDE = 5 if sweeps.WHOLE else 24
+_SHARDS = sweeps.part(16, 8)
+_STRIDE = 5 if sweeps.WHOLE else 40
 _SAMPLES = 4  # of an operator and dtype, in one graph
 
 

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import argand
+import sweeps
 from argand.engine.entries import Trial
 from helpers import assert_same, collected
 
@@ -216,7 +217,7 @@ def nothing_is_too_small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Trial, "is_engines_turn", lambda self: False)
 
 
-@pytest.mark.parametrize("seeds", [range(start, start + 25) for start in range(0, 200, 25)], ids=str)
+@pytest.mark.parametrize("seeds", [range(start, start + sweeps.part(25)) for start in range(0, 200, 25)], ids=str)
 def test_random_backwards(seeds: range) -> None:
     recorded = 0
     for seed in seeds:

@@ -58,8 +58,8 @@ def test_programs_compute_what_eager_computes() -> None:
 
 SHAPES = [(64, "bf16"), (128, "bf16"), (128, "fp32")]
 SWEEP = list(itertools.product(SHAPES, PARTS, ["sm_90", "gfx942"]))
-# Else each part of each shape is compiled for one of the two.
-SWEEP = [one for number, one in enumerate(SWEEP) if WHOLE or (number + number // 2) % 2]
+# Else each shape, part and target is among a few.
+SWEEP = SWEEP if WHOLE else SWEEP[::5]
 
 
 @pytest.mark.parametrize(("of", "part", "target"), SWEEP, ids=str)
