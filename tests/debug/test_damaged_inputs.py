@@ -13,6 +13,7 @@ import pytest
 import torch
 
 import argand
+import sweeps
 from argand import cli, files
 from argand.debug import repro
 from argand.debug.minify.checks import BackendCheck
@@ -88,8 +89,12 @@ def run_folder(minified: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(minified, tmp_path / "run"))
 
 
-@pytest.mark.parametrize("name", ["minifier_launcher.py", "launcher_inputs.pt", "repro.py", "progress.json"])
-@pytest.mark.parametrize("mutation", DAMAGE, ids=lambda m: m.__name__)
+FILES = ("minifier_launcher.py", "launcher_inputs.pt", "repro.py", "progress.json")
+
+
+@pytest.mark.parametrize(
+    ("mutation", "name"), sweeps.chessboard(DAMAGE, FILES), ids=lambda v: getattr(v, "__name__", v)
+)
 def test_minifier(name: str, mutation: Any, run_folder: Path, command: Callable[..., tuple[int, str]]) -> None:
     if mutation.__name__ == "one_bit" and name in ("repro.py", "minifier_launcher.py"):
         (run_folder / name).write_bytes((run_folder / name).read_bytes()[:-40] + b"\x01(")  # a bit may be in a comment

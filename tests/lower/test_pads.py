@@ -6,6 +6,7 @@ import torch.nn.functional as F
 from lowering_helpers import check
 
 import argand
+import sweeps
 
 SHAPES = {1: (2, 3, 7), 2: (2, 3, 6, 9), 3: (2, 2, 5, 6, 7)}
 PADS = {1: [(2, 3), (0, 4), (-1, 2), (6, 6)], 2: [(2, 1, 0, 3), (1, 1, 1, 1), (0, 0, -2, 1)], 3: [(1, 1, 1, 0, 0, 1)]}
@@ -26,7 +27,8 @@ def test_values_and_gradients(mode, rank, pads):
         return F.pad(x * 2, pads, mode) + 1
 
     check(function, x, loops_only=True)
-    for one in (x, x[0], x.transpose(0, 1).contiguous().transpose(0, 1)):
+    layouts = (x, x[0], x.transpose(0, 1).contiguous().transpose(0, 1))
+    for one in layouts if sweeps.WHOLE else layouts[sum(map(abs, pads)) % 3 :][:1]:
         argand.reset()
         compiled = argand.compile(function, fullgraph=True)
         for made, want in zip(gradient(compiled, one), gradient(function, one)):

@@ -57,8 +57,11 @@ def test_rows_of_what_lies_channel_by_channel(mode):
     same(lambda x: F.interpolate(x, (12, 20), mode=mode) * 2, x)
 
 
-@pytest.mark.parametrize("mode", ["bilinear", "bicubic"])
-@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+@pytest.mark.parametrize(
+    ("mode", "layout"),
+    sweeps.chessboard(["bilinear", "bicubic"], [torch.contiguous_format, torch.channels_last]),
+    ids=str,
+)
 def test_corners_and_factors(mode, layout):
     x = image.to(memory_format=layout)
     same(lambda x: F.interpolate(x, (11, 20), mode=mode, align_corners=True), x)

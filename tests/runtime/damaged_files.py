@@ -3,7 +3,7 @@
     python tests/runtime/damaged_files.py [--program] [--some]
 
 Children are forked before any thread exists, so that a case takes a few milliseconds more than its compile. With
-`--program`, they run whole programs (inference, training, many sizes), not single kernels; with `--some`, every tenth
+`--program`, they run whole programs (inference, training, many sizes), not single kernels; with `--some`, every 20th
 case of those where a value of a JSON file is another.
 """
 
@@ -107,7 +107,7 @@ def main() -> int:
             continue
         place = folder / file.relative_to(good)
         for number, (what, damage) in enumerate(every_damage(file)):
-            if "--some" in sys.argv and number >= len(MUTATIONS) and number % 10:
+            if "--some" in sys.argv and number >= len(MUTATIONS) and number % 20:
                 continue
             restore(good, folder)
             damage(place)

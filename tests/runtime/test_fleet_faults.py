@@ -14,6 +14,6 @@ import warm
 @pytest.mark.distributed
 def test_random_faults() -> None:
     needs_redis()
-    count = str(sweeps.part(9, 3))
+    count = str(sweeps.part(9, 5))
     done = warm.run(["-m", "tests.runtime.fleet_faults", "--count", count], cwd=Path(__file__).parents[2], timeout=900)
     assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]

@@ -12,6 +12,7 @@ from torch import nn
 from torch.nn import functional
 
 import argand
+import sweeps
 from argand.backends.programs import generation
 from argand.ir.target import on_cpu
 from argand.schedule.fusion.emit import Emitter
@@ -136,11 +137,11 @@ class Gated(nn.Module):
         return torch.where(x > 0, state, x.roll(1, -1)) + torch.cat([f, f.flip(-1)], -1).cumsum(-1)
 
 
-@pytest.mark.parametrize(
-    ("layer", "size"), [(Encoder, (2, 16, 32)), (Residual, (2, 8, 16, 16)), (Gated, (4, 32))], ids=lambda v: str(v)
-)
-@pytest.mark.parametrize("dynamic", [False, True])
-def test_models(layer, size, dynamic, monkeypatch):
+LAYERS = {Encoder: (2, 16, 32), Residual: (2, 8, 16, 16), Gated: (4, 32)}
+
+
+@pytest.mark.parametrize(("layer", "dynamic"), sweeps.chessboard(LAYERS, [False, True]))
+def test_models(layer, dynamic, monkeypatch):
     """Forward and backward of four layers are the same program as where every group is worked out."""
     kinds = []
     shared = generation.schedule
@@ -160,6 +161,6 @@ def test_models(layer, size, dynamic, monkeypatch):
     monkeypatch.setattr(generation, "_load_later", eager_kernels)  # no compiler is needed to compare
     torch.manual_seed(0)
     model = nn.Sequential(*[layer() for _ in range(4)])
-    x = torch.randn(size)
+    x = torch.randn(LAYERS[layer])
     argand.compile(model, dynamic=dynamic)(x).pow(2).mean().backward()
     assert kinds == ["forward", "backward"]

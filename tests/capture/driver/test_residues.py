@@ -19,6 +19,7 @@ import torch
 from tests.helpers import CountingBackend
 
 import argand
+import sweeps
 import warm
 from argand._core import _C
 from argand.bytecode.per_code import PerCode
@@ -27,7 +28,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "fuzz"))
 
 import residues
 
-CYCLES = 25
+CYCLES = 25 if sweeps.WHOLE else 15
 
 
 def grown(backend: str, train: bool, kind: str) -> dict[str, Any]:

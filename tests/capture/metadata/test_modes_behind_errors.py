@@ -15,7 +15,7 @@ import sweeps
 @pytest.mark.parametrize(("backend", "first"), [("eager", 0), ("eager", 20000), ("aot_eager", 5050)])
 def test_random_programs(backend: str, first: int) -> None:
     for seed in (
-        *range(first, first + sweeps.part(40, 4)),
+        *range(first, first + sweeps.part(40, 8)),
         *((27, 54, 81, 184, 498, 40375, 41128) if first == 0 else ()),
     ):
         source = mode_programs.program(seed)

@@ -68,13 +68,14 @@ def test_across_rows(dtype, columns):
     check(made, [a], empty(outputs), rtol=1e-5 if dtype == F32 else None, atol=1e-5 if dtype == F32 else None)
 
 
-@pytest.mark.parametrize("kinds", [["sum"], ["max"], ["sum", "min"]])
-def test_light_bodies_run_several_accumulators(kinds):
-    for size in (64, 128, 200, 640, 71):
-        made, outputs = reduction_plan(kinds, F32, [3], [size], lambda i, r: size * i + r, [3])
-        check(made, [torch.randn(3, size)], empty(outputs), rtol=1e-5, atol=1e-5)
-        made, outputs = reduction_plan(kinds, F32, [size], [6], lambda i, r: size * r + i, [size])
-        check(made, [torch.randn(6, size)], empty(outputs), rtol=1e-5, atol=1e-5)
+@pytest.mark.parametrize(
+    ("kinds", "size"), sweeps.chessboard([["sum"], ["max"], ["sum", "min"]], [64, 128, 200, 640, 71]), ids=str
+)
+def test_light_bodies_run_several_accumulators(kinds, size):
+    made, outputs = reduction_plan(kinds, F32, [3], [size], lambda i, r: size * i + r, [3])
+    check(made, [torch.randn(3, size)], empty(outputs), rtol=1e-5, atol=1e-5)
+    made, outputs = reduction_plan(kinds, F32, [size], [6], lambda i, r: size * r + i, [size])
+    check(made, [torch.randn(6, size)], empty(outputs), rtol=1e-5, atol=1e-5)
 
 
 def test_two_reduction_loops_and_transposed_order():
