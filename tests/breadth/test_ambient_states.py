@@ -36,7 +36,7 @@ def leaves(value: Any) -> list[Any]:
     return [one for item in value for one in leaves(item)] if isinstance(value, (tuple, list)) else [value]
 
 
-@pytest.mark.parametrize(("backend", "name"), sweeps.chessboard(["eager", "aot_eager", "native"], CASES))
+@pytest.mark.parametrize(("name", "backend"), sweeps.diagonal(CASES, ["eager", "aot_eager", "native"]))
 def test_state(name: str, backend: str) -> None:
     want = outcome(CASES[name], lambda fn: fn)
     assert_same(want, outcome(CASES[name], lambda fn: argand.compile(fn, backend=backend)), strides=False)

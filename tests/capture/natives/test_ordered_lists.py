@@ -12,6 +12,7 @@ import pytest
 import torch
 
 import argand
+import sweeps
 from capture.agreement import Agreeing, agree, outcome
 
 pytestmark = pytest.mark.filterwarnings("error:argand. capturing")
@@ -63,8 +64,7 @@ def lists(name: str) -> list[list[int]]:
     return made if name in HEAPS else [sorted(each) for each in made]
 
 
-@pytest.mark.parametrize("name", ALL)
-@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize(("name", "dynamic"), sweeps.chessboard(ALL, [False, True]))
 def test_of_numbers(name: str, dynamic: bool) -> None:
     does = ALL[name]
 

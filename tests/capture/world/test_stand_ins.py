@@ -14,6 +14,7 @@ import pytest
 import torch
 
 import argand
+import sweeps
 from capture.agreement import outcome
 
 pytestmark = pytest.mark.filterwarnings("error:argand. capturing")
@@ -86,6 +87,7 @@ def values() -> dict[str, Callable[..., Any]]:
 
 _NOISE = {("generator", "object_sizeof"), ("text", "object_sizeof")}
 """What CPython itself answers differently each time."""
+_TRIED = frozenset(sweeps.chessboard(values(), LOOKS)) - _NOISE
 
 
 @pytest.mark.parametrize("value", values())
@@ -93,7 +95,7 @@ def test_nothing_tells_a_stand_in_from_the_value(value: str) -> None:
     make = values()[value]
     wrong = {}
     for name, look in LOOKS.items():
-        if (value, name) in _NOISE:
+        if (value, name) not in _TRIED:
             continue
 
         def f(x: torch.Tensor, array: Any, number: int, look: Callable[[Any], Any] = look) -> Any:
