@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import operator
 from typing import Any
 
@@ -23,6 +24,7 @@ def graph_key(program: AtenProgram) -> str | None:
     """Structure and metadata of a program; None when it holds large constants, which are compared by
     nothing cheap."""
     numbers: dict[fx.Node, int] = {}
+    kinds: dict[int, str] = {}  # of results, which many nodes share
     parts = [f"threads {torch.get_num_threads()}, {products.key()}, {convolutions.key()}"]
     parts += [f"{device}: {target_of(device)}" for device in devices_in(program)]
     parts.append(f"deterministic {compat.deterministic()[0]}")
@@ -34,10 +36,14 @@ def graph_key(program: AtenProgram) -> str | None:
                 return None
             parts.append(f"{number}={content}")
             continue
-        target = str(node.target) if node.op == "call_function" else node.op
+        target = _target(node.target) if node.op == "call_function" else node.op
         args, kwargs, meta = node.args, node.kwargs, node.meta
         given = f"{_text(args, numbers)},{_text(kwargs, numbers) if kwargs else '{}'}"
-        parts.append(f"{number}={target}({given}){_meta(meta.get('val'))}{meta.get('device')}")
+        value = meta.get("val")
+        kind = kinds.get(id(value))
+        if kind is None:
+            kind = kinds[id(value)] = _meta(value)
+        parts.append(f"{number}={target}({given}){kind}{meta.get('device')}")
     parts.append(str([(spec.kind, spec.index) for spec in program.outputs]))
     parts.append(str(sorted(program.handed_over)))
     parts.append(str([(scalar.sym.name, scalar.sym.minimum, scalar.is_float) for scalar in program.scalars]))
@@ -46,6 +52,11 @@ def graph_key(program: AtenProgram) -> str | None:
     parts.append(f"arrivals {program.arrivals} {sorted(program.taken)}" if program.arrivals else "")
     parts.append(f"{program.kind} bases {[p for p, spec in enumerate(program.inputs) if spec.kind == 'base']}")
     return "\n".join(parts)
+
+
+@functools.lru_cache(maxsize=1 << 12)
+def _target(function: object) -> str:
+    return str(function)
 
 
 OWN_OPERATIONS = frozenset({"aten", "argand", "prims", *NAMESPACES})

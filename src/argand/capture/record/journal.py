@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from typing import Final, TypeVar
 
+import torch
+
 from argand.capture.facts.frames import Frame
 from argand.capture.facts.handlers import Args, Function, Kwargs
-from argand.capture.facts.interfaces import CaptureState
+from argand.capture.facts.interfaces import CaptureState, GraphBuilder
 from argand.capture.facts.sources import Source
+from argand.capture.facts.values.tensor_info import TensorInfo
+from argand.capture.metadata.data_errors import kind
+from argand.capture.metadata.special_calls import SPECIAL
 from argand.quick_dataclasses import dataclass
 
 T = TypeVar("T")
@@ -40,6 +45,8 @@ class Call:
     Arguments:
         whole: whether it came by `GraphBuilder.call`; else by `record`.
         nodes: how many nodes it added to the graph.
+        alone: what is known of the result, where it is one new tensor, and all that the call did is to put one node
+            into the graph, which computes it.
     """
 
     func: Function
@@ -50,6 +57,7 @@ class Call:
     guards: tuple[int, int]
     nodes: int
     places: list[Place]
+    alone: TensorInfo | None
 
 
 def kept(value: T) -> T:
@@ -60,6 +68,17 @@ def kept(value: T) -> T:
     if isinstance(value, dict) and cls is dict:
         return {key: kept(item) for key, item in value.items()}  # type: ignore[return-value]
     return value
+
+
+def _alone(builder: GraphBuilder, func: Function, result: object) -> TensorInfo | None:
+    """What is known of the result of a call that put one node into the graph, where the node is all there is to it."""
+    info = builder.tensors.get(id(result)) if type(result) is torch.Tensor else None
+    if info is None or func in SPECIAL or kind(func) == "foreign" or builder.several or id(result) in builder.unsure:
+        return None
+    node = info.node
+    if node is not next(iter(reversed(builder.graph.nodes))) or node in builder.kept or node.op == "placeholder":
+        return None
+    return info if info.constant is None and info.dynamic is None and "writes" not in node.meta else None
 
 
 class Journal:
@@ -90,7 +109,7 @@ class Journal:
         """`graph.call` or `graph.record`, noted."""
         state = self.state
         builder = state.graph
-        guards, nodes = len(state.guards), len(builder.graph.nodes)
+        guards, nodes, risks = len(state.guards), len(builder.graph.nodes), len(builder.on_data.behind)
         noted = kept(args), kept(kwargs)
         self.busy = True
         try:
@@ -98,5 +117,8 @@ class Journal:
         finally:
             self.busy = False
         after = (guards, len(state.guards)), len(builder.graph.nodes) - nodes
-        self.entries.append(Call(func, *noted, kept(result), whole, *after, self._places()))
+        alone = None
+        if after == ((guards, guards), 1) and risks == len(builder.on_data.behind):
+            alone = _alone(builder, func, result)
+        self.entries.append(Call(func, *noted, kept(result), whole, *after, self._places(), alone))
         return result

@@ -10,9 +10,11 @@ import torch
 from argand.capture.facts.interfaces import CaptureState, GraphBuilder, GuardSet
 from argand.capture.facts.overlays import Shadow
 from argand.capture.facts.sources import Source
+from argand.capture.torch_functions.like_modules import single_nodes
 from argand.capture.torch_functions.like_modules.template import Calling, Guarding, Loading, Other, Template
 from argand.capture.world import pending_effects
 from argand.errors import GraphBreak
+from argand.graph import time_limit
 
 Objects = tuple[object, ...]
 """What there is at each place of a template."""
@@ -148,6 +150,10 @@ def _events(
 
 def _record(builder: GraphBuilder, event: Calling, slots: list[object]) -> None:
     builder.observed += 1
+    if event.alone is not None:
+        time_limit.check()
+        slots[event.slots[0][0]] = single_nodes.record(builder, event.func, event.alone, slots, event.args, event.kwargs)
+        return
     record = builder.call if event.whole else builder.record
     result = record(event.func, event.args(slots), event.kwargs(slots))
     for slot, path in event.slots:

@@ -20,18 +20,14 @@ from argand.capture.facts.values.tensor_info import TensorInfo
 from argand.capture.record.guards import Guard, identity_of
 from argand.capture.record.journal import Call, Load, Place
 from argand.capture.torch_functions.like_modules.arguments import Unlike
+from argand.capture.torch_functions.like_modules.fills import CONSTANTS, Fill, constant, named, sequence
+from argand.capture.torch_functions.like_modules.single_nodes import Alone, alone_of
 from argand.quick_dataclasses import dataclass
 
 MODULE: Final = 0
 """The place of the module itself among those of a template."""
 _SHARED: Final = -1
-_CONSTANTS: Final = frozenset((
-    int, float, bool, complex, str, bytes, type(None), type(Ellipsis), range,
-    torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Size,
-))  # fmt: skip
 _TENSORS: Final = (torch.Tensor, torch.nn.Parameter)
-Fill = Callable[[list[object]], Any]
-"""A value, of the tensors in the slots of a template."""
 
 
 @dataclass(slots=True)
@@ -84,6 +80,7 @@ class Calling:
 
     Arguments:
         slots: where the tensors of its result go, with the path of each.
+        alone: what recording it does, where that is known.
     """
 
     func: Function
@@ -92,6 +89,7 @@ class Calling:
     whole: bool
     slots: tuple[tuple[int, tuple[int, ...]], ...]
     frames: list[Frame]
+    alone: Alone | None = None
 
 
 Event = Loading | Other | Guarding | Calling
@@ -349,7 +347,9 @@ class Maker:
         kwargs = self.fill(entry.kwargs, entry.places)
         slots: list[tuple[int, tuple[int, ...]]] = []
         self._results(entry.result, (), slots)
-        self.events.append(Calling(entry.func, args, kwargs, entry.whole, tuple(slots), self.frames(entry.places)))
+        alone = None if entry.alone is None else alone_of(self.state.graph, entry, self.slots)
+        frames = self.frames(entry.places)
+        self.events.append(Calling(entry.func, args, kwargs, entry.whole, tuple(slots), frames, alone))
 
     def _results(self, value: object, path: tuple[int, ...], slots: list[tuple[int, tuple[int, ...]]]) -> None:
         if isinstance(value, torch.Tensor):
@@ -365,22 +365,22 @@ class Maker:
     def fill(self, value: object, places: list[Place] = []) -> Fill:  # noqa: B006  never changed
         """What makes a value like this one of the tensors in the slots."""
         cls = type(value)
-        if cls in _CONSTANTS:
-            return _constant(value)
+        if cls in CONSTANTS:
+            return constant(value)
         if cls in _TENSORS:
             assert isinstance(value, torch.Tensor)
             return operator.itemgetter(self._slot(value, places))
         if cls is tuple or cls is list:
             assert isinstance(value, tuple | list)
-            return _sequence(cls, [self.fill(item, places) for item in value])
+            return sequence(cls, [self.fill(item, places) for item in value])
         if cls is dict:
             assert isinstance(value, dict)
             if not all(type(key) is str for key in value):
                 raise Unlike
-            return _dict({key: self.fill(item, places) for key, item in value.items()})
+            return named({key: self.fill(item, places) for key, item in value.items()})
         if cls is slice:
             assert isinstance(value, slice)
-            parts = _sequence(tuple, [self.fill(part, places) for part in (value.start, value.stop, value.step)])
+            parts = sequence(tuple, [self.fill(part, places) for part in (value.start, value.stop, value.step)])
             return lambda slots: slice(*parts(slots))
         raise Unlike
 
@@ -397,18 +397,6 @@ def _is_plain(value: object) -> bool:
             and issubclass(cls, (torch.nn.Module, dict))
         )
     )
-
-
-def _constant(value: object) -> Fill:
-    return lambda slots: value
-
-
-def _sequence(cls: type, parts: list[Fill]) -> Fill:
-    return lambda slots: cls([part(slots) for part in parts])
-
-
-def _dict(parts: dict[str, Fill]) -> Fill:
-    return lambda slots: {key: part(slots) for key, part in parts.items()}
 
 
 def _standing(frame: Frame, pc: int) -> Frame:
