@@ -140,6 +140,30 @@ def test_models_that_do_not_fit_are_refused_at_once(file: Path, model: str) -> N
         argand.load(file, make())
 
 
+class Deep(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = torch.nn.ModuleList(
+            [torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU()) for _ in range(6)]
+        )
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            x = layer(x)
+        return x
+
+
+def test_the_one_layer_of_many_that_does_not_fit_is_named_at_once(tmp_path: Path) -> None:
+    file = tmp_path / "deep.argand"
+    argand.save(argand.compile(Deep().eval()), file, torch.randn(3, 4))
+    whole, other = Deep().eval(), Deep().eval()
+    x = torch.randn(3, 4)
+    torch.testing.assert_close(argand.load(file, whole)(x), whole(x))
+    other.layers[5][0] = torch.nn.Linear(4, 4, bias=False)
+    with pytest.raises(SavedModelError, match=r"layers\W*5"):
+        argand.load(file, other)
+
+
 def test_another_function_is_refused(file: Path) -> None:
     class Other(Net):
         def forward(self, x: torch.Tensor, *, offset: float = 1.0) -> dict[str, torch.Tensor]:

@@ -320,6 +320,17 @@ class GuardTree:
         Raises:
             ValueError, TypeError: unknown kind or node, wrong arguments, a constant that cannot be copied.
         """
+    def repeat(
+        self, first: int, last: int, node: int, other: int, wanted: tuple[int, ...], old: str, new: str, /
+    ) -> list[int]:
+        """Adds to `other`, and to nodes below it, the checks `first` to `last` of `node` and of nodes below that.
+
+        Nodes that are not below `node` stand for themselves. Labels begin with `new` where they began with `old`.
+        Returns the nodes that are to `other` what those `wanted` are to `node`.
+
+        Raises:
+            ValueError: no such checks or nodes; a check of classes, functions, expressions or the thread's state.
+        """
     def collect(self, nodes: Sequence[int], /) -> None:
         """Hand the values of these nodes (each with a check of its own) to the transformed code: see `take_inputs`."""
     def slot(

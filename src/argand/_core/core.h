@@ -196,6 +196,7 @@ typedef struct {
 } TensorOp;
 
 TensorSpec *tensor_spec_new(PyObject *const *args, Py_ssize_t nargs); /* the arguments after cls; NULL with exception */
+TensorSpec *tensor_spec_shared(TensorSpec *spec); /* the same, to be freed once more; NULL stays NULL */
 void tensor_spec_free(TensorSpec *spec);
 int tensor_spec_visit(TensorSpec *spec, visitproc visit, void *arg);
 int tensor_spec_match(const TensorSpec *spec, PyObject *obj);         /* obj is of the right class: 1, 0, -1 */

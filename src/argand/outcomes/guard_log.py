@@ -36,6 +36,9 @@ class Log:
     def check(self, *args: Any, label: str = "") -> None:
         self._noted("check", args, label, self.tree.check(*args, label=label))
 
+    def repeat(self, *args: Any) -> list[int]:
+        return self._noted("repeat", args, None, self.tree.repeat(*args))
+
     def check_expr(self, *args: Any, label: str = "") -> int:
         return self._noted("check_expr", args, label, self.tree.check_expr(*args, label=label))
 
@@ -131,6 +134,8 @@ def build(
                 raise Mismatch("the nodes of the guards have other numbers")
         elif method == "collect":
             tree.collect(list(args[0]))
+        elif method == "repeat":
+            tree.repeat(*args)
         elif method == "check_expr":
             tree.check_expr(*arguments, label=label or "")
         else:
@@ -142,14 +147,42 @@ def _partial(calls: Sequence[Call], numbers: Sequence[int], resolver: Resolver, 
     """A tree of the guards below some arguments, and below what is no argument."""
     tree = _C.GuardTree()
     here = {0: 0}  # numbers of nodes in the whole tree -> in this one
-    for (method, args, rows, label), number in zip(calls, numbers):
+    children: dict[int, Call] = {}
+    checks: dict[int, Call] = {}  # by their numbers in the whole tree
+
+    def child(call: Call, parent: int) -> int:
+        _, args, rows, _ = call
+        return tree.child(parent, *resolver.arguments(args, rows)[1:])
+
+    def check(call: Call, node: int) -> None:
+        _, args, rows, label = call
+        resolved = resolver.arguments(args, rows)
+        names = (frozenset(args[3]),) if args[1] == _VERSIONED and args[3] is not None else resolved[3:]
+        tree.check(node, *resolved[1:3], *names, label=label or "")
+
+    def repeat(first: int, last: int, node: int, other: int, wanted: Sequence[int], old: str, new: str) -> None:
+        like = {node: here[other]}
+
+        def mapped(number: int) -> int:
+            if number not in like:
+                like[number] = child(children[number], mapped(children[number][1][0]))
+            return like[number]
+
+        for method, args, rows, label in map(checks.__getitem__, range(first, last)):
+            if args[1] in _OF_ONE:
+                check((method, args, rows, new + (label or "").removeprefix(old)), mapped(args[0]))
+
+    for call, number in zip(calls, numbers):
+        method, args = call[:2]
         if method == "child" and args[0] in here and not (args[1] == "local" and args[2] not in given):
-            resolved = resolver.arguments(args, rows)
-            here[number] = tree.child(here[args[0]], *resolved[1:])
-        elif method == "check" and args[0] in here and args[1] in _OF_ONE:
-            resolved = resolver.arguments(args, rows)
-            names = (frozenset(args[3]),) if args[1] == _VERSIONED and args[3] is not None else resolved[3:]
-            tree.check(here[args[0]], *resolved[1:3], *names, label=label or "")
+            here[number] = child(call, here[args[0]])
+            children[number] = call
+        elif method == "check":
+            checks.setdefault(number, call)
+            if args[0] in here and args[1] in _OF_ONE:
+                check(call, here[args[0]])
+        elif method == "repeat" and args[3] in here:
+            repeat(*args)
     return tree
 
 

@@ -18,7 +18,7 @@ may_build(GuardTree *tree)
     return true;
 }
 
-static int
+int
 node_from_object(GuardTree *tree, PyObject *obj)
 {
     if (!PyLong_Check(obj)) {
@@ -91,6 +91,33 @@ child_identity(int parent, const Node *node, PyObject *arg)
     }
 }
 
+/* The number of a node, which is there from now on; takes over the node's `arg`. */
+PyObject *
+tree_place_node(GuardTree *self, Node node, PyObject *arg)
+{
+    PyObject *identity = child_identity(node.parent, &node, arg);
+    PyObject *known = identity == NULL ? NULL : PyDict_GetItemWithError(self->node_index, identity);
+    if (identity == NULL || known != NULL || PyErr_Occurred() || !may_build(self)) {
+        Py_XDECREF(identity);
+        Py_XDECREF(node.arg);
+        return Py_XNewRef(known);
+    }
+    Node *nodes = grow(self->nodes, self->num_nodes, &self->cap_nodes, sizeof(Node));
+    PyObject *index = nodes == NULL ? NULL : PyLong_FromLong(self->num_nodes);
+    if (nodes != NULL) {
+        self->nodes = nodes;
+    }
+    if (index == NULL || PyDict_SetItem(self->node_index, identity, index) < 0) {
+        Py_DECREF(identity);
+        Py_XDECREF(node.arg);
+        Py_XDECREF(index);
+        return NULL;
+    }
+    Py_DECREF(identity);
+    self->nodes[self->num_nodes++] = node;
+    return index;
+}
+
 static PyObject *
 tree_child(GuardTree *self, PyObject *const *args, Py_ssize_t nargs)
 {
@@ -116,27 +143,7 @@ tree_child(GuardTree *self, PyObject *const *args, Py_ssize_t nargs)
     if (node_parse(&node, arg) < 0) {
         return NULL;
     }
-    PyObject *identity = child_identity(parent, &node, arg);
-    PyObject *known = identity == NULL ? NULL : PyDict_GetItemWithError(self->node_index, identity);
-    if (identity == NULL || known != NULL || PyErr_Occurred() || !may_build(self)) {
-        Py_XDECREF(identity);
-        Py_XDECREF(node.arg);
-        return Py_XNewRef(known);
-    }
-    Node *nodes = grow(self->nodes, self->num_nodes, &self->cap_nodes, sizeof(Node));
-    PyObject *index = nodes == NULL ? NULL : PyLong_FromLong(self->num_nodes);
-    if (nodes != NULL) {
-        self->nodes = nodes;
-    }
-    if (index == NULL || PyDict_SetItem(self->node_index, identity, index) < 0) {
-        Py_DECREF(identity);
-        Py_XDECREF(node.arg);
-        Py_XDECREF(index);
-        return NULL;
-    }
-    Py_DECREF(identity);
-    self->nodes[self->num_nodes++] = node;
-    return index;
+    return tree_place_node(self, node, arg);
 }
 
 static int
@@ -154,6 +161,29 @@ kind_from_name(PyObject *name)
     }
     PyErr_Format(PyExc_ValueError, "unknown kind of check %R", name);
     return -1;
+}
+
+/* The index of a check, which is there from now on; takes over what the check holds. */
+PyObject *
+tree_add_check(GuardTree *self, Check check)
+{
+    int node = check.node;
+    for (int i = self->nodes[node].last_check; i >= 0; i = self->checks[i].prev_on_node) {
+        if (check_same(&self->checks[i], &check)) {
+            check_release(&check);
+            return PyLong_FromLong(i);
+        }
+    }
+    Check *checks = may_build(self) ? grow(self->checks, self->num_checks, &self->cap_checks, sizeof(Check)) : NULL;
+    if (checks == NULL) {
+        check_release(&check);
+        return NULL;
+    }
+    self->checks = checks;
+    check.prev_on_node = self->nodes[node].last_check;
+    self->nodes[node].last_check = self->num_checks;
+    self->checks[self->num_checks] = check;
+    return PyLong_FromLong(self->num_checks++);
 }
 
 static PyObject *
@@ -193,22 +223,7 @@ tree_check(GuardTree *self, PyObject *const *args, Py_ssize_t nargs, PyObject *k
         return NULL;
     }
     check.label = Py_NewRef(label);
-    for (int i = self->nodes[node].last_check; i >= 0; i = self->checks[i].prev_on_node) {
-        if (check_same(&self->checks[i], &check)) {
-            check_release(&check);
-            return PyLong_FromLong(i);
-        }
-    }
-    Check *checks = may_build(self) ? grow(self->checks, self->num_checks, &self->cap_checks, sizeof(Check)) : NULL;
-    if (checks == NULL) {
-        check_release(&check);
-        return NULL;
-    }
-    self->checks = checks;
-    check.prev_on_node = self->nodes[node].last_check;
-    self->nodes[node].last_check = self->num_checks;
-    self->checks[self->num_checks] = check;
-    return PyLong_FromLong(self->num_checks++);
+    return tree_add_check(self, check);
 }
 
 /* Expressions read best with their own method: check_expr(program, label=...) is check(0, "expr", program, label=...). */
@@ -493,6 +508,8 @@ static PyMethodDef tree_methods[] = {
      "child(parent, accessor, arg=None, /)\n--\n\nThe node reached from parent by accessor."},
     {"check", (PyCFunction)(void (*)(void))tree_check, METH_FASTCALL | METH_KEYWORDS,
      "check(node, kind, /, *args, label)\n--\n\nAdds a check and returns its index."},
+    {"repeat", (PyCFunction)(void (*)(void))tree_repeat, METH_FASTCALL,
+     "repeat(first, last, node, other, wanted, old, new, /)\n--\n\nAdds checks like earlier ones, of another node."},
     {"check_expr", (PyCFunction)(void (*)(void))tree_check_expr, METH_FASTCALL | METH_KEYWORDS,
      "check_expr(program, /, *, label)\n--\n\nAdds a check of an expression over slots and returns its index."},
     {"collect", (PyCFunction)tree_collect, METH_O,

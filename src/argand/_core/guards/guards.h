@@ -193,6 +193,14 @@ typedef struct {
     PyObject *detail; /* when explaining: owned str */
 } Walk;
 
+/* guards.c */
+int node_from_object(GuardTree *tree, PyObject *obj);                        /* -1 with an exception */
+PyObject *tree_place_node(GuardTree *tree, Node node, PyObject *arg);
+PyObject *tree_add_check(GuardTree *tree, Check check);
+
+/* guard_repeat.c */
+PyObject *tree_repeat(GuardTree *tree, PyObject *const *args, Py_ssize_t nargs);
+
 /* guard_plan.c */
 int make_plan(GuardTree *tree); /* 0 or -1 with an exception */
 void plan_free(Plan *plan);

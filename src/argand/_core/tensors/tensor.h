@@ -50,6 +50,7 @@ struct TensorSpec {
     Reference other;
     PyObject *dtype, *device;
     int flags;
+    int shares; /* how many more checks have it */
     int64_t values[]; /* of sizes and strides */
 };
 

@@ -187,10 +187,19 @@ tensor_spec_new(PyObject *const *args, Py_ssize_t Py_UNUSED(nargs))
     return spec;
 }
 
+TensorSpec *
+tensor_spec_shared(TensorSpec *spec)
+{
+    if (spec != NULL) {
+        spec->shares++;
+    }
+    return spec;
+}
+
 void
 tensor_spec_free(TensorSpec *spec)
 {
-    if (spec != NULL) {
+    if (spec != NULL && spec->shares-- == 0) {
         Py_XDECREF(spec->dtype);
         Py_XDECREF(spec->device);
         PyMem_Free(spec);

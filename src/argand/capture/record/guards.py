@@ -15,6 +15,7 @@ from argand.capture.facts.interfaces import Dynamics
 from argand.capture.facts.kinds import is_a
 from argand.capture.facts.sources import ConstSource, DictItemSource, GlobalSource, InstanceDictSource, Source
 from argand.capture.facts.typefacts import TypeFacts
+from argand.capture.record.guard_runs import Pattern, Run, identity_of, pattern_of
 from argand.capture.sizes import symbolic_emit
 from argand.graph import time_limit
 from argand.outcomes.guard_log import Log
@@ -88,6 +89,8 @@ class GuardSet:
         another process may not have made it."""
         self.locate: Callable[[], tuple[CodeType, int] | None] | None = None
         self.positions: dict[str, tuple[CodeType, int]] = {}  # by label, filled by build()
+        self.runs: dict[int, Run] = {}
+        """What was repeated for a part of the program, by how many guards there were before it; none within another."""
 
     def add(
         self,
@@ -115,6 +118,16 @@ class GuardSet:
             if not len(self._guards) % _CHECKED:
                 time_limit.check()
             self._guards[key] = Guard(source, guard.kind, guard.args, guard.label, guard.position, guard.visible)
+
+    def note_run(self, like: object, begin: int, sources: Sequence[Source]) -> None:
+        """The guards from number `begin` on were added for a part of the program that is found at the first source.
+
+        Arguments:
+            like: runs that have the same are alike.
+            sources: all places of the part; alike runs have alike places.
+        """
+        if len(self._guards) > begin:
+            self.runs[begin] = Run(like, len(self._guards), sources)
 
     def has_like(self, guard: interfaces.Guard, source: Source, identity: object) -> bool:
         """Whether `add_like` would add nothing."""
@@ -174,9 +187,32 @@ class GuardSet:
         guard_tree = _C.GuardTree() if log is None else log.tree
         tree: Any = guard_tree if log is None else log
         nodes: dict[Source, int] = {}
+        wanted, places = frozenset(collected), dict[Source, int]()
+        patterns: dict[int, Pattern | None] = {}
+        every, at = list(self), 0
+        for begin, run in self.runs.items():  # in their order
+            self._check(every[at:begin], tree, nodes)
+            guards, at, like = every[begin : run.end], run.end, id(run.like)
+            pattern = patterns.get(like)
+            if pattern is None or not pattern.repeat(
+                run, guards, tree, run.sources[0].guard_node(tree, nodes), places, self.positions
+            ):
+                first = guard_tree.num_guards
+                self._check(guards, tree, nodes)
+                if like not in patterns:
+                    checks = first, guard_tree.num_guards
+                    patterns[like] = pattern_of(run, guards, checks, nodes, wanted, [guard.text() for guard in guards])
+        self._check(every[at:], tree, nodes)
+        if self.dynamics is not None:
+            symbolic_emit.build(self.dynamics, tree, lambda source: source.guard_node(tree, nodes), self.positions)
+        if collected:
+            tree.collect([places.get(source) or source.guard_node(tree, nodes) for source in collected])
+        return guard_tree
+
+    def _check(self, guards: Sequence[Guard], tree: Any, nodes: dict[Source, int]) -> None:
         source: Source | None = None
         node, place = 0, FRAME
-        for guard in self:
+        for guard in guards:
             if guard.source is not source:  # most sources have several guards, one after the other
                 source = guard.source
                 node = 0 if source is None else source.guard_node(tree, nodes)
@@ -195,11 +231,6 @@ class GuardSet:
                 ) from None
             if guard.position is not None:
                 self.positions.setdefault(label, guard.position)
-        if self.dynamics is not None:
-            symbolic_emit.build(self.dynamics, tree, lambda source: source.guard_node(tree, nodes), self.positions)
-        if collected:
-            tree.collect([source.guard_node(tree, nodes) for source in collected])
-        return guard_tree
 
 
 def _resolve(arg: object, tree: _C.GuardTree, nodes: dict[Source, int]) -> object:
@@ -212,24 +243,7 @@ def _resolve(arg: object, tree: _C.GuardTree, nodes: dict[Source, int]) -> objec
     return arg
 
 
-_BY_VALUE: Final = frozenset((str, int, bool, bytes, type(None)))
-_AS_THEY_ARE: Final = _BY_VALUE | {tuple, type, float}
-
-
-def identity_of(args: Args) -> object:
-    """A hashable stand-in for guard arguments: by value where that is exact, else by identity."""
-    return tuple([_one_identity(arg) for arg in args])
-
-
-def _one_identity(arg: Any) -> object:
-    cls = type(arg)
-    if cls is float:
-        return (cls, repr(arg))
-    if cls in _BY_VALUE or issubclass(cls, Source):  # a subclass of the program's may hash and compare as it likes
-        return (cls, arg)
-    if type(arg) in (tuple, list):
-        return (type(arg), tuple(_one_identity(item) for item in arg))
-    return id(arg)
+_AS_THEY_ARE: Final = frozenset((str, int, bool, bytes, type(None), tuple, type, float))
 
 
 def _torch_internal(source: Source) -> bool:

@@ -15,6 +15,8 @@ from torch import nn
 
 import argand
 from argand.capture.driver.explain import Explanation, Findings
+from argand.capture.record.guard_runs import Pattern
+from argand.capture.record.guards import GuardSet
 from argand.capture.torch_functions.like_modules import calls, repeating
 from helpers import assert_same
 
@@ -347,6 +349,28 @@ def captured(module: nn.Module, monkeypatch: Any, repeating_on: bool) -> tuple[l
     return results, explanation.details()
 
 
+def shape(tree: Any) -> tuple[list[str], list[tuple[str, list[str]]]]:
+    """The labels of a tree's guards, and the kinds of checks of each node."""
+    nodes = [(tree.source(node), [kind for _, kind in tree.checks_of(node)]) for node in range(tree.num_nodes)]
+    return sorted(tree.describe()), sorted(nodes)
+
+
+@pytest.fixture(autouse=True)
+def trees(monkeypatch: Any) -> None:
+    """Each guard tree is compared with one that is built guard by guard."""
+    build = GuardSet.build
+
+    def compared(guards: GuardSet, collected: Any = (), log: Any = None) -> Any:
+        tree = build(guards, collected, log)
+        positions, runs, guards.positions, guards.runs = guards.positions, guards.runs, {}, {}
+        assert shape(build(guards, collected)) == shape(tree)
+        assert guards.positions == positions
+        guards.runs = runs
+        return tree
+
+    monkeypatch.setattr(GuardSet, "build", compared)
+
+
 @pytest.fixture
 def repeats(monkeypatch: Any) -> Iterator[list[str]]:
     """Classes of the modules that were repeated."""
@@ -424,3 +448,17 @@ def test_layers_that_break_are_not_repeated(repeats: list[str]) -> None:
     module = Stack(Broken).eval()
     assert_same(module(X), argand.compile(module, backend="eager")(X))
     assert "Layer" not in repeats and "Broken" not in repeats
+
+
+def test_guards_of_repeated_layers_are_repeated(monkeypatch: Any) -> None:
+    repeated: list[bool] = []
+    repeat = Pattern.repeat
+
+    def noting(*args: Any) -> bool:
+        repeated.append(repeat(*args))
+        return repeated[-1]
+
+    monkeypatch.setattr(Pattern, "repeat", noting)
+    module = build("plain")
+    assert_same(module(X), argand.compile(module, backend="eager")(X))
+    assert repeated == [True] * 2  # of six: one gets the input, one is interpreted, one noted, one built guard by guard

@@ -36,7 +36,7 @@ _MADE_BY_REPEATING: Final = frozenset((
     "inputs", "input_names", "calls", "arguments", "observed", "known", "kept", "effectful", "outside", "unsure",
     "several", "maybe_same", "flags_seen",
     # of the guards
-    "_guards",
+    "_guards", "runs",
 ))  # fmt: skip
 
 

@@ -108,7 +108,10 @@ def repeat(
     depth = len(frames)
     try:
         with _unobserved():
-            return _events(state, template, tensors, sources, objects)
+            begin = len(state.guards)
+            result = _events(state, template, tensors, sources, objects)
+            state.guards.note_run(template, begin, sources)
+            return result
     except GraphBreak as ending:
         raise state.interpreter.annotate(ending)  # noqa: B904
     finally:
@@ -152,7 +155,9 @@ def _record(builder: GraphBuilder, event: Calling, slots: list[object]) -> None:
     builder.observed += 1
     if event.alone is not None:
         time_limit.check()
-        slots[event.slots[0][0]] = single_nodes.record(builder, event.func, event.alone, slots, event.args, event.kwargs)
+        slots[event.slots[0][0]] = single_nodes.record(
+            builder, event.func, event.alone, slots, event.args, event.kwargs
+        )
         return
     record = builder.call if event.whole else builder.record
     result = record(event.func, event.args(slots), event.kwargs(slots))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import itertools
 import operator
-from collections.abc import Callable, Hashable
-from typing import Any, Final
+from collections.abc import Hashable
+from typing import Final
 
 import torch
 
@@ -17,7 +17,8 @@ from argand.capture.facts.interfaces import CaptureState
 from argand.capture.facts.sources import FreshAttrSource, Source
 from argand.capture.facts.typefacts import TypeFacts
 from argand.capture.facts.values.tensor_info import TensorInfo
-from argand.capture.record.guards import Guard, identity_of
+from argand.capture.record.guard_runs import identity_of
+from argand.capture.record.guards import Guard
 from argand.capture.record.journal import Call, Load, Place
 from argand.capture.torch_functions.like_modules.arguments import Unlike
 from argand.capture.torch_functions.like_modules.fills import CONSTANTS, Fill, constant, named, sequence
