@@ -143,6 +143,11 @@ def _children() -> _Children:
     return children
 
 
+def compiling() -> bool:
+    """Whether compilers of this process run now, and take its processors."""
+    return bool(_children().running or _children().starting)
+
+
 def run_all(
     commands: Sequence[Sequence[str]], *, limit: float, folder: Path | None = None, errors: bool = True
 ) -> list[Ended]:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 import torch
 
 import argand
+from argand.runtime import process
 from argand.runtime.kernels import timed_choice
 from argand.runtime.kernels.timed_choice import Rivals
 
@@ -64,6 +67,37 @@ def test_long_ones_are_timed_less_often(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(timed_choice, "_LONG", 5.0)
     found.run(lambda: clock.way("own", 1.0), lambda: clock.way("library", 2.0))
     assert len(clock.calls) == 2 * (1 + timed_choice._LEAST_PAIRS) and found.known() is True
+
+
+def test_times_that_are_close_are_taken_more_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, found = Clock(monkeypatch), Rivals("products", lambda: False, 0.98)
+    own = iter([0.0, 0.0011] + 30 * [0.0009])  # the first that counts was disturbed
+    found.run(lambda: clock.way("own", next(own)), lambda: clock.way("library", 0.001))
+    assert timed_choice._LONGER / 0.002 - 1 < len(clock.calls) / 2 <= 1 + timed_choice._MOST_PAIRS
+    assert found.known() is True
+    monkeypatch.setattr(timed_choice, "_LONG", 5.0)
+    clock.calls.clear()
+    found.run(lambda: clock.way("own", 1.9), lambda: clock.way("library", 2.0), "long")
+    assert len(clock.calls) == 2 * (1 + timed_choice._PAIRS)
+
+
+@pytest.mark.parametrize("presumed", [False, True])
+def test_nothing_is_timed_beside_a_compiler(presumed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Until it has ended, the presumed way is taken, and nothing decided."""
+    clock, found = Clock(monkeypatch), Rivals("products", lambda: presumed, 0.98)
+
+    def call() -> None:
+        found.run(lambda: clock.way("own", 1.0), lambda: clock.way("library", 2.0))
+
+    with ThreadPoolExecutor(1) as pool:
+        compiler = pool.submit(process.run_all, [["sleep", "0.3"]], limit=9.0)
+        while not process.compiling() and not compiler.done():
+            threading.Event().wait(0.001)
+        call()
+        assert clock.calls == ["own" if presumed else "library"] and found.known() is None
+        compiler.result()
+    call()
+    assert found.known() is True
 
 
 def test_what_is_made_ready_for_each_kind_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,8 @@
 
 They are timed in passing, for each kind of operands: its first call runs both several times, on the operands that it
 got and with the threads that the program has, and hands out what the presumed one computed. So a program is slower for
-one call, not for several. The outcomes are kept in the disk cache: later processes know them before they choose. With
+one call, not for several; while argand's compilers want the processors, too, the presumed way is taken, and a later
+call is timed. The outcomes are kept in the disk cache: later processes know them before they choose. With
 deterministic algorithms nothing is timed: a process is to compute what another one does.
 """
 
@@ -15,11 +16,12 @@ from collections.abc import Callable, Hashable
 import torch
 
 from argand import events
-from argand.runtime import cache, processor
+from argand.runtime import cache, process, processor
 from argand.runtime.kernels.background_kernels import text_of
 
 _PAIRS = 4  # of times of a kind, after a first one, in which a way makes ready what it needs
 _MOST_PAIRS, _SHORT = 24, 0.002  # seconds of all up to which there are more: other programs want the processors, too
+_CLOSE, _LONGER = 1.2, 0.02  # two times that differ by less than this factor are taken more often, for so many seconds
 _LEAST_PAIRS, _LONG = 2, 0.05  # seconds of all from which there are fewer
 _KINDS = 8  # for which the library has to be faster, before the own way is not asked any more
 _MOST_KINDS = 500  # that are remembered
@@ -77,6 +79,8 @@ class Rivals:
 
     def _time(self, own: Callable[[], None], library: Callable[[], None], place: tuple[int, Hashable]) -> None:
         presumed = self._presumed()
+        if process.compiling():
+            return own() if presumed else library()
         ways = (library, own) if presumed else (own, library)  # what is computed last is handed out
         clock = time.thread_time if place[0] == 1 else time.perf_counter  # others may want the processor
         best = [float("inf"), float("inf")]
@@ -88,10 +92,14 @@ class Rivals:
                 if number:
                     best[way] = min(best[way], clock() - start)
             passed = clock() - begin
-            if (number >= _LEAST_PAIRS and passed > _LONG) or (number >= _PAIRS and passed > _SHORT):
+            own_time, library_time = reversed(best) if presumed else best
+            ratio = own_time / max(library_time, 1e-9)
+            close = self._gain / _CLOSE < ratio < self._gain * _CLOSE
+            if number >= _PAIRS and passed > (_LONGER if close else _SHORT):
                 break
-        own_time, library_time = reversed(best) if presumed else best
-        self._decide(place, own_time / max(library_time, 1e-9))
+            if number >= _LEAST_PAIRS and passed > _LONG and not close:
+                break
+        return self._decide(place, ratio)
 
     def _decide(self, place: tuple[int, Hashable], ratio: float) -> None:
         threads, kind = place
