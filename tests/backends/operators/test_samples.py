@@ -15,6 +15,7 @@ from helpers import collected
 pytestmark = pytest.mark.slow
 
 nan, inf = float("nan"), float("inf")
+MODES = ("bilinear", "nearest", "bicubic")
 PADDINGS, CORNERS, DTYPES = ("zeros", "border", "reflection"), (False, True), (torch.float32, torch.float64)
 
 
@@ -34,7 +35,7 @@ def sampled(x: Any, grid: Any, mode: str, padding: str, corners: bool) -> Any:
 
 @pytest.mark.parametrize(
     ("mode", "padding", "corners", "dtype"),
-    sweeps.combinations(("bilinear", "nearest", "bicubic"), PADDINGS, CORNERS, DTYPES),
+    sweeps.combinations(MODES, PADDINGS, CORNERS, DTYPES),
     ids=str,
 )
 def test_images(mode: str, padding: str, corners: bool, dtype: torch.dtype) -> None:
@@ -90,9 +91,43 @@ def same_gradients(x: torch.Tensor, grid: torch.Tensor, mode: tuple[str, str, bo
     return not seen
 
 
-def test_many_channels_are_eagers() -> None:
-    x, grid = torch.randn(1, 40, 5, 6), places(1, 4, 9, 2, dtype=torch.float32)
+@pytest.mark.parametrize(("mode", "padding", "corners"), sweeps.combinations(MODES, PADDINGS, CORNERS), ids=str)
+def test_many_channels(mode: str, padding: str, corners: bool) -> None:
+    """All of them are looked up at once: in an image that lies channel by channel, in one that does not, and in one of
+    other sizes, whose result is read in another order."""
+    how = mode, padding, corners
+    x, grid = torch.randn(2, 40, 5, 6), places(2, 4, 9, 2, dtype=torch.float32)
+    x[0, 0, 1, 1] = inf
+    last = x.to(memory_format=torch.channels_last)
+
+    def program(x: torch.Tensor, last: torch.Tensor, grid: torch.Tensor) -> Any:
+        return (
+            sampled(x, grid, *how),
+            sampled(last, grid, *how),
+            F.grid_sample(x[:, 3:37], grid, *how).permute(3, 0, 2, 1),
+        )
+
     with collected("fallback") as seen:
-        got = argand.compile(sampled)(x, grid, "bilinear", "zeros", False)
+        got = argand.compile(program)(x, last, grid)
+    for mine, theirs in zip(got, program(x, last, grid), strict=True):
+        torch.testing.assert_close(mine, theirs, equal_nan=True)
+        assert mine.stride() == theirs.stride()
+    assert not seen
+
+
+def reason_of(x: torch.Tensor, grid: torch.Tensor) -> list[str]:
+    """Why a call is eager's; the result is eager's in any case."""
+    with collected("fallback") as seen:
+        got = argand.compile(sampled, dynamic=False)(x, grid, "bilinear", "zeros", False)
     torch.testing.assert_close(got, sampled(x, grid, "bilinear", "zeros", False), equal_nan=True)
-    assert [event.data["reason"] for event in seen] == ["many channels, whose places eager computes once"]
+    return [event.data["reason"] for event in seen]
+
+
+def test_some_channels_and_few_places_are_eagers() -> None:
+    grid = places(1, 4, 9, 2, dtype=torch.float32)
+    some = ["some channels, whose places eager computes once"]
+    assert reason_of(torch.randn(1, 7, 5, 6), grid) == some
+    image = torch.randn(1, 40, 9, 9)
+    assert reason_of(image, grid) == some  # the image would be copied
+    assert not reason_of(image.to(memory_format=torch.channels_last), grid)
+    assert not same_gradients(torch.randn(1, 40, 5, 6), grid.nan_to_num(0.1, 0.3, 0.4), ("bilinear", "zeros", False))

@@ -11,7 +11,9 @@ from itertools import product
 
 import torch
 
-from argand.graph.sizes.expr import Const, Expr, as_int, sum_of
+from argand.graph.sizes.expr import ONE, Const, Expr, as_int, sum_of
+from argand.graph.sizes.expr import product as product_of
+from argand.graph.sizes.symbolic import contiguous_meta
 from argand.ir.loops import Value
 from argand.lower.context import Context
 from argand.lower.lowerings.norms import meta
@@ -27,7 +29,8 @@ aten = torch.ops.aten
 LINEAR, NEAREST, CUBIC = range(3)
 ZEROS, BORDER, REFLECTION = range(3)
 Reduce = Callable[[str, Value], Value]
-MOST_CHANNELS = {LINEAR: 4, NEAREST: 4, CUBIC: 16}  # of images whose kernels compute positions once for all channels
+MOST_CHANNELS = {LINEAR: 4, NEAREST: 4, CUBIC: 16}  # of images that are looked up channel by channel
+LEAST_CHANNELS = {LINEAR: 24, NEAREST: 32, CUBIC: 17}  # of images that are looked up for all channels at once
 CURVE = -0.75  # of the cubic weights
 
 
@@ -181,8 +184,6 @@ def _axes(ctx: Context, x: Tensor, grid: Tensor, mode: int, padding: int, corner
     refuse(ctx.device.type != "cpu", "images looked up on a GPU")
     refuse(x.dtype not in (torch.float32, torch.float64) or grid.dtype is not x.dtype, "images of that dtype")
     sizes = [as_int(extent) for extent in x.size[2:]]
-    most = MOST_CHANNELS[mode] if len(sizes) == 2 else 1 << 30
-    refuse((as_int(x.size[1]) or most + 1) > most, "many channels, whose places eager computes once")
     refuse(any(as_int(extent) == 0 for extent in (*x.size, *grid.size)), "an image of nothing")
     refuse(any(size is None or size >= 1 << 24 for size in sizes), "an image of unknown size")
     return [Axis(int(size or 0), mode, padding, corners, len(sizes) == 2, x.dtype) for size in sizes]
@@ -200,7 +201,7 @@ def _positions(ctx: Context, grid: Tensor, axes: Sequence[Axis], channels: Expr)
             return axis.position(ops, grid.load(ops, (*at, Const(len(axes) - 1 - number))))
 
         places.append(ctx.lazy(load, [grid], cost=8, count=20, val=val))
-    if channels != 1 and not ctx.inline:
+    if channels is not ONE and not ctx.inline:
         ctx.realise_together(places)
     return places
 
@@ -239,16 +240,47 @@ def _element(ops: Recorder, x: Tensor, lead: Index, corner: Sequence[Tap]) -> Va
     return _within(ops, x.load(ops, (*lead, *(tap.at for tap in corner))), corner)
 
 
+def _few_channels(x: Tensor, axes: Sequence[Axis]) -> bool:
+    """Whether to look up channel by channel."""
+    most = MOST_CHANNELS[axes[0].mode] if axes[0].flat else 1 << 30
+    return (as_int(x.size[1]) or most + 1) <= most
+
+
+def _worth_turning(x: Tensor, grid: Tensor, mode: int) -> bool:
+    """Whether to look up all channels at once; an image that lies channel by channel is copied for that."""
+    channels, points, places = as_int(x.size[1]), *(as_int(product_of(t)) for t in (x.size[2:], grid.size[1:-1]))
+    if channels is None or points is None or channels < LEAST_CHANNELS[mode]:
+        return False
+    return x.stride[1] is ONE or (places is not None and 2 * places >= points)
+
+
+def _turned(ctx: Context, x: Tensor, order: Sequence[int]) -> Tensor:
+    """A tensor with its dimensions in another order, side by side in memory in that order."""
+    back = [order.index(dim) for dim in range(len(order))]
+
+    def load(ops: Recorder, index: Index) -> Value:
+        return x.load(ops, tuple(index[place] for place in back))
+
+    turned = ctx.lazy(load, [x], cost=0, val=contiguous_meta([x.size[dim] for dim in order], x.dtype))
+    ctx.realise(turned)
+    return turned
+
+
 @lowers(aten.grid_sampler_2d.default, aten.grid_sampler_3d.default)
 def grid_sampler(ctx: Context, x: Tensor, grid: Tensor, mode: int, padding: int, corners: bool) -> Tensor:
     axes = _axes(ctx, x, grid, mode, padding, corners)
+    few = _few_channels(x, axes)
+    refuse(not few and not _worth_turning(x, grid, mode), "some channels, whose places eager computes once")
     ctx.realise(x)
-    places = _positions(ctx, grid, axes, x.size[1])
+    places = _positions(ctx, grid, axes, x.size[1] if few else ONE)
+    image = x if few else _turned(ctx, x, (0, 2, 3, 1))
 
     def load(ops: Recorder, index: Index) -> Value:
         total: Value | None = None
         for corner in _corners(ops, axes, places, (index[0], *index[2:])):
-            value = _element(ops, x, index[:2], corner)
+            position = tuple(tap.at for tap in corner)
+            value = image.load(ops, (*index[:2], *position) if few else (index[0], *position, index[1]))
+            value = _within(ops, value, corner)
             weight = _weight(ops, corner)
             if weight is None:
                 return value
@@ -259,7 +291,7 @@ def grid_sampler(ctx: Context, x: Tensor, grid: Tensor, mode: int, padding: int,
         return total
 
     taps = (2, 1, 4)[mode] ** len(axes)
-    return ctx.lazy(load, [x, *places], cost=8 * taps, count=20 * len(axes) + 8 * taps)
+    return ctx.lazy(load, [image, *places], cost=8 * taps, count=20 * len(axes) + 8 * taps)
 
 
 @lowers(aten.grid_sampler_2d_backward.default, aten.grid_sampler_3d_backward.default)
@@ -274,6 +306,7 @@ def grid_sampler_backward(
     wanted: Sequence[bool],
 ) -> tuple[Tensor | None, Tensor | None]:
     axes = _axes(ctx, x, grid, mode, padding, corners)
+    refuse(not _few_channels(x, axes), "many channels, whose places eager computes once")
     refuse(mode != LINEAR and axes[0].flat, "gradients of nearest and cubic samples")
     ctx.realise(x)
     ctx.realise(grad)
