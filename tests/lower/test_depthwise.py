@@ -68,6 +68,8 @@ def operands(case: dict[str, Any]) -> tuple[torch.Tensor, torch.Tensor, torch.Te
     x = torch.randn(case["x"], dtype=torch.float64).to(case["dtype"])
     if case["last"] and x.dim() == 4:
         x = x.contiguous(memory_format=torch.channels_last)
+    elif case["last"]:
+        x = x.mT.contiguous().mT
     weight = torch.randn(channels, 1, *case["window"], dtype=torch.float64).to(case["dtype"])
     return x, weight, torch.randn(channels).to(case["dtype"]) if case["bias"] else None
 
@@ -143,6 +145,24 @@ def test_a_cpu_has_loops_where_they_are_faster() -> None:
         )
     ]
     assert calls == [0, 1, 1, 1]
+
+
+def test_rows_that_the_library_lays_out_anew_are_loops() -> None:
+    """Their channels are neighbours, as a linear layer leaves them; so are rows of longer windows."""
+
+    def function(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        return F.conv1d(x.mT, weight, None, 1, 3, 1, 8)
+
+    x = torch.randn(2, 40, 8)
+    of_channels = x.mT.contiguous().mT
+    cases = [(x, 4), (x, 31), (x, 33), (of_channels, 4), (x.bfloat16(), 4)]
+    calls = []
+    for rows, taps in cases:
+        weight = torch.randn(8, 1, taps).to(rows)
+        (made,), count = lowered(function, rows, weight, target=cpu(2))
+        close(made, function(rows, weight))
+        calls.append(count)
+    assert calls == [0, 0, 1, 1, 1]
 
 
 def test_a_gradient_is_shared_with_the_library() -> None:

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from argand.graph.sizes.expr import ZERO, Const, Expr
+from argand.graph.sizes.expr import ONE, ZERO, Const, Expr
 from argand.graph.sizes.symbolic import contiguous_meta
 from argand.ir.loops import Value
 from argand.ir.target import Target
@@ -29,6 +29,7 @@ from argand.lower.registry import lowers
 from argand.lower.tensor import Index, Tensor
 
 aten = torch.ops.aten
+_MOST_TAPS_OF_ROWS = 32  # of rows whose channels are neighbours in memory, which the library lays out anew first
 
 
 def is_depthwise(x: Sequence[Any], weight: Sequence[Any], transposed: bool, groups: int) -> bool:
@@ -50,15 +51,22 @@ def becomes_loops(target: Target | None, dtype: torch.dtype, window: Sequence[in
     return not target.depthwise_innermost or (innermost and math_dtype(dtype) is dtype)
 
 
-def _chosen(ctx: Context, x: Tensor, weight: Tensor, result: Any, transposed: bool, groups: int) -> None:
-    """Leave to ATen what is no loop nest."""
+def _chosen(
+    ctx: Context, x: Tensor, weight: Tensor, innermost: bool, transposed: bool, groups: int, rows: bool = False
+) -> None:
+    """Leave to ATen what is no loop nest.
+
+    Arguments:
+        innermost: as `becomes_loops` has it.
+        rows: whether they are rows that the library lays out anew.
+    """
     sizes: list[list[Any]] = [[getattr(n, "value", n) for n in tensor.size] for tensor in (x, weight)]
     refuse(not is_depthwise(sizes[0], sizes[1], transposed, groups), "a convolution for the library")
     refuse(not is_float(x) or x.dtype is not weight.dtype, "a convolution of two dtypes")
-    innermost = channels_innermost(ctx, result)
-    refuse(
-        not becomes_loops(ctx.targets(ctx.device), x.dtype, sizes[1][2:], innermost), "a convolution for the library"
-    )
+    target = ctx.targets(ctx.device)
+    rows = rows and target is not None and target.host_memory and math_dtype(x.dtype) is x.dtype
+    loops = becomes_loops(target, x.dtype, sizes[1][2:], innermost)
+    refuse(not loops and not (rows and prod(sizes[1]) <= groups * _MOST_TAPS_OF_ROWS), "a convolution for the library")
 
 
 @lowers(aten.convolution.default, else_kernel=True)
@@ -74,10 +82,12 @@ def convolution(
     output_padding: Any,
     groups: int,
 ) -> Tensor:
-    _chosen(ctx, x, weight, ctx.val, transposed, groups)
+    turned_rows = x.ndim == 3 and x.stride[1] is ONE
+    innermost = channels_innermost(ctx, ctx.val)
+    _chosen(ctx, x, weight, innermost, transposed, groups, turned_rows)
     windows = Windows(_window(weight), stride, padding, dilation, x.size[2:])
     ctx.realise(x)
-    factors = _Factors(ctx, weight, channels_innermost(ctx, ctx.val))
+    factors = _Factors(ctx, weight, innermost or turned_rows)
     math = math_dtype(x.dtype)
 
     def load(ops: Recorder, index: Index) -> Value:
@@ -193,7 +203,7 @@ def convolution_backward(
     """The gradient of the input is a loop nest, and that of the weight where the target says so."""
     wanted = [bool(mask[place]) and uses(ctx, place) for place in range(3)]
     refuse(not wanted[0] or grad.dtype is not x.dtype, "gradients of the parameters alone")
-    _chosen(ctx, x, weight, ctx.val[0], transposed, groups)
+    _chosen(ctx, x, weight, channels_innermost(ctx, ctx.val[0]), transposed, groups)
     windows = Windows(_window(weight), stride, padding, dilation, x.size[2:])
     val = ctx.val
     ctx.realise(grad)
