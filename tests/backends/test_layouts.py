@@ -21,6 +21,7 @@ from argand.config import config
 from argand.ir.target import cpu, gpu
 from argand.passes import run_passes, verify
 from argand.runtime import cache
+from argand.runtime.gpu.device import timing
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "passes"))
 from pass_helpers import traced
@@ -78,6 +79,28 @@ def test_each_kind_is_timed_once_and_kept():
         remove()
     assert [event.data["times"]["as it is"] for event in seen] == [200.0, 200.0]
     assert "channels innermost" in seen[0].text()
+
+
+def test_times_beside_a_compiler_are_not_kept(monkeypatch):
+    timer = Timer(100.0, 50.0)
+    with monkeypatch.context() as patch:
+        patch.setattr(layouts.process, "compiling", lambda: True)
+        assert chosen(timer) and timer.asked == 2
+    assert chosen(timer) and timer.asked == 4
+    assert chosen(timer) and timer.asked == 4
+
+
+@pytest.mark.parametrize(("seconds", "rounds"), [(1e-5, 25), (2.1e-4, 10), (2e-3, 5), (0.02, 3)])
+def test_quick_calls_are_timed_more_often(monkeypatch, seconds, rounds):
+    now = [0.0]
+    for clock in ("perf_counter", "thread_time"):
+        monkeypatch.setattr(timing.time, clock, lambda: now[0])
+
+    def call():
+        now[0] += seconds
+
+    times = timing.time_calls([call, call], torch.device("cpu"))
+    assert times == pytest.approx([1e6 * seconds] * 2) and now[0] == pytest.approx(2 * seconds * (1 + rounds))
 
 
 def test_other_targets_time_nothing(monkeypatch):

@@ -23,7 +23,7 @@ from argand.ir.target import Target
 from argand.lower.lowerings.depthwise import becomes_loops, is_depthwise
 from argand.passes.channels_last import convolutions, lay_out
 from argand.quick_dataclasses import dataclass
-from argand.runtime import cache, processor
+from argand.runtime import cache, process, processor
 from argand.runtime.gpu.device.timing import can_time, random_tensor, time_calls
 
 Timer = Callable[[Sequence[Callable[[], object]], torch.device], list[float]]
@@ -100,7 +100,8 @@ def _known_times(groups: Sequence[Group], timer: Timer, target: Target) -> _Time
     except torch.cuda.OutOfMemoryError:
         torch.cuda.empty_cache()
         return None
-    cache.write_note(note, times.as_note())
+    if not process.compiling():  # else they are good enough for now
+        cache.write_note(note, times.as_note())
     return times
 
 

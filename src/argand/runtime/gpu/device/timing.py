@@ -13,6 +13,7 @@ _AHEAD = 1_000_000  # cycles that the GPU waits in a round (half a millisecond),
 _LEAST_REPEATS = 2
 _LONG = 400.0  # microseconds from which a call is repeated less often
 _LEAST_ROUNDS_ON_HOST, _LONG_ON_HOST = 3, 0.03  # seconds of all rounds from which there are fewer
+_MOST_ROUNDS_ON_HOST, _SHORT_ON_HOST = 25, 0.004  # seconds of all rounds up to which there are more
 
 
 def can_time() -> bool:
@@ -70,11 +71,12 @@ def _on_host(calls: Sequence[Callable[[], object]]) -> list[float]:
     best = [float("inf")] * len(calls)
     clock = time.thread_time if torch.get_num_threads() == 1 else time.perf_counter  # others may want the processor
     begin = clock()
-    for number in range(ROUNDS):
+    for number in range(1, 1 + _MOST_ROUNDS_ON_HOST):
         for place, call in enumerate(calls):
             start = clock()
             call()
             best[place] = min(best[place], 1e6 * (clock() - start))
-        if number + 1 >= _LEAST_ROUNDS_ON_HOST and clock() - begin > _LONG_ON_HOST:
+        passed = clock() - begin
+        if number >= (_LEAST_ROUNDS_ON_HOST if passed > _LONG_ON_HOST else ROUNDS) and passed > _SHORT_ON_HOST:
             break
     return best
