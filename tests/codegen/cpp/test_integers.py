@@ -25,6 +25,22 @@ def test_integers_that_come_from_32_bits_do_not_overflow_there() -> None:
         assert torch.equal(one, two)
 
 
+def test_comparisons_with_numbers_are_computed_in_32_bits_where_these_hold_them() -> None:
+    least, most = torch.iinfo(torch.int32).min, torch.iinfo(torch.int32).max
+    a = torch.tensor([least, least + 1, -1, 0, 1, most - 1, most] * 9, dtype=torch.int32)
+
+    def fn(a: Any) -> Any:
+        x = a.long()
+        numbers = least - 1, least, 0, 1, most, most + 1
+        return [each for n in numbers for each in (x > n, x >= n, n < x, x <= n, x == n, x != n, (x + 1) > n)]
+
+    with collected("output_code") as seen:
+        got = argand.compile(fn)(a)
+        argand.compile(lambda x: torch.nn.functional.max_pool1d(x, 3, 1, 1))(torch.randn(1, 2, 99))
+    assert all(map(torch.equal, got, fn(a)))
+    assert "i64x" not in seen[-1].text().split("extern")[-1]
+
+
 def test_positions_that_are_bounded_are_not_checked() -> None:
     x, at = torch.randn(50), torch.randint(-9, 99, (64,))
     with collected("output_code") as seen:

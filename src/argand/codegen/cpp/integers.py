@@ -49,7 +49,12 @@ def _fits(arg: object, narrow: set[Value]) -> bool:
     """Whether what a value is made of is in 32 bits, too."""
     if not isinstance(arg, Value) or arg.dtype is not torch.int64 or arg in narrow:
         return True
-    return arg.op == "constant" and -_FAR <= int(arg.args[0]) < _FAR
+    return arg.op == "constant" and fits(arg.args[0])
+
+
+def fits(number: float) -> bool:
+    """Whether 32 bits hold an integer."""
+    return -_FAR <= int(number) < _FAR
 
 
 def _is_inside(value: Value, limits: dict[Value, Interval]) -> bool:

@@ -14,6 +14,7 @@ import torch
 
 from argand.codegen.analysis import StageFacts, is_half, lane_stride, store_pair
 from argand.codegen.cpp import overrides
+from argand.codegen.cpp.integers import fits
 from argand.codegen.cpp.stage_plan import StagePlan
 from argand.codegen.cpp.types import element, literal, number, vector_type
 from argand.errors import InternalError
@@ -131,6 +132,11 @@ class Printer:
         """The type that `value` has in C++."""
         return torch.int32 if value in self.plan.narrow else value.dtype
 
+    def _is_narrow(self, value: Value) -> bool:
+        """Whether 32 bits hold an integer, by its type or as a number."""
+        known = constant_of(value)
+        return self.dtype(value) == torch.int32 or (value.dtype == torch.int64 and known is not None and fits(known))
+
     def is_vector(self, value: Value) -> bool:
         """Whether `value` differs between lanes."""
         return self.lanes.var is not None and self.lanes.var in self.facts.deps[value]
@@ -232,7 +238,8 @@ class Printer:
         args: list[Value] = [arg for arg in value.args if isinstance(arg, Value)]
         dtypes = {self.dtype(arg) for arg in args}
         common = torch.int64 if len(dtypes) > 1 else next(iter(dtypes))
-        if value in self.plan.narrow:  # then so are its operands, numbers among them
+        compared = value.dtype == torch.bool and len(dtypes) > 1 and all(map(self._is_narrow, args))
+        if compared or value in self.plan.narrow:  # then so are its operands, numbers among them
             common = torch.int32
         elif value.dtype == torch.int64 and op not in _STAYS_NARROW:
             common = torch.int64
