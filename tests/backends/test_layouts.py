@@ -119,19 +119,38 @@ def test_a_device_without_room_leaves_the_graph_as_it_is(monkeypatch):
 
 
 def depthwise(x, w, v):
-    return F.conv2d(F.relu6(F.conv2d(F.conv2d(x, w), v, padding=1, groups=8)), w.transpose(0, 1))
+    return F.conv2d(F.relu6(F.conv2d(F.conv2d(x, w), v, padding=1, groups=v.shape[0])), w.transpose(0, 1))
 
 
 @pytest.mark.parametrize("target, asked", [(gpu(132), 2), (cpu(2), 0)])
 def test_what_becomes_loops_is_not_timed(monkeypatch, target, asked):
     """On a CPU nothing is timed where a depthwise convolution is: all have the channels innermost."""
     monkeypatch.setattr(layouts, "target_of", lambda device: target)
-    args = (torch.randn(2, 6, 12, 12), torch.randn(8, 6, 3, 3), torch.randn(8, 1, 3, 3))
+    args = (torch.randn(2, 6, 12, 12), torch.randn(16, 6, 3, 3), torch.randn(16, 1, 3, 3))
     timer = Timer(100.0, 50.0)
     made = run_passes(traced(depthwise, *args))
     assert layouts.choose_layouts(made, timer) > 0 and timer.asked == asked
     torch.testing.assert_close(wrap(made, run_eagerly(made))(*args), depthwise(*args), rtol=1e-3, atol=1e-3)
     assert target == gpu(132) or layouts.choose_layouts(run_passes(traced(program, *ARGS)), timer) == 0
+
+
+def test_depthwise_convolutions_of_few_channels_stay_as_they_are(monkeypatch):
+    """No vector is filled by their channels; others beside them are laid out all the same."""
+    monkeypatch.setattr(layouts, "target_of", lambda device: cpu(2))
+    x, few, many = torch.randn(2, 3, 12, 12), torch.randn(3, 1, 3, 3), torch.randn(16, 1, 3, 3)
+
+    def both(x, few, many):
+        return F.conv2d(x, few, groups=3), F.conv2d(x.mean(1, True).expand(2, 16, 12, 12), many, groups=16)
+
+    timer = Timer(100.0, 50.0)
+    alone = run_passes(traced(lambda x, few: both(x, few, many)[0], x, few))
+    assert layouts.choose_layouts(alone, timer) == 0 and timer.asked == 0
+    made = run_passes(traced(both, x, few, many))
+    assert layouts.choose_layouts(made, timer) > 0 and timer.asked == 0
+    of_few, of_many = wrap(made, run_eagerly(made))(x, few, many)
+    results = [n.meta["val"] for n in made.graph.nodes if n.target is torch.ops.aten.convolution.default]
+    assert [one.stride(1) == 1 for one in results] == [False, True]
+    torch.testing.assert_close((of_few, of_many), both(x, few, many))
 
 
 WIDE = (torch.randn(1, 32, 32, 32), torch.randn(32, 32, 3, 3), torch.randn(32, 32, 3, 3))

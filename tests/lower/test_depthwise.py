@@ -133,15 +133,15 @@ def conv(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
 
 def test_a_cpu_has_loops_where_they_are_faster() -> None:
     """Small windows with the channels innermost, of floats that are not rounded."""
-    x = torch.randn(2, 8, 9, 9)
+    x = torch.randn(2, 16, 9, 9)
     laid = x.contiguous(memory_format=torch.channels_last)
     calls = [
         lowered(conv, *args, target=cpu(2))[1]
         for args in (
-            (laid, torch.randn(8, 1, 3, 3)),
-            (x, torch.randn(8, 1, 3, 3)),
-            (laid, torch.randn(8, 1, 5, 5)),
-            (laid.bfloat16(), torch.randn(8, 1, 3, 3).bfloat16()),
+            (laid, torch.randn(16, 1, 3, 3)),
+            (x, torch.randn(16, 1, 3, 3)),
+            (laid, torch.randn(16, 1, 5, 5)),
+            (laid.bfloat16(), torch.randn(16, 1, 3, 3).bfloat16()),
         )
     ]
     assert calls == [0, 1, 1, 1]
@@ -163,6 +163,17 @@ def test_rows_that_the_library_lays_out_anew_are_loops() -> None:
         close(made, function(rows, weight))
         calls.append(count)
     assert calls == [0, 0, 1, 1, 1]
+
+
+def test_images_of_few_channels_are_loops_in_any_layout() -> None:
+    """The library computes sixteen channels where there are three."""
+    calls = []
+    for channels, side in ((3, 3), (3, 11), (3, 12), (8, 5), (8, 6), (16, 3)):
+        x, weight = torch.randn(2, channels, 14, 17), torch.randn(channels, 1, side, side)
+        (made,), count = lowered(conv, x, weight, target=cpu(2))
+        close(made, conv(x, weight))
+        calls.append(count)
+    assert calls == [0, 0, 1, 0, 1, 1]
 
 
 def test_a_gradient_is_shared_with_the_library() -> None:

@@ -20,7 +20,7 @@ from argand import events
 from argand.backends.targets import target_of
 from argand.graph.nodes.program import AtenProgram
 from argand.ir.target import Target
-from argand.lower.lowerings.depthwise import becomes_loops, is_depthwise
+from argand.lower.lowerings.depthwise import becomes_loops, has_few_channels, is_depthwise
 from argand.passes.channels_last import convolutions, lay_out
 from argand.quick_dataclasses import dataclass
 from argand.runtime import cache, process, processor
@@ -57,7 +57,7 @@ def choose_layouts(program: AtenProgram, timer: Timer = time_calls) -> int:
         return 0
     host = target.host_memory
     if target.depthwise_innermost and any(map(_is_wide_depthwise, candidates)):
-        return lay_out(program, candidates, weights=not host)
+        return lay_out(program, [n for n in candidates if not _has_few_channels(n)], weights=not host)
     timed = [node for node in candidates if not _is_loops(node)]
     if not _can_time(target, timed):
         return 0
@@ -190,7 +190,13 @@ def _is_loops(node: fx.Node) -> bool:
 
 def _is_wide_depthwise(node: fx.Node) -> bool:
     weight = _depthwise(node)
-    return weight is not None and weight.dtype in (torch.float32, torch.float64)
+    return weight is not None and weight.dtype in (torch.float32, torch.float64) and not _has_few_channels(node)
+
+
+def _has_few_channels(node: fx.Node) -> bool:
+    """Whether it is a depthwise convolution of so few channels that they need not be innermost."""
+    weight = _depthwise(node)
+    return weight is not None and has_few_channels(weight.shape[0])
 
 
 def _depthwise(node: fx.Node) -> torch.Tensor | None:

@@ -29,7 +29,9 @@ from argand.lower.registry import lowers
 from argand.lower.tensor import Index, Tensor
 
 aten = torch.ops.aten
-_MOST_TAPS_OF_ROWS = 32  # of rows whose channels are neighbours in memory, which the library lays out anew first
+# Of windows that are loops on a CPU whatever the layout: of rows whose channels are neighbours in memory, which the
+# library lays out anew first, and of images of few channels, of which the library computes sixteen.
+_MOST_TAPS_OF_ROWS, _MOST_TAPS_OF_CHANNELS = 32, {4: 121, 12: 25}
 
 
 def is_depthwise(x: Sequence[Any], weight: Sequence[Any], transposed: bool, groups: int) -> bool:
@@ -51,22 +53,27 @@ def becomes_loops(target: Target | None, dtype: torch.dtype, window: Sequence[in
     return not target.depthwise_innermost or (innermost and math_dtype(dtype) is dtype)
 
 
+def has_few_channels(groups: int) -> bool:
+    """Whether neighbouring channels fill no vector, so that they need not be neighbours."""
+    return groups <= max(_MOST_TAPS_OF_CHANNELS)
+
+
 def _chosen(
-    ctx: Context, x: Tensor, weight: Tensor, innermost: bool, transposed: bool, groups: int, rows: bool = False
+    ctx: Context, x: Tensor, weight: Tensor, innermost: bool, transposed: bool, groups: int, most_taps: int = 0
 ) -> None:
     """Leave to ATen what is no loop nest.
 
     Arguments:
         innermost: as `becomes_loops` has it.
-        rows: whether they are rows that the library lays out anew.
+        most_taps: elements of the largest windows that are loops on a CPU all the same.
     """
     sizes: list[list[Any]] = [[getattr(n, "value", n) for n in tensor.size] for tensor in (x, weight)]
     refuse(not is_depthwise(sizes[0], sizes[1], transposed, groups), "a convolution for the library")
     refuse(not is_float(x) or x.dtype is not weight.dtype, "a convolution of two dtypes")
     target = ctx.targets(ctx.device)
-    rows = rows and target is not None and target.host_memory and math_dtype(x.dtype) is x.dtype
-    loops = becomes_loops(target, x.dtype, sizes[1][2:], innermost)
-    refuse(not loops and not (rows and prod(sizes[1]) <= groups * _MOST_TAPS_OF_ROWS), "a convolution for the library")
+    host = target is not None and target.host_memory and math_dtype(x.dtype) is x.dtype
+    loops = becomes_loops(target, x.dtype, sizes[1][2:], innermost) or (host and prod(sizes[1][2:]) <= most_taps)
+    refuse(not loops, "a convolution for the library")
 
 
 @lowers(aten.convolution.default, else_kernel=True)
@@ -84,7 +91,9 @@ def convolution(
 ) -> Tensor:
     turned_rows = x.ndim == 3 and x.stride[1] is ONE
     innermost = channels_innermost(ctx, ctx.val)
-    _chosen(ctx, x, weight, innermost, transposed, groups, turned_rows)
+    of_channels = next((taps for most, taps in _MOST_TAPS_OF_CHANNELS.items() if groups <= most and x.ndim == 4), 0)
+    most_taps = _MOST_TAPS_OF_ROWS if turned_rows else of_channels
+    _chosen(ctx, x, weight, innermost, transposed, groups, most_taps)
     windows = Windows(_window(weight), stride, padding, dilation, x.size[2:])
     ctx.realise(x)
     factors = _Factors(ctx, weight, innermost or turned_rows)
