@@ -29,14 +29,14 @@ from argand.lower.registry import lowers
 from argand.lower.tensor import Index, Tensor
 
 aten = torch.ops.aten
-# Of windows that are loops on a CPU whatever the layout: of rows whose channels are neighbours in memory, which the
-# library lays out anew first, and of images of few channels, of which the library computes sixteen.
+# Of windows that are loops on a CPU whatever the layout: of rows, which the library lays out anew, and of few channels,
+# of which it computes sixteen.
 _MOST_TAPS_OF_ROWS, _MOST_TAPS_OF_CHANNELS = 32, {4: 121, 12: 25}
 
 
 def is_depthwise(x: Sequence[Any], weight: Sequence[Any], transposed: bool, groups: int) -> bool:
     """Whether a convolution of these sizes (some may be symbols) has one channel a group, of images or rows."""
-    if transposed or groups < 2 or len(x) not in (3, 4) or len(x) != len(weight) or 0 in x:
+    if transposed or len(x) not in (3, 4) or len(x) != len(weight) or 0 in x:
         return False
     known = all(isinstance(n, int) for n in (x[1], *weight))
     return known and groups == x[1] == weight[0] and weight[1] == 1 and prod(weight) > 0
@@ -91,8 +91,9 @@ def convolution(
 ) -> Tensor:
     turned_rows = x.ndim == 3 and x.stride[1] is ONE
     innermost = channels_innermost(ctx, ctx.val)
-    of_channels = next((taps for most, taps in _MOST_TAPS_OF_CHANNELS.items() if groups <= most and x.ndim == 4), 0)
-    most_taps = _MOST_TAPS_OF_ROWS if turned_rows else of_channels
+    of_channels = next((taps for most, taps in _MOST_TAPS_OF_CHANNELS.items() if groups <= most), 0)
+    rows = x.ndim == 3 or (x.size[2] is ONE and weight.size[2] is ONE)
+    most_taps = max(of_channels, _MOST_TAPS_OF_ROWS if rows else 0)
     _chosen(ctx, x, weight, innermost, transposed, groups, most_taps)
     windows = Windows(_window(weight), stride, padding, dilation, x.size[2:])
     ctx.realise(x)
