@@ -420,6 +420,8 @@ def _query(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> obj
 
 _AS_DECORATORS = (torch.utils._contextlib._DecoratorContextManager, torch.autocast)
 """Context managers that a function is decorated with."""
+# Where torch's callable objects are plain Python code: hooks of spectral norm, weight norm and pruning among them.
+_CALLED_AS_CODE = ("torch.distributions.", "torch.nn.utils.")
 
 
 def _torch_object(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> object:
@@ -436,7 +438,7 @@ def _torch_object(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> o
             return state.interpreter.call(fn.fn, args, kwargs)
     if isinstance(fn, types.BuiltinFunctionType | types.MethodWrapperType):
         return NotImplemented
-    if isinstance(fn, _AS_DECORATORS) or module_of(type(fn)).startswith("torch.distributions."):
+    if isinstance(fn, _AS_DECORATORS) or module_of(type(fn)).startswith(_CALLED_AS_CODE):
         return NotImplemented
     raise errors.graph_break(
         kind="torch object that is not known", context=f"{type(fn).__module__}.{type(fn).__qualname__}",
