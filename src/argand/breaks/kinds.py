@@ -73,6 +73,7 @@ _KINDS: Final[Mapping[str, tuple[str, ...]]] = {
     "print": ("AG0023",
         "Print the result after the call. To see values in passing while debugging, leave the break: only speed is "
         "lost."),
+    "log message": ("AG0150", "Log before the compiled function, or what it returned; numbers and texts are captured."),
     "input or output": ("AG0024", "Read before the call and pass in what was read; write what the function returned."),
     "dynamic code": ("AG0025", "Make a function of the code once, outside, and call that."),
     "lock": ("AG0026", "Take the lock around the call of the compiled function.",

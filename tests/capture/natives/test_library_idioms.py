@@ -6,6 +6,7 @@ import contextvars
 import functools
 import hashlib
 import inspect
+import re
 import threading
 import typing
 from typing import Any
@@ -289,3 +290,26 @@ def test_keys_that_look_into_their_own_namespace() -> None:
         return x * len(seen) if keyed in seen else x
 
     assert torch.equal(whole(program)(X), X * 2)
+
+
+VOWELS = re.compile("[aeiou]")
+
+
+def expressions(x: torch.Tensor, count: int) -> Any:
+    pattern = re.compile("a(b+)", re.I)
+    found = pattern.match("A" + "b" * count)
+    assert found is not None
+    try:
+        re.compile("(")
+    except re.error as error:
+        refused = str(error)
+    same = re.compile(VOWELS) is VOWELS, re.compile("a(b+)", re.I) is pattern
+    texts = re.sub("b", "c" * count, "abc"), re.split(r"\.", "a.b"), re.findall(rb"a", b"aba"), VOWELS.sub("", "text")
+    return x * len(found.group(1)), same, texts, refused
+
+
+def test_regular_expressions() -> None:
+    """Python 3.13 keeps what it compiled in tables whose keys capture could not compare."""
+    compiled = whole(expressions)
+    for count in (1, 3):
+        assert_same(compiled(X, count), expressions(X, count))

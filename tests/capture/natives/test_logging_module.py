@@ -1,9 +1,12 @@
-"""The standard `logging` module in captured code: loggers, their state and their levels are the program's."""
+"""The standard `logging` and `warnings` in captured code: loggers and their levels are the program's, and what is said is
+said as eager says it, whatever is written before and after."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -95,3 +98,220 @@ def test_a_logger_class_of_the_program_runs(logger: logging.Logger) -> None:
         logging.setLoggerClass(before)
         logging.Logger.manager.loggerDict.pop("argand_test.mine", None)
     assert type(found) is Mine and made == ["argand_test.mine"]
+
+
+LOGGER = logging.getLogger("argand_test.order")
+STATE: dict[str, int] = {"n": 0}
+ITEMS: list[int] = []
+SAID: list[Any] = []
+
+
+class Telling(logging.StreamHandler):  # type: ignore[type-arg]
+    """A handler of the program's, which says what it reads elsewhere too."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        SAID.append((record.getMessage(), record.exc_info is not None, STATE["n"], list(ITEMS)))
+
+
+@pytest.fixture
+def heard() -> Iterator[None]:
+    LOGGER.propagate = False
+    yield
+    LOGGER.handlers.clear()
+
+
+def level_after(x: torch.Tensor) -> Any:
+    LOGGER.info("one")
+    LOGGER.setLevel(logging.ERROR)
+    LOGGER.info("two")
+    return x * 2
+
+
+def level_before(x: torch.Tensor) -> Any:
+    LOGGER.setLevel(logging.ERROR)
+    LOGGER.info("one")
+    LOGGER.setLevel(logging.INFO)
+    LOGGER.info("two")
+    return x * 2
+
+
+def off_after(x: torch.Tensor) -> Any:
+    LOGGER.info("one")
+    LOGGER.disabled = True
+    return x + 1
+
+
+def handler_changed(x: torch.Tensor) -> Any:
+    LOGGER.handlers[0].setLevel(logging.ERROR)
+    LOGGER.info("one")
+    LOGGER.handlers[0].setLevel(logging.NOTSET)
+    LOGGER.info("two")
+    return x + 1
+
+
+def handler_removed(x: torch.Tensor) -> Any:
+    handler = LOGGER.handlers[0]
+    LOGGER.info("one")
+    LOGGER.removeHandler(handler)
+    LOGGER.info("two")
+    LOGGER.addHandler(handler)
+    LOGGER.info("three")
+    return x + 1
+
+
+def list_that_grows(x: torch.Tensor) -> Any:
+    ITEMS.append(1)
+    LOGGER.info("%s", ITEMS)
+    ITEMS.append(2)
+    return x + 1
+
+
+def dict_of_the_functions(x: torch.Tensor) -> Any:
+    values = {"a": 1}
+    LOGGER.info("%s", values)
+    values["a"] = 2
+    return x + 1
+
+
+def tuple_with_a_list(x: torch.Tensor) -> Any:
+    inner = [1]
+    LOGGER.info("%s", (inner, 2))
+    inner.append(2)
+    return x + 1
+
+
+def tensor(x: torch.Tensor) -> Any:
+    y = x * 2
+    LOGGER.info("%s", y)
+    return y + 1
+
+
+def handler_that_reads(x: torch.Tensor) -> Any:
+    LOGGER.info("one")
+    STATE["n"] += 1
+    LOGGER.info("two")
+    STATE["n"] += 1
+    LOGGER.info("three")
+    return x + STATE["n"]
+
+
+def exception(x: torch.Tensor) -> Any:
+    try:
+        raise ValueError("bad")
+    except ValueError:
+        LOGGER.exception("one")
+        LOGGER.info("two", exc_info=True)
+    return x + 1
+
+
+def filters_after(x: torch.Tensor) -> Any:
+    warnings.warn("one")
+    warnings.simplefilter("ignore")
+    warnings.warn("two")
+    return x + 1
+
+
+def filters_inserted(x: torch.Tensor) -> Any:
+    warnings.warn("one")
+    warnings.filters.insert(0, ("ignore", None, Warning, None, 0))  # type: ignore[attr-defined]
+    return x + 1
+
+
+def filters_put_back(x: torch.Tensor) -> Any:
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="un")
+        argand.graph_break()
+        warnings.warn("unseen")
+        warnings.warn("seen")
+    return x * 2
+
+
+def filters_that_raise(x: torch.Tensor) -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        argand.graph_break()
+        try:
+            warnings.warn("raised")
+        except UserWarning:
+            x = x + 5
+    warnings.warn("given")
+    return x
+
+
+def shown_by_the_program(x: torch.Tensor) -> Any:
+    STATE["n"] += 1
+    warnings.warn("one")
+    STATE["n"] += 1
+    return x + 1
+
+
+PROGRAMS = (
+    level_after, level_before, off_after, handler_changed, handler_removed, list_that_grows, dict_of_the_functions,
+    tuple_with_a_list, tensor, handler_that_reads, exception, filters_after, filters_inserted, filters_put_back,
+    filters_that_raise, shown_by_the_program,
+)  # fmt: skip
+
+
+def outcome(function: Callable[[torch.Tensor], Any]) -> list[Any]:
+    """What two calls give, say and leave."""
+    outcomes: list[Any] = []
+    LOGGER.handlers[:] = [Telling()]
+    for _ in range(2):
+        STATE["n"] = 0
+        for kept in (SAID, ITEMS):
+            kept.clear()
+        LOGGER.setLevel(logging.INFO)
+        LOGGER.disabled = False
+        with warnings.catch_warnings(record=True) as log:
+            warnings.simplefilter("always")
+            if function.__name__ == shown_by_the_program.__name__:
+                warnings.showwarning = lambda message, *rest: SAID.append((str(message), STATE["n"]))
+            result = function(torch.ones(2)).tolist()
+            left = len(warnings.filters)  # type: ignore[attr-defined]
+        texts = [str(one.message) for one in log]
+        outcomes.append(
+            (result, repr(SAID), texts, left, LOGGER.level, LOGGER.disabled, len(LOGGER.handlers), dict(STATE))
+        )
+    return outcomes
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.__name__)
+def test_what_is_said_is_eagers(program: Any, heard: None) -> None:
+    assert outcome(argand.compile(program, backend="eager")) == outcome(program)
+
+
+def test_plain_messages_break_no_graph(heard: None) -> None:
+    """With handlers of the standard library alone, writes of other objects do not matter."""
+    LOGGER.handlers[:] = [logging.NullHandler()]
+    LOGGER.setLevel(logging.INFO)
+
+    def speak(x: torch.Tensor) -> torch.Tensor:
+        LOGGER.info("shape %s, %d", tuple(x.shape), 3)
+        STATE["n"] += 1
+        LOGGER.warning("again")
+        return x * 2
+
+    with warnings.catch_warnings(record=True):
+        assert argand.compile(speak, backend="eager", fullgraph=True)(torch.ones(2)).tolist() == [2.0, 2.0]
+
+
+def test_a_list_that_is_told_of_warnings_has_them_at_once() -> None:
+    def after(x: torch.Tensor) -> Any:
+        warnings.warn("one")
+        first = len(log)
+        warnings.warn("two")
+        return x + 1, first, len(log)
+
+    def before(x: torch.Tensor) -> Any:
+        first = len(log)
+        warnings.warn("one")
+        return x + 1, first, len(log)
+
+    for program in (after, before):
+        counts = []
+        for function in (program, argand.compile(program, backend="eager")):
+            for _ in range(2):
+                with warnings.catch_warnings(record=True) as log:
+                    warnings.simplefilter("always")
+                    counts.append(function(torch.ones(2))[1:])
+        assert len(set(counts)) == 1

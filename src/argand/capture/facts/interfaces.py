@@ -134,7 +134,7 @@ class Access(Protocol):
     def observe(self, exc: BaseException) -> ObservedException:
         """An exception that native code raised, as the program sees it."""
 
-    def replay(self, fn: Function, args: list[object], kwargs: Kwargs) -> None: ...
+    def say(self, fn: Function, args: list[object], kwargs: Kwargs) -> None: ...
     def suspended(self) -> AbstractContextManager[object]: ...
     def wants_torch_call(self, fn: Function, module: str) -> bool: ...
     def is_torch_class(self, cls: type) -> bool: ...
@@ -296,6 +296,10 @@ class CaptureState(Protocol):
     value_sources: dict[int, tuple[object, list[Source]]]
     effect_order: list[Shadow | Overlay]
     extra_effects: list[tuple[object, list[object], Kwargs]]
+    said: list[tuple[object, list[object], Kwargs]]
+    """Messages and warnings: before anything is written they are given, so they cannot depend on what is held back."""
+    listener: list[object] | None
+    """What is told of the warnings in `said`, as far as that is a list."""
     variables: dict[int, Variable]
     generators: dict[int, torch.Tensor]
     """The state of each `torch.Generator` that was made or drew, by its id."""

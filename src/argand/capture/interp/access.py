@@ -484,7 +484,21 @@ class Access:
             error = e
         raise self.observe_torch(error)
 
-    def replay(self, fn: object, args: list[object], kwargs: dict[str, object]) -> None:
-        """Have a call with constant arguments happen at each run (logging, warnings); dropped if they are not."""
-        if all(self.is_constant(value) for value in (*args[1:], *kwargs.values())):
-            self.state.extra_effects.append((fn, [self.plain(arg) for arg in args], dict(kwargs)))
+    def say(self, fn: object, args: list[object], kwargs: dict[str, object]) -> None:
+        """Have a call that says something (in a log, as a warning) happen at each run, before what is held back is
+        written.
+
+        Raises:
+            GraphBreak: what it says is not the same at each run, or may change until then.
+        """
+        if not all(self._stays(value) for value in (*args[1:], *kwargs.values())):
+            raise graph_break(
+                kind="log message",
+                explanation="What is said holds a tensor, a number that varies, or an object that can change.",
+            )
+        self.state.said.append((fn, [self.plain(arg) for arg in args], dict(kwargs)))
+
+    def _stays(self, value: object) -> bool:
+        if is_a(value, tuple | frozenset):
+            return self.is_constant(value) and all(map(self._stays, held_items(value)))
+        return self.is_constant(value) and not is_a(value, list | dict | set)

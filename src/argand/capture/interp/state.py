@@ -110,6 +110,8 @@ class CaptureState:
         self._keep: list[object] = []
         self.local_objects: set[int] = set()
         self.extra_effects: list[tuple[object, list[object], Kwargs]] = []
+        self.said: list[tuple[object, list[object], Kwargs]] = []
+        self.listener: list[object] | None = None
         self.variables: dict[int, Variable] = {}
         self.generators: dict[int, torch.Tensor] = {}
         self.arrays: object = None
@@ -382,9 +384,16 @@ class CaptureState:
     # ---------------------------------------------------------------- containers that existed before
 
     def refuse_written_names(self, container: object) -> None:
-        """End the graph before globals are read as a dict while names of theirs have been written."""
+        """End the graph before a container is read that is written otherwise than by its shadow.
+
+        Globals are, of which names have been written, and a list that is told of warnings.
+        """
         if type(container) is dict and id(container) in self.overlay:
             raise whole_globals()
+        if container is self.listener:
+            raise errors.graph_break(
+                kind="native code that warns", explanation="A list is read that is told of the warnings given before."
+            )
 
     def resolve(self, obj: object) -> object:
         """The shadow of `obj` if it has one, else `obj`."""
@@ -434,6 +443,7 @@ class CaptureState:
 
     def item(self, container: Any, key: object) -> object:
         """Element `key` of an outer list, tuple or dict that has no shadow, loaded through its item source."""
+        self.refuse_written_names(container)
         source = self.outer[id(container)]
         if is_a(container, dict):
             value = dict.__getitem__(container, key)

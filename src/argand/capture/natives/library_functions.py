@@ -383,6 +383,17 @@ add_methods(
 known_iterator(type(re.finditer("a", "b")))
 
 
+@function(re._compile)  # type: ignore[attr-defined]
+def _compiled(interp: Interpreter, fn: Function, args: Args, kwargs: Kwargs) -> object:
+    """A pattern that is known, without the module's tables of what it compiled before."""
+    if kwargs or len(args) != 2:
+        return NotImplemented
+    flags = interp.getattr(args[1], "value") if is_a(args[1], re.RegexFlag) else args[1]
+    if is_a(args[0], re.Pattern) and type(flags) is int and flags == 0:
+        return args[0]
+    return native_on_constants(interp, fn, [args[0], flags], kwargs)
+
+
 @method(re.Pattern, "sub", "subn")
 def _sub(interp: Interpreter, cls: type, name: str, owner: object, args: Args, kwargs: Kwargs) -> object:
     if args:

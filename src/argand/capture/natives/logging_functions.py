@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import logging
 import operator
+from typing import Any
 
 from argand.capture.facts.handlers import Function, Kwargs
 from argand.capture.facts.interfaces import Interpreter
 from argand.capture.facts.kinds import is_a
 from argand.capture.objects import polyfills
 from argand.capture.objects.call_protocol.native_handlers import Args, add_functions, function
+from argand.capture.record.tensor_attributes import any_held_back
+from argand.capture.world.pending_effects import changed_objects
+from argand.errors import graph_break
 
 
 def _log(interp: Interpreter, fn: Function, args: Args, kwargs: Kwargs) -> object:
@@ -19,9 +23,43 @@ def _log(interp: Interpreter, fn: Function, args: Args, kwargs: Kwargs) -> objec
     level = {"warn": logging.WARNING, "exception": logging.ERROR, "fatal": logging.CRITICAL}.get(name)
     if level is None:
         level = args[1] if name == "log" and len(args) > 1 else logging.getLevelName(name.upper())
-    if is_a(logger, logging.Logger) and is_a(level, int) and interp.polyfill(polyfills.logger_enabled, logger, level):
-        interp.replay(fn, args, kwargs)
+    if not is_a(logger, logging.Logger) or not is_a(level, int):
+        return NotImplemented
+    if interp.polyfill(polyfills.logger_enabled, logger, level):
+        if name == "exception" or kwargs.get("exc_info") or kwargs.get("stack_info") or not _is_settled(interp, logger):
+            raise graph_break(
+                kind="log message",
+                context=name,
+                explanation="What is said depends on the exception that is handled, on the stack, or on what captured "
+                "code has written.",
+            )
+        interp.say(fn, args, kwargs)
     return None
+
+
+def _is_settled(interp: Interpreter, logger: logging.Logger) -> bool:
+    """Whether who is told what cannot depend on what is held back."""
+    if not any_held_back(interp.state):
+        return True
+    with interp.suspended():
+        objects = _audience(logger)
+    if objects is None:
+        return False
+    changed = changed_objects(interp.state)
+    return not any({id(one), id(vars(one)), *map(id, vars(one).values())} & changed for one in objects)
+
+
+def _audience(logger: logging.Logger) -> list[object] | None:
+    """The objects that decide what becomes of a message; None where code of the program's own does."""
+    objects: list[Any] = [logger]
+    while objects[-1].propagate and objects[-1].parent is not None:
+        objects.append(objects[-1].parent)
+    handlers = [handler for one in objects for handler in one.handlers]
+    filters = [each for one in (*objects, *handlers) for each in one.filters]
+    objects += [*handlers, *filters, *[handler.formatter for handler in handlers if handler.formatter is not None]]
+    ours = logging.getLogRecordFactory() is logging.LogRecord
+    ours = ours and all(type(one).__module__.partition(".")[0] == "logging" for one in objects)
+    return [logging, logging.Logger.manager, *objects] if ours else None
 
 
 add_functions(

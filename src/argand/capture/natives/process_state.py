@@ -26,6 +26,7 @@ from argand.capture.objects.call_protocol.native_handlers import (
     method,
     pure,
 )
+from argand.capture.record.tensor_attributes import any_held_back
 from argand.capture.world import pending_effects
 from argand.errors import GraphBreak, graph_break
 
@@ -204,7 +205,7 @@ def _dumps(interp: Interpreter, fn: Function, args: Args, kwargs: Kwargs) -> obj
 @function(_warnings._filters_mutated)  # type: ignore[attr-defined]
 def _filters_mutated(interp: Interpreter, fn: Function, args: Args, kwargs: Kwargs) -> None:
     """What `catch_warnings` and `simplefilter` say after they wrote the filters, which happens where the graph ends."""
-    interp.replay(fn, args, kwargs)
+    interp.state.extra_effects.append((fn, list(args), dict(kwargs)))
 
 
 def _diverted(interp: Interpreter) -> bool:
@@ -275,4 +276,21 @@ def _warn(interp: Interpreter, fn: Function, args: Args, kwargs: Kwargs) -> None
             explanation="A warning is given while its filters, or what shows it, are others for a while.",
             hints=("Give the warning outside of `with warnings.catch_warnings():`.",),
         )
-    interp.replay(fn, args, kwargs)
+    if _is_heard(interp.state):
+        raise graph_break(
+            kind="native code that warns",
+            context=fn.__name__,
+            explanation="What shows warnings may read what captured code has written, or has been read by it.",
+        )
+    interp.say(fn, args, kwargs)
+
+
+def _is_heard(state: CaptureState) -> bool:
+    """Whether it matters to what is told of a warning, or to captured code, that it is given where the graph ends."""
+    show, log = warnings.showwarning, vars(warnings)["_showwarnmsg_impl"]
+    own = show is not warnings._showwarning_orig  # type: ignore[attr-defined]
+    if not own and is_a(log, types.BuiltinMethodType) and log.__name__ == "append" and is_a(log.__self__, list):
+        state.listener = log.__self__  # as `catch_warnings(record=True)` has it
+        return id(log.__self__) in state.shadows
+    own = own or not is_a(log, types.FunctionType) or log.__module__ != warnings.__name__
+    return own and any_held_back(state)

@@ -1,4 +1,5 @@
-"""Side effects that capture held back, replayed by transformed code after the graph, in the order of first touch."""
+"""Side effects that capture held back, replayed by transformed code after the graph: what the program says in logs and
+warnings, then writes, in the order of first touch, and other calls."""
 
 from __future__ import annotations
 
@@ -32,6 +33,8 @@ class Replay:
 
     def evaluate(self) -> None:
         """Emit the evaluation of all new values and targets into temporaries."""
+        for function, args, kwargs in self.state.said:
+            self._evaluate_call(function, args, kwargs)
         for entry in pending(self.state):
             if isinstance(entry, Shadow):
                 self._evaluate_shadow(entry)
@@ -94,7 +97,7 @@ class Replay:
         self._writes.append(emit)
 
     def _evaluate_call(self, function: object, args: list[Any], kwargs: Kwargs) -> None:
-        """A call that happens at each run (logging, warnings); its arguments are constants."""
+        """A call that happens at each run; its arguments are constants."""
         self.values.push(function)
         target = self._temp()
         self.values.push(tuple(args))

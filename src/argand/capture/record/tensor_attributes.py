@@ -116,6 +116,11 @@ def of_wrapper(cls: type, name: str) -> GraphBreak:
 
 def any_pending(state: CaptureState) -> bool:
     """Whether the program has done something visible besides computing tensors."""
+    return bool(state.said) or any_held_back(state)
+
+
+def any_held_back(state: CaptureState) -> bool:
+    """Whether there is anything that code run at this moment would not see yet."""
     return bool(state.extra_effects or pending(state)) or any_written(state)
 
 

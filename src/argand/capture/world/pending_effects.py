@@ -39,6 +39,15 @@ def pending(state: CaptureState) -> list[Shadow | Overlay]:
     return entries
 
 
+def changed_objects(state: CaptureState) -> set[int]:
+    """Ids of the objects from before the frame of which something is held back."""
+    entries = pending(state)
+    changed = {id(entry.original if isinstance(entry, Shadow) else entry.obj) for entry in entries}
+    namespaces = {id(entry.shadow) for entry in entries if isinstance(entry, Shadow)}
+    changed.update(owner for owner, shadow in state.dict_shadows.items() if id(shadow) in namespaces)
+    return changed
+
+
 def effects(state: CaptureState) -> object:
     """What is held back at this moment, for `same_effects`."""
     shown: dict[int, object] = {}
@@ -48,14 +57,14 @@ def effects(state: CaptureState) -> object:
         else:
             shown[id(entry)] = dict(entry.values)
     shown[_VARIABLES] = _values_held(state)
-    return shown, len(state.extra_effects)
+    return shown, (len(state.extra_effects), len(state.said))
 
 
 def same_effects(state: CaptureState, before: Any) -> bool:
     """Whether nothing else is held back than at an earlier moment."""
-    shown, count = before
+    shown, counts = before
     values = _values_held(state)
-    if len(state.extra_effects) != count or [*map(id, values)] != [*map(id, shown[_VARIABLES])]:
+    if (len(state.extra_effects), len(state.said)) != counts or [*map(id, values)] != [*map(id, shown[_VARIABLES])]:
         return False
     for entry in state.effect_order:
         if isinstance(entry, Shadow):
@@ -117,10 +126,7 @@ class Watched:
 def watching(state: CaptureState) -> Iterator[Watched]:
     """While this is open, looks at objects from before the frame are noted."""
     answer = Watched()
-    entries = pending(state)
-    changed = {id(entry.original if isinstance(entry, Shadow) else entry.obj) for entry in entries}
-    namespaces = {id(entry.shadow) for entry in entries if isinstance(entry, Shadow)}
-    changed.update(owner for owner, shadow in state.dict_shadows.items() if id(shadow) in namespaces)
+    changed = changed_objects(state)
     tables: tuple[Any, Any, Any] = state.shadows, state.overlay, state.dict_shadows
     watched = _Asked(tables[0]), _Asked(tables[1]), _Asked(tables[2])
     state.shadows, state.overlay, state.dict_shadows = watched

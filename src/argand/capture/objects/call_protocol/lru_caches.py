@@ -10,9 +10,7 @@ from __future__ import annotations
 
 import functools
 import gc
-import logging
 import types
-import warnings
 import weakref
 from collections.abc import Iterator
 from typing import Any
@@ -25,7 +23,6 @@ from argand.capture.facts.frames import NULL
 from argand.capture.facts.handlers import Function
 from argand.capture.facts.interfaces import CaptureState, Interpreter
 from argand.capture.facts.kinds import is_a
-from argand.capture.facts.name_tables import words
 from argand.capture.facts.sources import CallSource, ConstSource
 from argand.capture.facts.typefacts import is_heap
 from argand.capture.objects import keys
@@ -34,9 +31,6 @@ from argand.capture.record.tensor_attributes import any_written as tensors_writt
 from argand.capture.world import pending_effects
 from argand.errors import graph_break
 
-_SAYING = frozenset(
-    (*(getattr(logging.Logger, name) for name in words("debug info warning error critical log")), warnings.warn)
-)
 _LASTING = types.FunctionType | type
 _STEADY = types.FunctionType | types.BuiltinFunctionType | types.ModuleType | type
 
@@ -191,7 +185,7 @@ def _computed(interp: Interpreter, fn: Any, args: list[object], kwargs: dict[str
     with pending_effects.watching(state) as watched:
         value = interp.call(fn.__wrapped__, args, kwargs)
     if plain and value is None and _only_says(state, before) and not watched.changed:
-        state.extra_effects.append((fn, [interp.plain(arg) for arg in args], dict(kwargs)))
+        state.said.append((fn, [interp.plain(arg) for arg in args], dict(kwargs)))
         return None
     alone = (
         pending_effects.same_effects(state, before) and not interp.types.overlay and _is_made_of_constants(state, last)
@@ -209,13 +203,14 @@ def _computed(interp: Interpreter, fn: Any, args: list[object], kwargs: dict[str
 def _only_says(state: CaptureState, before: Any) -> bool:
     """Whether a call said something (in a log, as a warning), which is to be said where the graph ends, and did
     nothing else. What it said is taken back: the cached function itself is to say it, once."""
-    said = state.extra_effects[before[1] :]
-    if not said or not all(effect[0] in _SAYING for effect in said):
+    count = before[1][1]
+    said = state.said[count:]
+    if not said:
         return False
-    del state.extra_effects[before[1] :]
+    del state.said[count:]
     if pending_effects.same_effects(state, before) and not state.interpreter.types.overlay:
         return True
-    state.extra_effects += said
+    state.said += said
     return False
 
 
