@@ -96,6 +96,10 @@ def _redistributed(grad: DTensor, placements: Any) -> DTensor:
     return grad if grad.placements == placements else grad.redistribute(placements=placements)
 
 
+def _is_plain(local: torch.Tensor) -> bool:
+    return type(local) is torch.Tensor and not (local.requires_grad and torch.is_grad_enabled())
+
+
 def _gradient(local: torch.Tensor, spec: Spec, placements: Any) -> torch.Tensor:
     """The gradient, laid out as `placements` say, of what has `spec`."""
     cls: Any = sharded_class()
@@ -105,7 +109,7 @@ def _gradient(local: torch.Tensor, spec: Spec, placements: Any) -> torch.Tensor:
     stride = spec.tensor_meta.stride
     if not local.is_contiguous() or stride != torch.empty(shape, device="meta").stride():
         stride = strides_in(sorted(range(local.dim()), key=lambda dim: (local.stride(dim), -dim)), shape)
-    if type(local) is torch.Tensor and not (local.requires_grad and torch.is_grad_enabled()):
+    if _is_plain(local):
         meta = type(spec.tensor_meta)(shape, stride, local.dtype)
         return with_spec(local, type(spec)(spec.mesh, placements, tensor_meta=meta), False)  # takes a third of the time
     gradient: torch.Tensor = cls.from_local(local, spec.mesh, placements, run_check=False, shape=shape, stride=stride)
@@ -122,12 +126,26 @@ class Edge:
         viewed: a view of it leaves the graph, whose gradient comes past the graph's backward; both are laid out as the
             DTensor is.
         records: the graph may turn gradients on where it is called without.
+        last: how a part of the last gradient lay in memory, and the gradient's spec.
     """
 
     spec: Spec
     placements: tuple[Any, ...] | None = None
     viewed: bool = False
     records: bool = False
+    last: tuple[Any, Spec] | None = None
+
+    def gradient(self, local: torch.Tensor) -> torch.Tensor:
+        """Its gradient, of which `local` is this process's part."""
+        placements = _for_gradients(self.spec.placements) if self.viewed else self.placements
+        if placements is None:
+            raise RuntimeError("argand: it is not known how the gradient of a DTensor is laid out")
+        layout = (placements, local.shape, local.stride(), local.dtype)
+        if self.last is not None and self.last[0] == layout and _is_plain(local):
+            return with_spec(local, self.last[1], False)
+        gradient: DTensor = _gradient(local, self.spec, placements)
+        self.last = (layout, gradient._spec) if gradient._local_tensor is local else None
+        return gradient
 
 
 class Layout:
@@ -191,11 +209,7 @@ class _Local(torch.autograd.Function):
     def backward(ctx: Any, grad: torch.Tensor | None) -> Any:
         if grad is None:
             return None, None
-        edge = ctx.edge
-        placements = _for_gradients(edge.spec.placements) if edge.viewed else edge.placements
-        if placements is None:
-            raise RuntimeError("argand: it is not known how the gradient of a DTensor is laid out")
-        return _gradient(grad, edge.spec, placements), None
+        return ctx.edge.gradient(grad), None
 
 
 class _Left(torch.autograd.Function):
