@@ -201,11 +201,9 @@ class Schedule:
 
     Arguments:
         steps: in execution order.
-        inputs, input_symbols, constants, outputs, mutations, hints, floats: as in `ir.loops.Program`.
+        inputs, input_symbols, constants, outputs, mutations, hints, floats, arrivals: as in `ir.loops.Program`.
         buffers: buffers that exist at run time (fused-away ones are gone).
         kept: buffers that leave the program, but that nobody sees besides its backward.
-        arrivals: numbers of the outputs that leave a run together before its end, in order, and of the inputs that may
-            be written to from then on.
         seen: inputs that others have, and may write to while some outputs have left and others have not.
         graph, values: as in `ir.loops.Program`.
         aliases: in-place reuse decided by scheduling: {new buffer: dying buffer whose memory it takes}.

@@ -157,6 +157,8 @@ class Program:
     floats: frozenset[str] = frozenset()  # symbols that are doubles; in index expressions they stand for its bits
     graph: Any = None  # under config.check_numerics: the ATen graph that was lowered
     values: dict[str, TensorRef] = field(default_factory=dict)  # and where the results of its nodes are, by name
+    # outputs that leave a run together before its end, in order, and the inputs that may be written to from then on
+    arrivals: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...] = ()
 
 
 def checks_positions(statements: Sequence[Value]) -> bool:

@@ -136,6 +136,7 @@ class Graph:
         writers: for each buffer, positions of the nodes that write it.
         readers: for each buffer, positions of the nodes that read it.
         kept: buffers that outlive the program's nodes (outputs, results of mutations, inputs, constants).
+        due: for each node, the first group of outputs that leaves a run early and needs it to have run.
     """
 
     nodes: list[Node]
@@ -144,6 +145,7 @@ class Graph:
     writers: dict[str, list[int]] = field(default_factory=dict)
     readers: dict[str, list[int]] = field(default_factory=dict)
     kept: set[str] = field(default_factory=set)
+    due: list[int] = field(default_factory=list)
 
 
 def build_graph(program: Program) -> Graph:
@@ -183,7 +185,22 @@ def build_graph(program: Program) -> Graph:
             last_effect = position
         deps.discard(position)
         graph.deps.append(deps)
+    graph.due = _due(graph, program)
     return graph
+
+
+def _due(graph: Graph, program: Program) -> list[int]:
+    due = [len(program.arrivals)] * len(graph.nodes)
+    for number, (outputs, inputs) in enumerate(program.arrivals):
+        names = [ref.buffer for ref in tensor_refs([program.outputs[place] for place in outputs])]
+        pending = [position for name in names for position in graph.writers.get(name, ())]
+        pending += [position for place in inputs for position in graph.readers.get(program.inputs[place], ())]
+        while pending:
+            position = pending.pop()
+            if due[position] > number:
+                due[position] = number
+                pending += graph.deps[position]
+    return due
 
 
 def _alive(nodes: list[Node], of_nodes: list[Accesses], kept: set[str]) -> tuple[list[Node], list[Accesses]]:

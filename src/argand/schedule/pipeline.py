@@ -70,6 +70,7 @@ def schedule(
         floats=program.floats,
         graph=program.graph,
         values=program.values,
+        arrivals=program.arrivals,
         targets=known,
     )
     if fusion:

@@ -196,7 +196,7 @@ def _scheduled(program: AtenProgram, *, by_rule: bool = True) -> Schedule:
     ordered = _ordered(program)
     with events.span("schedule", "schedule"), size_hints(ordered.hints):
         write_inputs_in_place(ordered, written)
-        ordered.kept, ordered.arrivals = _kept(program, ordered), program.arrivals
+        ordered.kept = _kept(program, ordered)
         ordered.seen = frozenset(name for i, name in enumerate(ordered.inputs) if i not in program.taken)
         if by_rule:
             choose_by_rule(ordered)
@@ -205,7 +205,7 @@ def _scheduled(program: AtenProgram, *, by_rule: bool = True) -> Schedule:
 
 def _ordered(program: AtenProgram) -> Schedule:
     """The loops of a program, in kernels that are in order; those of layers that do the same are made once."""
-    cut = None if _is_watched() or program.scalars else cut_layers(program)
+    cut = None if _is_watched() or program.scalars or program.arrivals else cut_layers(program)
     if cut is not None:
         with contextlib.suppress(Unlike):
             return _ordered_loops(cut.program, functools.partial(with_all_layers, cut=cut))
@@ -220,6 +220,7 @@ def _is_watched() -> bool:
 def _ordered_loops(program: AtenProgram, whole: Callable[[Schedule], Schedule] | None) -> Schedule:
     loops = lower(program, targets=target_of)
     begin_kernels(loops)
+    loops.arrivals = program.arrivals if whole is None else ()
     loops.mutations = []  # the runtime wrapper writes back into mutated inputs what kernels do not store there
     with events.span("schedule", "schedule"), size_hints(loops.hints):
         return schedule(loops, targets=target_of, fusion=bool(config.fusion), whole=whole)

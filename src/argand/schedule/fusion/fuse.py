@@ -29,6 +29,7 @@ class Unit:
         deps: units that must run before it (they may have been merged away: see `Fusion.find`).
         users: units whose deps it is among (the same).
         ancestors: bit mask of every unit that must run before it.
+        due: as of `Graph`, of the node that is due first.
     """
 
     number: int
@@ -38,6 +39,7 @@ class Unit:
     users: set[int] = field(default_factory=set)
     ancestors: int = 0
     fusible: bool = True
+    due: int = 0
 
 
 @dataclass(slots=True)
@@ -83,7 +85,7 @@ class Fusion:
             if device not in self.forms.targets:
                 raise InternalError(f"no code is generated for {device}, where loop node {node.name} runs")
             group = self.forms.single(node, position, device)
-        unit = Unit(position, [position], group, fusible=is_fusible(node))
+        unit = Unit(position, [position], group, fusible=is_fusible(node), due=self.graph.due[position])
         for dep in self.graph.deps[position]:
             other = self.find(dep)
             unit.deps.add(other)
@@ -140,6 +142,7 @@ class Fusion:
                 score[other] = score.get(other, 0) + bytes_shared
         score.pop(unit.number, None)
         fit = [n for n in score if self.units[n].fusible and self.units[n].group is not None]
+        fit = [n for n in fit if abs(self.units[n].due - unit.due) <= 1]  # what leaves early waits for little else
         fit.sort(key=lambda n: (-score[n], -n))
         return fit
 
@@ -153,7 +156,7 @@ class Fusion:
         return False
 
     def _join(self, kept: Unit, gone: Unit, group: FormedGroup) -> Unit:
-        kept.group = group
+        kept.group, due = group, min(kept.due, gone.due)
         kept.positions = sorted(kept.positions + gone.positions)
         self.parent[gone.number] = kept.number
         del self.units[gone.number]
@@ -162,9 +165,18 @@ class Fusion:
         kept.users |= gone.users
         kept.ancestors = (kept.ancestors | gone.ancestors) & ~both
         mask = kept.ancestors | 1 << kept.number
+        if kept.due != gone.due:
+            self._due_with(kept, due)
         for unit in self._descendants(kept):
             unit.ancestors = unit.ancestors & ~both | mask
         return kept
+
+    def _due_with(self, unit: Unit, due: int) -> None:
+        """A unit, and with it what it needs, is due with another group than before."""
+        unit.due = due
+        for other in self.units.values():
+            if unit.ancestors >> other.number & 1:
+                other.due = min(other.due, due)
 
     def _descendants(self, unit: Unit) -> Iterator[Unit]:
         """Units that must run after `unit`."""
