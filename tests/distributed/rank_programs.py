@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel as DDP
 
 import argand
-from argand.backends.ddp.parts import Part
+from argand.runtime.tape.plan import Plan
 from distributed.models import CNN, ONE_BLOCK, batch
 
 
@@ -136,18 +136,14 @@ def one_compile(rank: int) -> dict[str, Any]:
 
 
 def one_compile_of_parts(rank: int) -> dict[str, Any]:
-    """The same of graphs that are cut where DDP's buckets end, and of which conv layers write to buffers."""
+    """The same of graphs whose backward stops where DDP's buckets end, and of which conv layers write to buffers."""
     found = [_shared(rank, make, 3, lambda model: DDP(model, bucket_cap_mb=0.01)) for make in (ONE_BLOCK, CNN)]
-    parts = gc_count(Part)
+    parts = sum(len(obj.arrivals) for obj in gc.get_objects() if type(obj) is Plan)
     return {
         "said": [said for each in found for said in each["said"]],
         "worst": max(each["worst"] for each in found),
         "parts": parts,
     }
-
-
-def gc_count(cls: type) -> int:
-    return sum(type(obj) is cls for obj in gc.get_objects())
 
 
 def _shared(rank: int, make: Any, steps: int, spread: Any) -> dict[str, Any]:

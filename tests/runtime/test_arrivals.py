@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -11,6 +12,7 @@ import torch
 from torch import nn
 
 import argand
+from argand import events
 from argand.backends.ddp.cuts import _arrivals, cut_places
 from argand.backends.native import native
 from distributed.models import CNN, ONE_BLOCK, batch
@@ -209,3 +211,32 @@ def test_autograd_takes_gradients_as_they_are() -> None:
         event for event in profile.events() if event.name == "aten::clone" and tuple(event.input_shapes[0]) in shapes
     ]
     assert not copied
+
+
+class Reading(nn.Module):
+    """Layers that read what earlier ones made, a sum that the backward computes once more."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last, self.reading = (nn.ModuleList(nn.Linear(12, 12) for _ in range(3)) for _ in range(3))
+        self.norms = nn.ModuleList(nn.LayerNorm(12) for _ in range(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = x.flip(1)
+        for layer, norm in zip(self.first, self.norms):
+            x = x + layer(norm(x)).relu()
+        for layer, reading in zip(self.last, self.reading):
+            y = y + layer(y).relu() * reading(x)
+        return y
+
+
+def test_groups_do_not_wait_for_later_ones() -> None:
+    texts: list[str] = []
+    stop = events.bus.subscribe(lambda event: texts.append(event.text()), ("output_code",))
+    model = Reading()
+    early(model)(batch(model, 0, 0)).sum().backward()
+    stop()
+    steps = re.findall(r"^    (yield early|\w+_out\(|cpp_fused)", texts[-1].partition("def call(")[2], re.MULTILINE)
+    stops = [place for place, step in enumerate(steps) if step == "yield early"]
+    assert len(stops) > 5 and all(after - before > 1 for before, after in zip(stops, stops[1:]))
+    assert stops[0] < len(steps) / 5
