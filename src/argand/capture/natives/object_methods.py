@@ -453,12 +453,11 @@ def _signature(interp: Interpreter, fn: Function, args: Args, kwargs: Kwargs) ->
         if type(called) is types.FunctionType and interp.try_attr(function, "__signature__") is NULL:
             return _signature(interp, fn, [types.MethodType(called, function)], {})
     known = len(args) == 1 and not kwargs
-    wrapping: list[object] = []
+    wrapping: set[int] = set()
     while known and function is not NULL:
-        known = (
-            type(function) is types.FunctionType and function not in wrapping and _has_plain_signature(interp, function)
-        )
-        wrapping.append(function)
+        known = type(function) is types.FunctionType and id(function) not in wrapping
+        known = known and _has_plain_signature(interp, function)
+        wrapping.add(id(function))
         function = interp.try_attr(function, "__wrapped__") if known else NULL
     return interp.unread(fn, *args) if known else pure(interp, fn, args, kwargs)
 
