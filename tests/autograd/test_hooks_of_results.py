@@ -285,3 +285,26 @@ def test_complex_results_of_real_inputs(backend: str) -> None:
         return z, w, x.grad, y.grad
 
     torch.testing.assert_close(run(argand.compile(program, backend=backend)), run(program))
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])
+@pytest.mark.parametrize("broken", [False, True])
+@pytest.mark.parametrize("whole", [False, True])
+def test_hooks_put_on_a_result_run_behind_those_of_captured_code(backend: str, broken: bool, whole: bool) -> None:
+    def f(x: torch.Tensor) -> Any:
+        y = x * 2
+        y.register_hook(lambda grad: grad * 2)
+        if broken:
+            argand.graph_break()
+            y.register_hook(lambda grad: grad - 3)
+        return (y, y.sum()) if whole else (y, None)
+
+    def outcome(run: Any) -> Any:
+        x = torch.ones(3, requires_grad=True)
+        y, total = run(x)
+        y.register_hook(lambda grad: grad + 1)
+        y.retain_grad()
+        (y.sum() if total is None else total).backward()
+        return x.grad, y.grad
+
+    assert_same(outcome(f), outcome(argand.compile(f, backend=backend)))

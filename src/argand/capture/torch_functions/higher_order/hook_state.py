@@ -161,10 +161,15 @@ def check_outputs(state: CaptureState, outputs: Sequence[object]) -> None:
     """Where it is known what the graph returns.
 
     Raises:
-        GraphBreak: a hook may run later, for one of these, and looks at what may be something else then.
+        GraphBreak: a hook may run later, for one of these, and looks at what may be something else then; or is on one of
+            these, where others may be put behind it.
     """
+    infos = [state.graph.tensors.get(id(value)) for value in outputs]
+    handed_out = {info.node for info in infos if info is not None}
     for later in state.graph.hooks:
         assert isinstance(later, Later)
+        if later.kind is _HOOK and later.node in handed_out:
+            raise _stopped(later, "Its tensor is handed out, to where further hooks may be put on it, which run after.")
         if later.reads and (later.node is None or _outlives(state, later.node, outputs)):
             why = f"It reads {later.reads}, which may be another by the time that it runs, after the compiled code."
             raise _stopped(later, why)
