@@ -12,6 +12,7 @@ import torch
 import argand
 import sweeps
 from argand import events
+from helpers import assert_same
 
 Call = Callable[..., Any]
 

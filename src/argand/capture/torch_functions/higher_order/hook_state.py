@@ -161,8 +161,8 @@ def check_outputs(state: CaptureState, outputs: Sequence[object]) -> None:
     """Where it is known what the graph returns.
 
     Raises:
-        GraphBreak: a hook may run later, for one of these, and looks at what may be something else then; or is on one of
-            these, where others may be put behind it.
+        GraphBreak: a hook may run later, for one of these, and looks at what may be something else then; or is on one
+            of these, where others may be put behind it.
     """
     infos = [state.graph.tensors.get(id(value)) for value in outputs]
     handed_out = {info.node for info in infos if info is not None}
