@@ -309,3 +309,34 @@ def test_hooks_put_on_a_result_run_behind_those_of_captured_code(backend: str, b
         return x.grad, y.grad
 
     assert_same(outcome(f), outcome(argand.compile(f, backend=backend)))
+
+
+class _Second(torch.autograd.Function):
+    """Gives its first argument no gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return x + y
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> Any:
+        return None, grad
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])
+@pytest.mark.parametrize("leaf", [False, True])
+def test_no_gradient_of_a_function_is_none(backend: str, leaf: bool) -> None:
+    def outcome(run: Any) -> Any:
+        seen: list[Any] = []
+        x, y = (torch.ones(3, requires_grad=True) for _ in range(2))
+        given = x if leaf else x * 2
+        given.register_hook(seen.append)
+        run(given, y).backward()
+        return seen, x.grad, y.grad
+
+    def f(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return _Second.apply(x, y).sum()
+
+    want = outcome(f)
+    assert want[1] is None
+    assert_same(want, outcome(argand.compile(f, backend=backend)))

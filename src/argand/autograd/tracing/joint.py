@@ -140,6 +140,7 @@ class _Identity(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, tensor: TraceTensor) -> TraceTensor:
+        ctx.set_materialize_grads(False)  # a function of the program's may give it none
         return make_tensor(tensor.value)
 
     @staticmethod
