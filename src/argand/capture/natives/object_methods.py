@@ -455,8 +455,8 @@ def _signature(interp: Interpreter, fn: Function, args: Args, kwargs: Kwargs) ->
     known = len(args) == 1 and not kwargs
     wrapping: set[int] = set()
     while known and function is not NULL:
-        known = type(function) is types.FunctionType and id(function) not in wrapping
-        known = known and _has_plain_signature(interp, function)
+        plain = type(function) is types.FunctionType and _has_plain_signature(interp, function)
+        known = plain and id(function) not in wrapping
         wrapping.add(id(function))
         function = interp.try_attr(function, "__wrapped__") if known else NULL
     return interp.unread(fn, *args) if known else pure(interp, fn, args, kwargs)
