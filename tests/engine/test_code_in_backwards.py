@@ -120,6 +120,12 @@ def checkpoints_in_each_other(x: torch.Tensor, w: torch.Tensor, step: int, log: 
     checkpoint(outer, x * w, use_reentrant=False).sin().sum().backward()
 
 
+def hook_on_the_node_of_a_reentrant_checkpoint(x: torch.Tensor, w: torch.Tensor, step: int, log: Log) -> None:
+    y = checkpoint(torch.sin, x * w, use_reentrant=True)
+    y.grad_fn.register_prehook(lambda grads: log.append(grads[0].clone()))
+    y.exp().sum().backward()
+
+
 STEPS: dict[str, Step] = {
     step.__name__: step
     for step in (
@@ -132,6 +138,7 @@ STEPS: dict[str, Step] = {
         hook_of_a_leaf_changes_the_layout,
         too_few_gradients,
         checkpoints_in_each_other,
+        hook_on_the_node_of_a_reentrant_checkpoint,
     )
 }
 

@@ -226,7 +226,9 @@ def _check_captured(node: Any, hooks: NodeLayout) -> None:
 def _facts_of_all(structure: Structure) -> list[Any]:
     """What the key holds beyond single nodes: reductions, and the order of nodes where that matters."""
     facts: list[Any] = []
-    if (structure.reduced or structure.ends) and any(map(_is_reentrant, structure.nodes)):
+    hooked = [structure.nodes[at] for at, hooks in structure.opaque.items() if hooks]  # each a run of its own
+    stopped = structure.nodes if structure.reduced or structure.ends else hooked
+    if any(map(_is_reentrant, stopped)):
         raise NotRecorded("a checkpoint with use_reentrant=True refuses a run of the engine that stops before leaves")
     if structure.tensors.late:
         facts += _checkpoints(structure)

@@ -43,7 +43,7 @@ def note(reads: Sequence[Read], count: int, *given: Any) -> None:
     for result, node in zip(results, nodes):
         if node is not None:
             node.reads = noted
-        elif result.grad_fn is not None:  # the graph runs with eager's kernels
+        elif result.grad_fn is not None and noted.reads:  # the graph runs with eager's kernels
             result.grad_fn.register_prehook(noted.as_hook())
 
 
@@ -51,8 +51,8 @@ class Noted:
     """What was read in one call, and the tensors whose gradients come through reentrant checkpoints of `nodes`."""
 
     def __init__(self, reads: Sequence[Read], owners: Sequence[Any], nodes: Sequence[Any]) -> None:
-        self._reads = [(_HOW[how], owners[at], key, shown) for at, how, key, shown in reads if how != BEHIND]
-        self._values = [_kept(_value(*read)) for read in self._reads]
+        self.reads = [(_HOW[how], owners[at], key, shown) for at, how, key, shown in reads if how != BEHIND]
+        self._values = [_kept(_value(*read)) for read in self.reads]
         behind = [owners[at] for at, how, *_ in reads if how == BEHIND]
         self._behind = [weakref.ref(one) for one in behind if graphs_node(one.grad_fn) not in nodes]
 
@@ -65,7 +65,7 @@ class Noted:
         """
         if self._behind and not compat.goes_to_all_leaves() and any(map(_is_asked_for, self._behind)):
             torch.utils.checkpoint.CheckpointFunction.backward(None)
-        for read, kept in zip(self._reads, self._values):
+        for read, kept in zip(self.reads, self._values):
             if not _is_same(kept, _value(*read)):
                 raise RuntimeError(
                     f"argand: {read[3]} is another than in the forward, and a checkpointed function reads it. Eager "
