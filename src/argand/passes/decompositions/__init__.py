@@ -15,10 +15,12 @@ from argand.passes.decompositions import (
     places,
     products,
     reductions,
+    resampling,
     shapes,
 )
 from argand.passes.decompositions.rules import RULES
 
 __all__ = [
-    "RULES", "encoders", "folds", "gradients", "losses", "masks", "norms", "places", "products", "reductions", "shapes",
+    "RULES", "encoders", "folds", "gradients", "losses", "masks", "norms", "places", "products", "reductions", "resampling",
+    "shapes",
 ]  # fmt: skip
