@@ -175,7 +175,9 @@ def _unit(facts: StageFacts, value: Value, plan: StagePlan) -> float:
         if stride == 2 and value.dtype != torch.bool and (value.op == "load" or store_pair(facts, value) is not None):
             return 3.0
         wide = 1.0 if stride == 1 else 0.5 if stride == 0 and value.op == "load" else 1.5 * lanes
-        return wide if value.op == "load" or stride == 1 else 2 * wide
+        if value.op == "load" or stride == 1:
+            return wide
+        return (4 if stride is None else 2) * wide  # places that vary are taken out of vectors one by one
     if value.op == "indirect":
         return 0.5 if value in plan.inside else 2.0 * lanes
     if value.op == "scan":

@@ -33,7 +33,7 @@ _NARROW = (torch.int16, torch.int8, torch.uint8)  # of which CPUs alone add up o
 _MODES = {"sum": "add", "mean": "add", "prod": "mul", "amax": "max", "amin": "min"}  # of stores
 _KINDS = {"sum": "sum", "mean": "sum", "prod": "prod", "amax": "max", "amin": "min"}  # of reductions
 WIDE_ELEMENTS = 1 << 25  # of a sum in float32 that stands in for one in 16 bits
-PARTS = 8  # of a row that threads add to side by side
+PARTS = (8, 4, 2)  # of a row that threads write to side by side
 LEAST_PART = 32  # elements of such a part
 
 Entry = Callable[[Recorder, Index], tuple[Index, Value]]
@@ -65,16 +65,7 @@ def added(
     _refuse_sums(ctx, dtype)
     refuse_unordered(ctx)
     whole = _copied(ctx, start, dtype)
-    length = as_int(size[-1]) if rows else None
-    parts = PARTS if length is not None and length % PARTS == 0 and length >= PARTS * LEAST_PART else 1
-    loops = (start.size[0] * 0 + parts, *size[:-1], size[-1] // parts) if parts > 1 else size
-
-    def place(ops: Recorder, index: Index) -> tuple[Index, Value]:
-        if parts > 1:
-            index = (*index[1:-1], index[0] * loops[-1] + index[-1])
-        return entry(ops, index)
-
-    _write(ctx, whole, loops, place, "add")
+    _write(ctx, whole, size, entry, "add", rows)
     return whole if dtype is ctx.val.dtype else converted(ctx, whole)
 
 
@@ -94,13 +85,18 @@ def _copied(ctx: Context, start: Tensor, dtype: torch.dtype) -> Tensor:
     return ctx.from_ref(ref, dtype, ctx.device)
 
 
-def _write(ctx: Context, whole: Tensor, size: tuple[Expr, ...], entry: Entry, mode: str | None) -> None:
+def _write(
+    ctx: Context, whole: Tensor, size: tuple[Expr, ...], entry: Entry, mode: str | None, rows: bool = False
+) -> None:
     """Write to elements of `whole`, a buffer, in loops over `size`; `entry` records where, and what."""
     ref = ctx.realise(whole)
+    length = as_int(size[-1]) if rows else None
+    parts = next((n for n in PARTS if length is not None and length % n == 0 and length >= n * LEAST_PART), 1)
+    size = (size[0] * 0 + parts, *size[:-1], size[-1] // parts) if parts > 1 else size
     ranges, dims, index = ctx.loop(size, range(len(size)))
     ops = Recorder(ranges)
     ops.origin = ctx.origin
-    place, value = entry(ops, index)
+    place, value = entry(ops, (*index[1:-1], index[0] * size[-1] + index[-1]) if parts > 1 else index)
     at = sum_of([position * step for position, step in zip(place, ref.stride)])
     ops.store(ref.buffer, at, ops.to_dtype(value, whole.dtype), mode)
     ctx.add_loop(ops, dims, size, (), (), [], [ref.buffer])
@@ -171,7 +167,8 @@ def _along(ctx: Context, x: Tensor, dim: int, index: Tensor, source: Tensor | No
 @lowers(aten.scatter_add.default)
 def scatter_add(ctx: Context, x: Tensor, dim: int, index: Tensor, source: Tensor) -> Tensor:
     refuse(x.ndim == 0, "positions in 0-d tensors")
-    return added(ctx, x, index.size, _along(ctx, x, wrap(dim, x.ndim), index, source))
+    dim = wrap(dim, x.ndim)
+    return added(ctx, x, index.size, _along(ctx, x, dim, index, source), rows=dim < x.ndim - 1)
 
 
 @lowers(aten.scatter.src, aten.scatter.value)
@@ -202,11 +199,14 @@ def scatter_reduce(
     ctx: Context, x: Tensor, dim: int, index: Tensor, source: Tensor, reduce: str, *, include_self: bool = True
 ) -> Tensor:
     refuse(x.ndim == 0, "positions in 0-d tensors")
-    entry = _along(ctx, x, wrap(dim, x.ndim), index, source)
-    return _reduced(ctx, x, index.size, entry, reduce, include_self)
+    dim = wrap(dim, x.ndim)
+    entry = _along(ctx, x, dim, index, source)
+    return _reduced(ctx, x, index.size, entry, reduce, include_self, dim < x.ndim - 1)
 
 
-def _reduced(ctx: Context, x: Tensor, size: tuple[Expr, ...], entry: Entry, reduce: str, include_self: bool) -> Tensor:
+def _reduced(
+    ctx: Context, x: Tensor, size: tuple[Expr, ...], entry: Entry, reduce: str, include_self: bool, rows: bool
+) -> Tensor:
     """`x` with values combined with some of its elements, or in their place."""
     dtype: torch.dtype = ctx.val.dtype
     refuse(ctx.device.type != "cpu" or reduce not in _MODES, "values combined at positions")
@@ -217,12 +217,12 @@ def _reduced(ctx: Context, x: Tensor, size: tuple[Expr, ...], entry: Entry, redu
     refuse(reduce == "mean" and not dtype.is_floating_point, "means of integers")
     whole = _copied(ctx, x, dtype)
     if not include_self:
-        _write(ctx, whole, size, _constant(entry, identity(_KINDS[reduce], dtype), dtype), None)
-    _write(ctx, whole, size, entry, _MODES[reduce])
+        _write(ctx, whole, size, _constant(entry, identity(_KINDS[reduce], dtype), dtype), None, rows)
+    _write(ctx, whole, size, entry, _MODES[reduce], rows)
     if reduce != "mean":
         return whole if dtype is ctx.val.dtype else converted(ctx, whole)
     count = _copied(ctx, _filled(ctx, int(include_self), dtype), dtype)
-    _write(ctx, count, size, _constant(entry, 1, dtype), "add")
+    _write(ctx, count, size, _constant(entry, 1, dtype), "add", rows)
 
     def divided(ops: Recorder, total: Value, number: Value) -> Value:
         none = ops.eq(number, ops.constant(0.0, dtype))
@@ -295,8 +295,9 @@ def index_reduce(
     ctx: Context, x: Tensor, dim: int, index: Tensor, source: Tensor, reduce: str, *, include_self: bool = True
 ) -> Tensor:
     refuse(x.ndim == 0 or reduce == "mean", "slices of 0-d tensors, means")
-    size, entry = _slices(ctx, x, wrap(dim, x.ndim), index, source)
-    return _reduced(ctx, x, size, entry, reduce, include_self)
+    dim = wrap(dim, x.ndim)
+    size, entry = _slices(ctx, x, dim, index, source)
+    return _reduced(ctx, x, size, entry, reduce, include_self, dim < x.ndim - 1)
 
 
 @lowers(aten.index_put.default, aten._unsafe_index_put.default)
