@@ -20,7 +20,5 @@ def test_samples(pattern, capsys):
 
 
 def test_samples_in_other_layouts(capsys):
-    failed = run(
-        "^(cummax|index_put|take|histc)$", ["int16"], 1, False, True, True
-    )
+    failed = run("^(cummax|index_put|take|histc)$", ["int16"], 1, False, True, True)
     assert not failed, capsys.readouterr().out

@@ -125,3 +125,31 @@ def test_many_positions_that_are_looked_up():
     """Statement 64 looks up, and is no type of the generated source."""
     x = torch.randn(2, 8, 1, 4, 5, dtype=torch.float64)
     same(lambda x: F.interpolate(x, 16, mode="trilinear"), x)
+
+
+@pytest.mark.parametrize("mode", ["bilinear", "bicubic"])
+@pytest.mark.parametrize("corners", [False, True])
+def test_antialiased_sizes(mode, corners):
+    """Enlargements are loops alone, and so are their gradients; where a size falls, eager's kernels run."""
+
+    def function(x, y):
+        options = {"mode": mode, "antialias": True, "align_corners": corners}
+        sizes = [(16, 20), (9, 7), (10, 30), (40, 7)]
+        results = [F.interpolate(x * 2, size=size, **options) + 1 for size in sizes]
+        return [
+            *results,
+            F.interpolate(y * 2, scale_factor=(2.5, 1.5), **options),
+            F.interpolate(y, size=(3, 2), **options),
+        ]
+
+    x, y = torch.randn(2, 3, 9, 7, dtype=torch.float64), torch.randn(1, 2, 6, 4).transpose(2, 3)
+    x[0, 0, 4, 3], x[0, 1, 0, 0] = float("inf"), float("nan")
+    argand.reset()
+    sides = []
+    for run in (function, argand.compile(function, fullgraph=True)):
+        leaves = [each.detach().requires_grad_() for each in (x, y)]
+        results = run(*leaves)
+        sides.append([*results, *torch.autograd.grad([each.nan_to_num(0, 0, 0).sum() for each in results], leaves)])
+    for want, made in zip(*sides):
+        assert made.dtype is want.dtype and made.stride() == want.stride()
+        torch.testing.assert_close(made, want, equal_nan=True, rtol=2e-5, atol=2e-5)

@@ -70,7 +70,12 @@ def test_unpooling(layout):
         values, places = F.max_pool1d(x, 3, 2, return_indices=True)
         return F.max_unpool1d(values, places, 3, 2)
 
-    for function, size in ((images, (2, 3, 8, 6)), (images, (3, 8, 6)), (volumes, (2, 2, 4, 6, 4)), (signals, (2, 3, 9))):
+    for function, size in (
+        (images, (2, 3, 8, 6)),
+        (images, (3, 8, 6)),
+        (volumes, (2, 2, 4, 6, 4)),
+        (signals, (2, 3, 9)),
+    ):
         same(function, LAYOUTS[layout](torch.randn(size)), gradients=True)
     same(images, torch.randn(2, 3, 8, 6).contiguous(memory_format=torch.channels_last), gradients=True)
 

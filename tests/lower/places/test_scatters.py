@@ -184,7 +184,11 @@ def test_sums_of_8_and_16_bits(name, dtype):
         x, source = x / 7, source / 7
         source[0, 0], source[1, 1], x[2, 2] = INF, NAN, -INF
     index = torch.randint(0, 5, (7, 6))
-    for x, source in ((x, source), (x.t().contiguous().t(), source), (x[:1].expand(5, 6), source[::2].repeat(2, 1)[:7])):
+    for x, source in (
+        (x, source),
+        (x.t().contiguous().t(), source),
+        (x[:1].expand(5, 6), source[::2].repeat(2, 1)[:7]),
+    ):
         check(function, x, index, source, loops_only=True)
         want, made = function(x, index, source), compiled(function, x, index, source)
         assert made.dtype is want.dtype and made.stride() == want.stride()

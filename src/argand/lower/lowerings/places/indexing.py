@@ -10,7 +10,7 @@ import torch
 from argand.graph.sizes.expr import ZERO, Expr
 from argand.ir.loops import Value
 from argand.lower.context import LOOP_DTYPES, Context
-from argand.lower.elementwise import broadcaster
+from argand.lower.elementwise import broadcaster, number_in
 from argand.lower.lowerings.views import wrap
 from argand.lower.recorder import Recorder
 from argand.lower.registry import NoLowering, lowers
@@ -92,6 +92,27 @@ def index(ctx: Context, x: Tensor, indices: Sequence[Tensor | None]) -> Tensor:
         return x.load(ops, tuple(full))
 
     return ctx.lazy(load, [x, *(each for _, each in given)], cost=GATHER_COST * len(given), count=3 * len(given))
+
+
+@lowers(aten._unsafe_masked_index.default)
+def masked_index(ctx: Context, x: Tensor, mask: Tensor, indices: Sequence[Tensor | None], fill: float) -> Tensor:
+    """A number where the mask is false; there positions may be any, and so nobody is told of bad ones."""
+    given = [(dim, each) for dim, each in enumerate(indices) if each is not None]
+    if len(given) != 1 or mask.dtype is not torch.bool or type(fill) not in (int, float):
+        raise NoLowering("positions of several dimensions that a mask says")
+    dim, position = given[0]
+    _source(ctx, x, position)
+    shown, size = broadcaster(ctx, mask, ctx.sizes(ctx.val.shape)), x.size[dim]
+    behind = dim + position.ndim
+
+    def load(ops: Recorder, at: Index) -> Value:
+        place = ops.to_dtype(position.load(ops, at[dim:behind]), torch.int64)
+        last = ops.sub(ops.index_expr(size, torch.int64), ops.constant(1, torch.int64))
+        bounded = ops.minimum(ops.maximum(place, ops.constant(0, torch.int64)), last)
+        value = x.load(ops, (*at[:dim], ops.indirect_var(bounded, size, False), *at[behind:]))
+        return ops.where(mask.load(ops, shown(at)), value, ops.constant(number_in(fill, value.dtype), value.dtype))
+
+    return ctx.lazy(load, [x, position, mask], cost=GATHER_COST, count=8)
 
 
 def broadcast_sizes(sizes: Sequence[tuple[Expr, ...]]) -> tuple[Expr, ...]:
