@@ -21,6 +21,6 @@ from argand.passes.decompositions import (
 from argand.passes.decompositions.rules import RULES
 
 __all__ = [
-    "RULES", "encoders", "folds", "gradients", "losses", "masks", "norms", "places", "products", "reductions", "resampling",
-    "shapes",
+    "RULES", "encoders", "folds", "gradients", "losses", "masks", "norms", "places", "products", "reductions",
+    "resampling", "shapes",
 ]  # fmt: skip
