@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import operator
 import warnings
@@ -28,7 +29,7 @@ def outcome(fn: Callable[..., Any], *args: Any) -> Any:
         except Exception as error:
             return type(error).__name__, str(error)
     said = [str(warning.message) for warning in caught if warning.category is RuntimeWarning]
-    return [(type(v), v.tolist() if isinstance(v, torch.Tensor) else repr(v)) for v in found], said
+    return [(type(v), repr(v.tolist() if isinstance(v, torch.Tensor) else v)) for v in found], said
 
 
 def graphs_for(program: Callable[..., Any], values: list[Any]) -> int:
@@ -57,6 +58,51 @@ def test_one_graph_with_arithmetic_and_comparisons(kind: Any) -> None:
         return x, m, n == 3.5, min(n, 50), max(n, kind(1), 0), n / 2
 
     assert graphs_for(program, [kind(value) for value in range(2, 9)]) == 2
+
+
+FUNCTIONS: dict[str, Callable[[Any], Any]] = {
+    "sqrt": lambda n: np.sqrt(n),
+    "abs": lambda n: np.abs(n) + np.absolute(n),
+    "floor": lambda n: np.floor(n / 2) + np.floor(n),
+    "ceil": lambda n: int(np.ceil(n / 2)) + np.ceil(n),
+    "trunc": lambda n: np.trunc(n * 0.7),
+    "arithmetic": lambda n: np.add(n, 2) * np.subtract(n, 0.5) + np.multiply(n, n) / np.divide(n, 4),
+    "whole division": lambda n: np.floor_divide(n, 3) + np.remainder(n, 3),
+    "product": lambda n: np.prod([n, 3, n]) + np.prod((n,)),
+    "sum": lambda n: np.sum([n, 3, 4]),
+    "largest": lambda n: np.maximum(n, 3) + np.max([3, n]) - np.minimum(5, n) - np.min((n, 5)),
+}
+
+
+@pytest.mark.parametrize("kind", [int, float, np.int64, np.int32])
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_functions_of_numpys_on_numbers(name: str, kind: Any) -> None:
+    def program(x: torch.Tensor, n: Any) -> Any:
+        result = FUNCTIONS[name](n)
+        return x * result, result, isinstance(result, np.generic)
+
+    graphs = graphs_for(program, [kind(value) for value in (5, 6, 7, 8, 9, 11)])
+    if kind is int or (kind is float and name in ("sqrt", "abs", "floor", "ceil", "trunc", "arithmetic")):
+        assert graphs == 2
+    with contextlib.suppress(ValueError, OverflowError):  # where the kind has no such number
+        for value in (0, -3, 2**62, -0.5, -0.0, 1e308, float("inf"), float("nan")):
+            other = kind(value)
+            compiled = argand.compile(program, backend="eager")  # where numpy warns, the graph ends
+            for n in (kind(4), kind(5), other):
+                assert outcome(compiled, X, n) == outcome(program, X, n), n
+
+
+def test_functions_of_numpys_on_sizes() -> None:
+    def program(x: torch.Tensor, n: int) -> Any:
+        y = x[:n]
+        return y / np.sqrt(y.shape[0]), np.prod(y.shape), int(np.prod(y.shape[1:])), np.sum(y.size()), np.max(y.shape)
+
+    backend = CountingBackend()
+    compiled = argand.compile(program, backend=backend, fullgraph=True)
+    for n in (5, 6, 7, 9):
+        x = torch.ones(n, 4)
+        assert outcome(compiled, x, n) == outcome(program, x, n)
+    assert len(backend.graphs) == 2
 
 
 def test_sizes_and_slices() -> None:

@@ -23,7 +23,7 @@ from argand.capture.facts.name_tables import words
 from argand.capture.facts.typefacts import is_heap
 from argand.capture.facts.values.array_value import Traced
 from argand.capture.record import constants
-from argand.capture.sizes import symbolic_ops
+from argand.capture.sizes import symbolic_ops, symbolic_scalars
 
 _GUARDED_BYTES = 4096
 _EFFECTS = frozenset(
@@ -74,6 +74,8 @@ def call(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> Any:
     if _asks_sizes(state, fn, args, kwargs):
         return state.interpreter.getattr(args[0], _SIZES[fn.__name__])
     traced = traced_call(state, fn, args, kwargs)
+    if traced is NotImplemented and state.graph.dynamics is not None:
+        traced = symbolic_scalars.call(state.interpreter, fn, args, kwargs)
     if traced is not NotImplemented:
         return traced
     name = callables.text_of(fn, "__name__") or type(fn).__name__
@@ -160,6 +162,8 @@ def _value(state: CaptureState, value: object, name: str) -> object:
     value = state.deep_resolve(value)
     if state.graph.dynamics is not None:
         value = symbolic_ops.plain(value)
+    if type(value) is torch.Size:
+        return tuple(value)
     if isinstance(value, list | tuple | dict) and type(value) in (list, tuple, dict):
         if isinstance(value, dict):
             return {key: _value(state, item, name) for key, item in value.items()}

@@ -12,14 +12,22 @@ from typing import Final, TypeAlias, cast
 
 import torch
 
-from argand.capture.facts import numpy_settings
+from argand.capture.facts import callables, numpy_settings
 from argand.capture.facts.handlers import Args, Function, Kwargs
 from argand.capture.facts.interfaces import CaptureState, Interpreter
 from argand.capture.facts.name_tables import words
 from argand.capture.facts.optional_packages import numpy
 from argand.capture.facts.sources import CallSource, Source
 from argand.capture.facts.values.array_value import Method, Traced
-from argand.capture.facts.values.symbolic import SYMBOLIC, SymbolicInt, SymbolicNumber, SymbolicScalar, Symbols
+from argand.capture.facts.values.symbolic import (
+    SYMBOLIC,
+    SymbolicInt,
+    SymbolicNumber,
+    SymbolicScalar,
+    SymbolicSize,
+    Symbols,
+    holds_symbols,
+)
 from argand.capture.metadata.numpy_scalars import ALONE, EVERYWHERE
 from argand.capture.sizes import symbolic_policy
 from argand.graph.python_operators import ARITHMETIC, COMPARISONS, BinaryOperator, Comparison
@@ -34,6 +42,15 @@ _FACTS: Final = frozenset(("dtype", "shape", "ndim", "size", "itemsize", "nbytes
 _ITSELF: Final = frozenset(("real", "T", "numerator"))
 _INTEGERS: Final = frozenset(("add", "sub", "mul", "floordiv", "mod"))
 _FLOATS: Final = frozenset(("add", "sub", "mul", "truediv"))
+_OPERATORS: Final = {
+    "add": "add", "subtract": "sub", "multiply": "mul", "divide": "truediv", "floor_divide": "floordiv",
+    "remainder": "mod",
+}  # fmt: skip
+_FOLDS: Final = {"prod": "mul", "sum": "add"}
+_CHOICES: Final = {"maximum": "max", "minimum": "min", "max": "max", "min": "min"}
+_ROUNDINGS: Final = frozenset(("floor", "ceil", "trunc"))
+_EXACT: Final = {"sqrt": "sqrt", "absolute": "abs"} | {name: name for name in sorted(_ROUNDINGS)}
+"""numpy's functions of one number that Python computes to the last bit: its name -> that of `FUNCTIONS`."""
 _LARGEST: Final = 1.7e308
 _IN_FLOAT32: Final = 1 << 24
 _FACTORIES: Final = frozenset(
@@ -121,6 +138,72 @@ def select(interp: Interpreter, name: str, items: list[Value]) -> object:
             return NotImplemented
         best = item if chosen else best
     return best
+
+
+# ---------------------------------------------------------------------- functions of numpy's
+
+
+def call(interp: Interpreter, fn: Function, args: Args, kwargs: Kwargs) -> object:
+    """A function of numpy's on numbers that vary; NotImplemented where they become constants."""
+    name = callables.text_of(fn, "__name__")
+    if kwargs or not args or not holds_symbols(args) or getattr(numpy, name, None) is not fn:
+        return NotImplemented
+    numbers = args if len(args) == 2 else args[0]
+    if type(numbers) is SymbolicSize or type(numbers) is tuple or type(numbers) is list:
+        items = list(type(numbers).__iter__(numbers))
+        if name in (_FOLDS if len(args) == 1 else _OPERATORS) and (len(args) == 2 or _whole(items)):
+            return _folded(interp, ARITHMETIC[(_FOLDS | _OPERATORS)[name]], items)
+        if name in _CHOICES and _whole(items) and (len(args) == 2) == name.endswith("imum"):
+            chosen = select(interp, _CHOICES[name], [scalar_of(item) for item in items])
+            return chosen if type(chosen) is SymbolicScalar or chosen is NotImplemented else numpy.int64(chosen)
+        return NotImplemented
+    return _exact(interp, fn, name, scalar_of(args[0])) if name in _EXACT and len(args) == 1 else NotImplemented
+
+
+def scalar_of(value: Value) -> Value:
+    """What numpy makes of a number of Python's, as long as there are no others beside it."""
+    if type(value) in SYMBOLIC and type(value) is not SymbolicScalar:
+        number, kind = cast(SymbolicNumber, value), numpy.int64 if type(_hint(value)) is int else numpy.float64
+        if kind is numpy.int64:
+            _within(number.dynamics, number, kind)
+        return SymbolicScalar(number, kind)
+    return numpy.asarray(value)[()] if type(value) in (int, float) else value
+
+
+def _whole(items: list[Value]) -> bool:
+    return len(items) > 0 and all(type(_hint(item)) is int and type(item) is not SymbolicScalar for item in items)
+
+
+def _folded(interp: Interpreter, op: BinaryOperator, items: list[Value]) -> object:
+    if not any(type(item) is SymbolicScalar or type(item) in _KINDS for item in items):
+        items = [scalar_of(item) for item in items]  # else the numbers of Python's have no type of their own
+    total, *rest = items
+    for item in rest:
+        if type(total) is SymbolicScalar or type(item) is SymbolicScalar:
+            total = binary(interp, op, total, item)
+        else:
+            total = op.native(total, item) if type(total) in _KINDS and type(item) in _KINDS else NotImplemented
+        if total is NotImplemented:
+            break
+    return total
+
+
+def _exact(interp: Interpreter, fn: Function, name: str, value: Value) -> object:
+    if type(value) is not SymbolicScalar:
+        return NotImplemented
+    positive = 0 < value.hint < _LARGEST  # of others roots are none, zero may have a sign, and infinity is no integer
+    hint = interp.native(fn, _scalar_hint(value)) if positive else None
+    whole = type(hint) is numpy.int64
+    if not (whole or type(hint) is numpy.float64):
+        return NotImplemented
+    value.dynamics.compare("gt", value.inner, 0)
+    value.dynamics.compare("lt", value.inner, _LARGEST)
+    numpy_settings.rely(interp.state, name)
+    number = value.inner if whole else value.dynamics.apply("float", value.inner)
+    result = number if whole and name in _ROUNDINGS else value.dynamics.apply(_EXACT[name], number)
+    if name in _ROUNDINGS and not whole and type(result) in SYMBOLIC:
+        result = value.dynamics.apply("float", result)
+    return SymbolicScalar(result, type(hint)) if _hint(result) == hint and type(result) in SYMBOLIC else NotImplemented
 
 
 def _of_numpy(op: BinaryOperator | Comparison, left: Value, right: Value) -> tuple[type | None, Value]:

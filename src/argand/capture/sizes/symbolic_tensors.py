@@ -33,9 +33,7 @@ UNFITTED = Dynamic((), [])
 def doubt(info: TensorInfo) -> None:
     """A new stand-in: what its sizes depend on is not known unless `note` says so."""
     for node in info.node.all_input_nodes:
-        of_several = not isinstance(
-            node.meta.get("example_value"), _Tensor
-        )  # else it is a part of a tensor that is known
+        of_several = not isinstance(node.meta.get("example_value"), _Tensor)  # else of a tensor, which is known
         sources = node.all_input_nodes if of_several and info.node.target is operator.getitem else ()
         if any("sizes" in n.meta or "expr" in n.meta for n in (node, *sources)):
             info.dynamic = UNFITTED
