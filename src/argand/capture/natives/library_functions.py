@@ -389,7 +389,7 @@ def _compiled(interp: Interpreter, fn: Function, args: Args, kwargs: Kwargs) -> 
     if kwargs or len(args) != 2:
         return NotImplemented
     flags = interp.getattr(args[1], "value") if is_a(args[1], re.RegexFlag) else args[1]
-    if is_a(args[0], re.Pattern) and type(flags) is int and flags == 0:
+    if is_a(args[0], re.Pattern) and type(flags) is int and not flags:
         return args[0]
     return native_on_constants(interp, fn, [args[0], flags], kwargs)
 
