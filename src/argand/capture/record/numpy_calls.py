@@ -162,7 +162,7 @@ def _value(state: CaptureState, value: object, name: str) -> object:
     value = state.deep_resolve(value)
     if state.graph.dynamics is not None:
         value = symbolic_ops.plain(value)
-    if type(value) is torch.Size:
+    if isinstance(value, torch.Size):
         return tuple(value)
     if isinstance(value, list | tuple | dict) and type(value) in (list, tuple, dict):
         if isinstance(value, dict):

@@ -8,7 +8,7 @@ float64. All else makes the scalar a constant.
 from __future__ import annotations
 
 import operator
-from typing import Final, TypeAlias, cast
+from typing import Any, Final, TypeAlias, cast
 
 import torch
 
@@ -148,14 +148,14 @@ def call(interp: Interpreter, fn: Function, args: Args, kwargs: Kwargs) -> objec
     name = callables.text_of(fn, "__name__")
     if kwargs or not args or not holds_symbols(args) or getattr(numpy, name, None) is not fn:
         return NotImplemented
-    numbers = args if len(args) == 2 else args[0]
+    numbers: Any = args if len(args) == 2 else args[0]
     if type(numbers) is SymbolicSize or type(numbers) is tuple or type(numbers) is list:
-        items = list(type(numbers).__iter__(numbers))
+        items = list(tuple.__iter__(numbers)) if isinstance(numbers, tuple) else list(numbers)
         if name in (_FOLDS if len(args) == 1 else _OPERATORS) and (len(args) == 2 or _whole(items)):
             return _folded(interp, ARITHMETIC[(_FOLDS | _OPERATORS)[name]], items)
         if name in _CHOICES and _whole(items) and (len(args) == 2) == name.endswith("imum"):
             chosen = select(interp, _CHOICES[name], [scalar_of(item) for item in items])
-            return chosen if type(chosen) is SymbolicScalar or chosen is NotImplemented else numpy.int64(chosen)
+            return chosen if type(chosen) is SymbolicScalar or chosen is NotImplemented else numpy.int64(cast(int, chosen))
         return NotImplemented
     return _exact(interp, fn, name, scalar_of(args[0])) if name in _EXACT and len(args) == 1 else NotImplemented
 
