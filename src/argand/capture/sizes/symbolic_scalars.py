@@ -154,8 +154,7 @@ def call(interp: Interpreter, fn: Function, args: Args, kwargs: Kwargs) -> objec
         if name in (_FOLDS if len(args) == 1 else _OPERATORS) and (len(args) == 2 or _whole(items)):
             return _folded(interp, ARITHMETIC[(_FOLDS | _OPERATORS)[name]], items)
         if name in _CHOICES and _whole(items) and (len(args) == 2) == name.endswith("imum"):
-            chosen = select(interp, _CHOICES[name], [scalar_of(item) for item in items])
-            return chosen if type(chosen) is SymbolicScalar or chosen is NotImplemented else numpy.int64(cast(int, chosen))
+            return select(interp, _CHOICES[name], [scalar_of(item) for item in items])
         return NotImplemented
     return _exact(interp, fn, name, scalar_of(args[0])) if name in _EXACT and len(args) == 1 else NotImplemented
 
