@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
+import leftovers
 import warm
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -78,7 +79,9 @@ def clean_argand() -> Iterator[None]:
     torch_does_not_read_stacks()
     if "torch" in sys.modules:
         sys.modules["torch"].manual_seed(0)  # rounding of other numbers can be past a tolerance once in a thousand runs
+    before = leftovers.state()
     yield
+    left = leftovers.left(before)
     if not sys.modules.keys().isdisjoint(("argand.api", "argand.engine.entries")):  # either may be there alone
         import argand
 
@@ -90,6 +93,7 @@ def clean_argand() -> Iterator[None]:
         cache.reset()
     if "argand.events" in sys.modules:
         nothing_is_left()
+    assert not left, f"left behind: {', '.join(left)}"
 
 
 def nothing_is_left() -> None:

@@ -1,0 +1,58 @@
+"""What a test may leave in its process that changes what the tests after it see, or how long they take."""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from typing import Any
+
+EVALUATOR, TRACE, PROFILE = "another's frame evaluator", "a trace function", "a profile function"
+_API = ctypes.pythonapi
+_KNOWN = hasattr(_API, "_PyEval_EvalFrameDefault")  # whether this Python tells and takes a frame evaluator
+if _KNOWN:
+    _INTERPRETER, _CURRENT = _API.PyInterpreterState_Get, _API._PyInterpreterState_GetEvalFrameFunc
+    _INTERPRETER.restype = _CURRENT.restype = ctypes.c_void_p
+    _CURRENT.argtypes, _API._PyInterpreterState_SetEvalFrameFunc.argtypes = [ctypes.c_void_p], [ctypes.c_void_p] * 2
+    _OWN = ctypes.cast(_API._PyEval_EvalFrameDefault, ctypes.c_void_p).value
+
+
+def _is_anothers() -> bool:
+    """Whether frames are evaluated by neither CPython nor argand."""
+    core: Any = sys.modules.get("argand._core._C")
+    return _KNOWN and _CURRENT(_INTERPRETER()) != _OWN and not (core is not None and core.is_hook_installed())
+
+
+def take_evaluator_away() -> None:
+    """Frames are CPython's again. Torch's own evaluator stays where one of its higher-order operations raises, and then
+    every call of Python takes several times as long."""
+    if _KNOWN:
+        _API._PyInterpreterState_SetEvalFrameFunc(_INTERPRETER(), _OWN)
+
+
+def state() -> dict[str, Any]:
+    """What is as it was before a test, or else left by it, by what it is called."""
+    told = {EVALUATOR: _is_anothers(), TRACE: sys.gettrace(), PROFILE: sys.getprofile()}
+    torch: Any = sys.modules.get("torch")
+    if torch is not None and hasattr(torch, "get_default_dtype"):
+        told |= {
+            "a dispatch mode": torch._C._len_torch_dispatch_stack(),
+            "a function mode": torch._C._len_torch_function_stack(),
+            "a grad mode": torch.is_grad_enabled(),
+            "inference mode": torch.is_inference_mode_enabled(),
+            "a default dtype": torch.get_default_dtype(),
+            "a number of threads": torch.get_num_threads(),
+        }
+    return told
+
+
+def left(before: dict[str, Any]) -> list[str]:
+    """What is not as `before`. A hook or function that would slow the tests down that follow is taken away."""
+    after = state()
+    changed = [name for name, value in before.items() if after[name] != value]
+    if TRACE in changed:
+        sys.settrace(before[TRACE])
+    if PROFILE in changed:
+        sys.setprofile(before[PROFILE])
+    if EVALUATOR in changed:
+        take_evaluator_away()
+    return changed
