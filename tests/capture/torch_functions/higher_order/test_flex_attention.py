@@ -12,6 +12,7 @@ from torch.nn.attention.flex_attention import AuxRequest, and_masks, create_bloc
 
 import argand
 import leftovers
+import sweeps
 from argand.graph.operators import flex
 from helpers import CountingBackend, assert_same, collected
 
@@ -116,8 +117,7 @@ PROGRAMS: dict[str, tuple[Callable[..., Any], list[torch.Tensor]]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize(("name", "backend"), sweeps.chessboard(PROGRAMS, BACKENDS))
 def test_results(name: str, backend: str) -> None:
     fn, given = PROGRAMS[name]
     with collected("fallback") as fallbacks:
