@@ -38,21 +38,22 @@ def state() -> dict[str, Any]:
             "a dispatch mode": torch._C._len_torch_dispatch_stack(),
             "a function mode": torch._C._len_torch_function_stack(),
             "a grad mode": torch.is_grad_enabled(),
-            "inference mode": torch.is_inference_mode_enabled(),
             "a default dtype": torch.get_default_dtype(),
-            "a number of threads": torch.get_num_threads(),
         }
     return told
 
 
 def left(before: dict[str, Any]) -> list[str]:
-    """What is not as `before`. A hook or function that would slow the tests down that follow is taken away."""
+    """What is not as `before`; it is taken back where that is possible."""
     after = state()
+    back = {
+        EVALUATOR: lambda _: take_evaluator_away(),
+        TRACE: sys.settrace,
+        PROFILE: sys.setprofile,
+        "a grad mode": lambda mode: sys.modules["torch"].set_grad_enabled(mode),
+        "a default dtype": lambda dtype: sys.modules["torch"].set_default_dtype(dtype),
+    }
     changed = [name for name, value in before.items() if after[name] != value]
-    if TRACE in changed:
-        sys.settrace(before[TRACE])
-    if PROFILE in changed:
-        sys.setprofile(before[PROFILE])
-    if EVALUATOR in changed:
-        take_evaluator_away()
+    for name in changed:
+        back.get(name, lambda _: None)(before[name])
     return changed

@@ -217,7 +217,9 @@ def nothing_is_too_small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Trial, "is_engines_turn", lambda self: False)
 
 
-@pytest.mark.parametrize("seeds", [range(start, start + sweeps.part(25)) for start in range(0, 200, 25)], ids=str)
+@pytest.mark.parametrize(
+    "seeds", [range(start, start + 25) for start in range(0, 200, 25 if sweeps.WHOLE else 50)], ids=str
+)
 def test_random_backwards(seeds: range) -> None:
     recorded = 0
     for seed in seeds:
