@@ -73,7 +73,9 @@ def kept(value: T) -> T:
 def _alone(builder: GraphBuilder, func: Function, result: object) -> TensorInfo | None:
     """What is known of the result of a call that put one node into the graph, where the node is all there is to it."""
     info = builder.tensors.get(id(result)) if type(result) is torch.Tensor else None
-    if info is None or func in SPECIAL or kind(func) == "foreign" or builder.several or id(result) in builder.unsure:
+    if info is None or func in SPECIAL or kind(func) == "foreign":
+        return None
+    if id(result) in builder.several or id(result) in builder.unsure:
         return None
     node = info.node
     if node is not next(iter(reversed(builder.graph.nodes))) or node in builder.kept or node.op == "placeholder":
