@@ -400,6 +400,7 @@ class GraphBuilder(Protocol):
     mutated: dict[int, TensorInfo]
     calls: int
     arguments: tuple[object, ...]
+    answered: object
     dynamics: Dynamics | None
     on_data: OnData
     sharded: bool

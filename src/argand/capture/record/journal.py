@@ -12,7 +12,6 @@ from argand.capture.facts.interfaces import CaptureState, GraphBuilder
 from argand.capture.facts.sources import Source
 from argand.capture.facts.values.tensor_info import TensorInfo
 from argand.capture.metadata.data_errors import kind
-from argand.capture.metadata.special_calls import SPECIAL
 from argand.quick_dataclasses import dataclass
 
 T = TypeVar("T")
@@ -73,7 +72,7 @@ def kept(value: T) -> T:
 def _alone(builder: GraphBuilder, func: Function, result: object) -> TensorInfo | None:
     """What is known of the result of a call that put one node into the graph, where the node is all there is to it."""
     info = builder.tensors.get(id(result)) if type(result) is torch.Tensor else None
-    if info is None or func in SPECIAL or kind(func) == "foreign":
+    if info is None or builder.answered is not None or kind(func) == "foreign":
         return None
     if id(result) in builder.several or id(result) in builder.unsure:
         return None
@@ -113,7 +112,7 @@ class Journal:
         builder = state.graph
         guards, nodes, risks = len(state.guards), len(builder.graph.nodes), len(builder.on_data.behind)
         noted = kept(args), kept(kwargs)
-        self.busy = True
+        self.busy, builder.answered = True, None
         try:
             result: object = (builder.call if whole else builder.record)(func, args, kwargs)
         finally:

@@ -104,6 +104,7 @@ class GraphBuilder:
         constants: attribute name -> real tensor that the graph holds.
         dynamics: the symbols of the capture; None while nothing varies.
         arguments: of the call that is being recorded.
+        answered: the function of a call that a rule of its own answered since somebody set it to None.
         on_data: operations that values can make raise.
         gradients: id of a stand-in that the program made -> its `.grad`, where that was set.
         checkpoints: those that a backward may compute again (`higher_order.checkpoints`).
@@ -147,6 +148,7 @@ class GraphBuilder:
         self.mutated: dict[int, TensorInfo] = {}
         self.calls = 0
         self.arguments: tuple[object, ...] = ()
+        self.answered: object = None
         self.state: CaptureState = None  # type: ignore[assignment]
         self.dynamics: Dynamics | None = None
         self.on_data = OnData()
@@ -233,6 +235,7 @@ class GraphBuilder:
         if special is not None:
             result = special(self, func, args, kwargs)
             if result is not NotImplemented:
+                self.answered = func
                 return result
         return self.record(func, args, kwargs)
 
