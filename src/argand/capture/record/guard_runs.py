@@ -6,8 +6,11 @@ from collections.abc import Collection, Mapping, Sequence
 from types import CodeType
 from typing import Any, Final
 
+from argand._core import _C
+from argand.capture.facts.handlers import Args
 from argand.capture.facts.interfaces import Guard
 from argand.capture.facts.sources import Source
+from argand.outcomes.guard_log import Log
 from argand.quick_dataclasses import dataclass
 
 _OF_ONE: Final = frozenset(
@@ -54,7 +57,13 @@ class Pattern:
     wanted: Sequence[tuple[int, int]]
 
     def repeat(
-        self, run: Run, guards: Sequence[Guard], tree: Any, node: int, values: dict[Source, int], positions: Positions
+        self,
+        run: Run,
+        guards: Sequence[Guard],
+        tree: _C.GuardTree | Log,
+        node: int,
+        values: dict[Source, int],
+        positions: Positions,
     ) -> bool:
         """Have the tree repeat the checks for a run; whether it is like this one.
 
@@ -127,7 +136,7 @@ def _ask_the_same(guard: Guard, like: Guard) -> bool:
 _BY_VALUE: Final = frozenset((str, int, bool, bytes, type(None)))
 
 
-def identity_of(args: Sequence[Any]) -> object:
+def identity_of(args: Args) -> object:
     """A hashable stand-in for guard arguments: by value where that is exact, else by identity."""
     return tuple([_one_identity(arg) for arg in args])
 

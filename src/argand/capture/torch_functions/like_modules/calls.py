@@ -33,8 +33,8 @@ _MADE_BY_REPEATING: Final = frozenset((
     "_loaded", "_object_at", "_outer_objects", "value_sources", "inputs_by_real", "outer", "_keep", "local_objects",
     "shadows", "shadow_origin", "elements", "effect_order", "tensors", "journal", "loads",
     # of the graph: what recording notes
-    "inputs", "input_names", "calls", "arguments", "answered", "observed", "known", "kept", "effectful", "outside", "unsure",
-    "several", "maybe_same", "flags_seen",
+    "inputs", "input_names", "calls", "arguments", "answered", "observed", "known", "kept", "effectful", "outside",
+    "unsure", "several", "maybe_same", "flags_seen",
     # of the guards
     "_guards", "runs",
 ))  # fmt: skip

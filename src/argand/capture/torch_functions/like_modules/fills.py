@@ -12,7 +12,7 @@ CONSTANTS: Final = frozenset((
     torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Size,
 ))  # fmt: skip
 """Types of values that are the same for all."""
-Fill = Callable[[list[Any]], Any]
+Fill = Callable[[list[object]], Any]
 """A value, of what is in the slots of a template."""
 
 

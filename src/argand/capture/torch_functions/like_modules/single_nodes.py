@@ -7,7 +7,6 @@ a result of the same metadata.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import torch
 from torch import fx
@@ -38,7 +37,7 @@ class Alone:
     """
 
     op: str
-    target: Any
+    target: object
     args: Fill
     kwargs: Fill
     layout: Layout | None
@@ -110,7 +109,9 @@ def _fill(value: object, nodes: Mapping[fx.Node, Fill]) -> Fill | None:
     return None
 
 
-def record(builder: GraphBuilder, func: Function, alone: Alone, tensors: list[Any], args: Fill, kwargs: Fill) -> object:
+def record(
+    builder: GraphBuilder, func: Function, alone: Alone, tensors: list[object], args: Fill, kwargs: Fill
+) -> object:
     """Record the call for other tensors.
 
     Arguments:
