@@ -51,13 +51,13 @@ def choose_layouts(program: AtenProgram, timer: Timer = time_calls) -> int:
     Returns:
         how many nodes have another layout then.
     """
-    candidates = [node for node in convolutions(program) if _has_choice(node.meta["device"])]
+    candidates = [node for node in convolutions(program) if _has_choice(node)]
     target = target_of(candidates[0].meta["device"]) if candidates else None
     if target is None:
         return 0
     host = target.host_memory
     if target.depthwise_innermost and any(map(_is_wide_depthwise, candidates)):
-        return lay_out(program, [n for n in candidates if not _has_few_channels(n)], weights=not host)
+        return lay_out(program, candidates, weights=not host)
     timed = [node for node in candidates if not _is_loops(node)]
     if not _can_time(target, timed):
         return 0
@@ -159,9 +159,13 @@ class _Times:
         }
 
 
-def _has_choice(device: torch.device) -> bool:
-    target = target_of(device)
-    return target is not None and (target.times_layouts or target.depthwise_innermost)
+def _has_choice(node: fx.Node) -> bool:
+    """Whether its layout may be another one; where few channels are, they need not be innermost."""
+    target = target_of(node.meta["device"])
+    if target is None or not (target.times_layouts or target.depthwise_innermost):
+        return False
+    weight = _depthwise(node) if target.depthwise_innermost else None
+    return weight is None or not has_few_channels(weight.shape[0])
 
 
 def _can_time(target: Target, nodes: Sequence[fx.Node]) -> bool:
@@ -190,13 +194,7 @@ def _is_loops(node: fx.Node) -> bool:
 
 def _is_wide_depthwise(node: fx.Node) -> bool:
     weight = _depthwise(node)
-    return weight is not None and weight.dtype in (torch.float32, torch.float64) and not _has_few_channels(node)
-
-
-def _has_few_channels(node: fx.Node) -> bool:
-    """Whether it is a depthwise convolution of so few channels that they need not be innermost."""
-    weight = _depthwise(node)
-    return weight is not None and has_few_channels(weight.shape[0])
+    return weight is not None and weight.dtype in (torch.float32, torch.float64)
 
 
 def _depthwise(node: fx.Node) -> torch.Tensor | None:
