@@ -62,6 +62,14 @@ def test_one_interruption_does_not_decide(monkeypatch: pytest.MonkeyPatch) -> No
     assert found.known() is True
 
 
+def test_luck_does_not_decide(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One of many calls of a way that is mostly slower takes less time than any of the other."""
+    clock, found = Clock(monkeypatch), Rivals("products", lambda: False, 0.98)
+    library = iter([*3 * [2e-4], 0.5e-4, *30 * [2e-4]])
+    found.run(lambda: clock.way("own", 1e-4), lambda: clock.way("library", next(library)))
+    assert found.known() is True
+
+
 def test_long_ones_are_timed_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
     clock, found = Clock(monkeypatch), Rivals("products", lambda: True, 0.98)
     monkeypatch.setattr(timed_choice, "_LONG", 5.0)

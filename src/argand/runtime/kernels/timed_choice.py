@@ -19,7 +19,7 @@ from argand import events
 from argand.runtime import cache, process, processor
 from argand.runtime.kernels.background_kernels import text_of
 
-_PAIRS = 4  # of times of a kind, after a first one, in which a way makes ready what it needs
+_PAIRS = 4  # of times of a kind
 _MOST_PAIRS, _SHORT = 24, 0.002  # seconds of all up to which there are more: other programs want the processors, too
 _CLOSE, _LONGER = 1.2, 0.02  # two times that differ by less than this factor are taken more often, for so many seconds
 _LEAST_PAIRS, _LONG = 2, 0.05  # seconds of all from which there are fewer
@@ -83,16 +83,17 @@ class Rivals:
             return own() if presumed else library()
         ways = (library, own) if presumed else (own, library)  # what is computed last is handed out
         clock = time.thread_time if place[0] == 1 else time.perf_counter  # others may want the processor
-        best = [float("inf"), float("inf")]
+        times: list[list[float]] = [[], []]
+        for compute in ways:  # makes ready what it needs
+            compute()
         begin = clock()
-        for number in range(1 + _MOST_PAIRS):
+        for number in range(1, 1 + _MOST_PAIRS):
             for way, compute in enumerate(ways):
                 start = clock()
                 compute()
-                if number:
-                    best[way] = min(best[way], clock() - start)
+                times[way].append(clock() - start)
             passed = clock() - begin
-            own_time, library_time = reversed(best) if presumed else best
+            own_time, library_time = map(_typical, reversed(times) if presumed else times)
             ratio = own_time / max(library_time, 1e-9)
             close = self._gain / _CLOSE < ratio < self._gain * _CLOSE
             if number >= _PAIRS and passed > (_LONGER if close else _SHORT):
@@ -132,6 +133,11 @@ class Rivals:
         """What this process knows; notes stay."""
         self._taken.clear()
         self._known_outcomes.clear()
+
+
+def _typical(times: list[float]) -> float:
+    """The lower quartile: the least of many may be luck, and others want the processors in the longest ones."""
+    return sorted(times)[(len(times) - 1) // 4]
 
 
 @functools.cache
