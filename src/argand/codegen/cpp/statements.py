@@ -14,6 +14,7 @@ import torch
 
 from argand.codegen.analysis import StageFacts, is_half, lane_stride, store_pair
 from argand.codegen.cpp import overrides
+from argand.codegen.cpp.crossings import Crossing, crossing
 from argand.codegen.cpp.integers import fits
 from argand.codegen.cpp.stage_plan import StagePlan
 from argand.codegen.cpp.types import element, literal, number, vector_type
@@ -295,6 +296,13 @@ class Printer:
                 return f"load_masked<{vector}>({cast}, {lanes.mask})" + (" != 0" if boolean else "")
             name = "load_bool" if boolean else "load"
             return f"{name}_tail<{vector}>({pointer}, {lanes.tail})" if lanes.tail else f"{name}<{vector}>({pointer})"
+        crossed = self._crossing(value, index)
+        if crossed is not None and crossed.step == 1:
+            mask = lanes.mask or f"tail_mask<i32x{lanes.count}>({lanes.tail or lanes.count})"
+            cast = "(const i8*)" if boolean else ""
+            lines = [f"{cast}({self.address(memory, place)})" for place in (crossed.before, crossed.after)]
+            text = f"load_across<{vector}>({', '.join(lines)}, {crossed.lanes_before}, {mask})"
+            return f"{text} != 0" if boolean else text
         at = f"[&](int l) {{ return {memory.name}[{self._lane_index(index)}]; }}"
         positions = self._positions(index) if not lanes.mask and not lanes.tail else None
         if positions is not None:
@@ -311,6 +319,20 @@ class Printer:
         else:
             text = f"gather<{vector}>({at})"
         return f"{text} != 0" if boolean else text
+
+    def _crossing(self, value: Value, index: Expr) -> Crossing | None:
+        """`index` as two lines of lanes, whose remainder is printed; None where it is no such index."""
+        assert self.lanes.var is not None
+        if self._looks_up(index):
+            return None
+        crossed = crossing(index, self.lanes.var, self.lanes.count, f"rest{value.id}")
+        if crossed is not None:
+            self.out.line(crossed.declaration)
+        return crossed
+
+    def _looks_up(self, index: Expr) -> bool:
+        """Whether lanes look up where they are."""
+        return any(v in self.facts.indirect and self.is_vector(self.facts.indirect[v]) for v in free_vars(index))
 
     def _positions(self, index: Expr) -> tuple[Expr, str] | None:
         """`index` as what all lanes share and what each looks up, a vector of 32 bits; None where it is no such sum."""
@@ -404,11 +426,13 @@ class Printer:
         integer = want if element(want).kind in ("int", "uint") and element(want).size >= 4 else torch.int64
         kind = vector_type(integer, self.lanes.count)
         assert self.lanes.var is not None
-        step = None
-        if not any(v in self.facts.indirect and self.is_vector(self.facts.indirect[v]) for v in free_vars(expr)):
-            step = coefficient(expr, self.lanes.var)
+        step = None if self._looks_up(expr) else coefficient(expr, self.lanes.var)
         if step is not None:
             text = f"iota<{kind}>({to_c(expr)}, {to_c(step)})"
+        elif (crossed := self._crossing(value, expr)) is not None:
+            lines = [f"iota<{kind}>({to_c(place)}, {crossed.step})" for place in (crossed.before, crossed.after)]
+            before = f"min_i64({crossed.lanes_before}, {self.lanes.count})"
+            text = f"where(tail_mask<i32x{self.lanes.count}>({before}), {', '.join(lines)})"
         else:
             text = f"gather<{kind}>([&](int l) {{ return {self._lane_index(expr)}; }})"
         return self.conversion(text, integer, want, True)

@@ -216,6 +216,21 @@ template <class V, class M, class F> INLINE V gather_masked(M m, F at) {
   for (int l = 0; l < traits<V>::lanes; ++l) if (m[l]) v[l] = at(l);
   return v;
 }
+//@ load_across
+// Lanes before n are those of a, the others those of b, each at its own place; where m is false memory is not read.
+template <class V, class M, class T> INLINE V load_across(const T* a, const T* b, i64 n, M m) {
+#if defined(__AVX512VL__) && defined(__AVX512DQ__)
+  if constexpr ((sizeof(T) == 4 && sizeof(V) >= 32) || (sizeof(T) == 8 && sizeof(V) == 64)) {
+    const auto first = tail_mask<ints<V>>(min_i64(n, traits<V>::lanes)), wanted = convert<ints<V>>(m);
+    return where(first, load_masked<V>(a, wanted & first), load_masked<V>(b, wanted & ~first));
+  } else
+#endif
+  {
+    V v = {};
+    for (int l = 0; l < traits<V>::lanes; ++l) if (m[l]) v[l] = (l < n ? a : b)[l];
+    return v;
+  }
+}
 //@ scan_lanes
 // Each of n lanes combined with those before it and with the carry, which becomes that of the last one.
 template <class V, class T, class F> INLINE V scan_lanes(V v, T& carry, F f, i64 n = traits<V>::lanes) {
