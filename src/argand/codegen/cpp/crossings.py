@@ -1,7 +1,7 @@
 """Indices that are divided: the lanes of a vector cross at most one multiple of a divisor that is no smaller.
 
-In: an index, and the loop variable that runs over lanes. Out: the two lines that the lanes lie on, up to the multiple and
-from there on, so that nothing is divided lane by lane (views of padded tensors, relative positions).
+In: an index, and the loop variable that runs over lanes. Out: the two lines that the lanes lie on, up to the multiple
+and from there on, so that nothing is divided lane by lane (views of padded tensors, relative positions).
 """
 
 from __future__ import annotations
