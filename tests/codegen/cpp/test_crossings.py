@@ -26,13 +26,14 @@ INDICES = {
 
 @pytest.mark.parametrize("index", INDICES.values(), ids=INDICES)
 def test_lines_are_the_index(index):
-    lines = crossing(index, V, LANES, "rest")
+    lines = crossing(index, V, LANES, "")
     for start in range(300):
         env = {"y": start % 7}
-        rest = evaluate(lines.numerator, {**env, "v": start}) % lines.divisor
-        before, after = (evaluate(line, {**env, "v": start, "rest": rest}) for line in (lines.before, lines.after))
+        quotient, rest = divmod(evaluate(lines.numerator, {**env, "v": start}), int(lines.divisor))
+        env |= {"v": start, "quotient": quotient, "rest": rest}
+        before, after = (evaluate(line, env) for line in (lines.before, lines.after))
         for lane in range(LANES):
-            line = before if lane < lines.divisor - rest else after
+            line = before if lane < int(lines.divisor) - rest else after
             assert line + lane * lines.step == evaluate(index, {**env, "v": start + lane})
 
 
@@ -50,7 +51,7 @@ def test_lines_are_the_index(index):
     ids=str,
 )
 def test_other_indices_have_no_two_lines(index):
-    assert crossing(index, V, LANES, "rest") is None
+    assert crossing(index, V, LANES, "") is None
 
 
 @pytest.mark.parametrize(
@@ -79,6 +80,13 @@ def shifted(x, y):
     """Scores by relative position, as in Transformer-XL."""
     b, t, k = x.shape
     return torch.nn.functional.pad(x, (1, 0)).view(b, k + 1, t)[:, 1:].reshape(b, t, k) + y
+
+
+def test_rows_whose_length_varies():
+    compiled = argand.compile(shifted, dynamic=True, fullgraph=True)
+    for size in ((2, 17, 33), (2, 40, 90), (2, 5, 7), (2, 3, 15)):
+        x, y = torch.randn(size), torch.randn(size)
+        assert torch.equal(compiled(x, y), shifted(x, y))
 
 
 @pytest.mark.parametrize("size, dtype", combinations([(2, 17, 33), (3, 40, 40), (1, 64, 128)], [F32, torch.float16]))

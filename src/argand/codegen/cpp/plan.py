@@ -14,11 +14,12 @@ import torch
 
 from argand.codegen.analysis import StageFacts, apart, hint, lane_stride, store_pair
 from argand.codegen.cpp import overrides
+from argand.codegen.cpp.crossings import crossing
 from argand.codegen.cpp.integers import integers_of
 from argand.codegen.cpp.stage_plan import StagePlan
 from argand.codegen.cpp.tile import tile_variable
 from argand.codegen.cpp.types import element
-from argand.graph.sizes.expr import Expr, Var, as_int
+from argand.graph.sizes.expr import Expr, Var, as_int, free_vars
 from argand.ir.loops import Value, with_nested
 from argand.ir.operations import DIVISION, cost
 
@@ -175,6 +176,9 @@ def _unit(facts: StageFacts, value: Value, plan: StagePlan) -> float:
         if stride == 2 and value.dtype != torch.bool and (value.op == "load" or store_pair(facts, value) is not None):
             return 3.0
         wide = 1.0 if stride == 1 else 0.5 if stride == 0 and value.op == "load" else 1.5 * lanes
+        if stride is None and value.op == "load" and free_vars(value.args[1]).isdisjoint(facts.indirect):
+            crossed = crossing(value.args[1], plan.vector, plan.lanes, "")
+            wide = min(wide, 6.0) if crossed is not None and crossed.step == 1 else wide
         if value.op == "load" or stride == 1:
             return wide
         return (4 if stride is None else 2) * wide  # places that vary are taken out of vectors one by one

@@ -296,13 +296,10 @@ class Printer:
                 return f"load_masked<{vector}>({cast}, {lanes.mask})" + (" != 0" if boolean else "")
             name = "load_bool" if boolean else "load"
             return f"{name}_tail<{vector}>({pointer}, {lanes.tail})" if lanes.tail else f"{name}<{vector}>({pointer})"
-        crossed = self._crossing(value, index)
-        if crossed is not None and crossed.step == 1:
-            mask = lanes.mask or f"tail_mask<i32x{lanes.count}>({lanes.tail or lanes.count})"
-            cast = "(const i8*)" if boolean else ""
-            lines = [f"{cast}({self.address(memory, place)})" for place in (crossed.before, crossed.after)]
-            text = f"load_across<{vector}>({', '.join(lines)}, {crossed.lanes_before}, {mask})"
-            return f"{text} != 0" if boolean else text
+        crossed = self._crossing(value, index) if stride is None else None
+        across = self._across(memory, vector, crossed) if crossed is not None and crossed.step == 1 else ""
+        if across and crossed is not None and as_int(crossed.divisor) is not None:
+            return f"{across} != 0" if boolean else across
         at = f"[&](int l) {{ return {memory.name}[{self._lane_index(index)}]; }}"
         positions = self._positions(index) if not lanes.mask and not lanes.tail else None
         if positions is not None:
@@ -318,14 +315,23 @@ class Printer:
             text = f"gather_tail<{vector}>({lanes.tail}, {at})"
         else:
             text = f"gather<{vector}>({at})"
+        if across and crossed is not None:
+            text = f"({to_c(crossed.divisor)} >= {lanes.count} ? {across} : {text})"
         return f"{text} != 0" if boolean else text
+
+    def _across(self, memory: Memory, vector: str, crossed: Crossing) -> str:
+        """A load of neighbours on both sides of a multiple."""
+        mask = self.lanes.mask or f"tail_mask<i32x{self.lanes.count}>({self.lanes.tail or self.lanes.count})"
+        cast = "(const i8*)" if memory.dtype == torch.bool else ""
+        lines = [f"{cast}({self.address(memory, place)})" for place in (crossed.before, crossed.after)]
+        return f"load_across<{vector}>({', '.join(lines)}, {crossed.lanes_before}, {mask})"
 
     def _crossing(self, value: Value, index: Expr) -> Crossing | None:
         """`index` as two lines of lanes, whose remainder is printed; None where it is no such index."""
         assert self.lanes.var is not None
         if self._looks_up(index):
             return None
-        crossed = crossing(index, self.lanes.var, self.lanes.count, f"rest{value.id}")
+        crossed = crossing(index, self.lanes.var, self.lanes.count, str(value.id))
         if crossed is not None:
             self.out.line(crossed.declaration)
         return crossed
@@ -429,12 +435,15 @@ class Printer:
         step = None if self._looks_up(expr) else coefficient(expr, self.lanes.var)
         if step is not None:
             text = f"iota<{kind}>({to_c(expr)}, {to_c(step)})"
-        elif (crossed := self._crossing(value, expr)) is not None:
-            lines = [f"iota<{kind}>({to_c(place)}, {crossed.step})" for place in (crossed.before, crossed.after)]
-            before = f"min_i64({crossed.lanes_before}, {self.lanes.count})"
-            text = f"where(tail_mask<i32x{self.lanes.count}>({before}), {', '.join(lines)})"
         else:
             text = f"gather<{kind}>([&](int l) {{ return {self._lane_index(expr)}; }})"
+            crossed = self._crossing(value, expr)
+            if crossed is not None:
+                lines = [f"iota<{kind}>({to_c(place)}, {crossed.step})" for place in (crossed.before, crossed.after)]
+                before = f"min_i64({crossed.lanes_before}, {self.lanes.count})"
+                across = f"where(tail_mask<i32x{self.lanes.count}>({before}), {', '.join(lines)})"
+                known = as_int(crossed.divisor) is not None
+                text = across if known else f"({to_c(crossed.divisor)} >= {self.lanes.count} ? {across} : {text})"
         return self.conversion(text, integer, want, True)
 
     def _indirect(self, value: Value, vector: bool) -> None:
