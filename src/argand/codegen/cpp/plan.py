@@ -59,10 +59,19 @@ def plan_stage(facts: StageFacts, own: Sequence[Var], vector_bytes: int, forced:
     for var in dict.fromkeys((*own[-1:], *reduce[-1:], *own, *reduce)):
         if pinned and var in own[:-1]:
             continue
-        candidate = _candidate(facts, scalar, var, vector_bytes)
-        if candidate is not None and candidate.cost < best.cost:
-            best = candidate
+        for width in (vector_bytes, vector_bytes // 2) if _divided_by_few(facts, var) else (vector_bytes,):
+            candidate = _candidate(facts, scalar, var, width)
+            if candidate is not None and candidate.cost < best.cost:
+                best = candidate
     return best
+
+
+def _divided_by_few(facts: StageFacts, var: Var) -> bool:
+    """Whether a vector may be longer than rows that are read along `var`."""
+    loads = [
+        value.args[1] for value in with_nested(facts.statements) if value.op == "load" and var in facts.deps[value]
+    ]
+    return any(index.has_divmod and crossing(index, var, 8, "") is not None for index in loads)
 
 
 def uses_replaced(facts: StageFacts) -> bool:
