@@ -142,6 +142,27 @@ equal_containers(PyObject *a, PyObject *b)
     return status;
 }
 
+/* Numbers of numpy's by their bytes, which tell zeros apart; -1 where there are none to see, without an exception. */
+static int
+equal_bytes(PyObject *a, PyObject *b)
+{
+    Py_buffer x, y;
+    if (PyObject_GetBuffer(a, &x, PyBUF_SIMPLE) < 0) {
+        PyErr_Clear();
+        return -1;
+    }
+    int status = PyObject_GetBuffer(b, &y, PyBUF_SIMPLE);
+    if (status < 0) {
+        PyErr_Clear();
+    }
+    else {
+        status = x.len == y.len && memcmp(x.buf, y.buf, x.len) == 0;
+        PyBuffer_Release(&y);
+    }
+    PyBuffer_Release(&x);
+    return status;
+}
+
 int
 exact_equal(PyObject *a, PyObject *b)
 {
@@ -165,6 +186,12 @@ exact_equal(PyObject *a, PyObject *b)
     if (PyTuple_Check(a) || PyList_Check(a) || PyDict_Check(a) || PyAnySet_Check(a) || type == &PySlice_Type ||
         type == &PyRange_Type) {
         return equal_containers(a, b);
+    }
+    if (!(type->tp_flags & Py_TPFLAGS_HEAPTYPE) && strncmp(type->tp_name, "numpy.", 6) == 0) {
+        int status = equal_bytes(a, b);
+        if (status >= 0) {
+            return status;
+        }
     }
     return PyObject_RichCompareBool(a, b, Py_EQ); /* identical objects are equal */
 }

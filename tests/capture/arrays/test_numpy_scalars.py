@@ -102,3 +102,21 @@ def test_numbers_of_the_usual_types_do_not_break_the_graph() -> None:
     x = torch.ones(2, 2)
     compiled = argand.compile(program, backend="eager", fullgraph=True)
     assert torch.equal(compiled(x, np.float64(2), np.int64(1)), program(x, np.float64(2), np.int64(1)))
+
+
+@pytest.mark.parametrize("kind", [np.float16, np.float32, np.float64, np.complex64])
+def test_zeros_of_either_sign_are_told_apart(kind: Any) -> None:
+    """Regression: the guard of a number compared by `==`, to which zeros are the same."""
+
+    def signed(x: torch.Tensor, number: Any) -> torch.Tensor:
+        return x * float(np.copysign(1.0, number.real))
+
+    compiled = argand.compile(signed, backend="eager")
+    for number in (
+        kind(0.0),
+        kind(-0.0),
+        kind(0.0),
+        kind(2),
+        kind(complex(-0.0, 1) if kind is np.complex64 else "nan"),
+    ):
+        assert torch.equal(compiled(torch.ones(1), number), signed(torch.ones(1), number))

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import logging
 import operator
-from typing import Any
 
 from argand.capture.facts.handlers import Function, Kwargs
 from argand.capture.facts.interfaces import Interpreter
-from argand.capture.facts.kinds import is_a
+from argand.capture.facts.kinds import is_a, module_of
 from argand.capture.objects import polyfills
 from argand.capture.objects.call_protocol.native_handlers import Args, add_functions, function
 from argand.capture.record.tensor_attributes import any_held_back
@@ -51,14 +50,15 @@ def _is_settled(interp: Interpreter, logger: logging.Logger) -> bool:
 
 def _audience(logger: logging.Logger) -> list[object] | None:
     """The objects that decide what becomes of a message; None where code of the program's own does."""
-    objects: list[Any] = [logger]
-    while objects[-1].propagate and objects[-1].parent is not None:
-        objects.append(objects[-1].parent)
-    handlers = [handler for one in objects for handler in one.handlers]
-    filters = [each for one in (*objects, *handlers) for each in one.filters]
-    objects += [*handlers, *filters, *[handler.formatter for handler in handlers if handler.formatter is not None]]
+    loggers = [logger]
+    while loggers[-1].propagate and loggers[-1].parent is not None:
+        loggers.append(loggers[-1].parent)
+    handlers = [handler for one in loggers for handler in one.handlers]
+    filters = [each for one in (*loggers, *handlers) for each in one.filters]
+    formatters = [handler.formatter for handler in handlers if handler.formatter is not None]
+    objects: list[object] = [*loggers, *handlers, *filters, *formatters]
     ours = logging.getLogRecordFactory() is logging.LogRecord
-    ours = ours and all(type(one).__module__.partition(".")[0] == "logging" for one in objects)
+    ours = ours and all(module_of(type(one)).partition(".")[0] == logging.__name__ for one in objects)
     return [logging, logging.Logger.manager, *objects] if ours else None
 
 
