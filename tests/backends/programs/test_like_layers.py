@@ -59,7 +59,7 @@ class Gated(nn.Module):
         self.register_buffer("scale", torch.rand(width))
 
     def forward(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-        order = torch.cummax(self.linear(x), -1)[0]
+        order = torch.kthvalue(self.linear(x), 2, -1, keepdim=True)[0]
         return torch.where(mask, self.linear(x) * self.scale, x.sin()) + order * 0.01
 
 

@@ -198,9 +198,11 @@ def _state(interp: Interpreter, owner: object) -> object:
     """What `__getstate__` gives."""
     getstate = interp.getattr(owner, "__getstate__")
     hook = interp.types.lookup(type(owner), "__getstate__")
-    if not (hook is object.__getstate__ and is_a(getstate, types.BuiltinMethodType) and getstate.__self__ is owner):
-        return interp.call(getstate, [])
-    return _object_getstate(interp, owner)
+    if hook is object.__getstate__ and is_a(getstate, types.BuiltinMethodType):
+        bound = getstate.__self__
+        if bound is owner or bound is interp.shadow(owner):
+            return _object_getstate(interp, owner)
+    return interp.call(getstate, [])
 
 
 @operation_of("object", "__getstate__")
@@ -213,7 +215,9 @@ def _object_getstate(interp: Interpreter, owner: object) -> object:
 
 @method(collections.OrderedDict, "__reduce__")
 def _ordered_reduce(interp: Interpreter, cls: type, name: str, owner: object, args: Args, kwargs: Kwargs) -> object:
-    return type(owner), (), _state(interp, owner), None, _items(interp, owner)
+    entry = interp.state.shadow_origin.get(id(owner))  # the attributes are read of what it stands for
+    state = _state(interp, owner if entry is None else entry.original)
+    return type(owner), (), state, None, _items(interp, owner)
 
 
 def _own_namespace(interp: Interpreter, owner: object) -> Any:

@@ -67,7 +67,8 @@ def instance_dict(interp: Interpreter, obj: object) -> object:
     real = own_dict(obj)
     if real is None:
         raise missing(interp, obj, "__dict__")
-    if is_a(obj, CONTAINERS):
+    if is_a(obj, CONTAINERS):  # `shadows` takes an OrderedDict without attributes as it is
+        interp.state.guard(instance_dict_source(interp.types, interp.source(obj), obj), "dict_keys", tuple(real))
         return own_dict(interp.shadow(obj))
     interp.state.load_source(instance_dict_source(interp.types, interp.source(obj), obj), real)
     interp.attr_values.pop(id(obj), None)
