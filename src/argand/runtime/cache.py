@@ -436,10 +436,17 @@ def keep_failed(source: Path) -> Path:
     return kept
 
 
+def _files_in(folder: Path, pattern: str) -> list[Path]:
+    try:
+        return list(folder.glob(pattern))
+    except ValueError:  # Python 3.13's, of a name that no folder can have
+        return []
+
+
 def _entries(folder: Path) -> list[tuple[float, int, Path]]:
     """(last use, bytes with its companions, path) of each entry, oldest first."""
     entries = []
-    for path in (path for kind in _KINDS for path in folder.glob(f"*{kind.product}")):
+    for path in (path for kind in _KINDS for path in _files_in(folder, f"*{kind.product}")):
         with contextlib.suppress(OSError):
             entries.append((path.lstat().st_mtime, sum(map(_size, _files(path))), path))
     return sorted(entries)
@@ -545,7 +552,7 @@ def _trim(folder: Path, limit: int = -1) -> int:
     total = sum(size for _, size, _ in entries)
     if total <= limit:
         return 0
-    for path in folder.glob("*.corrupt"):
+    for path in _files_in(folder, "*.corrupt"):
         files.remove(path)
     gone = 0
     for _, size, path in entries:
@@ -565,7 +572,7 @@ def stats() -> CacheStats:
     """
     folder = kernel_directories.shared_root() / "kernels"
     entries = _entries(folder)
-    corrupt = len(list(folder.glob("*.corrupt")))
+    corrupt = len(_files_in(folder, "*.corrupt"))
     return CacheStats(folder, len(entries), sum(size for _, size, _ in entries), corrupt)
 
 
@@ -577,7 +584,7 @@ def clear() -> int:
     """
     folder = kernel_directories.shared_root() / "kernels"
     entries = _entries(folder)
-    for path in folder.glob("*"):
+    for path in _files_in(folder, "*"):
         if not path.name.startswith(".build-") or kernel_directories.is_left(path):
             files.remove(path)
     return len(entries)
