@@ -20,9 +20,9 @@ $(STAMP): $(CORE)
 demo: $(STAMP)
 	$(BIN)/python bench/compare.py $(DEMO)
 
-# NPROC workers: on two cores another runs while two wait for compilers and child processes. SWEEPS=whole runs the sweeps with all their cases (tests/sweeps.py).
+# NPROC workers: on two cores others run while two wait for compilers and child processes (three leave a fifth of the time idle). SWEEPS=whole runs the sweeps with all their cases (tests/sweeps.py).
 # Hundreds of tests start processes that import the same modules: these are compiled once, where they may be kept.
-NPROC ?= 3
+NPROC ?= 4
 SWEEPS ?= part
 test: $(STAMP)
 	env -u PYTHONDONTWRITEBYTECODE SWEEPS=$(SWEEPS) $(BIN)/python tests/run_all.py -n $(NPROC) $(TESTARGS)

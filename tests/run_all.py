@@ -3,7 +3,7 @@
 A test that fails beside others and passes alone is a fault too, of the test or of argand, but a rare one: it is told of, and does not
 hide what the rest of the suite says. More than `FEW` failures are taken as they are.
 
-    python tests/run_all.py -n 3 [arguments of pytest]
+    python tests/run_all.py -n 4 [arguments of pytest]
 """
 
 from __future__ import annotations
