@@ -425,9 +425,10 @@ class Recorder(Observer):
             self.here.depth -= 1
 
     def _count(self, record: CallRecord, compiled: bool) -> None:
-        """What is alive after the first calls of a function; what a compile keeps is no leak."""
+        """What is alive after the first calls of a function; what a compile keeps is no leak, nor what calls hold that
+        other threads are in."""
         count = self.function_calls[record.function] = self.function_calls.get(record.function, 0) + 1
-        if not compiled and 1 < count <= _COUNTED:
+        if not compiled and not _thread() and 1 < count <= _COUNTED:
             record.held = alive()
 
     def _note_leaves(self, args: Any, kwargs: Any, modules: dict[str, torch.nn.Module]) -> None:
