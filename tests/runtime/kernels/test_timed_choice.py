@@ -91,7 +91,7 @@ def test_times_that_are_close_are_taken_more_often(monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.parametrize("presumed", [False, True])
 def test_nothing_is_timed_beside_a_compiler(presumed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Until it has ended, the presumed way is taken, and nothing decided."""
+    """Until it has ended, the library's way is taken, whatever is presumed, and nothing decided."""
     clock, found = Clock(monkeypatch), Rivals("products", lambda: presumed, 0.98)
 
     def call() -> None:
@@ -102,7 +102,7 @@ def test_nothing_is_timed_beside_a_compiler(presumed: bool, monkeypatch: pytest.
         while not process.compiling() and not compiler.done():
             threading.Event().wait(0.001)
         call()
-        assert clock.calls == ["own" if presumed else "library"] and found.known() is None
+        assert clock.calls == ["library"] and found.known() is None
         compiler.result()
     call()
     assert found.known() is True

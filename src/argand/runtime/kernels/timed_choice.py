@@ -2,9 +2,9 @@
 
 They are timed in passing, for each kind of operands: its first call runs both several times, on the operands that it
 got and with the threads that the program has, and hands out what the presumed one computed. So a program is slower for
-one call, not for several; while argand's compilers want the processors, too, the presumed way is taken, and a later
-call is timed. The outcomes are kept in the disk cache: later processes know them before they choose. With
-deterministic algorithms nothing is timed: a process is to compute what another one does.
+one call, not for several; while argand's compilers want the processors, too, the library's way is taken, which is not
+slower than eager's, and a later call is timed. The outcomes are kept in the disk cache: later processes know them
+before they choose. With deterministic algorithms nothing is timed: a process is to compute what another one does.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class Rivals:
     def _time(self, own: Callable[[], None], library: Callable[[], None], place: tuple[int, Hashable]) -> None:
         presumed = self._presumed()
         if process.compiling():
-            return own() if presumed else library()
+            return library()
         ways = (library, own) if presumed else (own, library)  # what is computed last is handed out
         clock = time.thread_time if place[0] == 1 else time.perf_counter  # others may want the processor
         times: list[list[float]] = [[], []]
