@@ -18,9 +18,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import queue
 import resource
-import subprocess
 import sys
 import tempfile
 import time
@@ -31,7 +29,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import verdicts
-from bench_environment import environment
+from bench_environment import environment, lanes, result_of, threads_of
 
 TOLERANCE = 2e-4
 QUICK = (
@@ -103,28 +101,13 @@ def in_process(
     system: str, name: str, mode: str, seconds: float, cache: str, cores: str, threads: int
 ) -> dict[str, Any]:
     """`measured` in a process of its own, on `cores` ("" is any)."""
-    env = environment(cache)
-    env |= {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)} if threads else {}
     command = [sys.executable, __file__, "--worker", system, name, mode, "--seconds", str(seconds)]
-    if cores:
-        command = ["taskset", "-c", cores, *command]
-    try:
-        done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=400)
-    except subprocess.TimeoutExpired:
-        return {"error": "no result within 400 s"}
-    for line in done.stdout.splitlines():
-        if line.startswith("RESULT "):
-            found: dict[str, Any] = json.loads(line.removeprefix("RESULT "))
-            return found
-    return {"error": f"exit code {done.returncode}: {''.join(done.stderr.strip().splitlines()[-1:])[:300]}"}
+    return result_of(command, environment(cache) | threads_of(threads), cores, 400)
 
 
 def measure_all(args: argparse.Namespace, names: list[str], modes: list[str], systems: list[str]) -> Results:
     """All measurements, `args.together` at a time."""
-    places: queue.Queue[str] = queue.Queue()
-    for number in range(args.together):
-        first = number * args.threads
-        places.put(f"{first}-{first + args.threads - 1}" if args.together > 1 else "")
+    places = lanes(args.together, args.threads)
 
     def one(key: tuple[str, str, str]) -> tuple[tuple[str, str, str], dict[str, Any]]:
         mode, name, system = key

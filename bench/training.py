@@ -18,8 +18,6 @@ import argparse
 import json
 import math
 import os
-import queue
-import subprocess
 import sys
 import tempfile
 import time
@@ -30,7 +28,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from bench_environment import environment
+from bench_environment import environment, lanes, result_of, threads_of
 
 SYSTEMS = {"eager": "eager", "argand": "argand", "torch": "torch.compile"}
 Step = Callable[[], Any]
@@ -141,28 +139,13 @@ def memory(name: str, system: str, way: str) -> dict[str, Any]:
 def in_process(job: tuple[str, str, str], args: argparse.Namespace, cores: str) -> dict[str, Any]:
     """A measurement in a process of its own, on `cores` ("" is any)."""
     command = [sys.executable, __file__, "--worker", *job, "--way", args.way, "--seconds", str(args.seconds)]
-    if cores:
-        command = ["taskset", "-c", cores, *command]
-    threads = {"OMP_NUM_THREADS": str(args.threads), "MKL_NUM_THREADS": str(args.threads)}
     with tempfile.TemporaryDirectory() as cache:
-        try:
-            env = {**environment(cache), **threads}
-            done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=600)
-        except subprocess.TimeoutExpired:
-            return {"error": "no result within 600 s"}
-    for line in done.stdout.splitlines():
-        if line.startswith("RESULT "):
-            result: dict[str, Any] = json.loads(line.removeprefix("RESULT "))
-            return result
-    return {"error": f"exit code {done.returncode}: {''.join(done.stderr.strip().splitlines()[-1:])[:300]}"}
+        return result_of(command, environment(cache) | threads_of(args.threads), cores, 600)
 
 
 def measure_all(names: list[str], args: argparse.Namespace) -> dict[tuple[str, str, str], dict[str, Any]]:
     """All measurements, `args.together` at a time."""
-    places: queue.Queue[str] = queue.Queue()
-    for number in range(args.together):
-        first = number * args.threads
-        places.put(f"{first}-{first + args.threads - 1}" if args.together > 1 else "")
+    places = lanes(args.together, args.threads)
     jobs = [("speed", name, system) for name in names for system in args.systems.split(",")]
     jobs += [("memory", name, system) for name in names for system in ("eager", "argand")]
 
