@@ -52,38 +52,38 @@ def _hyperbolic(b: Builder, x: fx.Node) -> tuple[fx.Node, fx.Node]:
     return even, b(aten.where.self, small, _wide(b, b(aten.sinh.default, x)), odd)
 
 
+def _turns(b: Builder, im: fx.Node, of_cosine: fx.Node, of_sine: fx.Node) -> tuple[fx.Node, fx.Node]:
+    """A double times cos b, and another one times sin b, as floats"""
+    cosine, sine = _wide(b, b(aten.cos.default, im)), _wide(b, b(aten.sin.default, im))
+    return _narrow(b, b(aten.mul.Tensor, of_cosine, cosine)), _narrow(b, b(aten.mul.Tensor, of_sine, sine))
+
+
+def _endless(b: Builder, re: fx.Node, im: fx.Node) -> fx.Node:
+    """Whether the real part is infinite, and the other one no finite number"""
+    infinite, finite = b(aten.isinf.default, re), b(aten.isfinite.default, im)
+    node: fx.Node = b(aten.logical_and.default, infinite, b(aten.logical_not.default, finite))
+    return node
+
+
 def sinh(b: Builder, x: Pair) -> Pair:
     """sinh a cos b + i cosh a sin b"""
     re, im = parts_of(x)
     even, odd = _hyperbolic(b, re)
-    parts = [
-        _narrow(b, b(aten.mul.Tensor, length, _wide(b, b(turn.default, im))))
-        for length, turn in ((odd, aten.cos), (even, aten.sin))
-    ]
-    endless = b(aten.logical_and.default, b(aten.isinf.default, re), b(aten.logical_not.default, _finite(b, im)))
-    kept = _either(b, endless, b(aten.eq.Scalar, re, 0.0))
-    return Pair(b(aten.where.self, kept, re, parts[0]), b(aten.where.self, b(aten.eq.Scalar, im, 0.0), im, parts[1]))
+    real, other = _turns(b, im, odd, even)
+    kept = _either(b, _endless(b, re, im), b(aten.eq.Scalar, re, 0.0))
+    return Pair(b(aten.where.self, kept, re, real), b(aten.where.self, b(aten.eq.Scalar, im, 0.0), im, other))
 
 
 def cosh(b: Builder, x: Pair) -> Pair:
     """cosh a cos b + i sinh a sin b"""
     re, im = parts_of(x)
     even, odd = _hyperbolic(b, re)
-    parts = [
-        _narrow(b, b(aten.mul.Tensor, length, _wide(b, b(turn.default, im))))
-        for length, turn in ((even, aten.cos), (odd, aten.sin))
-    ]
-    endless = b(aten.logical_and.default, b(aten.isinf.default, re), b(aten.logical_not.default, _finite(b, im)))
+    real, other = _turns(b, im, even, odd)
     flat = _either(b, b(aten.eq.Scalar, re, 0.0), b(aten.eq.Scalar, im, 0.0))
     sign = b(aten.logical_xor.default, b(aten.signbit.default, re), b(aten.signbit.default, im))
     nothing = b(aten.where.self, sign, whole(b, -0.0, re), whole(b, 0.0, re))
-    real = b(aten.where.self, endless, b(aten.abs.default, re), parts[0])
-    return Pair(real, b(aten.where.self, flat, nothing, parts[1]))
-
-
-def _finite(b: Builder, x: fx.Node) -> fx.Node:
-    node: fx.Node = b(aten.isfinite.default, x)
-    return node
+    real = b(aten.where.self, _endless(b, re, im), b(aten.abs.default, re), real)
+    return Pair(real, b(aten.where.self, flat, nothing, other))
 
 
 def _turned(b: Builder, x: Pair) -> Pair:
