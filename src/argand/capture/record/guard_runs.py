@@ -133,7 +133,7 @@ def _ask_the_same(guard: Guard, like: Guard) -> bool:
     return identity_of(mine) == identity_of(others)
 
 
-_BY_VALUE: Final = frozenset((str, int, bool, bytes, type(None)))
+BY_VALUE: Final = frozenset((str, int, bool, bytes, type(None)))
 
 
 def identity_of(args: Args) -> object:
@@ -145,7 +145,7 @@ def _one_identity(arg: Any) -> object:
     cls = type(arg)
     if cls is float:
         return (cls, repr(arg))
-    if cls in _BY_VALUE or issubclass(cls, Source):  # a subclass of the program's may hash and compare as it likes
+    if cls in BY_VALUE or issubclass(cls, Source):  # a subclass of the program's may hash and compare as it likes
         return (cls, arg)
     if type(arg) in (tuple, list):
         return (type(arg), tuple(_one_identity(item) for item in arg))

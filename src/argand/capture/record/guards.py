@@ -15,7 +15,7 @@ from argand.capture.facts.interfaces import Dynamics
 from argand.capture.facts.kinds import is_a
 from argand.capture.facts.sources import ConstSource, DictItemSource, GlobalSource, InstanceDictSource, Source
 from argand.capture.facts.typefacts import TypeFacts
-from argand.capture.record.guard_runs import Pattern, Run, identity_of, pattern_of
+from argand.capture.record.guard_runs import BY_VALUE, Pattern, Run, identity_of, pattern_of
 from argand.capture.sizes import symbolic_emit
 from argand.graph import time_limit
 from argand.outcomes.guard_log import Log
@@ -243,7 +243,7 @@ def _resolve(arg: object, tree: _C.GuardTree, nodes: dict[Source, int]) -> objec
     return arg
 
 
-_AS_THEY_ARE: Final = frozenset((str, int, bool, bytes, type(None), tuple, type, float))
+_AS_THEY_ARE: Final = BY_VALUE | {tuple, type, float}
 
 
 def _torch_internal(source: Source) -> bool:
