@@ -194,6 +194,13 @@ def _matrix_exp(result: torch.Tensor, x: torch.Tensor) -> Any:
     return relaid(result, iterator_strides(tuple(x.shape), [operand(x)])) if x.shape[-1] == 1 else result
 
 
+def _by_columns(matrices: torch.Tensor) -> torch.Tensor:
+    """As LAPACK stores them. What has no columns is what was not asked for."""
+    *batch, rows, columns = (1, *matrices.shape) if matrices.dim() < 2 else matrices.shape
+    *outer, column, row = contiguous_strides((*batch, columns, rows))
+    return relaid(matrices, (*outer, row, column)[-matrices.dim() :])
+
+
 def _like(result: torch.Tensor, x: torch.Tensor, *args: Any, memory_format: Any = None, **kwargs: Any) -> Any:
     """A new tensor of the argument's size, in its layout unless told otherwise."""
     return _preserved(result, x) if memory_format in (None, torch.preserve_format) else result
@@ -298,6 +305,8 @@ RULES: dict[Any, Rule] = {
     aten.native_layer_norm.default: _layer_norm,
     aten.log_sigmoid_forward.default: _all_contiguous,
     aten.linalg_matrix_exp.default: _matrix_exp,
+    aten._linalg_svd.default: lambda results, *_, **__: (_by_columns(results[0]), results[1], _by_columns(results[2])),
+    aten.linalg_eig.default: lambda results, *_: (results[0], _by_columns(results[1])),
     aten.sort.default: _sort,
     aten.sort.stable: _sort,
     **dict.fromkeys(of_aten(
@@ -329,13 +338,13 @@ DEVICE_RULES: dict[Any, Rule] = {
 """For tensors that are not on the CPU."""
 
 PROBED = frozenset(of_aten(
-    "_embedding_bag_forward_only _embedding_bag _fft_c2r _linalg_svd channel_shuffle roll native_channel_shuffle "
-    "linalg_eig max_unpool2d nll_loss2d_forward nonzero_static pixel_shuffle pixel_unshuffle reflection_pad1d "
+    "_embedding_bag_forward_only _embedding_bag _fft_c2r channel_shuffle roll native_channel_shuffle "
+    "max_unpool2d nll_loss2d_forward nonzero_static pixel_shuffle pixel_unshuffle reflection_pad1d "
     "reflection_pad2d reflection_pad3d replication_pad1d replication_pad2d replication_pad3d _fft_r2c mvlgamma "
     "_fft_c2c angle binary_cross_entropy_with_logits glu huber_loss isinf ldexp.Tensor rot90"
 ))  # fmt: skip
 
 # Of these the meta kernel is wrong for contiguous arguments too.
 ALWAYS_PROBED = frozenset(of_aten(
-    "_embedding_bag_forward_only _embedding_bag _linalg_svd linalg_eig nonzero_static _fft_r2c"
+    "_embedding_bag_forward_only _embedding_bag nonzero_static _fft_r2c"
 ))  # fmt: skip
