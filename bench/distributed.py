@@ -2,6 +2,7 @@
 
     python bench/distributed.py [--ways ddp,fsdp,tp] [--ranks 2] [--steps 30] [--no-torch] [--models gpt,cnn]
                                 [--bucket-mb 1] [--device cuda] [--cores 2] [--verdicts FILE]
+                                [--systems eager,torch.compile,argand]
     python bench/distributed.py --check 20 [--device cuda] [--ways ...] [--models ...]
     python bench/distributed.py --cold 8 [--ways alone,ddp,fsdp] [--models gpt] [--repeats 3]
                                 [--states empty,filled,redis,machines]
@@ -126,15 +127,14 @@ def systems(options: Any, way: str) -> dict[str, Any]:
         found["torch.compile"] = torch.compile
     found["argand"] = argand.compile
 
-    if way != "ddp":
-        return found
-
     def whole(ddp: Any) -> Any:
         return argand.compile(ddp, dynamic=False)  # a region of its own: its graphs are not cut
 
-    found["argand, not cut"] = whole
-    found["argand, recorded"] = argand.compile  # with compiled autograd: reductions are in the backward's graph
-    return found
+    if way == "ddp":
+        found["argand, not cut"] = whole
+        found["argand, recorded"] = argand.compile  # with compiled autograd: reductions are in the backward's graph
+    wanted = options.systems.split(",") if options.systems else found
+    return {system: make for system, make in found.items() if system in wanted}
 
 
 def measure(rank: int, options: Any, folder: str) -> None:
@@ -430,6 +430,7 @@ def main() -> None:
     parser.add_argument("--check", type=int, default=0, help="instead: compare with eager after that many steps")
     parser.add_argument("--no-torch", action="store_true")
     parser.add_argument("--models", default="gpt,llama,cnn")
+    parser.add_argument("--systems", default="", help="only these, eager and argand among them")
     parser.add_argument("--bucket-mb", type=float, default=1.0)
     parser.add_argument("--cold", type=int, default=0, help="instead: first calls of that many ranks, and of one")
     parser.add_argument("--trace", default="", help="instead: write a Chrome trace of a step to this file")
