@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 import torch
@@ -81,7 +81,7 @@ def arrived(local: torch.Tensor) -> torch.Tensor:
 def with_spec(local: torch.Tensor, spec: Spec, requires_grad: bool) -> torch.Tensor:
     """The DTensor of which `local` is this process's part; the memory is the same."""
     cls: Any = sharded_class()
-    sharded: torch.Tensor = cls(local, spec, requires_grad=requires_grad)
+    sharded: torch.Tensor = cls.__new__(cls, local, spec, requires_grad=requires_grad)  # its __init__ does nothing
     return sharded
 
 
@@ -196,20 +196,17 @@ class _Entered(torch.autograd.Function):
 
 
 class _Local(torch.autograd.Function):
-    """DTensor -> local tensor, around the graph."""
+    """DTensors -> local tensors, around the graph: one node, since each costs the host as much as a small kernel."""
 
     @staticmethod
-    def forward(ctx: Any, tensor: DTensor, edge: Edge) -> torch.Tensor:
-        ctx.edge = edge
+    def forward(ctx: Any, edges: Sequence[Edge], *tensors: DTensor) -> tuple[torch.Tensor, ...]:
+        ctx.edges = edges
         ctx.set_materialize_grads(False)
-        local = arrived(tensor._local_tensor)
-        return local.view_as(local)
+        return tuple([local.view_as(local) for local in [arrived(tensor._local_tensor) for tensor in tensors]])
 
     @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor | None) -> Any:
-        if grad is None:
-            return None, None
-        return ctx.edge.gradient(grad), None
+    def backward(ctx: Any, *grads: torch.Tensor | None) -> Any:
+        return None, *[None if grad is None else edge.gradient(grad) for grad, edge in zip(grads, ctx.edges)]
 
 
 class _Left(torch.autograd.Function):
@@ -288,15 +285,24 @@ def as_local(tensor: DTensor) -> torch.Tensor:
     return part
 
 
+def is_recorded(tensor: DTensor, edge: Edge) -> bool:
+    """Whether a DTensor gets a gradient through a graph."""
+    return tensor.requires_grad and (edge.records or torch.is_grad_enabled())
+
+
 def local_of(tensor: DTensor, edge: Edge) -> torch.Tensor:
     """What a graph gets for a DTensor."""
-    if not tensor.requires_grad:
-        return arrived(tensor._local_tensor)
-    if not (edge.records or torch.is_grad_enabled()):
-        return arrived(tensor._local_tensor).detach().requires_grad_()
+    if is_recorded(tensor, edge):
+        return locals_of((tensor,), (edge,))[0]
+    local = arrived(tensor._local_tensor)
+    return local.detach().requires_grad_() if tensor.requires_grad else local
+
+
+def locals_of(tensors: Sequence[DTensor], edges: Sequence[Edge]) -> tuple[torch.Tensor, ...]:
+    """What a graph gets for DTensors that get gradients through it."""
     with torch.enable_grad():
-        part: torch.Tensor = _Local.apply(tensor, edge)
-    return part
+        parts: tuple[torch.Tensor, ...] = _Local.apply(edges, *tensors)
+    return parts
 
 
 def made_of(local: torch.Tensor, spec: Spec) -> torch.Tensor:

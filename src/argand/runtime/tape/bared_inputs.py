@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from argand.graph.dtensors import Edge, local_of
+from argand.graph.dtensors import Edge, is_recorded, local_of, locals_of
 from argand.graph.wrappers import PartEdge
 from argand.runtime.recipes import with_recipe
 
@@ -36,8 +36,14 @@ def bare_at(at: Places, inputs: Sequence[object]) -> list[Any]:
     """Inputs with plain tensors at the places `at`."""
     given: list[Any] = list(inputs)
     taken: dict[int, Sequence[torch.Tensor]] = {}
+    recorded = {place: edge for place, edge in at if isinstance(edge, Edge) and is_recorded(given[place], edge)}
     for place, edge in at:
-        given[place] = bare(given[place], edge, taken)
+        if place not in recorded:
+            given[place] = bare(given[place], edge, taken)
+    if recorded:
+        parts = locals_of([given[place] for place in recorded], [*recorded.values()])
+        for place, part in zip(recorded, parts):
+            given[place] = part
     return given
 
 
