@@ -434,6 +434,21 @@ def differentiated_apart(rank: int) -> dict[str, float]:
     return found
 
 
+def nodes(rank: int) -> int:
+    """How many nodes of autograd's lead from a graph to its parameters, of which some are DTensors."""
+    argand.reset()
+    model = by_columns_and_rows()
+    result = argand.compile(model, fullgraph=True)(_batch(model, 0))
+    seen, todo = set(), [result.grad_fn]
+    while todo:
+        node = todo.pop()
+        if node is not None and node not in seen:
+            seen.add(node)
+            todo += [following for following, _ in node.next_functions]
+    assert sum(isinstance(parameter, DTensor) for parameter in model.parameters()) > 1
+    return sum("_Local" in node.name() for node in seen)
+
+
 def stored(rank: int) -> dict[str, Any]:
     """Gradients of parallel layers, and of DTensors that come in and go out; which outcomes were loaded and stored."""
     mesh = init_device_mesh("cpu", (dist.get_world_size(),), mesh_dim_names=(os.environ["MESH_NAME"],))

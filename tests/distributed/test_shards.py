@@ -52,9 +52,10 @@ def test_shards_of_parallel_layers() -> None:
 @pytest.mark.distributed
 def test_modules_of_parallel_layers_are_one_graph() -> None:
     """The programs compile them with `fullgraph=True`; operations on DTensors, with their layouts, are eager's."""
-    answers = run_ranks(PARALLEL, ["whole", "operations", "views", "differentiated_apart"])
+    answers = run_ranks(PARALLEL, ["whole", "operations", "views", "differentiated_apart", "nodes"])
     assert not wrong(answers, "whole", "views", "differentiated_apart")
     for answer in answers:
+        assert answer["nodes"] == 1
         found = answer["operations"]
         assert isinstance(found, Mapping)
         assert not found["wrong"], found["wrong"]
