@@ -152,6 +152,8 @@ def _cost(facts: StageFacts, plan: StagePlan) -> float:
         count = float(hint(plan.sizes[var]))
         if var is plan.vector:
             count = float(-(-int(count) // plan.lanes))
+        elif plan.transposed and var is plan.point[-2]:  # tiles are whole
+            count = float(-(-int(count) // plan.lanes) * plan.lanes)
         times.append(times[-1] * count)
     position = {var: index + 1 for index, var in enumerate(order)}
     total = sum(times[1:])  # loop overhead
@@ -184,6 +186,8 @@ def _unit(facts: StageFacts, value: Value, plan: StagePlan) -> float:
         stride = lane_stride(facts, value.args[1], plan.vector, plan.lanes)
         if stride == 2 and value.dtype != torch.bool and (value.op == "load" or store_pair(facts, value) is not None):
             return 3.0
+        if stride == -1 and value.op == "load":
+            return 1.5
         wide = 1.0 if stride == 1 else 0.5 if stride == 0 and value.op == "load" else 1.5 * lanes
         if stride is None and value.op == "load" and free_vars(value.args[1]).isdisjoint(facts.indirect):
             crossed = crossing(value.args[1], plan.vector, plan.lanes, "")

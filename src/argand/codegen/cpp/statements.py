@@ -305,8 +305,12 @@ class Printer:
         if positions is not None:
             start, places = positions
             text = f"gather_at<{vector}>({self.address(memory, start)}, {places})"
+        elif lanes.mask and stride == 0:
+            text = f"splat_masked<{vector}>({lanes.mask}, [&] {{ return {memory.name}[{to_c(index)}]; }})"
         elif lanes.mask:
             text = f"gather_masked<{vector}>({lanes.mask}, {at})"
+        elif stride == -1 and not lanes.tail:
+            text = f"load_reversed<{vector}>({self.address(memory, index)})"
         elif stride == 2 and not lanes.tail and not boolean:
             return f"load_pairs<{vector}>({self.address(memory, index)})"
         elif stride == 0:  # the index is one for all lanes; only the mask around it differs

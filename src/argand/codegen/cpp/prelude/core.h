@@ -216,6 +216,32 @@ template <class V, class M, class F> INLINE V gather_masked(M m, F at) {
   for (int l = 0; l < traits<V>::lanes; ++l) if (m[l]) v[l] = at(l);
   return v;
 }
+//@ any_lane
+// Whether a lane of a mask is set.
+template <class M> INLINE bool any_lane(M m) {
+#if defined(__AVX512F__)
+  if constexpr (sizeof(M) == 64) return __builtin_ia32_ptestmd512((vec<i32, 16>)m, (vec<i32, 16>)m, (u16)-1) != 0;
+  else
+#endif
+  if constexpr (sizeof(M) < 8) return bits<typename int_of<sizeof(M)>::type>(m) != 0;
+  else {
+    const auto words = bits<vec<i64, sizeof(M) / 8>>(m);
+    i64 all = 0;
+    for (unsigned l = 0; l < sizeof(M) / 8; ++l) all |= words[l];
+    return all != 0;
+  }
+}
+//@ splat_masked
+// One element of memory for all lanes, which is read only if m is true in one of them.
+template <class V, class M, class F> INLINE V splat_masked(M m, F at) { return any_lane(m) ? splat<V>((elem<V>)at()) : V{}; }
+//@ load_reversed
+// Lane l is p[-l].
+template <class V, class T, int... I> INLINE V load_reversed(const T* p, sequence<I...>) {
+  constexpr int n = traits<V>::lanes;
+  const V v = load<V>(p - (n - 1));
+  return __builtin_shufflevector(v, v, (n - 1 - I)...);
+}
+template <class V, class T> INLINE V load_reversed(const T* p) { return load_reversed<V>(p, numbers<traits<V>::lanes>{}); }
 //@ load_across
 // Lanes before n are those of a, the others those of b, each at its own place; where m is false memory is not read.
 template <class V, class M, class T> INLINE V load_across(const T* a, const T* b, i64 n, M m) {
@@ -366,11 +392,21 @@ template <bool WRAP, class V> INLINE i64 check_index(V x, i64 size, i32* error) 
   if (__builtin_expect((u64)i >= (u64)size, 0)) { __atomic_store_n(error, 1, __ATOMIC_RELAXED); return 0; }
   return i;
 }
+//@ check_indices_masked
+// The same for lanes where m is true; the others are 0.
+template <bool WRAP, class V, class M> INLINE rebind<V, i64> check_indices_masked(V x, i64 size, i32* error, M m) {
+  typedef rebind<V, i64> I;
+  const I used = convert<I>(m);
+  I at = convert<I>(x);
+  if (WRAP) at = where(at < 0, at + size, at);
+  const I bad = (I)((rebind<V, u64>)at >= (u64)size) & used;
+  at &= used & ~bad;
+  if (__builtin_expect(any_lane(bad), 0)) __atomic_store_n(error, 1, __ATOMIC_RELAXED);
+  return at;
+}
 //@ check_indices
 template <bool WRAP, class V> INLINE rebind<V, i64> check_indices(V x, i64 size, i32* error, i64 n = traits<V>::lanes) {
-  rebind<V, i64> out = {};
-  for (int l = 0; l < traits<V>::lanes; ++l) out[l] = l < n ? check_index<WRAP>((elem<V>)x[l], size, error) : 0;
-  return out;
+  return check_indices_masked<WRAP>(x, size, error, tail_mask<rebind<V, i64>>(n));
 }
 //@ workspace
 extern "C" void* aligned_alloc(unsigned long, unsigned long) noexcept;
@@ -385,10 +421,4 @@ template <int ID> static void* workspace(i64 bytes) {
     block = aligned_alloc(64, size);
   }
   return block;
-}
-//@ check_indices_masked
-template <bool WRAP, class V, class M> INLINE rebind<V, i64> check_indices_masked(V x, i64 size, i32* error, M m) {
-  rebind<V, i64> out = {};
-  for (int l = 0; l < traits<V>::lanes; ++l) out[l] = m[l] ? check_index<WRAP>((elem<V>)x[l], size, error) : 0;
-  return out;
 }

@@ -1,0 +1,94 @@
+"""Vectors whose lanes are one element, run backwards, look up places, or are few: values, bounds, and how they are read."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from cpp_kernels import body, buffer, compile_plan, plan
+from test_isas import RUNNABLE
+
+from argand.codegen.analysis import analyse
+from argand.codegen.cpp.plan import plan_stage
+from sweeps import combinations
+
+F32, I64 = torch.float32, torch.int64
+DTYPES = [F32, torch.float64, torch.bfloat16, torch.bool, I64, torch.int32, torch.int8]
+
+
+@pytest.mark.parametrize("isa, dtype", combinations(RUNNABLE, DTYPES), ids=lambda x: getattr(x, "name", str(x)))
+def test_backwards_and_one_element_under_a_mask(isa, dtype):
+    rows, columns = 40, 77
+
+    def record(o, i, j):
+        o.store("back", columns * i + j, o.load("a", columns * i + columns - 1 - j, dtype))
+        on = o.eq(o.index_expr(i + 3, I64), o.index_expr(j, I64))
+        spread = o.masked(on, lambda: o.load("d", i, dtype), 0)
+        o.store("spread", columns * i + j, o.where(on, spread, o.const(0, dtype)))
+
+    size = [rows, columns]
+    outs = [buffer("back", dtype, size), buffer("spread", dtype, size)]
+    run, text = compile_plan(
+        plan([body(size, record)], [buffer("a", dtype, size), buffer("d", dtype, [rows])], outs), isa=isa
+    )
+    a, d = ((torch.randn(n) * 50).to(dtype) for n in (size, [rows]))
+    back, spread = torch.empty_like(a), torch.empty_like(a)
+    run([a, d, back, spread])
+    assert torch.equal(back, a.flip(1))
+    assert torch.equal(spread, torch.zeros(size, dtype=dtype).diagonal_scatter(d, 3))
+    if isa.vector_bytes >= 32:
+        assert "load_reversed<" in text and "splat_masked<" in text and "gather_masked<" not in text
+
+
+def test_an_element_that_no_lane_wants_is_not_read():
+    def record(o, i, j):
+        inside = o.lt(o.index_expr(64 * i + j, I64), o.const(64, I64))
+        o.store("c", 64 * i + j, o.masked(inside, lambda: o.load("a", (1 << 40) * i, F32), 7))
+
+    run, _ = compile_plan(plan([body([3, 64], record)], [buffer("a", F32, [1])], [buffer("c", F32, [3, 64])]))
+    c = torch.empty(3, 64)
+    assert run([torch.ones(1), c]) == 0
+    assert torch.equal(c, torch.tensor([1.0, 7.0, 7.0])[:, None].expand(3, 64))
+
+
+@pytest.mark.parametrize("isa", RUNNABLE, ids=lambda isa: isa.name)
+@pytest.mark.parametrize("wrap", [False, True])
+@pytest.mark.parametrize("masked", [False, True])
+def test_every_lane_is_checked_where_it_is_wanted(isa, wrap, masked):
+    columns, table = 21, 10
+
+    def record(o, i):
+        def looked_up():
+            var = o.indirect_var(o.load("i", i, I64), table, wrap)
+            return o.load("w", 3 * var + 1, F32)
+
+        if masked:
+            o.store("c", i, o.masked(o.load("m", i, torch.bool), looked_up, -1))
+        else:
+            o.store("c", i, looked_up())
+
+    ins = [buffer("i", I64, [columns]), buffer("m", torch.bool, [columns]), buffer("w", F32, [3 * table])]
+    run, _ = compile_plan(plan([body([columns], record)], ins, [buffer("c", F32, [columns])]), isa=isa)
+    weight, mask = torch.randn(3 * table), torch.arange(columns) % 3 != 0
+    for bad in (None, table, 1 << 33, -1, -table, -table - 1):
+        for lane in range(columns) if bad is not None else (0,):
+            index = torch.randint(0, table, (columns,))
+            if bad is not None:
+                index[lane] = bad
+            c = torch.empty(columns)
+            wrong = bad is not None and not (wrap and -table <= bad < table) and (not masked or bool(mask[lane]))
+            assert (run([index, mask, weight, c]) != 0) == wrong, (bad, lane)
+            if not wrong:
+                good = torch.where(index < 0, index + table, index)
+                want = weight[3 * good.clamp(0, table - 1) + 1]
+                assert torch.equal(c, torch.where(mask, want, -1.0) if masked else want)
+
+
+def test_short_rows_are_copied_by_short_vectors():
+    """Patches of 8 x 8: tiles of 16 x 16 would be half empty, and both sides are contiguous."""
+
+    def record(o, i, j, k, m):
+        o.store("c", 1024 * i + 64 * j + 8 * k + m, o.load("a", 1024 * i + 8 * j + 128 * k + m, F32))
+
+    part = body([384, 16, 8, 8], record)
+    chosen = plan_stage(analyse(part), part.vars, 64)
+    assert chosen.vector is part.vars[-1] and not chosen.transposed
