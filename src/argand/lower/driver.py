@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
@@ -82,6 +83,15 @@ _READ_EVERYTHING: Final = frozenset(
     }
 )
 """Ops whose every element is computed from one of each argument, whatever the values are."""
+
+_REDUCTIONS: Final = frozenset(
+    {
+        *(getattr(torch.ops.aten, name).default for name in ("sum", "mean", "amax", "amin")),
+        torch.ops.aten.sum.dim_IntList,
+        torch.ops.aten.mean.dim,
+    }
+)
+"""Reductions that read every element of their argument into a buffer, unless there is but one for each of the result."""
 
 _WHOLE_VIEWS: Final = frozenset(
     {
@@ -257,6 +267,10 @@ class _Lowering:
         if target is torch.ops.aten.cat.default:
             parts = sum(part.meta["val"].dim() > 1 for part in user.all_input_nodes)  # eager skips some of one dim
             return parts > INLINE_PARTS or self._is_read_whole(user)
+        if target in _REDUCTIONS:
+            sizes = [tuple(meta.shape) for meta in (user.args[0].meta["val"], user.meta["val"])]  # type: ignore[union-attr]
+            known = all(isinstance(extent, int) for size in sizes for extent in size)
+            return (known and math.prod(sizes[0]) > math.prod(sizes[1])) or self._is_read_whole(user)
         return (target in _READ_EVERYTHING or target in _WHOLE_VIEWS) and self._is_read_whole(user)
 
     def _check_whole(self, result: Any) -> None:

@@ -1,10 +1,12 @@
-"""A long file of kernels is cut into parts that compile at the same time."""
+"""A long file of kernels is cut into parts that compile at the same time; the prelude has each part of its own once."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from argand.codegen.cpp import kernel
+from argand.codegen.cpp import kernel, prelude
 
 
 @pytest.mark.parametrize(
@@ -19,3 +21,9 @@ def test_as_many_parts_as_save_time(lengths: list[int], most: int, parts: int) -
         assert all(sum(text in file for file in files) == 1 for text in texts)
         sizes = sorted(map(len, files))
         assert sizes[-1] - sizes[0] <= max(lengths) + 1000
+
+
+def test_sections_of_the_prelude_have_names_of_their_own() -> None:
+    folder = Path(prelude.__file__).parent
+    heads = [line for name in prelude._FILES for line in (folder / name).read_text().splitlines() if line[:4] == "//@ "]
+    assert len(heads) == len(set(heads)) == len(prelude._sections()[0])

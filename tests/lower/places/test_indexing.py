@@ -66,6 +66,35 @@ def test_positions_that_nobody_reads_are_checked(parts):
             run_lowered(gm, tensors)
 
 
+REDUCED = {
+    "part of sums": lambda w, i: F.embedding(i, w).sum(1)[:1],
+    "sums that nobody reads": lambda w, i: (F.embedding(i, w).sum(1), w * 2)[1],
+    "extremes": lambda w, i: w[i].amax((0, 2))[:1] + w[i].amin(),
+    "means of means": lambda w, i: w[i].mean(2).mean(0)[1:2],
+    "two readers": lambda w, i: (lambda x: (x.mean(1)[:1], x[:1, :1].sum(0)))(F.embedding(i, w)),
+}
+
+
+@pytest.mark.parametrize("columns", [4, 1])
+@pytest.mark.parametrize("function", REDUCED.values(), ids=REDUCED)
+def test_what_a_reduction_looks_up_is_checked(function, columns):
+    """Of one column too, where a sum is no loop."""
+    weight, index = torch.randn(10, 3), torch.randint(0, 10, (5, columns))
+    check(function, weight, index)
+    check(function, weight, index[:, :0] if function is REDUCED["part of sums"] else index)
+    index[4, -1] = 10
+    gm, tensors = graph_of(function, (weight, index), {})
+    with pytest.raises(IndexError):
+        run_lowered(gm, tensors)
+
+
+def test_sums_look_up_what_they_add():
+    run = check(
+        lambda w, i: F.embedding(i, w).sum(1), torch.randn(10, 4), torch.randint(0, 10, (3, 5)), loops_only=True
+    )
+    assert len(run.loops) == 1
+
+
 @pytest.mark.parametrize("function", [lambda w, i: F.embedding(i, w), lambda w, i: w[i], lambda w, i: w.gather(0, i)])
 def test_out_of_range_raises(function):
     gm, tensors = graph_of(function, (torch.randn(4, 3), torch.tensor([[0, 1, 4]])), {})

@@ -216,21 +216,6 @@ template <class V, class M, class F> INLINE V gather_masked(M m, F at) {
   for (int l = 0; l < traits<V>::lanes; ++l) if (m[l]) v[l] = at(l);
   return v;
 }
-//@ any_lane
-// Whether a lane of a mask is set.
-template <class M> INLINE bool any_lane(M m) {
-#if defined(__AVX512F__)
-  if constexpr (sizeof(M) == 64) return __builtin_ia32_ptestmd512((vec<i32, 16>)m, (vec<i32, 16>)m, (u16)-1) != 0;
-  else
-#endif
-  if constexpr (sizeof(M) < 8) return bits<typename int_of<sizeof(M)>::type>(m) != 0;
-  else {
-    const auto words = bits<vec<i64, sizeof(M) / 8>>(m);
-    i64 all = 0;
-    for (unsigned l = 0; l < sizeof(M) / 8; ++l) all |= words[l];
-    return all != 0;
-  }
-}
 //@ splat_masked
 // One element of memory for all lanes, which is read only if m is true in one of them.
 template <class V, class M, class F> INLINE V splat_masked(M m, F at) { return any_lane(m) ? splat<V>((elem<V>)at()) : V{}; }
