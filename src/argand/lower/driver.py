@@ -91,7 +91,7 @@ _REDUCTIONS: Final = frozenset(
         torch.ops.aten.mean.dim,
     }
 )
-"""Reductions that read every element of their argument into a buffer, unless there is but one for each of the result."""
+"""Reductions whose loops read every element of their argument; of one element each there are none."""
 
 _WHOLE_VIEWS: Final = frozenset(
     {
