@@ -268,7 +268,7 @@ class _Lowering:
             parts = sum(part.meta["val"].dim() > 1 for part in user.all_input_nodes)  # eager skips some of one dim
             return parts > INLINE_PARTS or self._is_read_whole(user)
         if target in _REDUCTIONS:
-            sizes = [tuple(meta.shape) for meta in (user.args[0].meta["val"], user.meta["val"])]  # type: ignore[union-attr]
+            sizes = [tuple(meta.shape) for meta in (user.args[0].meta["val"], user.meta["val"])]
             known = all(isinstance(extent, int) for size in sizes for extent in size)
             return (known and math.prod(sizes[0]) > math.prod(sizes[1])) or self._is_read_whole(user)
         return (target in _READ_EVERYTHING or target in _WHOLE_VIEWS) and self._is_read_whole(user)

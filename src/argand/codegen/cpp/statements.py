@@ -239,6 +239,12 @@ class Printer:
         args: list[Value] = [arg for arg in value.args if isinstance(arg, Value)]
         dtypes = {self.dtype(arg) for arg in args}
         common = torch.int64 if len(dtypes) > 1 else next(iter(dtypes))
+        wide = [arg for arg in args if self.dtype(arg) == torch.int64 and not self._is_narrow(arg)]
+        if op in ("eq", "ne") and vector and len(wide) == 1 and dtypes == {torch.int32, torch.int64}:
+            other = args[wide[0] is args[0]]
+            if not self.is_vector(wide[0]) and self.is_vector(other):
+                text = f"equal_narrow({self.operand(other, True)}, {self.operand(wide[0], False)})"
+                return text if op == "eq" else f"~{text}"
         compared = value.dtype == torch.bool and len(dtypes) > 1 and all(map(self._is_narrow, args))
         if compared or value in self.plan.narrow:  # then so are its operands, numbers among them
             common = torch.int32

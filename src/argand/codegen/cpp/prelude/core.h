@@ -64,6 +64,9 @@ INLINE i64 min_i64(i64 a, i64 b) { return a < b ? a : b; }
 INLINE i64 floor_div_i64(i64 a, i64 b) { return a / b - (a % b != 0 && (a < 0) != (b < 0)); }
 INLINE i64 floor_mod_i64(i64 a, i64 b) { return a - floor_div_i64(a, b) * b; }
 INLINE i64 max_i64(i64 a, i64 b) { return a > b ? a : b; }
+//@ equal_narrow
+// Where lanes of 32 bits equal a number of 64.
+template <class V> INLINE V equal_narrow(V a, i64 x) { return (a == splat<V>((i32)x)) & splat_mask<V>(x == (i32)x); }
 //@ load_tail
 // The first n lanes; the others are zero and their memory is not read.
 template <class V, class T> INLINE V load_tail(const T* p, i64 n) {
