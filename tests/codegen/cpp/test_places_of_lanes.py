@@ -92,3 +92,32 @@ def test_short_rows_are_copied_by_short_vectors():
     part = body([384, 16, 8, 8], record)
     chosen = plan_stage(analyse(part), part.vars, 64)
     assert chosen.vector is part.vars[-1] and not chosen.transposed
+
+
+@pytest.mark.parametrize("isa", RUNNABLE, ids=lambda isa: isa.name)
+@pytest.mark.parametrize("turned", [False, True])
+def test_lanes_of_32_bits_are_compared_with_a_number_of_64(isa, turned):
+    """As labels with classes, and lengths with places."""
+    far = [most + step for most in (1 << 31, -(1 << 31), 1 << 32, -(1 << 32)) for step in (-2, -1, 0, 1, 3)]
+    numbers = torch.tensor([0, 3, 36, 37, -1, -100, *far, (1 << 63) - 1, -(1 << 63)])
+    lanes = torch.tensor(
+        [*range(17), -1, -5, (1 << 31) - 1, (1 << 31) - 2, -(1 << 31), 1 - (1 << 31)], dtype=torch.int32
+    )
+    size = [len(numbers), len(lanes)]
+    names = ("eq", "ne", "lt", "le", "gt", "ge")
+
+    def record(o, i, j):
+        pair = (o.load("y", i, I64), o.to_dtype(o.load("x", j, torch.int32), I64))
+        for name in names:
+            o.store(name, len(lanes) * i + j, o.binary(name, *(pair[::-1] if turned else pair)))
+
+    ins = [buffer("y", I64, size[:1]), buffer("x", torch.int32, size[1:])]
+    run, text = compile_plan(
+        plan([body(size, record)], ins, [buffer(name, torch.bool, size) for name in names]), isa=isa
+    )
+    outs = [torch.empty(size, dtype=torch.bool) for _ in names]
+    run([numbers, lanes, *outs])
+    for name, out in zip(names, outs):
+        pair = (numbers[:, None], lanes.long())
+        assert torch.equal(out, getattr(torch, name)(*(pair[::-1] if turned else pair))), name
+    assert "equal_narrow(" in text and "below_narrow(" in text

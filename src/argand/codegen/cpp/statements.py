@@ -37,6 +37,13 @@ _STAYS_NARROW = frozenset(
     ("floordiv", "truncdiv", "remainder", "fmod", "bitwise_and", "bitwise_or", "bitwise_xor", "bitwise_not")
 )
 """Operations on integers whose result is in 32 bits where the operands are."""
+_NARROW_COMPARISONS = {
+    "eq": "equal_narrow({0}, {1})", "ne": "~equal_narrow({0}, {1})",
+    "lt": "below_narrow({0}, {1})", "ge": "~below_narrow({0}, {1})",
+    "le": "below_narrow({0}, min_i64({1}, 1ll << 31) + 1)", "gt": "~below_narrow({0}, min_i64({1}, 1ll << 31) + 1)",
+}  # fmt: skip
+"""Of lanes of 32 bits with one number of 64: as vectors of 64 bits they would be twice as long as a register."""
+_TURNED = {"lt": "gt", "le": "ge", "gt": "lt", "ge": "le"}
 _LANE = Var("l")
 _SCANS = {
     "sum": "{0} + {1}", "prod": "{0} * {1}", "logaddexp": "log_add_exp({0}, {1})", "max": "maximum({0}, {1})",
@@ -239,12 +246,12 @@ class Printer:
         args: list[Value] = [arg for arg in value.args if isinstance(arg, Value)]
         dtypes = {self.dtype(arg) for arg in args}
         common = torch.int64 if len(dtypes) > 1 else next(iter(dtypes))
-        wide = [arg for arg in args if self.dtype(arg) == torch.int64 and not self._is_narrow(arg)]
-        if op in ("eq", "ne") and vector and len(wide) == 1 and dtypes == {torch.int32, torch.int64}:
-            other = args[wide[0] is args[0]]
-            if not self.is_vector(wide[0]) and self.is_vector(other):
-                text = f"equal_narrow({self.operand(other, True)}, {self.operand(wide[0], False)})"
-                return text if op == "eq" else f"~{text}"
+        if vector and op in _NARROW_COMPARISONS and dtypes == {torch.int32, torch.int64}:
+            turned = self.dtype(args[0]) == torch.int64
+            wide, narrow = args if turned else args[::-1]
+            if not self._is_narrow(wide) and not self.is_vector(wide):
+                text = _NARROW_COMPARISONS[_TURNED.get(op, op) if turned else op]
+                return text.format(self.operand(narrow, True), self.operand(wide, False))
         compared = value.dtype == torch.bool and len(dtypes) > 1 and all(map(self._is_narrow, args))
         if compared or value in self.plan.narrow:  # then so are its operands, numbers among them
             common = torch.int32

@@ -67,6 +67,12 @@ INLINE i64 max_i64(i64 a, i64 b) { return a > b ? a : b; }
 //@ equal_narrow
 // Where lanes of 32 bits equal a number of 64.
 template <class V> INLINE V equal_narrow(V a, i64 x) { return (a == splat<V>((i32)x)) & splat_mask<V>(x == (i32)x); }
+//@ below_narrow
+// Where lanes of 32 bits are less than a number of 64.
+template <class V> INLINE V below_narrow(V a, i64 x) {
+  const i64 most = 0x7fffffff;
+  return (a < splat<V>((i32)max_i64(min_i64(x, most), -most - 1))) | splat_mask<V>(x > most);
+}
 //@ load_tail
 // The first n lanes; the others are zero and their memory is not read.
 template <class V, class T> INLINE V load_tail(const T* p, i64 n) {
