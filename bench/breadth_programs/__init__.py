@@ -10,7 +10,7 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
-from . import attention, blocks, convolutions, images, sequences, structures
+from . import attention, blocks, convolutions, further, images, sequences, structures
 
 Made = tuple[nn.Module, tuple[torch.Tensor, ...]]
 
@@ -21,4 +21,5 @@ PROGRAMS: dict[str, Callable[[], Made]] = {
     **structures.PROGRAMS,
     **blocks.PROGRAMS,
     **images.PROGRAMS,
+    **further.PROGRAMS,
 }
