@@ -12,6 +12,7 @@ from argand.graph.operators.ctc_ops import ctc_ops
 from argand.graph.operators.custom_backward import custom_backward
 from argand.graph.operators.device_ops import device_ops
 from argand.graph.operators.jagged_ops import jagged_ops
+from argand.graph.operators.numpy_ops import numpy_ops
 from argand.graph.operators.optimizer_ops import optimizer_ops
 from argand.graph.operators.random_ops import random_ops
 from argand.runtime.gpu.operators.flex import flex_ops
@@ -25,7 +26,7 @@ from argand.runtime.kernels.steps import steps_ops
 def argand_ops() -> Any:
     """`torch.ops.argand`, with every operator of argand's registered: what generated code refers to."""
     random_ops(), device_ops(), optimizer_ops(), recurrent_ops(), int8_ops()
-    steps_ops(), flex_ops(), custom_backward(), collective_ops(), ctc_ops(), jagged_ops()
+    steps_ops(), flex_ops(), custom_backward(), collective_ops(), ctc_ops(), jagged_ops(), numpy_ops()
     if has_packing():
         packed_ops()
     return torch.ops.argand

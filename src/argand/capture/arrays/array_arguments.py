@@ -13,14 +13,20 @@ from argand.capture.facts.optional_packages import numpy
 from argand.capture.facts.values.array_value import Traced
 from argand.graph.trees import mapped
 
+REFUSED = "call of numpy"
+
+
+Array = Any
+"""An array or scalar of numpy's, which may not be installed."""
+
 
 def refusal(name: str, why: str) -> errors.GraphBreak:
     return errors.graph_break(
-        kind="call of numpy", context=f"numpy {name}", explanation=f"numpy's {name} is not captured here: {why}.",
-    )  # fmt: skip
+        kind=REFUSED, context=f"numpy {name}", explanation=f"numpy's {name} is not captured here: {why}."
+    )
 
 
-def supported(value: Any) -> bool:
+def supported(value: Array) -> bool:
     step = value.dtype.itemsize
     return (
         value.dtype.name in tables.DTYPES
@@ -31,7 +37,7 @@ def supported(value: Any) -> bool:
     )
 
 
-def dummy(shape: Any, strides: Any, dtype: Any) -> object:
+def dummy(shape: tuple[int, ...], strides: tuple[int, ...], dtype: Array) -> object:
     """An array of made-up values: small ones, such that integers can be indices."""
     if 0 in shape:
         return numpy.lib.stride_tricks.as_strided(numpy.zeros(1, dtype), shape, strides)
@@ -83,7 +89,7 @@ def operand(value: Any) -> bool:
     return type(value) in (Traced, bool, int, float, complex) or isinstance(value, numpy.ndarray | numpy.generic)
 
 
-def check_power(base: Any, exponent: Any) -> None:
+def check_power(base: Array, exponent: Array) -> None:
     """The operator `**` is another function than the ufunc for some exponents (-1, 0, 0.5, 1, 2).
 
     Raises:
@@ -105,7 +111,7 @@ def is_scalar(value: object) -> bool:
     return isinstance(value._a_dummy if type(value) is Traced else value, numpy.generic)
 
 
-def dtype_of(value: object) -> Any:
+def dtype_of(value: object) -> Array:
     return value._a_dummy.dtype if type(value) is Traced else numpy.asarray(value).dtype
 
 
@@ -127,7 +133,7 @@ def no_overlap(count: int, *values: object) -> bool:
     )
 
 
-def _span(value: Any) -> tuple[int, int]:
+def _span(value: Array) -> tuple[int, int]:
     """First byte, and the first one behind."""
     if isinstance(value, torch.Tensor):
         with torch._C.DisableTorchFunction():
@@ -141,16 +147,16 @@ def _span(value: Any) -> tuple[int, int]:
     return start, start + reach + value.itemsize if value.size else start
 
 
-def layout_of(array: Any) -> tuple[object, ...]:
+def layout_of(array: Array) -> tuple[object, ...]:
     """What a graph relies on of an array that it gets."""
     return array.dtype.str, array.shape, array.strides, array.flags.writeable
 
 
-def steps(array: Any) -> list[int]:
+def steps(array: Array) -> list[int]:
     return [step for size, step in zip(array.shape, array.strides) if size > 1]
 
 
-def laid_out(name: str, tensor: torch.Tensor, expected: Any) -> torch.Tensor:
+def laid_out(name: str, tensor: torch.Tensor, expected: Array) -> torch.Tensor:
     """A new array in memory as numpy lays it out, where torch lays it out otherwise."""
 
     def matches() -> bool:

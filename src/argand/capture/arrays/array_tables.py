@@ -46,3 +46,30 @@ LINALG = frozenset(("norm", "multi_dot"))
 FFT = frozenset(words("fft ifft rfft irfft fft2 ifft2 fftn ifftn fftshift ifftshift"))
 INTEGER_ERRORS = frozenset(("floor_divide", "remainder", "fmod", "mod", "power", "divmod", "left_shift", "right_shift"))
 UNDEFINED = frozenset(("empty_like",))
+ITSELF = {
+    name: positions
+    for positions, names in {
+        "0": "gradient i0 unwrap nansum nanprod nanmean nanstd nanvar nanmax nanmin nanargmax nanargmin nancumsum "
+        "nancumprod nanmedian nanquantile nanpercentile partition argpartition lexsort argsort sort_complex histogram "
+        "delete ascontiguousarray asfortranarray asanyarray msort linalg.inv linalg.det linalg.slogdet linalg.cholesky "
+        "linalg.eigh linalg.eigvalsh linalg.svd linalg.svdvals linalg.pinv linalg.qr linalg.matrix_power linalg.cond "
+        "linalg.matrix_rank linalg.tensorinv linalg.norm fft.hfft fft.ihfft fft.rfft2 fft.irfft2 fft.rfftn fft.irfftn "
+        "packbits bartlett kaiser",
+        "01": "convolve correlate digitize polyval trapezoid trapz isin in1d linspace logspace geomspace select choose "
+        "linalg.solve polyfit array_equal cross inner outer dot vdot tensordot kron isclose searchsorted cov corrcoef "
+        "percentile quantile linalg.tensorsolve append histogram2d polyadd polymul vecdot",
+        "02": "insert",
+        "012": "interp where clip",
+        "w0": "fill_diagonal",
+        "w02": "put place",
+        "w012": "putmask copyto",
+    }.items()
+    for name in words(names)
+}
+"""Functions that numpy itself computes in the graph, and which arguments are data. "w": they write to the first one."""
+DATA_KEYWORDS = frozenset(("where", "weights", "initial"))
+UFUNC_METHODS = {"reduce": "0", "accumulate": "0", "reduceat": "0", "outer": "01", "at": "w02"}
+OWN_METHODS = {
+    "argsort": "0", "argpartition": "0", "searchsorted": "01", "choose": "01", "sort": "w0", "partition": "w0",
+    "put": "w02",
+}  # fmt: skip

@@ -15,7 +15,10 @@ import torch
 
 from argand import errors
 from argand.capture.arrays import array_tables as tables
+from argand.capture.arrays import numpy_itself
 from argand.capture.arrays.array_arguments import (
+    REFUSED,
+    Array,
     check_power,
     dtype_of,
     dummy,
@@ -35,11 +38,10 @@ from argand.capture.arrays.array_arguments import (
 )
 from argand.capture.facts import numpy_settings
 from argand.capture.facts.handlers import Args, Function, Kwargs
-from argand.capture.facts.interfaces import CaptureState, GraphBuilder
+from argand.capture.facts.interfaces import CaptureState
 from argand.capture.facts.optional_packages import numpy
 from argand.capture.facts.sources import CallSource, ConstSource, Source
 from argand.capture.facts.values.array_value import BINARY, FUNCTIONS, Method, Traced, needs_values
-from argand.capture.metadata.special_calls import special
 from argand.capture.sizes import symbolic_ops
 from argand.capture.torch_functions import torch_calls
 from argand.capture.torch_functions.torch_calls import handler
@@ -131,7 +133,7 @@ class Arrays:
 
     # ---------------------------------------------------------------- calls
 
-    def call(self, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    def call(self, fn: Function, args: Args, kwargs: Kwargs) -> Array:
         """A call of numpy's; NotImplemented where no traced array is among the arguments.
 
         Raises:
@@ -140,27 +142,53 @@ class Arrays:
         if not traced_in((args, kwargs)):
             return NotImplemented
         name = getattr(fn, "__name__", "?")
-        module = getattr(fn, "__module__", None) or ""
-        ufunc = isinstance(fn, numpy.ufunc)
         bound = getattr(fn, "__self__", None)
         if isinstance(bound, numpy.ndarray | numpy.generic):
             return self._of_constant(bound, name, args, kwargs)
-        owner = self.library
-        if module == "numpy.linalg" and name in tables.LINALG:
-            owner = self.library.linalg
-        elif module == "numpy.fft" and name in tables.FFT:
-            owner = self.library.fft
-        elif getattr(numpy, name, None) is not fn or name not in (tables.UFUNCS if ufunc else tables.FUNCTIONS):
-            raise refusal(name, "torch has no function that is known to do the same")
-        other = getattr(owner, name, None)
-        if other is None:
-            raise refusal(name, "torch has no such function")
+        if isinstance(fn, type) and issubclass(fn, numpy.generic) and len(args) == 1 and not kwargs:
+            return self._run("astype", fn, lambda given: given.astype(self.library.dtype(name)), args, kwargs)
+        written = numpy_itself.text_of(fn)
+        if written is None:
+            return self._equally(fn, name, args, kwargs)
+        if name in ("array", "asarray") and type(args[0]) in (list, tuple):
+            return numpy_itself.call(self.state, *written, fn, args, kwargs)
+        try:
+            return self._equally(fn, name, args, kwargs)
+        except errors.GraphBreak as why:
+            if why.reason.kind != REFUSED or kwargs.get("out") is not None:
+                raise
+            return numpy_itself.call(self.state, *written, fn, args, kwargs)
+
+    def _equally(self, fn: Function, name: str, args: Args, kwargs: Kwargs) -> Array:
+        """What the function of torch's that does the same gives."""
+        other = self.equivalent(fn, name)
         self._check_call(name, args, kwargs)
         out = kwargs.pop("out", None) if "out" in (kwargs := dict(kwargs)) else None
         out = out[0] if isinstance(out, tuple) and len(out) == 1 else out
         if out is not None:
             return self._into(name, fn, other, args, kwargs, out)
         return self._run(name, fn, other, args, kwargs)
+
+    def equivalent(self, fn: Function, name: str) -> Array:
+        """The function of `torch._numpy` that computes what one of numpy's does.
+
+        Raises:
+            GraphBreak: none does.
+        """
+        module = getattr(fn, "__module__", None) or ""
+        owner = self.library
+        if module == "numpy.linalg" and name in tables.LINALG:
+            owner = self.library.linalg
+        elif module == "numpy.fft" and name in tables.FFT:
+            owner = self.library.fft
+        elif getattr(numpy, name, None) is not fn or name not in (
+            tables.UFUNCS if isinstance(fn, numpy.ufunc) else tables.FUNCTIONS
+        ):
+            raise refusal(name, "torch has no function that is known to do the same")
+        other = getattr(owner, name, None)
+        if other is None:
+            raise refusal(name, "torch has no such function")
+        return other
 
     def _of_constant(self, array: object, name: str, args: Args, kwargs: Kwargs) -> object:
         """A method of an array that is a constant of the capture, on traced ones."""
@@ -196,6 +224,11 @@ class Arrays:
         if name == "fill" and len(args) == 1 and not kwargs:
             self.set_item(array, ..., args[0])
             return None
+        if name == "view" and not args and not kwargs:
+            return self.item(array, ...)
+        if name in tables.OWN_METHODS and "out" not in kwargs:
+            function = getattr(numpy.ndarray, name)
+            return numpy_itself.call(self.state, f".{name}", tables.OWN_METHODS[name], function, (array, *args), kwargs)
         if name not in tables.METHODS or "out" in kwargs:
             raise needs_values(f"method {name}")
         self._check_call(name, (array, *args), kwargs)
@@ -214,7 +247,7 @@ class Arrays:
         def read(given: object) -> object:
             return getattr(given, name)
 
-        def rewritten(given: Any) -> object:
+        def rewritten(given: Array) -> object:
             return given.tensor.mT if name == "mT" else getattr(given, name)
 
         return self._run(name, read, rewritten, (array,), {})
@@ -240,24 +273,24 @@ class Arrays:
         if has_mask(key):
             raise needs_values("indexing by a mask")
 
-        def get(given: Any, index: Any) -> Any:
+        def get(given: Array, index: object) -> Array:
             return given[index]
 
         return self._run("indexing", get, get, (array, key), {})
 
-    def set_item(self, array: Traced, key: object, value: Any) -> None:
+    def set_item(self, array: Traced, key: object, value: Array) -> None:
         """`array[key] = value`."""
         if isinstance(value, torch.Tensor) or not operand(value):
             raise refusal("item assignment", "the value is none of numpy's")
         if has_mask(key) and numpy.ndim(plain(value)):
             raise needs_values("assignment of an array to a mask")
 
-        def put(given: Any, index: object, what: object) -> Any:
+        def put(given: Array, index: object, what: object) -> Array:
             given = given.copy()
             given[index] = what
             return given
 
-        self._expect("item assignment", put, (array, key, value), {})
+        self.expect("item assignment", put, (array, key, value), {})
         with torch._C.DisableTorchFunction():
             checked = put(*self._to_library((array, key, value), real=True))
         self._same("item assignment", put(*plain((array, key, value))), checked.tensor)
@@ -267,7 +300,7 @@ class Arrays:
         except (TypeError, ValueError, NotImplementedError, RuntimeError, IndexError) as e:
             raise refusal("item assignment", f"torch says {e}") from e
 
-    def _into(self, name: str, fn: Any, other: Any, args: Args, kwargs: Kwargs, out: object) -> object:
+    def _into(self, name: str, fn: Function, other: Function, args: Args, kwargs: Kwargs, out: object) -> object:
         """A result that is written to an array."""
         if type(out) is not Traced or not isinstance(out._a_dummy, numpy.ndarray):
             raise refusal(name, "it writes to an array that is not followed")
@@ -288,9 +321,9 @@ class Arrays:
     # ---------------------------------------------------------------- the three runs
 
     def _run(self, name: str, fn: Function, other: Function, args: Args, kwargs: Kwargs) -> object:
-        expected = self._expect(name, fn, args, kwargs)
+        expected = self.expect(name, fn, args, kwargs)
         integers = all(array._a_dummy.dtype.kind in "biu" for array in traced_in((args, kwargs)))
-        if name != "astype" and integers and getattr(expected, "dtype", dtype_of(0)).kind == "f":
+        if name != "astype" and integers and getattr(getattr(expected, "dtype", None), "kind", "") == "f":
             args, kwargs = self._as_float(args, expected.dtype), self._as_float(kwargs, expected.dtype)
         try:
             with torch._C.DisableTorchFunction(), numpy_settings.quiet():
@@ -303,7 +336,7 @@ class Arrays:
             self.recording = False
         return self._results(name, expected, checked, result, traced_in((args, kwargs)))
 
-    def _as_float(self, value: object, dtype: Any) -> Any:
+    def _as_float(self, value: object, dtype: Any) -> Array:
         """Integer arrays as the floats that numpy makes of them first; torch would make float32 of them."""
 
         def as_float(leaf: object) -> object:
@@ -314,7 +347,7 @@ class Arrays:
 
         return mapped(value, as_float)
 
-    def _expect(self, name: str, fn: Function, args: Args, kwargs: object) -> Any:
+    def expect(self, name: str, fn: Function, args: Args, kwargs: object) -> Array:
         numpy_settings.rely(self.state, name)
         try:
             with numpy_settings.quiet():
@@ -322,7 +355,7 @@ class Arrays:
         except Exception as e:  # numpy's error: the program gets it where the call really runs
             raise refusal(name, f"numpy says {type(e).__name__}: {e}") from e
 
-    def _results(self, name: str, expected: object, checked: Any, result: object, inputs: list[Traced]) -> object:
+    def _results(self, name: str, expected: object, checked: Array, result: object, inputs: list[Traced]) -> object:
         if isinstance(expected, tuple | list):
             if not isinstance(result, tuple | list) or len(result) != len(expected):
                 raise refusal(name, "its torch equivalent gives another number of results")
@@ -339,7 +372,7 @@ class Arrays:
         self._same(name, expected, ours, name in tables.UNDEFINED)
         return Traced(self, expected, self._aliased(name, expected, ours, stand_in, inputs))
 
-    def _same(self, name: str, expected: Any, got: torch.Tensor, undefined: bool = False) -> None:
+    def _same(self, name: str, expected: Array, got: torch.Tensor, undefined: bool = False) -> None:
         with torch._C.DisableTorchFunction():
             if got.dtype is not tables.DTYPES.get(expected.dtype.name) or tuple(got.shape) != expected.shape:
                 raise refusal(name, "its torch equivalent gives another dtype or shape")
@@ -350,7 +383,7 @@ class Arrays:
             raise refusal(name, "its torch equivalent gives other values")
 
     def _aliased(
-        self, name: str, expected: Any, ours: torch.Tensor, tensor: torch.Tensor, inputs: list[Traced]
+        self, name: str, expected: Array, ours: torch.Tensor, tensor: torch.Tensor, inputs: list[Traced]
     ) -> object:
         """The stand-in of a result: a view where numpy's is one, a copy where numpy's is a copy."""
         if not expected.size:
@@ -367,7 +400,7 @@ class Arrays:
         tensor = torch.Tensor.clone(tensor) if shares else tensor
         return tensor if view else laid_out(name, tensor, expected)
 
-    def _to_library(self, value: object, *, real: bool) -> Any:
+    def _to_library(self, value: object, *, real: bool) -> Array:
         """Arguments as torch._numpy takes them: tensors of made-up values, or the stand-ins."""
         if type(value) is Traced:
             tensor = torch.from_numpy(numpy.asarray(value._a_dummy)) if real else value._a_tensor
@@ -403,30 +436,3 @@ def _method(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> ob
     if state.graph.dynamics is not None:
         args, kwargs = symbolic_ops.plain(args), symbolic_ops.plain(kwargs)
     return fn(*args, **kwargs)
-
-
-@special(torch.Tensor.numpy)
-def _numpy(builder: GraphBuilder, func: Function, args: Args, kwargs: Kwargs) -> object:
-    """`tensor.numpy()`: an array that shares the tensor's memory."""
-    tensor = args[0]
-    info = builder.tensors.get(id(tensor))
-    if (
-        len(args) > 1
-        or kwargs
-        or info is None
-        or info.device.type != "cpu"
-        or tensor.requires_grad
-        or builder.scopes
-        or tensor.is_complex()
-        or id(tensor) in builder.unsure
-        or info.dynamic is not None
-    ):
-        raise needs_values("Tensor.numpy() of such a tensor")
-    name = next((key for key, dtype in tables.DTYPES.items() if dtype is tensor.dtype), None)
-    if name is None:
-        raise needs_values(f"Tensor.numpy() of {tensor.dtype}")
-    kind = numpy.dtype(name)
-    with torch._C.DisableTorchFunction():
-        strides = tuple(step * kind.itemsize for step in tensor.stride())
-        like = dummy(tuple(tensor.shape), strides, kind)
-    return Traced(of(builder.state), like, tensor)

@@ -324,6 +324,8 @@ class CaptureState(Protocol):
     """Numbers that are read from tensors stay in the graph."""
     data_sizes: bool  # the same of sizes
 
+    def call_numpy(self, fn: Any, args: tuple[object, ...], kwargs: dict[str, object]) -> object: ...
+
     @property
     def policy(self) -> Policy | None: ...
 

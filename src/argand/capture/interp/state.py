@@ -16,7 +16,7 @@ import torch
 
 from argand import errors
 from argand._core import _C
-from argand.capture.arrays import traced_arrays
+from argand.capture.arrays import tensor_arguments, traced_arrays
 from argand.capture.facts import classify
 from argand.capture.facts.code.stack_text import line_of_code
 from argand.capture.facts.handlers import Function, Kwargs
@@ -230,6 +230,10 @@ class CaptureState:
             self.load_source(MethodFuncSource(source), value.__func__)
             self.load_source(MethodSelfSource(source), value.__self__)
         return value
+
+    def call_numpy(self, fn: Any, args: tuple[object, ...], kwargs: dict[str, object]) -> object:
+        """A function of numpy's on arrays that the graph computes, or tensors; NotImplemented without these."""
+        return tensor_arguments.call(self, fn, args, kwargs)
 
     def _load_bound(self, source: Source, value: types.BuiltinMethodType) -> object:
         """A method of a C class bound to an object: a new method object each time, of an object that is loaded."""

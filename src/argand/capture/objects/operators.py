@@ -18,6 +18,7 @@ from argand.capture.facts.interfaces import Interpreter
 from argand.capture.facts.kinds import is_a, raw_items, raw_iter
 from argand.capture.facts.typefacts import BUFFERS, CONTAINERS, SEQUENCES, Slot
 from argand.capture.facts.values import ragged_sizes
+from argand.capture.facts.values.array_value import Traced
 from argand.capture.facts.values.ragged_sizes import RAGGED
 from argand.capture.facts.values.symbolic import SYMBOLIC, SymbolicScalar
 from argand.capture.objects import descriptors, iteration, keys, polyfills, stand_ins
@@ -40,6 +41,8 @@ def binary(interp: Interpreter, op: BinaryOperator, left: object, right: object)
         raise interp.observe(error)
     if ta is RAGGED or tb is RAGGED:
         return _ragged(interp, op, left, right)
+    if (ta is Traced and interp.is_tensor(right)) or (tb is Traced and interp.is_tensor(left)):
+        return interp.state.call_numpy(op.native, (left, right), {})
     types_ = interp.types
     pa, pb = types_.python_dunders(ta), types_.python_dunders(tb)
     if (pa and (op.method in pa or (op.inplace and op.inplace in pa))) or (pb and op.reflected in pb):

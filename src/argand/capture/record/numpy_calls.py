@@ -1,6 +1,6 @@
 """numpy on values known while capturing: computed natively, once; what comes out is constant under the guards.
 
-Tensors never become arrays here (that needs their values: a graph break); arrays become constants of the graph.
+Arrays become constants of the graph; what is computed of tensors is left to the room `arrays`.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from argand.capture.facts.typefacts import is_heap
 from argand.capture.facts.values.array_value import Traced
 from argand.capture.record import constants
 from argand.capture.sizes import symbolic_ops, symbolic_scalars
+from argand.graph.trees import leaves
 
 _GUARDED_BYTES = 4096
 _EFFECTS = frozenset(
@@ -109,14 +110,14 @@ def _asks_sizes(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> boo
 
 
 def traced_call(state: CaptureState, fn: Function, args: Sequence[object], kwargs: Kwargs) -> object:
-    """A numpy function on arrays that the graph computes; NotImplemented where there are none."""
+    """A numpy function on arrays that the graph computes, or on tensors; NotImplemented where there are none."""
     given = tuple([state.deep_resolve(arg) for arg in args])
     named = {key: state.deep_resolve(value) for key, value in kwargs.items()}
-    if state.arrays is None:
+    if not any(type(leaf) is Traced or is_a(leaf, torch.Tensor) for leaf in leaves([given, named])):
         return NotImplemented
     if state.graph.dynamics is not None:
         given, named = symbolic_ops.plain(given), symbolic_ops.plain(named)
-    return state.arrays.call(fn, given, named)
+    return state.call_numpy(fn, given, named)
 
 
 def refuse_effects(name: str) -> None:

@@ -54,10 +54,10 @@ def call(interp: Interpreter, fn: Any, args: list[Any], kwargs: Kwargs) -> objec
     """Run a numpy callable, or NotImplemented if `fn` is none or an argument is not a constant."""
     if not is_numpy(fn):
         return NotImplemented
+    args = _with_array_of_known(interp, fn, args)
     traced = numpy_calls.traced_call(interp.state, fn, args, kwargs)
     if traced is not NotImplemented:
         return traced
-    args = _with_array_of_known(interp, fn, args)
     owner = callables.fact(fn, "__self__")
     values = [*args, *kwargs.values(), *([owner] if is_array(owner) else [])]
     numpy_calls.refuse_effects(callables.text_of(fn, "__name__"))

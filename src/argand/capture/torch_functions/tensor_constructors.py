@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import sys
+import warnings
 from typing import Any
 
 import torch
@@ -17,7 +19,7 @@ from argand.capture.facts.values.symbolic import SYMBOLIC
 from argand.capture.metadata import metadata, numpy_scalars
 from argand.capture.metadata.special_calls import named, special
 from argand.capture.record import constants, numpy_calls
-from argand.graph.trees import leaves, tensors_of
+from argand.graph.trees import leaves, mapped, tensors_of
 
 _T = torch.Tensor
 
@@ -35,6 +37,8 @@ def _from_data(builder: GraphBuilder, func: Function, args: Args, kwargs: Kwargs
         tensor = numpy_calls.to_tensor(builder.state, data, func.__name__)
         target = {key: kwargs[key] for key in ("dtype", "device") if kwargs.get(key) is not None}
         return builder.call(_T.to, (tensor,), target) if target else tensor
+    if any(type(leaf) is Traced for leaf in leaves(data)):
+        return _of_arrays(builder, func, data, kwargs)
     tensor = _of_numbers(builder, func, data, args, kwargs)
     if tensor is not None:
         return tensor
@@ -55,6 +59,20 @@ def _from_data(builder: GraphBuilder, func: Function, args: Args, kwargs: Kwargs
         with torch._C.DisableTorchFunction():
             return builder.record(func, args, {**kwargs, "dtype": func(*args, **kwargs).dtype})
     return NotImplemented
+
+
+def _of_arrays(builder: GraphBuilder, func: Function, data: object, kwargs: Kwargs) -> object:
+    """`torch.tensor([array[0], array[1]])`: what numpy makes of the list, as torch's dtype."""
+    with torch._C.DisableTorchFunction(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        like = func(mapped(data, lambda leaf: leaf._a_dummy if type(leaf) is Traced else leaf), **kwargs)
+    array = builder.state.call_numpy(sys.modules["numpy"].array, (data,), {})
+    tensor: Any = numpy_calls.to_tensor(builder.state, array, "as_tensor")
+    if tuple(tensor.shape) != tuple(like.shape):
+        raise errors.graph_break(
+            kind="tensor constructor", context=func.__name__, explanation="torch reads the list otherwise than numpy."
+        )
+    return builder.call(_T.to, (tensor,), {"dtype": like.dtype, "device": kwargs.get("device") or "cpu"})
 
 
 def _of_numbers(builder: GraphBuilder, func: Function, data: object, args: Args, kwargs: Kwargs) -> object:

@@ -147,7 +147,7 @@ special(
 special(
     *named(
         _T,
-        "__array__ data_ptr untyped_storage storage _typed_storage __dlpack__ share_memory_ __reduce_ex__ __deepcopy__",
+        "data_ptr untyped_storage storage _typed_storage __dlpack__ share_memory_ __reduce_ex__ __deepcopy__",
         "__repr__ __str__ __format__ __setstate__ apply_ map_ map2_ resize_ resize_as_ set_ __cuda_array_interface__",
         "to_sparse is_set_to pin_memory",
     ),
