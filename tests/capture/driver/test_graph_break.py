@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch.utils import _pytree as pytree
 
 import argand
 from argand import errors
+from argand.capture.driver.explain import Findings
 from helpers import CountingBackend, assert_same, check, collected
 
 X = torch.arange(1.0, 4.0)
@@ -171,3 +173,32 @@ def test_state_of_torch_is_restored_when_capture_fails() -> None:
     with pytest.raises(ValueError, match="out"):
         argand.compile(f, backend="eager")(X)
     assert torch.is_grad_enabled() and not torch._C._is_any_autocast_enabled()
+
+
+_KINDS: dict[type, str] = {}
+
+
+class _Pair:
+    def __init__(self, a: torch.Tensor, b: torch.Tensor) -> None:
+        self.a, self.b = a, b
+
+
+def _flatten(pair: _Pair) -> tuple[list[torch.Tensor], None]:
+    _KINDS.setdefault(type(pair), "pair")
+    return [pair.a, pair.b], None
+
+
+pytree.register_pytree_node(_Pair, _flatten, lambda tensors, _: _Pair(*tensors))
+
+
+def test_a_table_that_is_full_after_the_first_look() -> None:
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        known = len(_KINDS) < 9
+        product = torch.vmap(lambda pair: pair.a * pair.b)(_Pair(x, x + 1))
+        return product * 2 if known else product
+
+    _KINDS.clear()
+    findings, x = Findings(), torch.randn(3, 4)
+    with findings.listening():
+        torch.testing.assert_close(argand.compile(fn, backend="eager")(x), x * (x + 1) * 2)
+    assert not findings.breaks

@@ -240,6 +240,7 @@ class _Capture:
         self.states: list[CaptureState] = []
         self.performed: CaptureState | None = None  # whose transformed code runs
         self.memory = Memory()
+        self.looked_again = False
         self.spent = 0
         self.surroundings = 0  # guards that every frame has
         self.clock = effort_limits.Clock()
@@ -451,6 +452,9 @@ class _Capture:
         needed = recompiles.Needed({label: (weakref.ref(code), number) for label, (code, number) in positions})
         outcome = guards.evaluate(info.args, info.globals, info.builtins, info.closure)
         if outcome is not True:
+            if not self.looked_again:  # a table, say, that a library's code fills the first time that it runs
+                self.looked_again = True
+                raise Restart
             raise errors.graph_break(
                 kind="condition that changes by itself",
                 context=str(outcome),

@@ -312,6 +312,8 @@ class CaptureState(Protocol):
     """Notes what is loaded and recorded, where that may be repeated."""
     like_modules: object
     """`torch_functions.like_modules.Known`, once a module was called."""
+    batching: object
+    """`torch_functions.higher_order.transforms.Batching` while an object is taken apart for vmap."""
     open_modes: list[tuple[int, Any, object]]
     autocast: tuple[object, ...]
     arrays: Any

@@ -103,6 +103,7 @@ class CaptureState:
         self.loads: list[tuple[Source, object]] | None = None
         self.journal: Journal | None = None
         self.like_modules: object = None
+        self.batching: object = None
         self._loaded: dict[Source, tuple[object, object]] = {}
         self._object_at: dict[Source, object] = {}
         self._outer_objects: dict[int, object] = {}

@@ -9,6 +9,7 @@ import contextlib
 import functools
 import operator
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import field
 from typing import Any
 
 import torch
@@ -149,12 +150,14 @@ class Flat:
     """Nested values taken apart: tensors in `tensors`, their places in `leaves`.
 
     `dress` makes of a plain tensor, and its number, what the program sees; None where none is of a subclass.
+    `objects` are what the program sees in place of arguments, by number, whose tensors stand in a list.
     """
 
     leaves: list[Any]
     spec: object
     tensors: list[torch.Tensor]
     dress: Callable[[torch.Tensor, int], torch.Tensor] | None = None
+    objects: dict[int, object] = field(default_factory=dict)
 
     def rebuilt(self, tensors: list[torch.Tensor]) -> Any:
         if self.dress is not None:

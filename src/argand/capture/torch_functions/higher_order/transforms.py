@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import types
+from collections.abc import Sequence
 from typing import Any, cast
 
 import torch
@@ -59,7 +60,7 @@ def _transform(
         for tensor, info in zip(inputs, infos):
             builder.register(tensor, placeholder(scope.graph, info.node.name), info.device)
         given, named = flat.rebuilt(inputs)
-        result = state.interpreter.call(func, given, named)
+        result = state.interpreter.call(func, [flat.objects.get(i, arg) for i, arg in enumerate(given)], named)
         flat_result = subgraphs.flatten(state, result, what)
     if name in ("vjp", "jvp", "jacrev", "jacfwd") and subgraphs.has_effects(builder, scope):
         raise _refused(
@@ -113,6 +114,18 @@ def _fresh(state: CaptureState, tensor: torch.Tensor) -> torch.Tensor:
         return subgraphs.copy_of(tensor, tensor.requires_grad) if id(tensor) in state.tensors else tensor
 
 
+def _element(tensor: torch.Tensor, dim: int | None) -> torch.Tensor:
+    """What a function under vmap sees of a tensor that is mapped over in a dimension, or not."""
+    leaf = tensor.is_leaf
+    if dim is not None:
+        if not -tensor.dim() <= dim < tensor.dim():
+            raise _refused("vmap", "torch.func.vmap", "in_dims is out of range.", "Check in_dims.")
+        with torch._C.DisableTorchFunction():
+            tensor = tensor.select(dim, 0)
+    like = subgraphs.leaf_like if leaf else subgraphs.copy_of  # what is no leaf may be written to
+    return like(tensor, tensor.requires_grad)
+
+
 def _batched(
     state: CaptureState, flat: subgraphs.Flat, in_dims: Any, args: Args
 ) -> tuple[list[torch.Tensor], list[int | None]]:
@@ -126,23 +139,69 @@ def _batched(
     inputs = []
     mapped: list[int | None] = [dim for leaf, dim in zip(flat.leaves, dims) if type(leaf) is hops.Place]
     for tensor, dim in zip(flat.tensors, mapped):
-        leaf = tensor.is_leaf
-        if dim is not None:
-            if not -tensor.dim() <= dim < tensor.dim():
-                raise _refused("vmap", "torch.func.vmap", "in_dims is out of range.", "Check in_dims.")
-            with torch._C.DisableTorchFunction():
-                tensor = tensor.select(dim, 0)
-        like = subgraphs.leaf_like if leaf else subgraphs.copy_of  # what is no leaf may be written to
-        inputs.append(like(tensor, tensor.requires_grad))
+        inputs.append(_element(tensor, dim))
     return inputs, mapped
+
+
+class Batching:
+    """Objects that vmap maps over, of a class that takes itself apart (`_add_batch_dim`).
+
+    Fields:
+        tensors: those of the object at hand.
+        elements: id of a tensor -> what the function sees of it.
+        objects: number of an argument -> what the function sees in its place.
+    """
+
+    def __init__(self) -> None:
+        self.tensors: list[torch.Tensor] = []
+        self.elements: dict[int, torch.Tensor] = {}
+        self.objects: dict[int, object] = {}
+
+
+@handler(torch._C._functorch._add_batch_dim)
+def _add_batch_dim(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> object:
+    """What an object's `_add_batch_dim` calls for each of its tensors."""
+    batching = state.batching
+    if not isinstance(batching, Batching) or len(args) != 3:
+        return NotImplemented
+    plain = state.tensor_info(args[0]).tensor
+    batching.tensors.append(args[0])
+    return batching.elements.setdefault(id(plain), _element(plain, args[1]))
+
+
+def _taken_apart(state: CaptureState, args: Sequence[object], in_dims: object) -> tuple[Args, Batching]:
+    """The arguments of vmap with the tensors of objects that a library has vmap map over (tensordict's of parameters:
+    it puts functions of its own in the place of torch's), which are no pytrees."""
+    batching = Batching()
+    given = [state.deep_resolve(arg) for arg in args]
+    own = torch._functorch.vmap
+    if own._create_batched_inputs.__module__ == own.__name__:
+        return tuple(given), batching
+    dims = in_dims if isinstance(in_dims, tuple) else (in_dims,) * len(given)
+    for index, (arg, dim) in enumerate(zip(given, dims)):
+        is_leaf = not isinstance(arg, torch.Tensor) and pytree.tree_is_leaf(arg)
+        if not is_leaf or not isinstance(dim, int) or not hasattr(type(arg), "_add_batch_dim"):
+            continue
+        state.batching, batching.tensors = batching, []
+        try:
+            method = state.interpreter.getattr(arg, "_add_batch_dim")
+            batching.objects[index] = state.interpreter.call(method, (), {"in_dim": dim, "vmap_level": 1})
+        finally:
+            state.batching = None
+        given[index] = list(batching.tensors)
+    return tuple(given), batching
 
 
 def _vmap_impl(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> object:
     func, in_dims, out_dims, randomness, chunk_size, *rest = args
     in_dims, out_dims = state.deep_resolve(in_dims), state.deep_resolve(out_dims)
     wrapped = "lost" if type(in_dims) is int else ""
-    flat = subgraphs.flatten(state, (tuple(rest), kwargs), "torch.func.vmap", subclasses=wrapped)
-    inputs, dims = _batched(state, flat, in_dims, tuple(rest))
+    given, taken = _taken_apart(state, rest, in_dims)
+    flat = subgraphs.flatten(state, (given, kwargs), "torch.func.vmap", subclasses=wrapped)
+    inputs, dims = _batched(state, flat, in_dims, given)
+    if taken.objects:
+        inputs = [taken.elements.get(id(tensor), element) for tensor, element in zip(flat.tensors, inputs)]
+        flat.objects = taken.objects
     options = {"in_dims": in_dims, "out_dims": out_dims, "randomness": randomness, "chunk_size": chunk_size}
     return _transform(state, "vmap", func, options, inputs, flat, dims=dims)
 

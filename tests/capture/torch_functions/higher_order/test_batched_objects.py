@@ -1,0 +1,78 @@
+"""Objects that vmap maps over: a library puts functions of its own in the place of torch's, as tensordict does."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch._functorch.vmap as of_vmap
+from torch.utils import _pytree as pytree
+
+import argand
+
+
+class Weights:
+    """Tensors that take themselves apart for vmap."""
+
+    def __init__(self, **tensors: torch.Tensor) -> None:
+        self.tensors = tensors
+
+    def _add_batch_dim(self, *, in_dim: int, vmap_level: int) -> Weights:
+        add = torch._C._functorch._add_batch_dim
+        return Weights(**{name: add(tensor, in_dim, vmap_level) for name, tensor in self.tensors.items()})
+
+
+@pytest.fixture
+def library(monkeypatch: pytest.MonkeyPatch) -> None:
+    def process(in_dims: Any, args: Any, func: Any) -> Any:
+        flat, spec = pytree.tree_flatten(args)
+        dims = pytree._broadcast_to_and_flatten(in_dims, spec)
+        first = next(arg for arg, dim in zip(flat, dims) if dim is not None)
+        size = first.size(0) if isinstance(first, torch.Tensor) else next(iter(first.tensors.values())).size(0)
+        return size, dims, flat, spec
+
+    def create(dims: Any, flat: Any, level: int, spec: Any) -> Any:
+        taken = []
+        for arg, dim in zip(flat, dims):
+            if dim is not None and isinstance(arg, Weights):
+                arg = arg._add_batch_dim(in_dim=dim, vmap_level=level)
+            elif dim is not None:
+                arg = torch._C._functorch._add_batch_dim(arg, dim, level)
+            taken.append(arg)
+        return pytree.tree_unflatten(taken, spec)
+
+    monkeypatch.setattr(of_vmap, "_process_batched_inputs", process)
+    monkeypatch.setattr(of_vmap, "_create_batched_inputs", create)
+
+
+def _linear(weights: Weights, x: torch.Tensor) -> torch.Tensor:
+    return x @ weights.tensors["weight"] + weights.tensors["bias"]
+
+
+@pytest.mark.usefixtures("library")
+@pytest.mark.parametrize("in_dims", [(0, None), (0, 0), 0])
+def test_vmap_over_an_object(in_dims: Any) -> None:
+    weights = Weights(weight=torch.randn(3, 4, 2, requires_grad=True), bias=torch.randn(3, 2))
+    fn = argand.compile(lambda x: torch.vmap(_linear, in_dims)(weights, x), backend="aot_eager", fullgraph=True)
+    for _ in range(2):
+        x = torch.randn(3, 4, 4) if in_dims != (0, None) else torch.randn(4, 4)
+        want, got = torch.vmap(_linear, in_dims)(weights, x), fn(x)
+        torch.testing.assert_close(got, want)
+        gradients = [torch.autograd.grad(out.sum(), weights.tensors["weight"])[0] for out in (want, got)]
+        torch.testing.assert_close(*gradients)
+
+
+@pytest.mark.usefixtures("library")
+def test_an_object_that_is_not_mapped_over_is_seen_as_it_is() -> None:
+    weights = Weights(weight=torch.randn(4, 2), bias=torch.randn(2))
+    fn = argand.compile(lambda x: torch.vmap(lambda row: _linear(weights, row))(x), backend="eager", fullgraph=True)
+    x = torch.randn(5, 4)
+    torch.testing.assert_close(fn(x), _linear(weights, x))
+
+
+def test_torchs_own_functions_refuse_such_an_object() -> None:
+    weights = Weights(weight=torch.randn(3, 4, 2), bias=torch.randn(3, 2))
+    fn = argand.compile(lambda x: torch.vmap(_linear, (0, None))(weights, x), backend="eager")
+    with pytest.raises(ValueError, match="vmap"):
+        fn(torch.randn(4, 4))
