@@ -17,7 +17,6 @@ from tests.helpers import CountingBackend
 
 import argand
 
-_VIEWS = ("flip_roll", "diag_trace")
 _X = np.arange(6.0, dtype=np.float32).reshape(2, 3) + 1
 
 
@@ -64,7 +63,7 @@ def _check(fn: Callable[..., Any], *args: Any, graphs: int | None = None, calls:
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_numpy_program_is_one_graph(name: str) -> None:
     fn, args = PROGRAMS[name]
-    _check(fn, *args, graphs=None if name in _VIEWS else 1)
+    _check(fn, *args, graphs=1)
 
 
 def test_a_view_of_an_argument_shares_its_memory() -> None:

@@ -156,6 +156,32 @@ def steps(array: Array) -> list[int]:
     return [step for size, step in zip(array.shape, array.strides) if size > 1]
 
 
+def flips_of(array: Array) -> tuple[int, ...]:
+    """The dimensions in which an array runs backwards through its memory."""
+    return tuple([dim for dim, (size, step) in enumerate(zip(array.shape, array.strides)) if size > 1 and step < 0])
+
+
+def forwards(key: object, sizes: tuple[int, ...]) -> object:
+    """An index of slices that takes the same items in the order of memory."""
+    parts = key if type(key) is tuple else (key,)
+    if any(type(part) not in (slice, type(None), type(...), int) for part in parts):
+        return key
+    given = sum(type(part) in (slice, int) for part in parts)
+    axis, turned = 0, []
+    for part in parts:
+        if type(part) is slice and type(part.step) is int and part.step < 0 and axis < len(sizes):
+            places = range(*part.indices(sizes[axis]))[::-1]
+            part = slice(places.start, places.stop, places.step)
+        turned.append(part)
+        axis += len(sizes) - given if part is ... else part is not None
+    return tuple(turned)
+
+
+def start_of(array: Array) -> int:
+    """The address of the first byte of an array that runs forwards."""
+    return int(array.__array_interface__["data"][0])
+
+
 def laid_out(name: str, tensor: torch.Tensor, expected: Array) -> torch.Tensor:
     """A new array in memory as numpy lays it out, where torch lays it out otherwise."""
 

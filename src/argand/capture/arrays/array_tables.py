@@ -45,6 +45,7 @@ METHODS = frozenset(
 LINALG = frozenset(("norm", "multi_dot"))
 FFT = frozenset(words("fft ifft rfft irfft fft2 ifft2 fftn ifftn fftshift ifftshift"))
 INTEGER_ERRORS = frozenset(("floor_divide", "remainder", "fmod", "mod", "power", "divmod", "left_shift", "right_shift"))
+BACKWARDS = frozenset(("flip", "flipud", "fliplr"))
 UNDEFINED = frozenset(("empty_like",))
 ITSELF = {
     name: positions

@@ -52,6 +52,8 @@ def call(state: CaptureState, text: str, positions: str, fn: Function, args: Arg
     writes = positions.startswith("w")
     decisive = [arg for at, arg in enumerate(args) if str(at) not in positions]
     decisive += [value for key, value in kwargs.items() if key not in tables.DATA_KEYWORDS]
+    if writes and type(args[0]) is Traced and args[0]._a_flips:
+        raise refusal(name, "it writes to an array that runs backwards through its memory")
     if traced_in(decisive):
         raise refusal(name, "an argument that decides about sizes is an array that the graph computes")
     expected = _expected(state, name, fn, args, kwargs, writes)

@@ -22,14 +22,18 @@ from argand.capture.arrays.array_arguments import (
     check_power,
     dtype_of,
     dummy,
+    flips_of,
+    forwards,
     has_mask,
     is_scalar,
     laid_out,
     layout_of,
+    leaves,
     no_overlap,
     operand,
     plain,
     refusal,
+    start_of,
     steps,
     supported,
     tensor_in,
@@ -78,6 +82,10 @@ def of(state: CaptureState) -> Arrays:
         state.arrays = Arrays(state)
     arrays: Arrays = state.arrays
     return arrays
+
+
+def _unchanged(array: object, *args: object, **kwargs: object) -> object:
+    return array
 
 
 class Arrays:
@@ -131,6 +139,11 @@ class Arrays:
         every: list[object] = [*sources, *(info.source for info in others)]
         self.state.guards.add(None, "python", check, every, label="NO_ALIASING", shown=False)
 
+    def flipped(self, array: Traced) -> object:
+        """The values, as they are now, of an array that runs backwards."""
+        with torch._C.DisableTorchFunction():
+            return self.state.graph.call(torch.flip, (array._a_memory, array._a_flips), {})
+
     # ---------------------------------------------------------------- calls
 
     def call(self, fn: Function, args: Args, kwargs: Kwargs) -> Array:
@@ -162,6 +175,10 @@ class Arrays:
     def _equally(self, fn: Function, name: str, args: Args, kwargs: Kwargs) -> Array:
         """What the function of torch's that does the same gives."""
         other = self.equivalent(fn, name)
+        if name in tables.BACKWARDS:
+            other = _unchanged  # what runs backwards, numpy says
+        elif name == "diag" and args and numpy.ndim(plain(args[0])) == 2:
+            other = self.library.diagonal  # a view, as numpy's
         self._check_call(name, args, kwargs)
         out = kwargs.pop("out", None) if "out" in (kwargs := dict(kwargs)) else None
         out = out[0] if isinstance(out, tuple) and len(out) == 1 else out
@@ -276,12 +293,17 @@ class Arrays:
         def get(given: Array, index: object) -> Array:
             return given[index]
 
-        return self._run("indexing", get, get, (array, key), {})
+        def get_forwards(given: Array, index: object) -> Array:
+            return given[forwards(index, given.shape)]
+
+        return self._run("indexing", get, get_forwards, (array, key), {})
 
     def set_item(self, array: Traced, key: object, value: Array) -> None:
         """`array[key] = value`."""
         if isinstance(value, torch.Tensor) or not operand(value):
             raise refusal("item assignment", "the value is none of numpy's")
+        if array._a_flips:
+            raise refusal("item assignment", "the array runs backwards through its memory")
         if has_mask(key) and numpy.ndim(plain(value)):
             raise needs_values("assignment of an array to a mask")
 
@@ -302,7 +324,7 @@ class Arrays:
 
     def _into(self, name: str, fn: Function, other: Function, args: Args, kwargs: Kwargs, out: object) -> object:
         """A result that is written to an array."""
-        if type(out) is not Traced or not isinstance(out._a_dummy, numpy.ndarray):
+        if type(out) is not Traced or not isinstance(out._a_dummy, numpy.ndarray) or out._a_flips:
             raise refusal(name, "it writes to an array that is not followed")
         given, named = plain(args), plain(kwargs)
         target = out._a_dummy.copy()
@@ -325,16 +347,26 @@ class Arrays:
         integers = all(array._a_dummy.dtype.kind in "biu" for array in traced_in((args, kwargs)))
         if name != "astype" and integers and getattr(getattr(expected, "dtype", None), "kind", "") == "f":
             args, kwargs = self._as_float(args, expected.dtype), self._as_float(kwargs, expected.dtype)
+        memory = any(self._views_backwards(part, args) for part in leaves(expected))
         try:
             with torch._C.DisableTorchFunction(), numpy_settings.quiet():
-                checked = other(*self._to_library(args, real=True), **self._to_library(kwargs, real=True))
+                given, named = (self._to_library(each, real=True, memory=memory) for each in (args, kwargs))
+                checked = other(*given, **named)
             self.recording = True
-            result = other(*self._to_library(args, real=False), **self._to_library(kwargs, real=False))
+            given, named = (self._to_library(each, real=False, memory=memory) for each in (args, kwargs))
+            result = other(*given, **named)
         except (TypeError, ValueError, NotImplementedError, RuntimeError, IndexError, AttributeError) as e:
             raise refusal(name, f"its torch equivalent says {e}") from e
         finally:
             self.recording = False
         return self._results(name, expected, checked, result, traced_in((args, kwargs)))
+
+    def _views_backwards(self, result: object, args: Args) -> bool:
+        """Whether a result is a view of an argument that runs backwards, or runs backwards itself."""
+        if not isinstance(result, numpy.ndarray):
+            return False
+        turned = [array._a_dummy for array in traced_in(args) if array._a_flips]
+        return bool(flips_of(result)) or any(numpy.may_share_memory(result, each) for each in turned)
 
     def _as_float(self, value: object, dtype: Any) -> Array:
         """Integer arrays as the floats that numpy makes of them first; torch would make float32 of them."""
@@ -369,8 +401,9 @@ class Arrays:
         ours, stand_in = tensor_in(checked), tensor_in(result)
         if ours is None or stand_in is None:
             raise refusal(name, "its torch equivalent gives no array")
-        self._same(name, expected, ours, name in tables.UNDEFINED)
-        return Traced(self, expected, self._aliased(name, expected, ours, stand_in, inputs))
+        flips = flips_of(expected)
+        self._same(name, numpy.flip(expected, flips), ours, name in tables.UNDEFINED)
+        return Traced(self, expected, self._aliased(name, expected, ours, stand_in, inputs), flips=flips)
 
     def _same(self, name: str, expected: Array, got: torch.Tensor, undefined: bool = False) -> None:
         with torch._C.DisableTorchFunction():
@@ -390,25 +423,35 @@ class Arrays:
             return tensor
         with torch._C.DisableTorchFunction():
             theirs = ours.numpy()
+        ahead = numpy.asarray(numpy.flip(expected, flips_of(expected)))
+        alike = steps(theirs) == steps(ahead) and start_of(theirs) == start_of(ahead)
         shares = view = False
         for given in inputs:
             wanted = numpy.may_share_memory(expected, given._a_dummy)
             shared = numpy.may_share_memory(theirs, given._a_dummy)
-            if wanted and not (shared and steps(theirs) == steps(expected)):
+            if wanted and not (shared and alike):
                 raise refusal(name, "numpy gives a view of its argument, torch does not")
             shares, view = shares or (shared and not wanted), view or wanted
         tensor = torch.Tensor.clone(tensor) if shares else tensor
         return tensor if view else laid_out(name, tensor, expected)
 
-    def _to_library(self, value: object, *, real: bool) -> Array:
-        """Arguments as torch._numpy takes them: tensors of made-up values, or the stand-ins."""
+    def _to_library(self, value: object, *, real: bool, memory: bool = False) -> Any:
+        """Arguments as torch._numpy takes them: tensors of made-up values, or the stand-ins.
+
+        Arguments:
+            memory: of an array that runs backwards, the one that runs forwards.
+        """
         if type(value) is Traced:
-            tensor = torch.from_numpy(numpy.asarray(value._a_dummy)) if real else value._a_tensor
-            return self.library.ndarray(tensor)
+            if not real:
+                return self.library.ndarray(value._a_memory if memory else value._a_tensor)
+            array = numpy.flip(value._a_dummy, value._a_flips)
+            if value._a_flips and not memory:
+                array = value._a_dummy.copy()
+            return self.library.ndarray(torch.from_numpy(numpy.asarray(array)))
         if isinstance(value, tuple | list):
-            return type(value)([self._to_library(item, real=real) for item in value])
+            return type(value)([self._to_library(item, real=real, memory=memory) for item in value])
         if isinstance(value, dict):
-            return {key: self._to_library(item, real=real) for key, item in value.items()}
+            return {key: self._to_library(item, real=real, memory=memory) for key, item in value.items()}
         if isinstance(value, numpy.ndarray | numpy.generic):
             if value.dtype.name not in tables.DTYPES:
                 raise refusal("array", f"torch has no dtype {value.dtype}")

@@ -402,7 +402,7 @@ def _array(values: Values, array: Traced) -> None:
     if array._a_source is not None:
         values.push_outer(array._a_source)
         return
-    values.push(array._a_tensor)
+    values.push(array._a_memory)
     scalar = array.__class__.__name__ != "ndarray"
     writeable = scalar or bool(array._a_dummy.flags.writeable)
     values.emitter.call_helper(rebuild.array_of, (scalar, writeable, tuple(array._a_dummy.strides)))

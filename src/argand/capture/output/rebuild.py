@@ -348,6 +348,8 @@ def array_of(tensor: torch.Tensor, scalar: bool, writeable: bool, strides: tuple
     array = tensor.detach().numpy()
     if scalar:
         return array[()]
+    if min(strides, default=0) < 0:
+        array = array[tuple([slice(None, None, -1 if step < 0 else 1) for step in strides])]
     if array.strides != strides:
         array = numpy.lib.stride_tricks.as_strided(array, array.shape, strides)
     if not writeable:

@@ -182,6 +182,8 @@ def array_key(array: Any) -> tuple[str, tuple[int, ...], bytes]:
 def to_tensor(state: CaptureState, array: object, name: str) -> object:
     """The tensor that torch.tensor / torch.as_tensor / torch.from_numpy makes of a constant array."""
     if type(array) is Traced:
+        if array._a_flips:
+            raise _break(name, "torch takes no array that runs backwards through its memory")
         function = torch.Tensor.clone if name == "tensor" else torch.Tensor.detach
         with torch._C.DisableTorchFunction():
             return state.graph.call(function, (array._a_tensor,), {})

@@ -59,18 +59,27 @@ class Traced:
     Fields:
         _a_owner: the `arrays.Arrays` of this capture.
         _a_dummy: an array or scalar of the same type, dtype, shape and strides, with made-up values.
-        _a_tensor: the stand-in of the tensor that has the values.
+        _a_tensor: the stand-in of the tensor that has the values: now, where the array runs backwards.
+        _a_memory: that whose memory it is.
+        _a_flips: the dimensions in which it runs backwards through that memory; nothing is written to such an array.
         _a_source: where the program has this array, for one that existed before the frame.
     """
 
-    __slots__ = ("__weakref__", "_a_dummy", "_a_owner", "_a_source", "_a_tensor")
+    __slots__ = ("__weakref__", "_a_dummy", "_a_flips", "_a_memory", "_a_owner", "_a_source")
 
-    def __init__(self, owner: object, dummy: object, tensor: object, source: object = None) -> None:
+    def __init__(
+        self, owner: object, dummy: object, tensor: object, source: object = None, flips: tuple[int, ...] = ()
+    ) -> None:
         put = object.__setattr__
         put(self, "_a_owner", owner)
         put(self, "_a_dummy", dummy)
-        put(self, "_a_tensor", tensor)
+        put(self, "_a_memory", tensor)
         put(self, "_a_source", source)
+        put(self, "_a_flips", flips)
+
+    @property
+    def _a_tensor(self) -> Any:
+        return self._a_owner.flipped(self) if self._a_flips else self._a_memory
 
     @property  # type: ignore[misc]
     def __class__(self) -> type:
