@@ -47,7 +47,7 @@ IN_LIST = frozenset("concatenate stack vstack hstack dstack column_stack lexsort
 def functions() -> dict[str, Callable[..., Any]]:
     """Each function by its name, as one of a tensor or array."""
     listed: dict[str, Callable[..., Any]] = {}
-    for name in sorted({*tables.UFUNCS, *tables.FUNCTIONS, *tables.ITSELF}):
+    for name in sorted({*tables.UFUNCS, *tables.FUNCTIONS, *tables.ITSELF, *[f"fft.{name}" for name in tables.FFT]}):
         module, _, last = name.rpartition(".")
         fn = getattr(getattr(np, module) if module else np, last, None)
         if fn is None or name in tables.UNDEFINED:

@@ -262,3 +262,28 @@ def test_a_container_with_the_programs_own_break_is_compiled_round_by_round() ->
     for _ in range(2):
         torch.testing.assert_close(compiled(x), model(x))
     assert "tanh" in backend.graphs[0].code and len(backend.graphs) == 3
+
+
+def test_torchs_functions_around_sizes_that_are_values_run_as_they_are_written() -> None:
+    """Each time for new lengths; with tensors that are not packed the same LSTM is compiled."""
+    embedding, lstm = torch.nn.Embedding(9, 4), torch.nn.LSTM(4, 4, batch_first=True)
+    rnn = torch.nn.utils.rnn
+
+    def encode(tokens: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+        packed = rnn.pack_padded_sequence(embedding(tokens) * 2, lengths, batch_first=True, enforce_sorted=False)
+        states, _ = rnn.pad_packed_sequence(lstm(packed)[0], batch_first=True)
+        return states.sum(1) + 1
+
+    findings, tokens = Findings(), torch.randint(0, 9, (3, 6))
+    compiled = argand.compile(encode, backend="eager")
+    with findings.listening():
+        for lengths in ([6, 2, 4], [6, 5, 1], [6, 1, 1]):
+            torch.testing.assert_close(compiled(tokens, torch.tensor(lengths)), encode(tokens, torch.tensor(lengths)))
+    assert [reason.where[-1].function for reason in findings.breaks] == ["encode"] * 3 and not findings.recompiles
+
+    backend, x = CountingBackend(), torch.rand(3, 6, 4)
+    compiled, packed = argand.compile(lstm, backend=backend), rnn.pack_padded_sequence(x, [6, 3, 2], batch_first=True)
+    for given in (packed, packed, x, x):
+        for got, want in zip(compiled(given)[0], lstm(given)[0]):
+            assert (got is None and want is None) or torch.allclose(got, want)
+    assert len(backend.graphs) == 1

@@ -161,6 +161,12 @@ def flips_of(array: Array) -> tuple[int, ...]:
     return tuple([dim for dim, (size, step) in enumerate(zip(array.shape, array.strides)) if size > 1 and step < 0])
 
 
+def running_forwards(array: Array) -> Array:
+    """The view of the same memory that runs forwards; the array itself, or scalar, where it does."""
+    flips = flips_of(array)
+    return numpy.flip(array, flips) if flips else array
+
+
 def forwards(key: object, sizes: tuple[int, ...]) -> object:
     """An index of slices that takes the same items in the order of memory."""
     parts = key if type(key) is tuple else (key,)

@@ -32,7 +32,8 @@ def text_of(fn: Function) -> tuple[str, str] | None:
     for path, module in (("numpy", numpy), ("numpy.linalg", numpy.linalg), ("numpy.fft", numpy.fft)):
         if getattr(module, name, None) is fn:
             positions = tables.ITSELF.get(f"{path}.{name}".removeprefix("numpy."))
-            if positions is None and path == "numpy" and name in tables.FUNCTIONS and name not in tables.UNDEFINED:
+            known = {"numpy": tables.FUNCTIONS, "numpy.fft": tables.FFT}.get(path, ())
+            if positions is None and name in known and name not in tables.UNDEFINED:
                 positions = "0"
             return (f"{path}.{name}", positions) if positions else None
     return None

@@ -33,6 +33,7 @@ from argand.capture.arrays.array_arguments import (
     operand,
     plain,
     refusal,
+    running_forwards,
     start_of,
     steps,
     supported,
@@ -401,9 +402,8 @@ class Arrays:
         ours, stand_in = tensor_in(checked), tensor_in(result)
         if ours is None or stand_in is None:
             raise refusal(name, "its torch equivalent gives no array")
-        flips = flips_of(expected)
-        self._same(name, numpy.flip(expected, flips), ours, name in tables.UNDEFINED)
-        return Traced(self, expected, self._aliased(name, expected, ours, stand_in, inputs), flips=flips)
+        self._same(name, running_forwards(expected), ours, name in tables.UNDEFINED)
+        return Traced(self, expected, self._aliased(name, expected, ours, stand_in, inputs), flips=flips_of(expected))
 
     def _same(self, name: str, expected: Array, got: torch.Tensor, undefined: bool = False) -> None:
         with torch._C.DisableTorchFunction():
@@ -423,7 +423,7 @@ class Arrays:
             return tensor
         with torch._C.DisableTorchFunction():
             theirs = ours.numpy()
-        ahead = numpy.asarray(numpy.flip(expected, flips_of(expected)))
+        ahead = numpy.asarray(running_forwards(expected))
         alike = steps(theirs) == steps(ahead) and start_of(theirs) == start_of(ahead)
         shares = view = False
         for given in inputs:
@@ -444,9 +444,8 @@ class Arrays:
         if type(value) is Traced:
             if not real:
                 return self.library.ndarray(value._a_memory if memory else value._a_tensor)
-            array = numpy.flip(value._a_dummy, value._a_flips)
-            if value._a_flips and not memory:
-                array = value._a_dummy.copy()
+            backwards = value._a_flips and not memory
+            array = value._a_dummy.copy() if backwards else running_forwards(value._a_dummy)
             return self.library.ndarray(torch.from_numpy(numpy.asarray(array)))
         if isinstance(value, tuple | list):
             return type(value)([self._to_library(item, real=real, memory=memory) for item in value])

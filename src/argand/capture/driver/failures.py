@@ -111,6 +111,15 @@ def gave_up(ending: errors.GraphBreak, info: _C.FrameInfo, region: Region, known
     return None if ending.in_loop else _C.SKIP
 
 
+def of_such_arguments(info: _C.FrameInfo, region: Region) -> _C.Entry:
+    """What is answered where calls with arguments of these classes run eagerly, with what they call."""
+    guards = _C.GuardTree()
+    for index, arg in enumerate(info.args):
+        if type(arg) is not tuple:  # those behind the others, whose classes may not say
+            guards.check(guards.child(0, "local", index), "type", type(arg))
+    return _C.Entry(code_running_eagerly(info.code), guards, region)
+
+
 def runs_once(info: _C.FrameInfo, region: Region, known: Known) -> _C.Entry | None:
     """What is answered where the call at hand sets up what later calls find set up (lazy modules, tables of packages):
     it runs eagerly, with what it calls. None where calls before did, and there was as much left to do."""

@@ -183,7 +183,8 @@ def _ended(ending: errors.GraphBreak, info: _C.FrameInfo, region: Region, known:
         known.raised_in.add(region)
     ending.__traceback__ = ending.__context__ = None  # its frames hold the arguments, which may be the last to
     once = failures.runs_once(info, region, known) if ending.sets_up else None
-    return once or failures.gave_up(ending, info, region, known)
+    answer = once or failures.gave_up(ending, info, region, known)
+    return failures.of_such_arguments(info, region) if loops.around_values(info.code, ending) else answer
 
 
 def raise_in_blocks(info: _C.FrameInfo, region: Region, error: BaseException) -> _C.Answer:
@@ -391,10 +392,10 @@ class _Capture:
         if ending.skip_frame or ending.sequence is None or ending.sequence in break_at:
             raise ending
         for number, (code, instruction) in enumerate(ending.within, 1):
-            if loops.left_alone(code, instruction, None, ending.within[number:]):
+            if loops.left_alone(code, instruction, None, ending.within[number:], ending.reason):
                 _process.of(code).loops += 1  # by itself it would break there again, and is not told of twice
         offsets = _process.session().original_offsets.get(self.info.code)
-        if loops.left_alone(self.info.code, ending.instruction, offsets, ending.within):
+        if loops.left_alone(self.info.code, ending.instruction, offsets, ending.within, ending.reason):
             ending.in_loop = True
             raise ending
         self.reason = ending.reason

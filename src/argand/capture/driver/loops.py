@@ -1,4 +1,4 @@
-"""Loops of installed packages in which a graph breaks: they run as they are written, and what they call is captured.
+"""Functions in which a graph breaks that run as they are written, and what they call is captured: loops of packages.
 
 Going on in the loop costs a version of the rest of the function for each way through it and each kind of value that
 comes round, and a library's function has many callers. The program's own loops, and torch's containers, are compiled
@@ -14,19 +14,29 @@ from typing import TypeAlias
 
 from argand.bytecode.decode import decode
 from argand.bytecode.instruction import Instruction, Positions
-from argand.capture.facts.code.skip import library_of
+from argand.capture.facts.code.skip import is_torch, library_of
+from argand.errors import BreakReason, GraphBreak
 
 Call: TypeAlias = tuple[CodeType, object]
 """A call under way, as `GraphBreak.within` has it."""
 
 
-def left_alone(code: CodeType, at: object, original_offsets: Mapping[int, int] | None, within: Sequence[Call]) -> bool:
+def left_alone(
+    code: CodeType,
+    at: object,
+    original_offsets: Mapping[int, int] | None,
+    within: Sequence[Call],
+    reason: BreakReason | None = None,
+) -> bool:
     """Whether an instruction is in a loop of its function, and the function is an installed package's.
 
     Arguments:
+        reason: why the graph breaks there, where that may be enough.
         within: the calls that it makes in which the graph broke, outermost first.
         original_offsets: of the code of a resume function, whose instructions have the offsets of the user's.
     """
+    if reason is not None and not within and _of_values(code, reason):
+        return True
     library = library_of(code.co_filename)
     if library == "torch" and within:
         library = library_of(within[-1][0].co_filename)
@@ -43,6 +53,16 @@ def left_alone(code: CodeType, at: object, original_offsets: Mapping[int, int] |
     # The test of `while` stands before the loop and once more at its end, with the same place in the source.
     copies = [i for i, inst in enumerate(instructions) if inst is here or _written_at(inst, here.positions)]
     return any(start <= copy <= end for start, end in jumps for copy in copies)
+
+
+def around_values(code: CodeType, ending: GraphBreak) -> bool:
+    """Whether a frame ends as a function of torch's around one operation whose result has as many items as values say
+    (`pack_padded_sequence`, an LSTM of what it gives): it runs as it is written."""
+    return not ending.within and _of_values(code, ending.reason)
+
+
+def _of_values(code: CodeType, reason: BreakReason) -> bool:
+    return reason.kind == "result of unknown size" and is_torch(code.co_filename)
 
 
 def _written_at(inst: Instruction, where: Positions | None) -> bool:
