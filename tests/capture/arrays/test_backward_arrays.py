@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tests.capture.arrays import array_programs
 
 import argand
 
@@ -93,3 +94,7 @@ def test_random_slices() -> None:
             np.testing.assert_array_equal(want, got)
             assert want.size < 2 or want.strides == got.strides
             assert np.may_share_memory(want, x) == np.may_share_memory(got, x)
+
+
+def test_random_programs_over_arrays_that_share_memory() -> None:
+    assert not [seed for seed in range(30) if array_programs.differs(seed, "eager")]
