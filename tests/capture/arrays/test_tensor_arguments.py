@@ -83,3 +83,44 @@ def test_what_decides_about_sizes_is_no_array_of_the_graph() -> None:
     x = torch.tensor([[1.0, 0.0], [0.0, 1.0]])
     np.testing.assert_array_equal(fn(x), np.sort(x.numpy(), axis=1))
     np.testing.assert_array_equal(fn(x * 0), np.sort(x.numpy() * 0, axis=0))
+
+
+_NAMES_OF_DTYPES = {np.dtype("uint16"): "short", np.dtype("float32"): "single"}
+
+
+def test_dtypes_are_values() -> None:
+    """As keys of a table that was there before, too, which is another table once one is added."""
+
+    def fn(a: np.ndarray) -> object:
+        kind = np.result_type(a, np.float64) if np.iterable(a) else a.dtype
+        return (a + len(_NAMES_OF_DTYPES)).astype(kind) * len(_NAMES_OF_DTYPES[a.dtype]), kind
+
+    compiled, a = argand.compile(fn, backend="eager", fullgraph=True), np.ones(3, dtype=np.float32)
+    for _ in range(2):
+        for got, want in zip(compiled(a), fn(a)):
+            assert got.dtype == want.dtype if isinstance(want, np.ndarray) else got == want
+            assert not isinstance(want, np.ndarray) or got.tolist() == want.tolist()
+        _NAMES_OF_DTYPES[np.dtype("int8")] = "tiny"
+    del _NAMES_OF_DTYPES[np.dtype("int8")]
+
+
+def test_a_dtype_with_fields_may_be_changed() -> None:
+    kind = np.dtype([("a", np.float32), ("b", np.float32)])
+    compiled = argand.compile(lambda x: x * (2 if kind.names[0] == "a" else 3), backend="eager")
+    x = torch.ones(2)
+    assert compiled(x).tolist() == [2, 2]
+    kind.names = ("c", "d")
+    assert compiled(x).tolist() == [3, 3]
+
+
+def test_items_of_a_constant_array_by_an_array_of_the_graph() -> None:
+    fn = argand.compile(lambda i: np.eye(4, dtype=np.float32)[i] * 2, backend="eager", fullgraph=True)
+    for index in ([1, 3], [0, 0]):
+        np.testing.assert_array_equal(fn(np.array(index)), np.eye(4)[index] * 2)
+
+
+def test_ufuncs_of_scipy() -> None:
+    special = pytest.importorskip("scipy.special")
+    fn = argand.compile(lambda t: special.expit(t.numpy()) + special.gammaln(t.numpy() + 1), backend="native")
+    x = torch.linspace(-0.5, 3, 7)
+    np.testing.assert_allclose(fn(x), special.expit(x.numpy()) + special.gammaln(x.numpy() + 1), rtol=1e-5)

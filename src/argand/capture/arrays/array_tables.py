@@ -68,6 +68,7 @@ ITSELF = {
     for name in words(names)
 }
 """Functions that numpy itself computes in the graph, and which arguments are data. "w": they write to the first one."""
+METADATA = frozenset(words("iterable ndim shape size iscomplexobj isrealobj result_type"))
 DATA_KEYWORDS = frozenset(("where", "weights", "initial"))
 UFUNC_METHODS = {"reduce": "0", "accumulate": "0", "reduceat": "0", "outer": "01", "at": "w02"}
 OWN_METHODS = {

@@ -6,6 +6,8 @@ the tables say are data may be arrays that the graph computes, never an axis or 
 
 from __future__ import annotations
 
+import sys
+
 import torch
 
 from argand.capture.arrays import array_tables as tables
@@ -28,7 +30,10 @@ def text_of(fn: Function) -> tuple[str, str] | None:
         positions = tables.UFUNC_METHODS.get(name)
         return (f"numpy.{bound.__name__}.{name}", positions) if positions else None
     if isinstance(fn, numpy.ufunc):
-        return (f"numpy.{name}", "0123") if getattr(numpy, name, None) is fn else None
+        for path in ("numpy", "scipy.special"):
+            if getattr(sys.modules.get(path), name, None) is fn:
+                return f"{path}.{name}", "0123"
+        return None
     for path, module in (("numpy", numpy), ("numpy.linalg", numpy.linalg), ("numpy.fft", numpy.fft)):
         if getattr(module, name, None) is fn:
             positions = tables.ITSELF.get(f"{path}.{name}".removeprefix("numpy."))

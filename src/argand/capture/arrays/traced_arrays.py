@@ -9,6 +9,7 @@ Then it runs on the stand-ins, under the trace mode, which records the torch cal
 from __future__ import annotations
 
 import functools
+import operator
 from typing import Any
 
 import torch
@@ -157,8 +158,12 @@ class Arrays:
             return NotImplemented
         name = getattr(fn, "__name__", "?")
         bound = getattr(fn, "__self__", None)
+        if fn is operator.getitem:
+            return self._item_of_constant(*args)
         if isinstance(bound, numpy.ndarray | numpy.generic):
             return self._of_constant(bound, name, args, kwargs)
+        if name in tables.METADATA and fn is getattr(numpy, name) and all(a.ndim for a in traced_in((args, kwargs))):
+            return self.expect(name, fn, args, kwargs)
         if isinstance(fn, type) and issubclass(fn, numpy.generic) and len(args) == 1 and not kwargs:
             return self._run("astype", fn, lambda given: given.astype(self.library.dtype(name)), args, kwargs)
         written = numpy_itself.text_of(fn)
@@ -207,6 +212,15 @@ class Arrays:
         if other is None:
             raise refusal(name, "torch has no such function")
         return other
+
+    def _item_of_constant(self, array: Array, key: Traced) -> object:
+        """`array[key]` of an array that is a constant of the capture: a copy of its items."""
+        if type(array) is not numpy.ndarray or self.state.is_outer(array) or not supported(array) or not key.ndim:
+            raise refusal("indexing", "a constant array meets one that the graph computes")
+        held = array.copy()
+        with torch._C.DisableTorchFunction():
+            tensor = self.state.graph.constant(torch.from_numpy(held.copy()))
+        return self.item(Traced(self, held, tensor), key)
 
     def _of_constant(self, array: object, name: str, args: Args, kwargs: Kwargs) -> object:
         """A method of an array that is a constant of the capture, on traced ones."""

@@ -417,6 +417,8 @@ def getitem(interp: Interpreter, container: Any, key: Any) -> object:
         raise interp.throw(TypeError(f"'{_C.type_name(cls)}' object is not subscriptable"))
     if cls is types.MappingProxyType:  # read through its methods, which know of the mapping behind it
         return interp.call(interp.getattr(container, "__getitem__"), (key,))
+    if type(key) is Traced:
+        return interp.state.call_numpy(operator.getitem, (container, key), {})
     interp.check_known(container)
     return interp.native(operator.getitem, container, keys.native_key(interp, key))
 

@@ -7,6 +7,7 @@ says what it gives: dtype, sizes and strides (in items) of each result, which ar
 from __future__ import annotations
 
 import functools
+import importlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -54,7 +55,10 @@ def changed(fn: Callable[..., object], array: Any, *args: object, **kwargs: obje
 def _function(call: str) -> Callable[[list[Any]], Any]:
     import numpy
 
-    names = {"numpy": numpy, "changed": changed, "nan": float("nan"), "inf": float("inf")}
+    names: dict[str, Any] = {"numpy": numpy, "changed": changed, "nan": float("nan"), "inf": float("inf")}
+    if "scipy.special." in call:
+        importlib.import_module("scipy.special")
+        names["scipy"] = importlib.import_module("scipy")
     function: Callable[[list[Any]], Any] = eval(f"lambda a: {call}", names)
     return function
 
