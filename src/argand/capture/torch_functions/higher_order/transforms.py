@@ -179,7 +179,8 @@ def _taken_apart(state: CaptureState, args: Sequence[object], in_dims: object) -
         return tuple(given), batching
     dims = in_dims if isinstance(in_dims, tuple) else (in_dims,) * len(given)
     for index, (arg, dim) in enumerate(zip(given, dims)):
-        is_leaf = not isinstance(arg, torch.Tensor) and pytree.tree_is_leaf(arg)
+        leaves = [] if isinstance(arg, torch.Tensor) else pytree.tree_leaves(arg)
+        is_leaf = len(leaves) == 1 and leaves[0] is arg
         if not is_leaf or not isinstance(dim, int) or not hasattr(type(arg), "_add_batch_dim"):
             continue
         state.batching, batching.tensors = batching, []
