@@ -10,8 +10,9 @@ from argand.capture.facts.frames import Frame
 from argand.capture.facts.handlers import Args, Function, Kwargs
 from argand.capture.facts.interfaces import CaptureState, GraphBuilder
 from argand.capture.facts.sources import Source
-from argand.capture.facts.values.tensor_info import TensorInfo
+from argand.capture.facts.values.tensor_info import Dynamic, TensorInfo
 from argand.capture.metadata.data_errors import kind
+from argand.capture.sizes import symbolic_tensors
 from argand.quick_dataclasses import dataclass
 
 T = TypeVar("T")
@@ -46,6 +47,7 @@ class Call:
         nodes: how many nodes it added to the graph.
         alone: what is known of the result, where it is one new tensor, and all that the call did is to put one node
             into the graph, which computes it.
+        varying: what of its sizes varied then.
     """
 
     func: Function
@@ -57,6 +59,7 @@ class Call:
     nodes: int
     places: list[Place]
     alone: TensorInfo | None
+    varying: Dynamic | None
 
 
 def kept(value: T) -> T:
@@ -79,7 +82,8 @@ def _alone(builder: GraphBuilder, func: Function, result: object) -> TensorInfo 
     node = info.node
     if node is not next(iter(reversed(builder.graph.nodes))) or node in builder.kept or node.op == "placeholder":
         return None
-    return info if info.constant is None and info.dynamic is None and "writes" not in node.meta else None
+    fitted = info.dynamic is not symbolic_tensors.UNFITTED
+    return info if info.constant is None and fitted and "writes" not in node.meta else None
 
 
 class Journal:
@@ -121,5 +125,6 @@ class Journal:
         alone = None
         if after == ((guards, guards), 1) and risks == len(builder.on_data.behind):
             alone = _alone(builder, func, result)
-        self.entries.append(Call(func, *noted, kept(result), whole, *after, self._places(), alone))
+        varying = alone.dynamic if alone is not None else None
+        self.entries.append(Call(func, *noted, kept(result), whole, *after, self._places(), alone, varying))
         return result

@@ -71,15 +71,18 @@ class Policy:
         self._watch(source, shape)
         static = own.get(directives.STATIC) or ()
         ranges: dict[int, tuple[int | None, int | None] | None] = {}
-        varying = self.history.varying
         for dim, size in enumerate(shape):
             if marked is not None and dim in marked:
                 ranges[dim] = marked[dim]
             elif dim in static or size < 2:
                 continue
-            elif (self.everything and not module_owned) or (varying and str(Place(source, "size", dim)) in varying):
+            elif self._varies(source, dim, self.everything and not module_owned):
                 ranges[dim] = None
         return ranges
+
+    def _varies(self, source: Source, dim: int, given: bool) -> bool:
+        varying = self.history.varying
+        return given or (bool(varying) and str(Place(source, "size", dim)) in varying)
 
     def _watch(self, source: Source, shape: tuple[int, ...]) -> None:
         name = source.name()
@@ -97,15 +100,18 @@ class Policy:
         if type(value) in (int, float):
             place = f"{source.name()}: {'int' if type(value) is int else 'float'}"
             before = history.numbers.get(place, value)
-            return not self.everything and before == value and place not in history.varying
+            given = self.everything and _is_argument(source)
+            return not given and before == value and place not in history.varying
         if not isinstance(value, torch.Tensor):
             return True
         if value.__dict__:
             return False
         if type(value) is torch.nn.Parameter or history.exact:
             return True
-        before = history.sizes.get(source.name(), value.shape)
-        return not self.everything and before == tuple(value.shape) and not history.varying
+        if history.sizes.get(source.name(), value.shape) != tuple(value.shape):
+            return False
+        given = self.everything and not _of_module(source)
+        return not any(size >= 2 and self._varies(source, dim, given) for dim, size in enumerate(value.shape))
 
     def number(self, source: Source, value: Any) -> bool:
         """Whether a Python int or float is to be symbolic."""

@@ -116,7 +116,7 @@ EFFECTS = (
 )  # fmt: skip
 
 
-def outcome(effect: Effect, first: bool, twice: bool, compiled: bool) -> list[Any]:
+def outcome(effect: Effect, first: bool, twice: bool, compiled: bool, dynamic: bool | None = None) -> list[Any]:
     """What two calls of a net of six layers leave behind."""
 
     class Layer(Base):
@@ -135,7 +135,7 @@ def outcome(effect: Effect, first: bool, twice: bool, compiled: bool) -> list[An
             x = layer(x)
         return x
 
-    call = argand.compile(net, backend="eager") if compiled else net
+    call = argand.compile(net, backend="eager", dynamic=dynamic) if compiled else net
     context = contextvars.copy_context()
     results = []
     for _ in range(2):
@@ -150,6 +150,9 @@ def outcome(effect: Effect, first: bool, twice: bool, compiled: bool) -> list[An
     return [results, next(shared.numbers)]
 
 
-@pytest.mark.parametrize(("twice", "first", "effect"), sweeps.combinations([False, True], [False, True], EFFECTS))
-def test_what_layers_change_is_as_in_eager(effect: Effect, first: bool, twice: bool) -> None:
-    assert_same(outcome(effect, first, twice, False), outcome(effect, first, twice, True))
+@pytest.mark.parametrize(
+    ("twice", "first", "dynamic", "effect"),
+    sweeps.combinations([False, True], [False, True], [None, True], EFFECTS),
+)
+def test_what_layers_change_is_as_in_eager(effect: Effect, dynamic: bool | None, first: bool, twice: bool) -> None:
+    assert_same(outcome(effect, first, twice, False), outcome(effect, first, twice, True, dynamic))

@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 import argand
+import sweeps
 from argand.capture.driver.explain import Explanation, Findings
 from argand.capture.record.guard_runs import Pattern
 from argand.capture.record.guards import GuardSet
@@ -307,6 +308,86 @@ class Nested(nn.Module):
         return torch.cat([head(x) for head in self.heads], -1)
 
 
+class Heads(nn.Module):
+    """Views by sizes: heads taken apart, a half of the rows, a product of sizes, and a tensor made of a size."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.query, self.value = nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def forward(self, x):
+        rows = x.shape[0]
+        q = self.query(x).view(rows, 2, -1).transpose(0, 1)
+        v = self.value(x).reshape(*x.shape[:-1], 2, 2).permute(1, 0, 2)
+        weights = (q @ q.transpose(-1, -2)) / (rows + 1) + torch.zeros(rows, rows)
+        y = (weights.softmax(-1) @ v).transpose(0, 1).contiguous().view(x.size())
+        half = y[: rows // 2] * 2
+        return torch.cat([half, y[half.size(0) :]]) + x.numel() + x.sum()
+
+
+class Told(Stack):
+    """Layers that get numbers and sizes, and give sizes back."""
+
+    class Layer(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(4, 4)
+
+        def forward(self, x, rows, size, options):
+            if rows > 2 and options["scale"] > 1.0:
+                x = self.linear(x).view(size) / rows
+            return x.t(), x.size(), rows * 2
+
+    def __init__(self) -> None:
+        super().__init__(Told.Layer, 5)
+
+    def forward(self, x):
+        rows = x.size(0)
+        for layer in self.layers:
+            y, size, twice = layer(x, rows, x.shape, {"scale": rows / 2})
+            y, size, twice = layer(y.t().clone(), rows, tuple(size), options={"scale": rows / 2})
+            x = y.t().expand(size) + twice
+        return x
+
+
+class Turned(nn.Module):
+    """Writes to what has sizes that vary, and turns it in place; a result whose sizes depend on nothing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+
+    def forward(self, x):
+        y = self.linear(x)
+        y.t_()
+        y.t_().mul_(2)
+        first = y[0]
+        y[1:].add_(1)
+        return y.clamp_(min=0) + first + y.sum(0)
+
+
+class TurnedAfterwards(Stack):
+    """The program turns the result of a layer in place, which looked otherwise when the layer made it."""
+
+    def forward(self, x):
+        x = x[:, :, None].expand(-1, -1, 2).contiguous()
+        for layer in self.layers:
+            x = layer(x)
+            rows = x.shape[0]
+            x.transpose_(0, 1)
+            x = x.transpose(0, 1).squeeze(-1).contiguous() * rows
+        return x
+
+
+class Growing(Stack):
+    """Each layer gets another size, which no layer before got."""
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = torch.cat([layer(x), x[:1]])
+        return x
+
+
 PROGRAMS: dict[str, Callable[[], nn.Module]] = {
     **{change.__name__: functools.partial(Stack) for change in CHANGES},
     "plain": Stack, "masked": Masked, "written": Written, "written below": WrittenBelow, "hooking": Hooking,
@@ -314,8 +395,19 @@ PROGRAMS: dict[str, Callable[[], nn.Module]] = {
     "appending": lambda: Stack(Appending), "in place": lambda: Stack(InPlace), "cached": lambda: Stack(Cached),
     "reading": lambda: Stack(Reading), "comparing": lambda: Stack(Comparing), "pairs": Pairs,
     "nested": lambda: Stack(Nested), "convolutions": lambda: Stack(lambda: nn.Sequential(nn.Conv1d(3, 3, 1))),
+    "heads": lambda: Stack(Heads), "told": Told, "turned": lambda: Stack(Turned), "growing": Growing,
+    "turned afterwards": lambda: TurnedAfterwards(lambda: nn.Sequential(nn.Tanh(), nn.Unflatten(-1, (2, 1)))),
 }  # fmt: skip
-REPEATED = {"plain": 3, "masked": 2, "asking": 2, "pairs": 2, "nested": 2, "convolutions": 2, "one_twice": 2}
+REPEATED = {
+    "plain": 3,
+    "masked": 2,
+    "asking": 2,
+    "pairs": 2,
+    "nested": 2,
+    "convolutions": 2,
+    "one_twice": 2,
+    "heads": 3,
+}
 """Programs of which layers must be repeated, and how many. (The first is called with an input of
 the graph, and the second is the first of its kind.)"""
 
@@ -330,23 +422,37 @@ def build(name: str) -> nn.Module:
     return module
 
 
-def captured(module: nn.Module, monkeypatch: Any, repeating_on: bool) -> tuple[list[Any], str]:
-    """Results of three calls, and what capture says of graphs, guards and breaks."""
-    findings, results = Findings(), []
+def inputs(name: str, varying: bool) -> list[torch.Tensor]:
+    """Of three calls."""
+    rows = [torch.cat([X, X + 1, X * 2])[:count] for count in ((3, 5, 8) if varying else (3, 3, 3))]
+    return [x[:, None].expand(-1, 3, 4).contiguous() for x in rows] if name == "convolutions" else rows
+
+
+def captured(
+    module: nn.Module, given: list[torch.Tensor], monkeypatch: Any, repeating_on: bool, dynamic: bool | None
+) -> tuple[list[Any], str]:
+    """Results of calls, and what capture says of graphs, sizes, guards and breaks."""
+    findings, results, graphs = Findings(), [], []
+
+    def noting(gm: torch.fx.GraphModule, example_inputs: Any) -> Any:
+        for node in gm.graph.nodes:
+            graphs.append(f"{node.format_node()} {node.meta.get('sizes')} {node.meta.get('expr')}")
+        return gm.forward
+
     Appending.log = []
     with contextlib.ExitStack() as stack:
         stack.enter_context(findings.listening())
         if not repeating_on:
             patch = stack.enter_context(monkeypatch.context())
             patch.setattr(calls, "_may_be_repeated", lambda state: False)
-        compiled = argand.compile(module, backend="eager")
-        for _ in range(3):
+        compiled = argand.compile(module, backend=noting, dynamic=dynamic)
+        for x in given:
             torch.manual_seed(1)
-            results.append(compiled(X))
+            results.append(compiled(x))
     argand.reset()
     explanation = Explanation.of(findings)
     explanation.compile_times = {}
-    return results, explanation.details()
+    return results, "\n".join([explanation.details(), *graphs])
 
 
 def shape(tree: Any) -> tuple[list[str], list[tuple[str, list[str]]]]:
@@ -392,24 +498,27 @@ def plainly(text: str) -> str:
     return re.sub(r"0x[0-9a-f]{6,}|\b\d{12,}\b", "...", text)
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
-def test_as_when_each_is_interpreted(name: str, monkeypatch: Any, repeats: list[str]) -> None:
-    module = build(name)
+@pytest.mark.parametrize(
+    ("name", "sizes"), [*((name, "same") for name in PROGRAMS), *sweeps.chessboard(PROGRAMS, ["all vary", "varying"])]
+)
+def test_as_when_each_is_interpreted(name: str, sizes: str, monkeypatch: Any, repeats: list[str]) -> None:
+    module, given = build(name), inputs(name, sizes != "same")
     copied = copy.deepcopy if name != "comparing" else lambda module: module
     eager, one, other = copied(module), copied(module), copied(module)
     wanted = []
     Appending.log = []
-    for _ in range(3):
+    for x in given:
         torch.manual_seed(1)
-        wanted.append(eager(X))
-    results, text = captured(one, monkeypatch, True)
-    repeated = [cls for cls in repeats if cls in ("Layer", "Drawn", "Nested", "Sequential")]
-    apart, plain_text = captured(other, monkeypatch, False)
+        wanted.append(eager(x))
+    dynamic = True if sizes == "all vary" else None
+    results, text = captured(one, given, monkeypatch, True, dynamic)
+    repeated = [cls for cls in repeats if cls in ("Layer", "Drawn", "Nested", "Sequential", "Heads")]
+    apart, plain_text = captured(other, given, monkeypatch, False, dynamic)
     assert_same(wanted, results)
     assert_same(wanted, apart)
     assert_same(eager.state_dict(), one.state_dict())
     assert plainly(text) == plainly(plain_text)
-    assert len(repeated) >= REPEATED.get(name, 0)
+    assert len(repeated) >= REPEATED.get(name, 0) * (2 if sizes == "varying" else 1)
 
 
 @pytest.mark.parametrize("change", CHANGES)

@@ -9,7 +9,8 @@ import torch
 
 from argand.capture.facts.handlers import Args, Kwargs
 from argand.capture.facts.interfaces import CaptureState
-from argand.capture.facts.values.tensor_info import TensorInfo
+from argand.capture.facts.values.symbolic import SymbolicFloat, SymbolicInt, SymbolicNumber
+from argand.capture.facts.values.tensor_info import Dynamic, TensorInfo
 from argand.capture.metadata import metadata
 from argand.graph import compat
 
@@ -47,6 +48,11 @@ class Key:
             return cls, value
         if cls is float:
             return cls, repr(value)
+        if cls is SymbolicInt or cls is SymbolicFloat:
+            assert isinstance(value, SymbolicNumber)
+            if id(value) in value.dynamics.keys:
+                raise Unlike
+            return cls, value.expr
         if cls is tuple:
             assert isinstance(value, tuple)
             return cls, tuple([self._part(item) for item in value])
@@ -63,7 +69,7 @@ class Key:
                 return number
         graph = self._state.graph
         info = graph.tensors.get(id(value))
-        if info is None or info.dynamic is not None or value.__dict__ or _is_odd(self._state, value):
+        if info is None or value.__dict__ or _is_odd(self._state, value):
             raise Unlike
         self.tensors.append(value)
         storage = compat.storage_address(value)
@@ -77,7 +83,20 @@ class Key:
             *(value.dtype, value.shape, value.stride(), value.storage_offset(), value.requires_grad, value.is_leaf),
             *(value._is_view(), value.is_conj(), value.is_neg(), value.is_inference(), metadata.version(value)),
             self._storages.index(storage),
+            None if info.dynamic is None else _varying(info.dynamic),
         )
+
+
+def _varying(dynamic: Dynamic) -> Hashable:
+    """Sizes that vary: their formulas, and the layouts at the probes.
+
+    Raises:
+        Unlike: one has no formula.
+    """
+    if not dynamic.siblings or None in dynamic.sizes:
+        raise Unlike
+    layouts = [(tensor.shape, tensor.stride(), tensor.storage_offset()) for tensor in dynamic.siblings]
+    return (*dynamic.sizes, *layouts)
 
 
 def _is_itself(info: TensorInfo) -> bool:

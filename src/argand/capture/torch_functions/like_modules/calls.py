@@ -112,8 +112,7 @@ def call(state: CaptureState, module: torch.nn.Module, args: Args, kwargs: Kwarg
 def _may_be_repeated(state: CaptureState) -> bool:
     interp, graph = state.interpreter, state.graph
     return not (
-        interp.dynamic
-        or interp.tainted
+        interp.tainted
         or interp.types.overlay
         or state.variables
         or state.arrays is not None
@@ -123,6 +122,7 @@ def _may_be_repeated(state: CaptureState) -> bool:
         or graph.sharded
         or graph.scopes
         or graph.graph is not graph.root
+        or (graph.dynamics is not None and graph.dynamics.unbacked is not None)
         or torch._C._len_torch_function_stack() != 1
         or interp.handled() is not None
         or interp.pending is not None

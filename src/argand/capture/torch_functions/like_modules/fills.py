@@ -7,6 +7,8 @@ from typing import Any, Final
 
 import torch
 
+from argand.capture.facts.values.symbolic import SymbolicFloat, SymbolicInt, SymbolicNumber, SymbolicSize
+
 CONSTANTS: Final = frozenset((
     int, float, bool, complex, str, bytes, type(None), type(Ellipsis), range,
     torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Size,
@@ -14,6 +16,15 @@ CONSTANTS: Final = frozenset((
 """Types of values that are the same for all."""
 Fill = Callable[[list[object]], Any]
 """A value, of what is in the slots of a template."""
+
+
+def is_constant(value: object) -> bool:
+    """Whether a value is the same for all. Numbers that vary are: they belong to the capture."""
+    cls = type(value)
+    if cls is SymbolicInt or cls is SymbolicFloat:
+        assert isinstance(value, SymbolicNumber)
+        return id(value) not in value.dynamics.keys
+    return cls in CONSTANTS or cls is SymbolicSize
 
 
 def constant(value: object) -> Fill:

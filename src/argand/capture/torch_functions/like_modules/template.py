@@ -21,7 +21,7 @@ from argand.capture.record.guard_runs import identity_of
 from argand.capture.record.guards import Guard
 from argand.capture.record.journal import Call, Load, Place
 from argand.capture.torch_functions.like_modules.arguments import Unlike
-from argand.capture.torch_functions.like_modules.fills import CONSTANTS, Fill, constant, named, sequence
+from argand.capture.torch_functions.like_modules.fills import Fill, constant, is_constant, named, sequence
 from argand.capture.torch_functions.like_modules.single_nodes import Alone, alone_of
 from argand.quick_dataclasses import dataclass
 
@@ -366,7 +366,7 @@ class Maker:
     def fill(self, value: object, places: list[Place] = []) -> Fill:  # noqa: B006  never changed
         """What makes a value like this one of the tensors in the slots."""
         cls = type(value)
-        if cls in CONSTANTS:
+        if is_constant(value):
             return constant(value)
         if cls in _TENSORS:
             assert isinstance(value, torch.Tensor)
