@@ -95,7 +95,7 @@ def _checked(compiled: Callable[..., Any], gm: fx.GraphModule, example_inputs: S
     """`compiled`, or the graph itself in calls whose gradients are needed."""
     if not records_gradients(gm, example_inputs, enabled=True):
         return compiled
-    return only_without_grad(compiled, gm.forward)
+    return only_without_grad(compiled, lazy_forward(gm))
 
 
 def _report(compiler: Compiler, reason: str, gm: fx.GraphModule) -> None:

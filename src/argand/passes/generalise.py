@@ -34,6 +34,10 @@ class NotGeneral(AutogradError):
     """The programs differ in more than sizes."""
 
 
+class OperationsDiffer(NotGeneral):
+    """The programs have other operations: further sizes do not make these equal."""
+
+
 def generalise(
     programs: Sequence[AtenProgram],
     fitter: Fitter,
@@ -71,13 +75,14 @@ class _Generaliser:
         self.conditions = conditions
         self.place: dict[fx.Node, int] = {}
         self.sizes: dict[Expr, None] = {}
+        self.layouts: dict[tuple[Any, ...], tuple[tuple[Any, ...], tuple[Any, ...], Any]] = {}
         self.where = ""
 
     def run(self) -> AtenProgram:
         first = self.programs[0]
         lists = [list(program.graph.nodes) for program in self.programs]
         if len({len(nodes) for nodes in lists}) != 1:
-            raise NotGeneral("the number of operations depends on the sizes")
+            raise OperationsDiffer("the number of operations depends on the sizes")
         for position, nodes in enumerate(zip(*lists)):
             self.where = nodes[0].name
             time_limit.check()
@@ -97,7 +102,7 @@ class _Generaliser:
         first = nodes[0]
         if any(node.op != first.op for node in nodes) or any(node.target != first.target for node in nodes):
             if first.op != "placeholder" or any(node.op != "placeholder" for node in nodes):
-                raise NotGeneral(f"which operations run depends on the sizes (at {self.where})")
+                raise OperationsDiffer(f"which operations run depends on the sizes (at {self.where})")
         if first.op == "get_attr":
             self._constant(nodes)
         if first.op == "output":
@@ -195,16 +200,22 @@ class _Generaliser:
         first = vals[0]
         if any(val.dim() != first.dim() or val.dtype is not first.dtype for val in vals):
             raise NotGeneral(f"the rank or dtype of {self.where} depends on the sizes")
+        seen = tuple([part for val in vals for part in (val.shape, val.stride(), val.storage_offset())])
+        layout = self.layouts.get(seen)
+        if layout is None:
+            layout = self.layouts[seen] = self._layout(vals)
+        shape, strides, offset = layout
+        if not any(isinstance(n, Expr) for n in (*shape, *strides, offset)):
+            return first
+        return SymbolicTensor(first, shape, strides, offset)
+
+    def _layout(self, vals: Sequence[torch.Tensor]) -> tuple[tuple[Any, ...], tuple[Any, ...], Any]:
         shape = tuple([self.number(column) for column in zip(*[val.shape for val in vals])])
         for size in shape:
             if isinstance(size, Expr):
                 self.sizes[size] = None
                 self.fitter.learn(size)
-        strides = self._strides(vals, shape)
-        offset = self.number([val.storage_offset() for val in vals])
-        if not any(isinstance(n, Expr) for n in (*shape, *strides, offset)):
-            return first
-        return SymbolicTensor(first, shape, strides, offset)
+        return shape, self._strides(vals, shape), self.number([val.storage_offset() for val in vals])
 
     def _strides(self, vals: Sequence[torch.Tensor], shape: tuple[Any, ...]) -> tuple[Any, ...]:
         """Those of a dense tensor follow from its sizes and the order of its dimensions; others are fitted."""

@@ -109,3 +109,18 @@ def test_sizes_that_are_divided_take_more_traces(train: bool, two_ways: list[int
     compiled = argand.compile(model, backend="aot_eager", dynamic=True)
     compiled(torch.randn(2, 3, 17, 19))
     assert min(two_ways) >= 4
+
+
+def test_other_operations_at_other_sizes_are_not_looked_for_twice(two_ways: list[int]) -> None:
+    """A large matrix times few columns becomes another product: some sizes are on that side, and some are not."""
+
+    weight = nn.Parameter(torch.randn(8, 8), requires_grad=False)
+
+    def attended(x: torch.Tensor) -> torch.Tensor:
+        return (x @ x.transpose(1, 2)).softmax(-1) @ (x @ weight)
+
+    compiled = argand.compile(attended, fullgraph=True, dynamic=True)
+    for batch, length in ((2, 3), (5, 40), (3, 200)):
+        x = torch.randn(batch, length, 8)
+        torch.testing.assert_close(attended(x), compiled(x))
+    assert two_ways == [2, 4]  # those above differ, and there are none below; those with common divisors agree

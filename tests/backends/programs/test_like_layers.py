@@ -14,6 +14,7 @@ from torch.nn import functional as F
 
 import argand
 from argand import events
+from argand.autograd.tracing.dynamic import trace_dynamic
 from argand.autograd.tracing.trace import trace_inference
 from argand.backends.programs import generation
 from argand.backends.programs.like_layers import cutting, layers
@@ -21,6 +22,7 @@ from argand.backends.programs.like_layers.forms import Unlike
 from argand.config import config
 from argand.graph.nodes.program import AtenProgram
 from argand.ir.kernel import Schedule
+from argand.passes.pipeline import run_passes
 
 
 class Block(nn.Module):
@@ -138,7 +140,7 @@ class Averages(nn.Module):
 
 
 def _tokens() -> torch.Tensor:
-    return torch.rand(2, 3, 16)
+    return torch.rand(2, 16, 16)
 
 
 MODELS: dict[str, tuple[Callable[[], nn.Module], Callable[[], tuple[torch.Tensor, ...]], bool]] = {
@@ -161,6 +163,8 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], Callable[[], tuple[torch.Tensor
 }
 
 
+VARYING = ("transformer", "convolutions", "every state", "shared mask", "one layer is odd")
+"""Those of which programs for many sizes are made, too."""
 SEEDS = (0, 1, 6, 8, 22, 24)
 
 
@@ -189,38 +193,46 @@ def shared(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     return told
 
 
-def _text(model: nn.Module, inputs: tuple[torch.Tensor, ...]) -> str:
-    """The host module of a model without gradients."""
+def _text(model: nn.Module, inputs: tuple[torch.Tensor, ...], dynamic: bool = False) -> str:
+    """The host module of a model without gradients; `dynamic`: for many sizes."""
     programs: list[AtenProgram] = []
 
     def keep(gm: torch.fx.GraphModule, given: Sequence[Any]) -> Callable[..., Any]:
-        programs.append(trace_inference(gm, given, bases=True))
+        if dynamic:
+            programs.append(trace_dynamic(gm, given, run_passes))
+            assert programs[-1].scalars
+        else:
+            programs.append(trace_inference(gm, given, bases=True))
         return gm.forward
 
     with torch.no_grad():
-        argand.compile(model, backend=keep, fullgraph=True)(*inputs)
+        argand.compile(model, backend=keep, fullgraph=True, dynamic=dynamic)(*inputs)
     argand.reset()
     return "\n".join(generation.host_text(generation.schedule_program(program)) for program in programs)
 
 
-@pytest.mark.parametrize("name", MODELS)
-def test_the_code_is_the_same(name: str, shared: list[bool], monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("name", "dynamic"), [*((name, False) for name in MODELS), *((name, True) for name in VARYING)]
+)
+def test_the_code_is_the_same(name: str, dynamic: bool, shared: list[bool], monkeypatch: pytest.MonkeyPatch) -> None:
     make, inputs, expected = MODELS[name]
     torch.manual_seed(0)
     model, given = make(), inputs()
-    text = _text(model, given)
+    text = _text(model, given, dynamic)
     assert any(shared) == expected
     monkeypatch.setattr(generation, "cut_layers", lambda program: None)
-    assert text == _text(model, given)
+    assert text == _text(model, given, dynamic)
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_the_code_of_random_layers_is_the_same(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("seed", "dynamic"), [*((seed, False) for seed in SEEDS), *((seed, True) for seed in SEEDS[:3])]
+)
+def test_the_code_of_random_layers_is_the_same(seed: int, dynamic: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     model = RandomLayers(seed)
     given = torch.rand(2, 3, WIDTH), torch.rand(2, 3, WIDTH) > 0.3
-    text = _text(model, given)
+    text = _text(model, given, dynamic)
     monkeypatch.setattr(generation, "cut_layers", lambda program: None)
-    assert text == _text(model, given)
+    assert text == _text(model, given, dynamic)
 
 
 @pytest.mark.parametrize("name", ["every state", "convolutions", "shared mask", "all read the input"])

@@ -23,7 +23,7 @@ from argand.graph.sizes.fitting import Fitter
 from argand.graph.sizes.relations import Relation, hold, require
 from argand.graph.sizes.symbolic import Scalar, SymbolicTensor
 from argand.graph.sizes.symbols import CONGRUENT, FUNCTIONS, SymbolTable
-from argand.passes.generalise import NotGeneral, divided, generalise
+from argand.passes.generalise import NotGeneral, OperationsDiffer, divided, generalise
 from argand.passes.piecewise_sizes import follows_formulas
 
 Prepare = Callable[[AtenProgram], AtenProgram]
@@ -47,8 +47,8 @@ def trace_dynamic(gm: fx.GraphModule, example_inputs: Sequence[Any], prepare: Pr
     return Tracing(gm, example_inputs, prepare).run()
 
 
-class _OperationsDiffer(NotGeneral):
-    """The traces have different numbers of operations."""
+class _TracesDiffer(OperationsDiffer):
+    """They do so before the graph passes."""
 
 
 class Tracing:
@@ -81,14 +81,18 @@ class Tracing:
         reason = ""  # not the error: its traceback refers to this frame, and that to the call's tensors
         for pinned in self._pins():
             differ = False
+            tried: list[list[Assignment]] = []
             for kind, assignments in self._assignments(pinned):
+                if assignments in tried:
+                    continue
+                tried.append(assignments)
                 if differ and kind in ("below", "probes"):
                     continue  # sizes without common divisors will not agree either, and those of capture are large
                 try:
                     return self._trace(assignments, pinned)
                 except AutogradError as failed:
                     reason = reason or str(failed)
-                    differ = differ or isinstance(failed, _OperationsDiffer)
+                    differ = differ or isinstance(failed, _TracesDiffer)
         raise NotGeneral(reason or "no other sizes are left to compare with")
 
     def _pins(self) -> Iterator[frozenset[Sym]]:
@@ -224,9 +228,9 @@ class Tracing:
             return None
         try:
             program, _ = self._generalised(assignments[:2], pinned)
-        except _OperationsDiffer:
-            raise
-        except NotGeneral:
+        except NotGeneral as failed:
+            if isinstance(failed, _TracesDiffer) or (isinstance(failed, OperationsDiffer) and not self.bends):
+                raise  # more sizes will not make them equal; those in another order might
             return None
         return None if self.bends or self.divides else program
 
@@ -307,9 +311,11 @@ class Tracing:
             program, traced, bends = trace
             self.bends = self.bends or bends
             if row and traced != count:
-                raise _OperationsDiffer("how many operations run depends on the sizes")
+                raise _TracesDiffer("how many operations run depends on the sizes")
             count = traced
             self.programs.append(program)
+            if len(program.graph.nodes) != len(self.programs[0].graph.nodes):
+                raise OperationsDiffer("the number of operations depends on the sizes")
         fitter = Fitter([self._numbers(assignment) for assignment in assignments], lines=len(assignments) >= ROWS)
         floats: dict[tuple[float, ...], Sym] = {}
         for sym in self.table.symbols:

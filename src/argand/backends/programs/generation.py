@@ -205,7 +205,7 @@ def _scheduled(program: AtenProgram, *, by_rule: bool = True) -> Schedule:
 
 def _ordered(program: AtenProgram) -> Schedule:
     """The loops of a program, in kernels that are in order; those of layers that do the same are made once."""
-    cut = None if _is_watched() or program.scalars or program.arrivals else cut_layers(program)
+    cut = None if _is_watched() or program.arrivals else cut_layers(program)
     if cut is not None:
         with contextlib.suppress(Unlike):
             return _ordered_loops(cut.program, functools.partial(with_all_layers, cut=cut))

@@ -10,6 +10,8 @@ import torch
 from torch import fx
 
 from argand.graph.nodes.program import AtenProgram
+from argand.graph.sizes.expr import Expr
+from argand.graph.sizes.symbolic import is_tensor
 from argand.quick_dataclasses import dataclass
 
 LEAST: Final = 7
@@ -150,6 +152,8 @@ class _Comparison:
             return bool(one == two)
         if kind is float:
             return bool(one.hex() == two.hex())
+        if isinstance(one, Expr):
+            return bool(one == two)
         if isinstance(one, (tuple, list)):
             return len(one) == len(two) and all(map(self._same, one, two))
         if isinstance(one, dict):
@@ -214,9 +218,9 @@ def outputs_of(program: AtenProgram) -> Sequence[Any]:
 
 def _same_values(one: Any, two: Any) -> bool:
     """Whether two nodes' values look the same."""
-    if isinstance(one, torch.Tensor):
+    if is_tensor(one):
         return (
-            isinstance(two, torch.Tensor)
+            type(one) is type(two)
             and one.dtype is two.dtype
             and one.shape == two.shape
             and one.stride() == two.stride()

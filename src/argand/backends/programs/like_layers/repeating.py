@@ -85,7 +85,7 @@ class _Repeating:
 
     def run(self) -> Schedule:
         schedule = self.schedule
-        if schedule.mutations or schedule.input_symbols or any(map(is_empty, schedule.buffers.values())):
+        if schedule.mutations or any(map(is_empty, schedule.buffers.values())):
             raise Unlike
         self.starts = self._starts()
         self._compare()
