@@ -1,11 +1,12 @@
-"""What autograd recorded: the nodes behind tensors."""
+"""What autograd recorded, and what a graph says: the nodes behind tensors."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
+from torch import fx
 
 
 def nodes(functions: Iterable[Any]) -> list[Any]:
@@ -28,3 +29,15 @@ def leaves(functions: Iterable[Any]) -> list[torch.Tensor]:
         if isinstance(leaf, torch.Tensor):
             by_id[id(leaf)] = leaf
     return list(by_id.values())
+
+
+def behind(node: fx.Node, passed: Callable[[fx.Node], bool] = lambda node: True) -> set[fx.Node]:
+    """What leads to a node of a graph, itself included, by nodes that are `passed`."""
+    work = [node] if passed(node) else []
+    seen = set(work)
+    while work:
+        for one in work.pop().all_input_nodes:
+            if one not in seen and passed(one):
+                seen.add(one)
+                work.append(one)
+    return seen

@@ -11,6 +11,7 @@ from argand.capture.facts.code import directives
 from argand.capture.facts.handlers import Args, Function, Kwargs
 from argand.capture.facts.interfaces import CaptureState
 from argand.capture.facts.values.symbolic import SYMBOLIC
+from argand.capture.facts.values.tensor_info import Scope
 from argand.capture.record import numpy_calls
 from argand.capture.sizes import unbacked_ops
 from argand.capture.torch_functions import modes, modules, optimizer_steps, optimizers, overriding, torch_polyfills
@@ -248,12 +249,36 @@ def _ctc_loss(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> 
 @handler(torch._C._set_grad_enabled)
 def _set_grad_enabled(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> None:
     wanted = bool(args[0])
-    if wanted != torch.is_grad_enabled():
+    scopes = state.graph.scopes
+    if scopes and scopes[-1].feeds is not None:
+        _set_grad_in_backward(state, scopes[-1], wanted)
+    elif wanted != torch.is_grad_enabled():
         with torch._C.DisableTorchFunction():
             torch._C._set_grad_enabled(wanted)
         state.graph.effect(torch._C._set_grad_enabled, (wanted,))
 
 
+def _set_grad_in_backward(state: CaptureState, scope: Scope, wanted: bool) -> None:
+    """A backward runs with gradients disabled or, under `create_graph`, enabled: leaving a context manager of torch's
+    puts back that, where it was in force before."""
+    if scope.entry is None:
+        scope.entry = state.graph.effect(torch.is_grad_enabled, ())
+    manager: object = None
+    name = ""
+    for frame in reversed(state.interpreter.frames):
+        if frame.code.co_filename != _GRAD_MODE_FILE:
+            break
+        manager, name = frame.fast[0], frame.code.co_name
+    as_at_entry = name == "__exit__" and scope.managers.pop(id(manager), False)
+    if name == "__init__" or (name == "__enter__" and type(manager) is not torch.set_grad_enabled):
+        scope.managers[id(manager)] = scope.managers.get(None, True)
+    scope.managers[None] = as_at_entry
+    with torch._C.DisableTorchFunction():
+        torch._C._set_grad_enabled(wanted)
+    state.graph.effect(torch._C._set_grad_enabled, (scope.entry if as_at_entry else wanted,))
+
+
+_GRAD_MODE_FILE = torch.no_grad.__enter__.__code__.co_filename
 _inference: Any = torch.inference_mode
 
 

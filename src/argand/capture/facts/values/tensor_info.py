@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import field
 from typing import Any, Protocol
 
@@ -134,6 +134,9 @@ class Scope:
         attributes: what the graph's `get_attr` nodes stand for.
         feeds: a graph that is finished and may still get more outputs for this one (a forward for its backward).
         sequence: number of the root instruction that opened it.
+        results: of the body of an `autograd.Function`, which autograd runs as it is: what its forward has returned.
+        entry: of a backward, the node that tells the grad mode in which it is run; None until that is changed.
+        managers: id of what changed the grad mode -> whether the mode before was that one; None for the latest change.
     """
 
     what: str
@@ -143,3 +146,6 @@ class Scope:
     attributes: dict[str, Any] = field(default_factory=dict)
     feeds: Scope | None = None
     sequence: int = -1
+    results: Sequence[torch.Tensor] | None = None
+    entry: fx.Node | None = None
+    managers: dict[int | None, bool] = field(default_factory=dict)

@@ -73,24 +73,26 @@ class Run:
 
     Arguments:
         builder: of the graph.
+        graph: the one being recorded: the whole, or the body of an `autograd.Function`.
         values: what each node gave.
         ran: the operations that ran, each with what it was given.
         enabled: whether gradients are enabled behind them.
     """
 
     builder: GraphBuilder
+    graph: fx.Graph
     values: dict[fx.Node, Any] = field(default_factory=dict)
     ran: list[tuple[fx.Node, object, object]] = field(default_factory=list)
     enabled: bool | None = None
 
     def goes_on(self) -> bool:
         """Whether the graph is what ran, and more."""
-        calls = [node for node in self.builder.root.nodes if node.op not in _INPUTS]
+        calls = [node for node in self.graph.nodes if node.op not in _INPUTS]
         same = all(
             node is one and node.args is args and node.kwargs is kwargs
             for node, (one, args, kwargs) in zip(calls, self.ran)
         )
-        return same and len(self.ran) <= len(calls) and modes.changed_by(self.builder.root) != "more"
+        return same and len(self.ran) <= len(calls) and modes.changed_by(self.graph) != "more"
 
     def of(self, tensors: Tensors) -> list[torch.Tensor]:
         """What ran in place of stand-ins of the capture; None stays None."""
@@ -110,13 +112,13 @@ class Run:
 def again(builder: GraphBuilder) -> Iterator[Run]:
     """Run the graph so far on new stand-ins; torch's state is as before when this is left."""
     run, builder.rerun = builder.rerun, None  # what an error leaves is not used again
-    if not isinstance(run, Run) or not run.goes_on():
-        run = Run(builder)
+    if not isinstance(run, Run) or run.graph is not builder.graph or not run.goes_on():
+        run = Run(builder, builder.graph)
     with torch._C.DisableTorchFunction(), modes.restored(), compat.hidden_from_saved_tensor_hooks():
         enabled = torch.is_grad_enabled()
         if run.enabled is None:
-            switches = [node.args[0] for node in builder.root.nodes if node.target is torch._C._set_grad_enabled]
-            run.enabled = not switches[0] if switches else enabled
+            switches = [node.args[0] for node in run.graph.nodes if node.target is torch._C._set_grad_enabled]
+            run.enabled = not builder.scopes and (not switches[0] if switches else enabled)
         torch._C._set_grad_enabled(run.enabled)
         _run(run)
         run.enabled = torch.is_grad_enabled()
@@ -160,15 +162,46 @@ def gradients(
         For each input None, or its gradient, and which gradients are the very object that is an earlier one, or (`~n`)
         the n-th of `grads`.
     """
+    for tensor in (*outputs, *inputs, *(grads or ())):  # what is not in a body yet becomes an input of it
+        if tensor is not None:
+            builder.node_of(builder.state.tensor_info(tensor))
     with again(builder) as run:
         given = [run.of(outputs), run.of(inputs)]
         seeds = None if grads is None else run.of(grads)
+        if builder.scopes:
+            _refuse_ways_outside(run, given[0], inputs)
         try:
             given_back = torch.autograd.grad(given[0], given[1], seeds, **{**options, "retain_graph": True})
         except Exception as error:
             raise metadata.meta_failure("torch.autograd.grad", error) from None
     like = [None if g is None else _seen(g, t) for g, t in zip(given_back, given[1])]
+    if builder.scopes and None in like:
+        behind = {node for tensor in outputs for node in histories.behind(run.node_of(tensor))}
+        if any(one is None and run.node_of(tensor) in behind for one, tensor in zip(like, inputs)):
+            raise refused("There is no gradient, and would be one where the backward is differentiated.")
     return tuple(like), _same(given_back, run.values, seeds or [])
+
+
+def _refuse_ways_outside(run: Run, outputs: Tensors, inputs: Tensors) -> None:
+    """In a body, of an input's history is known that it has none, or whose nodes it comes from: refuse what leads from
+    an input that the gradients pass to one whose gradient is asked for."""
+    builder = run.builder
+    scope = builder.scopes[-1]
+    order = {id(run.values[scope.lifted[id(info)]]): info for info in scope.order}
+    reached = [*histories.leaves(each.grad_fn for each in outputs), *(each for each in outputs if each.is_leaf)]
+    wanted = [builder.state.tensor_info(tensor) for tensor in inputs]
+    for info in filter(None, [order.get(id(leaf)) for leaf in reached]):
+        own = scope.feeds is not None and info.node.graph is scope.feeds.graph
+        if own or any(info.tensor is result for result in scope.results or ()):
+            raise refused("It comes to what the forward of the same function has made, with gradients.")
+        for other in wanted if info.source is None else ():
+            if other is not info and other.node.graph is not scope.graph and _may_lead(builder, other, info):
+                raise refused("A tensor that the function has kept was made of another one.")
+
+
+def _may_lead(builder: GraphBuilder, one: TensorInfo, other: TensorInfo) -> bool:
+    """Whether a tensor from outside of a body may be made of another one; a write joins histories."""
+    return one.node.graph is not other.node.graph or bool(builder.writing) or one.node in histories.behind(other.node)
 
 
 def _same(gradients: Sequence[object], values: dict[fx.Node, object], seeds: list[object]) -> dict[int, int]:
@@ -282,7 +315,7 @@ def _run(run: Run) -> None:
     if builder.sharded:
         raise refused("The graph has DTensors, which compute gradients by rules of their own.")
     reals = {info.node: info.real for info in builder.inputs}
-    for node in builder.root.nodes:
+    for node in run.graph.nodes:
         if node in run.values:
             continue
         try:
@@ -300,15 +333,23 @@ def _is_device(value: object, named: bool) -> bool:
     return isinstance(value, torch.device) or (named and isinstance(value, str))
 
 
+def _is_with_history(builder: GraphBuilder, node: fx.Node, known: torch.Tensor) -> bool:
+    """Whether eager knows how an input of a body was made; stand-ins do not tell of what its forward returned."""
+    results = builder.scopes[-1].results or ()
+    return known.requires_grad or any(known is result for result in results)
+
+
 def _value(builder: GraphBuilder, node: fx.Node, values: dict[fx.Node, object], reals: Reals) -> object:
     known = node.meta.get("example_value")
     if isinstance(known, (bool, int, float)):
         return known  # a number: of this call
     if node.op == "placeholder":
+        if builder.scopes:
+            return subgraphs.leaf_like(known, _is_with_history(builder, node, known))
         real = reals.get(node)
         return known if real is None else metadata.stand_in(real)
     if node.op == "get_attr":
-        held = builder.constants[str(node.target)]
+        held = (builder.scopes[-1].attributes if builder.scopes else builder.constants)[str(node.target)]
         if isinstance(held, fx.GraphModule):  # what it makes, random numbers too, it makes without data
             return subgraphs.on_meta(held, anywhere=True)
         return metadata.stand_in(held) if isinstance(held, torch.Tensor) else held

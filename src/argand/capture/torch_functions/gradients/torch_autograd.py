@@ -35,7 +35,7 @@ def _grad(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> obje
     if len(options) < len(asked):
         raise refused("It is called with options that are not captured.")
     builder = state.graph
-    if builder.graph is not builder.root:
+    if any(scope.results is None for scope in builder.scopes) or (builder.scopes and hook_state.of_tensors(state)):
         raise refused("It is called in a function that became a graph of its own.")
     hook_state.check(state)
     outputs, inputs = tensors_of(state, given["outputs"]), tensors_of(state, given["inputs"])

@@ -180,7 +180,7 @@ class _Captured:
         context.argand_fixed = (*context.argand_fixed, *copies)
         self._refuse(context)
         with (
-            subgraphs.scope(state, f"the backward of {self.what}", feeds=forward) as backward,
+            subgraphs.scope(state, f"the backward of {self.what}", feeds=forward, results=results) as backward,
             subgraphs.grad_mode(False),
             pending_effects.watching(state) as watched,
         ):
@@ -216,7 +216,7 @@ class _Captured:
         state, memory = self.state, self.state.memory
         given = list(self.rest)
         try:
-            with subgraphs.scope(state, self.what) as forward, subgraphs.grad_mode(False):
+            with subgraphs.scope(state, self.what, results=()) as forward, subgraphs.grad_mode(False):
                 for place in sorted(memory.copied.get(self.what, ()) if memory is not None else ()):
                     if isinstance(given[place], torch.Tensor):
                         given[place] = self._copy(given[place])

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Final, TypeAlias
 
 import torch
@@ -38,7 +38,7 @@ from argand.capture.torch_functions import hops, modes
 from argand.capture.torch_functions.higher_order import hook_state, leaf_hooks, subgraphs
 from argand.capture.torch_functions.torch_calls import handler
 from argand.capture.world import pending_effects
-from argand.graph import compat
+from argand.graph import compat, histories
 from argand.graph.trees import tensors_of
 from argand.quick_dataclasses import dataclass
 from argand.runtime.tape import checkpoint_reads
@@ -168,8 +168,8 @@ def _before_reentrant(state: CaptureState, results: Sequence[torch.Tensor]) -> R
         call: hops.Call = state.graph.constants[str(node.args[0].target)].meta["call"]
         if not call.options["use_reentrant"]:
             continue
-        if all(node in _behind(state.tensor_info(result).node, _is_recorded) for result in results):
-            own = [one for used in node.args[1 : 1 + call.count] for one in _behind(used, _is_recorded)]
+        if all(node in histories.behind(state.tensor_info(result).node, _is_recorded) for result in results):
+            own = [one for used in node.args[1 : 1 + call.count] for one in histories.behind(used, _is_recorded)]
             sources = [one.meta["source"] for one in own if one.op == "placeholder"]
             reads.update({(one, checkpoint_reads.BEHIND, None): one.friendly() for one in sources if one is not None})
     return reads
@@ -240,7 +240,7 @@ def compute_again(state: CaptureState, outputs: Sequence[torch.Tensor], keep: bo
     builder = state.graph
     if not builder.checkpoints:
         return
-    behind = {node for tensor in outputs for node in _behind(state.tensor_info(tensor).node)}
+    behind = {node for tensor in outputs for node in histories.behind(state.tensor_info(tensor).node)}
     for one in list(builder.checkpoints):
         if one.node not in behind and not builder.writing:  # a write joins histories past what nodes are given
             continue
@@ -262,18 +262,6 @@ def _check(state: CaptureState, one: _Captured) -> None:
         stop = _refused("What the checkpointed function reads is changed before the backward, which computes it again.")
         stop.sequence = one.scope.sequence
         raise stop
-
-
-def _behind(node: fx.Node, passed: Callable[[fx.Node], bool] = lambda node: True) -> set[fx.Node]:
-    """What leads to a node, itself included, by nodes that are `passed`."""
-    work = [node] if passed(node) else []
-    seen = set(work)
-    while work:
-        for one in work.pop().all_input_nodes:
-            if one not in seen and passed(one):
-                seen.add(one)
-                work.append(one)
-    return seen
 
 
 def _reads_what_is_written(builder: GraphBuilder, one: _Captured) -> bool:

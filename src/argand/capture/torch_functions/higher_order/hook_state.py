@@ -233,6 +233,11 @@ def check(state: CaptureState, goes_on: bool = False) -> None:
             raise _stopped(later, why)
 
 
+def of_tensors(state: CaptureState) -> bool:
+    """Whether the program has put a hook on a tensor."""
+    return any(isinstance(later, Later) and later.kind is _HOOK for later in state.graph.hooks)
+
+
 def reached(state: CaptureState, hook: object) -> Parts:
     """What hangs together with a hook, of what the compiled function made, and what each part holds.
 

@@ -45,17 +45,27 @@ _VIEWS = frozenset(
     )
 )
 """Functions whose result may be a view of their first argument."""
+_OF_THE_OBJECT = frozenset(words("requires_grad_ squeeze_ unsqueeze_ transpose_ t_ swapaxes_ swapdims_"))
+"""Functions that change one tensor object, not the memory that it may share with others."""
 
 
 @contextlib.contextmanager
-def scope(state: CaptureState, what: str, feeds: Scope | None = None, *, writes: bool = False) -> Iterator[Scope]:
+def scope(
+    state: CaptureState,
+    what: str,
+    feeds: Scope | None = None,
+    *,
+    writes: bool = False,
+    results: Sequence[torch.Tensor] | None = None,
+) -> Iterator[Scope]:
     """Record into a new graph. What the function inside changes outside of it ends the graph.
 
     Arguments:
         writes: not so what it writes to tensors: the caller looks at that.
+        results: of `Scope`.
     """
     builder = state.graph
-    opened = Scope(what, fx.Graph(), feeds=feeds, sequence=state.interpreter.number)
+    opened = Scope(what, fx.Graph(), feeds=feeds, sequence=state.interpreter.number, results=results)
     outer_graph, modes = builder.graph, len(state.open_modes)
     before = pending_effects.effects(state)
     builder.scopes.append(opened)
@@ -105,7 +115,8 @@ def written(builder: GraphBuilder, opened: Scope) -> Iterator[tuple[fx.Node, fx.
     for node in opened.graph.nodes:
         for value in builder.writing.get(node, ()):
             if isinstance(value, fx.Node) and (root := _root(value)).op == "placeholder":
-                yield node, root
+                if value is root or node.target not in _OF_THE_OBJECT:
+                    yield node, root
 
 
 def _root(node: fx.Node) -> fx.Node:
