@@ -172,6 +172,17 @@ DECOMPOSED: dict[str, tuple[Any, tuple[Any, ...]]] = {
         (torch.randn(4, 5), torch.tensor([1, -100, 4, 2])),
     ),
     "glu": (lambda x: F.glu(x, 1), (torch.randn(4, 6),)),
+    "glu backward": (
+        lambda g, x: [aten.glu_backward.default(g[i], x[i], 1) for i in range(3)],
+        (
+            [torch.randn(2, 4, 3, 3), torch.randn(2, 4, 3, 3).bfloat16(), torch.randn(0, 4)],
+            [
+                torch.randn(2, 8, 3, 3).to(memory_format=torch.channels_last),
+                torch.randn(2, 8, 3, 3).bfloat16(),
+                torch.randn(0, 8),
+            ],
+        ),
+    ),
     "logsigmoid": (lambda x: F.logsigmoid(x), (torch.randn(4, 6) * 50,)),
     "prelu": (lambda x, w: F.prelu(x, w), (torch.randn(4, 6), torch.rand(1))),
     "einsum": (lambda x, y: torch.einsum("bij,bjk->bik", x, y), (torch.randn(2, 3, 4), torch.randn(2, 4, 5))),

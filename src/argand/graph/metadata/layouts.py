@@ -322,7 +322,7 @@ RULES: dict[Any, Rule] = {
     **dict.fromkeys(of_aten(
         "_log_softmax masked_fill.Scalar masked_fill.Tensor diag_embed normal.Tensor_Tensor tril triu sum.dim_IntList "
         "prod.dim_int amax amin im2col isin.Scalar_Tensor isin.Tensor_Scalar isin.Tensor_Tensor linalg_vector_norm "
-        "rrelu_with_noise var.correction"
+        "rrelu_with_noise var.correction glu_backward"
     ), _contiguous),
     **dict.fromkeys((aten.upsample_bilinear2d.default, aten.upsample_bicubic2d.default), _resized),
     aten.aminmax.default: _all_contiguous,

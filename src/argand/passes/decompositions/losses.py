@@ -94,11 +94,26 @@ def _glu(b: Builder, x: fx.Node, dim: int = -1) -> Any:
     """first half * sigmoid(second half)"""
     if not is_float(x):
         return NotImplemented
+    first, second = _halves(b, x, dim)
+    return cast(b, b(aten.mul.Tensor, first, b(aten.sigmoid.default, second)), val(x).dtype)
+
+
+@decomposes(aten.glu_backward.default)
+def _glu_backward(b: Builder, grad: fx.Node, x: fx.Node, dim: int) -> Any:
+    """The gate for the first half; what it gates, by the slope of the gate, for the second."""
+    if not is_float(x):
+        return NotImplemented
+    first, second = _halves(b, x, dim)
+    gate, grad = b(aten.sigmoid.default, second), widen(b, grad)
+    slope = b(aten.mul.Tensor, b(aten.rsub.Scalar, gate, 1), gate)
+    parts = [b(aten.mul.Tensor, gate, grad), b(aten.mul.Tensor, b(aten.mul.Tensor, slope, first), grad)]
+    return b(aten.cat.default, [cast(b, part, val(x).dtype) for part in parts], dim)
+
+
+def _halves(b: Builder, x: fx.Node, dim: int) -> tuple[fx.Node, fx.Node]:
+    """The two halves of a tensor, widened."""
     half = val(x).shape[dim] // 2
-    first = b(aten.slice.Tensor, x, dim, 0, half)
-    second = b(aten.slice.Tensor, x, dim, half, 2 * half)
-    gated = b(aten.mul.Tensor, widen(b, first), b(aten.sigmoid.default, widen(b, second)))
-    return cast(b, gated, val(x).dtype)
+    return widen(b, b(aten.slice.Tensor, x, dim, 0, half)), widen(b, b(aten.slice.Tensor, x, dim, half, 2 * half))
 
 
 @decomposes(aten.log_sigmoid_forward.default)
