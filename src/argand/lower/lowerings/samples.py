@@ -30,7 +30,7 @@ LINEAR, NEAREST, CUBIC = range(3)
 ZEROS, BORDER, REFLECTION = range(3)
 Reduce = Callable[[str, Value], Value]
 MOST_CHANNELS = {LINEAR: 4, NEAREST: 4, CUBIC: 16}  # of images that are looked up channel by channel
-LEAST_CHANNELS = {LINEAR: 24, NEAREST: 32, CUBIC: 17}  # of images that are looked up for all channels at once
+LEAST_CHANNELS = {LINEAR: 8, NEAREST: 32, CUBIC: 17}  # of images that are looked up for all channels at once
 CURVE = -0.75  # of the cubic weights
 
 
