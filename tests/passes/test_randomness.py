@@ -11,6 +11,7 @@ import torch.nn.functional as F
 
 import argand
 from argand.graph.operators.random_ops import random_ops
+from helpers import collected
 
 
 def native(fn: Callable[..., Any]) -> Callable[..., Any]:
@@ -35,6 +36,28 @@ def test_normal_numbers_are_normal() -> None:
     assert abs(float(x.mean())) < 1e-2 and abs(float(x.std()) - 1) < 1e-2
     assert abs(float((x.abs() < 1.96).float().mean()) - 0.95) < 3e-3
     assert float(x.abs().max()) > 4
+
+
+def test_draws_like_a_tensor_that_is_not_laid_out_row_by_row() -> None:
+    """In memory's order, by the graph's own numbers, where nothing but the layout is the tensor's."""
+
+    def draw(*tensors: torch.Tensor) -> list[torch.Tensor]:
+        drawn = [
+            [torch.randn_like(x), torch.rand_like(x) * 2 - 1, torch.empty_like(x).uniform_(-1, 1)] for x in tensors
+        ]
+        return sum(drawn, [])
+
+    base = torch.zeros(3, 50, 40, 20)
+    last = base.contiguous(memory_format=torch.channels_last)
+    ones = base[:1, :, :1].contiguous().permute(2, 3, 0, 1)
+    torch.manual_seed(0)
+    with collected("fallback") as fallbacks:
+        results = native(draw)(base.transpose(1, 3), last, ones)
+    assert not fallbacks
+    assert [each.stride() for each in results] == [each.stride() for each in draw(base.transpose(1, 3), last, ones)]
+    for each, deviation in zip(results, 3 * (1, 0.577, 0.577)):
+        assert abs(float(each.std()) - deviation) < 0.06 and abs(float(each.mean())) < 0.1
+        assert len(each.unique()) > 0.9 * each.numel()
 
 
 def test_kernels_make_the_numbers_of_the_op() -> None:

@@ -14,7 +14,7 @@ from torch import fx
 
 from argand.config import config
 from argand.graph.metadata.builder import Builder
-from argand.graph.metadata.strides import contiguous_strides
+from argand.graph.metadata.strides import contiguous_strides, is_dense, memory_order
 from argand.graph.nodes.program import AtenProgram
 from argand.graph.operators.random_ops import random_ops
 from argand.passes.decompose import decompose
@@ -61,9 +61,9 @@ def _unit(b: Builder, size: Any, dtype: torch.dtype, device: torch.device) -> fx
 
 
 def _in_layout_of(x: fx.Node) -> bool:
-    """Results are laid out row by row; a draw for another layout is left to eager's kernel."""
+    """Results are laid out as the tensor, which has no gaps; a draw for another layout is left to eager's kernel."""
     val: torch.Tensor = x.meta["val"]
-    return val.stride() == contiguous_strides(val.shape)
+    return is_dense(tuple(val.shape), val.stride())
 
 
 _NO_PROBABILITY = (
@@ -114,7 +114,12 @@ def _normal(b: Builder, size: Any, dtype: torch.dtype, device: torch.device) -> 
 
 def _drawn_like(b: Builder, x: fx.Node, draw: Draw) -> fx.Node:
     val: torch.Tensor = x.meta["val"]
-    return draw(b, val.shape, val.dtype, x.meta["device"])
+    if val.stride() == contiguous_strides(val.shape) or not _in_layout_of(x):
+        return draw(b, val.shape, val.dtype, x.meta["device"])
+    order = memory_order(tuple(val.shape), val.stride())
+    drawn = draw(b, [val.shape[dim] for dim in order], val.dtype, x.meta["device"])
+    back: fx.Node = b(aten.permute.default, drawn, [order.index(dim) for dim in range(len(order))])
+    return back
 
 
 def _factory(draw: Draw) -> Rule:
