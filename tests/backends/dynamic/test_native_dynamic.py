@@ -424,3 +424,12 @@ def test_a_bound_that_is_a_sum_is_rounded_to_whole_vectors() -> None:
             torch.testing.assert_close(compiled(x), bias(x))
     code = "".join(event.text() for event in seen)
     assert re.search(r"< \(s0 \+ 1\) / \d+ \* \d+;", code) and not re.search(r"s0 \+ 1 [/%]", code)
+
+
+def test_numbers_that_vary_are_divided_by_negative_ones_as_python_does():
+    def program(x, a, b):
+        return x + a // b, x + a % b, x * (a // b * b)
+
+    compiled = argand.compile(program, dynamic=True)
+    for a, b in ((7, 2), (7, -2), (-7, 2), (-7, -2), (8, -3), (6, -3)):
+        assert_same(program(torch.ones(3), a, b), compiled(torch.ones(3), a, b))

@@ -153,7 +153,7 @@ def to_c(expr: ExprLike) -> str:
     if isinstance(expr, Const):
         return _c_int(expr.value)
     if isinstance(expr, (FloorDiv, Mod)):
-        if free_symbols(expr) and not is_natural(expr.left):
+        if free_symbols(expr) and not (is_natural(expr.left) and is_natural(expr.right)):
             name = "floor_div_i64" if isinstance(expr, FloorDiv) else "floor_mod_i64"
             return f"{name}({to_c(expr.left)}, {to_c(expr.right)})"
         return f"({_c_factor(expr.left)} {'/' if isinstance(expr, FloorDiv) else '%'} {_c_factor(expr.right)})"
