@@ -214,3 +214,15 @@ def test_masks_of_another_size_raise_as_in_eager(index: str) -> None:
     with pytest.raises(IndexError) as ours:
         argand.compile(programs[index], backend="eager")(x)
     assert str(ours.value) == str(eager.value)
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])
+def test_complex_numbers_whose_text_is_that_of_others(backend: str) -> None:
+    """`repr(complex(-0.0, 0.0))` gives another number, `repr(complex(0, nan))` none."""
+    for number in (complex(-0.0, 0.0), complex(1.0, -0.0), complex(0.0, torch.nan), complex(-torch.inf, 2.0)):
+
+        def program(x: torch.Tensor) -> Any:
+            return torch.full((2,), number), torch.tensor(number), (x + 1j).mul(number)  # noqa: B023
+
+        want = program(torch.ones(2))
+        assert str(argand.compile(program, backend=backend)(torch.ones(2))) == str(want)

@@ -57,6 +57,17 @@ def _forget_with(source: _Source, filename: str) -> None:
     _sources()[filename] = [weakref.ref(source, functools.partial(cache.pop, filename)) for cache in caches]
 
 
+class _Spelled(complex):
+    """A complex number whose text gives the number again: `repr` of -0.0 + 0j is that of another, of NaN of none."""
+
+    def __repr__(self) -> str:
+        return f"complex({self.real!r}, {self.imag!r})"
+
+
+def _spelled(value: object) -> object:
+    return _Spelled(value) if type(value) is complex else value
+
+
 class _LazyForward:
     """Descriptor: compiles the graph's Python code when somebody asks for `forward`."""
 
@@ -76,6 +87,8 @@ class CapturedGraph(fx.GraphModule):
         if "_graph" in self.__dict__ and not self.__dict__.get("_argand_ready"):
             self.__dict__["_argand_ready"] = True  # the call from __init__: leave `forward` lazy
             return None
+        for node in self._graph.nodes:
+            node.args, node.kwargs = fx.node.map_aggregate((node.args, node.kwargs), _spelled)
         python_code = super().recompile()
         forward = vars(type(self)).get("forward")
         if isinstance(forward, types.FunctionType):

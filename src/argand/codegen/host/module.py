@@ -543,7 +543,7 @@ class _Writer:
         if isinstance(value, (torch.dtype, torch.layout, torch.memory_format)):
             return str(value)
         if isinstance(value, complex):
-            return repr(value)
+            return f"complex({self._value(value.real)}, {self._value(value.imag)})"
         raise InternalError(f"an extern call has an argument of type {type(value).__name__}, which has no source text")
 
 
