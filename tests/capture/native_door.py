@@ -124,7 +124,7 @@ ALLOWED: Final[dict[str, list[str]]] = {
         "names.py load_called: vars(module)",
         "library_functions.py parts_of: fn.__reduce__()",
         "builtin_methods.py mapping_behind: gc.get_referents(proxy)",
-        "object_methods.py dereference: ref()",
+        "weak_references.py dereference: ref()",
         "iterator_positions.py push: obj.__length_hint__()",
         "iterator_positions.py push: hasattr(obj, '__length_hint__')",
         "iterator_positions.py push: obj.__reduce__()",

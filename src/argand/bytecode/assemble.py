@@ -78,6 +78,15 @@ class Assembler:
         """Source position of the instructions emitted from now on: a tuple, a line number, or None."""
         self._positions = (positions, positions, None, None) if isinstance(positions, int) else positions
 
+    @contextmanager
+    def at_line(self, line: int | None) -> Iterator[None]:
+        """Instructions emitted within stand at a line, unless that is None."""
+        before = self._positions
+        if line is not None:
+            self.set_line(line)
+        yield
+        self._positions = before
+
     def bind(self, label: Label) -> None:
         """Let a label stand for the next instruction appended."""
         if label.instruction is not None or label in self._pending:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import warnings
 from collections.abc import Callable
 
@@ -52,3 +53,40 @@ def test_the_modules_that_call_native_code_are_known() -> None:
     argand.compile(of_branch, backend="eager")(torch.ones(2))
     known = {file.rsplit("/", 2)[-2] for file in native_warnings._modules()}
     assert known == {room.__name__.rpartition(".")[2] for room in (interp, natives, objects, call_protocol)}
+
+
+LOG = logging.getLogger(__name__)
+
+
+def tells() -> None:
+    warnings.warn("of its caller", stacklevel=2)
+    warnings.warn("here", stacklevel=1)
+    LOG.warning("told")
+    LOG.warning("of its caller", stacklevel=2)
+
+
+def tells_twice(x: torch.Tensor) -> torch.Tensor:
+    warnings.warn("here", stacklevel=1)
+    tells()
+    x = x + 1
+    warnings.warn("here", stacklevel=1)
+    tells()
+    LOG.warning("at the end")
+    return x
+
+
+@pytest.mark.parametrize("mode", ["always", "default"])
+def test_what_the_program_says_names_the_line_that_says_it(mode: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Of `default` filters one warning is shown for each line, not for each function."""
+    told = []
+    for fn in (tells_twice, argand.compile(tells_twice, backend="eager", fullgraph=True)):
+        globals().pop("__warningregistry__", None)
+        caplog.clear()
+        with warnings.catch_warnings(record=True) as heard:
+            warnings.simplefilter(mode)  # type: ignore[arg-type]
+            for _ in range(3):
+                fn(torch.ones(2))
+        lines = [(one.filename, one.lineno, str(one.message)) for one in heard]
+        told.append((lines, [(log.filename, log.lineno, log.funcName, log.message) for log in caplog.records]))
+    assert told[0] == told[1]
+    assert len(told[0][0]) == (18 if mode == "always" else 5)

@@ -159,3 +159,59 @@ def test_callbacks_of_objects_that_captured_code_makes() -> None:
         del lasting
         gc.collect()
         assert len(held) == 0
+
+
+def of_a_result(x: torch.Tensor, held: dict[str, Any]) -> Any:
+    y = x + 1
+    ref = weakref.ref(y)
+    z = y * 2
+    del y
+    return z, ref() is None
+
+
+def of_what_is_overwritten(x: torch.Tensor, held: dict[str, Any]) -> Any:
+    ref = weakref.ref(held["key"])
+    held["key"] = 1
+    return x + 1, ref() is None
+
+
+def of_a_tensor_that_is_dropped(x: torch.Tensor, held: dict[str, Any]) -> Any:
+    ref = weakref.ref(held["tensor"])
+    held.clear()
+    return x + 1, ref() is None
+
+
+def of_an_attribute(x: torch.Tensor, held: dict[str, Any]) -> Any:
+    ref = weakref.ref(held["key"].value)
+    held["key"].value = None
+    return x + 1, ref() is None
+
+
+def of_what_stays(x: torch.Tensor, held: dict[str, Any]) -> Any:
+    ref = weakref.ref(held["key"])
+    x = x + 1
+    return x, ref() is held["key"]
+
+
+def of_a_weak_dict(x: torch.Tensor, held: dict[str, Any]) -> Any:
+    weak = weakref.WeakValueDictionary(held)
+    before = len(weak)
+    held.clear()
+    return x + 1, before, list(weak)
+
+
+ENDS = [
+    of_a_result, of_what_is_overwritten, of_a_tensor_that_is_dropped, of_an_attribute,
+    of_what_stays, of_a_weak_dict,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("program", ENDS)
+def test_who_refers_weakly_sees_objects_end(program: Callable[..., Any]) -> None:
+    compiled = argand.compile(program, backend="eager", fullgraph=program is of_what_stays)
+    for _ in range(3):
+        answers = [
+            fn(torch.ones(2), {"key": Key(Key()), "tensor": torch.ones(1)})[1:]  # type: ignore[arg-type]
+            for fn in (program, compiled)
+        ]
+        assert answers[0] == answers[1]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Mapping
 from types import CodeType, FunctionType
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from argand.bytecode.decode import decode, localsplus_names
 from argand.bytecode.instruction import Instruction
@@ -185,6 +185,14 @@ class Frame:
     def locals_by_name(self) -> dict[str, object]:
         """Set locals, cells and free variables by name: cells as cell objects, unread arguments as `LazyLocal`."""
         return {name: value for name, value in zip(self.program.names, self.fast) if value is not NULL}
+
+
+class CodePlace(NamedTuple):
+    """A line at which a frame stands."""
+
+    code: CodeType
+    line: int
+    globals: dict[str, object]
 
 
 class Session(Protocol):

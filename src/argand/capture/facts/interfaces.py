@@ -24,7 +24,7 @@ from argand.capture.facts.abc_non_members import Unregistered
 from argand.capture.facts.code.effort_limits import Patience
 from argand.capture.facts.data_dependent_errors import OnData
 from argand.capture.facts.exceptions import ExcState, ObservedException
-from argand.capture.facts.frames import Frame, LazyLocal, Program, Session
+from argand.capture.facts.frames import CodePlace, Frame, LazyLocal, Program, Session
 from argand.capture.facts.handlers import Args, Function, Kwargs
 from argand.capture.facts.overlays import Overlay, Shadow
 from argand.capture.facts.sources import Source
@@ -135,6 +135,7 @@ class Access(Protocol):
         """An exception that native code raised, as the program sees it."""
 
     def say(self, fn: Function, args: list[object], kwargs: Kwargs) -> None: ...
+    def places(self) -> tuple[CodePlace, ...]: ...
     def suspended(self) -> AbstractContextManager[object]: ...
     def wants_torch_call(self, fn: Function, module: str) -> bool: ...
     def is_torch_class(self, cls: type) -> bool: ...
@@ -296,8 +297,11 @@ class CaptureState(Protocol):
     value_sources: dict[int, tuple[object, list[Source]]]
     effect_order: list[Shadow | Overlay]
     extra_effects: list[tuple[object, list[object], Kwargs]]
-    said: list[tuple[object, list[object], Kwargs]]
+    args: tuple[object, ...]
+    said: list[tuple[object, list[object], Kwargs, tuple[CodePlace, ...]]]
     """Messages and warnings: before anything is written they are given, so they cannot depend on what is held back."""
+    called_at_end: bool
+    """Whether weak references with callbacks were made."""
     listener: list[object] | None
     """What is told of the warnings in `said`, as far as that is a list."""
     variables: dict[int, Variable]

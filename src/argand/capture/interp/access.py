@@ -21,7 +21,7 @@ from argand.capture.facts import classify
 from argand.capture.facts.abc_non_members import Unregistered
 from argand.capture.facts.code.effort_limits import Patience
 from argand.capture.facts.exceptions import CAPTURE_FOLDER, InternalFailure, ObservedException, innermost_file
-from argand.capture.facts.frames import NULL, LazyLocal
+from argand.capture.facts.frames import NULL, CodePlace, Frame, LazyLocal
 from argand.capture.facts.handlers import Function
 from argand.capture.facts.kinds import held_items, is_a, module_of, raw_length
 from argand.capture.facts.overlays import DELETED, UNSET
@@ -95,6 +95,7 @@ class Access:
         self.number = -1
         self.handled_outside: BaseException | None = None  # by whoever called the captured code
         self.unseen: list[object] = []
+        self.frames: list[Frame] = []
         """Iterators of comprehensions whose containers were added to without being looked at."""
         self.born: dict[int, tuple[object, int]] = {}
         """id -> (object, number of the root instruction that made it), for objects that may be impossible to rebuild:
@@ -496,7 +497,12 @@ class Access:
                 kind="log message",
                 explanation="What is said holds a tensor, a number that varies, or an object that can change.",
             )
-        self.state.said.append((fn, [self.plain(arg) for arg in args], dict(kwargs)))
+        self.state.said.append((fn, [self.plain(arg) for arg in args], dict(kwargs), self.places()))
+
+    def places(self) -> tuple[CodePlace, ...]:
+        """Where the program stands, outermost first: what is said there names these lines."""
+        frames = [frame for frame in self.frames if not frame.quiet]
+        return tuple(CodePlace(frame.code, frame.lineno, frame.globals) for frame in frames)
 
     def _stays(self, value: object) -> bool:
         if is_a(value, tuple | frozenset):

@@ -13,6 +13,7 @@ from argand.capture.natives import (  # noqa: F401
     process_state,
     random_generators,
     value_classes,
+    weak_references,
 )
 from argand.capture.torch_functions import (  # noqa: F401
     modules,

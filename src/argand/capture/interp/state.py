@@ -19,6 +19,7 @@ from argand._core import _C
 from argand.capture.arrays import tensor_arguments, traced_arrays
 from argand.capture.facts import classify
 from argand.capture.facts.code.stack_text import line_of_code
+from argand.capture.facts.frames import CodePlace
 from argand.capture.facts.handlers import Function, Kwargs
 from argand.capture.facts.interfaces import Journal, Variable
 from argand.capture.facts.kinds import answers_itself, is_a, module_of, namespace
@@ -111,7 +112,8 @@ class CaptureState:
         self._keep: list[object] = []
         self.local_objects: set[int] = set()
         self.extra_effects: list[tuple[object, list[object], Kwargs]] = []
-        self.said: list[tuple[object, list[object], Kwargs]] = []
+        self.said: list[tuple[object, list[object], Kwargs, tuple[CodePlace, ...]]] = []
+        self.called_at_end = False
         self.listener: list[object] | None = None
         self.variables: dict[int, Variable] = {}
         self.generators: dict[int, torch.Tensor] = {}

@@ -7,7 +7,6 @@ import copyreg
 import inspect
 import types
 import typing
-import weakref
 from typing import Any
 
 import torch
@@ -18,7 +17,6 @@ from argand.capture.facts.handlers import Function, Kwargs
 from argand.capture.facts.interfaces import Interpreter
 from argand.capture.facts.kinds import c_part, is_a
 from argand.capture.facts.overlays import DELETED
-from argand.capture.facts.sources import CallSource
 from argand.capture.facts.typefacts import CONTAINERS, is_heap
 from argand.capture.natives.builtin_methods import COMPARISONS, comparing, keeping, read_only, textual
 from argand.capture.natives.rows import operation_of
@@ -34,10 +32,7 @@ from argand.capture.objects import (
 )
 from argand.capture.objects.call_protocol import classes, native_handlers
 from argand.capture.objects.call_protocol.native_handlers import (
-    SAFE_NEW,
-    STORING_NEW,
     Args,
-    add_callable_objects,
     add_class_methods,
     add_methods,
     function,
@@ -474,32 +469,3 @@ def _has_plain_signature(interp: Interpreter, function: Function) -> bool:
         interp.plain(interp.getattr(function, name))
     others = ("__signature__", "_partialmethod", "__partialmethod__", "__text_signature__")
     return all(interp.try_attr(function, name) is NULL for name in others)  # has none, and that is guarded
-
-
-# ---- weak references -----------------------------------------------------------------------------------------------
-
-
-def dereference(ref: Any) -> object:
-    """What a weak reference refers to (a step of a source)."""
-    return ref()
-
-
-@function(weakref.ref)
-def _ref(interp: Interpreter, fn: Function, args: Args, kwargs: Kwargs) -> object:
-    return interp.unread(fn, *classes.with_callback(interp, list(args)), **kwargs)
-
-
-SAFE_NEW.add(weakref.ref)
-STORING_NEW.add(weakref.ref)
-
-
-def _call_ref(interp: Interpreter, fn: Function, args: Args, kwargs: Kwargs) -> object:
-    referent = interp.unread(fn, *args, **kwargs)
-    if interp.is_outer(fn):
-        return interp.state.load_source(CallSource(interp.source(fn), dereference), referent)
-    return referent
-
-
-add_callable_objects(_call_ref, weakref.ref, weakref.KeyedRef)
-add_methods(weakref.ref, comparing, "__eq__ __ne__ __hash__")
-add_methods(weakref.ref, lambda interp, cls, name, owner, args, kwargs: None, "__init__")

@@ -6,6 +6,7 @@ from __future__ import annotations
 import collections
 from typing import Any
 
+from argand.capture.facts.frames import CodePlace
 from argand.capture.facts.handlers import Function, Kwargs
 from argand.capture.facts.overlays import DELETED, Overlay, Shadow
 from argand.capture.facts.sources import ClosureCellSource, Source
@@ -33,8 +34,8 @@ class Replay:
 
     def evaluate(self) -> None:
         """Emit the evaluation of all new values and targets into temporaries."""
-        for function, args, kwargs in self.state.said:
-            self._evaluate_call(function, args, kwargs)
+        for function, args, kwargs, places in self.state.said:
+            self._evaluate_call(function, args, kwargs, places)
         for entry in pending(self.state):
             if isinstance(entry, Shadow):
                 self._evaluate_shadow(entry)
@@ -96,22 +97,33 @@ class Replay:
 
         self._writes.append(emit)
 
-    def _evaluate_call(self, function: object, args: list[Any], kwargs: Kwargs) -> None:
-        """A call that happens at each run; its arguments are constants."""
+    def _evaluate_call(
+        self, function: object, args: list[Any], kwargs: Kwargs, places: tuple[CodePlace, ...] = ()
+    ) -> None:
+        """A call that happens at each run; its arguments are constants. Of `places` the first is the frame itself."""
         self.values.push(function)
         target = self._temp()
+        for place in reversed(places[1:]):
+            self.asm.load_const_callable(rebuild.called_at)
+            self.asm.load_fast(target)
+            self.asm.load_const(place.globals)
+            for name in (place.code.co_filename, place.code.co_name, place.line):
+                self.asm.load_const(name)
+            self.asm.call(5)
+            target = self._temp()
         self.values.push(tuple(args))
         held = self._temp()
         self.values.push_map(kwargs)
         named = self._temp()
 
         def emit() -> None:
-            self.asm.push_null_before()
-            self.asm.load_fast(target)
-            self.asm.push_null_after()
-            self.asm.load_fast(held)
-            self.asm.load_fast(named)
-            self.asm.call_function_ex(True)
+            with self.asm.at_line(places[0].line if places else None):
+                self.asm.push_null_before()
+                self.asm.load_fast(target)
+                self.asm.push_null_after()
+                self.asm.load_fast(held)
+                self.asm.load_fast(named)
+                self.asm.call_function_ex(True)
             self.asm.pop_top()
 
         self._writes.append(emit)

@@ -8,17 +8,14 @@ from __future__ import annotations
 
 import itertools
 import types
-from collections.abc import Iterator
 from typing import Any, cast
 
 from argand.capture.facts.frames import Frame, LazyLocal
-from argand.capture.facts.kinds import answers_itself, is_a, namespace
-from argand.capture.facts.overlays import Overlay, Shadow
+from argand.capture.facts.kinds import answers_itself
 from argand.capture.interp.state import CaptureState
 from argand.capture.objects import generators
 from argand.capture.output.values import unreconstructable
-from argand.capture.world import shadows
-from argand.capture.world.pending_effects import pending
+from argand.capture.world.pending_effects import may_hold, pending, taken_away
 from argand.errors import graph_break
 
 _ITERATORS = (zip, map, filter, enumerate, itertools.chain, itertools.islice, itertools.takewhile, itertools.dropwhile)
@@ -32,8 +29,8 @@ def check(state: CaptureState) -> None:
         GraphBreak: (skip_frame) the frame runs eagerly.
     """
     for entry in pending(state):
-        for obj in _taken_away(entry):
-            if _ends_visibly(obj):
+        for obj in taken_away(entry):
+            if _ends_visibly(obj) or (state.called_at_end and may_hold(obj)):
                 raise graph_break(
                     kind="object dropped",
                     context=type(obj).__qualname__,
@@ -82,29 +79,6 @@ def seen_ending(state: CaptureState, frame: Frame, real_frame: bool) -> frozense
 
 def _may_end_visibly(value: object) -> bool:
     return _ends_visibly(value) or type(value) in _ITERATORS
-
-
-def _taken_away(entry: Shadow | Overlay) -> Iterator[object]:
-    if isinstance(entry, Shadow):
-        kept = {id(item) for item in _held(shadows.contents(entry.shadow)[0])}
-        yield from (item for item in _held(entry.snapshot[0]) if id(item) not in kept)
-        return
-    if entry.kind == "cell":
-        before = {"cell_contents": entry.obj.cell_contents} if entry.obj != types.CellType() else {}
-    else:
-        before = entry.obj if entry.kind == "global" else namespace(entry.obj)
-    for name, value in entry.values.items():
-        old = before.get(name) if is_a(before, dict) else None
-        if old is not value:
-            yield old
-
-
-def _held(contents: Any) -> Iterator[object]:
-    for item in contents:
-        if type(item) is tuple:
-            yield from item
-        else:
-            yield item
 
 
 def _ends_visibly(obj: Any) -> bool:

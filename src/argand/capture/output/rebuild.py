@@ -161,6 +161,18 @@ def new_function(
     return function
 
 
+def called_at(
+    function: Callable[..., object], globals_: dict[str, object], filename: str, name: str, line: int
+) -> types.FunctionType:
+    """What calls a function from a line of the program's: warnings and logs that ask who says it are told of that."""
+
+    def caller(*args: object, **kwargs: object) -> object:
+        return function(*args, **kwargs)
+
+    code = caller.__code__.replace(co_filename=filename, co_name=name, co_firstlineno=line - 1)  # it calls a line below
+    return types.FunctionType(code, globals_, name, None, caller.__closure__)
+
+
 def new_cell() -> types.CellType:
     return types.CellType()
 

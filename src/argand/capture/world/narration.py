@@ -118,7 +118,7 @@ def side_effects(state: CaptureState) -> None:
         else:
             what = {"attr": "attributes", "global": "globals", "cell": "variables of an outer function"}[entry.kind]
             lines.append(f"  {_named(state, entry.obj)}: {what} {', '.join(entry.values)}")
-    lines += [f"  a call of {value_text(function)}" for function, _, _ in (*state.said, *state.extra_effects)]
+    lines += [f"  a call of {value_text(function)}" for function, *_ in (*state.said, *state.extra_effects)]
     if lines:
         events.bus.detail("side_effects", "capture", "SIDE EFFECTS:\n" + "\n".join(lines))
 

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import types
+import weakref
 from collections.abc import Iterator
 from dataclasses import field
 from typing import Any
 
+import torch
+
 from argand import errors
 from argand.capture.facts.interfaces import CaptureState
+from argand.capture.facts.kinds import is_a, module_of, namespace
 from argand.capture.facts.overlays import Overlay, Shadow
 from argand.capture.facts.sources import Source
 from argand.capture.world import shadows
@@ -148,3 +153,44 @@ def whole_globals(skip_frame: bool = False) -> errors.GraphBreak:
     """The graph break for the dict of globals that is written to, or read after names were: the two do not know of
     each other's pending writes."""
     return errors.graph_break(kind="globals written as a dict", skip_frame=skip_frame)
+
+
+def taken_away(entry: Shadow | Overlay) -> Iterator[object]:
+    """What captured code took away from where it was."""
+    if isinstance(entry, Shadow):
+        kept = {id(item) for item in _held(shadows.contents(entry.shadow)[0])}
+        yield from (item for item in _held(entry.snapshot[0]) if id(item) not in kept)
+        return
+    if entry.kind == "cell":
+        before = {"cell_contents": entry.obj.cell_contents} if entry.obj != types.CellType() else {}
+    else:
+        before = entry.obj if entry.kind == "global" else namespace(entry.obj)
+    for name, value in entry.values.items():
+        old = before.get(name) if is_a(before, dict) else None
+        if old is not value:
+            yield old
+
+
+def _held(contents: Any) -> Iterator[object]:
+    for item in contents:
+        if type(item) is tuple:
+            yield from item
+        else:
+            yield item
+
+
+def may_hold(obj: object) -> bool:
+    """Whether the end of an object can be the end of others."""
+    if module_of(type(obj)).startswith("argand."):
+        return False  # a number that varies
+    return obj is not None and not is_a(obj, torch.Tensor | int | float | complex | str | bytes | type | weakref.ref)
+
+
+def may_have_ended(state: CaptureState, *names: object) -> bool:
+    """Whether an object from before the frame, known as any of these, may be gone by now in eager."""
+    root = state.interpreter.root
+    instructions = root.program.instructions if root is not None else ()
+    stored = {inst.argval for inst in instructions if inst.opname.startswith(("STORE_", "DELETE_"))}
+    gone = [value for name, value in zip(root.program.names, state.args) if name in stored] if root is not None else []
+    gone += [value for entry in pending(state) for value in taken_away(entry)]
+    return any(value is obj for value in gone for obj in names if obj is not None)

@@ -185,7 +185,7 @@ def _computed(interp: Interpreter, fn: Any, args: list[object], kwargs: dict[str
     with pending_effects.watching(state) as watched:
         value = interp.call(fn.__wrapped__, args, kwargs)
     if plain and value is None and _only_says(state, before) and not watched.changed:
-        state.said.append((fn, [interp.plain(arg) for arg in args], dict(kwargs)))
+        state.said.append((fn, [interp.plain(arg) for arg in args], dict(kwargs), interp.places()))
         return None
     alone = (
         pending_effects.same_effects(state, before) and not interp.types.overlay and _is_made_of_constants(state, last)

@@ -1,0 +1,56 @@
+"""Weak references: an object may be gone in eager that capture, and who called the frame, still hold."""
+
+from __future__ import annotations
+
+import weakref
+
+from argand.capture.facts.handlers import Function, Kwargs
+from argand.capture.facts.interfaces import Interpreter
+from argand.capture.facts.sources import CallSource
+from argand.capture.natives.builtin_methods import comparing
+from argand.capture.objects.call_protocol import classes
+from argand.capture.objects.call_protocol.native_handlers import (
+    SAFE_NEW,
+    STORING_NEW,
+    Args,
+    add_callable_objects,
+    add_methods,
+    function,
+)
+from argand.capture.world.pending_effects import may_have_ended
+from argand.errors import graph_break
+
+
+def dereference(ref: Function) -> object:
+    """What a weak reference refers to (a step of a source)."""
+    return ref()
+
+
+@function(weakref.ref)
+def _ref(interp: Interpreter, fn: Function, args: Args, kwargs: Kwargs) -> object:
+    return interp.unread(fn, *classes.with_callback(interp, list(args)), **kwargs)
+
+
+SAFE_NEW.add(weakref.ref)
+STORING_NEW.add(weakref.ref)
+
+
+def _call_ref(interp: Interpreter, fn: Function, args: Args, kwargs: Kwargs) -> object:
+    referent = interp.unread(fn, *args, **kwargs)
+    info = interp.state.tensors.get(id(referent))
+    outer = info is not None or interp.is_outer(referent) or interp.is_outer(fn)
+    if outer and may_have_ended(interp.state, referent, None if info is None else info.real):
+        raise graph_break(
+            kind="object dropped",
+            context=type(referent).__qualname__,
+            explanation=f"A weak reference is asked for a {type(referent).__name__} that may be gone by now.",
+            skip_frame=True,
+        )
+    if interp.is_outer(fn):
+        return interp.state.load_source(CallSource(interp.source(fn), dereference), referent)
+    return referent
+
+
+add_callable_objects(_call_ref, weakref.ref, weakref.KeyedRef)
+add_methods(weakref.ref, comparing, "__eq__ __ne__ __hash__")
+add_methods(weakref.ref, lambda interp, cls, name, owner, args, kwargs: None, "__init__")
