@@ -140,3 +140,13 @@ def test_nothing_is_written() -> None:
     compiled = argand.compile(inside_a_try, backend="eager", fullgraph=True)
     torch.testing.assert_close(compiled(x[:2], lin), inside_a_try(x[:2], lin))
     torch.testing.assert_close(compiled(x, lin), inside_a_try(x, lin))
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])
+def test_views_are_not_detached_in_place(backend: str) -> None:
+    def program(x: torch.Tensor) -> torch.Tensor:
+        return (x * 2).view(-1).detach_()
+
+    for fn in (program, argand.compile(program, backend=backend)):
+        with pytest.raises(RuntimeError, match="detach views in-place"):
+            fn(torch.ones(2, requires_grad=True))

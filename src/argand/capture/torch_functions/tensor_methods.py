@@ -326,6 +326,15 @@ def _requires_grad(builder: GraphBuilder, func: Any, args: Any, kwargs: Any) -> 
         return args[0]
     if info.source is not None or func not in (_T.requires_grad_, _T.detach_):
         raise errors.graph_break(kind="autograd state of an input changed", context=func.__name__)
+    with torch._C.DisableTorchFunction():
+        is_view = args[0]._is_view()
+    if func is _T.detach_ and is_view:
+        raise errors.graph_break(
+            kind="autograd state of an input changed",
+            context="detach_",
+            explanation="Autograd refuses to detach most views in place.",
+            skip_frame=True,
+        )
     return _metadata_in_place(builder, func, args, kwargs)
 
 
