@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import argand
-from helpers import CountingBackend
+from helpers import CountingBackend, assert_same
 
 
 class Key:
@@ -215,3 +215,18 @@ def test_who_refers_weakly_sees_objects_end(program: Callable[..., Any]) -> None
             for fn in (program, compiled)
         ]
         assert answers[0] == answers[1]
+
+
+def reference_dies(x: torch.Tensor) -> tuple[torch.Tensor, bool, bool]:
+    h = x.sin()
+    reference = weakref.ref(h)
+    result, alive = h + 1, reference() is h
+    del h
+    return result, alive, reference() is None
+
+
+def test_a_tensor_that_the_graph_computes_dies() -> None:
+    x = torch.ones(2)
+    compiled = argand.compile(reference_dies, backend="eager")
+    for _ in range(2):
+        assert_same(reference_dies(x), compiled(x))
