@@ -22,6 +22,7 @@ from argand._core.calls import uncaptured
 from argand._core.node_layout import node_layout
 from argand.backends.registry import Backend, check_backend
 from argand.config import config
+from argand.engine.callbacks import Callbacks, by_the_engine
 from argand.engine.entries import Entry, entries
 from argand.engine.node_state import NotRecorded
 from argand.engine.recording import Recorder
@@ -47,13 +48,17 @@ class _Activity:
             self.contexts += change
             wanted = self.contexts > 0 or config.compiled_autograd
             namespace: Any = torch.autograd
+            variable: Any = namespace.Variable
             if wanted and self.replaced is None:
                 self.replaced = namespace._engine_run_backward
                 namespace._engine_run_backward = run_backward
+                variable._execution_engine = Callbacks(variable._execution_engine)
             elif not wanted and self.replaced is not None:
                 if namespace._engine_run_backward is run_backward:
                     namespace._engine_run_backward = self.replaced
                     self.replaced = None
+                    if isinstance(variable._execution_engine, Callbacks):
+                        variable._execution_engine = variable._execution_engine.engine
 
     def chosen(self) -> str | Backend | None:
         """The backend for backwards that this thread asks for; None where compiled autograd is off."""
@@ -92,6 +97,9 @@ def run_backward(outputs: Sequence[Any], *args: Any, **kwargs: Any) -> Any:
     if backend is None or not outputs or not isinstance(outputs[0], torch.Tensor):
         return engine(outputs, *args, **kwargs)
     known.count()
+    if torch._C._current_graph_task_id() != -1:
+        with by_the_engine():
+            return engine(outputs, *args, **kwargs)
     began = time.perf_counter()
     sketch = _sketch(outputs, args)
     small = entries.small.get(sketch)
@@ -187,10 +195,10 @@ def _timed(
 
 
 def _is_others(outputs: Sequence[Any], args: tuple[Any, ...]) -> bool:
-    """A backward inside of another, of a tracer, of what has no data, or called in a way that is not known."""
+    """A backward of a tracer, of what has no data, or called in a way that is not known."""
     return (
         len(args) not in (4, 5)
-        or torch._C._current_graph_task_id() != -1
+        or len(args[0]) != len(outputs)
         or thread_state.cannot_capture()
         or compat.autocast_active()
         or any(not isinstance(output, torch.Tensor) or output.device.type == "meta" for output in outputs)

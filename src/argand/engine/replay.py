@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch.autograd.graph import GradientEdge
 
+from argand.engine.callbacks import at_the_end
 from argand.engine.checkpoints import Late, computed, give_again
 from argand.engine.node_state import NotRecorded, tensor_facts
 from argand.engine.recording import Interval, Recorded, Value
@@ -326,6 +327,9 @@ def _directly(node: Any, grads: list[Any], edges: list[tuple[int, Any, int]]) ->
     function = isinstance(node, torch._C._FunctionBase)
     results = node.apply(*grads) if function else node(*grads)
     results = results if isinstance(results, tuple) else (results,)
+    for one in results:
+        if not (one is None or isinstance(one, torch.Tensor)):
+            raise RuntimeError(f"{node.name()} gave a {type(one).__name__} where a tensor or None is expected")
     if function:  # gives something for all arguments
         results = tuple([results[at] for at, needed in enumerate(node.needs_input_grad) if needed])
         joined = [number for number, (to, _) in enumerate(node.next_functions) if to is not None]
@@ -356,7 +360,7 @@ def _laid_out(grad: torch.Tensor, size: tuple[int, ...], stride: tuple[int, ...]
 def _with_calls(calls: _Calls, roots: Sequence[torch.Tensor], keep: bool) -> None:
     """Compute, then let the engine pass without gradients: it frees what was saved."""
     structure = calls.structure
-    with contextlib.ExitStack() as after:
+    with at_the_end(), contextlib.ExitStack() as after:
         done = False
 
         def work() -> None:

@@ -142,6 +142,8 @@ def _root_facts(root: torch.Tensor, grad: torch.Tensor | None, placed: Callable[
     """Where a backward begins, and with what."""
     if type(root) is not torch.Tensor or root.grad_fn is None or grad is None:
         raise NotRecorded("what is differentiated is a leaf, or no plain tensor")
+    if (grad.shape, grad.dtype, grad.device) != (root.shape, root.dtype, root.device):
+        raise NotRecorded("a backward begins with a gradient of another dtype, which the engine converts")
     at = placed(root.grad_fn)
     if at is None:
         raise NotRecorded("what is differentiated does not lead to where gradients are wanted")
@@ -345,6 +347,8 @@ def _leaf_facts(structure: Structure, at: int, leaf: torch.Tensor) -> Any:
     """What is known of a leaf beyond its gradient, which the engine itself accumulates."""
     if not leaf.is_leaf or type(leaf) not in (torch.Tensor, torch.nn.Parameter) or leaf.layout is not torch.strided:
         raise NotRecorded("a leaf is of a subclass, sparse, or no leaf any more")
+    if getattr(leaf, "grad_dtype", leaf.dtype) is not leaf.dtype:
+        raise NotRecorded("a leaf takes gradients of another dtype than its own")
     structure.leaves[at] = leaf
     if leaf._backward_hooks:
         structure.hooked.add(at)

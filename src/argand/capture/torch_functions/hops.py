@@ -139,18 +139,20 @@ def autograd_backward(
     grad_tensors: Sequence[torch.Tensor] | None,
     leaves: list[torch.Tensor],
     outside: list[int],
+    laid_out: list[int],
     **options: bool,
 ) -> tuple[torch.Tensor | None, ...]:
     """What `torch.autograd.backward` would accumulate in leaves: tensors that are nobody else's, laid out as eager's.
 
     Arguments:
         outside: the leaves that the graph did not make: their hooks are not called here, they are in the graph.
+        laid_out: those whose gradients have their strides, in dimensions of size 1, too.
     """
     with _without_hooks([leaves[i] for i in outside]):
         gradients = list(torch.autograd.grad(tensors, leaves, grad_tensors, allow_unused=True, **options))
     with torch.set_grad_enabled(bool(options.get("create_graph"))):
         for i, leaf in enumerate(leaves):
-            gradients[i] = gradients[i] if gradients[i] is None else _settled(gradients[i], leaf)
+            gradients[i] = gradients[i] if gradients[i] is None else _settled(gradients[i], leaf, i in laid_out)
     return tuple(gradients)
 
 
@@ -166,9 +168,9 @@ def _without_hooks(leaves: list[torch.Tensor]) -> Iterator[None]:
             leaf._backward_hooks = hooks
 
 
-def _settled(gradient: torch.Tensor, leaf: torch.Tensor) -> torch.Tensor:
+def _settled(gradient: torch.Tensor, leaf: torch.Tensor, laid_out: bool) -> torch.Tensor:
     shape, wanted = tuple(leaf.shape), gradient_strides(leaf)
-    if all(n == 1 or a == b for n, a, b in zip(shape, gradient.stride(), wanted)):
+    if all((n == 1 and not laid_out) or a == b for n, a, b in zip(shape, gradient.stride(), wanted)):
         return gradient.clone()
     laid_out = torch.empty_strided(shape, wanted, dtype=gradient.dtype, device=gradient.device)
     return laid_out.copy_(gradient)

@@ -211,4 +211,4 @@ def as_expected(grad: torch.Tensor | None, spec: Tangent) -> torch.Tensor:
         back = [order.index(dim) for dim in range(grad.dim())]
         return grad.to(spec.dtype).permute(order).contiguous().permute(back)
     laid_out = torch.empty_strided(spec.size, spec.stride, dtype=spec.dtype, device=spec.device)
-    return laid_out.copy_(grad)
+    return laid_out.copy_(grad if grad.layout is torch.strided else grad.to_dense())

@@ -72,7 +72,8 @@ def _run(state: CaptureState, given: dict[str, object]) -> None:
     _require_leaves(state, reached)
     leaves = [leaf.tensor for leaf in reached]
     outside = [i for i, leaf in enumerate(leaves) if state.tensor_info(leaf).real is not None]
-    arguments = (outputs, grads, leaves, outside)
+    laid_out = [i for i, leaf in enumerate(reached) if leaf.strides == leaf.tensor.stride()]
+    arguments = (outputs, grads, leaves, outside, laid_out)
     with torch._C.DisableTorchFunction():
         gradients = builder.record(
             hops.autograd_backward, arguments, options, meta_kwargs={**options, "reached": reached}
@@ -94,7 +95,9 @@ def _require_leaves(state: CaptureState, reached: list[Reached]) -> None:
     outside = [info for info in infos if info.real is not None]
     sources = [info.source for info in outside if info.source is not None]
     if not leaf_hooks.accumulate_quietly(*[info.real for info in outside]):
-        raise _refused("A hook is on the node that accumulates a gradient, or one of C++ on a leaf.")
+        raise _refused(
+            "A hook is on the node that accumulates a gradient, or one of C++ on a leaf, or gradients are of another dtype."
+        )
     if sources:
         state.guards.add(None, "python", leaf_hooks.accumulate_quietly, sources, label="NO_HOOKS", shown=False)
     if len(sources) > 1:  # of two that are one tensor, the gradient is the sum
@@ -174,6 +177,7 @@ def _metadata(
     grads: object,
     leaves: Sequence[torch.Tensor],
     outside: object,
+    laid_out: object,
     reached: Sequence[Reached] = (),
     **options: object,
 ) -> tuple[object, ...]:

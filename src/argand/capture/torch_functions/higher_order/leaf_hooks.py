@@ -27,8 +27,11 @@ def seen_by_program(state: CaptureState, leaf: torch.Tensor, name: str) -> objec
 
 
 def accumulate_quietly(*leaves: torch.Tensor) -> bool:
-    """No code of the program runs when gradients are accumulated in these leaves, but for hooks of Python on them."""
+    """No code of the program runs when gradients are accumulated in these leaves, but for hooks of Python on them; they
+    are of the leaves' dtypes."""
     with torch._C.DisableTorchFunction():
+        if any(getattr(leaf, "grad_dtype", leaf.dtype) is not leaf.dtype for leaf in leaves):
+            return False
         layout = node_layout()
         return layout is None or all(map(layout.accumulates_quietly, leaves))
 
