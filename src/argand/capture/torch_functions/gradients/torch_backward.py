@@ -96,7 +96,7 @@ def _require_leaves(state: CaptureState, reached: list[Reached]) -> None:
     sources = [info.source for info in outside if info.source is not None]
     if not leaf_hooks.accumulate_quietly(*[info.real for info in outside]):
         raise _refused(
-            "A hook is on the node that accumulates a gradient, or one of C++ on a leaf, or gradients are of another dtype."
+            "A hook is on the node that accumulates a gradient, or one of C++ on a leaf, or its dtype is another."
         )
     if sources:
         state.guards.add(None, "python", leaf_hooks.accumulate_quietly, sources, label="NO_HOOKS", shown=False)
