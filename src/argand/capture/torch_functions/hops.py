@@ -172,8 +172,7 @@ def _settled(gradient: torch.Tensor, leaf: torch.Tensor, laid_out: bool) -> torc
     shape, wanted = tuple(leaf.shape), gradient_strides(leaf)
     if all((n == 1 and not laid_out) or a == b for n, a, b in zip(shape, gradient.stride(), wanted)):
         return gradient.clone()
-    laid_out = torch.empty_strided(shape, wanted, dtype=gradient.dtype, device=gradient.device)
-    return laid_out.copy_(gradient)
+    return torch.empty_strided(shape, wanted, dtype=gradient.dtype, device=gradient.device).copy_(gradient)
 
 
 def gradient_strides(leaf: torch.Tensor) -> tuple[int, ...]:
