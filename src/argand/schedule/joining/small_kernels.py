@@ -18,16 +18,21 @@ if TYPE_CHECKING:
 def join_small(steps: list[Step], targets: Mapping[torch.device, Target]) -> list[Step]:
     """Neighbouring small kernels without shared loops become one, which runs their stages in turn."""
     result: list[Step] = []
+    run: list[KernelPlan] = []
+    statements = 0
     for step in steps:
-        before = result[-1] if result else None
-        if isinstance(step, KernelPlan) and isinstance(before, KernelPlan) and before.device == step.device:
-            target = targets[step.device]
-            small = _is_small(step, target) and _is_small(before, target)
-            if small and _statements(step) + _statements(before) <= target.max_statements:
-                result[-1] = _joined(before, step)
-                continue
-        result.append(step)
-    return result
+        target = targets[step.device] if isinstance(step, KernelPlan) else None
+        if not isinstance(step, KernelPlan) or target is None or not _is_small(step, target):
+            result += [*_joined(run), step]
+            run, statements = [], 0
+            continue
+        more = _statements(step)
+        if run and (run[0].device != step.device or statements + more > target.max_statements):
+            result += _joined(run)
+            run, statements = [], 0
+        run.append(step)
+        statements += more
+    return result + _joined(run)
 
 
 def _is_small(plan: KernelPlan, target: Target) -> bool:
@@ -41,19 +46,24 @@ def _statements(plan: KernelPlan) -> int:
     return sum(len(statements_of(stage.body)) for stage in plan.stages)
 
 
-def _joined(first: KernelPlan, second: KernelPlan) -> KernelPlan:
-    outputs = tuple(dict.fromkeys((*first.outputs, *second.outputs)))
-    inputs = tuple(name for name in dict.fromkeys((*first.inputs, *second.inputs)) if name not in outputs)
-    return KernelPlan(
+def _joined(run: list[KernelPlan]) -> list[Step]:
+    """One kernel for a run of them, if there are any."""
+    if len(run) < 2:
+        return [*run]
+    outputs = tuple(dict.fromkeys(name for plan in run for name in plan.outputs))
+    written = frozenset(outputs)
+    first = run[0]
+    plan = KernelPlan(
         first.name,
         (),
-        (*first.stages, *second.stages),
+        tuple(stage for plan in run for stage in plan.stages),
         {},
-        first.registers | second.registers,
-        inputs,
+        frozenset().union(*(plan.registers for plan in run)),
+        tuple(dict.fromkeys(name for plan in run for name in plan.inputs if name not in written)),
         outputs,
-        tuple(sorted({*first.symbols, *second.symbols})),
-        {**first.buffers, **second.buffers},
-        tuple(dict.fromkeys((*first.origins, *second.origins))),
+        tuple(sorted({name for plan in run for name in plan.symbols})),
+        {name: buffer for plan in run for name, buffer in plan.buffers.items()},
+        tuple(dict.fromkeys(origin for plan in run for origin in plan.origins)),
         first.device,
     )
+    return [plan]
