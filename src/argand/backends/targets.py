@@ -57,7 +57,9 @@ def without_target(devices: Iterable[torch.device]) -> set[str]:
 
 def devices_in(program: AtenProgram) -> list[torch.device]:
     """Devices of a program's tensors, each once, in order of first use."""
-    return list(dict.fromkeys(node.meta["device"] for node in program.graph.nodes if "device" in node.meta))
+    given = [node.meta.get("device") for node in program.graph.nodes]
+    once = {id(device): device for device in given if device is not None}  # many nodes have the same object
+    return list(dict.fromkeys(once.values()))
 
 
 def targets_in(program: AtenProgram) -> list[Target | None]:

@@ -55,9 +55,13 @@ def load_kernels(source: str, kernels: Mapping[str, tuple[str, int, int]], parts
     return loaded
 
 
+BY_ITSELF = "\ndef example_inputs():"
+"""From here on, a host module's text is for running it by itself: it is compiled where Python reads the file."""
+
+
 @functools.lru_cache(maxsize=4)  # who stores a module asks for it as well as who runs it
 def _compiled(text: str, filename: str) -> CodeType:
-    return compile(text, filename, "exec")
+    return compile(text.rpartition(BY_ITSELF)[0] or text, filename, "exec")
 
 
 def code_of(text: str, filename: str = _FILENAME) -> CodeType:

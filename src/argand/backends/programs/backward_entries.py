@@ -9,7 +9,7 @@ from typing import Any
 from argand.errors import CacheError
 from argand.runtime import cache
 
-_FORMAT = 3
+_FORMAT = 4
 
 
 def write(key: str, content: dict[str, Any]) -> None:

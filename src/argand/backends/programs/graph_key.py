@@ -25,9 +25,7 @@ def graph_key(program: AtenProgram) -> str | None:
     nothing cheap."""
     numbers: dict[fx.Node, int] = {}
     kinds: dict[int, str] = {}  # of results, which many nodes share
-    parts = [f"threads {torch.get_num_threads()}, {products.key()}, {convolutions.key()}"]
-    parts += [f"{device}: {target_of(device)}" for device in devices_in(program)]
-    parts.append(f"deterministic {compat.deterministic()[0]}")
+    parts = [surroundings(program)]
     for number, node in enumerate(program.graph.nodes):
         numbers[node] = number
         if node.op == "get_attr":
@@ -44,6 +42,14 @@ def graph_key(program: AtenProgram) -> str | None:
         if kind is None:
             kind = kinds[id(value)] = _meta(value)
         parts.append(f"{number}={target}({given}){kind}{meta.get('device')}")
+    return "\n".join(parts)
+
+
+def surroundings(program: AtenProgram) -> str:
+    """What a program's key tells besides its nodes."""
+    parts = [f"threads {torch.get_num_threads()}, {products.key()}, {convolutions.key()}"]
+    parts += [f"{device}: {target_of(device)}" for device in devices_in(program)]
+    parts.append(f"deterministic {compat.deterministic()[0]}")
     parts.append(str([(spec.kind, spec.index) for spec in program.outputs]))
     parts.append(str(sorted(program.handed_over)))
     parts.append(str([(scalar.sym.name, scalar.sym.minimum, scalar.is_float) for scalar in program.scalars]))

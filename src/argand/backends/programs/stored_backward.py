@@ -16,7 +16,7 @@ from argand.autograd.partitioning.partition import Partition
 from argand.autograd.tracing.tape import Tape
 from argand.autograd.training import Boxed, LazyBackward
 from argand.backends.programs import backward_entries
-from argand.backends.programs.graph_key import graph_key, undescribed
+from argand.backends.programs.graph_key import surroundings, undescribed
 from argand.backends.targets import devices_in
 from argand.errors import ArgandError, CacheError, ToolchainError
 from argand.graph.nodes import program_codec
@@ -43,7 +43,7 @@ class KeptBackward:
         self.again = again
         self._key = ""
         self._replay: program_codec.Encoded | None = None
-        self._graph: program_codec.Encoded = {}
+        self._graph: program_codec.Encoded = b""
 
     def key(self) -> str:
         """The key of the backward's entry, which is there from now on.
@@ -60,8 +60,7 @@ class KeptBackward:
     def _found_key(self) -> str:
         forward = kept_as(self.forward)
         problem = undescribed(self.cut.backward)
-        text = graph_key(self.cut.backward)
-        if forward is None or problem or text is None:
+        if forward is None or problem:
             raise CacheError(problem or "the forward is not kept", remedy=_ALONE)
         self._graph = program_codec.encode_program(self.cut.backward)
         if (replay := self.again.replay) is not None:
@@ -72,8 +71,11 @@ class KeptBackward:
         except ToolchainError as error:
             raise CacheError(str(error), remedy=_ALONE) from error
         moves = (self.plan, pairs(self.cut.arguments), _gradients(self.cut.gradients), _gradients(self.cut.passed))
-        parts = (forward, text, moves, _tape(self.tape), self._replay)
-        return hashlib.sha256(f"backward\n{around}\n{parts!r}".encode()).hexdigest()[:40]
+        parts = (forward, surroundings(self.cut.backward), moves, _tape(self.tape), len(self._graph))
+        digest = hashlib.sha256(f"backward\n{around}\n{parts!r}".encode())
+        digest.update(self._graph)
+        digest.update(self._replay or b"")
+        return digest.hexdigest()[:40]
 
     def _write(self) -> None:
         """Write the entry anew; nothing depends on whether it works."""

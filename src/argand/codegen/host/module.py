@@ -30,6 +30,7 @@ from argand.graph.sizes.expr import Const, Expr, Sym, as_int, evaluate
 from argand.ir.kernel import CPU, KernelPlan, Schedule, memory_of
 from argand.ir.loops import Buffer, ExternNode, Origin, TensorRef, aliases_arguments
 from argand.quick_dataclasses import dataclass
+from argand.runtime.host import BY_ITSELF
 
 if TYPE_CHECKING:
     from argand.codegen.triton.spec import KernelSpec, TritonSource
@@ -262,7 +263,7 @@ class _Writer:
 
     def _main(self) -> list[str]:
         env = {sym: self.schedule.hints.get(sym, 16) for sym, _, _ in self.schedule.input_symbols}
-        lines = ["", "def example_inputs():", '    """Random inputs of the layouts that the graph was compiled for."""']
+        lines = [BY_ITSELF, '    """Random inputs of the layouts that the graph was compiled for."""']
         lines.append("    return [")
         for name in self.schedule.inputs:
             buffer = self.schedule.buffers.get(name)

@@ -48,15 +48,26 @@ def encode(module: fx.GraphModule, row: Callable[[Any], int]) -> Encoded:
 
 def pack(value: Any, numbers: Mapping[fx.Node, int], leaf: Callable[[Any], tuple[Any, ...]]) -> tuple[Any, ...]:
     """What a node is given, as plain data; `leaf` packs what is no node, container or plain value."""
-    if isinstance(value, fx.Node):
+    cls = type(value)
+    if cls is fx.Node:
         return ("node", numbers[value])
+    if cls in _PLAIN:
+        return ("plain", value)
     if isinstance(value, slice):
         return ("slice", tuple([pack(part, numbers, leaf) for part in (value.start, value.stop, value.step)]))
     if isinstance(value, (tuple, list)) and not isinstance(value, torch.Size):
-        return ("list" if isinstance(value, list) else "tuple", tuple([pack(item, numbers, leaf) for item in value]))
+        items = [  # without a call where there is nothing inside
+            ("node", numbers[item])
+            if type(item) is fx.Node
+            else ("plain", item)
+            if type(item) in _PLAIN
+            else pack(item, numbers, leaf)
+            for item in value
+        ]
+        return ("list" if isinstance(value, list) else "tuple", tuple(items))
     if isinstance(value, dict):
         return ("dict", tuple([(key, pack(item, numbers, leaf)) for key, item in value.items()]))
-    return ("plain", value) if type(value) in _PLAIN else leaf(value)
+    return leaf(value)
 
 
 _PLAIN = frozenset((type(None), bool, int, float, complex, str, bytes, type(...)))

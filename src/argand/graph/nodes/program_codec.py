@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import marshal
 import operator
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -16,7 +18,9 @@ from argand.graph.origin import NodeOrigin
 from argand.graph.sizes.expr import Expr, Sym
 from argand.graph.sizes.symbolic import Scalar, SymbolicTensor
 
-Encoded = dict[str, Any]
+Encoded = bytes
+_FORMAT: Final = 0
+"""Of `marshal`: the text of the same graph is the same in all processes, which later formats do not promise."""
 _NAMED: Final = (torch.dtype, torch.layout, torch.memory_format)
 _HOME: Final = "it is traced by each process"
 
@@ -29,6 +33,7 @@ def encode_program(program: AtenProgram) -> Encoded:
     """
     numbers = {node: number for number, node in enumerate(program.graph.nodes)}
     nodes = []
+    known: dict[tuple[int, int], Any] = {}  # metadata of results, which many nodes share
     for node in program.graph.nodes:
         target = _target(node)
         args: tuple[Any, ...] | None = _packed((node.args, node.kwargs), numbers)
@@ -37,17 +42,23 @@ def encode_program(program: AtenProgram) -> Encoded:
             args = None if held is None else literals.packed(held)
         if args is None:
             raise NoText(f"the graph holds the tensor {target}", remedy=_HOME)
-        meta = None if node.op == "output" else (_packed_value(node.meta["val"]), _packed(node.meta.get("device"), {}))
+        meta = None
+        if node.op != "output":
+            value, device = node.meta["val"], node.meta.get("device")
+            meta = known.get((id(value), id(device)))
+            if meta is None:
+                meta = known[id(value), id(device)] = (_packed_value(value), _packed(device, {}))
         nodes.append((node.op, node.name, target, args, meta))
     if any(scalar.names for scalar in program.scalars):
         raise NoText("a size is computed from an object", remedy=_HOME)
-    return {
+    content = {
         "nodes": tuple(nodes),
         "inputs": tuple([(spec.name, spec.kind, spec.index, _packed_spec(spec.spec)) for spec in program.inputs]),
         "scalars": tuple([(s.sym.name, s.sym.minimum, s.source, s.is_float, float(s.hint)) for s in program.scalars]),
         "taken": tuple(sorted(program.taken)),
         "count": program.num_args,
     }
+    return marshal.dumps(content, _FORMAT)
 
 
 def _target(node: fx.Node) -> Any:
@@ -57,7 +68,12 @@ def _target(node: fx.Node) -> Any:
         return "getitem"
     if node.op != "call_function" or not isinstance(node.target, torch._ops.OpOverload):
         raise NoText(f"the graph holds {node.target}", remedy=_HOME)
-    return (node.target.namespace, node.target._schema.name.partition("::")[2], node.target._overloadname)
+    return _names(node.target)
+
+
+@functools.lru_cache(maxsize=1 << 12)
+def _names(target: torch._ops.OpOverload) -> tuple[str, str, str]:
+    return target.namespace, target._schema.name.partition("::")[2], target._overloadname
 
 
 def _packed(value: Any, numbers: Mapping[fx.Node, int]) -> tuple[Any, ...]:
@@ -106,10 +122,11 @@ def _packed_spec(spec: TensorSpec) -> tuple[Any, ...]:
 
 def decode_program(encoded: Encoded) -> AtenProgram:
     """The program again."""
+    content = marshal.loads(encoded)
     graph = fx.Graph()
     nodes: list[fx.Node] = []
     constants: dict[str, torch.Tensor] = {}
-    for op, name, target, packed, meta in encoded["nodes"]:
+    for op, name, target, packed, meta in content["nodes"]:
         args, kwargs = ((), {}) if op == "get_attr" else _unpacked(packed, nodes)
         if op == "get_attr":
             constants[target] = literals.unpacked(*packed)
@@ -128,14 +145,14 @@ def decode_program(encoded: Encoded) -> AtenProgram:
                 node.meta["device"] = device
         nodes.append(node)
     inputs = [
-        InputSpec(name, kind, index, TensorSpec(*_unpacked(spec, ()))) for name, kind, index, spec in encoded["inputs"]
+        InputSpec(name, kind, index, TensorSpec(*_unpacked(spec, ()))) for name, kind, index, spec in content["inputs"]
     ]
-    program = AtenProgram(graph, inputs, [], [], constants, None, encoded["count"], kind="backward")
+    program = AtenProgram(graph, inputs, [], [], constants, None, content["count"], kind="backward")
     program.scalars = [
         Scalar(Sym(name, minimum), source, is_float, hint)
-        for name, minimum, source, is_float, hint in encoded["scalars"]
+        for name, minimum, source, is_float, hint in content["scalars"]
     ]
-    program.taken = frozenset(encoded["taken"])
+    program.taken = frozenset(content["taken"])
     return program
 
 
