@@ -468,13 +468,14 @@ def _has_own_hooks(module: torch.nn.Module) -> bool:
 
 def has_hooks(module: torch.nn.Module) -> bool:
     """Whether calling the module does more than calling its forward."""
+    call = type(module).__call__
     return bool(
         _has_own_hooks(module)
         or _modules._global_forward_hooks
         or _modules._global_forward_pre_hooks
         or _modules._global_backward_hooks
         or _modules._global_backward_pre_hooks
-        or type(module).__call__ not in (torch.nn.Module.__call__, OptimizedModule.__call__)
+        or (call is not torch.nn.Module.__call__ and call is not OptimizedModule.__call__)
     )
 
 

@@ -6,7 +6,7 @@ import collections
 import contextlib
 import types
 from collections.abc import Callable, Iterator
-from typing import Any, cast
+from typing import Any, Final, cast
 
 import torch
 
@@ -14,6 +14,11 @@ from argand.capture.facts.handlers import Args, Function, Kwargs
 from argand.capture.facts.kinds import is_a, is_struct_sequence, namespace
 from argand.capture.facts.optional_packages import numpy
 from argand.capture.facts.typefacts import is_native
+
+_WRITTEN_THEIR_WAY: Final = (type, types.ModuleType, types.FunctionType, torch.Generator)
+_read: Final[Any] = object.__getattribute__  # names of the module's own: calls ask for them each time
+_write: Final[Any] = object.__setattr__
+_put_in_order: Final[Any] = collections.OrderedDict.__setitem__
 
 
 def new_tuple(items: tuple[object, ...], cls: type) -> object:
@@ -27,14 +32,13 @@ def new_tuple(items: tuple[object, ...], cls: type) -> object:
 
 def new_dict(items: dict[object, object], cls: type) -> object:
     """A dict of a subclass, without running its constructor."""
-    if issubclass(cls, collections.OrderedDict):
-        mapping: Any = collections.OrderedDict.__new__(cls)
-        put = collections.OrderedDict.__setitem__
-    else:
-        mapping = dict.__new__(cast(Any, cls))
-        put = dict.__setitem__
+    if not issubclass(cls, collections.OrderedDict):
+        plain: Any = dict.__new__(cast(Any, cls))
+        dict.update(plain, items)
+        return plain
+    mapping: Any = collections.OrderedDict.__new__(cls)
     for key, value in items.items():
-        put(mapping, key, value)
+        _put_in_order(mapping, key, value)
     return mapping
 
 
@@ -192,8 +196,8 @@ def fill_dict(mapping: dict[object, object], items: dict[object, object]) -> Non
 
 
 def set_attributes(obj: object, attributes: dict[str, object]) -> None:
-    """Into the instance's `__dict__`."""
-    namespace(obj).update(attributes)
+    """Into the instance's `__dict__`, which `namespace` has found before: no class hides it."""
+    _read(obj, "__dict__").update(attributes)
 
 
 def set_slots(obj: object, attributes: dict[str, object]) -> None:
@@ -297,14 +301,14 @@ def write_deque(original: collections.deque[object], items: list[object]) -> Non
 
 def write_attribute(original: object, value: object, name: str) -> None:
     """At the level of object.__setattr__ (classes: type.__setattr__); of a generator of random numbers, its state."""
-    if isinstance(original, type):
+    if not issubclass(type(original), _WRITTEN_THEIR_WAY):
+        _write(original, name, value)
+    elif isinstance(original, type):
         type.__setattr__(original, name, value)
     elif isinstance(original, torch.Generator):
         original.set_state(value)
-    elif isinstance(original, types.ModuleType | types.FunctionType):
-        setattr(original, name, value)
     else:
-        object.__setattr__(original, name, value)
+        setattr(original, name, value)
 
 
 def as_parameter(leaf: torch.Tensor) -> torch.Tensor:
