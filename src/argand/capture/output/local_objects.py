@@ -318,7 +318,6 @@ def _reduced(values: Values, obj: Any) -> None:
     values.remember(obj)
     if more and more[0] is not None:
         if is_a(obj, types.SimpleNamespace):
-            namespace(obj)  # a graph break where its class hides it
             values.fill(rebuild.set_attributes, obj, lambda: values.push_map(more[0]))
         elif type(obj) in _POSITIONED:
             values.positions.append((obj, more[0]))
