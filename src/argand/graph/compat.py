@@ -135,13 +135,15 @@ def copy_node(graph: fx.Graph, node: fx.Node, argument: Callable[[fx.Node], Any]
 
 
 def _free_name(names: Any, wish: str) -> str:
-    """`names.create_name(wish, None)`. That splits names with an expression which takes 0.1 ms for long ones, as inputs
-    have; what is that long is no name of Python's."""
-    if len(wish) < 40 or wish in names._used_names or not (wish.isascii() and wish.isidentifier()):
-        return str(names.create_name(wish, None))
+    """`names.create_name(wish, None)`. That splits names with an expression, which takes 0.1 ms for long ones, as inputs
+    have, and most of the time for numbered ones, as copies have. What is long or numbered is no name of Python's."""
     base, _, number = wish.rpartition("_")
-    key = base if base and number.isdigit() else wish
-    names._base_count[key] = int(number) if key is base else names._base_count.get(key, 0)
+    numbered = base != "" and number.isdigit()
+    usual = numbered or len(wish) >= 40
+    if not usual or wish in names._used_names or not (wish.isascii() and wish.isidentifier()):
+        return str(names.create_name(wish, None))
+    key = base if numbered else wish
+    names._base_count[key] = int(number) if numbered else names._base_count.get(key, 0)
     names._used_names.add(wish)
     return wish
 
