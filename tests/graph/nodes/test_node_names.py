@@ -18,6 +18,9 @@ WISHES = [
     [f"{LONG}__3", f"{LONG}_", f"{LONG}__3", f"{LONG}_3_4", f"{LONG}_3"],
     [f"{LONG}.x", f"{LONG}.x", f"9{LONG}", f"{LONG}é", f"_{'1' * 50}", "_" * 50, "_" * 50],
     ["mul", "mul", "input", "int", "x_1", "x", "x_1"],
+    ["mm_12", "mm", "mm_12", "mm_007", "mm_7", "mm"],
+    ["sum", "sum_1", "and_1", "and", "for", "sum_3", "sum", "sum_3"],
+    ["a__1", "a_", "a__1", "x_1_2", "x_1", "_1", "é_1", "1_2", "x-1_2"],
 ]
 
 
