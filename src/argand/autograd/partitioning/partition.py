@@ -424,8 +424,10 @@ def _add_groups(
 def _pass_numbers(joint: JointProgram, backward: AtenProgram, arguments: list[Slot]) -> None:
     """The sizes that the backward is computed with are handed to it behind its tensors."""
     backward.scalars = joint.program.scalars
-    used = {sym.name for sym in symbols_in(backward)}
     pairs = [p for p in zip(joint.program.placeholders, joint.program.inputs) if p[1].kind != "tangent"]
+    if all(spec.kind != "scalar" for _, spec in pairs):
+        return
+    used = {sym.name for sym in symbols_in(backward)}
     before = backward.placeholders[-1].next if arguments else next(iter(backward.graph.nodes))
     for position, (node, spec) in enumerate(pairs):
         if spec.kind != "scalar" or node.name not in used:

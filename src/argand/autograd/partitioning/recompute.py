@@ -7,6 +7,7 @@ that the cut weighs both, and the memory budget is a price per kept byte that is
 
 from __future__ import annotations
 
+import functools
 import operator
 from collections.abc import Iterable
 from typing import Any
@@ -54,13 +55,16 @@ def reads_before(node: fx.Node) -> list[fx.Node]:
 
 def is_fusible(node: fx.Node) -> bool:
     """Doing the node again inside the backward's kernels costs next to no memory traffic."""
-    target = node.target
-    if is_uniform(node):
-        return True
+    return _fuses(node.target) or is_fixed_batch_norm(node)
+
+
+@functools.lru_cache(maxsize=1 << 12)
+def _fuses(target: Any) -> bool:
+    if not isinstance(target, torch._ops.OpOverload):
+        return target is operator.getitem
     return (
-        target in _CREATION or target in _MOVES or is_view(node) or target is operator.getitem
-        or (isinstance(target, torch._ops.OpOverload) and layouts.is_pointwise(target))
-        or is_fixed_batch_norm(node)
+        target in _CREATION or target in _MOVES or compat.is_view_op(target) or layouts.is_pointwise(target)
+        or _makes_uniform(target)
     )  # fmt: skip
 
 
@@ -73,7 +77,12 @@ def is_fixed_batch_norm(node: fx.Node) -> bool:
 
 def is_uniform(node: fx.Node) -> bool:
     """Random numbers made from a seed: the same ones whenever they are made."""
-    return isinstance(node.target, torch._ops.OpOverload) and node.target.name() == "argand::uniform"
+    return _makes_uniform(node.target)
+
+
+@functools.lru_cache(maxsize=1 << 12)
+def _makes_uniform(target: Any) -> bool:
+    return isinstance(target, torch._ops.OpOverload) and target.name() == "argand::uniform"
 
 
 def is_random(node: fx.Node) -> bool:
@@ -165,12 +174,17 @@ class Costs:
         if is_uniform(node):
             return bytes_of(node) // 2
         if is_fusible(node):
-            name = node.target._schema.name.rsplit("::", 1)[-1]
-            return bytes_of(node) // (2 if cost(name) >= ELEMENTARY else 10)
+            return bytes_of(node) // _share(node.target)
         if self.strict:
             return INFINITE
         read = sum(bytes_of(source) for source in node.all_input_nodes)
         return (read + bytes_of(node)) * (64 if any(part in str(node.target) for part in _HEAVY) else 2)
+
+
+@functools.lru_cache(maxsize=1 << 12)
+def _share(target: Any) -> int:
+    """Which part of its bytes an operation that fuses costs."""
+    return 2 if cost(target._schema.name.rsplit("::", 1)[-1]) >= ELEMENTARY else 10
 
 
 def choose_saved(
