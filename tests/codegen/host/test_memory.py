@@ -40,6 +40,20 @@ def test_a_chain_needs_two_buffers():
     assert list(plan.allocated) == [x.buffer]  # the caller's result is not in the arena
 
 
+def test_what_lives_long_keeps_its_place_beside_many_that_live_short():
+    b, x = chain(1)
+    long_lived = x
+    for _ in range(70):
+        x = b.extern(MM, x, long_lived, size=(64, 64), out_variant="torch.mm")
+    last = b.extern(MM, x, long_lived, size=(64, 64), out_variant="torch.mm")
+    made = schedule(b.program(last))
+    plan = plan_memory(made)
+    check_plan(plan, made)
+    assert plan.nbytes == 3 * 64 * 64 * 4
+    taken = [plan.offsets[name] for name in plan.offsets if name != long_lived.buffer]
+    assert len(taken) == 70 and plan.offsets[long_lived.buffer] not in taken
+
+
 def test_without_arena_buffers_are_allocated_and_freed():
     b, x = chain(4)
     plan = plan_memory(schedule(b.program(x)), arena=False)

@@ -8,10 +8,9 @@ for an arena that is kept between calls (`Target.arena_largest`).
 
 from __future__ import annotations
 
-from bisect import insort
 from collections.abc import Iterable, Mapping
 from dataclasses import field, replace
-from typing import Any
+from typing import Any, Final
 
 import torch
 
@@ -302,15 +301,19 @@ def _share_blocks(plan: MemoryPlan, schedule: Schedule) -> None:
         plan.blocks = [block for block in plan.blocks if len(block.offsets) > 1]
 
 
+_STEPS: Final = 16  # of a schedule, whose living buffers are looked up together
+
+
 def _pack(plan: MemoryPlan, space: Space, names: list[str], buffers: dict[str, Buffer]) -> None:
     """Give arena offsets: large buffers first, each in the smallest gap that is free during its life."""
     sizes = {name: space.aligned(nbytes(buffers[name]) or 1) for name in names}
-    placed: list[tuple[int, int, int, int]] = []  # offset, end, first and last step of the life; in this order
+    placed: dict[int, list[tuple[int, int, int, int]]] = {}  # of some steps: offset, end, first and last step of the life
     for name in sorted(names, key=lambda n: (-sizes[n], plan.live[n].first)):
         live, size = plan.live[name], sizes[name]
         born, dead = live.first, live.last
         best, best_gap, position = None, 0, 0
-        for offset, end, first, last in placed:
+        times = range(born // _STEPS, dead // _STEPS + 1)
+        for offset, end, first, last in sorted({other for time in times for other in placed.get(time, ())}):
             if first > dead or last < born:
                 continue
             gap = offset - position
@@ -319,7 +322,8 @@ def _pack(plan: MemoryPlan, space: Space, names: list[str], buffers: dict[str, B
             position = max(position, end)
         start = position if best is None else best
         plan.offsets[name] = start
-        insort(placed, (start, start + size, born, dead))
+        for time in times:
+            placed.setdefault(time, []).append((start, start + size, born, dead))
         space.nbytes = max(space.nbytes, start + size)
 
 

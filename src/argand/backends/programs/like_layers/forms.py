@@ -90,7 +90,7 @@ def _argument(arg: Any, refs: list[str]) -> Hashable:
 
 def ref_renamed(ref: TensorRef, name: Rename) -> TensorRef:
     """A view of another buffer."""
-    return replace(ref, buffer=name(ref.buffer))
+    return TensorRef(name(ref.buffer), ref.size, ref.stride, ref.offset, ref.dtype)
 
 
 def step_renamed(step: Step, name: Rename, origin: Callable[[Origin], Origin], nodes: int) -> Step:

@@ -229,15 +229,16 @@ class _Repeating:
         origins: dict[str, Origin] = {}
 
         def origin(old: Origin) -> Origin:
+            copy = origins.get(old.fx_node)
+            if copy is not None:
+                return copy
             place = self.call.get(old.fx_node)
             if place is None:
                 return old
-            copy = origins.get(old.fx_node)
-            if copy is None:
-                layer, position = place[0] + further, place[1]
-                copy = origins[old.fx_node] = origin_of(self._call(layer, position))
-                if layer in self.cut.left_out:
-                    self.untold.add(copy.fx_node)
+            layer, position = place[0] + further, place[1]
+            copy = origins[old.fx_node] = origin_of(self._call(layer, position))
+            if layer in self.cut.left_out:
+                self.untold.add(copy.fx_node)
             return copy
 
         name = self._further(further)
@@ -416,8 +417,10 @@ def _number(name: str) -> int:
 
 def _moved(name: str, by: int) -> str:
     """The buffer whose number is greater by that."""
-    number = _number(name)
-    return f"buf{number + by}{name.removeprefix(f'buf{number}')}"
+    match = _BUFFER.fullmatch(name)
+    if match is None:
+        raise Unlike
+    return f"buf{int(match[1]) + by}{match[2]}"
 
 
 def _buffer_name(node: fx.Node) -> str:
