@@ -16,9 +16,9 @@ from argand.capture.facts.optional_packages import numpy
 from argand.capture.facts.typefacts import is_native
 
 _WRITTEN_THEIR_WAY: Final = (type, types.ModuleType, types.FunctionType, torch.Generator)
-_read: Final[Any] = object.__getattribute__  # names of the module's own: calls ask for them each time
-_write: Final[Any] = object.__setattr__
-_put_in_order: Final[Any] = collections.OrderedDict.__setitem__
+_read: Final[Function] = object.__getattribute__  # names of the module's own: calls ask for them each time
+_write: Final[Function] = object.__setattr__
+_put_in_order: Final[Function] = collections.OrderedDict.__setitem__
 
 
 def new_tuple(items: tuple[object, ...], cls: type) -> object:
@@ -33,7 +33,7 @@ def new_tuple(items: tuple[object, ...], cls: type) -> object:
 def new_dict(items: dict[object, object], cls: type) -> object:
     """A dict of a subclass, without running its constructor."""
     if not issubclass(cls, collections.OrderedDict):
-        plain: Any = dict.__new__(cast(Any, cls))
+        plain: dict[object, object] = dict.__new__(cast(Any, cls))
         dict.update(plain, items)
         return plain
     mapping: Any = collections.OrderedDict.__new__(cls)

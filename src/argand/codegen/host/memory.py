@@ -307,7 +307,7 @@ _STEPS: Final = 16  # of a schedule, whose living buffers are looked up together
 def _pack(plan: MemoryPlan, space: Space, names: list[str], buffers: dict[str, Buffer]) -> None:
     """Give arena offsets: large buffers first, each in the smallest gap that is free during its life."""
     sizes = {name: space.aligned(nbytes(buffers[name]) or 1) for name in names}
-    placed: dict[int, list[tuple[int, int, int, int]]] = {}  # of some steps: offset, end, first and last step of the life
+    placed: dict[int, list[tuple[int, int, int, int]]] = {}  # offset, end, first and last step
     for name in sorted(names, key=lambda n: (-sizes[n], plan.live[n].first)):
         live, size = plan.live[name], sizes[name]
         born, dead = live.first, live.last
