@@ -136,7 +136,7 @@ def copy_node(graph: fx.Graph, node: fx.Node, argument: Callable[[fx.Node], Any]
 
 def _free_name(names: Any, wish: str) -> str:
     """`names.create_name(wish, None)`. That splits names with an expression, which takes 0.1 ms for long ones, as
-    inputs have, and most of the time for numbered ones, as copies have. What is long or numbered is no name of Python's."""
+    inputs have, and most of the time for numbered ones, as copies have. No long or numbered name is one of Python's."""
     base, _, number = wish.rpartition("_")
     numbered = base != "" and number.isdigit()
     usual = numbered or len(wish) >= 40

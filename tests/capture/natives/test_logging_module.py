@@ -6,6 +6,7 @@ from __future__ import annotations
 import logging
 import warnings
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -315,3 +316,58 @@ def test_a_list_that_is_told_of_warnings_has_them_at_once() -> None:
                     warnings.simplefilter("always")
                     counts.append(function(torch.ones(2))[1:])
         assert len(set(counts)) == 1
+
+
+LIBRARY = """
+import logging, warnings
+logger = logging.getLogger("argand_test.library")
+
+def tell(x, level=1):
+    warnings.warn("careful", DeprecationWarning, level)
+    logger.warning("%s %d", "often", 4, stacklevel=level)
+    return x * 2
+"""
+
+
+class Written(logging.Handler):
+    """What listens is no part of a captured program: it may do what would break a graph."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.path = path
+
+    def emit(self, record: logging.LogRecord) -> None:
+        with self.path.open("a") as file:
+            file.write(f"{record.getMessage()} {record.pathname} {record.lineno} {record.funcName}\n")
+
+
+@pytest.mark.parametrize("action", ["always", "default"])
+def test_messages_name_the_lines_that_give_them(action: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Regression: lines of inlined functions were given as the captured function's first one."""
+    library: dict[str, Any] = {"__name__": "library"}
+    exec(compile(LIBRARY, "/elsewhere/library.py", "exec"), library)
+    handler = Written(tmp_path / "log")
+    monkeypatch.setattr(library["logger"], "handlers", [handler])
+    shown: list[tuple[str, str, int]] = []
+    monkeypatch.setattr(
+        warnings, "showwarning", lambda message, kind, file, line, *_: shown.append((str(message), file, line))
+    )
+
+    def program(x: torch.Tensor) -> torch.Tensor:
+        library["tell"](x)
+        library["tell"](x, 2)
+        library["logger"].error("here")
+        return library["tell"](x, 3)  # type: ignore[no-any-return]
+
+    def outcome(function: Any) -> object:
+        library.pop("__warningregistry__", None)
+        globals().pop("__warningregistry__", None)
+        handler.path.write_text("")
+        shown.clear()
+        for _ in range(2):
+            function(torch.ones(2))
+        return handler.path.read_text(), list(shown)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter(action)
+        assert outcome(argand.compile(program, backend="eager", fullgraph=True)) == outcome(program)

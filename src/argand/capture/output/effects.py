@@ -6,6 +6,7 @@ from __future__ import annotations
 import collections
 from typing import Any
 
+from argand._core import _C
 from argand.capture.facts.frames import CodePlace
 from argand.capture.facts.handlers import Function, Kwargs
 from argand.capture.facts.overlays import DELETED, Overlay, Shadow
@@ -118,12 +119,18 @@ class Replay:
 
         def emit() -> None:
             with self.asm.at_line(places[0].line if places else None):
-                self.asm.push_null_before()
+                if places:  # who listens to messages is no part of what is captured
+                    self.asm.load_const_callable(_C.run_with_callback)
+                    self.asm.load_const(None)
+                    self.asm.load_const(None)
+                else:
+                    self.asm.push_null_before()
                 self.asm.load_fast(target)
-                self.asm.push_null_after()
+                if not places:
+                    self.asm.push_null_after()
                 self.asm.load_fast(held)
                 self.asm.load_fast(named)
-                self.asm.call_function_ex(True)
+                self.asm.call(5) if places else self.asm.call_function_ex(True)
             self.asm.pop_top()
 
         self._writes.append(emit)
