@@ -251,3 +251,27 @@ def test_what_is_sent_or_arrives_is_not_touched() -> None:
 
 def replace_steps(made: Schedule, steps: list[Any]) -> Schedule:
     return replace(made, steps=steps)
+
+
+def test_what_a_later_start_needs_is_waited_for_at_once() -> None:
+    """On CPUs; what nobody needs to go on is on its way beside kernels."""
+
+    def layers(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        one = OPS.wait_tensor(OPS.all_reduce(x.exp(), "sum", "0"))
+        beside = y @ y
+        two = OPS.wait_tensor(OPS.all_reduce(one.sin(), "sum", "0"))
+        return two.cos(), beside @ y
+
+    def buckets(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        one = OPS.wait_tensor(OPS.all_reduce(x.exp(), "sum", "0"))
+        beside = y @ y
+        two = OPS.wait_tensor(OPS.all_reduce(beside.sin(), "sum", "0"))
+        return two, one
+
+    def parts(program: Any) -> list[str]:
+        steps = kinds(scheduled(program, torch.ones(8, 8), torch.ones(8, 8)))
+        return ["start" if "all_reduce" in step else step for step in steps]
+
+    chain = parts(layers)
+    assert chain[chain.index("start") + 1] == "end" and chain.count("end") == 2
+    assert parts(buckets)[-2:] == ["end", "end"]

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 import argand
 from helpers import CountingBackend, assert_same
@@ -223,6 +224,23 @@ def reference_dies(x: torch.Tensor) -> tuple[torch.Tensor, bool, bool]:
     result, alive = h + 1, reference() is h
     del h
     return result, alive, reference() is None
+
+
+def reference_lives(x: torch.Tensor) -> tuple[torch.Tensor, bool]:
+    layers = nn.ModuleList([nn.GRU(2, 2)])  # refers to its weights weakly, and asks whether they are the same
+    held = {"key": [x.cos()]}
+    reference = weakref.ref(held["key"][0])
+    return layers[0](x.view(1, 1, 2))[0].sum() + held["key"][0], reference() is held["key"][0]
+
+
+def test_what_a_variable_holds_lives() -> None:
+    x = torch.ones(2)
+    compiled = argand.compile(reference_lives, backend="eager", fullgraph=True)
+    for _ in range(2):
+        torch.manual_seed(0)
+        want = reference_lives(x)
+        torch.manual_seed(0)
+        assert_same(want, compiled(x))
 
 
 def test_a_tensor_that_the_graph_computes_dies() -> None:

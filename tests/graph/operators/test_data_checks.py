@@ -152,7 +152,7 @@ def test_positions_that_are_known_cost_nothing() -> None:
     x = torch.arange(4.0)
     known = code_of(lambda x: (x[torch.arange(3)], x * 2)[1], x)
     unknown = code_of(lambda x: (x[BAD - BAD], x * 2)[1], x)
-    assert "check_index" in unknown and "check_index" not in known
+    assert "check_ind" in unknown and "check_ind" not in known
 
 
 def test_a_read_of_everything_is_checked_where_it_is_read() -> None:

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import gc
+import types
 import weakref
+
+from torch import nn
 
 from argand.capture.facts.handlers import Function, Kwargs
 from argand.capture.facts.interfaces import Interpreter
+from argand.capture.facts.kinds import held_items, is_a, namespace, raw_items
 from argand.capture.facts.sources import CallSource
 from argand.capture.natives.builtin_methods import comparing
 from argand.capture.objects.call_protocol import classes
@@ -35,11 +40,42 @@ SAFE_NEW.add(weakref.ref)
 STORING_NEW.add(weakref.ref)
 
 
+def _is_held(interp: Interpreter, tensor: object) -> bool:
+    """Whether a variable of the program, or what these hold, is a tensor that the graph computes: eager has it."""
+    state = interp.state
+    todo = [value for frame in interp.frames for value in (*frame.fast, *frame.stack)]
+    seen = set[int]()
+    while todo:
+        value = todo.pop()
+        if value is tensor:
+            return True
+        if id(value) in seen:
+            continue
+        seen.add(id(value))
+        if (shadow := state.shadows.get(id(value))) is not None:
+            value = shadow.shadow
+        if (overlay := state.overlay.get(id(value))) is not None:
+            todo += overlay.values.values()
+        elif is_a(value, dict):
+            todo += [item for _, item in raw_items(value)]
+        elif is_a(value, list | tuple | set | frozenset):
+            todo += held_items(value)
+        elif is_a(value, types.CellType):
+            todo += gc.get_referents(value)
+        if id(value) in state.local_objects or is_a(value, nn.Module):
+            todo.append(namespace(value))
+    return False
+
+
 def _call_ref(interp: Interpreter, fn: Function, args: Args, kwargs: Kwargs) -> object:
     referent = interp.unread(fn, *args, **kwargs)
     info = interp.state.tensors.get(id(referent))
-    outer = info is not None or interp.is_outer(referent) or interp.is_outer(fn)
-    if outer and may_have_ended(interp.state, referent, None if info is None else info.real):
+    if info is not None and info.real is None:
+        ended = not _is_held(interp, referent)
+    else:
+        outer = info is not None or interp.is_outer(referent) or interp.is_outer(fn)
+        ended = outer and may_have_ended(interp.state, referent, None if info is None else info.real)
+    if ended:
         raise graph_break(
             kind="object dropped",
             context=type(referent).__qualname__,

@@ -381,11 +381,11 @@ def with_callback(interp: Interpreter, args: list[object]) -> list[object]:
     """Arguments of `weakref.ref`, with a callback that is called as the program expects."""
     callback = args[1] if len(args) > 1 else None
     info = interp.state.tensors.get(id(args[0])) if args else None
-    if info is not None and info.real is None:
+    if callback is not None and info is not None and info.real is None:
         raise graph_break(
             kind="object dropped",
             context="weakref.ref",
-            explanation="A weak reference to a tensor that the graph computes tells when nothing else refers to it.",
+            explanation="A weak reference calls back when nothing else refers to a tensor that the graph computes.",
         )
     interp.state.called_at_end |= callback is not None
     if callback is None or not interp.is_callable(callback):
