@@ -20,11 +20,14 @@ class Info(ctypes.Structure):
 def measure(kept):
     argand.config.cpp.kept_heap = kept
     argand.compile(lambda x: x.sin() + 1)(torch.randn(64))
-    pieces = [torch.empty(1 << 18) for _ in range(100)]
-    pieces.clear()
-    ask = ctypes.CDLL(None).mallinfo2
-    ask.restype = Info
-    print(ask().keepcost >> 20, flush=True)
+    library = ctypes.CDLL(None)
+    library.malloc.restype, library.free.argtypes, library.mallinfo2.restype = ctypes.c_void_p, [ctypes.c_void_p], Info
+    pieces = (ctypes.c_void_p * 100)()
+    for number in range(100):  # of nobody else's: an object that lives on behind them would keep the heap, too
+        pieces[number] = library.malloc(1 << 20)
+    for piece in pieces:
+        library.free(piece)
+    print(library.mallinfo2().keepcost >> 20, flush=True)
 
 torch.set_num_threads(1)
 for kept in map(int, sys.argv[1:]):
