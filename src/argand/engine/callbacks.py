@@ -47,9 +47,10 @@ class Callbacks:
         try:
             yield
         finally:
-            self._waiting[thread] = before
             if before is None:
                 del self._waiting[thread]
+            else:
+                self._waiting[thread] = before
 
 
 @contextlib.contextmanager

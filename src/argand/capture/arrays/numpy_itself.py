@@ -17,7 +17,7 @@ from argand.capture.facts.handlers import Args, Function, Kwargs
 from argand.capture.facts.interfaces import CaptureState
 from argand.capture.facts.optional_packages import numpy
 from argand.capture.facts.values.array_value import Traced
-from argand.graph.operators.numpy_ops import described, numpy_ops, results_of
+from argand.graph.operators.numpy_ops import changed, described, numpy_ops, results_of
 from argand.graph.trees import mapped
 
 
@@ -88,12 +88,16 @@ def _expected(state: CaptureState, name: str, fn: Function, args: Args, kwargs: 
     numpy_settings.rely(state, name)
     inputs = [array._a_dummy for array in traced_in((args, kwargs))]
     given, named = plain(args), plain(kwargs)
+
+    def outcome(args: Args) -> Array:
+        return changed(fn, *args, **named) if writes else fn(*args, **named)
+
     try:
         with numpy_settings.quiet():
             try:
-                expected = _outcome(fn, given, named, writes)
+                expected = outcome(given)
             except numpy.linalg.LinAlgError:
-                expected = _outcome(fn, mapped(given, _regular), named, writes)
+                expected = outcome(mapped(given, _regular))
     except Exception as e:  # numpy's error: the program gets it where the call really runs
         raise refusal(name, f"numpy says {type(e).__name__}: {e}") from e
     parts = [] if any(expected is each for each in inputs) else results_of(expected)
@@ -106,15 +110,6 @@ def _expected(state: CaptureState, name: str, fn: Function, args: Args, kwargs: 
         if any(numpy.may_share_memory(array, each) for each in [*inputs, *parts[:at]]):
             raise refusal(name, "numpy gives a view of its argument")
     return expected
-
-
-def _outcome(fn: Function, args: Args, kwargs: Kwargs, writes: bool) -> Array:
-    if not writes:
-        return fn(*args, **kwargs)
-    target = args[0].copy(order="K")
-    target.flags.writeable = args[0].flags.writeable
-    fn(target, *args[1:], **kwargs)
-    return target
 
 
 def _regular(value: object) -> object:

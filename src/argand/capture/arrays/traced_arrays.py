@@ -186,13 +186,14 @@ class Arrays:
         elif name == "diag" and args and numpy.ndim(plain(args[0])) == 2:
             other = self.library.diagonal  # a view, as numpy's
         self._check_call(name, args, kwargs)
-        out = kwargs.pop("out", None) if "out" in (kwargs := dict(kwargs)) else None
+        kwargs = dict(kwargs)
+        out = kwargs.pop("out", None)
         out = out[0] if isinstance(out, tuple) and len(out) == 1 else out
         if out is not None:
             return self._into(name, fn, other, args, kwargs, out)
         return self._run(name, fn, other, args, kwargs)
 
-    def equivalent(self, fn: Function, name: str) -> Array:
+    def equivalent(self, fn: Function, name: str) -> Function:
         """The function of `torch._numpy` that computes what one of numpy's does.
 
         Raises:

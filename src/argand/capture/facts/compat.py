@@ -13,6 +13,7 @@ from torch import fx
 
 from argand.capture.facts.handlers import Args, Kwargs
 from argand.graph import compat
+from argand.graph.trees import leaves
 
 
 @functools.lru_cache(maxsize=4096)
@@ -88,6 +89,8 @@ class CapturedGraph(fx.GraphModule):
             self.__dict__["_argand_ready"] = True  # the call from __init__: leave `forward` lazy
             return None
         for node in self._graph.nodes:
+            if not any(type(leaf) is complex for leaf in leaves((node.args, node.kwargs))):
+                continue
             node.args, node.kwargs = fx.node.map_aggregate((node.args, node.kwargs), _spelled)
         python_code = super().recompile()
         forward = vars(type(self)).get("forward")

@@ -94,8 +94,8 @@ class Access:
         self.patience = Patience()
         self.number = -1
         self.handled_outside: BaseException | None = None  # by whoever called the captured code
-        self.unseen: list[object] = []
         self.frames: list[Frame] = []
+        self.unseen: list[object] = []
         """Iterators of comprehensions whose containers were added to without being looked at."""
         self.born: dict[int, tuple[object, int]] = {}
         """id -> (object, number of the root instruction that made it), for objects that may be impossible to rebuild:

@@ -122,7 +122,6 @@ class Interpreter(Access):
         self.programs = self.session.programs
         self.policies: dict[int, tuple[Function, CodeType]] = {}
         self.trampoline_type = Trampoline
-        self.frames: list[Frame] = []
         self.generators: weakref.WeakSet[object] = weakref.WeakSet()
         self.base_exc = ExcState(None)
         self.propagating: BaseException | None = None

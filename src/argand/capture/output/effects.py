@@ -117,23 +117,31 @@ class Replay:
         self.values.push_map(kwargs)
         named = self._temp()
 
+        call = self._call_uncaptured if places else self._call
+
         def emit() -> None:
             with self.asm.at_line(places[0].line if places else None):
-                if places:  # who listens to messages is no part of what is captured
-                    self.asm.load_const_callable(_C.run_with_callback)
-                    self.asm.load_const(None)
-                    self.asm.load_const(None)
-                else:
-                    self.asm.push_null_before()
-                self.asm.load_fast(target)
-                if not places:
-                    self.asm.push_null_after()
-                self.asm.load_fast(held)
-                self.asm.load_fast(named)
-                self.asm.call(5) if places else self.asm.call_function_ex(True)
+                call(target, held, named)
             self.asm.pop_top()
 
         self._writes.append(emit)
+
+    def _call(self, function: str, args: str, kwargs: str) -> None:
+        self.asm.push_null_before()
+        self.asm.load_fast(function)
+        self.asm.push_null_after()
+        self.asm.load_fast(args)
+        self.asm.load_fast(kwargs)
+        self.asm.call_function_ex(True)
+
+    def _call_uncaptured(self, function: str, args: str, kwargs: str) -> None:
+        """Who listens to messages is no part of what is captured."""
+        self.asm.load_const_callable(_C.run_with_callback)
+        self.asm.load_const(None)
+        self.asm.load_const(None)
+        for name in (function, args, kwargs):
+            self.asm.load_fast(name)
+        self.asm.call(5)
 
     def _evaluate_overlay(self, entry: Overlay) -> None:
         if entry.kind == "global":

@@ -47,6 +47,7 @@ def _described(results: str) -> list[Described]:
 def changed(fn: Callable[..., object], array: Any, *args: object, **kwargs: object) -> object:
     """What a function that writes to its first argument makes of it."""
     copy = array.copy(order="K")
+    copy.flags.writeable = array.flags.writeable
     fn(copy, *args, **kwargs)
     return copy
 
