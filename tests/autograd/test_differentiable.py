@@ -453,7 +453,8 @@ def test_operators(op: Any) -> None:
     torch.manual_seed(0)
     argand.reset()
     try:
-        got = _second(argand.compile(function), leaves)
+        with argand.config.patch(fallback_random=True):  # some drop
+            got = _second(argand.compile(function), leaves)
     except RuntimeError as error:
         assert "gradient of a gradient" in str(error) or want is None
         return
