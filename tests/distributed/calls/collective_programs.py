@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as funcol
 from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor, Replicate, Shard
 
 import argand
 import sweeps
@@ -266,6 +267,42 @@ def mixed(rank: int) -> dict[str, float]:
             loss = call(x, w, rank % 2 == 1)
             made.append([loss.detach(), *torch.autograd.grad(loss, (x, w))])
     return {f"mixed {step} native": _difference(made[2 + step], made[step]) for step in range(2)}
+
+
+def _looked_up(x: torch.Tensor, i: torch.Tensor) -> torch.Tensor:
+    return (funcol.all_reduce(x * 2, "sum", dist.group.WORLD) + 1)[i]
+
+
+def _looked_up_in_place(x: torch.Tensor, i: torch.Tensor) -> torch.Tensor:
+    y = x * 2
+    dist.all_reduce(y)
+    return y[i]
+
+
+def _looked_up_in_parts(x: torch.Tensor, i: torch.Tensor) -> torch.Tensor:
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    return DTensor.from_local(x, mesh, [Shard(0)]).redistribute(placements=[Replicate()]).to_local()[i]
+
+
+def raising(rank: int) -> dict[str, float]:
+    """What rank 1 looks up is not there, which it finds out behind a collective: that is called once, as in eager.
+
+    A second call of it would give the other rank's next one what it is not for.
+    """
+    found = {}
+    for program in (_looked_up, _looked_up_in_place, _looked_up_in_parts):
+        for backend in ("eager", "native"):
+            argand.reset()
+            calls, made = (program, argand.compile(program, backend=backend)), []
+            for call in calls:
+                for step in range(3):
+                    i = torch.tensor([0, 99 if (rank, step) == (1, 1) else 3])
+                    try:
+                        made.append(call(_input(rank, step), i))
+                    except IndexError:
+                        made.append(torch.full((2, 8), 100.0))
+            found[f"{program.__name__} {backend}"] = _difference(made[3:], made[:3])
+    return found
 
 
 def _operators(x: torch.Tensor) -> torch.Tensor:

@@ -27,6 +27,7 @@ from argand.capture.facts.values.tensor_info import TensorInfo
 from argand.capture.metadata import repeatable_writes
 from argand.graph.compat import storage_address
 from argand.graph.operators import data_checks
+from argand.graph.operators.collectives import starts
 
 RAISED: tuple[type[Exception], ...] = (IndexError, RuntimeError, AssertionError)
 """What torch's operations raise because of values."""
@@ -119,7 +120,9 @@ def check(builder: GraphBuilder, func: Function, args: Args, kwargs: Kwargs, inf
     """
     if kind(func) == "foreign":
         builder.on_data.foreign = True
-        if not _only_returns(func):
+        if starts(func):  # another rank would take a second one for its next
+            changes_outside(builder, _name(func))
+        elif not _only_returns(func):
             if isinstance(func, torch._ops.OpOverload | torch._ops.OpOverloadPacket) or builder.on_data.noticed:
                 changes_outside(builder, _name(func))
             builder.on_data.opaque = True

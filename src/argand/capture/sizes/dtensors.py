@@ -24,7 +24,7 @@ from argand.capture.facts.interfaces import CaptureState, GraphBuilder
 from argand.capture.facts.sources import Source
 from argand.capture.facts.values.symbolic import SYMBOLIC
 from argand.capture.facts.values.tensor_info import TensorInfo
-from argand.capture.metadata import metadata
+from argand.capture.metadata import data_errors, metadata
 from argand.capture.metadata.call_targets import target_of
 from argand.capture.metadata.special_calls import CONSTANTS, getter
 from argand.capture.sizes import symbolic_tensors
@@ -202,8 +202,10 @@ def record(builder: GraphBuilder, func: Function, operation: Function, args: Arg
         if type(info.tensor) in wrappers.KNOWN:
             check_namespace(builder.state, info)
     varies = any(info.dynamic is not None for info in infos) or _symbolic((*args, *kwargs.values()))
-    if varies and any(is_sharded(type(info.tensor)) for info in infos):
-        with_constants(builder, name)
+    if any(is_sharded(type(info.tensor)) for info in infos):
+        data_errors.changes_outside(builder, name)  # it may communicate
+        if varies:
+            with_constants(builder, name)
     device = infos[0].device
     target = target_of(operation)
     before = _versions(infos)
