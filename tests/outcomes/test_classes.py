@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,8 @@ import torch
 
 import argand
 from argand.outcomes import records, store
+from argand.outcomes.references import Describer, Unstorable
+from argand.outcomes.resolver import Resolver
 from outcomes.processes import STORED, Program
 
 TEXT = """
@@ -145,3 +148,14 @@ def test_another_thread_takes_the_same_outcome(tmp_path: Path, monkeypatch: pyte
         monkeypatch.setattr(records, "installed", while_another_does)
         torch.testing.assert_close(argand.compile(module.main)(x), module.main(x))
         assert outcomes == ["hit"]
+
+
+def test_a_metaclass_that_no_module_has_is_that_of_a_class() -> None:
+    """pybind11's, of placements of DTensors and process groups in torch 2.11."""
+    metaclass = type(torch._C.Graph)
+    assert metaclass.__module__ not in sys.modules
+    described = Describer((lambda: 0).__code__, globals(), {})
+    number = described.row(metaclass)
+    assert Resolver(described.rows, {}, None).object(number) is metaclass  # type: ignore[arg-type]
+    with pytest.raises(Unstorable):
+        described.row(type("Mine", (metaclass,), {}))

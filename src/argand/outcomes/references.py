@@ -49,8 +49,8 @@ _HOMES: Final = (
 _MEMOIZED: Final = type(functools.lru_cache(lambda: None))
 _DEPTH: Final = 4
 _LOCATED: Final = frozenset((
-    "torch", "modules", "globals", "frame globals", "module", "member", "operator", "path", "raw", "held", "place",
-    "part",
+    "torch", "modules", "globals", "frame globals", "module", "member", "operator", "path", "raw", "held", "class of",
+    "place", "part",
 ))  # fmt: skip
 
 
@@ -282,12 +282,15 @@ class Describer:
 
     def _in_class(self, obj: Any) -> Row | None:
         """A function that a class holds under another name than its own, by itself or within a decorator's; a class
-        that torch made for one."""
+        that torch made for one; a metaclass (pybind11's, which no module has)."""
         if issubclass(type(obj), type):
             spaces = fingerprints.namespace_of
             forward: Any = spaces(obj).get("_forward_cls")
             is_backward = issubclass(type(forward), type) and spaces(forward).get("_backward_cls") is obj
-            return ("backward class", self.row(forward)) if is_backward else None
+            if is_backward:
+                return ("backward class", self.row(forward))
+            own = next((cls for cls in vars(torch._C).values() if type(cls) is obj), None)
+            return None if own is None else ("class of", self.row(own))
         if type(obj) is not types.FunctionType:
             return None
         for cls, names in self.asked.items():

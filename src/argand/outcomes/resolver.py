@@ -340,6 +340,7 @@ _KINDS: Final[Mapping[str, Callable[..., Any]]] = {
     "raw": _raw,
     "held": _held,
     "backward class": _backward_class,
+    "class of": lambda to, cls: type(to.object(cls)),
     "place": _place,
     "partial": _partial,
     "made": _from_maker,
