@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import io
 import random
+import sys
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -68,10 +69,13 @@ class Auditor:
         """Call the compiled function, then the original on copies; what the compiled one returned or raised."""
         copied_args, copied_kwargs = _Copier().copy((args, kwargs))
         outer = _Outer(self.original, (args, kwargs))
-        before = _generators()
+        before, sent = _generators(), _communications()
         result = self.compiled(*args, **kwargs)
         if outer.parameters_changed():
             self.skipped = "it changes parameters in place (an optimizer step)"
+        elif _communications() != sent:
+            self.skipped = "it communicates: other processes would take what is sent twice for their next"
+        if self.skipped:
             return result
         after = _generators()
         self.audits += 1
@@ -251,6 +255,13 @@ def _same_items(one: Any, two: Any) -> bool:
     if isinstance(one, set):
         return {id(item) for item in one} == {id(item) for item in two}
     return all(a is b for a, b in zip(one, two))
+
+
+def _communications() -> list[int]:
+    """How often each process group was used."""
+    c10d = sys.modules.get("torch.distributed.distributed_c10d")
+    groups = [] if c10d is None or not c10d.is_initialized() else c10d._world.pg_map
+    return [group._get_sequence_number_for_group() for group in groups]
 
 
 def _generators() -> list[Any]:

@@ -305,6 +305,15 @@ def raising(rank: int) -> dict[str, float]:
     return found
 
 
+def audited(rank: int) -> dict[str, float]:
+    """An audit, which runs what it picks twice, picks other calls on each rank: none that communicate."""
+    i, steps = torch.tensor([0, 3]), range(3)
+    with argand.config.patch(audit_rate=1.0 - rank):
+        compiled = argand.compile(_looked_up, backend="eager")
+        made = [compiled(_input(rank, step), i) for step in steps]
+    return {"audited eager": _difference(made, [_looked_up(_input(rank, step), i) for step in steps])}
+
+
 def _operators(x: torch.Tensor) -> torch.Tensor:
     group, ops = dist.group.WORLD.group_name, torch.ops._c10d_functional
     y = x * 2
