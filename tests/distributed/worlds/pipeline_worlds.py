@@ -32,7 +32,7 @@ def drawn(chance: random.Random) -> dict[str, Any]:
         "microbatches": chance.choice([4, 4, 8]),
         "how": "blocks" if splits else chance.choice(["stages", "stages", "blocks", "one rank"]),
         "frozen": rarely(not splits, False),
-        "eval": rarely(True, False, 0.3),
+        "eval": rarely(schedule != "ScheduleZBVZeroBubble", False, 0.3),  # where torch fails
         "accumulate": rarely(2, 1),
     }
 
