@@ -211,6 +211,7 @@ def plan_of(joint: JointProgram, cut: Partition, arrivals: tuple[tuple[int, ...]
         weak=let_go(cut),
         before=kept_before(cut),
         draws=draws_as_eager(cut),
+        counted=joint.counted,
         arrivals=arrivals,
     )
 

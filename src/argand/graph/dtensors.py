@@ -16,6 +16,7 @@ from typing import Any, TypeAlias
 import torch
 
 from argand.graph.metadata.strides import is_dense, strides_in
+from argand.graph.version_counters import counted_as, share_counters
 from argand.quick_dataclasses import dataclass
 
 DTensor: TypeAlias = Any
@@ -123,8 +124,7 @@ class Edge:
     Arguments:
         spec: how the DTensor is laid out, which is guarded.
         placements: how its gradient is, once the graph's backward was traced, or has run.
-        viewed: a view of it leaves the graph, whose gradient comes past the graph's backward; both are laid out as the
-            DTensor is.
+        viewed: results of the graph lay its gradient out in several ways: it is laid out as the DTensor is.
         records: the graph may turn gradients on where it is called without.
         last: how a part of the last gradient lay in memory, and the gradient's spec.
     """
@@ -180,7 +180,7 @@ class _Entered(torch.autograd.Function):
     def forward(ctx: Any, local: torch.Tensor, edge: Edge) -> torch.Tensor:
         ctx.edge, ctx.shape = edge, local.shape
         ctx.set_materialize_grads(False)
-        return with_spec(local.view_as(local), edge.spec, local.requires_grad)
+        return counted_as(local, with_spec(local.view_as(local), edge.spec, local.requires_grad))
 
     @staticmethod
     def backward(ctx: Any, grad: Any) -> Any:
@@ -202,7 +202,9 @@ class _Local(torch.autograd.Function):
     def forward(ctx: Any, edges: Sequence[Edge], *tensors: DTensor) -> tuple[torch.Tensor, ...]:
         ctx.edges = edges
         ctx.set_materialize_grads(False)
-        return tuple([local.view_as(local) for local in [arrived(tensor._local_tensor) for tensor in tensors]])
+        parts = [arrived(tensor._local_tensor).detach() for tensor in tensors]
+        share_counters(tensors, parts)
+        return tuple(parts)
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor | None) -> Any:
@@ -217,7 +219,7 @@ class _Left(torch.autograd.Function):
         ctx.spec = tensor._spec
         ctx.set_materialize_grads(False)
         local = arrived(tensor._local_tensor)
-        return local.view_as(local)
+        return counted_as(tensor, local.view_as(local))
 
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor | None) -> Any:
@@ -231,7 +233,7 @@ class _Wrapped(torch.autograd.Function):
     def forward(ctx: Any, local: torch.Tensor, spec: Spec) -> torch.Tensor:
         ctx.spec = spec
         ctx.set_materialize_grads(False)
-        return with_spec(local.view_as(local), spec, local.requires_grad)
+        return counted_as(local, with_spec(local.data, spec, local.requires_grad))  # a part has a counter of its own
 
     @staticmethod
     def backward(ctx: Any, grad: Any) -> Any:
@@ -252,7 +254,7 @@ class Entered:
 
     def __call__(self, local: torch.Tensor) -> torch.Tensor:
         if not local.requires_grad:
-            return with_spec(local, self.edge.spec, False)
+            return counted_as(local, with_spec(local, self.edge.spec, False))
         with torch.enable_grad():
             sharded: torch.Tensor = _Entered.apply(local, self.edge)
         return sharded
@@ -263,6 +265,28 @@ def entered(edge: Edge) -> Callable[[torch.Tensor], torch.Tensor]:
     return Entered(edge)
 
 
+Step: TypeAlias = tuple[Any, tuple[Any, ...], tuple[tuple[str, Any], ...], "bool | None"]
+"""A function, or the name of a method; what it is given after its first argument; whether gradients are on."""
+
+
+class Repeated:
+    """What the program called to come from one tensor to another with the same memory, for the tensors outside."""
+
+    def __init__(self, steps: tuple[Step, ...]) -> None:
+        self.steps = steps
+
+    def __call__(self, value: Any) -> Any:
+        for target, args, kwargs, recorded in self.steps:
+            function = getattr(type(value), target) if isinstance(target, str) else target
+            with torch.set_grad_enabled(torch.is_grad_enabled() if recorded is None else recorded):
+                value = function(value, *args, **dict(kwargs))
+        return value
+
+
+Origin: TypeAlias = tuple[torch.Tensor, list[tuple[object, Repeated]]]
+"""A tensor, and the values that the program made of it, one of the other: several results may be views of each."""
+
+
 class Asked:
     """The operation of a graph that calls a function of DTensor's: of a tensor, and of constants, which say how it, or
     its gradient, is laid out."""
@@ -270,7 +294,6 @@ class Asked:
     def __init__(self, function: Callable[..., Any], name: str, rest: tuple[Any, ...], named: dict[str, Any]) -> None:
         self.function, self.name, self.rest, self.named = function, name, rest, named
         self.__name__ = self.__qualname__ = name
-        self.lays_out = name != "from_local" and bool(rest or named)
 
     def __call__(self, tensor: torch.Tensor) -> Any:
         return self.function(tensor, *self.rest, **self.named)
@@ -279,7 +302,7 @@ class Asked:
 def as_local(tensor: DTensor) -> torch.Tensor:
     """The operation of a graph that takes what is local of its result."""
     if not tensor.requires_grad:
-        return arrived(tensor._local_tensor)
+        return counted_as(tensor, arrived(tensor._local_tensor).detach())
     with torch.enable_grad():
         part: torch.Tensor = _Left.apply(tensor)
     return part
@@ -295,6 +318,8 @@ def local_of(tensor: DTensor, edge: Edge) -> torch.Tensor:
     if is_recorded(tensor, edge):
         return locals_of((tensor,), (edge,))[0]
     local = arrived(tensor._local_tensor)
+    if edge.records or torch.is_grad_enabled():
+        return counted_as(tensor, local.detach())
     return local.detach().requires_grad_() if tensor.requires_grad else local
 
 
@@ -308,7 +333,7 @@ def locals_of(tensors: Sequence[DTensor], edges: Sequence[Edge]) -> tuple[torch.
 def made_of(local: torch.Tensor, spec: Spec) -> torch.Tensor:
     """What the program gets for what a graph gave."""
     if not local.requires_grad:
-        return with_spec(local, spec, False)
+        return counted_as(local, with_spec(local.data, spec, False))
     with torch.enable_grad():
         sharded: torch.Tensor = _Wrapped.apply(local, spec)
     return sharded

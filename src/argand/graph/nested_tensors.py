@@ -12,6 +12,8 @@ from typing import Any, TypeAlias
 
 import torch
 
+from argand.graph.version_counters import counted_as
+
 _MODULE = "torch.nested._internal.nested_tensor"
 Jagged: TypeAlias = Any
 """torch's class is imported by programs that use it, not here."""
@@ -51,6 +53,8 @@ def values_of(tensor: Jagged) -> torch.Tensor:
         values: torch.Tensor = tensor._values
         if tensor.requires_grad:
             return torch._nested_get_values(tensor)
+        if torch.is_grad_enabled():
+            return counted_as(tensor, values.detach())
         return values.detach() if values.requires_grad else values
 
 
@@ -104,7 +108,7 @@ def nested(
     cache = {"min_seqlen": shortest, "max_seqlen": longest}
     whole = jagged_class()(values, offsets, lengths=lengths, _ragged_idx=ragged)
     whole._metadata_cache = {name: known for name, known in cache.items() if known is not None}
-    return whole
+    return counted_as(values, whole)
 
 
 def ragged_size(source: torch.Tensor) -> torch.SymInt:

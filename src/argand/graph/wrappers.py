@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from argand.graph.nested_tensors import is_jagged
+from argand.graph.version_counters import counted_as, share_counters
 from argand.quick_dataclasses import dataclass
 
 KNOWN: set[type] = set()
@@ -109,10 +110,10 @@ def laid_out(layout: Layout, tensor: torch.Tensor) -> bool:
 
 @dataclass(slots=True, eq=False)
 class Entry:
-    """A wrapper from outside, of which gradients are recorded.
+    """A wrapper from outside, in a graph of which gradients are recorded.
 
     Arguments:
-        layout: of it; its parts are as large as it, and of its dtype.
+        layout: of it; if it requires grad, its parts are as large as it, and of its dtype.
         gradient: what its gradient is besides parts; None for a plain tensor.
         known: whether that is known: the graph's backward was traced, or has run.
         records: the graph may turn gradients on where it is called without.
@@ -145,6 +146,8 @@ class Entry:
 
     def taken(self, tensor: torch.Tensor) -> Sequence[torch.Tensor]:
         """What a graph gets for the wrapper."""
+        if not tensor.requires_grad:
+            return _detached(tensor, parts_of(tensor, self.layout))
         if not (self.records or torch.is_grad_enabled()):
             return [part.detach().requires_grad_() for part in parts_of(tensor, self.layout)]
         with torch.enable_grad():
@@ -153,6 +156,8 @@ class Entry:
 
     def entered(self, *parts: torch.Tensor) -> torch.Tensor:
         """The operation of a graph that puts the wrapper together."""
+        if not any(part.requires_grad for part in parts):
+            return counted_as(parts[0], self.layout.whole(*parts))
         with torch.enable_grad():
             wrapper: torch.Tensor = _Entered.apply(self, *parts)
         return wrapper
@@ -175,8 +180,11 @@ class PartEdge:
         self.entry.records = value
 
 
-def _detached(parts: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    return [part.detach() for part in parts]
+def _detached(counted: torch.Tensor, parts: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """The same memory as `parts`, with the version counter of `counted`."""
+    tensors = [part.detach() for part in parts]
+    share_counters([counted] * len(tensors), tensors)
+    return tensors
 
 
 class _Taken(torch.autograd.Function):
@@ -186,7 +194,7 @@ class _Taken(torch.autograd.Function):
     def forward(ctx: Any, tensor: torch.Tensor, entry: Entry) -> tuple[torch.Tensor, ...]:
         ctx.entry = entry
         ctx.set_materialize_grads(False)
-        return tuple(_detached(parts_of(tensor, entry.layout)))
+        return tuple(_detached(tensor, parts_of(tensor, entry.layout)))
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor | None) -> Any:
@@ -200,7 +208,7 @@ class _Entered(torch.autograd.Function):
     def forward(ctx: Any, entry: Entry, *parts: torch.Tensor) -> torch.Tensor:
         ctx.entry = entry
         ctx.set_materialize_grads(False)
-        return entry.layout.whole(*_detached(parts))
+        return counted_as(parts[0], entry.layout.whole(*_detached(parts[0], parts)))
 
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor | None) -> Any:
@@ -217,7 +225,7 @@ class _Left(torch.autograd.Function):
         parts = parts_of(tensor, ctx.layout)
         ctx.kinds = [(tuple(part.shape), part.dtype, part.device) for part in parts]
         ctx.set_materialize_grads(False)
-        return tuple(_detached(parts))
+        return tuple(_detached(tensor, parts))
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor | None) -> Any:
@@ -238,7 +246,7 @@ class _Wrapped(torch.autograd.Function):
         ctx.layout = layout
         ctx.differentiable = [part.is_floating_point() or part.is_complex() for part in parts]
         ctx.set_materialize_grads(False)
-        return layout.whole(*_detached(parts))
+        return counted_as(parts[0], layout.whole(*_detached(parts[0], parts)))
 
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor | None) -> Any:
@@ -255,7 +263,9 @@ class _Wrapped(torch.autograd.Function):
 
 
 def left(tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """The operation of a graph that takes apart a result whose gradients are recorded."""
+    """The operation of a graph that takes apart a result."""
+    if not tensor.requires_grad:
+        return tuple(_detached(tensor, parts_of(tensor, layout_of(tensor))))
     with torch.enable_grad():
         parts: tuple[torch.Tensor, ...] = _Left.apply(tensor)
     return parts
@@ -264,7 +274,7 @@ def left(tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:
 def wrapped(layout: Layout, *parts: torch.Tensor) -> torch.Tensor:
     """What the program gets for the parts that a graph gave."""
     if not any(part.requires_grad for part in parts):
-        return layout.whole(*parts)
+        return counted_as(parts[0], layout.whole(*parts))
     with torch.enable_grad():
         wrapper: torch.Tensor = _Wrapped.apply(layout, *parts)
     return wrapper

@@ -37,6 +37,7 @@ def special() -> dict[type, Callable[[Any], Parts]]:
         dtensors.Layout: lambda one: (f"{_HERE}layout", (one.spec, one.part)),
         dtensors.Edge: lambda one: (f"{_HERE}edge", (one.spec, one.placements, one.viewed, one.records)),
         dtensors.Entered: lambda one: (f"{_HERE}entered", (one.edge,)),
+        dtensors.Repeated: lambda one: (f"{_HERE}repeated", (one.steps,)),
         dtensors.Asked: lambda one: (f"{_HERE}asked", (one.function, one.name, one.rest, tuple(one.named.items()))),
     }
 
@@ -121,6 +122,10 @@ def edge(of: Any, placements: Any, viewed: bool, records: bool) -> dtensors.Edge
 
 def entered(of: dtensors.Edge) -> Callable[[torch.Tensor], torch.Tensor]:
     return dtensors.entered(of)
+
+
+def repeated(steps: tuple[dtensors.Step, ...]) -> dtensors.Repeated:
+    return dtensors.Repeated(steps)
 
 
 def asked(function: Any, name: str, rest: tuple[Any, ...], named: tuple[tuple[str, Any], ...]) -> dtensors.Asked:

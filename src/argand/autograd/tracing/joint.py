@@ -33,6 +33,7 @@ from argand.graph.nodes.program import AtenProgram, InputSpec, LeafSpec, Mutatio
 from argand.graph.operators.custom_backward import is_custom
 from argand.graph.origin import NodeOrigin
 from argand.graph.plain_checks import with_plain_checks
+from argand.graph.wrappers import KNOWN
 from argand.quick_dataclasses import dataclass
 
 aten = torch.ops.aten
@@ -59,6 +60,7 @@ class JointProgram:
         differentiates: the graph itself asks the engine for gradients.
         passed: numbers of the differentiable results that others are computed from. Their own gradients are the last of
             what the graph returns.
+        counted: results to which writes are counted together: parts of one wrapper.
     """
 
     program: AtenProgram
@@ -71,6 +73,7 @@ class JointProgram:
     spent: dict[int, str] = field(default_factory=dict)
     differentiates: bool = False
     passed: tuple[int, ...] = ()
+    counted: tuple[tuple[int, ...], ...] = ()
 
     @property
     def forward_inputs(self) -> list[InputSpec]:
@@ -372,7 +375,7 @@ class _Finisher:
         )  # fmt: skip
         return JointProgram(
             program, results, positions, gradients, self.tape, spent=spent, differentiates=tracer.differentiated,
-            passed=self.passed,
+            passed=self.passed, counted=outputs.counted() if KNOWN else (),
         )  # fmt: skip
 
     def _mutations(self) -> list[MutationSpec]:

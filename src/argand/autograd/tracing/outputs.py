@@ -82,14 +82,16 @@ class Outputs:
         self.nodes: list[fx.Node] = []
         self._objects: dict[int, int] = {}  # id of a returned tensor object -> its graph output
         self._holders: dict[int, torch.Tensor] = {}  # id of a root that several outputs share -> what they are views of
+        self._tensors: list[TraceTensor] = []
         self._inputs = {id(tensor): index for index, tensor in enumerate(tracer.inputs)}
 
     def classify(self, leaves: list[Any]) -> list[OutputSpec]:
         tensors = [self.tracer.tensor(leaf) if isinstance(leaf, torch.Tensor) else None for leaf in leaves]
-        shared = self._shared_roots([t for t in tensors if t is not None])
-        self._find_holders([t for t in tensors if t is not None], shared)
+        self._tensors = [t for t in tensors if t is not None]
+        shared = self._shared_roots(self._tensors)
+        self._find_holders(self._tensors, shared)
         bases: dict[int, int] = {}  # id of a root value that several outputs share -> graph output that holds it
-        self._find_leaves([t for t in tensors if t is not None], shared, bases)
+        self._find_leaves(self._tensors, shared, bases)
         specs: list[OutputSpec] = []
         for leaf, tensor in zip(leaves, tensors):
             if tensor is None:
@@ -200,6 +202,21 @@ class Outputs:
             return spec
         unseen = not compat.share_version(tensor, holder)
         return replace(spec, detached=viewed is tensor, detached_base=viewed is not tensor, unseen=unseen)
+
+    def counted(self) -> tuple[tuple[int, ...], ...]:
+        """Results that are no views of one tensor, and have one version counter: parts of a wrapper."""
+        groups: list[list[int]] = []
+        left = [
+            (tensor, self._objects[id(tensor)])
+            for tensor in self._tensors
+            if id(tensor) in self._objects and not tensor.is_inference()
+        ]
+        while left:
+            (first, _), *others = left
+            together = [one for one in left if one[0] is first or compat.share_version(first, one[0])]
+            left = [one for one in others if not any(one is each for each in together)]
+            groups.append(sorted({position for _, position in together}))
+        return tuple([tuple(group) for group in groups if len(group) > 1])
 
     def may_hold(self, tensor: TraceTensor) -> bool:
         """Whether the tensor may be the one that others, returned too, are views of."""

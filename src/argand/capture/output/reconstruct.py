@@ -97,6 +97,8 @@ class Reconstructor(Values):
         name = self.temps.get(id(tensor))
         if name is not None:
             self.asm.load_fast(name)
+        elif self.state.graph.sharded and self._again(tensor):
+            pass
         elif is_sharded(type(tensor)):
             self._sharded(tensor)
         elif is_jagged(type(tensor)):
@@ -106,9 +108,35 @@ class Reconstructor(Values):
         elif type(tensor) is torch.nn.Parameter:
             self._parameter(tensor)
         else:
-            if self.state.graph.sharded:
-                dtensors.note_view(self.state.graph, tensor)
             self.graph_output(tensor)
+
+    def _again(self, tensor: torch.Tensor) -> bool:
+        """Make a tensor by what the program called, where it has the memory of another one that comes from outside, or
+        leaves the graph too, and one of them is a DTensor or wraps others: to autograd it is a view of that, as in eager.
+        """
+        if id(tensor) not in self.plan.origins:
+            self.plan.origins[id(tensor)] = dtensors.origin(self.state.graph, tensor)
+        begun = self.plan.origins[id(tensor)]
+        outside = begun is not None and self.state.graph.tensors[id(begun[0])].source is not None
+        for place in () if outside else dtensors.storages_of(tensor):
+            if self.plan.memory.setdefault(place, tensor) is not tensor and place not in self.plan.shared:
+                self.plan.shared.add(place)
+                self.plan.outputs.clear()
+                self.plan.output_names.clear()
+                raise Again
+            outside |= place in self.plan.shared
+        if begun is None or not outside or begun[0] is tensor:
+            return False
+        self._tensor(begun[0])
+        for value, repeated in begun[1]:
+            name = self.temps.get(id(value))
+            if name is not None:
+                self.asm.pop_top()
+                self.asm.load_fast(name)
+                continue
+            self.emitter.call_helper(_C.Region(None, None, repeated))
+            self.remember(value)
+        return True
 
     def _parameter(self, parameter: torch.Tensor) -> None:
         """One that captured code made: the leaf that the graph returns."""

@@ -30,6 +30,7 @@ from argand.capture.output.emit import Emitter, graph_table
 from argand.capture.output.reconstruct import Reconstructor
 from argand.capture.output.resumes import Handled, Resumes
 from argand.capture.output.values import Again, Plan, Values
+from argand.capture.sizes import wrappers
 from argand.capture.torch_functions import modes
 from argand.capture.torch_functions.higher_order import hook_state
 from argand.outcomes.resume_codes import NUMBERS
@@ -196,6 +197,7 @@ class Transformer:
             plan.outputs.append(value)
             plan.output_names["unused", id(value)] = "___unused"
         hook_state.check_outputs(self.state, plan.outputs)
+        wrappers.count_writes(builder)
         graph = builder.finish(plan.outputs)
         calls = any(node.op not in ("placeholder", "output") for node in graph.graph.nodes)
         return graph if calls else None

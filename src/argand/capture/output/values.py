@@ -8,6 +8,8 @@ import types
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
+import torch
+
 from argand import errors
 from argand.capture.facts.handlers import Function
 from argand.capture.facts.kinds import is_a, raw_items
@@ -17,6 +19,7 @@ from argand.capture.interp.state import CaptureState
 from argand.capture.objects.generators import TracedGenerator
 from argand.capture.output import rebuild
 from argand.capture.output.emit import Emitter
+from argand.graph.dtensors import Origin
 
 _MANY: Final = 64
 """From so many plain values on they are a constant; fewer are instructions."""
@@ -47,6 +50,8 @@ class Plan:
         outputs: stand-ins that the graph must return, in order; `output_names` the temporaries that hold them.
         uses: how often each source (and each prefix of one) is needed.
         cyclic: ids of containers that contain themselves.
+        memory: where tensors that leave the graph have their memory -> the first of them; `shared`, where several do.
+        origins: what a dry run found `dtensors.origin` of such a tensor to be: later, nodes that nobody reads are gone.
     """
 
     def __init__(self) -> None:
@@ -54,6 +59,9 @@ class Plan:
         self.output_names: dict[object, str] = {}
         self.uses: collections.Counter[Source] = collections.Counter()
         self.cyclic: set[int] = set()
+        self.memory: dict[int, torch.Tensor] = {}
+        self.shared: set[int] = set()
+        self.origins: dict[int, Origin | None] = {}
 
     def count(self, source: Source) -> None:
         """One more load of `source`: its prefixes are loaded once per distinct extension."""

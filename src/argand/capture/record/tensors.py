@@ -459,6 +459,8 @@ class GraphBuilder:
         if frames:
             node.meta["stack_trace"], node.meta["user_line"] = stack_trace(frames)
             narration.operation(node, frames)
+        if self.sharded:
+            node.meta["grad"] = torch.is_grad_enabled()
 
     def note_writes(self, written: Iterable[torch.Tensor], func: Function | None = None, args: Args = ()) -> None:
         """A call writes to these tensors.

@@ -32,7 +32,7 @@ from argand.capture.sizes.symbolic_calls import ProbedCall
 from argand.capture.sizes.symbolic_state import Restart
 from argand.capture.world.process_groups import guarded_facts
 from argand.graph import compat, dtensors, wrappers
-from argand.graph.dtensors import DTensor, Edge, Layout, MaskBuffer, Spec, is_sharded
+from argand.graph.dtensors import DTensor, Edge, Layout, MaskBuffer, Origin, Repeated, Spec, Step, is_sharded
 from argand.graph.operators.collectives import NAMESPACES, STARTS
 
 _Tensor = torch.Tensor
@@ -311,23 +311,24 @@ def _parts(tensor: DTensor) -> list[torch.Tensor]:
     return [tensor._local_tensor if is_sharded(type(tensor)) else tensor]
 
 
-def _storages(tensor: torch.Tensor) -> set[int]:
+def storages_of(tensor: torch.Tensor) -> set[int]:
+    """Where a tensor, or each of its parts, has its memory."""
     return {compat.storage_address(part) for part in _parts(tensor)}
 
 
 def _refuse_writes(builder: GraphBuilder, name: str, infos: list[TensorInfo]) -> None:
     """Nothing that is from outside is written to: it would have to know of that, as a DTensor and as its part."""
-    outside: set[int] = set().union(*[_storages(info.tensor) for info in builder.tensors.values() if info.source])
+    outside: set[int] = set().union(*[storages_of(info.tensor) for info in builder.tensors.values() if info.source])
     outside |= {compat.storage_address(info.tensor) for info in builder.inputs if isinstance(info.tensor, _Tensor)}
-    if any(_storages(info.tensor) & outside for info in infos):
+    if any(storages_of(info.tensor) & outside for info in infos):
         raise refused(name, "it may write to a tensor of such a class that is from outside of the compiled function")
 
 
 def refuse_write_to_part(builder: GraphBuilder, written: TensorInfo) -> None:
     """End the graph where a plain tensor is written to that is the local part of a DTensor from outside."""
-    storages = _storages(written.tensor)
+    storages = storages_of(written.tensor)
     inputs = [info.tensor for info in builder.tensors.values() if info.source and _dispatches(type(info.tensor))]
-    if any(_storages(tensor) & storages for tensor in inputs):
+    if any(storages_of(tensor) & storages for tensor in inputs):
         raise refused("in-place operation", "a part of a tensor from outside that wraps others is written to")
 
 
@@ -402,31 +403,55 @@ def _wraps(func: torch._ops.OpOverload) -> bool:
 # ---------------------------------------------------------------------- results
 
 
-def note_view(builder: GraphBuilder, tensor: torch.Tensor) -> None:
-    """A tensor leaves the graph that may be a view of a DTensor from outside: it is made of that anew, and its gradient
-    comes to the local part past the graph's backward.
+def origin(builder: GraphBuilder, tensor: torch.Tensor) -> Origin | None:
+    """The first tensor of which a result of the graph has the memory, and what the program called to come from there.
 
-    Raises:
-        GraphBreak: (the frame is skipped) what gave the view lays out its gradient in a way of its own.
+    None where none of them is a DTensor, or wraps others: the graph gives views of plain tensors as such.
     """
-    if not tensor.requires_grad:
-        return
-    storages = _storages(tensor)
-    for info in list(builder.tensors.values()):
-        if info.source and is_sharded(type(info.tensor)) and _storages(info.tensor) & storages:
-            node = builder.tensors[id(tensor)].node
-            while node is not info.node and node.all_input_nodes:
-                if getattr(node.target, "lays_out", False):
-                    raise refused("DTensor", "a part of one from outside leaves the graph, with a gradient of its own")
-                node = node.all_input_nodes[0]
-            info.node.all_input_nodes[0].meta["edge"].viewed = True
+    storages = storages_of(tensor)
+    steps: list[fx.Node] = []
+    first, dispatching, calls, why = tensor, _dispatches(type(tensor)), 0, ""
+    node = builder.tensors[id(tensor)].node
+    while (info := builder.tensors.get(id(first))) is not None and info.source is None:
+        above = [each for each in node.all_input_nodes if _has(each.meta.get("example_value"), storages)]
+        if not above:
+            break
+        if len(node.all_input_nodes) > 1 or not node.args or node.args[0] is not above[0] or node.op == "call_module":
+            why = f"{node.target} takes other tensors too"
+        steps.append(node)
+        node = above[0]
+        value = node.meta["example_value"]
+        if isinstance(value, _Tensor):
+            first, calls, dispatching = value, len(steps), dispatching or _dispatches(type(value))
+    if not dispatching:
+        return None
+    if why:
+        ending = refused(type(tensor).__name__, f"a result shares memory with another one, or an input, and {why}")
+        ending.needed = tensor
+        raise ending
+    parts: list[list[fx.Node]] = [[]]
+    for node in reversed(steps[:calls]):
+        parts[-1].append(node)
+        if isinstance(node.meta["example_value"], (tuple, list)):
+            parts.append([])
+    given = [part for part in parts if part]
+    return first, [(part[-1].meta["example_value"], Repeated(tuple(map(_step, part)))) for part in given]
+
+
+def _has(value: object, storages: set[int]) -> bool:
+    if isinstance(value, (tuple, list)):
+        return any(_has(item, storages) for item in value)
+    return isinstance(value, _Tensor) and storages <= storages_of(value)
+
+
+def _step(node: fx.Node) -> Step:
+    return node.target, node.args[1:], tuple(node.kwargs.items()), node.meta.get("grad")
 
 
 def local_output(builder: GraphBuilder, tensor: torch.Tensor) -> torch.Tensor:
     """The stand-in of what the graph gives for a DTensor."""
     known = builder.local_parts.get(id(tensor))
     if known is None:
-        note_view(builder, tensor)
         if mask_buffers(tensor):
             raise refused("DTensor", "a sum whose parts are masked leaves the graph")
         with torch._C.DisableTorchFunction():

@@ -11,6 +11,7 @@ import types
 from collections.abc import Callable
 
 import torch
+from torch import fx
 
 from argand._core import _C
 from argand.capture.facts.classify import is_plain_tensor
@@ -90,6 +91,35 @@ def new_input(state: CaptureState, source: Source, real: torch.Tensor) -> torch.
     return stand_in
 
 
+def count_writes(builder: GraphBuilder) -> None:
+    """Wrappers from outside without gradients, of which a graph that records some gets the parts: it gets others, over
+    the same memory, by which it notices writes to the wrappers. Called at the end of a capture."""
+    if not records(builder):
+        return
+    for info in list(builder.tensors.values()):
+        if info.source and type(info.tensor) in wrappers.KNOWN and info.real is not None:
+            if isinstance(layout := getattr(info.node.target, "__self__", None), Layout):
+                entry = wrappers.Entry(layout)
+                info.node.target = entry.entered
+                info.node.args = tuple(_apart(builder, info.source, info.real, entry))
+
+
+def records(builder: GraphBuilder) -> bool:
+    """Whether any tensor of a graph requires grad."""
+    return any(info.tensor.requires_grad for info in builder.tensors.values())
+
+
+def _apart(builder: GraphBuilder, source: Source, real: torch.Tensor, entry: wrappers.Entry) -> list[fx.Node]:
+    """The inputs that are parts of a wrapper, which a call takes apart when it begins."""
+    with torch._C.DisableTorchFunction(), torch.enable_grad():
+        taken = entry.taken(real)
+    infos = [builder.tensors[id(builder.new_input(source, part))] for part in taken]
+    for number, info in enumerate(infos):
+        info.real = real
+        info.node.meta["edge"] = wrappers.PartEdge(entry, number)
+    return [info.node for info in infos]
+
+
 def _with_gradients(state: CaptureState, source: Source, real: torch.Tensor, layout: Layout) -> torch.Tensor:
     """The stand-in of a wrapper of which gradients are recorded: the graph gets its parts with their way back to it."""
     builder = state.graph
@@ -97,14 +127,7 @@ def _with_gradients(state: CaptureState, source: Source, real: torch.Tensor, lay
     entry = wrappers.Entry(layout)
     check = functools.partial(wrappers.laid_out_with, layout, wrappers.kinds(parts), real.is_leaf)
     state.guards.add(None, "python", check, [source], label="TENSOR_SUBCLASS_MATCH", shown=False)
-    with torch._C.DisableTorchFunction(), torch.enable_grad():
-        taken = entry.taken(real)
-    infos = []
-    for number, part in enumerate(taken):
-        info = builder.tensors[id(builder.new_input(source, part))]
-        info.real = real
-        info.node.meta["edge"] = wrappers.PartEdge(entry, number)
-        infos.append(info)
+    nodes = _apart(builder, source, real, entry)
     with torch._C.DisableTorchFunction(), torch.enable_grad():
         plain = [metadata.stand_in(part) for part in parts]
         stand_in = layout.whole(*plain).requires_grad_()
@@ -112,7 +135,7 @@ def _with_gradients(state: CaptureState, source: Source, real: torch.Tensor, lay
             stand_in = stand_in.view_as(stand_in)
     if "_is_param" in vars(real):
         stand_in._is_param = True
-    node = builder.root.call_function(entry.entered, tuple([info.node for info in infos]))
+    node = builder.root.call_function(entry.entered, tuple(nodes))
     dtensors.stands_for(builder, stand_in, node, real.device, source, real)
     dtensors.note_parts(builder, stand_in, real.device)
     return stand_in
@@ -200,7 +223,7 @@ def outputs(builder: GraphBuilder, tensor: torch.Tensor) -> tuple[Callable[..., 
     """(what makes a result of its parts, the stand-ins of the parts that the graph gives)."""
     with torch._C.DisableTorchFunction():
         layout = wrappers.layout_of(tensor)
-        if not tensor.requires_grad:
+        if not records(builder):
             return layout.whole, wrappers.parts_of(tensor, layout)
         known = builder.local_parts.get(id(tensor))
         if known is None:

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from argand.graph.dtensors import Edge, is_recorded, local_of, locals_of
+from argand.graph.version_counters import counted_as
 from argand.graph.wrappers import PartEdge
 from argand.runtime.recipes import with_recipe
 
@@ -28,7 +29,7 @@ def bare(tensor: torch.Tensor, edge: Edge | PartEdge | None, taken: dict[int, Se
     wait = getattr(type(tensor), "trigger_wait", None)
     if wait is not None:
         arrived: torch.Tensor = wait(tensor)
-        return arrived
+        return counted_as(tensor, arrived.view_as(arrived)) if torch.is_grad_enabled() else arrived
     return torch.Tensor.as_subclass(tensor, torch.Tensor)
 
 

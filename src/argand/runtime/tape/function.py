@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from argand.graph import compat
+from argand.graph.version_counters import share_counters
 from argand.runtime.recipes import with_recipe
 from argand.runtime.tape.arrivals import Arrivals, chain
 from argand.runtime.tape.double_backward import Differentiable, Inputs, RandomStates
@@ -53,6 +54,8 @@ def training_function(plan: Plan, forward: Boxed, backwards: Backwards, again: D
                 _write_back(plan, inputs, out)
             for position, result in plan.leaves:  # before anything is saved: what is saved of a leaf is the leaf itself
                 inputs[position].data = out[result]
+            for results in plan.counted:
+                share_counters([out[results[0]]] * len(results), [out[result] for result in results])
             ctx.inputs = Inputs(inputs, [out[i] for i in plan.seeds], touched, weak, before, random)
             ctx.numbers, ctx.linked = tuple([inputs[i] for i in plan.numbers]), link is not None
             ctx.left = ctx.computed = ctx.reads = None

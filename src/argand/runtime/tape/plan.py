@@ -87,6 +87,7 @@ class Plan:
         weak: positions of the inputs that a call does not keep alive for gradients of gradients.
         before: positions of those that it writes to, and keeps a copy of from before that.
         draws: random numbers are torch's generators', and a call keeps what state these were in.
+        counted: results to which writes are counted together.
         arrivals: positions of the inputs whose gradients leave the backward together before its end, in their order.
     """
 
@@ -113,6 +114,7 @@ class Plan:
     weak: tuple[int, ...]
     before: tuple[int, ...]
     draws: bool
+    counted: tuple[tuple[int, ...], ...] = ()
     arrivals: tuple[tuple[int, ...], ...] = ()
 
     def spent(self, given: tuple[bool, ...]) -> int:
