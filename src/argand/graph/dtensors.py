@@ -16,6 +16,7 @@ from typing import Any, TypeAlias
 import torch
 
 from argand.graph.metadata.strides import is_dense, strides_in
+from argand.graph.shared_gradients import own
 from argand.graph.version_counters import counted_as, share_counters
 from argand.quick_dataclasses import dataclass
 
@@ -95,6 +96,12 @@ def _for_gradients(placements: Any) -> tuple[Any, ...]:
 
 def _redistributed(grad: DTensor, placements: Any) -> DTensor:
     return grad if grad.placements == placements else grad.redistribute(placements=placements)
+
+
+def _part(grad: DTensor) -> torch.Tensor:
+    """What is local of a gradient: the tensor itself, which shows who holds it (`shared_gradients`); where it can be
+    differentiated again, a view."""
+    return grad.to_local() if torch.is_grad_enabled() else arrived(grad._local_tensor)
 
 
 def _is_plain(local: torch.Tensor) -> bool:
@@ -192,7 +199,7 @@ class _Entered(torch.autograd.Function):
         elif grad._local_tensor.shape != ctx.shape:  # in eager it may be laid out in any way
             grad = grad.redistribute(placements=edge.spec.placements)
         edge.placements = grad.placements
-        return grad.to_local(), None  # which can be differentiated again
+        return _part(grad), None
 
 
 class _Local(torch.autograd.Function):
@@ -208,7 +215,7 @@ class _Local(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor | None) -> Any:
-        return None, *[None if grad is None else edge.gradient(grad) for grad, edge in zip(grads, ctx.edges)]
+        return None, *[None if grad is None else edge.gradient(grad) for grad, edge in zip(own(grads), ctx.edges)]
 
 
 class _Left(torch.autograd.Function):
@@ -239,9 +246,7 @@ class _Wrapped(torch.autograd.Function):
     def backward(ctx: Any, grad: Any) -> Any:
         if grad is None:
             return None, None
-        return _redistributed(
-            grad, _for_gradients(ctx.spec.placements)
-        ).to_local(), None  # which can be differentiated again
+        return _part(_redistributed(grad, _for_gradients(ctx.spec.placements))), None
 
 
 class Entered:

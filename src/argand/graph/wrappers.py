@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from argand.graph.nested_tensors import is_jagged
+from argand.graph.shared_gradients import own
 from argand.graph.version_counters import counted_as, share_counters
 from argand.quick_dataclasses import dataclass
 
@@ -198,7 +199,7 @@ class _Taken(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor | None) -> Any:
-        return None if all(grad is None for grad in grads) else ctx.entry.together(grads), None
+        return None if all(grad is None for grad in grads) else ctx.entry.together(own(grads)), None
 
 
 class _Entered(torch.autograd.Function):

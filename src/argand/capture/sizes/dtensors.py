@@ -425,6 +425,8 @@ def origin(builder: GraphBuilder, tensor: torch.Tensor) -> Origin | None:
             first, calls, dispatching = value, len(steps), dispatching or _dispatches(type(value))
     if not dispatching:
         return None
+    if not why and records(builder):
+        why = _counted_apart(first, [*reversed(steps[:calls])])
     if why:
         ending = refused(type(tensor).__name__, f"a result shares memory with another one, or an input, and {why}")
         ending.needed = tensor
@@ -436,6 +438,26 @@ def origin(builder: GraphBuilder, tensor: torch.Tensor) -> Origin | None:
             parts.append([])
     given = [part for part in parts if part]
     return first, [(part[-1].meta["example_value"], Repeated(tuple(map(_step, part)))) for part in given]
+
+
+def records(builder: GraphBuilder) -> bool:
+    """Whether any tensor of a graph requires grad."""
+    return any(info.tensor.requires_grad for info in builder.tensors.values())
+
+
+def _counted_apart(first: torch.Tensor, steps: list[fx.Node]) -> str:
+    """Why autograd would not notice writes to the last of some tensors, each of which an operation gave of the one
+    before, if these were called outside of the graph: what the graph has saved is another tensor, with a counter of its
+    own.
+    """
+    counted = first
+    used = False
+    for node, following in zip(steps, [*steps[1:], None]):
+        value = node.meta["example_value"]
+        if isinstance(value, _Tensor) and not compat.share_version(value, counted):
+            counted, used = value, False
+        used |= counted is not first and any(user is not following for user in node.users)
+    return "autograd counts writes to what gave it by themselves" if used else ""
 
 
 def _has(value: object, storages: set[int]) -> bool:

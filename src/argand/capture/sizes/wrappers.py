@@ -94,7 +94,7 @@ def new_input(state: CaptureState, source: Source, real: torch.Tensor) -> torch.
 def count_writes(builder: GraphBuilder) -> None:
     """Wrappers from outside without gradients, of which a graph that records some gets the parts: it gets others, over
     the same memory, by which it notices writes to the wrappers. Called at the end of a capture."""
-    if not records(builder):
+    if not dtensors.records(builder):
         return
     for info in list(builder.tensors.values()):
         if info.source and type(info.tensor) in wrappers.KNOWN and info.real is not None:
@@ -102,11 +102,6 @@ def count_writes(builder: GraphBuilder) -> None:
                 entry = wrappers.Entry(layout)
                 info.node.target = entry.entered
                 info.node.args = tuple(_apart(builder, info.source, info.real, entry))
-
-
-def records(builder: GraphBuilder) -> bool:
-    """Whether any tensor of a graph requires grad."""
-    return any(info.tensor.requires_grad for info in builder.tensors.values())
 
 
 def _apart(builder: GraphBuilder, source: Source, real: torch.Tensor, entry: wrappers.Entry) -> list[fx.Node]:
@@ -223,7 +218,7 @@ def outputs(builder: GraphBuilder, tensor: torch.Tensor) -> tuple[Callable[..., 
     """(what makes a result of its parts, the stand-ins of the parts that the graph gives)."""
     with torch._C.DisableTorchFunction():
         layout = wrappers.layout_of(tensor)
-        if not records(builder):
+        if not dtensors.records(builder):
             return layout.whole, wrappers.parts_of(tensor, layout)
         known = builder.local_parts.get(id(tensor))
         if known is None:
