@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import sys
 import threading
 import types
 import weakref
@@ -146,10 +147,48 @@ def test_call_with_list_calls_anything(fn: Any) -> None:
     assert type(run(lambda info: None, _C.call_with_list, fn, items)) is type(expected) and items == []
 
 
-def test_call_with_list_refuses() -> None:
+@pytest.mark.parametrize("call", [_C.call_with_list, _C.call_in_place])
+def test_call_with_list_refuses(call: Callable[..., Any]) -> None:
     for args in ((1, []), (max, ()), (max,), (max, [], 1)):
         with pytest.raises(TypeError):
-            _C.call_with_list(*args)  # type: ignore[arg-type]
+            call(*args)
+
+
+def stack(error: bool) -> list[str]:
+    """The functions under way, innermost first."""
+    names: list[str] = []
+    frame: types.FrameType | None = sys._getframe()
+    while frame is not None and frame.f_code.co_name != "run":
+        names.append(frame.f_code.co_name)
+        frame = frame.f_back
+    if error:
+        raise ValueError(names)
+    return names
+
+
+@pytest.mark.parametrize("error", [False, True])
+@pytest.mark.parametrize("hooked", [False, True])
+def test_a_frame_that_calls_in_its_own_place_is_not_on_the_stack_meanwhile(hooked: bool, error: bool) -> None:
+    def rest(error: bool) -> list[str]:
+        return stack(error)
+
+    def begun(error: bool) -> list[str]:
+        rest_too = [*map(stack, [False])]
+        try:
+            names = _C.call_in_place(rest, [error])
+        except ValueError as raised:
+            (names,) = raised.args
+        assert [stack(False)] == rest_too
+        return names  # type: ignore[no-any-return]
+
+    def numbers(error: bool) -> Any:
+        yield begun(error)
+
+    def outer(error: bool) -> list[list[str]]:
+        return [begun(error), *numbers(error)]
+
+    expected = [["stack", "rest", "outer"], ["stack", "rest", "numbers", "outer"]]
+    assert run((lambda info: None) if hooked else None, outer, error) == expected
 
 
 def test_a_region_without_callback_stays_uncaptured_and_the_rest_captured() -> None:

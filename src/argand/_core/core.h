@@ -117,6 +117,7 @@ int hook_init(void);
 /* Exchanges this thread's callback and key with the given references (NULL: capture off). */
 void hook_swap_state(PyObject **callback, PyObject **key);
 PyObject *hook_call_with_list(PyObject *module, PyObject *const *args, Py_ssize_t nargs);
+PyObject *hook_call_in_place(PyObject *module, PyObject *const *args, Py_ssize_t nargs);
 PyObject *hook_take_inputs(PyObject *module, PyObject *ignored);
 PyObject *hook_call_with_inputs(PyObject *module, PyObject *fn);
 PyObject *hook_get_callback(PyObject *module, PyObject *ignored);

@@ -123,6 +123,18 @@ hook_call_with_list(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize
     return result;
 }
 
+/* call_in_place(fn, arguments): as call_with_list; until it returns the frame that calls is not on the stack. */
+PyObject *
+hook_call_in_place(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
+{
+    PyThreadState *tstate = PyThreadState_Get();
+    InterpreterFrame *caller = TOP_FRAME(tstate);
+    TOP_FRAME(tstate) = caller->previous;
+    PyObject *result = hook_call_with_list(module, args, nargs);
+    TOP_FRAME(tstate) = caller;
+    return result;
+}
+
 /* call_with_inputs(fn): fn of the inputs that the guards have collected. */
 PyObject *
 hook_call_with_inputs(PyObject *module, PyObject *fn)

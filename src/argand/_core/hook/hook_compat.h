@@ -19,12 +19,15 @@
 typedef struct _PyInterpreterFrame InterpreterFrame;
 
 #if PY_VERSION_HEX >= 0x030D0000
+#define TOP_FRAME(tstate) ((tstate)->current_frame)
 #define FRAME_CODE(f) ((PyCodeObject *)(f)->f_executable)
 #define FRAME_FUNC(f) ((PyFunctionObject *)(f)->f_funcobj)
 #elif PY_VERSION_HEX >= 0x030C0000
+#define TOP_FRAME(tstate) ((tstate)->cframe->current_frame)
 #define FRAME_CODE(f) ((f)->f_code)
 #define FRAME_FUNC(f) ((PyFunctionObject *)(f)->f_funcobj)
 #else
+#define TOP_FRAME(tstate) ((tstate)->cframe->current_frame)
 #define FRAME_CODE(f) ((f)->f_code)
 #define FRAME_FUNC(f) ((f)->f_func)
 #endif

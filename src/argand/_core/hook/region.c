@@ -128,6 +128,8 @@ PyMethodDef hook_methods[] = {
     {"get_callback", hook_get_callback, METH_NOARGS, "get_callback()\n--\n\nThis thread's (callback, key)."},
     {"call_with_list", (PyCFunction)(void (*)(void))hook_call_with_list, METH_FASTCALL,
      "call_with_list(fn, arguments, /)\n--\n\nCalls fn; the list is emptied, only the callee holds its items."},
+    {"call_in_place", (PyCFunction)(void (*)(void))hook_call_in_place, METH_FASTCALL,
+     "call_in_place(fn, arguments, /)\n--\n\nAs call_with_list, without the calling frame on the stack meanwhile."},
     {"run_original", (PyCFunction)(void (*)(void))rerun_ask, METH_FASTCALL,
      "run_original(arguments, after, /)\n--\n\nFor transformed code to return: run the frame's own code instead."},
     {"new_frame", (PyCFunction)(void (*)(void))frame_new, METH_FASTCALL,

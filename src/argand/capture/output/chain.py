@@ -38,7 +38,7 @@ def call_resume(emitter: Emitter, resume: Resume, arguments: list[str]) -> None:
     asm = emitter.asm
     catch = Label()
     with asm.covered_by(catch, 0):
-        asm.load_const_callable(_C.call_with_list)
+        asm.load_const_callable(_C.call_in_place)
         _load(emitter, resume)
         _give_away(emitter, arguments)
         asm.call(2)
@@ -84,7 +84,7 @@ def _run_chain(emitter: Emitter) -> None:
     asm.load_const(Continuation)
     asm.is_op()
     asm.jump_if_false(done, is_bool=True)
-    asm.load_const_callable(_C.call_with_list)
+    asm.load_const_callable(_C.call_in_place)
     for part in (0, 1):
         asm.load_fast(result)
         asm.load_const(part)
