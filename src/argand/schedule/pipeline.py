@@ -18,6 +18,7 @@ from argand.schedule.fusion.forms import Forms
 from argand.schedule.fusion.fuse import Unit, fuse, order
 from argand.schedule.inplace import reuse_in_place
 from argand.schedule.joining.equal_kernels import join_alike
+from argand.schedule.joining.parts import join_parts
 from argand.schedule.joining.segments import join_segments
 from argand.schedule.joining.small_kernels import join_small
 from argand.schedule.signature import signature
@@ -56,7 +57,7 @@ def schedule(
         _report(graph, units)
     steps = _emit(graph, units, forms)
     if fusion:
-        steps = join_small(join_alike(steps, known), known)
+        steps = join_small(join_parts(join_alike(steps, known), known), known)
     steps = overlap(steps, program.buffers)
     ordered = Schedule(
         steps,

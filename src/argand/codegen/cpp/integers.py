@@ -41,7 +41,7 @@ def integers_of(facts: StageFacts, sizes: dict[Var, Expr]) -> tuple[set[Value], 
     return narrow, inside
 
 
-_WRAPPING = frozenset(("add", "sub", "mul"))
+_WRAPPING = frozenset(("add", "sub", "mul", "abs"))
 _MADE_OF = frozenset(("index_expr", "to_dtype", "rshift", *_WRAPPING, "maximum", "minimum", "where"))
 
 
@@ -73,6 +73,9 @@ def _bounds(value: Value, simplifier: Simplifier, limits: dict[Value, Interval])
         return UNBOUNDED
     if value.op == "to_dtype":
         return limits.get(value.args[0], UNBOUNDED)
+    if value.op == "abs":
+        low, high = limits.get(value.args[0], UNBOUNDED)
+        return UNBOUNDED if low is None or high is None else (max(0, low, -high), max(-low, high))
     left, right = (limits.get(arg, UNBOUNDED) for arg in value.args[-2:])
     if value.op == "rshift":
         by = value.args[1]

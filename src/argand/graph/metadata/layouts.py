@@ -341,6 +341,7 @@ PROBED = frozenset(of_aten(
     "_embedding_bag_forward_only _embedding_bag _fft_c2r channel_shuffle roll native_channel_shuffle "
     "max_unpool2d nll_loss2d_forward nonzero_static pixel_shuffle pixel_unshuffle reflection_pad1d "
     "reflection_pad2d reflection_pad3d replication_pad1d replication_pad2d replication_pad3d _fft_r2c mvlgamma "
+    "reflection_pad2d_backward reflection_pad3d_backward replication_pad2d_backward replication_pad3d_backward "
     "_fft_c2c angle binary_cross_entropy_with_logits glu huber_loss isinf ldexp.Tensor rot90"
 ))  # fmt: skip
 

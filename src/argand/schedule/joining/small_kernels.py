@@ -48,12 +48,15 @@ def _statements(plan: KernelPlan) -> int:
 
 def _joined(run: list[KernelPlan]) -> list[Step]:
     """One kernel for a run of them, if there are any."""
-    if len(run) < 2:
-        return [*run]
+    return [in_turns(run)] if len(run) > 1 else [*run]
+
+
+def in_turns(run: list[KernelPlan]) -> KernelPlan:
+    """One kernel that runs the stages of several, which share no loops, one after the other."""
     outputs = tuple(dict.fromkeys(name for plan in run for name in plan.outputs))
     written = frozenset(outputs)
     first = run[0]
-    plan = KernelPlan(
+    return KernelPlan(
         first.name,
         (),
         tuple(stage for plan in run for stage in plan.stages),
@@ -66,4 +69,3 @@ def _joined(run: list[KernelPlan]) -> list[Step]:
         tuple(dict.fromkeys(origin for plan in run for origin in plan.origins)),
         first.device,
     )
-    return [plan]

@@ -214,7 +214,10 @@ template <class V, class T, int... I> INLINE void store_pairs(T* p, V a, V b, se
 }
 template <class V, class T> INLINE void store_pairs(T* p, V a, V b) { store_pairs(p, a, b, numbers<traits<V>::lanes>{}); }
 //@ gather_tail
+// Lane after lane through memory, the vector would wait for the last of its parts: only where n varies.
+template <class V, class F, int... I> INLINE V gather_first(i64 n, F at, sequence<I...>) { return V{(I < n ? (elem<V>)at(I) : elem<V>{})...}; }
 template <class V, class F> INLINE V gather_tail(i64 n, F at) {
+  if (__builtin_constant_p(n)) return gather_first<V>(n, at, numbers<traits<V>::lanes>{});
   V v = {};
   for (int l = 0; l < n; ++l) v[l] = at(l);
   return v;
