@@ -12,7 +12,7 @@ from torch import fx
 
 import argand
 from argand import events
-from argand.backends import eager_contest
+from argand.backends import eager_contest, training
 from argand.backends.eager_contest import contested, unless_too_small
 from argand.backends.slow_kernels import to_blame
 
@@ -303,7 +303,7 @@ def test_a_small_graph_stays_compiled(why: str) -> None:
 
 
 def test_large_graphs_have_no_contest() -> None:
-    x = torch.randn(256, 256)
+    x = torch.randn(1024, 1025)
     gm = fx.symbolic_trace(lambda x: x.sin())
 
     def compiled(x: torch.Tensor) -> torch.Tensor:
@@ -332,3 +332,18 @@ def test_small_training_steps_are_eagers(dropout: float, monkeypatch: pytest.Mon
         weights.append([p.detach().clone() for p in model.parameters()])
     stop()
     torch.testing.assert_close(weights[0], weights[1])
+
+
+@pytest.mark.parametrize("dropped", [0.0, 0.1])
+def test_attention_is_compared_where_it_drops_nothing(dropped: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    compared: list[int] = []
+
+    def beside(compiled: Any, *args: Any, **kwargs: Any) -> Any:
+        compared.append(1)
+        return compiled
+
+    monkeypatch.setattr(training, "unless_too_small", beside)
+    q = torch.randn(1, 2, 7, 8, requires_grad=True)
+    argand.reset()
+    argand.compile(lambda q: torch.nn.functional.scaled_dot_product_attention(q, q, q, dropout_p=dropped))(q)
+    assert len(compared) == (dropped == 0.0)

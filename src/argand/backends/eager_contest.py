@@ -40,7 +40,7 @@ _ROUNDS = 5
 _ENOUGH = 1.0  # seconds that all rounds may take, from the second on
 _CLEARLY = 1.15  # of eager's time, from which a graph is said to be slower
 _SLOWER = 1.03  # from which it is run by eager's kernels
-_SMALL_ELEMENTS = 1 << 15  # of the arguments of a graph that may be too small to gain
+_SMALL_ELEMENTS = 1 << 20  # of the arguments of a graph that may be too small to gain: they are copied
 _SMALL_NODES = 24
 _TORCHS = ("torch", "_operator", "operator", "math", "builtins")
 

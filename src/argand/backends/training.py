@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from torch import Tag, fx
-from torch._ops import OpOverload
 
 from argand import events
 from argand.autograd import wrap
@@ -30,7 +29,7 @@ from argand.backends.programs.rolled_training import keeps_in_loops
 from argand.backends.programs.stored_backward import KeptBackward
 from argand.config import config
 from argand.errors import ArgandError, InternalError
-from argand.graph import time_limit
+from argand.graph import compat, time_limit
 from argand.graph.nodes.module_text import lazy_forward
 from argand.graph.nodes.printing import graph_function, readable
 from argand.graph.nodes.program import AtenProgram
@@ -167,8 +166,14 @@ def _on_tape(
 
 def _draws(program: AtenProgram) -> bool:
     """Whether random numbers are drawn by torch's own generators."""
-    targets = {node.target for node in program.graph.nodes if isinstance(node.target, OpOverload)}
-    return any(Tag.nondeterministic_seeded in target.tags for target in targets)
+    seeded = (n for n in program.graph.nodes if Tag.nondeterministic_seeded in getattr(n.target, "tags", ()))
+    return any(_dropped(node) != 0.0 for node in seeded)
+
+
+def _dropped(node: fx.Node) -> object:
+    """The probability with which an attention drops what it has computed; None for other operations."""
+    names = {argument.name: argument.default_value for argument in node.target._schema.arguments}  # type: ignore[union-attr]
+    return (names | compat.bound_arguments(node.target, node.args, node.kwargs)).get("dropout_p")
 
 
 def compile_backward(program: AtenProgram, compiler: Compiler) -> Boxed:
