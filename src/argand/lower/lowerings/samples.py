@@ -235,11 +235,6 @@ def _within(ops: Recorder, value: Value, corner: Sequence[Tap]) -> Value:
     return value if inside is None else ops.where(inside, value, ops.constant(0.0, value.dtype))
 
 
-def _element(ops: Recorder, x: Tensor, lead: Index, corner: Sequence[Tap]) -> Value:
-    """An element of the image, 0 outside."""
-    return _within(ops, x.load(ops, (*lead, *(tap.at for tap in corner))), corner)
-
-
 def _few_channels(x: Tensor, axes: Sequence[Axis]) -> bool:
     """Whether to look up channel by channel."""
     most = MOST_CHANNELS[axes[0].mode] if axes[0].flat else 1 << 30
@@ -306,43 +301,68 @@ def grid_sampler_backward(
     wanted: Sequence[bool],
 ) -> tuple[Tensor | None, Tensor | None]:
     axes = _axes(ctx, x, grid, mode, padding, corners)
-    refuse(not _few_channels(x, axes), "many channels, whose places eager computes once")
+    few = _few_channels(x, axes)
+    refuse(not few and not _worth_turning(x, grid, mode), "many channels, whose places eager computes once")
     refuse(mode != LINEAR and axes[0].flat, "gradients of nearest and cubic samples")
     ctx.realise(x)
     ctx.realise(grad)
-    places = _positions(ctx, grid, axes, x.size[1])
-    image = _image_gradient(ctx, grad, x, axes, places) if wanted[0] else None
-    return image, _grid_gradient(ctx, grad, x, grid, axes, places) if wanted[1] else None
+    places = _positions(ctx, grid, axes, x.size[1] if few else ONE)
+    order = range(x.ndim) if few else (0, *range(2, x.ndim), 1)
+    grad, x = (each if few else _turned(ctx, each, order) for each in (grad, x))
+    image = _image_gradient(ctx, grad, x, axes, places, order) if wanted[0] else None
+    return image, _grid_gradient(ctx, grad, x, grid, axes, places, order) if wanted[1] else None
 
 
-def _image_gradient(ctx: Context, grad: Tensor, x: Tensor, axes: Sequence[Axis], places: Sequence[Tensor]) -> Tensor:
+def _at(order: Sequence[int], lead: Index, inner: Sequence[Expr]) -> Index:
+    """A place in a tensor whose dimensions are in another order: batch and channel, and the others."""
+    index = (*lead, *inner)
+    return tuple(index[dim] for dim in order)
+
+
+def _image_gradient(
+    ctx: Context, grad: Tensor, x: Tensor, axes: Sequence[Axis], places: Sequence[Tensor], order: Sequence[int]
+) -> Tensor:
     """Each element of grad is added to those that it was made of, in proportion."""
     val = ctx.val[0]
-    buffer = ctx.new_buffer(x.size, ctx.sizes(val.stride()), x.dtype, ctx.device)
+    moved = contiguous_meta(x.size, x.dtype)
+    stride = ctx.sizes((val if order[1] == 1 else moved).stride())
+    buffer = ctx.new_buffer(x.size, stride, x.dtype, ctx.device)
     ref = ctx.ref_of(buffer)
-    ctx.store(ctx.lazy(lambda ops, index: ops.constant(0.0, x.dtype), [], val=val), ref, creates=True)
+    zeros = ctx.lazy(lambda ops, index: ops.constant(0.0, x.dtype), [], val=val if order[1] == 1 else moved)
+    ctx.store(zeros, ref, creates=True)
     ranges, dims, index = ctx.loop(grad.size, range(grad.ndim))
     ops = Recorder(ranges)
     ops.origin = ctx.origin
     value = grad.load(ops, index)
-    for corner in _corners(ops, axes, places, (index[0], *index[2:])):
+    back = [order.index(dim) for dim in range(len(order))]
+    batch, channel, *inner = (index[place] for place in back)
+    for corner in _corners(ops, axes, places, (batch, *inner)):
         weight = _weight(ops, corner)
         part = _within(ops, value if weight is None else ops.mul(value, weight), corner)
-        place = (*index[:2], *(tap.at for tap in corner))
+        place = _at(order, (batch, channel), [tap.at for tap in corner])
         ops.store(buffer.name, sum_of([at * step for at, step in zip(place, buffer.stride)]), part, "add")
     ctx.add_loop(ops, dims, grad.size, (), (), [], [buffer.name])
-    return ctx.from_ref(ref, x.dtype, ctx.device)
+    summed = ctx.from_ref(ref, x.dtype, ctx.device)
+    if order[1] == 1:
+        return summed
+    return ctx.lazy(lambda ops, index: summed.load(ops, _at(order, index[:2], index[2:])), [summed], cost=0, val=val)
 
 
 def _grid_gradient(
-    ctx: Context, grad: Tensor, x: Tensor, grid: Tensor, axes: Sequence[Axis], places: Sequence[Tensor]
+    ctx: Context,
+    grad: Tensor,
+    x: Tensor,
+    grid: Tensor,
+    axes: Sequence[Axis],
+    places: Sequence[Tensor],
+    order: Sequence[int],
 ) -> Tensor:
     """What each coordinate changes, added up over the channels."""
     rank = len(axes)
     val = ctx.val[1]
     if axes[0].mode == NEAREST:
         return ctx.lazy(lambda ops, index: ops.constant(0.0, x.dtype), [], val=val)
-    size = (*grid.size[:-1], x.size[1])
+    size = (*grid.size[:-1], x.size[order.index(1)])
     slopes = []
     for number in range(rank):
 
@@ -350,12 +370,13 @@ def _grid_gradient(
             channel, at = index[-1], index[:-1]
             total: Value | None = None
             for corner in _corners(ops, axes, places, at):
-                value = _element(ops, x, (at[0], channel), corner)
+                place = _at(order, (at[0], channel), [tap.at for tap in corner])
+                value = _within(ops, x.load(ops, place), corner)
                 weight = _weight(ops, corner, slope_of=number)
                 assert weight is not None  # the slope is one
                 total = ops.mul(value, weight) if total is None else ops.fma(value, weight, total)
             assert total is not None  # a corner there always is
-            return reduce("sum", ops.mul(total, grad.load(ops, (at[0], channel, *at[1:]))))
+            return reduce("sum", ops.mul(total, grad.load(ops, _at(order, (at[0], channel), at[1:]))))
 
         slopes.append(
             ctx.reduce(size, [len(size) - 1], body, val=meta(grid.size[:-1], x.dtype), inputs=[x, grad, *places])
