@@ -13,12 +13,12 @@ from argand.errors import InternalError
 
 
 class Label:
-    """A place to jump to: the instruction emitted next after `Assembler.bind`, or a given one."""
+    """A place to jump to: the instruction emitted next after `Assembler.bind`."""
 
     __slots__ = ("instruction",)
 
-    def __init__(self, instruction: Instruction | None = None) -> None:
-        self.instruction = instruction
+    def __init__(self) -> None:
+        self.instruction: Instruction | None = None
 
 
 def _plain(opname: str) -> Callable[[Assembler], Instruction]:

@@ -65,11 +65,6 @@ _ONLY: Final[dict[tuple[int, int], frozenset[str]]] = {
     ),
 }
 
-# Opcodes of `opcode.opmap` that never reach a decoded instruction: filler, and what only the interpreter itself makes.
-INVISIBLE_OPNAMES: Final = frozenset(
-    ["CACHE", "EXTENDED_ARG", "RESERVED", "INTERPRETER_EXIT", "EXIT_INIT_CHECK", "ENTER_EXECUTOR"]
-)
-
 
 def all_opnames(version: tuple[int, int] = VERSION) -> frozenset[str]:
     """Names that `decode` can produce on one Python version (default: the running one).
@@ -196,8 +191,6 @@ KIND_OF: Final[dict[str, int]] = {
 }
 
 # Code flags, as documented by `inspect`, which is slow to import.
-CO_OPTIMIZED: Final = 0x1
-CO_NEWLOCALS: Final = 0x2
 CO_VARARGS: Final = 0x4
 CO_VARKEYWORDS: Final = 0x8
 CO_GENERATOR: Final = 0x20

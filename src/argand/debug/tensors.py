@@ -85,10 +85,10 @@ def detached(value: Any) -> Any:
 
 
 @contextlib.contextmanager
-def steady(seed: int = 0) -> Iterator[None]:
+def steady() -> Iterator[None]:
     """The same random numbers, and the same in fresh memory, in every run; the state outside is left as it was."""
     with gpus.kept_generators():
-        torch.manual_seed(seed)
+        torch.manual_seed(0)
         _fill_fresh_memory(_FRESH)
         try:
             yield

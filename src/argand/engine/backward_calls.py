@@ -265,8 +265,8 @@ def _record(
             recorded = recorder.recorded()
         except NotRecorded as refused:
             entries.tell_once(str(refused))
-            entries.keep(key, structure, None, compile_id)
+            entries.keep(key, structure, None)
         else:
-            entries.keep(key, structure, recorded, compile_id)
+            entries.keep(key, structure, recorded)
             events.emit("compiled_autograd_graph", "engine", recorded.text)
     return results

@@ -155,7 +155,7 @@ class Entries:
         form.entries += 1
         return CompileId(None, None, 0, form.number)
 
-    def keep(self, key: Any, structure: Structure, recorded: Recorded | None, compile_id: CompileId) -> None:
+    def keep(self, key: Any, structure: Structure, recorded: Recorded | None) -> None:
         """Remember what was recorded, or that it was refused."""
         form = self._forms[structure.form()]
         if recorded is not None and form.frame is None:

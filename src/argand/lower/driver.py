@@ -126,7 +126,7 @@ class _Lowering:
             if node.op == "call_function":
                 self.env[node] = self._call(node)
             elif node.op == "placeholder":
-                self.env[node] = self._input(node, node.name, "input")
+                self.env[node] = self._input(node)
                 self.inputs.append(node.name)
             elif node.op == "get_attr":
                 self.env[node] = self._constant(node)
@@ -187,12 +187,12 @@ class _Lowering:
 
     # --- nodes
 
-    def _input(self, node: fx.Node, name: str, kind: str) -> Any:
+    def _input(self, node: fx.Node) -> Any:
         val = node.meta["val"]
         if not is_tensor(val):
             is_size = isinstance(val, (int, Expr, torch.SymInt)) and not isinstance(val, bool)
             return self.ctx.expr(val) if is_size else val
-        return self._external(name, kind, val, node.meta.get("device", val.device))
+        return self._external(node.name, "input", val, node.meta.get("device", val.device))
 
     def _external(self, name: str, kind: str, val: MetaTensor, device: torch.device) -> Tensor:
         ctx = self.ctx

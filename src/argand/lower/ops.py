@@ -30,7 +30,6 @@ Number = int | float | bool
 
 REDUCTIONS = ("sum", "prod", "max", "min", "any", "argmax", "argmin")
 SCANS = ("sum", "prod", "logaddexp", "max", "min")
-STORE_MODES = ("add", "mul", "max", "min")
 
 
 def _unary(op: str, doc: str) -> Callable[[Ops, Value], Value]:
@@ -79,7 +78,7 @@ class Ops:
     def store(self, buffer: str, index: Expr, value: Value, mode: str | None = None) -> Value:
         """Write `value` to `buffer[index]`, or combine it with what is there; args (buffer, index, value, mode).
 
-        Modes: None, and those of `STORE_MODES`: add, mul, max, min (both propagate NaN). Of several values written to
+        Modes: None, and add, mul, max, min (both propagate NaN). Of several values written to
         one place, without a mode, the last in the order of the loops stays.
         """
         return self.emit("store", (buffer, index, value, mode), value.dtype)

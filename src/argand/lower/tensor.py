@@ -57,7 +57,6 @@ class Tensor:
         reads: frozenset[str] = frozenset(),
         base: Tensor | None = None,
         to_ref: ToRef | None = None,
-        realiser: Callable[[Any, Tensor], TensorRef] | None = None,
     ) -> None:
         self.size = size
         self.stride = stride
@@ -71,7 +70,7 @@ class Tensor:
         self.reads = reads
         self.base = base
         self.to_ref = to_ref
-        self.realiser = realiser
+        self.realiser: Callable[[Any, Tensor], TensorRef] | None = None
         self.split: tuple[int, Index | None] | None = None
 
     def load(self, ops: Recorder, index: Index) -> Value:

@@ -106,15 +106,15 @@ def _checked_directory(text: str) -> Path:
 
 
 class _Warned:
-    """Which kinds of trouble with the cache a warning told of."""
+    """Whether a warning told of trouble with the cache."""
 
     def __init__(self) -> None:
-        self.kinds: set[str] = set()
+        self.once = False
 
-    def tell(self, kind: str, text: str) -> None:
-        """Warn once about this kind of trouble."""
-        if kind not in self.kinds:
-            self.kinds.add(kind)
+    def tell(self, text: str) -> None:
+        """Warn, once."""
+        if not self.once:
+            self.once = True
             warnings.warn(f"argand: {files.printable(text)}", stacklevel=2)
 
 
@@ -123,7 +123,7 @@ _warned = _Warned()
 
 def reset() -> None:
     """Forget which warnings were given."""
-    _warned.kinds.clear()
+    _warned.once = False
     REMOTE.reset()
 
 
@@ -241,7 +241,7 @@ def get_or_build(
         if not again or not isinstance(trouble, (FileNotFoundError, ToolchainError)) or _is_there():
             break  # else somebody removed the cache meanwhile
     path = _from_private(key + kind.product, source, build)
-    _warned.tell("cache", _unusable(trouble))
+    _warned.tell(_unusable(trouble))
     return path
 
 

@@ -7,7 +7,7 @@ splits after which the loops are the same.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import field
 
 from argand.graph.sizes.expr import ONE, ZERO, Expr, FloorDiv, Mod, Var, exact_divide, substitute, sum_of
@@ -211,8 +211,3 @@ def is_dense_row(coefficients: Mapping[Var, Expr], dims: Mapping[Var, Expr]) -> 
             return None
         length = length * link.size
     return length
-
-
-def variables(exprs: Iterable[Expr]) -> set[Var]:
-    """All variables of some expressions."""
-    return {atom for expr in exprs for atom in expr.free if isinstance(atom, Var)}

@@ -12,7 +12,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import sweeps
-from argand.codegen.cpp.types import supports
 from argand.graph.sizes.expr import Sym
 from argand.ir.operations import BINARY, COMPARISONS, PREDICATES, UNARY
 from argand.runtime import toolchain
@@ -376,10 +375,6 @@ def test_integers_wrap_around():
             [body([40], record)], [buffer("a", dtype, [40])], [buffer("c", dtype, [40]), buffer("d", dtype, [40])]
         )
         check(made, [a], [torch.empty(40, dtype=dtype), torch.empty(40, dtype=dtype)])
-
-
-def test_every_dtype_of_the_lowering_is_known():
-    assert all(map(supports, ALL)) and not supports(torch.complex64)
 
 
 # --- random expressions: the vector code must give the scalar code's bits

@@ -108,7 +108,7 @@ def run_mutation(tracer: Recorder, func: Any, args: tuple[Any, ...], kwargs: dic
     if func._schema.name.partition("::")[2] in _APART:
         read = [value for name, value in bound.items() if name not in form.written]
         _refuse_overlap(_tensors(tracer, [bound.get(name) for name in form.written]), _tensors(tracer, read))
-    _check(tracer, func, args, kwargs, bound, form)
+    _check(tracer, func, args, kwargs)
     positional, keywords = _arguments_for(form, bound)
     result = tracer.run(form.func, positional, keywords)
     results = list(result) if isinstance(result, tuple) else [result]
@@ -222,14 +222,7 @@ def _write(tracer: Recorder, target: Any, new: Any) -> None:
     tracer.write(tracer.tensor(target), new)
 
 
-def _check(
-    tracer: Recorder,
-    func: Any,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    bound: dict[str, Any],
-    form: FunctionalForm,
-) -> None:
+def _check(tracer: Recorder, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Run the writing op itself on fresh meta tensors: its errors are eager's, and no target may change its shape."""
     key = ("check", func, tracer._lower_args(args)[0], *kwargs, *tracer._lower_args(tuple(kwargs.values()))[0])
     if key in tracer.specs.results:

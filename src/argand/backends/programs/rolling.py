@@ -149,7 +149,7 @@ class _Round:
         if any(number is None for each in numbers for number in each):
             return None
         sizes = [tuple(int(as_int(n) or 0) for n in size) for size, _ in layouts]
-        strides = [_three(size, tuple(int(as_int(n) or 0) for n in stride), sizes[-1], rank)
+        strides = [_three(size, tuple(int(as_int(n) or 0) for n in stride), sizes[-1])
                    for size, (_, stride) in zip(sizes, layouts)]  # fmt: skip
         batch, m, n = (1, *sizes[-1])[-3:]
         k = sizes[1][-1]
@@ -212,7 +212,7 @@ class _Round:
         return ("result", number, 0, size, 1 + (offset in self.loop.carried), ahead)
 
 
-def _three(size: Sequence[int], stride: Sequence[int], result: Sequence[int], rank: int) -> tuple[int, ...]:
+def _three(size: Sequence[int], stride: Sequence[int], result: Sequence[int]) -> tuple[int, ...]:
     """Strides of an operand's batch, rows and columns; 0 where its size is one and it is repeated."""
     padded = [0] * (3 - len(size)), [0] * (3 - len(size))
     numbers = [*padded[1], *stride]

@@ -77,7 +77,7 @@ _MOST_FUNCTIONS = 16  # that have a wrapper's versions each for themselves
 # ---------------------------------------------------------------------- graph breaks
 
 
-def unsupported(ending: errors.GraphBreak, code: CodeType) -> errors.Unsupported:
+def unsupported(ending: errors.GraphBreak) -> errors.Unsupported:
     """What fullgraph=True raises for a break."""
     reason = ending.reason
     context = f" ({reason.context})" if config.verbose and reason.context else ""
@@ -98,7 +98,7 @@ def must_raise(ending: errors.GraphBreak, region: Region) -> bool:
 def gave_up(ending: errors.GraphBreak, info: _C.FrameInfo, region: Region, known: Known) -> _C.Answer:
     """The frame cannot be captured: it runs eagerly, what it calls is still looked at."""
     if must_raise(ending, region):
-        raise unsupported(ending, info.code) from None
+        raise unsupported(ending) from None
     if ending.in_loop:
         known.loops += 1
         if known.loops > 1:  # it was told of: the call at hand alone ran eagerly, or a caller's graph ended there

@@ -388,7 +388,7 @@ class _Capture:
         if ending.sets_up and self.known.set_up < failures.SET_UPS:
             raise ending
         if failures.must_raise(ending, self.region):
-            raise failures.unsupported(ending, self.info.code) from None
+            raise failures.unsupported(ending) from None
         if ending.skip_frame or ending.sequence is None or ending.sequence in break_at:
             raise ending
         for number, (code, instruction) in enumerate(ending.within, 1):

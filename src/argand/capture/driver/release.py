@@ -24,7 +24,7 @@ def forget(state: CaptureState) -> None:
         if frame is not None:
             frame.fast = []
             frame.stack = []
-            frame.func = frame.locals = frame.result = frame.generator = None
+            frame.func = frame.locals = frame.result = None
             frame.closure = ()
             frame.exc.value = None
     for cls in interpreter.local_classes.values():

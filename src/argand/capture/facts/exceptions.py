@@ -54,9 +54,9 @@ class ExcState:
 
     __slots__ = ("previous", "value")
 
-    def __init__(self, previous: ExcState | None) -> None:
+    def __init__(self) -> None:
         self.value: BaseException | None = None
-        self.previous = previous
+        self.previous: ExcState | None = None
 
     def topmost(self) -> BaseException | None:
         """The innermost exception that is being handled, in this item or those below."""

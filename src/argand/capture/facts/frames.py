@@ -166,11 +166,9 @@ class Frame:
         self.func = func
         self.closure: tuple[object, ...] = ()
         self.exc = exc
-        self.generator: object = None
         self.kw_names: tuple[str, ...] = ()
         self.result: object = None
         self.quiet = False
-        self.sequence = 0
         self.shown: tuple[int, str, str] = (-1, "", "")
 
     @property

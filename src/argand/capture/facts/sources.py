@@ -24,10 +24,10 @@ class LoadTarget(Protocol):
     """What `Source.load` needs of an emitter: each method appends the instructions of one step."""
 
     def load_source(self, source: Source) -> None: ...
-    def load_local(self, name: str, index: int) -> None: ...
+    def load_local(self, name: str) -> None: ...
     def load_global(self, name: str) -> None: ...
-    def load_closure(self, name: str, index: int) -> None: ...
-    def load_closure_cell(self, name: str, index: int) -> None: ...
+    def load_closure(self, name: str) -> None: ...
+    def load_closure_cell(self, name: str) -> None: ...
     def load_const(self, value: object) -> None: ...
     def attr(self, name: str) -> None: ...
     def subscript(self, key: object) -> None: ...
@@ -189,7 +189,7 @@ class LocalSource(_Variable):
 
     __slots__ = ()
     root_kind = "local"
-    step = Step("local", lambda _, key: f"L[{key!r}]", lambda to, at: to.load_local(at.key, at.index))
+    step = Step("local", lambda _, key: f"L[{key!r}]", lambda to, at: to.load_local(at.key))
 
 
 class GlobalSource(_Variable):
@@ -213,7 +213,7 @@ class ClosureSource(_Variable):
 
     __slots__ = ()
     root_kind = "closure"
-    step = Step("closure", lambda _, key: f"C[{key!r}]", lambda to, at: to.load_closure(at.key, at.index))
+    step = Step("closure", lambda _, key: f"C[{key!r}]", lambda to, at: to.load_closure(at.key))
 
 
 class ClosureCellSource(_Variable):
@@ -221,9 +221,7 @@ class ClosureCellSource(_Variable):
 
     __slots__ = ()
     root_kind = "closure"
-    step = Step(
-        "", lambda _, key: f"cell(C[{key!r}])", lambda to, at: to.load_closure_cell(at.key, at.index), friendly=False
-    )
+    step = Step("", lambda _, key: f"cell(C[{key!r}])", lambda to, at: to.load_closure_cell(at.key), friendly=False)
 
     def guard_path(self) -> GuardPath:
         raise errors.InternalError("a cell of the root frame cannot be guarded, only its contents")

@@ -123,7 +123,7 @@ class Interpreter(Access):
         self.policies: dict[int, tuple[Function, CodeType]] = {}
         self.trampoline_type = Trampoline
         self.generators: weakref.WeakSet[object] = weakref.WeakSet()
-        self.base_exc = ExcState(None)
+        self.base_exc = ExcState()
         self.propagating: BaseException | None = None
         self.closing: BaseException | None = None
         """The GeneratorExit of a generator that is being closed: nobody sees it afterwards."""

@@ -7,7 +7,6 @@ before; `read_overlay`/`write_overlay` for attributes of such objects. Nothing t
 
 from __future__ import annotations
 
-import collections
 import enum
 import types
 from typing import Any
@@ -551,6 +550,3 @@ class CaptureState:
     def keep(self, obj: object) -> None:
         """Keep `obj` alive as long as the capture: its id is in use."""
         self._keep.append(obj)
-
-
-CONTAINERS = (list, tuple, dict, set, frozenset, collections.deque)

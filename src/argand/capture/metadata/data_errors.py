@@ -19,7 +19,7 @@ from torch import fx
 from argand import errors
 from argand.bytecode.instruction import ExceptionHandler, Instruction
 from argand.capture.facts.frames import Frame
-from argand.capture.facts.handlers import Args, Function, Kwargs
+from argand.capture.facts.handlers import Args, Function
 from argand.capture.facts.interfaces import GraphBuilder
 from argand.capture.facts.kinds import is_a, module_of
 from argand.capture.facts.name_tables import words
@@ -111,7 +111,7 @@ def _out_of_range(key: object, info: TensorInfo | None, listed: bool = False) ->
     return not -shortest <= key < shortest
 
 
-def check(builder: GraphBuilder, func: Function, args: Args, kwargs: Kwargs, infos: list[TensorInfo]) -> None:
+def check(builder: GraphBuilder, func: Function, args: Args, infos: list[TensorInfo]) -> None:
     """Note a call that may raise because of values, or end the graph before it.
 
     Raises:

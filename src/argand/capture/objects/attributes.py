@@ -86,7 +86,7 @@ def read(interp: Interpreter, obj: Any, name: str) -> Any:
     if cls is types.FunctionType:
         return _read_function(interp, obj, name)
     if cls in SYMBOLIC:
-        return symbolic_ops.read(interp, obj, name)
+        return symbolic_ops.read(obj, name)
     if is_a(obj, types.ModuleType):
         if is_own_hook(interp.types.lookup(cls, "__getattribute__")):
             return _read_instance(interp, obj, name)

@@ -31,7 +31,7 @@ class TracedGenerator:
     def __init__(self, interp: Interpreter, frame: Frame) -> None:
         self._interp = interp
         self._frame = frame
-        self._exc = ExcState(None)
+        self._exc = ExcState()
         self._started = False
         self._finished = False
         self.gi_running = False
@@ -129,9 +129,9 @@ def make(interp: Interpreter, frame: Frame) -> TracedGenerator:
     return generator
 
 
-def argument(generator: TracedGenerator, index: int) -> object:
-    """A local variable of the body of a generator; NULL once that is over."""
-    return NULL if generator._finished else generator._frame.fast[index]
+def first_argument(generator: TracedGenerator) -> object:
+    """The first local variable of the body of a generator; NULL once that is over."""
+    return NULL if generator._finished else generator._frame.fast[0]
 
 
 def is_suspended(generator: TracedGenerator) -> bool:

@@ -234,7 +234,7 @@ def native_elements(interp: Interpreter, value: object, exact: bool = False) -> 
 def after_hint(interp: Interpreter, value: object, source: object) -> object:
     """What native code may iterate over in place of `value`, which has been asked how long it will be."""
     if type(value) is generators.TracedGenerator and value.gi_code is polyfills.iterate_reversed.__code__:
-        sequence = generators.argument(value, 0)
+        sequence = generators.first_argument(value)
         if sequence is not NULL:
             _ask_size(interp, sequence)
         return source

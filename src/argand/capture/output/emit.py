@@ -75,7 +75,7 @@ class Emitter:
             self.asm.dup()
             self._cached[source] = self.store_temp("s")
 
-    def load_local(self, name: str, index: int) -> None:
+    def load_local(self, name: str) -> None:
         if name in self._cells:
             self.asm.load_deref(name)
         else:
@@ -84,10 +84,10 @@ class Emitter:
     def load_global(self, name: str) -> None:
         self.asm.load_global(name)
 
-    def load_closure(self, name: str, index: int) -> None:
+    def load_closure(self, name: str) -> None:
         self.asm.load_deref(name)
 
-    def load_closure_cell(self, name: str, index: int) -> None:
+    def load_closure_cell(self, name: str) -> None:
         self.asm.load_closure(name)
 
     def load_const(self, value: object) -> None:

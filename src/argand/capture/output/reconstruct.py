@@ -46,7 +46,7 @@ class Reconstructor(Values):
         if self._pushed > shadows.MOST_ELEMENTS:
             raise unreconstructable(_largest(self._open.values()), f"more than {shadows.MOST_ELEMENTS:,} values")
         if is_a(obj, LazyLocal):
-            self.emitter.load_local(obj.name, obj.index)
+            self.emitter.load_local(obj.name)
             return
         if is_a(obj, torch.Tensor):
             self._tensor(obj)
@@ -160,7 +160,7 @@ class Reconstructor(Values):
 
     def _nested(self, tensor: Jagged) -> None:
         """A nested tensor of parts that the graph, or the program, has."""
-        for part in stand_ins.parts(self.state, tensor):
+        for part in stand_ins.parts(tensor):
             if part is None:
                 self.asm.load_const(None)
             else:

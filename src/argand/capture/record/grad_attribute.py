@@ -6,7 +6,7 @@ import torch
 
 from argand import errors
 from argand.capture.facts.handlers import Args, Function, Kwargs
-from argand.capture.facts.interfaces import CaptureState, GraphBuilder
+from argand.capture.facts.interfaces import GraphBuilder
 from argand.capture.facts.overlays import UNSET
 from argand.capture.facts.sources import AttrSource
 from argand.capture.metadata.special_calls import getter, special
@@ -50,11 +50,6 @@ def _write(builder: GraphBuilder, func: Function, args: Args, kwargs: Kwargs) ->
 
 def _sizes(dynamic: object) -> object:
     return getattr(dynamic, "sizes", None)
-
-
-def any_written(state: CaptureState) -> bool:
-    """Whether a tensor that the program made has got a gradient; those from outside count among what is pending."""
-    return bool(state.graph.gradients)
 
 
 def _refused(explanation: str) -> errors.GraphBreak:

@@ -12,7 +12,7 @@ from argand.capture.facts.interfaces import GraphBuilder
 from argand.capture.facts.kinds import is_a
 from argand.capture.facts.name_tables import words
 from argand.capture.facts.values.symbolic import SYMBOLIC
-from argand.capture.facts.values.tensor_info import Cost, TensorInfo
+from argand.capture.facts.values.tensor_info import Cost
 from argand.capture.record import constants
 from argand.graph.python_operators import ARITHMETIC, NEGATIVE
 
@@ -73,7 +73,7 @@ def _divided(over: Any, under: Any, rounding: object) -> object:
 
 
 def numbers(
-    builder: GraphBuilder, func: Function, infos: list[TensorInfo], args: Args, kwargs: Kwargs
+    builder: GraphBuilder, func: Function, args: Args, kwargs: Kwargs
 ) -> tuple[tuple[object, ...], dict[str, object]] | None:
     """The arguments with tensors as numbers and lists, where these are known or can be symbols; None if none is."""
     changed = False

@@ -281,7 +281,7 @@ class GraphBuilder:
         self.arguments = (*args, *kwargs.values())
         node_args = tuple([self.to_node(arg, infos) for arg in args])
         node_kwargs = {key: self.to_node(value, infos) for key, value in kwargs.items()} if kwargs else {}
-        data_errors.check(self, func, args, kwargs, infos)
+        data_errors.check(self, func, args, infos)
         if device is None:
             device = metadata.logical_device(func, infos, kwargs)
         target = self._target(func, kwargs)
@@ -300,7 +300,7 @@ class GraphBuilder:
             else:
                 meta = self.compute(func, args, kwargs, infos, device, meta_args, meta_kwargs)
         except errors.GraphBreak:
-            as_numbers = size_tensors.numbers(self, func, infos, args, kwargs)
+            as_numbers = size_tensors.numbers(self, func, args, kwargs)
             if as_numbers is None:
                 raise
             return self.record(func, *as_numbers, device=device)

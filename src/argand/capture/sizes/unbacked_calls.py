@@ -8,7 +8,7 @@ A call that works only when sizes agree (`a + b`) is computed with agreeing size
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -22,7 +22,7 @@ from argand.capture.metadata import meta_tensors, metadata
 from argand.capture.sizes import symbolic_calls, symbolic_tensors
 from argand.capture.sizes.symbolic_calls import ProbedCall
 from argand.graph.sizes.expr import Const, Expr, Sym
-from argand.graph.sizes.relations import Number, Relation, Value
+from argand.graph.sizes.relations import Number, Relation
 from argand.graph.trees import tensors_of
 
 _Tensor = torch.Tensor
@@ -223,22 +223,15 @@ class _Call:
         return expr
 
 
-def stand_ins(
-    probed: Any, sizes: list[object], dtype: torch.dtype, grad: bool, strides: Sequence[Value] | None = None
-) -> tuple[Any, Any]:
+def stand_ins(probed: Any, sizes: list[object], dtype: torch.dtype, grad: bool) -> tuple[Any, Any]:
     """New contiguous stand-ins of these sizes: at the hint, and at the probes."""
     table = probed.dynamics.table
     tensors = []
     for index in (0, *symbolic_tensors.PROBED):
         assignment = table.assignments[index]
         shape = tuple([int(table.evaluate(size, assignment)) for size in sizes])
-        if strides is None:
-            steps = meta_tensors.contiguous(shape)
-        else:
-            steps = tuple([int(table.evaluate(step, assignment)) for step in strides])
-        tensors.append(meta_tensors.new(shape, steps, dtype, grad and index == 0))
-    if strides is None:
-        metadata.note_unsure(probed.builder.unsure, tensors[0])
+        tensors.append(meta_tensors.new(shape, meta_tensors.contiguous(shape), dtype, grad and index == 0))
+    metadata.note_unsure(probed.builder.unsure, tensors[0])
     return tensors[0], tensors[1:]
 
 

@@ -27,7 +27,7 @@ def with_positions(builder: GraphBuilder, func: Function, args: Args) -> Args:
     numbers = tuple([_position(builder, item) for item in items])
     if all(number is item for number, item in zip(numbers, items)):
         return args
-    data_errors.check(builder, func, args, {}, [builder.tensors[id(args[0])]])
+    data_errors.check(builder, func, args, [builder.tensors[id(args[0])]])
     return (args[0], numbers if type(args[1]) is tuple else numbers[0], *args[2:])
 
 

@@ -403,7 +403,7 @@ def transformed(name: str, body: fx.GraphModule, flat: Sequence[object]) -> obje
     inner = call.inner(body, flat)
     args, named = call.arguments(flat)
     if traced:  # forward mode makes tensors of its own, which have no trace
-        _refuse_forward_mode(name, body, call)
+        _refuse_forward_mode(name, body)
         inner = functools.partial(inner, **named) if named else inner
         if name == "jacfwd":
             return _jacobian(inner, args, **call.options)
@@ -438,7 +438,7 @@ def _records(tensor: torch.Tensor) -> bool:
     return tensor.requires_grad
 
 
-def _refuse_forward_mode(name: str, body: fx.GraphModule, call: Call) -> None:
+def _refuse_forward_mode(name: str, body: fx.GraphModule) -> None:
     """Where forward mode is not what a pullback of the pullback gives, backends do not take the graph.
 
     Forward mode looks at no grad mode, and needs a `jvp` of functions with backwards of their own.

@@ -43,7 +43,7 @@ def _from_data(builder: GraphBuilder, func: Function, args: Args, kwargs: Kwargs
     if tensor is not None:
         return tensor
     if _holds_tensor(data):
-        tensor = _joined(builder, func, data, kwargs)
+        tensor = _joined(builder, data, kwargs)
         if tensor is not NotImplemented:
             return tensor
         raise errors.graph_break(
@@ -121,7 +121,7 @@ def _count_of_numbers(data: Any) -> int | None:
     return None
 
 
-def _joined(builder: GraphBuilder, func: Function, data: object, kwargs: Kwargs) -> object:
+def _joined(builder: GraphBuilder, data: object, kwargs: Kwargs) -> object:
     """`torch.tensor([a, [b, 2.0]])`: what torch reads as numbers is copied tensor by tensor."""
     parts = list(leaves(data))
     infos = [builder.tensors.get(id(part)) for part in parts if isinstance(part, _T)]

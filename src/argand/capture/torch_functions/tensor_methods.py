@@ -586,7 +586,7 @@ def _with_result(builder: GraphBuilder, func: Function, args: Args, kwargs: Kwar
     infos: list[Any] = []
     node_args = tuple(builder.to_node(arg, infos) for arg in args)
     node_kwargs = {key: builder.to_node(value, infos) for key, value in kwargs.items()}
-    data_errors.check(builder, func, args, kwargs, infos)
+    data_errors.check(builder, func, args, infos)
     device = metadata.logical_device(func, infos, kwargs)
     return builder.finish_call(target_of(func), node_args, node_kwargs, result, device, False)
 

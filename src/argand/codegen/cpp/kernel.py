@@ -196,10 +196,10 @@ class KernelPrinter:
             else:
                 self._registers()
                 self._scratch()
-                for stage, facts, stage_plan in zip(plan.stages, self.facts, self.plans):
+                for facts, stage_plan in zip(self.facts, self.plans):
                     with out.block(""):
                         stage_plan.streamed = self._streamed(facts, stage_plan)
-                        self._stage(stage, facts, stage_plan, self._stage_parallel(facts, stage_plan))
+                        self._stage(facts, stage_plan, self._stage_parallel(facts, stage_plan))
         return "\n".join(out.lines) + "\n"
 
     def _arguments(self) -> None:
@@ -283,13 +283,11 @@ class KernelPrinter:
     def _outer_body(self, lanes: Lanes) -> None:
         self._registers()
         self._scratch()
-        for stage, facts, stage_plan in zip(self.plan.stages, self.facts, self.plans):
+        for facts, stage_plan in zip(self.facts, self.plans):
             with self.out.block(""):
-                self._stage(stage, facts, stage_plan, Parallel(), lanes)
+                self._stage(facts, stage_plan, Parallel(), lanes)
 
-    def _stage(
-        self, stage: Stage, facts: StageFacts, stage_plan: StagePlan, parallel: Parallel, lanes: Lanes | None = None
-    ) -> None:
+    def _stage(self, facts: StageFacts, stage_plan: StagePlan, parallel: Parallel, lanes: Lanes | None = None) -> None:
         printer = Printer(self.out, facts, self.memory, stage_plan, lanes or Lanes())
         for name in sorted({self.memory[value.args[0]].name for value in stage_plan.streamed}):
             self.out.line(f"const bool {name}_aligned = (u64){name} % 64 == 0;")

@@ -165,7 +165,7 @@ class Accumulator:
         out.line(f"at{ident} = where(better{ident}, {here}, at{ident});")
         out.line(f"acc{ident} = where(better{ident}, {text}, acc{ident});")
 
-    def _combined(self, printer: Printer) -> str:
+    def _combined(self) -> str:
         """The unrolled accumulators as one."""
         if self.unroll == 1:
             return f"acc{self.value.id}"
@@ -179,7 +179,7 @@ class Accumulator:
     def flush(self, printer: Printer) -> None:
         """After each block of a cascade."""
         if self.cascade:
-            text = self._combined(printer)
+            text = self._combined()
             text = f"fold_sum({text})" if self.fold else f"convert<{self.total_type}>({text})"
             if self.jam:
                 printer.out.line(f"for (int u = 0; u < {self.unroll}; ++u) total{self.value.id}[u] += {text};")
@@ -202,7 +202,7 @@ class Accumulator:
                 printer.out.line(f"fold_arg(acc{ident}, at{ident}, best{ident}, index{ident}, {better});")
                 return f"index{ident}"
             return f"convert<i64x{self.lanes}>(at{ident})" if self.lanes > 1 else f"i64(at{ident})"
-        text = self._combined(printer)
+        text = self._combined()
         return f"{_FOLD[self.kind]}({text})" if self.fold else text
 
     def best(self) -> str:

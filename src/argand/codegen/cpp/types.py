@@ -44,11 +44,6 @@ _ELEMENTS = {
 }
 
 
-def supports(dtype: torch.dtype) -> bool:
-    """Whether generated C++ can compute with `dtype` (not complex, not quantised, not float8)."""
-    return dtype in _ELEMENTS
-
-
 def element(dtype: torch.dtype) -> Element:
     """How `dtype` is spelt. Raises LoweringError for a dtype that kernels do not know."""
     spelling = _ELEMENTS.get(dtype)

@@ -115,14 +115,14 @@ class ProductPrinter:
         inside = [f"terms = r < {inner} - offset"] if inner % self.tile.inner else []
         for name in ("left", "right"):
             ref: TensorRef = getattr(self.product, name)
-            inside += self._loaded(name, ref) if ref.buffer in self.pointers else self._computed(name, ref)
+            inside += self._loaded(name) if ref.buffer in self.pointers else self._computed(name, ref)
         inside.append(f"sums = tl.dot(left_block, right_block, sums, input_precision={self.product.precision!r})")
         for name, ref, along in (("left", self.product.left, -1), ("right", self.product.right, -2)):
             if ref.buffer in self.pointers:
                 inside.append(f"{name} += RBLOCK * {ref.stride[along]}")
         return [*lines, *("    " + line for line in inside)]
 
-    def _loaded(self, name: str, ref: TensorRef) -> list[str]:
+    def _loaded(self, name: str) -> list[str]:
         """The block of an operand in memory."""
         _, rows, columns, inner = self.product.sizes
         left = name == "left"

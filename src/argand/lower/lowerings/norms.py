@@ -26,8 +26,6 @@ from argand.lower.tensor import Index, Tensor
 
 aten = torch.ops.aten
 
-SCATTERED_GROUPS = 1 << 14  # elements from which on eager's kernel norms groups of channels that lie last
-
 
 def meta(size: Sequence[Expr], dtype: torch.dtype) -> MetaTensor:
     """Contiguous metadata."""

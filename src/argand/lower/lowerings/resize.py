@@ -142,7 +142,7 @@ class Mode:
 
 
 def _axes(
-    ctx: Context, inner: Sequence[Expr], outer: Sequence[Expr], mode: Mode, options: Sequence[Any], dtype: torch.dtype
+    inner: Sequence[Expr], outer: Sequence[Expr], mode: Mode, options: Sequence[Any], dtype: torch.dtype
 ) -> list[Axis]:
     """The dimensions that are resized, with what eager makes of the op's arguments."""
     math = torch.float64 if dtype is torch.float64 else torch.float32
@@ -218,7 +218,7 @@ def _resized(rank: int, mode: Mode) -> Rule:
             if enlarged is not None:
                 return enlarged
         refuse(not mode.nearest and not is_float(x), "interpolation of integers")
-        axes = _axes(ctx, x.size[-rank:], outer[-rank:], mode, options, x.dtype)
+        axes = _axes(x.size[-rank:], outer[-rank:], mode, options, x.dtype)
         simple = bool(mode.nearest) or (rank == 2 and mode.taps is Axis.linear)
         along = as_int(x.stride[-1]) == 1  # else eager's kernel copies the argument first
         refuse(simple and axes[-1].count > axes[-1].size and along and _looks_up_rows(ctx), _ROWS)
@@ -276,7 +276,7 @@ def _gradient(rank: int, mode: Mode) -> Rule:
         refuse_unordered(ctx)
         refuse(ctx.device.type != "cpu", "sums in any order")
         shape = ctx.sizes(ctx.val.shape)
-        axes = _axes(ctx, shape[-rank:], grad.size[-rank:], mode, options, dtype)
+        axes = _axes(shape[-rank:], grad.size[-rank:], mode, options, dtype)
         refuse(any(extent == 0 for extent in grad.size), "a gradient of nothing")
         refuse(mode.taps is not Axis.cubic and _looks_up_rows(ctx), _ROWS)
         buffer = ctx.new_buffer(shape, ctx.sizes(ctx.val.stride()), dtype, ctx.device)

@@ -87,7 +87,7 @@ def joined(ctx: Context, parts: Sequence[Tensor], dim: int) -> Tensor:
         for number, (x, start) in enumerate(zip(parts, starts)):
             size = (*whole.size[:dim], x.size[dim], *whole.size[dim + 1 :])
             target = TensorRef(buffer.name, size, buffer.stride, start * buffer.stride[dim])
-            converted = x if x.dtype is dtype else _converted(ctx, x, dtype)
+            converted = x if x.dtype is dtype else _converted(x, dtype)
             ctx.store(converted, target, creates=number == 0, origin=whole.origin)
         return ctx.ref_of(buffer)
 
@@ -102,7 +102,7 @@ def joined(ctx: Context, parts: Sequence[Tensor], dim: int) -> Tensor:
     return result
 
 
-def _converted(ctx: Context, x: Tensor, dtype: torch.dtype) -> Tensor:
+def _converted(x: Tensor, dtype: torch.dtype) -> Tensor:
     return Tensor(
         x.size,
         x.stride,

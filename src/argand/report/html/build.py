@@ -186,7 +186,6 @@ class RunWriter:
     word_count: int = 0
     written: dict[str, tuple[str, str]] = field(default_factory=dict)
     provenances: dict[TraceId, list[str]] = field(default_factory=dict)
-    diffs: dict[tuple[TraceId, int], str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         root = self.builder.out / self.run.folder.rstrip("/") if self.run.folder else self.builder.out

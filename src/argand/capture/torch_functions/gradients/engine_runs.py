@@ -333,7 +333,7 @@ def _is_device(value: object, named: bool) -> bool:
     return isinstance(value, torch.device) or (named and isinstance(value, str))
 
 
-def _is_with_history(builder: GraphBuilder, node: fx.Node, known: torch.Tensor) -> bool:
+def _is_with_history(builder: GraphBuilder, known: torch.Tensor) -> bool:
     """Whether eager knows how an input of a body was made; stand-ins do not tell of what its forward returned."""
     results = builder.scopes[-1].results or ()
     return known.requires_grad or any(known is result for result in results)
@@ -345,7 +345,7 @@ def _value(builder: GraphBuilder, node: fx.Node, values: dict[fx.Node, object], 
         return known  # a number: of this call
     if node.op == "placeholder":
         if builder.scopes:
-            return subgraphs.leaf_like(known, _is_with_history(builder, node, known))
+            return subgraphs.leaf_like(known, _is_with_history(builder, known))
         real = reals.get(node)
         return known if real is None else metadata.stand_in(real)
     if node.op == "get_attr":

@@ -118,13 +118,13 @@ def _while_loop(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -
     return start.rebuilt(results)
 
 
-def _stepwise(state: CaptureState, xs: object, dim: int, what: str) -> None:
+def _stepwise(state: CaptureState, xs: object, what: str) -> None:
     """Refuse what would become too large a graph."""
     flat = subgraphs.flatten(state, xs, what)
     if not flat.tensors or len(flat.tensors) != len(flat.leaves):
         raise _refused(what, "It has no tensors to go through.", "Pass tensors.")
     for tensor in flat.tensors:
-        if not 0 <= dim < tensor.dim() or not 0 < tensor.shape[dim] <= _MOST_STEPS:
+        if tensor.dim() == 0 or not 0 < tensor.shape[0] <= _MOST_STEPS:
             raise _refused(what, f"It has more than {_MOST_STEPS} steps, or none.", "Call it outside.")
 
 
@@ -132,14 +132,14 @@ def _scan(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> obje
     bound = {"dim": 0, "reverse": False, **dict(zip(("combine_fn", "init", "xs"), args)), **kwargs}
     if bound["dim"] != 0:
         raise _refused("scan", "A scan over another dimension than the first is not captured.", "Pass dim=0.")
-    _stepwise(state, bound["xs"], 0, "scan")
+    _stepwise(state, bound["xs"], "scan")
     order = (bound["combine_fn"], bound["init"], bound["xs"], bool(bound["reverse"]))
     return state.interpreter.call(torch_polyfills.scan, order, {})
 
 
 def _map(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> object:
     function, xs, *rest = args
-    _stepwise(state, xs, 0, "map")
+    _stepwise(state, xs, "map")
     return state.interpreter.call(torch_polyfills.map_rows, (function, xs, *rest), kwargs)
 
 

@@ -49,7 +49,7 @@ def _attention(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) ->
     grad = torch.is_grad_enabled() and any(each.tensor.requires_grad for each in inputs[:3])
     scored, new_score = _mod(state, given["score_mod"], query, grad, "score_mod")
     masked, seen = _mod(state, mask_mod, query, None, "mask_mod")
-    _check(state, query, inputs, own.leaves, scored, masked, seen)
+    _check(query, inputs, own.leaves, scored, masked, seen)
     bodies = [("score_mod", subgraphs.close(state.graph, scored, [new_score])),
               ("mask_mod", subgraphs.close(state.graph, masked, [seen]))]  # fmt: skip
     flat = list(inputs)
@@ -61,7 +61,7 @@ def _attention(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) ->
         tuple(positions[0]),
         tuple(positions[1]),
     )
-    results = subgraphs.record(state.graph, flex.flex_attention, bodies, flat, _results(state, inputs, scored))
+    results = subgraphs.record(state.graph, flex.flex_attention, bodies, flat, _results(inputs, scored))
     return tuple(results)
 
 
@@ -110,9 +110,8 @@ def _scalar(
 
 
 def _check(
-    state: CaptureState, query: TensorInfo, inputs: list[TensorInfo], leaves: list[object], scored: Scope,
-    masked: Scope, seen: torch.Tensor,
-) -> None:  # fmt: skip
+    query: TensorInfo, inputs: list[TensorInfo], leaves: list[object], scored: Scope, masked: Scope, seen: torch.Tensor
+) -> None:
     """Refuse what torch refuses when the operator runs."""
     if any(info.tensor.requires_grad for info in masked.order):
         raise _refused("Its mask_mod reads a tensor that requires grad.", "Detach the tensor.")
@@ -131,7 +130,7 @@ def _needs_grad(inputs: list[TensorInfo], scored: Scope) -> bool:
     return torch.is_grad_enabled() and any(info.tensor.requires_grad for info in (*inputs[:3], *scored.order))
 
 
-def _results(state: CaptureState, inputs: list[TensorInfo], scored: Scope) -> list[tuple[torch.Tensor, torch.device]]:
+def _results(inputs: list[TensorInfo], scored: Scope) -> list[tuple[torch.Tensor, torch.device]]:
     """Stand-ins of the result, the logarithms of the rows' sums, and their greatest scores."""
     query, value = inputs[0].tensor, inputs[2].tensor
     grad = _needs_grad(inputs, scored)

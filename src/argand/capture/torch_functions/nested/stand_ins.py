@@ -142,7 +142,7 @@ def guard_raggedness(state: CaptureState) -> None:
         state.guards.add(None, "python", check, [*inputs], label="TENSOR_SUBCLASS_MATCH", shown=False)
 
 
-def parts(state: CaptureState, tensor: Jagged) -> list[torch.Tensor | None]:
+def parts(tensor: Jagged) -> list[torch.Tensor | None]:
     """The stand-ins that transformed code makes a nested tensor of, but for its ragged dim."""
     cache = tensor._metadata_cache
     return [tensor._values, tensor._offsets, tensor._lengths, cache.get("min_seqlen"), cache.get("max_seqlen")]
