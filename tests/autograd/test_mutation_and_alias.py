@@ -223,6 +223,11 @@ def autocast_inside(x, w):
         return F.linear(x, w), F.softmax(F.linear(x, w), -1), x @ w.t()
 
 
+def assert_metadata(x):
+    torch.ops.aten._assert_tensor_metadata(x, [3], None, torch.float32)
+    return x + 1
+
+
 COMPILED = {
     "view chain": (view_chain, lambda: [f32(3, 4)]),
     "write base, read view": (write_base_read_view, lambda: [f32(3, 4)]),
@@ -258,6 +263,12 @@ COMPILED = {
     "view as dtype": (written_through_dtype, lambda: [f32(3, 4)]),
     "real": (written_real, lambda: [f32(3, 4)]),
     "split, unbind, chunk": (written_split, lambda: [f32(3, 4)]),
+    "transposed": (lambda x: (x.transpose(0, 1).mul_(2), x + 1), lambda: [f32(3, 4)]),
+    "seen as complex": (lambda x: torch.view_as_complex(x).mul_(2j).real + x[:, 0], lambda: [f32(3, 2)]),
+    "negated view": (lambda x: torch._neg_view(x).add_(2) + x, lambda: [f32(3, 4)]),
+    "detach_": (lambda x: (x * 2).detach_() + 1, lambda: [f32(3)]),
+    "copy of a literal": (lambda x: torch.ops.aten.lift_fresh_copy(x).add_(1) + x, lambda: [f32(3)]),
+    "assertion on metadata": (assert_metadata, lambda: [f32(3)]),
     "literals": (literals, lambda: [f32(3)]),
     "literal written": (written_literal, lambda: [f32(3)]),
     "batch norm statistics": (batch_norm_training, lambda: [f32(4, 3, 2, 2), torch.zeros(3), torch.ones(3)]),

@@ -167,13 +167,6 @@ def sigmoid_backward(ops: Recorder, grad: Value, out: Value) -> Value:
     return ops.mul(ops.mul(grad, ops.sub(_const(ops, out, 1.0), out)), out)
 
 
-@_backward("silu_backward", 20)
-def silu_backward(ops: Recorder, grad: Value, x: Value) -> Value:
-    one = _const(ops, x, 1.0)
-    sigmoid = ops.truediv(one, ops.add(one, ops.exp(ops.neg(x))))
-    return ops.mul(ops.mul(grad, sigmoid), ops.add(one, ops.mul(x, ops.sub(one, sigmoid))))
-
-
 @lowers(aten.gelu_backward.default)
 def gelu_backward(ctx: Context, grad: Tensor, x: Tensor, *, approximate: str = "none") -> Tensor:
     if approximate == "none":

@@ -27,9 +27,6 @@ def _bitwise(name: str) -> Rule:
 for _name in ("bitwise_and", "bitwise_or", "bitwise_xor"):
     _packet = getattr(aten, _name)
     lowers(_packet.Tensor, _packet.Scalar, _packet.Scalar_Tensor)(_bitwise(_name))
-for _aten_name in ("and", "or", "xor"):
-    _packet = getattr(aten, f"__{_aten_name}__")
-    lowers(_packet.Tensor, _packet.Scalar)(_bitwise(f"bitwise_{_aten_name}"))
 lowers(aten.bitwise_not.default)(_bitwise("bitwise_not"))
 
 

@@ -43,38 +43,15 @@ def full_like(ctx: Context, x: Tensor, value: Any, **kwargs: Any) -> Tensor:
     return filled(ctx, value)
 
 
-@lowers(aten.new_full.default)
-def new_full(ctx: Context, x: Tensor, size: Any, value: Any, **kwargs: Any) -> Tensor:
-    return filled(ctx, value)
-
-
 @lowers(aten.fill.Scalar, aten.fill.Tensor)
 def fill(ctx: Context, x: Tensor, value: Any) -> Tensor:
     return filled(ctx, value)
 
 
-@lowers(aten.scalar_tensor.default)
-def scalar_tensor(ctx: Context, value: Any, **kwargs: Any) -> Tensor:
-    return filled(ctx, value)
-
-
 # nobody may rely on what an empty tensor holds: zeros cost least, as nothing reads them from memory
-@lowers(
-    aten.zeros.default,
-    aten.zeros_like.default,
-    aten.new_zeros.default,
-    aten.zero.default,
-    aten.empty.memory_format,
-    aten.empty_like.default,
-    aten.new_empty.default,
-)
+@lowers(aten.zero.default, aten.empty.memory_format, aten.empty_like.default, aten.new_empty.default)
 def zeros(ctx: Context, *args: Any, **kwargs: Any) -> Tensor:
     return filled(ctx, 0)
-
-
-@lowers(aten.ones.default, aten.ones_like.default, aten.new_ones.default)
-def ones(ctx: Context, *args: Any, **kwargs: Any) -> Tensor:
-    return filled(ctx, 1)
 
 
 @lowers(aten.arange.default, aten.arange.start, aten.arange.start_step)

@@ -100,19 +100,6 @@ def softplus_backward(ctx: Context, grad: Tensor, x: Tensor, beta: Number, thres
     return _gradient(ctx, operation, [grad, x], 20)
 
 
-@lowers(aten.mish_backward.default)
-def mish_backward(ctx: Context, grad: Tensor, x: Tensor) -> Tensor:
-    def operation(ops: Recorder, g: Value, a: Value) -> Value:
-        one = _const(ops, a, 1)
-        e = ops.exp(ops.neg(a))
-        sigmoid = ops.truediv(one, ops.add(one, e))
-        bend = ops.tanh(ops.log1p(ops.exp(a)))
-        slope = ops.mul(ops.mul(a, sigmoid), ops.sub(one, ops.mul(bend, bend)))
-        return ops.mul(g, ops.add(bend, slope))
-
-    return _gradient(ctx, operation, [grad, x], 52)
-
-
 @lowers(aten.hardshrink.default)
 def hardshrink(ctx: Context, x: Tensor, limit: Number = 0.5) -> Tensor:
     def operation(ops: Recorder, a: Value) -> Value:

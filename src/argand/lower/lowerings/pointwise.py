@@ -106,16 +106,6 @@ def sign(ctx: Context, x: Tensor) -> Tensor:
     return pointwise(ctx, unary_op("sign"), [x])
 
 
-@lowers(aten.square.default)
-def square(ctx: Context, x: Tensor) -> Tensor:
-    return mul(ctx, x, x)
-
-
-@lowers(aten.positive.default)
-def positive(ctx: Context, x: Tensor) -> Tensor:
-    return x
-
-
 @lowers(aten.frac.default)
 def frac(ctx: Context, x: Tensor) -> Tensor:
     refuse(not is_float(x), "frac of integers")
@@ -164,7 +154,7 @@ def mul(ctx: Context, x: Operand, y: Operand) -> Tensor:
     return pointwise(ctx, operation, [x, y], exact=(1,))
 
 
-@lowers(aten.div.Tensor, aten.div.Scalar, aten.true_divide.Tensor, aten.true_divide.Scalar)
+@lowers(aten.div.Tensor, aten.div.Scalar)
 def div(ctx: Context, x: Operand, y: Operand) -> Tensor:
     return pointwise(ctx, binary_op("truediv"), [x, y], cost=cost("truediv"), exact=(1,))
 
@@ -445,7 +435,7 @@ for _name in ("logical_and", "logical_or", "logical_xor", "logical_not"):
 # --- selection
 
 
-@lowers(aten.where.self, aten.where.ScalarOther, aten.where.ScalarSelf, aten.where.Scalar)
+@lowers(aten.where.self)
 def where(ctx: Context, condition: Tensor, x: Operand, y: Operand) -> Tensor:
     def operation(ops: Recorder, mask: Value, a: Value, b: Value) -> Value:
         return ops.where(ops.to_dtype(mask, torch.bool), a, b)
@@ -522,11 +512,6 @@ def copied(ctx: Context, x: Tensor) -> Tensor:
     result = ctx.lazy(x.load, [x], cost=0, keeps_splits=True)
     result.split = x.split
     return result
-
-
-@lowers(aten.lift_fresh_copy.default)
-def lift_fresh_copy(ctx: Context, x: Tensor) -> Tensor:
-    return copied(ctx, x)
 
 
 @lowers(aten._to_copy.default)

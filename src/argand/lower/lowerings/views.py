@@ -24,12 +24,7 @@ def wrap(dim: int, ndim: int) -> int:
     return dim + max(ndim, 1) if dim < 0 else dim
 
 
-@lowers(aten.alias.default, aten.detach.default, aten.lift_fresh.default, aten.lift.default, view=True)
-def same(ctx: Context, x: Tensor) -> Tensor:
-    return x
-
-
-@lowers(aten.view.default, aten._unsafe_view.default, aten.reshape.default, aten._reshape_alias.default, view=True)
+@lowers(aten.view.default, aten._unsafe_view.default, aten._reshape_alias.default, view=True)
 def view(ctx: Context, x: Tensor, size: Any, stride: Any = None) -> Tensor:
     return reshaped(ctx, x, ctx.sizes(ctx.val.shape), ctx.sizes(ctx.val.stride()))
 
@@ -96,7 +91,7 @@ def transpose(ctx: Context, x: Tensor, a: int, b: int) -> Tensor:
     return permuted(ctx, x, dims)
 
 
-@lowers(aten.t.default, aten.numpy_T.default, view=True)
+@lowers(aten.t.default, view=True)
 def t(ctx: Context, x: Tensor) -> Tensor:
     return permuted(ctx, x, list(range(x.ndim))[::-1])
 
@@ -224,12 +219,6 @@ def slice_(ctx: Context, x: Tensor, dim: int = 0, start: Any = None, end: Any = 
     return sliced(ctx, x, dim, slice_start(ctx, x, dim, start), length, ctx.expr(step))
 
 
-@lowers(aten.narrow.default, view=True)
-def narrow(ctx: Context, x: Tensor, dim: int, start: Any, length: Any) -> Tensor:
-    dim = wrap(dim, x.ndim)
-    return sliced(ctx, x, dim, slice_start(ctx, x, dim, start), ctx.expr(length), ONE)
-
-
 @lowers(aten.select.int, view=True)
 def select(ctx: Context, x: Tensor, dim: int, position: Any) -> Tensor:
     dim = wrap(dim, x.ndim)
@@ -253,32 +242,6 @@ def selected(ctx: Context, x: Tensor, dim: int, at: Expr) -> Tensor:
 
     size, stride = x.size[:dim] + x.size[dim + 1 :], x.stride[:dim] + x.stride[dim + 1 :]
     return ctx.view(x, size, lambda ops, p: (*p[:dim], at, *p[dim:]), to_ref, stride=stride)
-
-
-@lowers(aten.unbind.int, view=True)
-def unbind(ctx: Context, x: Tensor, dim: int = 0) -> list[Tensor]:
-    dim = wrap(dim, x.ndim)
-    return [selected(ctx, x, dim, ctx.expr(position)) for position in range(len(ctx.val))]
-
-
-@lowers(
-    aten.split.Tensor,
-    aten.split_with_sizes.default,
-    aten.chunk.default,
-    aten.split.sizes,
-    aten.unsafe_split.Tensor,
-    aten.unsafe_split_with_sizes.default,
-    view=True,
-)
-def split(ctx: Context, x: Tensor, sizes: Any, dim: int = 0) -> list[Tensor]:
-    dim = wrap(dim, x.ndim)
-    start: Expr = ZERO
-    parts = []
-    for val in ctx.val:
-        length = ctx.sizes(val.shape)[dim]
-        parts.append(sliced(ctx, x, dim, start, length, ONE))
-        start = start + length
-    return parts
 
 
 @lowers(aten.diagonal.default, view=True)
@@ -352,11 +315,6 @@ def view_dtype(ctx: Context, x: Tensor, dtype: torch.dtype) -> Tensor:
     if x.dtype not in LOOP_DTYPES or dtype not in LOOP_DTYPES:
         raise NoLowering(f"loops do not compute with {x.dtype} or {dtype}")
     return ctx.lazy(lambda ops, index: ops.bitcast(x.load(ops, index), dtype), [x])
-
-
-@lowers(aten.real.default, aten.imag.default)
-def complex_view(ctx: Context, x: Tensor) -> Tensor:
-    raise NoLowering("a view of complex numbers")
 
 
 @lowers(aten.view_as_real.default, view=True)

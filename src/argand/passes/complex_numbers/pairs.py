@@ -7,8 +7,7 @@ real ones. A complex tensor that ATen's kernels or the caller need is put togeth
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any, Final
 
 import torch
@@ -25,7 +24,6 @@ from argand.passes.complex_numbers.rules import (
     INDEXED,
     LINEAR,
     READ,
-    SEVERAL,
     VIEWS,
     joined,
 )
@@ -70,7 +68,6 @@ class _Translation:
         self.graph = graph
         self.builder = Builder(graph, specs, made_by="split_complex")
         self.pairs: dict[fx.Node, Pair] = {}
-        self.several: dict[fx.Node, tuple[Sequence[Any], Sequence[Any]]] = {}
         self.computed: set[fx.Node] = set()  # complex results that exist as pairs alone
         self.free: set[fx.Node] = set()  # those that exist as they are, and whose parts cost nothing
 
@@ -104,8 +101,8 @@ class _Translation:
 
     def _classify(self, node: fx.Node) -> None:
         source = node.args[0] if node.args else None
-        if node.target is operator.getitem or node.target in SEVERAL or node.target in VIEWS:
-            if not self._fits(node) and node.target not in SEVERAL:
+        if node.target in VIEWS:
+            if not self._fits(node):
                 return
             if node.target in FROM_REAL:
                 self.free.add(node)
@@ -176,24 +173,9 @@ class _Translation:
     def _parts(self, node: fx.Node) -> Pair:
         if node not in self.computed and node not in self.free:
             return self._taken_apart(node)
-        if node.target is operator.getitem:
-            source, position = node.args
-            parts = self._several(source)
-            return Pair(parts[0][position], parts[1][position])
         rule = COMPUTED.get(node.target) or VIEWS[node.target]
         pair = rule(self, node, *node.args, **node.kwargs)
         return Pair(self._whole_size(pair.re, node), self._whole_size(pair.im, node))
-
-    def _several(self, node: fx.Node) -> tuple[Sequence[Any], Sequence[Any]]:
-        """The parts of each tensor that a complex one is split into."""
-        parts = self.several.get(node)
-        if parts is None:
-            source, *args = node.args
-            given = self.pair_of(source)
-            with self.builder.within(node):
-                re, im = (self.builder(node.target, part, *args, **node.kwargs) for part in (given.re, given.im))
-            parts = self.several[node] = (re, im)
-        return parts
 
     def _taken_apart(self, node: fx.Node) -> Pair:
         """The parts of a tensor that lies in memory."""

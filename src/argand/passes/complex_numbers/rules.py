@@ -37,9 +37,6 @@ VIEWS: Final[dict[Any, Rule]] = {}
 READ: Final[dict[Any, Callable[..., fx.Node]]] = {}
 """Operations with a real result on complex tensors."""
 
-SEVERAL: Final = frozenset((aten.split.Tensor, aten.split_with_sizes.default, aten.unbind.int, aten.chunk.default))
-"""Views of a tensor as several."""
-
 
 def _dtype(node: fx.Node) -> torch.dtype:
     """The dtype of the parts of a complex result."""
@@ -95,7 +92,7 @@ def _together(p: Parts, node: fx.Node, re: Any, im: Any) -> Pair:
     return Pair(re, im)
 
 
-def _power(p: Parts, node: fx.Node, x: Any, exponent: Any = 2) -> Pair:
+def _power(p: Parts, node: fx.Node, x: Any, exponent: Any) -> Pair:
     given = p.pair(x, _dtype(node))
     square = product(p.builder, given, given)
     return square if exponent == 2 else product(p.builder, square, given)
@@ -113,7 +110,7 @@ COMPUTED.update({
     **dict.fromkeys((aten.rsub.Tensor, aten.rsub.Scalar), _sum_rule(-1, swapped=True)),
     **dict.fromkeys((aten._conj.default, aten.conj_physical.default, aten._conj_physical.default), _conjugate),
     aten.reciprocal.default: _reciprocal, aten.sgn.default: _sign, aten.polar.default: _polar,
-    aten.complex.default: _together, aten.square.default: _power, aten._to_copy.default: _converted,
+    aten.complex.default: _together, aten._to_copy.default: _converted,
     aten.pow.Tensor_Scalar: _power,
 })  # fmt: skip
 FLOATS: Final = {
@@ -228,18 +225,10 @@ def _of_pairs(p: Parts, node: fx.Node, x: Any) -> Pair:
     return Pair(*[p.builder(aten.select.int, x, -1, which) for which in range(2)])
 
 
-def _filled(p: Parts, node: fx.Node, size: Any, value: Any = 0, **options: Any) -> Pair:
+def _filled(p: Parts, node: fx.Node, size: Any, value: Any, **options: Any) -> Pair:
     given, b = p.pair(value, _dtype(node)), p.builder
     device = node.meta["device"]
     return Pair(*[b(aten.full.default, size, part, dtype=_dtype(node), device=device) for part in (given.re, given.im)])
-
-
-def _ones(p: Parts, node: fx.Node, size: Any, **options: Any) -> Pair:
-    return _filled(p, node, size, 1)
-
-
-def _zeros(p: Parts, node: fx.Node, size: Any, **options: Any) -> Pair:
-    return _filled(p, node, size, 0)
 
 
 VIEWS.update(dict.fromkeys((aten.view.default, aten._unsafe_view.default), _shaped))
@@ -248,20 +237,11 @@ VIEWS.update(dict.fromkeys((
     aten.squeeze.dim, aten.squeeze.dims, aten.expand.default, aten.slice.Tensor, aten.select.int, aten.alias.default,
     aten.detach.default, aten.diagonal.default, aten.unfold.default,
 ), _each))  # fmt: skip
-FROM_REAL: Final = {aten.view_as_complex.default: _of_pairs, aten.full.default: _filled, aten.ones.default: _ones,
-                    aten.zeros.default: _zeros}  # fmt: skip
+FROM_REAL: Final = {aten.view_as_complex.default: _of_pairs, aten.full.default: _filled}
 VIEWS.update(FROM_REAL)
 
 
 # --- what is real
-
-
-def _real(p: Parts, node: fx.Node, x: fx.Node) -> fx.Node:
-    return arithmetic.parts_of(p.pair(x, node.meta["val"].dtype))[0]
-
-
-def _imaginary(p: Parts, node: fx.Node, x: fx.Node) -> fx.Node:
-    return arithmetic.parts_of(p.pair(x, node.meta["val"].dtype))[1]
 
 
 def _as_real(p: Parts, node: fx.Node, x: fx.Node) -> fx.Node:
@@ -310,7 +290,7 @@ def _tested(test: Any, both: Any) -> Callable[..., fx.Node]:
 
 
 READ.update({
-    aten.real.default: _real, aten.imag.default: _imaginary, aten.view_as_real.default: _as_real,
+    aten.view_as_real.default: _as_real,
     aten.abs.default: _absolute, aten.angle.default: _angle, aten.isnan.default: _tested(aten.isnan, aten.logical_or),
     aten.isinf.default: _tested(aten.isinf, aten.logical_or),
     aten.isfinite.default: _tested(aten.isfinite, aten.logical_and),

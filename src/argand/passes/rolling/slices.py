@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -57,21 +56,15 @@ def move_slices(program: AtenProgram) -> None:
 
 
 def _slice_of(node: fx.Node) -> tuple[Any, ...] | None:
-    """The call that reads a slice: of `unbind` and `split`, whose results are views too, those of a number."""
-    if is_slice(node):
-        source: Any = node.args[0]
-        dim, begin, *end = (int(arg) for arg in node.args[1:])
-        dim, size = dim % source.meta["val"].ndim, source.meta["val"].shape
-        if node.target is aten.select.int:
-            return (aten.select.int, source, dim, begin % size[dim])
-        return (aten.slice.Tensor, source, dim, begin, *end) if 0 <= begin < end[0] <= size[dim] else None
-    if node.target is not operator.getitem or not isinstance(node.args[0], fx.Node):
+    """The call that reads a slice."""
+    if not is_slice(node):
         return None
-    several, number = node.args[0], int(node.args[1])
-    if several.target is aten.unbind.int:
-        source, dim = several.args[0], several.args[1] if len(several.args) > 1 else 0
-        return (aten.select.int, source, int(dim) % source.meta["val"].ndim, number)
-    return None
+    source: Any = node.args[0]
+    dim, begin, *end = (int(arg) for arg in node.args[1:])
+    dim, size = dim % source.meta["val"].ndim, source.meta["val"].shape
+    if node.target is aten.select.int:
+        return (aten.select.int, source, dim, begin % size[dim])
+    return (aten.slice.Tensor, source, dim, begin, *end) if 0 <= begin < end[0] <= size[dim] else None
 
 
 def _layout(node: fx.Node) -> tuple[Sequence[int], Sequence[int], torch.dtype]:
