@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import math
 
@@ -57,6 +58,21 @@ NUMBERS = {
     "compare tensor": lambda x, n: (x > n) & (n >= x) | (x == n),
     "in place": lambda x, n: x.clone().add_(n).mul_(n),
 }
+
+
+OF_SIZES = {
+    "bytes and length": lambda x: (x + x.nbytes, len(x), x.dim_order()),
+    "product": lambda x: (x + math.prod(x.shape), math.prod((x.size(0), 2)), x.shape.numel()),
+    "largest": lambda x: (x + max(x.shape), sorted(x.shape), min(x.size(0), 5)),
+    "rounded": lambda x: (x, *[f(x.size(0) / 2) for f in (round, math.floor, math.ceil, math.trunc, float, bool, abs)]),
+    "conversions": lambda x: (x, *[f(+x.size(0)) for f in (float, complex, math.trunc, math.ceil, hex, str, hash)]),
+    "copied": lambda x: (x, copy.copy(x.size(0)), copy.deepcopy({"size": x.shape})),
+}
+
+
+@pytest.mark.parametrize("name", OF_SIZES)
+def test_numbers_made_of_sizes(name):
+    run(OF_SIZES[name], [(torch.ones(size, 4),) for size in (3, 5, 7)], 3, fullgraph=False, dynamic=True)
 
 
 @pytest.mark.parametrize("name", NUMBERS)

@@ -134,7 +134,6 @@ class Frame:
         locals: the namespace of a class body or of executed code; None in functions.
         func: the function object that runs, for its closure; None for class bodies' and executed code.
         exc: the exc_info item in force.
-        generator: the TracedGenerator that owns this frame, or None.
         kw_names: names set by KW_NAMES for the next CALL.
         result: what RETURN or YIELD leaves.
         quiet: a frame of argand's own helper code, hidden from user stacks.
@@ -142,8 +141,8 @@ class Frame:
     """
 
     __slots__ = (
-        "builtins", "closure", "code", "exc", "fast", "func", "generator", "globals", "kw_names", "locals", "pc",
-        "program", "quiet", "result", "sequence", "shown", "stack",
+        "builtins", "closure", "code", "exc", "fast", "func", "globals", "kw_names", "locals", "pc",
+        "program", "quiet", "result", "shown", "stack",
     )  # fmt: skip
 
     def __init__(

@@ -216,6 +216,15 @@ class Dynamics:
             pass  # the function is not defined for some of the probes: the numbers are constants
         return FUNCTIONS[name](*[_plain(operand) for operand in operands])
 
+    def select(self, name: str, left: object, right: object) -> object:
+        """`min` or `max` of two numbers, decided by a guard."""
+        if self.unbacked is not None and _is_int(left) and _is_int(right):
+            exprs = (_expr(left), _expr(right))
+            if self.unbacked.among(*exprs):
+                return self._define(name, FUNCTIONS[name](_hint(left), _hint(right)), (left, right), *exprs)
+        smaller = self.compare("le", left, right)
+        return left if smaller == (name == "min") else right
+
     def with_tensor(self, name: str, number: object, tensor: torch.Tensor, reflected: bool) -> object:
         """An operator of a number and a tensor (`reflected`: the tensor is on the left)."""
         comparison = COMPARISONS.get(name)
