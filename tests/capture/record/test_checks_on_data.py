@@ -182,3 +182,26 @@ def test_what_is_tried_again_with_a_warning_is_not_expected(backend: str) -> Non
             warnings.simplefilter("ignore")
             compiled(torch.full((2, 2), value))
     assert torch.equal(compiled(good), torch.eye(2) * 4)
+
+
+TORCHS_CHECKS = {
+    "check": lambda x: torch._check_tensor_all(x < 100),
+    "check with": lambda x: torch._check_tensor_all_with(RuntimeError, x < 100),
+    "another error": lambda x: torch._check_tensor_all_with(ValueError, x < 100),
+    "message": lambda x: torch._check_tensor_all(x < 100, lambda: "too large"),
+    "message that is no function": lambda x: torch._check_tensor_all(x < 100, "too large"),
+    "named": lambda x: torch._check_tensor_all(cond=x < 100),
+    "numbers": lambda x: torch._check_tensor_all(x),
+    "no tensor": lambda x: torch._check_tensor_all(3),
+}
+
+
+@pytest.mark.parametrize("name", TORCHS_CHECKS)
+def test_torchs_own_checks_of_tensors(name):
+    def program(x: torch.Tensor) -> torch.Tensor:
+        TORCHS_CHECKS[name](x)
+        return x + 1
+
+    compiled = argand.compile(program, backend="eager", fullgraph=name in ("check", "check with"))
+    for x in (GOOD, BAD, GOOD):
+        assert outcome(compiled, x) == outcome(program, x)

@@ -8,7 +8,7 @@ A call that works only when sizes agree (`a + b`) is computed with agreeing size
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -22,7 +22,7 @@ from argand.capture.metadata import meta_tensors, metadata
 from argand.capture.sizes import symbolic_calls, symbolic_tensors
 from argand.capture.sizes.symbolic_calls import ProbedCall
 from argand.graph.sizes.expr import Const, Expr, Sym
-from argand.graph.sizes.relations import Number, Relation
+from argand.graph.sizes.relations import Number, Relation, Value
 from argand.graph.trees import tensors_of
 
 _Tensor = torch.Tensor
@@ -203,7 +203,9 @@ class _Call:
             sizes.append(expr)
         if not fresh:
             return meta, siblings
-        return stand_ins(self.probed, sizes, meta.dtype, meta.requires_grad)
+        stand_in, others = stand_ins(self.unbacked, sizes, meta.dtype, meta.requires_grad)
+        metadata.note_unsure(self.probed.builder.unsure, stand_in)
+        return stand_in, list(others)
 
     def _formula(self, values: tuple[int, ...], tried: list[tuple[dict[Sym, Number], Any]]) -> object:
         """The expression for a size, if it is right for small sizes too."""
@@ -223,16 +225,22 @@ class _Call:
         return expr
 
 
-def stand_ins(probed: Any, sizes: list[object], dtype: torch.dtype, grad: bool) -> tuple[Any, Any]:
-    """New contiguous stand-ins of these sizes: at the hint, and at the probes."""
-    table = probed.dynamics.table
+def stand_ins(
+    unbacked: Unbacked, sizes: list[Value], dtype: torch.dtype, grad: bool, strides: Sequence[Value] | None = None
+) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:
+    """New stand-ins of these sizes, contiguous or laid out so: at the hint, and at the probes."""
+    table = unbacked.dynamics.table
     tensors = []
     for index in (0, *symbolic_tensors.PROBED):
         assignment = table.assignments[index]
         shape = tuple([int(table.evaluate(size, assignment)) for size in sizes])
-        tensors.append(meta_tensors.new(shape, meta_tensors.contiguous(shape), dtype, grad and index == 0))
-    metadata.note_unsure(probed.builder.unsure, tensors[0])
-    return tensors[0], tensors[1:]
+        if min(shape, default=0) < 0:
+            raise unbacked.unfitted("this operation", *[size for size in sizes if isinstance(size, Expr)])
+        steps = meta_tensors.contiguous(shape)
+        if strides is not None:
+            steps = tuple([int(table.evaluate(step, assignment)) for step in strides])
+        tensors.append(meta_tensors.new(shape, steps, dtype, grad and index == 0))
+    return tensors[0], tuple(tensors[1:])
 
 
 _WITH_SPECIAL_SIZES = frozenset(("view", "reshape", "expand", "unflatten", "broadcast_to", "view_copy", "expand_copy"))

@@ -6,7 +6,6 @@ fullgraph=True; elsewhere, and inside subgraphs, every function here answers Not
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -16,12 +15,13 @@ from argand.capture.facts.handlers import Args, Function, Kwargs
 from argand.capture.facts.interfaces import GraphBuilder, Unbacked
 from argand.capture.facts.values.symbolic import SYMBOLIC, SymbolicBool
 from argand.capture.facts.values.tensor_info import Dynamic, TensorInfo
-from argand.capture.metadata import data_errors, meta_tensors, metadata
+from argand.capture.metadata import data_errors, metadata
 from argand.capture.metadata.call_targets import target_of
 from argand.capture.sizes import symbolic_tensors
 from argand.capture.sizes import unbacked as unbacked_symbols
 from argand.capture.sizes.symbolic_policy import dynamics_of
-from argand.graph.sizes.expr import Expr, Sym
+from argand.capture.sizes.unbacked_calls import stand_ins
+from argand.graph.sizes.expr import Sym
 from argand.graph.sizes.relations import Relation, Value
 
 _T = torch.Tensor
@@ -147,7 +147,7 @@ def _record_result(
     tensors, others = [], []
     for sizes, dtype, grad in specs:
         strides = (1, sizes[0]) if func in _TRANSPOSED and len(sizes) == 2 else None
-        stand_in, siblings = _stand_ins(unbacked, sizes, dtype, grad and torch.is_grad_enabled(), strides)
+        stand_in, siblings = stand_ins(unbacked, sizes, dtype, grad and torch.is_grad_enabled(), strides)
         tensors.append(stand_in)
         others.append(siblings)
     whole = tensors[0] if many is None else many(tensors)
@@ -155,23 +155,6 @@ def _record_result(
     for stand_in, siblings in zip(tensors, others):
         symbolic_tensors.note(builder, stand_in, siblings)
     return result
-
-
-def _stand_ins(
-    unbacked: Unbacked, sizes: list[Value], dtype: torch.dtype, grad: bool, strides: Sequence[Value] | None = None
-) -> Any:
-    table = unbacked.dynamics.table
-    stand_ins = []
-    for index in (0, *symbolic_tensors.PROBED):
-        assignment = table.assignments[index]
-        shape = tuple([int(table.evaluate(size, assignment)) for size in sizes])
-        if min(shape, default=0) < 0:
-            raise unbacked.unfitted("this operation", *[size for size in sizes if isinstance(size, Expr)])
-        steps = meta_tensors.contiguous(shape)
-        if strides is not None:
-            steps = tuple([int(table.evaluate(step, assignment)) for step in strides])
-        stand_ins.append(meta_tensors.new(shape, steps, dtype, grad and index == 0))
-    return stand_ins[0], tuple(stand_ins[1:])
 
 
 def nonzero(builder: GraphBuilder, func: Function, args: Args, kwargs: Kwargs) -> Any:
@@ -310,7 +293,7 @@ def temporary(builder: GraphBuilder, sizes: list[Value], like: Any, dtype: torch
     unbacked = of(builder)
     info = builder.tensors[id(like)]
     dtype = dtype or like.dtype
-    stand_in, siblings = _stand_ins(unbacked, sizes, dtype, like.requires_grad and dtype is like.dtype)
+    stand_in, siblings = stand_ins(unbacked, sizes, dtype, like.requires_grad and dtype is like.dtype)
     builder.tensors[id(stand_in)] = TensorInfo(stand_in, info.node, info.device, dynamic=Dynamic(siblings, sizes))
     return stand_in
 

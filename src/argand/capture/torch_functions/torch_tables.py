@@ -376,16 +376,19 @@ def _make_record(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) 
 
 @handler(*all_of("_check_tensor_all _check_tensor_all_with"))
 def _check_all(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> object:
-    """`torch._check_tensor_all(cond)`: an operation that raises at run time."""
-    condition = args[-1] if len(args) == 1 else args[1] if fn.__name__.endswith("with") else args[0]
-    message = (
-        args[2] if len(args) > 2 else None if fn.__name__.endswith("with") else (args[1] if len(args) > 1 else None)
-    )
-    if not isinstance(condition, torch.Tensor) or (message is not None and not isinstance(message, str)):
+    """An operation that raises at run time, where the error is a RuntimeError that says what torch says of itself."""
+    error, condition = (RuntimeError, *args)[-2:]
+    count = 2 if fn.__name__.endswith("with") else 1
+    if kwargs or len(args) != count or error is not RuntimeError or not isinstance(condition, torch.Tensor):
         return NotImplemented
-    text = "Expected cond to be True" if message is None else message
+    if condition.dtype is not torch.bool:
+        return NotImplemented
     holds = leaf(state, torch.all, (condition,), {})
-    state.graph.effect(torch.ops.aten._assert_async.msg, (state.graph.node_of(state.tensor_info(holds)), text))
+    node = state.graph.node_of(state.tensor_info(holds))
+    try:
+        torch._check(False)
+    except RuntimeError as failure:
+        state.graph.effect(torch.ops.aten._assert_async.msg, (node, str(failure)))
     return None
 
 
