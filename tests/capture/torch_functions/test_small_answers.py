@@ -44,6 +44,18 @@ def test_as_eager(name: str) -> None:
     torch.testing.assert_close(results[1], results[0])
 
 
+@pytest.mark.parametrize("kind", [bool, int, float, complex])
+def test_classes_of_numbers_are_dtypes(kind: type) -> None:
+    def f(x: torch.Tensor) -> list[torch.Tensor]:
+        made = [torch.tensor([1], dtype=kind), torch.zeros(2, dtype=kind), x.new_ones(2, dtype=kind)]
+        return [*made, x.to(kind), x.to(dtype=kind), x.sum(dtype=kind), torch.ones_like(x, dtype=kind)]
+
+    x = torch.arange(3.0)
+    compiled = argand.compile(f, backend="aot_eager", fullgraph=True)
+    for want, got in zip(f(x), compiled(x), strict=True):
+        assert got.dtype == want.dtype and torch.equal(got, want)
+
+
 def test_tangents_are_asked_for() -> None:
     """kornia asks before it writes in place; in a dual level the answer is another one."""
 

@@ -14,6 +14,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 import argand  # noqa: E402
+from helpers import collected as argand_events  # noqa: E402
 
 
 def text(value):
@@ -349,3 +350,60 @@ def test_decimals_follow_the_precision_of_each_call():
         with decimal.localcontext() as context:
             context.prec = precision
             assert compiled(torch.ones(1), one, three)[0] == one / three
+
+
+def test_asking_a_set_guards_what_was_asked_alone():
+    """Of a set of many names (`set(dir(cls))`) the order is not asked for, and a name more means nothing to the graph."""
+    names, frozen = set(dir(torch.nn.ParameterDict)), frozenset(("a", 1))
+
+    def f(x, name):
+        return x + (name in names) + 2 * (name in frozen) + 4 * ("b" not in names)
+
+    x = torch.arange(3.0)
+    compiled = argand.compile(f, backend="eager", fullgraph=True)
+    for name in ("keys", "a", 1, True, "keys"):
+        assert torch.equal(compiled(x, name), f(x, name))
+    with argand_events("frame_start") as captured:
+        names.add("something else")
+        assert torch.equal(compiled(x, "keys"), f(x, "keys"))
+        assert not captured
+    names.remove("keys")
+    names.add("b")
+    assert torch.equal(compiled(x, "keys"), f(x, "keys"))
+    with pytest.raises(TypeError, match="unhashable"):
+        argand.compile(f, backend="eager")(x, [1])
+
+
+def test_a_set_that_the_graph_writes_to_is_asked_afterwards():
+    def f(x, names):
+        names.add("new")
+        names.discard("old")
+        return x + ("new" in names) + 2 * ("old" in names)
+
+    agree(f, torch.arange(3.0), {"old", "other"})
+
+
+def test_a_dict_with_parameters_and_names_as_keys():
+    """The state of optimizers that count steps beside what they keep for each parameter."""
+    parameters = [torch.nn.Parameter(torch.ones(2)) for _ in range(2)]
+
+    def program(state):
+        def f(x):
+            if "steps" not in state:
+                state["steps"] = x * 0
+            state["steps"] = state["steps"] + 1
+            for parameter in parameters:
+                mine = state.setdefault(parameter, {})
+                mine["sum"] = mine.get("sum", 0) + x * state["steps"]
+            return [state[parameter]["sum"] for parameter in parameters], [type(key).__name__ for key in state]
+
+        return f
+
+    eager_state, our_state = {}, {}
+    eager, ours = program(eager_state), argand.compile(program(our_state), backend="eager", fullgraph=True)
+    for _ in range(4):
+        x = torch.randn(2)
+        assert text(ours(x)) == text(eager(x))
+    for state in (eager_state, our_state):
+        del state[parameters[0]]
+    assert text(ours(torch.ones(2))) == text(eager(torch.ones(2)))

@@ -241,17 +241,18 @@ class Access:
             return length
         return int(self.unread(len, self.shadow(obj)))
 
-    def outer_has_key(self, container: dict[object, object], key: object) -> bool:
-        """`key in container` for an outer dict."""
+    def outer_has_key(self, container: Any, key: object) -> bool:
+        """`key in container` for an outer dict or set."""
+        kind: Any = dict if is_a(container, dict) else set if is_a(container, set) else frozenset
         if id(container) in self.state.shadows or not self._plain_key(key):
             self.pin(key)
-            native_reads.check(self, dict.__contains__, (key,), "hash")
-            return bool(self.unread(dict.__contains__, self.shadow(container), key))
+            native_reads.check(self, kind.__contains__, (key,), "hash")
+            return bool(self.unread(kind.__contains__, self.shadow(container), key))
         self.state.refuse_written_names(container)
         pending = self.state.pending_item(container, key)
         if pending is not UNSET:
             return pending is not DELETED
-        present = bool(self.unread(dict.__contains__, container, key))
+        present = bool(self.unread(kind.__contains__, container, key))
         source = self.outer[id(container)]
         self.state.guard(source, "has_key" if present else "not_has_key", key)
         return present

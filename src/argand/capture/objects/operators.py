@@ -308,7 +308,7 @@ def contains(interp: Interpreter, container: object, item: object) -> bool:
 def _container_contains(interp: Interpreter, container: object, item: object) -> bool:
     if is_a(container, dict | set | frozenset):
         keys.check_hash(interp, item, container)
-        if interp.is_outer(container) and is_a(container, dict):
+        if interp.is_outer(container):
             return interp.outer_has_key(container, item)
         return bool(interp.unread(operator.contains, interp.plain(container), item))
     container = interp.plain(container)

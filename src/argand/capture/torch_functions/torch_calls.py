@@ -344,6 +344,9 @@ def leaf(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> objec
     args = tuple([state.deep_resolve(arg) for arg in args])
     if kwargs:
         kwargs = {key: state.deep_resolve(value) for key, value in kwargs.items()}
+    if not isinstance(fn, types.FunctionType):
+        args = tuple([_as_dtype(arg) for arg in args])
+        kwargs = {key: _as_dtype(value) for key, value in kwargs.items()}
     generator = generators.of_call(kwargs)
     if generator is not None:
         return generators.draw(state, fn, args, kwargs, generator)
@@ -357,6 +360,19 @@ def leaf(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> objec
         if not is_a(observed.value, TypeError) or not any(type(v) is Traced for v in (*args, *kwargs.values())):
             raise
         raise needs_values(f"a number that {name_of(fn)} gets") from None
+
+
+def _as_dtype(value: object) -> object:
+    """What a function of torch's takes one of Python's kinds of numbers for; it has no other use of classes."""
+    return _DTYPES.get(value, value) if type(value) is type else value
+
+
+_DTYPES: dict[object, torch.dtype] = {
+    bool: torch.bool,
+    int: torch.int64,
+    float: torch.float64,
+    complex: torch.complex128,
+}
 
 
 def _marked(state: CaptureState, fn: Function, attributes: dict[str, Any], args: Args, kwargs: Kwargs) -> object:

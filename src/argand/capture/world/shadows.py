@@ -127,9 +127,9 @@ def _new_tuple(cls: type, items: list[object], like: object) -> object:
 
 def _make_dict(state: CaptureState, obj: dict[object, object], source: Source) -> object:
     keys = tuple(key for key, _ in raw_items(obj))
-    by_tensor = bool(keys) and all(is_a(key, torch.Tensor) for key in keys)
+    by_tensor = any(is_a(key, torch.Tensor) for key in keys)
     for key in keys:
-        if not by_tensor and not _guardable(key):
+        if not is_a(key, torch.Tensor) and not _guardable(key):
             raise errors.graph_break(
                 kind="dict key from outside",
                 context=f"{source.name()}: key of type {type(key).__name__}",

@@ -76,3 +76,61 @@ def test_torchs_own_functions_refuse_such_an_object() -> None:
     fn = argand.compile(lambda x: torch.vmap(_linear, (0, None))(weights, x), backend="eager")
     with pytest.raises(ValueError, match="vmap"):
         fn(torch.randn(4, 4))
+
+
+class Rows:
+    """Tensors with their batch's sizes, as a TensorDict has them: a pytree, whose batch vmap takes and gives back."""
+
+    def __init__(self, tensor: torch.Tensor, sizes: tuple[int, ...]) -> None:
+        self.tensor, self.sizes = tensor, sizes
+
+    def _add_batch_dim(self, *, in_dim: int, vmap_level: int) -> Rows:
+        added = torch._C._functorch._add_batch_dim(self.tensor, in_dim, vmap_level)
+        return Rows(added, self.sizes[:in_dim] + self.sizes[in_dim + 1 :])
+
+
+pytree.register_pytree_node(Rows, lambda rows: ([rows.tensor], rows.sizes), lambda held, sizes: Rows(*held, sizes))
+
+
+@pytest.mark.parametrize("given", ["object", "tensor"])
+def test_a_pytree_that_knows_its_batch_is_left_to_the_library(given: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def unbatched(tree: Any) -> Any:
+        return pytree.tree_flatten(tree, is_leaf=lambda node: isinstance(node, Rows))
+
+    def process(in_dims: Any, args: Any, func: Any) -> Any:
+        flat, spec = unbatched(args)
+        first = flat[0].tensor if isinstance(flat[0], Rows) else flat[0]
+        return first.size(0), [0] * len(flat), flat, spec
+
+    def create(dims: Any, flat: Any, level: int, spec: Any) -> Any:
+        add = torch._C._functorch._add_batch_dim
+        taken = [
+            arg._add_batch_dim(in_dim=0, vmap_level=level) if isinstance(arg, Rows) else add(arg, 0, level)
+            for arg in flat
+        ]
+        return pytree.tree_unflatten(taken, spec)
+
+    def unwrap(out: Any, out_dims: Any, level: int, size: int, func: Any) -> Any:
+        flat, spec = unbatched(out)
+        remove = torch._C._functorch._remove_batch_dim
+        whole = [
+            Rows(remove(each.tensor, level, size, 0), (size, *each.sizes))
+            if isinstance(each, Rows)
+            else remove(each, level, size, 0)
+            for each in flat
+        ]
+        return pytree.tree_unflatten(whole, spec)
+
+    for name, function in (("_process_batched_inputs", process), ("_create_batched_inputs", create)):
+        monkeypatch.setattr(of_vmap, name, function)
+    monkeypatch.setattr(of_vmap, "_unwrap_batched", unwrap)
+
+    def of_object(x: torch.Tensor) -> torch.Tensor:
+        return torch.vmap(lambda rows: rows.tensor.sum() + 10 * len(rows.sizes))(Rows(x, tuple(x.shape[:1])))
+
+    def of_tensor(x: torch.Tensor) -> torch.Tensor:
+        rows = torch.vmap(lambda row: Rows(row * 2, ()))(x)
+        return rows.tensor + len(rows.sizes)
+
+    f, x = (of_object if given == "object" else of_tensor), torch.randn(3, 4)
+    torch.testing.assert_close(argand.compile(f, backend="eager")(x), f(x))

@@ -174,14 +174,15 @@ def _taken_apart(state: CaptureState, args: Sequence[object], in_dims: object) -
     it puts functions of its own in the place of torch's), which are no pytrees."""
     batching = Batching()
     given = [state.deep_resolve(arg) for arg in args]
-    own = torch._functorch.vmap
-    if own._create_batched_inputs.__module__ == own.__name__:
+    if not _is_librarys():
         return tuple(given), batching
     dims = in_dims if isinstance(in_dims, tuple) else (in_dims,) * len(given)
     for index, (arg, dim) in enumerate(zip(given, dims)):
         leaves = [] if isinstance(arg, torch.Tensor) else pytree.tree_leaves(arg)
         is_leaf = len(leaves) == 1 and leaves[0] is arg
         if not is_leaf or not isinstance(dim, int) or not hasattr(type(arg), "_add_batch_dim"):
+            if dim is not None:
+                _refuse_batches(arg)
             continue
         state.batching, batching.tensors = batching, []
         try:
@@ -191,6 +192,20 @@ def _taken_apart(state: CaptureState, args: Sequence[object], in_dims: object) -
             state.batching = None
         given[index] = list(batching.tensors)
     return tuple(given), batching
+
+
+def _is_librarys() -> bool:
+    """Whether a library put functions of its own in the place of vmap's."""
+    own = torch._functorch.vmap
+    return own._create_batched_inputs.__module__ != own.__name__
+
+
+def _refuse_batches(tree: object) -> None:
+    """Refuse pytrees with objects that hold their tensors' batch (tensordict's): the library's vmap takes it from them
+    and gives it back, where the pytree's functions keep it as it is."""
+    nodes = pytree.tree_leaves(tree, is_leaf=lambda node: hasattr(type(node), "_add_batch_dim"))
+    if any(hasattr(type(node), "_add_batch_dim") for node in nodes):
+        raise _refused("vmap", "torch.func.vmap", "It maps over objects that know their batch.", "Run it eagerly.")
 
 
 def _vmap_impl(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> object:
@@ -204,7 +219,10 @@ def _vmap_impl(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) ->
         inputs = [taken.elements.get(id(tensor), element) for tensor, element in zip(flat.tensors, inputs)]
         flat.objects = taken.objects
     options = {"in_dims": in_dims, "out_dims": out_dims, "randomness": randomness, "chunk_size": chunk_size}
-    return _transform(state, "vmap", func, options, inputs, flat, dims=dims)
+    result = _transform(state, "vmap", func, options, inputs, flat, dims=dims)
+    if _is_librarys():
+        _refuse_batches(result)
+    return result
 
 
 def _differentiated(state: CaptureState, name: str, func: Any, argnums: object, args: Args, kwargs: Kwargs,
