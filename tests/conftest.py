@@ -24,6 +24,7 @@ def pytest_collection() -> None:
 
 
 def pytest_collection_finish() -> None:
+    gc.freeze()  # else the first collection, which comes at once, looks at all of torch and at every test (1 s a worker)
     gc.enable()
 
 
