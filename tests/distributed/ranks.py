@@ -63,7 +63,7 @@ def run_ranks(module: str, names: list[str], ranks: int = 2, **env: str) -> list
 
 
 def main() -> None:
-    """Fork the ranks, and note how each ended; those that have not ended in time are killed."""
+    """Fork the ranks, and note how each ended."""
     folder, ranks, module, *names = sys.argv[1:]
     import torch
 
@@ -76,6 +76,11 @@ def main() -> None:
             torch.set_num_threads(1)  # torch 2.11 renews its pool of threads here; two threads at once would fail
             _become_rank(rank, int(ranks), folder, programs, names)
         started.append(child)
+    (Path(folder) / "codes.json").write_text(json.dumps(codes_of(started)))
+
+
+def codes_of(started: list[int]) -> list[int]:
+    """The exit codes of processes that were forked; those that have not ended in time are killed."""
     codes: dict[int, int] = {}
     deadline = time.monotonic() + TIMEOUT
     while len(codes) < len(started):
@@ -85,7 +90,7 @@ def main() -> None:
             elif child not in codes and time.monotonic() > deadline:
                 os.kill(child, signal.SIGKILL)
         time.sleep(0.01)
-    (Path(folder) / "codes.json").write_text(json.dumps([codes[child] for child in started]))
+    return [codes[child] for child in started]
 
 
 def _become_rank(rank: int, ranks: int, folder: str, programs: object, names: list[str]) -> None:
