@@ -172,7 +172,7 @@ def _draws(program: AtenProgram) -> bool:
 
 def _dropped(node: fx.Node) -> object:
     """The probability with which an attention drops what it has computed; None for other operations."""
-    names = {argument.name: argument.default_value for argument in node.target._schema.arguments}  # type: ignore[union-attr]
+    names = {argument.name: argument.default_value for argument in node.target._schema.arguments}
     return (names | compat.bound_arguments(node.target, node.args, node.kwargs)).get("dropout_p")
 
 

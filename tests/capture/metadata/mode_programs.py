@@ -145,7 +145,9 @@ def set_back() -> None:
     torch.set_autocast_dtype("cpu", torch.bfloat16)
     torch.set_float32_matmul_precision("highest")
     torch.set_default_device(None)
-    while torch._C._len_torch_function_stack():  # a default device that was set inside of `with torch.device` stays there
+    while (
+        torch._C._len_torch_function_stack()
+    ):  # a default device that was set inside of `with torch.device` stays there
         torch.overrides._pop_mode()
     torch.autograd.set_detect_anomaly(False)
 

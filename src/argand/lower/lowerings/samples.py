@@ -249,16 +249,16 @@ def _worth_turning(x: Tensor, grid: Tensor, mode: int) -> bool:
     return x.stride[1] is ONE or (places is not None and 2 * places >= points)
 
 
-def _channels_last(ctx: Context, x: Tensor) -> Tensor:
-    """An image whose channels lie side by side in memory, as its last dimension."""
+def _turned(ctx: Context, x: Tensor, order: Sequence[int]) -> Tensor:
+    """A tensor with its dimensions in another order, side by side in memory in that order."""
+    back = [order.index(dim) for dim in range(len(order))]
 
     def load(ops: Recorder, index: Index) -> Value:
-        return x.load(ops, (index[0], index[3], index[1], index[2]))
+        return x.load(ops, tuple(index[place] for place in back))
 
-    batch, channels, *image = x.size
-    result = ctx.lazy(load, [x], cost=0, val=contiguous_meta([batch, *image, channels], x.dtype))
-    ctx.realise(result)
-    return result
+    turned = ctx.lazy(load, [x], cost=0, val=contiguous_meta([x.size[dim] for dim in order], x.dtype))
+    ctx.realise(turned)
+    return turned
 
 
 @lowers(aten.grid_sampler_2d.default, aten.grid_sampler_3d.default)
@@ -268,7 +268,7 @@ def grid_sampler(ctx: Context, x: Tensor, grid: Tensor, mode: int, padding: int,
     refuse(not few and not _worth_turning(x, grid, mode), "some channels, whose places eager computes once")
     ctx.realise(x)
     places = _positions(ctx, grid, axes, x.size[1] if few else ONE)
-    image = x if few else _channels_last(ctx, x)
+    image = x if few else _turned(ctx, x, (0, 2, 3, 1))
 
     def load(ops: Recorder, index: Index) -> Value:
         total: Value | None = None

@@ -52,10 +52,7 @@ def training_function(plan: Plan, forward: Boxed, backwards: Backwards, again: D
             out = forward(list(inputs))
             if plan.written:
                 _write_back(plan, inputs, out)
-            for position, result in plan.leaves:  # before anything is saved: what is saved of a leaf is the leaf itself
-                inputs[position].data = out[result]
-            for results in plan.counted:
-                share_counters([out[results[0]]] * len(results), [out[result] for result in results])
+            _become_leaves_and_parts(plan, inputs, out)
             ctx.inputs = Inputs(inputs, [out[i] for i in plan.seeds], touched, weak, before, random)
             ctx.numbers, ctx.linked = tuple([inputs[i] for i in plan.numbers]), link is not None
             ctx.left = ctx.computed = ctx.reads = None
@@ -81,6 +78,14 @@ def training_function(plan: Plan, forward: Boxed, backwards: Backwards, again: D
 
     call = _called(CompiledFunction, connected if plan.unreached else None, first, later)
     return ResultNodes(plan, gradients).around(call) if own_nodes else call
+
+
+def _become_leaves_and_parts(plan: Plan, inputs: Sequence[Any], out: Sequence[Any]) -> None:
+    """Before anything is saved: what is saved of a leaf is the leaf itself. Parts of one wrapper share a counter."""
+    for position, result in plan.leaves:
+        inputs[position].data = out[result]
+    for group in plan.counted:
+        share_counters([out[group[0]]] * len(group), [out[result] for result in group])
 
 
 def _called(
