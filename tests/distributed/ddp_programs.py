@@ -166,6 +166,22 @@ def overlap(rank: int) -> dict[str, Any]:
     return {"order": order, "told": told}
 
 
+def buckets(rank: int) -> dict[str, float]:
+    """DDP makes its buckets anew in the order in which gradients arrived first, the first time without `no_sync`."""
+    found = []
+    for backend in (None, "aot_eager", "native"):
+        argand.reset()
+        model = Llama(layers=2)
+        ddp = DDP(model, bucket_cap_mb=0.05)
+        called = ddp if backend is None else argand.compile(ddp, backend=backend)
+        for step in range(3):
+            with ddp.no_sync() if step == 0 else contextlib.nullcontext():
+                called(batch(model, rank, step)).square().mean().backward()
+        found.append([bucket.buffer().numel() for bucket in ddp.reducer._get_zeros_like_grad_buckets()])
+    assert len(found[0]) > 4, found
+    return {f"buckets {name}": float(one != found[0]) for name, one in zip(("aot_eager", "native"), found[1:])}
+
+
 def _compiled_nodes(node: Any) -> list[Any]:
     """Nodes of autograd's tape that are compiled backwards; one of several results has several."""
     found, seen, todo = [], set(), [node]

@@ -39,7 +39,7 @@ def test_models_train_as_in_eager() -> None:
 @pytest.mark.distributed
 def test_options_of_ddp() -> None:
     check(
-        "default_buckets no_sync static_graph unused bucket_views own_buffers joined hook".split(),
+        "default_buckets no_sync static_graph unused bucket_views own_buffers joined hook buckets".split(),
     )
 
 

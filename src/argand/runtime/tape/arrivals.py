@@ -8,6 +8,7 @@ next one runs, they are on their way. What links two nodes is an empty tensor, w
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Generator, Sequence
 from typing import Any
 
@@ -112,16 +113,49 @@ def linked(arrivals: Arrivals) -> torch.Tensor:
     return link
 
 
-def chain(inputs: Sequence[Any], groups: Sequence[Sequence[int]]) -> Any:
-    """Nodes for groups of inputs, from the last to the first: what leads to them."""
-    number = len(groups)
+Groups = Sequence[tuple[int, Sequence[int]]]
+"""What nodes give, from the graph's own on: numbers of the stop that each waits for, and positions of inputs."""
+
+
+def chain(inputs: Sequence[Any], groups: Groups) -> Any:
+    """Nodes for groups of inputs but the first, from the last on: what leads to them; it says what the first one is."""
     link: Any = None
     apply: Any = super(torch.autograd.Function, CompiledFunction).apply  # without the search for a transform
-    for positions in reversed(groups):
+    for number, positions in groups[:0:-1]:
         held = [inputs[position] for position in positions]
         link = apply(number, positions, *held, *([] if link is None else [link]))
-        number -= 1
+    if link is not None:
+        link.first = groups[0][1]
     return link
+
+
+class Order:
+    """The nodes of a call of a compiled graph.
+
+    DistributedDataParallel makes its buckets anew when it has seen in which order gradients arrive. Those of one node
+    arrive in an order of the engine's queue: in the first call that a DDP listens to, each has a node of its own, and
+    they arrive as eager's do, so that buckets end where the backward stops.
+
+    Arguments:
+        groups: what leaves together, as `Arrivals` has it, and last what leaves at the end.
+
+    Fields:
+        matters: a call may have several nodes.
+    """
+
+    def __init__(self, groups: Sequence[Sequence[int]]) -> None:
+        self._groups = list(enumerate(groups))
+        self._singly = [(number, (one,)) for number, group in self._groups for one in reversed(group)]
+        self._listened: weakref.WeakSet[Any] = weakref.WeakSet()
+        self.matters = len(self._singly) > 1
+
+    def now(self) -> Groups:
+        """Those of the call at hand."""
+        ddp: Any = torch.nn.parallel.DistributedDataParallel._get_active_ddp_module()
+        if ddp is None or not ddp.require_backward_grad_sync or ddp in self._listened:
+            return self._groups
+        self._listened.add(ddp)
+        return self._singly
 
 
 def _writes(read: Sequence[torch.Tensor]) -> int:

@@ -10,7 +10,7 @@ import torch
 from argand.graph import compat
 from argand.graph.version_counters import share_counters
 from argand.runtime.recipes import with_recipe
-from argand.runtime.tape.arrivals import Arrivals, chain
+from argand.runtime.tape.arrivals import Arrivals, Order, chain
 from argand.runtime.tape.double_backward import Differentiable, Inputs, RandomStates
 from argand.runtime.tape.gradients import Gradients
 from argand.runtime.tape.moves import Backwards
@@ -34,7 +34,7 @@ def training_function(plan: Plan, forward: Boxed, backwards: Backwards, again: D
     connected = [position for position in range(plan.inputs) if position not in plan.unreached]
     touched = sorted({*(entry[0] for entry in plan.written), *plan.raised, *(entry[0] for entry in plan.leaves)})
     weak = [position for position in plan.weak if position not in touched]
-    first, later = arriving(plan)
+    order = Order(arriving(plan))
 
     class CompiledFunction(torch.autograd.Function):
         """One call of the compiled graph. Its last result is empty: it stands for all that gradients depend on.
@@ -54,7 +54,7 @@ def training_function(plan: Plan, forward: Boxed, backwards: Backwards, again: D
                 _write_back(plan, inputs, out)
             _become_leaves_and_parts(plan, inputs, out)
             ctx.inputs = Inputs(inputs, [out[i] for i in plan.seeds], touched, weak, before, random)
-            ctx.numbers, ctx.linked = tuple([inputs[i] for i in plan.numbers]), link is not None
+            ctx.numbers, ctx.first = tuple([inputs[i] for i in plan.numbers]), None if link is None else link.first
             ctx.left = ctx.computed = ctx.reads = None
             ctx.by_operations = False
             if compat.saved_tensor_hooks_active():
@@ -69,14 +69,14 @@ def training_function(plan: Plan, forward: Boxed, backwards: Backwards, again: D
 
         @staticmethod
         def backward(ctx: Any, *grads: Any) -> Any:
-            arrivals = Arrivals(plan.arrivals) if ctx.linked else None
+            arrivals = None if ctx.first is None else Arrivals(plan.arrivals)
             apart = own_nodes and are_apart(ctx)
             of_inputs = gradients.of_inputs(ctx, grads, keep=compat.keeps_graph(), apart=apart, arrivals=arrivals)
             if arrivals is None:
                 return (None, None, *[of_inputs[position] for position in connected])
-            return (None, *arrivals.first(of_inputs, first))
+            return (None, *arrivals.first(of_inputs, ctx.first))
 
-    call = _called(CompiledFunction, connected if plan.unreached else None, first, later)
+    call = _called(CompiledFunction, connected if plan.unreached else None, order)
     return ResultNodes(plan, gradients).around(call) if own_nodes else call
 
 
@@ -88,34 +88,33 @@ def _become_leaves_and_parts(plan: Plan, inputs: Sequence[Any], out: Sequence[An
         share_counters([out[group[0]]] * len(group), [out[result] for result in group])
 
 
-def _called(
-    function: Any, connected: list[int] | None, first: tuple[int, ...], later: list[tuple[int, ...]]
-) -> Callable[..., Any]:
+def _called(function: Any, connected: Sequence[int] | None, order: Order) -> Callable[..., Any]:
     """The function of a graph as one of its inputs.
 
     Arguments:
         connected: positions of the inputs that the graph's node has gradients for; None for all.
-        first, later: as `arriving` gives them.
+        order: where gradients leave one after the other.
     """
     apply = super(torch.autograd.Function, function).apply  # without the search for a transform
     transformed, recorded = compat.transforms_active, compat.compiled_autograd_active
 
     def call(*inputs: Any) -> Any:
         run = function.apply if transformed() else apply
-        if later and run is apply and not recorded():
-            return run(inputs, chain(inputs, later), *[inputs[position] for position in first])
-        return run(inputs, None, *(inputs if connected is None else [inputs[position] for position in connected]))
+        link, first = None, connected
+        if order.matters and run is apply and not recorded():
+            groups = order.now()
+            link = chain(inputs, groups)
+            first = first if link is None else groups[0][1]
+        return run(inputs, link, *(inputs if first is None else [inputs[position] for position in first]))
 
     return call
 
 
-def arriving(plan: Plan) -> tuple[tuple[int, ...], list[tuple[int, ...]]]:
-    """Positions of the inputs whose gradients the node of a call gives, where others arrive later: and these."""
-    if not plan.arrivals:
-        return (), []
+def arriving(plan: Plan) -> list[Sequence[int]]:
+    """Positions of the inputs whose gradients leave together; the last of them at the end."""
     early = {position for group in plan.arrivals for position in group}
     others = [position for positions in plan.classes for position in positions if position not in early]
-    return plan.arrivals[0], [*plan.arrivals[1:], tuple(sorted(others))]
+    return [*plan.arrivals, sorted(others)]
 
 
 def without_base(result: torch.Tensor) -> torch.Tensor:
