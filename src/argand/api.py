@@ -376,7 +376,7 @@ class OptimizedModule(HostedModule):
         if name == "_orig_mod":
             self._modules["_orig_mod"] = value
             self.__dict__["_forward"] = self._make_forward(value)
-        elif name in self.__dict__ and name != "training":
+        elif name == "__class__" or (name in self.__dict__ and name != "training"):  # fully_shard gives it another
             super().__setattr__(name, value)
         else:
             if name == "training":

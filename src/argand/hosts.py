@@ -56,6 +56,16 @@ class HostedModule(torch.nn.Module):
         cls: type[Any] = getattr(loaded, "OptimizedModule", type(self))  # while it is being imported there is none
         return cls
 
+    @__class__.setter
+    def __class__(self, cls: type[Any]) -> None:
+        """`fully_shard` gives a module a subclass of what it takes for its class: here it is one of argand's."""
+        passed = self.__class__
+        bases = tuple([type(self) if base is passed else base for base in cls.__bases__])
+        if not issubclass(cls, type(self)) and bases != cls.__bases__:
+            held = {name: value for name, value in vars(cls).items() if name not in ("__dict__", "__weakref__")}
+            cls = type(cls)(cls.__name__, bases, held)
+        vars(object)["__class__"].__set__(self, cls)
+
     @property
     def dynamo_ctx(self) -> Callable[[Any], Any]:
         """Compiles a function as this module was compiled (Lightning compiles the steps of a module by it)."""

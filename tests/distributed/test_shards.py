@@ -35,6 +35,12 @@ def test_shards_parallel_layers_and_pipeline_stages() -> None:
 
 
 @pytest.mark.distributed
+def test_uses_of_shards() -> None:
+    """On meta first, experts that get no gradient, modules that are compiled before they are sharded, state dicts."""
+    assert not wrong(run_ranks("tests.distributed.shard_uses", ["uses"]), "uses")
+
+
+@pytest.mark.distributed
 def test_where_graphs_of_shards_break() -> None:
     """At the hooks of a module, and where what they give reaches it; what torch does inside is none of argand's."""
     for answer in run_ranks(PROGRAMS, ["breaks"]):
