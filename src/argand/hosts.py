@@ -50,7 +50,7 @@ class HostedModule(torch.nn.Module):
     `type(x)`, copies and pickles know argand's class only.
     """
 
-    @property  # type: ignore[misc]
+    @property
     def __class__(self) -> type[Any]:
         loaded = sys.modules.get("torch._dynamo.eval_frame")
         cls: type[Any] = getattr(loaded, "OptimizedModule", type(self))  # while it is being imported there is none
@@ -63,7 +63,7 @@ class HostedModule(torch.nn.Module):
         bases = tuple([type(self) if base is passed else base for base in cls.__bases__])
         if not issubclass(cls, type(self)) and bases != cls.__bases__:
             held = {name: value for name, value in vars(cls).items() if name not in ("__dict__", "__weakref__")}
-            cls = type(cls)(cls.__name__, bases, held)
+            cls = type(cls.__name__, bases, held)
         vars(object)["__class__"].__set__(self, cls)
 
     @property

@@ -37,14 +37,14 @@ def tidy(error: BaseException) -> None:
         return
     kept: list[tuple[TracebackType, int | None]] = []
     step = error.__traceback__
-    dropped = 0
+    dropped = caller = 0
     graph: list[Place] | None = None
     while step is not None:
         code = step.tb_frame.f_code
         if is_ours(code.co_filename) and not _of_the_program(step):
             dropped += 1
             if graph is None and code.co_filename.startswith(_GENERATED):
-                graph = _places(step)
+                graph, caller = _places(step), max(len(kept) - 1, 0)
                 if graph and kept:
                     kept[-1] = (kept[-1][0], graph[0][1])
         else:
@@ -60,7 +60,7 @@ def tidy(error: BaseException) -> None:
         linked = TracebackType(linked, entry.tb_frame, lasti, line or entry.tb_lineno)
     error.__traceback__ = linked
     if graph == [] and kept and isinstance(error, Exception):
-        name = kept[-1][0].tb_frame.f_code.co_name
+        name = kept[caller][0].tb_frame.f_code.co_name
         error.add_note(
             f"argand: raised by compiled operations of {name}, whose line is not known here; "
             'argand.compile(..., backend="eager") shows it.'
