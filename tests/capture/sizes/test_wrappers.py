@@ -449,3 +449,85 @@ def test_gradients_that_are_asked_for_around_wrappers() -> None:
             x = torch.ones(2, 4, requires_grad=True)
             outcomes.append(told(run(weight(1), x), x))
         torch.testing.assert_close(outcomes[1], outcomes[0])
+
+
+class SecondPart(torch.Tensor):
+    """Operations on it read one of its parts; gradients are saved of that one alone."""
+
+    a: torch.Tensor
+    b: torch.Tensor
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
+
+    @staticmethod
+    def __new__(cls, a: torch.Tensor, b: torch.Tensor) -> Any:
+        return torch.Tensor._make_wrapper_subclass(cls, b.shape, dtype=b.dtype, device=b.device)
+
+    def __init__(self, a: torch.Tensor, b: torch.Tensor) -> None:
+        self.a, self.b = a, b
+
+    def __tensor_flatten__(self) -> Any:
+        return ["a", "b"], None
+
+    @classmethod
+    def __tensor_unflatten__(cls, inner: Any, context: Any, size: Any, stride: Any) -> Any:
+        return cls(inner["a"], inner["b"])
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        one = next(value for value in pytree.tree_leaves(args) if isinstance(value, cls))
+        given = pytree.tree_map_only(cls, lambda value: value.b, (args, kwargs or {}))
+        out = func(*given[0], **given[1])
+        if func._schema.name.endswith("_"):
+            return args[0]
+        return pytree.tree_map_only(torch.Tensor, lambda tensor: cls(one.a.clone(), tensor), out)
+
+
+WRITES: dict[str, Callable[..., object]] = {
+    "nothing": lambda w, v, y: None,
+    "a result": lambda w, v, y: y.mul_(3),
+    "a view of a result": lambda w, v, y: y.view(-1).mul_(3),
+    "an input without a gradient": lambda w, v, y: v.mul_(3),
+    "an input": lambda w, v, y: w.mul_(3),
+}
+
+
+@pytest.mark.parametrize("cls", [TwoTensor, SecondPart])
+def test_writes_between_forward_and_backward(cls: Any) -> None:
+    """Autograd counts writes to the whole; what a graph saves are parts."""
+
+    def run(w: Any, v: Any) -> Any:
+        y = w * v
+        return y, (y * y).sum()
+
+    for name, write in WRITES.items():
+        told = []
+        for how in ("", "eager", "aot_eager", "native"):
+            argand.reset()
+            torch.manual_seed(0)
+            leaf, v = (cls(torch.randn(4, 4), torch.randn(4, 4)) for _ in range(2))
+            w = leaf.requires_grad_() * 1
+            y, loss = (argand.compile(run, backend=how, fullgraph=True) if how else run)(w, v)
+            write(w, v, y)
+            try:
+                loss.backward()
+                told.append(round(leaf.grad.b.sum().item(), 2))
+            except RuntimeError as error:
+                told.append(str(error)[:40])
+        assert len(set(told)) == 1, (name, told)
+        assert isinstance(told[0], str) is ("result" in name or "without" in name), (name, told)
+
+
+def test_a_result_is_a_view_of_another() -> None:
+    def run(w: Any) -> Any:
+        y = w * 2
+        return y, y.view(-1)
+
+    told = []
+    for how in ("", "eager", "aot_eager"):
+        argand.reset()
+        leaf = TwoTensor(torch.ones(2, 2), torch.ones(2, 2)).requires_grad_()
+        y, view = (argand.compile(run, backend=how, fullgraph=True) if how else run)(leaf)
+        view.mul_(3)
+        y.sum().backward()
+        told.append((view._is_view(), y.a.tolist(), leaf.grad.a.tolist()))
+    assert told[1:] == told[:1] * 2

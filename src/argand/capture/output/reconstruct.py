@@ -154,7 +154,8 @@ class Reconstructor(Values):
         """A tensor over parts, which the graph returns."""
         whole, parts = wrappers.outputs(self.state.graph, tensor)
         for part in parts:
-            self._tensor(part)
+            source = self.state.tensor_info(part).source
+            self.graph_output(part) if source is None else self.push_outer(source)
         self.emitter.call_on(_C.Region(None, None, whole), len(parts))  # code of the program, not captured
         self.remember(tensor)
 

@@ -1,0 +1,34 @@
+"""DTensors that are written to, or whose memory another tensor has: errors, gradients and views are eager's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+
+from distributed.ranks import run_ranks
+
+PROGRAMS = "tests.distributed.write_programs"
+
+
+@pytest.mark.distributed
+def test_writes_between_forward_and_backward() -> None:
+    """Random programs, and each place that can be written to; two processes, whose parts are not the whole."""
+    for answer in run_ranks(PROGRAMS, ["noticed", "own_gradients", "writes"]):
+        told, gradients, random = answer["noticed"], answer["own_gradients"], answer["writes"]
+        assert isinstance(told, Mapping) and isinstance(gradients, Mapping) and isinstance(random, Mapping)
+        for name, outcomes in told.items():
+            assert len(set(outcomes)) == 1, (name, outcomes)
+        assert sum(outcomes[0].startswith("one of the variables") for outcomes in told.values()) >= 3
+        for name, after in gradients.items():
+            assert after == gradients[f"{name.split()[0]} "], (name, after)
+        assert not random["wrong"], random["wrong"]
+        assert random["refused"]
+
+
+@pytest.mark.distributed
+def test_writes_to_tensors_on_a_mesh_of_one() -> None:
+    """Where nothing is sent, what `redistribute` gives may have the memory of what it is given."""
+    (answer,) = run_ranks(PROGRAMS, ["writes"], ranks=1)
+    random = answer["writes"]
+    assert isinstance(random, Mapping) and not random["wrong"] and random["refused"], random
