@@ -1,7 +1,6 @@
 """Random programs over DTensors, and writes to what they take and give, before, after and in them, by eager and by argand.
 
-python -m tests.distributed.write_programs --count 300     # one process, a mesh of one
-python -m tests.distributed.worlds.run_worlds writes --count 100     # two
+python -m tests.distributed.write_programs --count 300     # in one process, on a mesh of one
 """
 
 from __future__ import annotations

@@ -288,10 +288,6 @@ class Repeated:
         return value
 
 
-Origin: TypeAlias = tuple[torch.Tensor, list[tuple[object, Repeated]]]
-"""A tensor, and the values that the program made of it, one of the other: several results may be views of each."""
-
-
 class Asked:
     """The operation of a graph that calls a function of DTensor's: of a tensor, and of constants, which say how it, or
     its gradient, is laid out."""

@@ -112,7 +112,7 @@ class Reconstructor(Values):
 
     def _again(self, tensor: torch.Tensor) -> bool:
         """Make a tensor by what the program called, where it has the memory of another one that comes from outside, or
-        leaves the graph too, and one of them is a DTensor or wraps others: to autograd it is a view of that, as in eager.
+        leaves the graph too, and one of them is a DTensor or wraps others: to autograd a view of it, as in eager.
         """
         if id(tensor) not in self.plan.origins:
             self.plan.origins[id(tensor)] = dtensors.origin(self.state.graph, tensor)
@@ -128,14 +128,8 @@ class Reconstructor(Values):
         if begun is None or not outside or begun[0] is tensor:
             return False
         self._tensor(begun[0])
-        for value, repeated in begun[1]:
-            name = self.temps.get(id(value))
-            if name is not None:
-                self.asm.pop_top()
-                self.asm.load_fast(name)
-                continue
-            self.emitter.call_helper(_C.Region(None, None, repeated))
-            self.remember(value)
+        self.emitter.call_helper(_C.Region(None, None, begun[1]))
+        self.remember(tensor)
         return True
 
     def _parameter(self, parameter: torch.Tensor) -> None:

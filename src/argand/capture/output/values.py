@@ -19,7 +19,7 @@ from argand.capture.interp.state import CaptureState
 from argand.capture.objects.generators import TracedGenerator
 from argand.capture.output import rebuild
 from argand.capture.output.emit import Emitter
-from argand.graph.dtensors import Origin
+from argand.graph.dtensors import Repeated
 
 _MANY: Final = 64
 """From so many plain values on they are a constant; fewer are instructions."""
@@ -61,7 +61,7 @@ class Plan:
         self.cyclic: set[int] = set()
         self.memory: dict[int, torch.Tensor] = {}
         self.shared: set[int] = set()
-        self.origins: dict[int, Origin | None] = {}
+        self.origins: dict[int, tuple[torch.Tensor, Repeated] | None] = {}
 
     def count(self, source: Source) -> None:
         """One more load of `source`: its prefixes are loaded once per distinct extension."""

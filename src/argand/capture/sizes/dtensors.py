@@ -32,12 +32,13 @@ from argand.capture.sizes.symbolic_calls import ProbedCall
 from argand.capture.sizes.symbolic_state import Restart
 from argand.capture.world.process_groups import guarded_facts
 from argand.graph import compat, dtensors, wrappers
-from argand.graph.dtensors import DTensor, Edge, Layout, MaskBuffer, Origin, Repeated, Spec, Step, is_sharded
+from argand.graph.dtensors import DTensor, Edge, Layout, MaskBuffer, Repeated, Spec, Step, is_sharded
 from argand.graph.operators.collectives import NAMESPACES, STARTS
 
 _Tensor = torch.Tensor
 _OF_STAND_INS = frozenset(getter(name) for name in ("is_leaf", "requires_grad", "itemsize", "nbytes"))
 _VIEWS = frozenset(getter(name) for name in ("T", "mT", "H", "mH", "real"))
+_SPLITS = frozenset(["chunk", "split", "split_with_sizes", "tensor_split", "hsplit", "vsplit", "dsplit", "unbind"])
 _CASTS = "what autocast does with tensors without data is not what it does with DTensors"
 _ROOMS = ("argand.capture.torch_functions.higher_order.", "argand.capture.torch_functions.gradients.")
 _OPTIMIZERS = os.path.join(os.path.dirname(torch.optim.__file__), "")
@@ -403,7 +404,7 @@ def _wraps(func: torch._ops.OpOverload) -> bool:
 # ---------------------------------------------------------------------- results
 
 
-def origin(builder: GraphBuilder, tensor: torch.Tensor) -> Origin | None:
+def origin(builder: GraphBuilder, tensor: torch.Tensor) -> tuple[torch.Tensor, Repeated] | None:
     """The first tensor of which a result of the graph has the memory, and what the program called to come from there.
 
     None where none of them is a DTensor, or wraps others: the graph gives views of plain tensors as such.
@@ -418,6 +419,8 @@ def origin(builder: GraphBuilder, tensor: torch.Tensor) -> Origin | None:
             break
         if len(node.all_input_nodes) > 1 or not node.args or node.args[0] is not above[0] or node.op == "call_module":
             why = f"{node.target} takes other tensors too"
+        if _several(node) and getattr(node.target, "__name__", node.target) not in _SPLITS:
+            why = f"{node.target} gives several tensors"
         steps.append(node)
         node = above[0]
         value = node.meta["example_value"]
@@ -431,13 +434,8 @@ def origin(builder: GraphBuilder, tensor: torch.Tensor) -> Origin | None:
         ending = refused(type(tensor).__name__, f"a result shares memory with another one, or an input, and {why}")
         ending.needed = tensor
         raise ending
-    parts: list[list[fx.Node]] = [[]]
-    for node in reversed(steps[:calls]):
-        parts[-1].append(node)
-        if isinstance(node.meta["example_value"], (tuple, list)):
-            parts.append([])
-    given = [part for part in parts if part]
-    return first, [(part[-1].meta["example_value"], Repeated(tuple(map(_step, part)))) for part in given]
+    following = steps[:calls]
+    return first, Repeated(tuple([_step(node) for node in reversed(following) if not _several(node)]))
 
 
 def records(builder: GraphBuilder) -> bool:
@@ -466,8 +464,25 @@ def _has(value: object, storages: set[int]) -> bool:
     return isinstance(value, _Tensor) and storages <= storages_of(value)
 
 
+def _several(node: fx.Node) -> bool:
+    return isinstance(node.meta["example_value"], (tuple, list))
+
+
 def _step(node: fx.Node) -> Step:
-    return node.target, node.args[1:], tuple(node.kwargs.items()), node.meta.get("grad")
+    """One call. Of one that gives several views, the one by itself: torch cannot differentiate those of DTensors where
+    some have no gradient."""
+    call, part = node.all_input_nodes[0], node.meta["example_value"]
+    if not _several(call):
+        return node.target, node.args[1:], tuple(node.kwargs.items()), node.meta.get("grad")
+    siblings, number = call.meta["example_value"], cast(int, node.args[1])
+    whole = call.all_input_nodes[0].meta["example_value"]
+    if part.dim() < whole.dim():
+        dim = cast(int, call.kwargs.get("dim", call.args[1] if len(call.args) > 1 else 0))
+        return torch.select, (dim, number), (), call.meta.get("grad")
+    dims = [dim for dim in range(part.dim()) if part.shape[dim] != whole.shape[dim]]
+    start = sum(sibling.shape[dims[0]] for sibling in siblings[:number]) if dims else 0
+    length = part.shape[dims[0]] if dims else whole.shape[0]
+    return torch.narrow, (dims[0] if dims else 0, start, length), (), call.meta.get("grad")
 
 
 def local_output(builder: GraphBuilder, tensor: torch.Tensor) -> torch.Tensor:
