@@ -31,6 +31,7 @@ from argand.graph.metadata.strides import is_dense
 from argand.graph.nodes.meta import attribute, eliminate_dead
 from argand.graph.nodes.program import AtenProgram, InputSpec, LeafSpec, MutationSpec, OutputSpec, TensorSpec
 from argand.graph.operators.custom_backward import is_custom
+from argand.graph.operators.data_checks import must_stay
 from argand.graph.origin import NodeOrigin
 from argand.graph.plain_checks import with_plain_checks
 from argand.graph.wrappers import KNOWN
@@ -470,9 +471,12 @@ class _Finisher:
             torch.autograd.grad(carrier, sources, tangent, allow_unused=True, retain_graph=True)
             for edge, known in zip(self.edges, layouts):
                 known.update(filter(None, [edge.placements]))
-        for node in reversed(list(nodes)[before:]):  # collectives among them would be called
-            if not node.users:
-                self.tracer.graph.erase_node(node)
+        called: list[fx.Node] = []  # collectives, and what reads them; others may be parts of the forward's results
+        for node in list(nodes)[before:]:
+            if must_stay(node) or any(read in called for read in node.all_input_nodes):
+                called.append(node)
+        for node in reversed(called):
+            self.tracer.graph.erase_node(node)
         for edge, known in zip(self.edges, layouts):
             edge.viewed |= len(known) > 1
 
