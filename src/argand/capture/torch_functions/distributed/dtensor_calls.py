@@ -76,6 +76,12 @@ def _placement(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) ->
     return state.interpreter.unread(fn, *args, **kwargs)
 
 
+def _of_placement(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> object:
+    """What a placement says of itself, which never changes."""
+    plain = all(type(value) in (int, type(None)) for value in (*args[1:], *kwargs.values()))
+    return fn(*args, **kwargs) if args and plain and is_constant(args[0]) else NotImplemented
+
+
 def _of_mesh(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> object:
     """What a mesh says of itself, which never changes, or of this process's place in it."""
     mesh = args[0] if args else None
@@ -95,6 +101,7 @@ def _of_mesh(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> o
 _QUESTIONS = "ndim shape size device_type mesh_dim_names get_rank get_local_rank get_coordinate get_group"
 
 enter_late({
+    "_C._distributed.is_shard _C._distributed.is_replicate _C._distributed.is_partial": _of_placement,
     " ".join(f"distributed.device_mesh.{name}" for name in _QUESTIONS.split()): _of_mesh,
     "distributed.tensor._api.from_local": _operation("from_local", dtensor=False),
     "distributed.tensor._api.to_local": _operation("to_local", dtensor=True),
