@@ -32,3 +32,10 @@ def test_writes_to_tensors_on_a_mesh_of_one() -> None:
     (answer,) = run_ranks(PROGRAMS, ["writes"], ranks=1)
     random = answer["writes"]
     assert isinstance(random, Mapping) and not random["wrong"] and random["refused"], random
+
+
+@pytest.mark.distributed
+def test_what_programs_do_with_dtensors() -> None:
+    """Each is one graph, with eager's results, layouts and gradients."""
+    for answer in run_ranks("tests.distributed.dtensor_topics", ["topics"]):
+        assert not answer["topics"], answer["topics"]

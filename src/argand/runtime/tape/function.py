@@ -135,7 +135,9 @@ def _write_back(plan: Plan, inputs: Sequence[Any], out: Sequence[torch.Tensor]) 
 
 
 def _kept(plan: Plan, inputs: Sequence[Any], out: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """What the backward reads."""
+    """What the backward reads; from here on, writes to parts of one wrapper are counted together."""
+    for parts in plan.counted:
+        share_counters([out[parts[0]]] * len(parts), [out[part] for part in parts])
     return [
         out[i] if kind == "output" else inputs[i] if kind == "input" else inputs[i].detach() for kind, i in plan.kept
     ]

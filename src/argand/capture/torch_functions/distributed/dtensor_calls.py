@@ -83,22 +83,27 @@ def _of_placement(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs)
 
 
 def _of_mesh(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> object:
-    """What a mesh says of itself, which never changes, or of this process's place in it."""
+    """What a mesh says of itself, which never changes, or of this process's place in it; some of its dimensions."""
     mesh = args[0] if args else None
     if not is_a(mesh, sys.modules["torch.distributed.device_mesh"].DeviceMesh):
         return NotImplemented
     rest = [*args[1:], *kwargs.values()]
-    if not all(value is None or type(value) in (int, str) for value in rest):
+    if not all(value is None or type(value) in (int, str) or _are_names(value) for value in rest):
         return NotImplemented
     state.interpreter.pin(mesh)
     dtensors.guard_mesh(state, mesh)
-    answer = fn(*args, **kwargs)
+    with torch._C.DisableTorchFunction():  # a mesh computes with tensors
+        answer = fn(*args, **kwargs)
     if answer is None or type(answer) in (int, str, tuple, list):
         return answer
     return state.load_source(ConstSource(answer), answer)
 
 
-_QUESTIONS = "ndim shape size device_type mesh_dim_names get_rank get_local_rank get_coordinate get_group"
+def _are_names(value: object) -> bool:
+    return type(value) is tuple and all(type(item) is str for item in value)
+
+
+_QUESTIONS = "ndim shape size device_type mesh_dim_names get_rank get_local_rank get_coordinate get_group __getitem__"
 
 enter_late({
     "_C._distributed.is_shard _C._distributed.is_replicate _C._distributed.is_partial": _of_placement,

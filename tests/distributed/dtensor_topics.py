@@ -1,0 +1,102 @@
+"""What programs do with DTensors in captured code, a function each, of tensors that a mesh of two has parts of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from tests.distributed.parallel_programs import _leaves, _told
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
+
+import argand
+
+
+def _topics(mesh: DeviceMesh, meshes: DeviceMesh) -> dict[str, Callable[[Any, Any], Any]]:
+    """Each is one graph.
+
+    Arguments:
+        meshes: of two dimensions, "shards" and "parts".
+    """
+
+    def placements_asked(x: Any, w: Any) -> Any:
+        placement = x.placements[0]
+        if placement.is_shard(0) and not placement.is_partial() and w.placements[0].is_replicate():
+            return (x @ w) * x.device_mesh.size() + x.stride()[0] + x.numel()
+        return x
+
+    def placements_made(x: Any, w: Any) -> Any:
+        rows, columns, summed = Shard(0), Shard(dim=1), Partial("sum")
+        assert rows.dim == 0 and summed.reduce_op == "sum" and rows == Shard(0)
+        return x.redistribute(mesh, (columns,)).redistribute(mesh, [Replicate()]).to_local(), summed.is_partial()
+
+    def part_of_a_mesh(x: Any, w: Any) -> Any:
+        parts = meshes["parts"]
+        made = DTensor.from_local(x.to_local(), parts, [Shard(0)], run_check=False)
+        return made * parts.size() + parts.get_local_rank(), meshes["shards", "parts"].ndim
+
+    def softmaxes(x: Any, w: Any) -> Any:
+        return F.softmax(x, -1), F.log_softmax(x, 1), F.layer_norm(w, (6,)), F.gelu(w)
+
+    def maxima(x: Any, w: Any) -> Any:
+        return x.max(1)[0], x.sort(1)[0], x.topk(2, 1)[0]
+
+    def sums_of_parts(x: Any, w: Any) -> Any:
+        summed = DTensor.from_local(x.to_local(), mesh, [Partial()], run_check=False)
+        return summed.redistribute(mesh, [Shard(0)]) + 1, summed.full_tensor(), x.sum(0)
+
+    def gradients_laid_out(x: Any, w: Any) -> Any:
+        return (x * 2).to_local(grad_placements=[Shard(0)]).sum(), (x @ w).full_tensor(grad_placements=[Replicate()])
+
+    def parts_of_an_input(x: Any, w: Any) -> Any:
+        return w.to_local(grad_placements=[Replicate()])[1:], w.view(-1), w.t()[1:], w * 2
+
+    def like_others(x: Any, w: Any) -> Any:
+        return x + torch.ones_like(x), torch.full_like(w, 2.0) * w, x.new_zeros(8, 6) + x
+
+    def ranks(x: Any, w: Any) -> Any:
+        group = mesh.get_group()
+        return x * dist.get_world_size(group) + dist.get_rank(group) + dist.get_rank()
+
+    topics = [placements_asked, placements_made, part_of_a_mesh, softmaxes, maxima, sums_of_parts, gradients_laid_out]
+    topics += [parts_of_an_input, like_others, ranks]
+    return {topic.__name__: topic for topic in topics}
+
+
+def topics(rank: int) -> list[str]:
+    """Those whose results, layouts or gradients are not eager's."""
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    meshes = init_device_mesh("cpu", (1, dist.get_world_size()), mesh_dim_names=("shards", "parts"))
+    wrong = []
+    for number, (name, topic) in enumerate(_topics(mesh, meshes).items()):
+        outcomes = []
+        backend = ("eager", "aot_eager")[number % 2] if name != "softmaxes" else "aot_eager"
+        for call in (topic, argand.compile(topic, backend=backend, fullgraph=True)):
+            torch.manual_seed(0)
+            x = distribute_tensor(torch.randn(8, 6), mesh, [Shard(0)]).detach().requires_grad_()
+            w = distribute_tensor(torch.randn(6, 6), mesh, [Replicate()]).detach().requires_grad_()
+            told = []
+            for _ in range(2):
+                results = call(x, w)
+                told.append(_rounded(_told(results)))
+                tensors = [one for one in _leaves(_tensors(results)) if one.requires_grad]
+                sum(one.double().square().sum() for one in tensors).backward()  # type: ignore[union-attr]
+                told += [None if one.grad is None else _rounded(_told(one.grad.full_tensor())) for one in (x, w)]
+            outcomes.append(told)
+        if outcomes[0] != outcomes[1]:
+            wrong.append(f"{name} {backend}: {outcomes[1]} {outcomes[0]}")
+    return wrong
+
+
+def _tensors(results: Any) -> list[torch.Tensor]:
+    items = results if isinstance(results, (tuple, list)) else [results]
+    return [one for one in items if isinstance(one, torch.Tensor)]
+
+
+def _rounded(value: Any) -> Any:
+    if isinstance(value, float):
+        return float(f"{value:.3g}")
+    return [_rounded(item) for item in value] if isinstance(value, (list, tuple)) else value
