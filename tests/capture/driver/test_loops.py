@@ -287,3 +287,29 @@ def test_torchs_functions_around_sizes_that_are_values_run_as_they_are_written()
         for got, want in zip(compiled(given)[0], lstm(given)[0]):
             assert (got is None and want is None) or torch.allclose(got, want)
     assert len(backend.graphs) == 1
+
+
+def test_an_optimizer_that_asks_for_values_in_its_loop_runs_as_it_is_written() -> None:
+    """Its closure, and what is before and behind the loop, are captured: no version for each way through LBFGS."""
+
+    def program() -> Any:
+        torch.manual_seed(0)
+        module = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Tanh(), torch.nn.Linear(4, 1))
+        optimizer, x = torch.optim.LBFGS(module.parameters(), max_iter=4), torch.randn(5, 3)
+
+        def closure() -> torch.Tensor:
+            optimizer.zero_grad()
+            loss = (module(x) - 1).square().mean()
+            loss.backward()
+            return loss
+
+        return module, optimizer.step, closure
+
+    module, step, closure = program()
+    ours, other_step, other_closure = program()
+    findings, compiled = Findings(), argand.compile(other_step, backend="eager")
+    with findings.listening():
+        for _ in range(4):
+            torch.testing.assert_close(compiled(other_closure), step(closure))
+    torch.testing.assert_close(list(ours.parameters()), list(module.parameters()))
+    assert findings.graphs and len(findings.breaks) < 10  # it was 25

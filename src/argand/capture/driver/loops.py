@@ -8,9 +8,12 @@ its modules, say) is like a package's loop.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from types import CodeType
 from typing import TypeAlias
+
+import torch.optim
 
 from argand.bytecode.decode import decode
 from argand.bytecode.instruction import Instruction, Positions
@@ -19,6 +22,10 @@ from argand.errors import BreakReason, GraphBreak
 
 Call: TypeAlias = tuple[CodeType, object]
 """A call under way, as `GraphBreak.within` has it."""
+
+
+_OPTIMIZERS = os.path.dirname(torch.optim.__file__) + os.sep
+"""Their loops are no bodies of a model: LBFGS asks for values in each round of its own."""
 
 
 def left_alone(
@@ -40,7 +47,7 @@ def left_alone(
     library = library_of(code.co_filename)
     if library == "torch" and within:
         library = library_of(within[-1][0].co_filename)
-    elif library == "torch":
+    elif library == "torch" and not code.co_filename.startswith(_OPTIMIZERS):
         library = ""
     if not isinstance(at, Instruction) or at.offset is None or not library:
         return False
