@@ -3,8 +3,9 @@
 `run([path, *arguments])`, `run(["-m", module, ...])` and `run(["-c", code, ...])` stand for
 `subprocess.run([sys.executable, ...], capture_output=True, text=True)`. Nothing of argand is imported before the fork, so
 that its settings come from the environment given. Not for what torch reads from the environment when it is imported.
-With `nested`, what the program runs by this module's `run` is forked from a process that was as fresh as its own; with
-`compiler`, it is forked from one that has imported argand's compiler too, and what torch has for several processes.
+With `nested`, what the program runs by this module's `run` is forked from a process that was as fresh as its own. With
+`imported`, it is forked from one that has imported more, for programs that are not about what they import: argand's
+"compiler"; what torch has for "ranks" too; or the compiler and Triton's "interpreter".
 """
 
 from __future__ import annotations
@@ -40,11 +41,13 @@ class _Server:
         return answer
 
 
-def _started(compiler: bool) -> _Server:
+def _started(imported: str) -> _Server:
     """A new process."""
     env = {name: value for name, value in os.environ.items() if not name.startswith(("ARGAND_", "TORCH"))}
+    if imported == "interpreter":
+        env["TRITON_INTERPRET"] = "1"  # Triton reads it when it is imported
     process = subprocess.Popen(
-        [sys.executable, __file__, *(["compiler"] if compiler else [])],
+        [sys.executable, __file__, imported],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env,
     )  # fmt: skip
     requests, answers = process.stdin, process.stdout
@@ -58,22 +61,20 @@ def _started(compiler: bool) -> _Server:
     return _Server(requests, answers)
 
 
-_servers: dict[
-    tuple[int, bool], _Server
-] = {}  # by process, with the compiler or without: a worker of the tests has each
+_servers: dict[tuple[int, str], _Server] = {}  # by process, and by what else they have imported
 
 
-def own_server(compiler: bool = False) -> _Server:
+def own_server(imported: str = "") -> _Server:
     """The server of this process, which is started where there is none."""
-    key = os.getpid(), compiler
+    key = os.getpid(), imported
     if key not in _servers:
-        _servers[key] = _started(compiler)
+        _servers[key] = _started(imported)
     return _servers[key]
 
 
 def lend(server: _Server) -> None:
     """Let this process, a fork of the one that started the server and now waits, use it."""
-    _servers[os.getpid(), False] = server
+    _servers[os.getpid(), ""] = server
 
 
 def run(
@@ -84,7 +85,7 @@ def run(
     timeout: float = 280.0,
     check: bool = False,
     nested: bool = False,
-    compiler: bool = False,
+    imported: str = "",
 ) -> subprocess.CompletedProcess[str]:
     """Run a Python program.
 
@@ -95,13 +96,14 @@ def run(
         timeout: in seconds.
         check: an exit code that is not 0 is an error.
         nested: the program runs others by this function.
-        compiler: the program finds argand's compiler imported, and settings as its environment says.
+        imported: "compiler", "ranks" or "interpreter": the program finds it imported, and settings as its environment
+            says.
 
     Raises:
         subprocess.TimeoutExpired: it took longer, and was killed.
         subprocess.CalledProcessError: `check`, and it failed.
     """
-    server = own_server(compiler)
+    server = own_server(imported)
     words = [str(word) for word in command]
     request = {"command": words, "cwd": str(cwd or os.getcwd()), "env": dict(os.environ if env is None else env)}
     answer = server.ask({**request, "timeout": timeout, "nested": nested})
@@ -130,17 +132,19 @@ _OF_RANKS = (
     "torch.distributed.fsdp",
     "torch.distributed.pipelining",
 )
+_OF_TRITON = ("triton.language.extra.libdevice", "triton.experimental.gluon", "argand.codegen.triton.kernel")
 
 
-def _serve(compiler: bool) -> None:
+def _serve(imported: str) -> None:
     import gc
 
     import torch  # noqa: F401 - what takes the time
 
-    if compiler:
-        for name in _OF_RANKS:
+    if imported:
+        for name in _OF_RANKS if imported == "ranks" else _OF_TRITON if imported == "interpreter" else ():
             importlib.import_module(name)
         importlib.import_module("argand.debug.trial.process").warm()
+        importlib.import_module("argand.backends.programs.generation")  # as the first compile does
         seed_without_stacks()
     gc.collect()
     gc.freeze()  # else what a child collects at its end is all of torch, of which it gets a copy page by page (0.4 s)
@@ -264,4 +268,4 @@ def _become(request: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    _serve("compiler" in sys.argv[1:])
+    _serve(sys.argv[1])

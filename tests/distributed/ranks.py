@@ -45,7 +45,7 @@ class Ended:
 def ended_ranks(module: str, names: list[str], ranks: int, folder: str, **env: str) -> list[Ended]:
     """Run ranks to their ends; rank r writes what it answers to `folder/r.json`."""
     command = ["-m", "tests.distributed.ranks", folder, str(ranks), module, *names]
-    done = warm.run(command, env=environment(**env), cwd=ROOT, timeout=TIMEOUT + 60, compiler=True)
+    done = warm.run(command, env=environment(**env), cwd=ROOT, timeout=TIMEOUT + 60, imported="ranks")
     codes = json.loads((Path(folder) / "codes.json").read_text()) if not done.returncode else []
     assert len(codes) == ranks, done.stdout + done.stderr
     return [Ended(code, (Path(folder) / f"{rank}.txt").read_text()) for rank, code in enumerate(codes)]

@@ -18,7 +18,7 @@ def test_the_trace_shows_reductions_beside_the_backward(tmp_path: Path) -> None:
     and runs in a thread of its own."""
     path = tmp_path / "overlap.json"
     command = [ROOT / "bench" / "distributed.py", "--trace", path, "--models", "cnn", "--bucket-mb", "0.01"]
-    found = warm.run(command, env=environment(), timeout=TIMEOUT, compiler=True)
+    found = warm.run(command, env=environment(), timeout=TIMEOUT, imported="ranks")
     assert found.returncode == 0, found.stderr[-4000:]
     events = json.loads(path.read_text())["traceEvents"]
     names = {event["args"]["name"]: event["pid"] for event in events if event["name"] == "process_name"}

@@ -28,7 +28,9 @@ def run(name: str, folder: Path) -> None:
         command = [sys.executable, *command]
         done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=folder, timeout=300)
     else:
-        done = warm.run(command, env={**environment, "TRITON_INTERPRET": "1"}, cwd=folder, nested=True)
+        done = warm.run(
+            command, env={**environment, "TRITON_INTERPRET": "1"}, cwd=folder, nested=True, imported="interpreter"
+        )
     assert f"{name}: ok" in done.stdout, done.stdout[-4000:] + done.stderr[-2000:]
 
 

@@ -16,5 +16,5 @@ from distributed.ranks import ROOT, environment
 def test_random_worlds(kind: str, first: int, count: int) -> None:
     module = "tests.distributed.worlds.run_worlds"
     command = ["-m", module, kind, "--first", str(first), "--count", str(sweeps.part(count, 4))]
-    done = warm.run(command, env=environment(), cwd=ROOT, timeout=600, compiler=True)
+    done = warm.run(command, env=environment(), cwd=ROOT, timeout=600, imported="ranks")
     assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
