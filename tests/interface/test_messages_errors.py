@@ -392,5 +392,5 @@ assert torch.compile.__module__ == "torch"
 def test_answered_programs(tmp_path: Path) -> None:
     script = tmp_path / "s.py"
     script.write_text(textwrap.dedent(SCRIPT))
-    done = warm.run([script], imported="compiler")
+    done = warm.run([script])
     assert done.returncode == 0, done.stderr

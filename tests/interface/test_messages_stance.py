@@ -317,7 +317,7 @@ assert torch.equal(compiled(torch.ones(3)), torch.full((3,), 101.0))
 
 def test_substitute_in_graph() -> None:
     """In a process of its own, for what a process substitutes it does for good, and it keeps no outcomes then."""
-    warm.run(["-c", SUBSTITUTE], check=True, imported="compiler")
+    warm.run(["-c", SUBSTITUTE], check=True)
 
 
 def test_substitute_in_graph_checks() -> None:
