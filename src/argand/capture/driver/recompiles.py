@@ -117,17 +117,17 @@ def of_frame(code: CodeType, failures: Iterable[tuple[int, str, str]], entries: 
         failures: (entry number, guard label, detail) of each compiled version, as `FrameInfo.failures`.
         entries: the compiled versions; what their payload knows of where guards were needed is used.
     """
-    payloads = [entry.payload for entry in entries]
+    needed: dict[str, tuple[weakref.ref[CodeType], int]] = {}
+    for entry in reversed(tuple(entries)):  # of equal guards the first version's counts
+        if isinstance(entry.payload, Needed):
+            needed.update(entry.payload.at)
     distinct: dict[tuple[str, str], GuardFailure] = {}
     count = 0
     for number, label, detail in failures:
         count += 1
-        position = None
-        for payload in payloads:
-            if isinstance(payload, Needed):
-                position = position or payload.at.get(label)
         key = (label, detail)
         if key not in distinct:
+            position = needed.get(label)
             owner = None if position is None else position[0]()  # an inlined function may be gone
             line = None if position is None or owner is None else _line(owner, position[1])
             failure = _failure(label, detail, number, line)
