@@ -104,7 +104,7 @@ def test_test_model_of_the_document(tmp_path: Path) -> None:
     )
     env = {**os.environ, "TORCH_COMPILE_DEBUG": "1"}
     command = ["repro.py"]
-    done = warm.run(command, cwd=tmp_path, env=env, check=True)
+    done = warm.run(command, cwd=tmp_path, env=env, check=True, imported="compiler")
     [run] = (tmp_path / "argand_compile_debug").iterdir()
     assert re.fullmatch(r"run_\d{4}_\d\d_\d\d_\d\d_\d\d_\d\d_\d{6}-pid_\d+", run.name)
     assert {path.name for path in run.iterdir()} == {"capture", "native"}
@@ -117,7 +117,7 @@ def test_test_model_of_the_document(tmp_path: Path) -> None:
     assert "Forward graph" not in done.stdout
     assert "aot_forward_graph" in (run / "native" / "aot_model___0_debug.log").read_text()
     for name in ("fx_graph_runnable.py", "output_code.py"):  # in a clean process, as they are
-        ran = warm.run([folder / name], cwd="/")
+        ran = warm.run([folder / name], cwd="/", imported="compiler")
         assert ran.returncode == 0, ran.stderr
         assert ("largest difference from eager" in ran.stdout) == (name == "fx_graph_runnable.py")
         assert ("ms a call" in ran.stdout) == (name == "output_code.py")
@@ -387,7 +387,7 @@ def test_random_programs_run_in_a_clean_process(tmp_path: Path, quiet: None) -> 
         argand.compile(lambda x: torch.nn.functional.dropout(x, 0.5))(torch.randn(4))
     [folder] = graphs(tmp_path)
     for name in ("fx_graph_runnable.py", "output_code.py"):
-        done = warm.run([folder / name])
+        done = warm.run([folder / name], imported="compiler")
         assert done.returncode == 0, done.stderr
 
 

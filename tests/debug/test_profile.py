@@ -237,7 +237,7 @@ def test_bench_py_of_the_document(tmp_path: Path) -> None:
     """The document's program: times, profiling tables in which fused kernels have names, Chrome traces."""
     path = tmp_path / "bench.py"
     path.write_text(BENCH_PY)
-    done = warm.run([path], cwd=tmp_path)
+    done = warm.run([path], cwd=tmp_path, imported="compiler")
     assert done.returncode == 0, done.stderr
     for part in ("eager use:", "argand use:", "speed up ratio:", "ProfilerStep", "# of Calls", "Self CPU time total"):
         assert part in done.stdout, done.stdout
@@ -301,5 +301,5 @@ def test_output_code_alone_in_a_profiler(tmp_path: Path) -> None:
             module["call"](module["example_inputs"]())
         print([event.name for event in prof.events()])
     """
-    done = warm.run(["-c", textwrap.dedent(program)])
+    done = warm.run(["-c", textwrap.dedent(program)], imported="compiler")
     assert "cpp_fused_mul_add_relu_0" in done.stdout, done.stderr

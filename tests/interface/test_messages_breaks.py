@@ -127,12 +127,12 @@ def test_one_line_for_a_break_in_the_words_of_the_program(name: str, tmp_path: P
     text, breaks, said = PROGRAMS[name]
     script = tmp_path / "script.py"
     script.write_text("import torch\n" + textwrap.dedent(text))
-    done = warm.run(["-m", "argand.cli", "run", script])
+    done = warm.run(["-m", "argand.cli", "run", script], imported="compiler")
     lines = [line for line in done.stderr.splitlines() if line.startswith("argand: graph break")]
     assert done.returncode == 0 and len(lines) == breaks, done.stderr
     assert not internal_names(done.stderr), done.stderr
     assert all(part in done.stderr for part in said), done.stderr
-    explained = warm.run(["-m", "argand.cli", "explain", script]).stdout
+    explained = warm.run(["-m", "argand.cli", "explain", script], imported="compiler").stdout
     assert not internal_names(explained) and "iterator from outside" not in explained, explained
 
 
@@ -146,7 +146,7 @@ def test_recompiles_of_a_librarys_function_ask_for_no_change_of_it(tmp_path: Pat
         "@torch.compile(backend='eager', dynamic=False)\ndef f(x, n):\n    return helping.scale(x + 1, n)\n"
         "for n in range(12):\n    f(torch.ones(3), 'a' * n)\n"
     )
-    done = warm.run(["-m", "argand.cli", "run", script])
+    done = warm.run(["-m", "argand.cli", "run", script], imported="compiler")
     told = [line for line in done.stderr.splitlines() if "what to do" in line and "this function of helping" in line]
     assert told and all("argand.disable(scale)" in line and "keep" not in line for line in told), done.stderr
 
@@ -156,8 +156,8 @@ def test_options_after_the_scripts_name_get_a_note(command: str, tmp_path: Path)
     script = tmp_path / "script.py"
     script.write_text("import sys\nprint(sys.argv[1:])\n")
     option = {"run": "--backend", "explain": "--json", "doctor": "--time-limit"}[command]
-    done = warm.run(["-m", "argand.cli", command, script, option, "8", "--own"], cwd=tmp_path)
+    done = warm.run(["-m", "argand.cli", command, script, option, "8", "--own"], cwd=tmp_path, imported="compiler")
     notes = [line for line in done.stderr.splitlines() if "after the script's name" in line]
     assert len(notes) == 1 and option in notes[0] and "--own" not in notes[0], done.stderr
-    quiet = warm.run(["-m", "argand.cli", command, script, "--own"], cwd=tmp_path)
+    quiet = warm.run(["-m", "argand.cli", command, script, "--own"], cwd=tmp_path, imported="compiler")
     assert "after the script's name" not in quiet.stderr

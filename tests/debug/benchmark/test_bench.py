@@ -212,7 +212,7 @@ def bench(tmp_path: Path, *args: str, script: str = SCRIPT) -> subprocess.Comple
     options = [arg for arg in args if arg.startswith("--")]
     rest = [arg for arg in args if not arg.startswith("--")]
     command = ["-m", "argand.cli", "bench", "--seconds", str(SECONDS), *options, path, *rest]
-    return warm.run(command, cwd=tmp_path)
+    return warm.run(command, cwd=tmp_path, imported="compiler")
 
 
 def test_command(tmp_path: Path) -> None:

@@ -65,6 +65,8 @@ def test_a_script(tmp_path: Path) -> None:
     script.write_text(
         "import torch\nf = torch.compile(lambda x: torch.kthvalue(x, 3)[0] + 1)\nf(torch.randn(8))\n", encoding="utf-8"
     )
-    done = warm.run(["-m", "argand.cli", "fallbacks", "--json", "--seconds", "0.01", script], cwd=tmp_path)
+    done = warm.run(
+        ["-m", "argand.cli", "fallbacks", "--json", "--seconds", "0.01", script], cwd=tmp_path, imported="compiler"
+    )
     found = json.loads(done.stdout)
     assert found["outcome"] == "finished" and found["functions"][0]["fallbacks"][0]["op"] == "aten.kthvalue.default"
