@@ -58,8 +58,8 @@ def without_target(devices: Iterable[torch.device]) -> set[str]:
 def devices_in(program: AtenProgram) -> list[torch.device]:
     """Devices of a program's tensors, each once, in order of first use."""
     given = [node.meta.get("device") for node in program.graph.nodes]
-    once = {id(device): device for device in given if device is not None}  # many nodes have the same object
-    return list(dict.fromkeys(once.values()))
+    once = dict(zip(map(id, given), given))  # many nodes have the same object
+    return list(dict.fromkeys([device for device in once.values() if device is not None]))
 
 
 def targets_in(program: AtenProgram) -> list[Target | None]:

@@ -13,7 +13,7 @@ from html import escape
 from argand.ir.kernel import KernelPlan, Schedule, Step
 from argand.ir.loops import Buffer, tensor_refs
 from argand.quick_dataclasses import dataclass
-from argand.schedule.dump import overwritten
+from argand.schedule.dump import given_to, overwritten
 
 _WIDTH, _GAP, _LAYER, _LINE, _CHAR = 40, 24, 56, 15, 6.6
 _SWEEPS = 4
@@ -113,7 +113,7 @@ def _boxes(schedule: Schedule) -> list[Box]:
 
 def _accesses(schedule: Schedule, step: Step) -> tuple[list[str], list[str]]:
     if isinstance(step, KernelPlan):
-        return [*step.inputs, *overwritten(schedule, step).values()], list(step.outputs)
+        return [*step.inputs, *overwritten(schedule, step, given_to(schedule)).values()], list(step.outputs)
     reads = dict.fromkeys(ref.buffer for ref in tensor_refs((step.args, step.kwargs)))
     return [*reads, *(name for name in step.mutates if name not in reads)], [
         *(name for name in step.outputs if name is not None),

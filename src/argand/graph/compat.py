@@ -126,6 +126,12 @@ def new_node(
     return node
 
 
+def targets_of(graph: fx.Graph) -> list[Any]:
+    """The functions that a graph calls, each once: whoever asks something of each need not ask for each call."""
+    called = [node.target for node in graph.nodes if node.op == "call_function"]
+    return list(dict(zip(map(id, called), called)).values())  # operators hash themselves in Python
+
+
 def copy_node(graph: fx.Graph, node: fx.Node, argument: Callable[[fx.Node], Any]) -> fx.Node:
     """`graph.node_copy(node, argument)`, as `new_node` makes nodes."""
     args, kwargs = fx.map_arg((node.args, node.kwargs), argument)
@@ -137,14 +143,23 @@ def copy_node(graph: fx.Graph, node: fx.Node, argument: Callable[[fx.Node], Any]
 def _free_name(names: Any, wish: str) -> str:
     """`names.create_name(wish, None)`. That splits names with an expression, which takes 0.1 ms for long ones, as
     inputs have, and most of the time for numbered ones, as copies have. No long or numbered name is one of Python's."""
+    used, counts = names._used_names, names._base_count
     base, _, number = wish.rpartition("_")
     numbered = base != "" and number.isdigit()
+    if wish in used and not numbered and counts.get(wish):  # one that torch has numbered before
+        name, count = wish, counts[wish]
+        while name in used:
+            count += 1
+            name = f"{wish}_{count}"
+        counts[wish] = count
+        used.add(name)
+        return name
     usual = numbered or len(wish) >= 40
-    if not usual or wish in names._used_names or not (wish.isascii() and wish.isidentifier()):
+    if not usual or wish in used or not (wish.isascii() and wish.isidentifier()):
         return str(names.create_name(wish, None))
     key = base if numbered else wish
-    names._base_count[key] = int(number) if numbered else names._base_count.get(key, 0)
-    names._used_names.add(wish)
+    counts[key] = int(number) if numbered else counts.get(key, 0)
+    used.add(wish)
     return wish
 
 

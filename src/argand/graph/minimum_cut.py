@@ -26,12 +26,11 @@ class FlowNetwork:
 
     def edge(self, start: int, end: int, capacity: int) -> None:
         """A directed edge; capacities of `INFINITE` and more are never cut."""
-        self._heads[start].append(len(self._to))
-        self._to.append(end)
-        self._room.append(min(capacity, INFINITE))
-        self._heads[end].append(len(self._to))
-        self._to.append(start)
-        self._room.append(0)
+        number = len(self._to)
+        self._heads[start].append(number)
+        self._heads[end].append(number + 1)
+        self._to += (end, start)
+        self._room += (capacity if capacity < INFINITE else INFINITE, 0)
 
     def minimum_cut(self, source: int, sink: int) -> tuple[int, list[bool]]:
         """The value of a minimum cut, and for each vertex whether it is on the source's side.
@@ -51,13 +50,13 @@ class FlowNetwork:
         level = [-1] * len(self._heads)
         level[source] = 0
         queue = deque([source])
-        to, room = self._to, self._room
+        to, room, heads = self._to, self._room, self._heads
         while queue:
             at = queue.popleft()
             below = level[at] + 1
-            for edge in self._heads[at]:
+            for edge in heads[at]:
                 end = to[edge]
-                if room[edge] > 0 and level[end] < 0:
+                if level[end] < 0 and room[edge]:
                     level[end] = below
                     if end == sink:
                         return level
@@ -73,7 +72,7 @@ class FlowNetwork:
         at = source
         while True:
             if at == sink:
-                pushed = min(room[edge] for edge in path)
+                pushed = min([room[edge] for edge in path])
                 total += pushed
                 first_full = len(path)
                 for index, edge in enumerate(path):
@@ -84,19 +83,17 @@ class FlowNetwork:
                 at = to[path[first_full] ^ 1]
                 del path[first_full:]
                 continue
-            edges = heads[at]
-            while position[at] < len(edges):
-                edge = edges[position[at]]
-                if room[edge] > 0 and level[to[edge]] == level[at] + 1:
+            edges, below = heads[at], level[at] + 1
+            for place in range(position[at], len(edges)):
+                edge = edges[place]
+                if room[edge] and level[to[edge]] == below:
+                    position[at] = place
+                    path.append(edge)
+                    at = to[edge]
                     break
-                position[at] += 1
-            if position[at] < len(edges):
-                edge = edges[position[at]]
-                path.append(edge)
-                at = to[edge]
-            elif path:
-                edge = path.pop()
-                at = to[edge ^ 1]
-                position[at] += 1
             else:
-                return total
+                if not path:
+                    return total
+                position[at] = len(edges)
+                at = to[path.pop() ^ 1]
+                position[at] += 1

@@ -24,7 +24,7 @@ def eliminate_common_subexpressions(program: AtenProgram) -> int:
         if node.op == "get_attr":
             key: Any = ("get_attr", node.target)
         elif node.op == "call_function" and not is_impure(node) and node not in kept and not _is_blank(node):
-            key = (node.target, _key(node.args), _key(tuple(node.kwargs.items())))
+            key = (node.target, _key(node.args), _key(tuple(node.kwargs.items())) if node.kwargs else ())
         else:
             continue
         first = seen.setdefault(key, node)
@@ -57,10 +57,11 @@ def _is_blank(node: fx.Node) -> bool:
 
 
 def _key(tree: Any) -> Any:
-    if isinstance(tree, fx.Node):
+    cls = tree.__class__
+    if cls is fx.Node:
         return tree
-    if isinstance(tree, (tuple, list)):
-        return tuple([_key(item) for item in tree])
-    if isinstance(tree, float):
+    if cls is not int and isinstance(tree, (tuple, list)):
+        return tuple([item if item.__class__ is fx.Node else _key(item) for item in tree])
+    if cls is not int and isinstance(tree, float):
         return (float, tree.hex())  # tells 0.0 from -0.0, and finds equal nans
-    return (tree.__class__, tree)
+    return (cls, tree)

@@ -13,6 +13,7 @@ import torch
 from torch import fx
 
 from argand.config import config
+from argand.graph import compat
 from argand.graph.metadata.builder import Builder
 from argand.graph.metadata.strides import contiguous_strides, is_dense, memory_order
 from argand.graph.nodes.program import AtenProgram
@@ -28,7 +29,7 @@ Rule = Callable[..., Any]
 def functional_random(program: AtenProgram) -> int:
     """Replace random ops; returns how many nodes changed. Does nothing under `config.fallback_random`."""
     eager = config.fallback_random or config.check_numerics  # (the checker needs eager's numbers to compare with)
-    if eager or not any(node.target in RULES for node in program.graph.nodes):
+    if eager or not any(target in RULES for target in compat.targets_of(program.graph)):
         return 0
     return decompose(program, RULES)
 

@@ -44,9 +44,10 @@ def simplify(program: AtenProgram) -> int:
     kept = returned_storages(graph)
     changes = 0
     for node in list(graph.nodes):
-        if node in kept or node.op != "call_function" or _memory_is_read(node):
+        rules = RULES.get(node.target) if node.op == "call_function" else None
+        if not rules or node in kept or _memory_is_read(node):
             continue
-        for rule in RULES.get(node.target, ()):
+        for rule in rules:
             with builder.at(node):
                 new = rule(builder, node)
             if new is not None:
@@ -59,7 +60,10 @@ def simplify(program: AtenProgram) -> int:
 
 def _memory_is_read(node: fx.Node) -> bool:
     """as_strided addresses the memory behind its argument: a copy before it is there to give that a known layout."""
-    return any(user.target in (aten.as_strided.default, aten.as_strided_scatter.default) for user in node.users)
+    return any([user.target in _ADDRESSING for user in node.users])
+
+
+_ADDRESSING = (aten.as_strided.default, aten.as_strided_scatter.default)
 
 
 def _val(node: Any) -> torch.Tensor:

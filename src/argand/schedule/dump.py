@@ -26,34 +26,41 @@ def post_fusion_text(schedule: Schedule) -> str:
     """One block per step, in execution order."""
     blocks = []
     users = _step_users(schedule)
-    given = {*schedule.inputs, *schedule.constants}
+    given = given_to(schedule)
     for step in schedule.steps:
         if isinstance(step, KernelPlan):
-            blocks.append(_kernel_text(step, given, users, overwritten(schedule, step)))
+            blocks.append(_kernel_text(step, given, users, overwritten(schedule, step, given)))
         else:
             blocks.append(_extern_text(step, given, users))
     return "\n\n".join(blocks) + "\n"
 
 
-def overwritten(schedule: Schedule, step: KernelPlan) -> dict[str, str]:
-    """What a kernel writes over: output -> the buffer that it reads there first, by the name that it had before."""
+def given_to(schedule: Schedule) -> frozenset[str]:
+    """The buffers that a schedule does not make."""
+    return frozenset((*schedule.inputs, *schedule.constants))
+
+
+def overwritten(schedule: Schedule, step: KernelPlan, given: frozenset[str]) -> dict[str, str]:
+    """What a kernel writes over: output -> the buffer that it reads there first, by the name that it had before.
+
+    Arguments:
+        given: `given_to(schedule)`.
+    """
+    taken = [name for name in step.outputs if name in schedule.aliases or name in given]
+    if not taken:
+        return {}
     loaded = {s.args[0] for stage in step.stages for s in statements_of(stage.body) if s.op == "load"}
-    given = {*schedule.inputs, *schedule.constants}
-    return {
-        name: schedule.aliases.get(name, name)
-        for name in step.outputs
-        if name in loaded and (name in schedule.aliases or name in given)
-    }
+    return {name: schedule.aliases.get(name, name) for name in taken if name in loaded}
 
 
 def order_text(schedule: Schedule) -> str:
     """One line per step, in execution order."""
-    lines = []
+    lines, given = [], given_to(schedule)
     for number, step in enumerate(schedule.steps):
         if isinstance(step, KernelPlan):
             what = f"{len(step.stages)} stage{'s' if len(step.stages) > 1 else ''}"
-            given = ", ".join((*step.inputs, *overwritten(schedule, step).values()))
-            lines.append(f"{number}: {step.name}({given}) -> {', '.join(step.outputs)}, {what}")
+            read = ", ".join((*step.inputs, *overwritten(schedule, step, given).values()))
+            lines.append(f"{number}: {step.name}({read}) -> {', '.join(step.outputs)}, {what}")
         else:
             reads = dict.fromkeys(ref.buffer for ref in tensor_refs((step.args, step.kwargs)))
             written = ", ".join([*map(str, step.outputs), *step.mutates])
@@ -93,11 +100,12 @@ def dependencies_text(graph: Graph) -> str:
 def _step_users(schedule: Schedule) -> dict[str, list[str]]:
     """Which steps read a buffer, and whether it leaves the graph."""
     users: dict[str, list[str]] = {}
+    given = given_to(schedule)
     for step in schedule.steps:
         if isinstance(step, KernelPlan):
             for name in step.inputs:
                 users.setdefault(name, []).append(f"NodeUser(node={step.name}, can_inplace=False)")
-            for name in overwritten(schedule, step).values():
+            for name in overwritten(schedule, step, given).values():
                 users.setdefault(name, []).append(f"NodeUser(node={step.name}, can_inplace=True)")
         else:
             for name in dict.fromkeys(ref.buffer for ref in tensor_refs((step.args, step.kwargs))):
@@ -122,7 +130,7 @@ def _memory(plan: KernelPlan, op: str, names: dict[str, str]) -> dict[str, list[
     return {name: list(deps) for name, deps in by_buffer.items()}
 
 
-def _kernel_text(plan: KernelPlan, given: set[str], users: dict[str, list[str]], overwrites: dict[str, str]) -> str:
+def _kernel_text(plan: KernelPlan, given: frozenset[str], users: dict[str, list[str]], overwrites: dict[str, str]) -> str:
     kind = "FusedSchedulerNode" if len(plan.stages) > 1 or len(plan.stages[0].node.split()) > 1 else "SchedulerNode"
     nodes = ",".join(name for stage in plan.stages for name in stage.node.split())
     lines = [f"{plan.name}: {kind}({nodes})"]
@@ -160,7 +168,7 @@ def _kernel_text(plan: KernelPlan, given: set[str], users: dict[str, list[str]],
     return "\n".join(lines)
 
 
-def _extern_text(node: ExternNode, given: set[str], users: dict[str, list[str]]) -> str:
+def _extern_text(node: ExternNode, given: frozenset[str], users: dict[str, list[str]]) -> str:
     outputs = [*(name for name in node.outputs if name is not None), *node.mutates]
     reads = list(dict.fromkeys(ref.buffer for ref in tensor_refs((node.args, node.kwargs))))
     lines = [f"{node.name}: ExternKernelSchedulerNode({node.target})"]

@@ -145,6 +145,14 @@ class Costs:
         self.strict = strict
         self.loose = frozenset(loose)
         self.copies = frozenset(copies)
+        self._kinds: dict[int, tuple[bool, bool]] = {}  # of functions that nodes call: whether views, whether they fuse
+
+    def _kind(self, node: fx.Node) -> tuple[bool, bool]:
+        """`is_view` and `is_fusible` of a node: operators, which hash themselves in Python, are asked once."""
+        kind = self._kinds.get(id(node.target))
+        if kind is None:
+            kind = self._kinds[id(node.target)] = is_view(node), _fuses(node.target)
+        return kind if kind[1] else (kind[0], is_fixed_batch_norm(node))
 
     def keep(self, node: fx.Node) -> int:
         """Price of keeping the node's result from forward to backward."""
@@ -156,16 +164,18 @@ class Costs:
             return 3 * size if node in self.written else 1 + size // 16  # it is alive anyway
         if node.op == "get_attr":
             return 1
-        if is_view(node) or (_inside_region(node) and not _drawn(node)):
+        view, fuses = self._kind(node)
+        if view or (_inside_region(node) and not _drawn(node)):
             return INFINITE  # what it views is kept; checkpoints keep nothing
-        in_memory = node in self.results or not is_fusible(node) or any(not is_fusible(u) for u in node.users)
+        in_memory = node in self.results or not fuses or not all([self._kind(user)[1] for user in node.users])
         return size if in_memory else 2 * size
 
     def redo(self, node: fx.Node) -> int:
         """Price of computing the node again in the backward."""
         if node.op == "placeholder" or is_random(node) or compat.communicates(node.target) or node in self.copies:
             return INFINITE
-        if node.op == "get_attr" or is_view(node) or node.target is operator.getitem or node.target in _CREATION:
+        view, fuses = self._kind(node)
+        if node.op == "get_attr" or view or node.target is operator.getitem or (fuses and node.target in _CREATION):
             return 0
         if "recompute" in node.meta:
             return 0 if _inside_region(node) else INFINITE
@@ -173,7 +183,7 @@ class Costs:
             return INFINITE
         if is_uniform(node):
             return bytes_of(node) // 2
-        if is_fusible(node):
+        if fuses:
             return bytes_of(node) // _share(node.target)
         if self.strict:
             return INFINITE

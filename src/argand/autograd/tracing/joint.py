@@ -95,6 +95,7 @@ class JointTracer(Tracer):
         self.differentiated = False  # the graph itself has asked the engine for gradients
         self.reached: dict[int, torch.Tensor] = {}  # input position -> a real tensor that autograd itself saw
         self._by_sequence: dict[int, NodeOrigin] = {}
+        self._backward_of: dict[int, NodeOrigin] = {}  # the same, for nodes that the backward makes
 
     def close(self) -> None:
         """As `Tracer.close`."""
@@ -120,8 +121,11 @@ class JointTracer(Tracer):
     def _node(self, func: Any, args: Any, kwargs: Any, val: Any, device: torch.device) -> fx.Node:
         if self.backward:
             running = compat.current_autograd_node()
-            origin = self._by_sequence.get(compat.sequence_number(running)) if running is not None else None
-            self.origin = replace(origin, made_by="backward") if origin is not None else NodeOrigin(made_by="backward")
+            number = compat.sequence_number(running) if running is not None else -1
+            origin = self._by_sequence.get(number)
+            if number not in self._backward_of:
+                self._backward_of[number] = replace(origin or NodeOrigin(), made_by="backward")
+            self.origin = self._backward_of[number]
             time_limit.begin(origin)
         elif compat.current_autograd_node() is not None:
             self.differentiated = True

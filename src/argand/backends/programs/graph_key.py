@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import operator
 from typing import Any
 
@@ -25,6 +24,7 @@ def graph_key(program: AtenProgram) -> str | None:
     nothing cheap."""
     numbers: dict[fx.Node, int] = {}
     kinds: dict[int, str] = {}  # of results, which many nodes share
+    names: dict[int, str] = {}  # of operations
     parts = [surroundings(program)]
     for number, node in enumerate(program.graph.nodes):
         numbers[node] = number
@@ -34,8 +34,10 @@ def graph_key(program: AtenProgram) -> str | None:
                 return None
             parts.append(f"{number}={content}")
             continue
-        target = _target(node.target) if node.op == "call_function" else node.op
-        args, kwargs, meta = node.args, node.kwargs, node.meta
+        function, args, kwargs, meta = node.target, node.args, node.kwargs, node.meta
+        target = node.op if node.op != "call_function" else names.get(id(function))
+        if target is None:
+            target = names[id(function)] = str(function)
         given = f"{_text(args, numbers)},{_text(kwargs, numbers) if kwargs else '{}'}"
         value = meta.get("val")
         kind = kinds.get(id(value))
@@ -60,11 +62,6 @@ def surroundings(program: AtenProgram) -> str:
     return "\n".join(parts)
 
 
-@functools.lru_cache(maxsize=1 << 12)
-def _target(function: object) -> str:
-    return str(function)
-
-
 OWN_OPERATIONS = frozenset({"aten", "argand", "prims", *NAMESPACES})
 """Namespaces whose operations are what versions say they are. Others may change without a trace in the graph."""
 _NUMBERS = (bool, int, float, complex, Expr)
@@ -73,20 +70,25 @@ _PLAIN = (*_NUMBERS, str, type(None), torch.dtype, torch.device, torch.layout, t
 
 def undescribed(program: AtenProgram) -> str:
     """What `graph_key` tells of in words that only this process understands; "" when another process would too."""
+    for target in compat.targets_of(program.graph):
+        if target is not operator.getitem:
+            if not isinstance(target, torch._ops.OpOverload) or target.namespace not in OWN_OPERATIONS:
+                return f"{target} is no operation of torch's or argand's own"
     for node in program.graph.nodes:
-        if node.op == "call_function" and node.target is not operator.getitem:
-            if not isinstance(node.target, torch._ops.OpOverload) or node.target.namespace not in OWN_OPERATIONS:
-                return f"{node.target} is no operation of torch's or argand's own"
-        for values in (node.args, node.kwargs.values()):
-            for value in values:
-                if type(value) not in _DESCRIBED:
-                    for leaf in leaves(value):
-                        if not isinstance(leaf, (fx.Node, *_PLAIN)):
-                            return f"an argument of {node.target} is a {type(leaf).__name__}"
+        given = node.args if not node.kwargs else (*node.args, *node.kwargs.values())
+        if _DESCRIBED.issuperset(map(type, given)):
+            continue
+        for value in given:
+            if type(value) in _ROWS and _DESCRIBED.issuperset(map(type, value)):
+                continue
+            for leaf in leaves(value):
+                if not isinstance(leaf, (fx.Node, *_PLAIN)):
+                    return f"an argument of {node.target} is a {type(leaf).__name__}"
     return ""
 
 
 _DESCRIBED = frozenset((fx.Node, *_PLAIN))
+_ROWS = (tuple, list, fx.immutable_collections.immutable_list)
 
 
 def _text(value: Any, numbers: dict[fx.Node, int]) -> str:

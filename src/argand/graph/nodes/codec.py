@@ -53,9 +53,9 @@ def pack(value: Any, numbers: Mapping[fx.Node, int], leaf: Callable[[Any], tuple
         return ("node", numbers[value])
     if cls in _PLAIN:
         return ("plain", value)
-    if isinstance(value, slice):
-        return ("slice", tuple([pack(part, numbers, leaf) for part in (value.start, value.stop, value.step)]))
-    if isinstance(value, (tuple, list)) and not isinstance(value, torch.Size):
+    if isinstance(value, dict):
+        return ("dict", tuple([(key, pack(item, numbers, leaf)) for key, item in value.items()]) if value else ())
+    if cls is tuple or (isinstance(value, (tuple, list)) and not isinstance(value, torch.Size)):
         items = [  # without a call where there is nothing inside
             ("node", numbers[item])
             if type(item) is fx.Node
@@ -65,8 +65,8 @@ def pack(value: Any, numbers: Mapping[fx.Node, int], leaf: Callable[[Any], tuple
             for item in value
         ]
         return ("list" if isinstance(value, list) else "tuple", tuple(items))
-    if isinstance(value, dict):
-        return ("dict", tuple([(key, pack(item, numbers, leaf)) for key, item in value.items()]))
+    if isinstance(value, slice):
+        return ("slice", tuple([pack(part, numbers, leaf) for part in (value.start, value.stop, value.step)]))
     return leaf(value)
 
 

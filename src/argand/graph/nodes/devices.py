@@ -49,6 +49,8 @@ def _named(node: fx.Node) -> Iterator[str]:
     waiting: list[object] = [*node.args, *node.kwargs.values()]
     while waiting:
         value = waiting.pop()
+        if type(value) is fx.Node or type(value) is int:
+            continue
         if isinstance(value, torch.device):
             yield value.type
         elif isinstance(value, str):

@@ -135,19 +135,18 @@ class _Comparison:
         return (
             one.target is two.target
             and self._same(one.args, two.args)
-            and self._same(one.kwargs, two.kwargs)
-            and _same_values(one.meta["val"], two.meta["val"])
-            and one.meta.get("device") == two.meta.get("device")
+            and (not (one.kwargs or two.kwargs) or self._same(one.kwargs, two.kwargs))
+            and _same_meta(one.meta, two.meta)
             and self._same(self.marks.get(one), self.marks.get(two))
         )
 
     def _same(self, one: Any, two: Any) -> bool:
         """Whether an argument of a call is that of its counterpart."""
-        if isinstance(one, fx.Node):
-            return isinstance(two, fx.Node) and self._same_nodes(one, two)
         kind = type(one)
         if kind is not type(two):
             return False
+        if kind is fx.Node:
+            return self._same_nodes(one, two)
         if kind in _PLAIN:
             return bool(one == two)
         if kind is float:
@@ -178,7 +177,7 @@ class _Comparison:
         if one in self._shared or two in self._shared:
             return False
         if one not in self._next:
-            if not _same_values(one.meta["val"], two.meta["val"]) or one.meta.get("device") != two.meta.get("device"):
+            if not _same_meta(one.meta, two.meta):
                 return False
             self._next[one], self._before[two] = two, one
         return True
@@ -216,10 +215,15 @@ def outputs_of(program: AtenProgram) -> Sequence[Any]:
     return returned if isinstance(returned, (tuple, list)) else [returned]
 
 
+def _same_meta(one: Mapping[str, Any], two: Mapping[str, Any]) -> bool:
+    """Whether two nodes' values look the same, and are on one device."""
+    device, other = one.get("device"), two.get("device")
+    return (device is other or device == other) and _same_values(one["val"], two["val"])
+
+
 def _same_values(one: Any, two: Any) -> bool:
-    """Whether two nodes' values look the same."""
     if is_tensor(one):
-        return (
+        return one is two or (
             type(one) is type(two)
             and one.dtype is two.dtype
             and one.shape == two.shape
