@@ -20,6 +20,8 @@ WISHES = [
     ["mul", "mul", "input", "int", "x_1", "x", "x_1"],
     ["mm_12", "mm", "mm_12", "mm_007", "mm_7", "mm"],
     ["sum", "sum_1", "and_1", "and", "for", "sum_3", "sum", "sum_3"],
+    ["mul", "mul", "mul", "mul_2", "mul", "mul_5", "mul", "mul", "mul_5"],
+    ["x_3", "x", "x", "x", "x_9", "x", "x_4", "x", "sum", "sum", "sum_1", "sum"],
     ["a__1", "a_", "a__1", "x_1_2", "x_1", "_1", "é_1", "1_2", "x-1_2"],
 ]
 
