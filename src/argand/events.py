@@ -16,6 +16,7 @@ from dataclasses import field
 from typing import Any
 
 from argand.quick_dataclasses import dataclass
+from argand.threads import bound
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,14 +158,9 @@ class EventBus:
     def compile_id(self) -> CompileId | None:
         return self._compile_id.get()
 
-    @contextlib.contextmanager
-    def compiling(self, compile_id: CompileId | None) -> Iterator[None]:
+    def compiling(self, compile_id: CompileId | None) -> contextlib.AbstractContextManager[None]:
         """Every event emitted inside carries `compile_id`."""
-        token = self._compile_id.set(compile_id)
-        try:
-            yield
-        finally:
-            self._compile_id.reset(token)
+        return bound(self._compile_id, compile_id)
 
     def next_attempt(self, attempt: int) -> None:
         """The compile that is under way begins anew; ends with the `compiling` around it."""

@@ -8,11 +8,12 @@ process that ends tells argand's threads to, kills the compilers that they wait 
 from __future__ import annotations
 
 import atexit
+import contextlib
 import contextvars
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from typing import TypeVar
 
@@ -21,6 +22,16 @@ from argand.quick_dataclasses import dataclass
 _T = TypeVar("_T")
 _LONGEST_END = 5.0  # seconds that the end of a process waits for its threads
 _TICK = 0.01
+
+
+@contextlib.contextmanager
+def bound(variable: contextvars.ContextVar[_T], value: _T) -> Iterator[None]:
+    """Inside, a variable of this context has a value."""
+    token = variable.set(value)
+    try:
+        yield
+    finally:
+        variable.reset(token)
 
 
 class Ending(SystemExit):

@@ -6,7 +6,7 @@ Stages know nobody above them: who wants to watch sets `watching` around a call 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from dataclasses import replace
 from typing import Any
@@ -18,6 +18,7 @@ from argand.backends.registry import Backend
 from argand.graph.nodes.printing import readable
 from argand.graph.nodes.program import AtenProgram
 from argand.quick_dataclasses import dataclass
+from argand.threads import bound
 
 CompileProgram = Callable[[AtenProgram], Callable[..., Any]]
 Watcher = Callable[[CompileProgram, str, bool], CompileProgram]
@@ -51,18 +52,13 @@ class Compiler:
 _watcher: ContextVar[Watcher | None] = ContextVar("argand_program_watcher", default=None)
 
 
-@contextlib.contextmanager
-def watching(watcher: Watcher) -> Iterator[None]:
+def watching(watcher: Watcher) -> contextlib.AbstractContextManager[None]:
     """Backends called inside compile ATen programs through what `watcher` makes of their compile function.
 
     Arguments:
         watcher: called with the compile function, the backend's name, and whether compiled programs take one list.
     """
-    token = _watcher.set(watcher)
-    try:
-        yield
-    finally:
-        _watcher.reset(token)
+    return bound(_watcher, watcher)
 
 
 def compiled_through(function: Backend, watcher: Watcher) -> Backend:

@@ -23,7 +23,7 @@ from argand import events
 from argand._core.calls import uncaptured
 from argand.backends import slow_kernels
 from argand.graph import compat, profiler_compat
-from argand.graph.metadata.strides import is_dense
+from argand.graph.metadata.strides import lies_densely
 from argand.graph.nodes.devices import devices_of
 from argand.graph.nodes.module_text import lazy_forward
 from argand.graph.trees import tensors_of
@@ -140,7 +140,7 @@ class _Contest:
             return False
         if any(type(tensor) not in (torch.Tensor, torch.nn.Parameter) or tensor.is_inference() for tensor in tensors):
             return False
-        if any(tensor.layout is not torch.strided or not _is_dense(tensor) for tensor in tensors):
+        if any(tensor.layout is not torch.strided or not lies_densely(tensor) for tensor in tensors):
             return False
         places = [tensor.untyped_storage().data_ptr() for tensor in tensors if tensor.numel()]
         return len(set(places)) == len(places)
@@ -230,10 +230,6 @@ def _unseen() -> Iterator[None]:
 def _apart(tensor: torch.Tensor) -> torch.Tensor:
     """A copy, laid out alike, that autograd does not connect with the program's."""
     return tensor.detach().clone().requires_grad_(tensor.requires_grad)
-
-
-def _is_dense(tensor: torch.Tensor) -> bool:
-    return is_dense(tuple(tensor.shape), tensor.stride())
 
 
 def _elements(inputs: Sequence[Any]) -> int:

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
+
+from argand.threads import bound
 
 _region: ContextVar[object | None] = ContextVar("argand_checkpoint_region", default=None)
 
 
-@contextmanager
-def recomputed() -> Iterator[None]:
+def recomputed() -> AbstractContextManager[None]:
     """What is traced inside is a region of its own; a region inside another one is part of that."""
-    token = _region.set(_region.get() or object())
-    try:
-        yield
-    finally:
-        _region.reset(token)
+    return bound(_region, _region.get() or object())
 
 
 def current_region() -> object | None:

@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from typing import Any, Final
 
@@ -22,6 +21,7 @@ from argand.config import config
 from argand.graph.compat import DispatchMode
 from argand.graph.origin import NodeOrigin
 from argand.graph.plain_checks import with_plain_checks
+from argand.threads import bound
 
 PREPARED_IN_ONE: Final = 1000
 """Operations of a graph that `config.prepare_time_limit` is meant for; a larger graph has more time in proportion."""
@@ -102,30 +102,21 @@ class _Limit:
 _limit: ContextVar[_Limit | None] = ContextVar("argand_time_limit", default=None)
 
 
-@contextmanager
-def limited(seconds: float) -> Iterator[None]:
+def limited(seconds: float) -> AbstractContextManager[None]:
     """Inside, `check` raises once this thread has worked for so many seconds.
 
     Arguments:
         seconds: 0 is no limit. Limits that this one lies inside of do not count meanwhile.
     """
-    token = _limit.set(_Limit(seconds) if seconds > 0 else None)
-    try:
-        yield
-    finally:
-        _limit.reset(token)
+    return bound(_limit, _Limit(seconds) if seconds > 0 else None)
 
 
-@contextmanager
-def preparing(operations: int) -> Iterator[None]:
+def preparing(operations: int) -> AbstractContextManager[None]:
     """Inside, `check` raises once preparing a graph of so many operations took longer than `config.prepare_time_limit`
     allows, or one of them took as long as the setting says."""
     each = float(config.prepare_time_limit)
-    token = _limit.set(_Limit(each * max(1.0, operations / PREPARED_IN_ONE), each, operations) if each > 0 else None)
-    try:
-        yield
-    finally:
-        _limit.reset(token)
+    limit = _Limit(each * max(1.0, operations / PREPARED_IN_ONE), each, operations) if each > 0 else None
+    return bound(_limit, limit)
 
 
 def begin(operation: NodeOrigin | None) -> None:

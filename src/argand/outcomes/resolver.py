@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import pkgutil
 import sys
 import types
 from collections.abc import Callable, Mapping, Sequence
@@ -212,7 +213,7 @@ def _raw(resolver: Resolver, owner: int, name: str) -> Any:
 
 def _operator(_: Resolver, namespace: str, name: str, overload: str) -> Any:
     if namespace == "argand":
-        _made_by("argand.runtime.ops:argand_ops")()  # defines them
+        pkgutil.resolve_name("argand.runtime.ops:argand_ops")()  # defines them
     return getattr(getattr(getattr(torch.ops, namespace), name), overload)
 
 
@@ -253,13 +254,7 @@ def _recipe(resolver: Resolver, kind: str, parts: Sequence[tuple[str, Any]]) -> 
         else:
             given.append(resolver.object(held))
     maker = MAKERS[kind]
-    return (_made_by(maker) if isinstance(maker, str) else maker)(*given)
-
-
-def _made_by(place: str) -> Callable[..., Any]:
-    home, _, name = place.partition(":")
-    maker: Callable[..., Any] = getattr(importlib.import_module(home), name)
-    return maker
+    return (pkgutil.resolve_name(maker) if isinstance(maker, str) else maker)(*given)
 
 
 class Late:

@@ -9,7 +9,7 @@ import torch
 from torch import fx
 
 from argand.graph.metadata.specs import SpecTable
-from argand.graph.metadata.strides import is_dense
+from argand.graph.metadata.strides import lies_densely
 from argand.graph.nodes.meta import is_impure
 from argand.graph.nodes.program import AtenProgram
 from argand.passes.cse import returned_storages
@@ -75,12 +75,8 @@ def _evaluate(node: fx.Node, values: dict[fx.Node, torch.Tensor]) -> torch.Tenso
     except Exception:  # it will raise when the program runs, where it belongs
         return None
     # A literal keeps no more memory than it shows, in the layout that the graph says.
-    kept = torch.empty_strided(result.shape, result.stride(), dtype=result.dtype) if _is_dense(result) else None
+    kept = torch.empty_strided(result.shape, result.stride(), dtype=result.dtype) if lies_densely(result) else None
     return kept.copy_(result) if kept is not None else None
-
-
-def _is_dense(tensor: torch.Tensor) -> bool:
-    return is_dense(tuple(tensor.shape), tensor.stride())
 
 
 def _fresh_name(program: AtenProgram) -> str:

@@ -6,7 +6,7 @@ import torch
 from torch import fx
 
 from argand.graph.metadata.builder import Builder
-from argand.graph.metadata.strides import is_dense, memory_order
+from argand.graph.metadata.strides import is_dense, lies_densely, memory_order
 
 aten = torch.ops.aten
 
@@ -35,7 +35,7 @@ def with_strides(b: Builder, node: fx.Node, stride: tuple[int, ...]) -> fx.Node:
 def exact_strides(b: Builder, node: fx.Node, want: torch.Tensor) -> fx.Node:
     """`node` with strides equal to `want`'s also in dimensions of size 1, which the user may look at."""
     have: torch.Tensor = node.meta["val"]
-    if have.stride() == want.stride() or not is_dense(tuple(want.shape), want.stride()):
+    if have.stride() == want.stride() or not lies_densely(want):
         return node
     return b(aten.as_strided.default, node, list(want.shape), list(want.stride()))
 

@@ -15,7 +15,7 @@ from torch import fx
 from argand.config import config
 from argand.graph import compat
 from argand.graph.metadata.builder import Builder
-from argand.graph.metadata.strides import contiguous_strides, is_dense, memory_order
+from argand.graph.metadata.strides import contiguous_strides, lies_densely, memory_order
 from argand.graph.nodes.program import AtenProgram
 from argand.graph.operators.random_ops import random_ops
 from argand.passes.decompose import decompose
@@ -63,8 +63,7 @@ def _unit(b: Builder, size: Any, dtype: torch.dtype, device: torch.device) -> fx
 
 def _in_layout_of(x: fx.Node) -> bool:
     """Results are laid out as the tensor, which has no gaps; a draw for another layout is left to eager's kernel."""
-    val: torch.Tensor = x.meta["val"]
-    return is_dense(tuple(val.shape), val.stride())
+    return lies_densely(x.meta["val"])
 
 
 _NO_PROBABILITY = (

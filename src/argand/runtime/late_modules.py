@@ -21,6 +21,7 @@ from argand.errors import ArgandError
 from argand.locks import fork_safe_lock
 from argand.runtime.host import HostCall, execute
 from argand.runtime.kernels import background_libraries
+from argand.threads import bound
 
 _FINISHED = "_argand_finished"
 
@@ -136,8 +137,5 @@ def gathered(allowed: bool = True) -> Iterator[Scope]:
         allowed: False has them loaded at once.
     """
     gathering = Scope()
-    token = _scope.set(gathering if allowed else None)
-    try:
+    with bound(_scope, gathering if allowed else None):
         yield gathering
-    finally:
-        _scope.reset(token)

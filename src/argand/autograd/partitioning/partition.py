@@ -17,10 +17,10 @@ from argand.autograd.tracing.dynamic import symbols_in
 from argand.autograd.tracing.joint import JointProgram
 from argand.errors import AutogradError
 from argand.graph import compat
-from argand.graph.metadata.strides import is_dense
+from argand.graph.metadata.strides import lies_densely
 from argand.graph.nodes.ancestors import ancestors
 from argand.graph.nodes.meta import eliminate_dead
-from argand.graph.nodes.program import AtenProgram, InputSpec, TensorSpec
+from argand.graph.nodes.program import AtenProgram, InputSpec, TensorSpec, spec_of
 from argand.graph.operators.data_checks import must_stay
 from argand.graph.operators.random_ops import draws_seed
 from argand.graph.origin import NodeOrigin
@@ -142,7 +142,7 @@ class _Split:
         if not spec.spec.requires_grad:
             return True
         val = node.meta["val"]
-        dense = isinstance(val, torch.Tensor) and is_dense(tuple(val.shape), val.stride())
+        dense = isinstance(val, torch.Tensor) and lies_densely(val)
         if dense and val.numel() * val.element_size() <= _SMALL:
             self.small.add(node)
             return False
@@ -413,9 +413,7 @@ def _add_groups(
     rows = []
     for group, slot in groups:
         placeholder, row = unstacked(joint.program, graph, f"{group[0].name}_rounds", group[0], len(group))
-        val = placeholder.meta["val"]
-        spec = TensorSpec(tuple(val.shape), tuple(val.stride()), 0, val.dtype, placeholder.meta["device"])
-        inputs.append(InputSpec(placeholder.name, "saved", len(arguments), spec))
+        inputs.append(InputSpec(placeholder.name, "saved", len(arguments), spec_of(placeholder)))
         arguments.append(slot)
         rows.append((group, row))
     return rows

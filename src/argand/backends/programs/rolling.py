@@ -14,12 +14,12 @@ import torch
 from torch import fx
 
 from argand import events
+from argand.codegen.host.convolutions import in_rows
 from argand.codegen.host.kernels import kernel_source
 from argand.codegen.host.module import KernelSource
 from argand.config import config
-from argand.graph.metadata.strides import is_contiguous
 from argand.graph.nodes.program import AtenProgram, copied
-from argand.graph.sizes.expr import Expr, as_int
+from argand.graph.sizes.expr import as_int
 from argand.ir.kernel import KernelPlan, Schedule, memory_of
 from argand.ir.loops import ExternNode, TensorRef
 from argand.passes.rolling import windows
@@ -228,12 +228,7 @@ def _outputs(schedule: Schedule) -> dict[str, int] | None:
         if not isinstance(ref, TensorRef) or ref.buffer in numbers or ref.buffer in schedule.inputs or ref.dtype:
             return None
         buffer = schedule.buffers[ref.buffer]
-        if as_int(ref.offset) != 0 or not (_is_dense(ref.size, ref.stride) and _is_dense(buffer.size, buffer.stride)):
+        if as_int(ref.offset) != 0 or not (in_rows(ref.size, ref.stride) and in_rows(buffer.size, buffer.stride)):
             return None
         numbers[ref.buffer] = number
     return numbers
-
-
-def _is_dense(size: Sequence[Expr], stride: Sequence[Expr]) -> bool:
-    sizes, strides = ([n for n in map(as_int, numbers) if n is not None] for numbers in (size, stride))
-    return len(sizes) == len(strides) == len(size) and is_contiguous(sizes, strides)

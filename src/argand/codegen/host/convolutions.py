@@ -119,9 +119,9 @@ def is_product(node: ExternNode, buffers: dict[str, Buffer]) -> bool:
     points = [as_int(n) for n in result.size]
     if None in points:
         return False
-    if len(image) > 3 and not _dense(x.size[2:], x.stride[2:]):
+    if len(image) > 3 and not in_rows(x.size[2:], x.stride[2:]):
         return False
-    if not _dense(result.size, result.stride) or not convolutions.is_product(image, window, rest):
+    if not in_rows(result.size, result.stride) or not convolutions.is_product(image, window, rest):
         return False
     sides = window[0], prod(window[1:]), prod(int(n or 0) for n in points[2:])
     if any(side < least for side, least in zip(sides, OWN_LEAST_SIDES)):
@@ -187,7 +187,7 @@ def _pays(node: ExternNode, buffers: dict[str, Buffer]) -> bool:
     if (
         not all(len(shape) == 4 for shape in shapes)
         or of_weight is None
-        or not _dense(of_weight.size, of_weight.stride)
+        or not in_rows(of_weight.size, of_weight.stride)
     ):
         return False
     if any(len(pair) != 2 or not all(isinstance(n, int) for n in pair) for pair in (stride, padding, dilation)):
@@ -201,7 +201,7 @@ def _pays(node: ExternNode, buffers: dict[str, Buffer]) -> bool:
 
 def _shape(ref: Any, buffers: dict[str, Buffer]) -> tuple[int, ...]:
     """The sizes of a contiguous float32 tensor; empty for another, or where sizes are symbols."""
-    if not isinstance(ref, TensorRef) or ref.dtype not in (None, torch.float32) or not _dense(ref.size, ref.stride):
+    if not isinstance(ref, TensorRef) or ref.dtype not in (None, torch.float32) or not in_rows(ref.size, ref.stride):
         return ()
     buffer = buffers.get(ref.buffer)
     if buffer is None or buffer.dtype is not torch.float32:
@@ -209,7 +209,7 @@ def _shape(ref: Any, buffers: dict[str, Buffer]) -> tuple[int, ...]:
     return tuple(n for n in map(as_int, ref.size) if n is not None)
 
 
-def _dense(size: Sequence[Expr], stride: Sequence[Expr]) -> bool:
+def in_rows(size: Sequence[Expr], stride: Sequence[Expr]) -> bool:
     """Whether a layout is row after row; sizes are numbers."""
     sizes, strides = ([n for n in map(as_int, numbers) if n is not None] for numbers in (size, stride))
     return len(sizes) == len(strides) == len(size) and is_contiguous(sizes, strides)

@@ -221,9 +221,8 @@ def name_of(function: Callable[..., Any]) -> str:
 
 def named(name: str) -> Callable[..., Any]:
     """The function of this name, "module:function"."""
-    module, _, function = name.partition(":")
-    named: Callable[..., Any] = getattr(importlib.import_module(module), function)
-    return named
+    function: Callable[..., Any] = pkgutil.resolve_name(name)
+    return function
 
 
 if __name__ == "__main__":

@@ -1,12 +1,14 @@
 """Sizes and strides as pure functions of ints: what broadcasts, what is dense, how ATen lays out a result.
 
-Imports nothing, so that capture has it without the ATen tables.
+Imports nothing but torch, so that capture has it without the ATen tables.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from typing import TypeAlias
+
+import torch
 
 Ints: TypeAlias = tuple[int, ...]
 
@@ -94,6 +96,11 @@ def memory_order(size: tuple[int, ...], stride: tuple[int, ...]) -> tuple[int, .
     wide = [d for d in range(len(size)) if size[d] != 1]
     ranked = iter(sorted(wide, key=lambda d: (-stride[d], d)))
     return tuple(d if size[d] == 1 else next(ranked) for d in range(len(size)))
+
+
+def lies_densely(tensor: torch.Tensor) -> bool:
+    """The same of a tensor."""
+    return is_dense(tuple(tensor.shape), tensor.stride())
 
 
 def is_dense(size: tuple[int, ...], stride: tuple[int, ...]) -> bool:

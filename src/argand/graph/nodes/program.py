@@ -30,6 +30,12 @@ class TensorSpec:
     requires_grad: bool = False
 
 
+def spec_of(node: fx.Node) -> TensorSpec:
+    """Of a tensor that begins where its memory does."""
+    val: torch.Tensor = node.meta["val"]
+    return TensorSpec(tuple(val.shape), tuple(val.stride()), 0, val.dtype, node.meta["device"])
+
+
 @dataclass(frozen=True, slots=True)
 class InputSpec:
     """One placeholder of the graph, in placeholder order.

@@ -17,13 +17,14 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from typing import Any, Protocol, TypeVar
 
 import torch
 
 from argand.graph.operators.registration import Functions, Operators
+from argand.threads import bound
 
 GAMMA = -7046029254386353131  # 0x9E3779B97F4A7C15 as a signed number
 MIX_1 = -4658895280553007687  # 0xBF58476D1CE4E5B9
@@ -184,14 +185,9 @@ def _decoded(value: Any, tensors: Sequence[torch.Tensor], sizes: Sequence[int]) 
     return tensors[key] if kind == "tensor" else sizes[key] if kind == "size" else getattr(torch, key)
 
 
-@contextlib.contextmanager
-def seeds_from(source: Callable[[torch.device], torch.Tensor]) -> Iterator[None]:
+def seeds_from(source: Callable[[torch.device], torch.Tensor]) -> contextlib.AbstractContextManager[None]:
     """Inside, `seed()` draws nothing: it returns the tensor that `source` gives for the device."""
-    token = _source.set(source)
-    try:
-        yield
-    finally:
-        _source.reset(token)
+    return bound(_source, source)
 
 
 def draw_seed(into: torch.Tensor) -> None:

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
+
+from argand.threads import bound
 
 _LEAST = 32  # code for many sizes must not suit only the small one that happened to come first
 
 _hints: ContextVar[Mapping[str, int]] = ContextVar("argand_size_hints")
 
 
-@contextmanager
-def size_hints(hints: Mapping[str, int]) -> Iterator[None]:
+def size_hints(hints: Mapping[str, int]) -> AbstractContextManager[None]:
     """Inside, `likely` answers from `hints` (symbol name -> value)."""
-    token = _hints.set(hints)
-    try:
-        yield
-    finally:
-        _hints.reset(token)
+    return bound(_hints, hints)
 
 
 def likely(name: str, default: int) -> int:

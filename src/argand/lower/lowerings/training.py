@@ -153,10 +153,7 @@ def native_batch_norm_backward(
     center, spread = (per_channel(ctx, v, x.ndim) for v in (mean, scale) if v is not None)
     whole = meta(x.size, math)
 
-    def normal(ops: Recorder, a: Value, m: Value, s: Value) -> Value:
-        return ops.mul(ops.sub(a, m), s)
-
-    hat = pointwise(ctx, normal, [x, center, spread], common=math, cost=2, val=whole)
+    hat = pointwise(ctx, _normal, [x, center, spread], common=math, cost=2, val=whole)
 
     total = reduced(ctx, grad, dims, "sum", dtype=math, val=vector)
     tilted = reduced(ctx, grad, dims, "sum", dtype=math, before=_weighed(hat), val=vector, others=[hat])
@@ -177,6 +174,10 @@ def native_batch_norm_backward(
     grad_weight = pointwise(ctx, _product, [tilted], common=math, val=weight_val) if wanted[1] else None
     grad_bias = pointwise(ctx, _product, [total], common=math, val=bias_val) if wanted[2] else None
     return grad_x, grad_weight, grad_bias
+
+
+def _normal(ops: Recorder, a: Value, mean: Value, scale: Value) -> Value:
+    return ops.mul(ops.sub(a, mean), scale)
 
 
 def _weighed(factor: Tensor) -> Callable[[Recorder, Value, Index], Value]:
@@ -214,10 +215,7 @@ def native_layer_norm_backward(
     whole = meta(x.size, math)
     row = meta([x.size[d] * 0 + 1 if d in dims else x.size[d] for d in range(x.ndim)], math)
 
-    def normal(ops: Recorder, a: Value, m: Value, s: Value) -> Value:
-        return ops.mul(ops.sub(a, m), s)
-
-    hat = pointwise(ctx, normal, [x, mean, scale], common=math, cost=2, val=whole)
+    hat = pointwise(ctx, _normal, [x, mean, scale], common=math, cost=2, val=whole)
     operands = [grad] if weight is None else [grad, weight]
     slope = pointwise(
         ctx, lambda ops, *v: v[0] if len(v) == 1 else ops.mul(v[0], v[1]), operands, common=math, val=whole

@@ -33,11 +33,6 @@ def _view(b: Builder, x: fx.Node, size: list[int], stride: Any = None) -> Any:
     return b(aten.view.default, x, size)
 
 
-@decomposes(aten.alias.default, aten.detach.default, aten.lift.default)
-def _same(b: Builder, x: fx.Node) -> Any:
-    return x
-
-
 @decomposes(aten.stack.default)
 def _stack(b: Builder, tensors: list[fx.Node], dim: int = 0) -> Any:
     return b(aten.cat.default, [b(aten.unsqueeze.default, one, dim) for one in tensors], dim)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Set
-from typing import Any
 
 import torch
 from torch import fx
@@ -11,7 +10,7 @@ from torch import fx
 from argand.graph import compat
 from argand.graph.nodes.ancestors import ancestors
 from argand.graph.nodes.meta import eliminate_dead, is_impure
-from argand.graph.nodes.program import AtenProgram, InputSpec, TensorSpec, copied
+from argand.graph.nodes.program import AtenProgram, InputSpec, copied, spec_of
 
 _GROWS = 2  # times the bytes that it is computed of: a larger value is computed in each call
 _SMALL = 1 << 16  # bytes that any value may have
@@ -53,7 +52,7 @@ def part(program: AtenProgram, constant: Set[fx.Node]) -> AtenProgram | None:
         with program.graph.inserting_after(last):
             last = program.graph.placeholder(f"frozen_{node.name}")
         last.meta = {key: node.meta[key] for key in ("val", "device", "origin") if key in node.meta}
-        program.inputs.append(InputSpec(last.name, "arg", program.num_args, _spec(last)))
+        program.inputs.append(InputSpec(last.name, "arg", program.num_args, spec_of(last)))
         program.num_args += 1
         node.replace_all_uses_with(last)
     eliminate_dead(program.graph)
@@ -83,8 +82,3 @@ def _is_read(node: fx.Node, constant: Set[fx.Node]) -> bool:
 
 def _is_view(node: fx.Node) -> bool:
     return compat.is_view_op(node.target)
-
-
-def _spec(node: fx.Node) -> TensorSpec:
-    val: Any = node.meta["val"]
-    return TensorSpec(tuple(val.shape), tuple(val.stride()), 0, val.dtype, node.meta["device"])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import fx
@@ -11,7 +10,7 @@ from torch import fx
 from argand.graph import compat
 from argand.graph.metadata.strides import is_contiguous
 from argand.graph.nodes.meta import eliminate_dead
-from argand.graph.nodes.program import AtenProgram, InputSpec, OutputSpec, TensorSpec
+from argand.graph.nodes.program import AtenProgram, InputSpec, OutputSpec, spec_of
 from argand.passes.rolling.results import builder_of, replace_results
 from argand.passes.rolling.windows import Loop
 from argand.quick_dataclasses import dataclass
@@ -77,7 +76,7 @@ def body_of(loop: Loop, program: AtenProgram) -> Body | None:
             env[node] = compat.copy_node(graph, node, env.__getitem__)
     graph.output(tuple(env[nodes[offset]] for offset in results))
     specs = [
-        InputSpec(placeholder.name, "arg", number, _spec(placeholder)) for number, placeholder in enumerate(inputs)
+        InputSpec(placeholder.name, "arg", number, spec_of(placeholder)) for number, placeholder in enumerate(inputs)
     ]
     outputs = [OutputSpec("value", number) for number in range(len(results))]
     made_program = AtenProgram(graph, specs, outputs, [], {}, None, num_args=len(inputs), model=program.model)
@@ -89,11 +88,6 @@ def body_of(loop: Loop, program: AtenProgram) -> Body | None:
 def _is_plain(node: fx.Node) -> bool:
     device = node.meta.get("device")
     return isinstance(node.meta.get("val"), torch.Tensor) and device is not None and device.type == "cpu"
-
-
-def _spec(node: fx.Node) -> TensorSpec:
-    val: Any = node.meta["val"]
-    return TensorSpec(tuple(val.shape), tuple(val.stride()), 0, val.dtype, node.meta["device"])
 
 
 def roll(program: AtenProgram, loop: Loop, body: Body, source: str, steps: Steps, inputs: Sequence[fx.Node]) -> None:

@@ -20,7 +20,7 @@ from argand.capture.torch_functions import hops
 from argand.capture.torch_functions.higher_order import hook_state, subgraphs
 from argand.capture.torch_functions.torch_calls import handler, name_of
 from argand.capture.world import pending_effects
-from argand.graph.metadata.strides import is_dense
+from argand.graph.metadata.strides import lies_densely
 
 
 def _refused(kind: str, what: str, explanation: str, hint: str) -> errors.GraphBreak:
@@ -242,7 +242,7 @@ class _Captured:
     def _can_be_copied(self, arg: Any) -> bool:
         with torch._C.DisableTorchFunction():
             plain = self.state.tensor_info(arg).tensor is arg and not (arg.is_conj() or arg.is_neg())
-            return plain and is_dense(tuple(arg.shape), arg.stride())
+            return plain and lies_densely(arg)
 
     def _copy(self, arg: torch.Tensor) -> torch.Tensor:
         """What forward writes to in the place of an argument; the argument gets the values when it is over."""

@@ -38,6 +38,7 @@ from argand.capture.facts.sources import (
     Source,
 )
 from argand.capture.facts.typefacts import ATOMS
+from argand.capture.torch_functions.higher_order.repeated_calls import alike
 from argand.capture.world import pending_effects
 from argand.capture.world.pending_effects import Watched
 from argand.graph.trees import tensors_of
@@ -226,7 +227,7 @@ def check(state: CaptureState, goes_on: bool = False) -> None:
     for later in state.graph.hooks:
         assert isinstance(later, Later)
         now = {number: kept for number, kept in _held_back(state).items() if number in later.outer}
-        same = now.keys() == later.before.keys() and all(_alike(now[each], later.before[each]) for each in now)
+        same = now.keys() == later.before.keys() and all(alike(now[each], later.before[each]) for each in now)
         own = later.kind is _HOOK and goes_on and any(not _lasting(part) for part, _ in later.parts)
         if not same or own or not _same(later.parts, reached(state, later.hook)):
             why = "What it reads may change between the line that hands it over and its run."
@@ -290,7 +291,7 @@ def _lasting(part: object) -> bool:
 
 def _same(before: Parts, after: Parts) -> bool:
     return len(before) == len(after) and all(
-        a is b and _alike(ours, theirs) for (a, ours), (b, theirs) in zip(before, after)
+        a is b and alike(ours, theirs) for (a, ours), (b, theirs) in zip(before, after)
     )
 
 
@@ -308,7 +309,3 @@ def _held_back(state: CaptureState) -> dict[int, list[object]]:
         else:
             held[id(entry.obj)] = list(held_items(entry.values))
     return held
-
-
-def _alike(now: Sequence[object], before: Sequence[object]) -> bool:
-    return len(now) == len(before) and all(a is b for a, b in zip(now, before))

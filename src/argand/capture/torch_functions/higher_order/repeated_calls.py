@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import types
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from argand import errors
 from argand.capture.facts.interfaces import CaptureState
@@ -28,7 +28,7 @@ def calling(state: CaptureState, what: str, *roots: object) -> Iterator[None]:
     before, drawn = pending_effects.effects(state), len(state.graph.effectful)
     contents = [(obj, _contents(obj)) for obj in _made_here(state, roots)]
     yield
-    same = all(_alike(_contents(obj), held) for obj, held in contents)
+    same = all(alike(_contents(obj), held) for obj, held in contents)
     if same and len(state.graph.effectful) == drawn and pending_effects.same_effects(state, before):
         return
     raise errors.graph_break(
@@ -72,5 +72,6 @@ def _contents(obj: object) -> list[object]:
     return items
 
 
-def _alike(one: list[object], other: list[object]) -> bool:
+def alike(one: Sequence[object], other: Sequence[object]) -> bool:
+    """Whether two sequences have the same objects."""
     return len(one) == len(other) and all(a is b for a, b in zip(one, other))

@@ -13,7 +13,7 @@ from argand.capture.facts.interfaces import CaptureState
 from argand.capture.facts.kinds import is_a
 from argand.capture.facts.sources import CallSource
 from argand.capture.torch_functions.nested import stand_ins
-from argand.capture.torch_functions.torch_calls import Handler, enter_late, handler
+from argand.capture.torch_functions.torch_calls import Handler, enter_late, handler, instead
 from argand.graph import nested_tensors as jagged
 from argand.graph.nested_tensors import Jagged, is_jagged
 from argand.graph.operators.jagged_ops import jagged_ops
@@ -209,14 +209,10 @@ def _native(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> ob
         return state.interpreter.unread(fn, *args, **kwargs)
 
 
-def _instead(function: Function) -> Handler:
-    return lambda state, fn, args, kwargs: state.interpreter.call(function, args, kwargs)
-
-
 for _name in ("_nested_view_from_jagged", "_nested_from_padded_tensor"):
     handler(getattr(torch, _name))(_dispatched(_name))
-handler(torch.ops.aten._jagged_to_padded_dense_forward)(_instead(_padded))
-handler(torch.ops.aten._padded_dense_to_jagged_forward)(_instead(_unpadded))
+handler(torch.ops.aten._jagged_to_padded_dense_forward)(instead(_padded))
+handler(torch.ops.aten._padded_dense_to_jagged_forward)(instead(_unpadded))
 enter_late(
     {
         "fx.experimental.proxy_tensor.maybe_enable_thunkify": _plain_context,
@@ -225,8 +221,8 @@ enter_late(
         _NESTED + "_nt_view_dummy": _no_dummy,
         _NESTED + "_get_max_seqlen": _known_length("max_seqlen"),
         _NESTED + "_get_min_seqlen": _known_length("min_seqlen"),
-        _OPS + "to_copy_default": _instead(_to_copy),
-        _OPS + "sym_is_contiguous_general": _instead(_is_contiguous),
+        _OPS + "to_copy_default": instead(_to_copy),
+        _OPS + "sym_is_contiguous_general": instead(_is_contiguous),
         _OPS + "unbind_int": _refused("unbind", "how long the pieces are is known only when the program runs"),
         "nested._internal.sdpa.jagged_scaled_dot_product_attention": _attention,
         _OPS + "_softmax_default": _softmax,

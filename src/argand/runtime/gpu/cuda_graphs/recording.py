@@ -14,7 +14,7 @@ from typing import Any, Literal
 import torch
 
 from argand.graph import compat
-from argand.graph.metadata.strides import is_dense
+from argand.graph.metadata.strides import lies_densely
 from argand.graph.operators.random_ops import draw_seed
 from argand.quick_dataclasses import dataclass
 
@@ -41,7 +41,7 @@ class Copied:
     @classmethod
     def of(cls, tensor: torch.Tensor) -> Copied:
         """For a tensor of any layout."""
-        return cls(tensor, None if is_dense(tuple(tensor.shape), tensor.stride()) else _flat(tensor))
+        return cls(tensor, None if lies_densely(tensor) else _flat(tensor))
 
     def like(self) -> tuple[torch.Tensor, torch.Tensor]:
         """A new tensor of the same layout, and what to copy into."""
