@@ -233,7 +233,7 @@ class CaptureState:
             self.load_source(MethodSelfSource(source), value.__self__)
         return value
 
-    def call_numpy(self, fn: Any, args: tuple[object, ...], kwargs: dict[str, object]) -> object:
+    def call_numpy(self, fn: Function, args: tuple[object, ...], kwargs: dict[str, object]) -> object:
         """A function of numpy's on arrays that the graph computes, or tensors; NotImplemented without these."""
         return tensor_arguments.call(self, fn, args, kwargs)
 

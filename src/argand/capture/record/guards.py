@@ -50,7 +50,7 @@ class Guard:
 
     source: Source | None
     kind: str
-    args: tuple[Any, ...]
+    args: Args
     label: str
     position: tuple[CodeType, int] | None = None
     visible: bool | None = None

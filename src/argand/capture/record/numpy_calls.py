@@ -102,7 +102,7 @@ def call(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> Any:
 _SIZES = {"shape": "shape", "ndim": "ndim"}
 
 
-def _asks_sizes(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> bool:
+def _asks_sizes(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> bool:
     """`numpy.shape(t)` and `numpy.ndim(t)`, which ask the tensor for the attribute of their name."""
     name = callables.text_of(fn, "__name__")
     known = name in _SIZES and fn is getattr(sys.modules["numpy"], name)

@@ -270,8 +270,8 @@ class GraphBuilder:
 
     def _record(
         self,
-        func: Any,
-        args: tuple[Any, ...],
+        func: Function,
+        args: Args,
         kwargs: dict[str, object],
         device: torch.device | None,
         meta_args: tuple[object, ...] | None,
@@ -338,7 +338,7 @@ class GraphBuilder:
         if not unbacked_index.depends(self, self.arguments):
             memory.refuse_huge(func, meta, device)
 
-    def _target(self, func: Any, kwargs: dict[str, object]) -> Target:
+    def _target(self, func: Function, kwargs: dict[str, object]) -> Target:
         """What becomes the node's target."""
         target = self._operator(func, kwargs) or target_of(func)
         if is_replaced(func, target):
@@ -446,7 +446,7 @@ class GraphBuilder:
         node.meta["example_value"] = meta
         return meta
 
-    def effect(self, function: object, args: tuple[Any, ...]) -> fx.Node:
+    def effect(self, function: object, args: Args) -> fx.Node:
         """The node of a call that stays in the graph, whoever reads what it returns."""
         node = compat.new_node(self.graph, "call_function", function, args, {})
         self.annotate(node)

@@ -240,7 +240,7 @@ def torch_call(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) ->
 
 
 def _apply(name: str) -> Native:
-    def run(interp: Interpreter, fn: Any, args: list[Any]) -> object:
+    def run(interp: Interpreter, fn: Function, args: list[Any]) -> object:
         if len(args) == 1 and type(args[0]) in SYMBOLIC:
             number = args[0].inner if type(args[0]) is SymbolicScalar else args[0]
             return interp.native(number.dynamics.apply, name, number)
@@ -281,7 +281,7 @@ def _length(interp: Interpreter, fn: Function, args: list[object]) -> Any:
 
 
 def _select(name: str) -> Native:
-    def run(interp: Interpreter, fn: Any, args: list[Any]) -> object:
+    def run(interp: Interpreter, fn: Function, args: list[Any]) -> object:
         items = args
         if len(args) == 1 and type(args[0]) in (list, tuple, SymbolicSize) and not interp.is_outer(args[0]):
             items = list(tuple.__iter__(args[0])) if is_a(args[0], tuple) else list(args[0])

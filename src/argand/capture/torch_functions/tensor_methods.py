@@ -319,7 +319,7 @@ def _hidden_state(builder: GraphBuilder, func: Function, args: Args, kwargs: Kwa
 
 
 @special(*named(_T, "requires_grad_", "detach_", "rename_[torch<2.13]", "names[torch<2.13]"))
-def _requires_grad(builder: GraphBuilder, func: Any, args: Any, kwargs: Any) -> Any:
+def _requires_grad(builder: GraphBuilder, func: Function, args: Args, kwargs: Kwargs) -> Any:
     info = info_of(builder, args[0])
     wanted = bool(args[1] if len(args) > 1 else kwargs.get("requires_grad", True))
     if func is _T.requires_grad_ and args[0].requires_grad == wanted:
@@ -375,7 +375,7 @@ def _set_data(builder: GraphBuilder, func: Function, args: Args, kwargs: Kwargs)
 
 
 @special(_T.requires_grad.__set__)
-def _set_requires_grad(builder: GraphBuilder, func: Any, args: Any, kwargs: Any) -> Any:
+def _set_requires_grad(builder: GraphBuilder, func: Function, args: Args, kwargs: Kwargs) -> Any:
     """`x.requires_grad = True`: as `requires_grad_`, but for leaves only."""
     tensor, value = args
     if type(value) is not bool or not _is_leaf(builder, _T.is_leaf.__get__, (tensor,), {}):
@@ -583,7 +583,7 @@ def _one_hot(builder: GraphBuilder, func: Function, args: Args, kwargs: Kwargs) 
 
 def _with_result(builder: GraphBuilder, func: Function, args: Args, kwargs: Kwargs, result: object) -> object:
     """Record a node whose metadata are already known."""
-    infos: list[Any] = []
+    infos: list[TensorInfo] = []
     node_args = tuple(builder.to_node(arg, infos) for arg in args)
     node_kwargs = {key: builder.to_node(value, infos) for key, value in kwargs.items()}
     data_errors.check(builder, func, args, infos)

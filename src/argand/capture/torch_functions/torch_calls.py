@@ -88,7 +88,7 @@ def enter_late(table: Mapping[str, Handler]) -> None:
             enter(NAMED, f"torch.{path}", what)
 
 
-def _key(fn: Any) -> Any:
+def _key(fn: Function) -> Any:
     return fn.__func__ if isinstance(fn, types.MethodType | classmethod | staticmethod) else fn
 
 

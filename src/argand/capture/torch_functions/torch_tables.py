@@ -33,7 +33,7 @@ from argand.graph.operators.ctc_ops import ctc_ops
 # ---------------------------------------------------------------------- answers, breaks
 
 
-def _of_autocast(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+def _of_autocast(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> Any:
     modes.guard_autocast(state)
     return leaf(state, fn, args, kwargs)
 
@@ -44,24 +44,24 @@ def _answer(value: object) -> Handler:
 
 
 @handler(directives.is_compiling)
-def _compiling(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> bool:
+def _compiling(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> bool:
     modules.check_encoder(state.interpreter)
     return not modules.runs_hooks_after_an_error(state.interpreter)
 
 
-def _has_torch_function(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> bool:
+def _has_torch_function(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> bool:
     """Whether somebody overrides torch functions of these arguments: a class does, or a mode of the program."""
     return overriding.overridden(state, args[0] if len(args) == 1 and isinstance(args[0], tuple | list) else args)
 
 
 @handler(directives.graph_break)
-def _graph_break(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+def _graph_break(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> Any:
     if optimizers.breaks_around_step(state):
         return None
     raise errors.graph_break(kind="graph break on request", context=name_of(fn))
 
 
-def _outside_effects(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+def _outside_effects(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> Any:
     raise errors.graph_break(
         kind="torch function with outside effects",
         context=name_of(fn),
@@ -70,20 +70,20 @@ def _outside_effects(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -
 
 
 @handler(torch.is_tensor)
-def _is_tensor(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> object:
+def _is_tensor(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> object:
     """Any object may be asked for its class."""
     if kwargs or len(args) != 1:
         return leaf(state, fn, args, kwargs)
     return state.interpreter.call(isinstance, (args[0], torch.Tensor))
 
 
-def _transforms_active(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> object:
+def _transforms_active(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> object:
     """No transform of torch.func is active where a graph begins; within one that is captured torch is not asked."""
     return NotImplemented if state.graph.scopes else False
 
 
 @handler(torch._shape_as_tensor)
-def _shape_as_tensor(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> object:
+def _shape_as_tensor(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> object:
     """The sizes as a tensor of integers on the CPU."""
     if kwargs or len(args) != 1 or not state.interpreter.is_tensor(args[0]):
         return leaf(state, fn, args, kwargs)
@@ -92,7 +92,7 @@ def _shape_as_tensor(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -
 
 
 @handler(*all_of("_C._nn._parse_to"))
-def _parse_to(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> object:
+def _parse_to(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> object:
     """What `Module.to` asks: of a tensor it takes device and dtype."""
     given = (args[0] if args else None, *(kwargs.get(name) for name in ("tensor", "other")))
     tensor = next((value for value in given if state.interpreter.is_tensor(value)), None)
@@ -105,7 +105,7 @@ def _parse_to(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> objec
         return state.interpreter.native(fn, *args, **kwargs)
 
 
-def _kept_from_torchs_compiler(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> object:
+def _kept_from_torchs_compiler(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> object:
     """A function of torch's (`Optimizer.zero_grad`) around which torch's own compiler is switched off."""
     return state.interpreter.call(state.interpreter.getattr(fn, "__wrapped__"), args, kwargs)
 
@@ -319,7 +319,7 @@ handler(*_AUTOCAST_KINDS)(_autocast_class)
 
 
 @handler(*(kind.__enter__ for kind in _AUTOCAST_KINDS))
-def _enter_autocast(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+def _enter_autocast(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> Any:
     """What autocast.__enter__ does, with its attributes, so that a real __exit__ can follow a graph break."""
     context, interp = args[0], state.interpreter
     kind, dtype, enabled, cached = (interp.getattr(context, name) for name in _OF_AUTOCAST)
@@ -340,7 +340,7 @@ def _enter_autocast(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) ->
 
 
 @handler(*(kind.__exit__ for kind in _AUTOCAST_KINDS))
-def _exit_autocast(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> bool:
+def _exit_autocast(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> bool:
     context, interp = args[0], state.interpreter
     if not state.open_modes or state.open_modes[-1][0] != id(context):
         raise errors.graph_break(

@@ -149,7 +149,7 @@ def _call_descriptor(
 
 
 def _call_method(
-    interp: Interpreter, fn: Any, owner: object, name: str, args: list[object], kwargs: dict[str, object]
+    interp: Interpreter, fn: Function, owner: object, name: str, args: list[object], kwargs: dict[str, object]
 ) -> object:
     """A bound method of an object of a C class, or of a class that derives from one."""
     if is_a(owner, type):

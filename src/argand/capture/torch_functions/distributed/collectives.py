@@ -177,7 +177,7 @@ def _start(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> object:
     return leaf(state, fn, args, kwargs)
 
 
-def _wait(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> object:
+def _wait(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> object:
     """What is waited for began in the graph."""
     tensor = (*args, *kwargs.values())[0]
     info = state.graph.tensors.get(id(tensor))

@@ -225,7 +225,7 @@ def _vmap_impl(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) ->
     return result
 
 
-def _differentiated(state: CaptureState, name: str, func: Any, argnums: object, args: Args, kwargs: Kwargs,
+def _differentiated(state: CaptureState, name: str, func: Function, argnums: object, args: Args, kwargs: Kwargs,
                     options: dict[str, object]) -> object:  # fmt: skip
     flat = subgraphs.flatten(state, (args, kwargs), f"torch.func.{name}", subclasses="lost")
     chosen = set()
@@ -246,7 +246,7 @@ def _grad_impl(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) ->
     )
 
 
-def _jacobian(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> object:
+def _jacobian(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> object:
     """The function that jacrev(...) or jacfwd(...) returned."""
     cells = {name: cell.cell_contents for name, cell in zip(fn.__code__.co_freevars, fn.__closure__ or ())}
     name = fn.__code__.co_qualname.partition(".")[0]
