@@ -49,7 +49,7 @@ class StoredRerun:
             self.plan = _C.Region(None, None, self._make)()  # which makes dataclasses: nothing to capture
         return self.plan
 
-    def _make(self) -> Any:
+    def _make(self) -> object:
         from argand.capture.output import rerun
 
         return rerun.stored(self.code, _Known(), *self.parts)

@@ -72,7 +72,7 @@ def _spelled(value: object) -> object:
 class _LazyForward:
     """Descriptor: compiles the graph's Python code when somebody asks for `forward`."""
 
-    def __get__(self, module: Any, owner: type) -> Any:
+    def __get__(self, module: Any, owner: type) -> object:
         if module is None:
             return self
         module.recompile()

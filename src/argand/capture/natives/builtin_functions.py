@@ -57,7 +57,7 @@ HELPER_FILES.update((polyfills.__file__, tainted_values.__file__))
 # ---- attributes ----------------------------------------------------------------------------------------------------
 
 
-def _attribute_name(interp: Interpreter, name: str) -> Any:
+def _attribute_name(interp: Interpreter, name: str) -> object:
     """The name of an attribute as a plain str; one that compares or hashes itself is left to CPython."""
     cls = type(name)
     if cls is str or not interp.is_outer(name):

@@ -275,7 +275,7 @@ add_methods(_comparison_key_type, comparing, "__lt__ __le__ __eq__ __ne__ __gt__
 _lru_wrapper = type(functools.lru_cache(maxsize=None)(len))
 
 
-def _cache_clear(interp: Interpreter, cls: type, name: str, owner: Any, args: Args, kwargs: Kwargs) -> Any:
+def _cache_clear(interp: Interpreter, cls: type, name: str, owner: Any, args: Args, kwargs: Kwargs) -> object:
     if id(owner.__wrapped__) not in interp.local_functions:
         if name == "cache_info":
             lru_caches.count(owner)

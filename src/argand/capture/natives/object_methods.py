@@ -215,7 +215,7 @@ def _ordered_reduce(interp: Interpreter, cls: type, name: str, owner: object, ar
     return type(owner), (), state, None, _items(interp, owner)
 
 
-def _own_namespace(interp: Interpreter, owner: object) -> Any:
+def _own_namespace(interp: Interpreter, owner: object) -> object:
     """An instance's `__dict__`, which copying takes past a `__getattribute__` of the class; NULL without one."""
     if is_a(interp.types.lookup(type(owner), "__getattribute__"), types.FunctionType):
         return attributes.generic_read(interp, owner, "__dict__")

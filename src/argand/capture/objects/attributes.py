@@ -76,7 +76,7 @@ def try_attr(interp: Interpreter, obj: object, name: str) -> object:
         raise
 
 
-def read(interp: Interpreter, obj: Any, name: str) -> Any:
+def read(interp: Interpreter, obj: Any, name: str) -> object:
     """`obj.name`, or NULL where CPython's default lookup finds nothing (hooks of the class have been asked)."""
     cls = type(obj)
     if cls in interp.fast or cls in _PLAIN or cls is generators.TracedGenerator:
@@ -473,7 +473,7 @@ def _load_module_attr(interp: Interpreter, module: Any, name: str) -> object:
     return state.load_source(AttrSource(state.source_of(module) or ConstSource(module), name), value)
 
 
-def _read_function(interp: Interpreter, func: Any, name: str) -> Any:
+def _read_function(interp: Interpreter, func: Any, name: str) -> object:
     if name in ("__call__", "__get__", "__class__"):
         return getattr(func, name)
     if id(func) in interp.local_functions:

@@ -302,7 +302,7 @@ def _filled(values: list[object], value: object) -> object:
     return functools.reduce(operator.getitem, value.path, values[value.number])  # type: ignore[arg-type]
 
 
-def mapped(value: Any, leaf: Callable[[object], object]) -> Any:
+def mapped(value: Any, leaf: Callable[[object], object]) -> object:
     """An argument with `leaf(each)` for each leaf of its lists, tuples and slices."""
     if type(value) in (list, tuple, torch.Size):
         return type(value)(mapped(item, leaf) for item in value)

@@ -17,7 +17,7 @@ _T = torch.Tensor
 
 
 @special(_T.contiguous)
-def _contiguous(builder: GraphBuilder, func: Any, args: Any, kwargs: Any) -> Any:
+def _contiguous(builder: GraphBuilder, func: Any, args: Any, kwargs: Any) -> object:
     """One node whose result is contiguous for certain, whatever the layout of its argument turns out to be."""
     tensor = args[0]
     if id(tensor) not in builder.unsure or len(args) != 1 or kwargs:

@@ -78,7 +78,7 @@ def numbers(
     """The arguments with tensors as numbers and lists, where these are known or can be symbols; None if none is."""
     changed = False
 
-    def as_number(value: Any) -> Any:
+    def as_number(value: Any) -> object:
         nonlocal changed
         if type(value) in (list, tuple):
             return type(value)([as_number(item) for item in value])

@@ -131,7 +131,7 @@ def convert(state: CaptureState, value: object, cls: type, fresh: bool = False) 
     return dress(builder, plain, cls)
 
 
-def strip(builder: GraphBuilder, value: Any, dressed: dict[int, torch.Tensor]) -> Any:
+def strip(builder: GraphBuilder, value: Any, dressed: dict[int, torch.Tensor]) -> object:
     """`value` with plain stand-ins for dressed ones; which ones is noted in `dressed`, by id of the plain one."""
     if isinstance(value, _Tensor):
         worn = builder.dressed.get(id(value))
@@ -242,7 +242,7 @@ def fixed(value: Jagged) -> Jagged:
     return slice(*[fixed(part) for part in (value.start, value.stop, value.step)]) if cls is slice else value
 
 
-def _converted(state: CaptureState, result: Any, cls: type, new: set[int]) -> Any:
+def _converted(state: CaptureState, result: Any, cls: type, new: set[int]) -> object:
     if isinstance(result, _Tensor):
         if is_a(result, cls):
             return result

@@ -138,7 +138,7 @@ class Nodes:
         node: fx.Node = total
         return node
 
-    def _known(self, name: str, left: Any, right: Any, value: Expr) -> Any:
+    def _known(self, name: str, left: Any, right: Any, value: Expr) -> object:
         node = self._nodes.get(value)
         if node is None:
             node = self._nodes[value] = self._call(FUNCTIONS[name], [left, right], value)

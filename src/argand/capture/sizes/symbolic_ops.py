@@ -130,7 +130,7 @@ def identical(interp: Interpreter, a: Any, b: Any) -> bool:
     return values[0] is values[1]
 
 
-def read(number: Any, name: str) -> Any:
+def read(number: Any, name: str) -> object:
     """`number.name`."""
     if type(number) is SymbolicScalar:
         return symbolic_scalars.read(number, name)

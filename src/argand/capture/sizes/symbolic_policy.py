@@ -223,7 +223,7 @@ def pin(dynamics: Dynamics, place: Place, value: Expr) -> None:
     dynamics.record(Relation("eq", alias, value))
 
 
-def _size(dynamics: Dynamics, place: Place, hint: int, given: tuple[int | None, int | None] | None) -> Any:
+def _size(dynamics: Dynamics, place: Place, hint: int, given: tuple[int | None, int | None] | None) -> object:
     if given is None:
         return dynamics.symbol(place, hint)
     low, high = given

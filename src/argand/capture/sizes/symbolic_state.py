@@ -67,7 +67,7 @@ class Dynamics:
 
     # ---------------------------------------------------------------- making symbols
 
-    def symbol(self, place: Place, hint: object, *, low: int | None = 2, high: int | None = None) -> Any:
+    def symbol(self, place: Place, hint: object, *, low: int | None = 2, high: int | None = None) -> object:
         """The expression for the number found at `place`; the number itself where it is to be a constant."""
         if place in self._values:
             return self._values[place]

@@ -263,7 +263,7 @@ def shape(builder: GraphBuilder, info: TensorInfo) -> Any:
     return size_of([dim_number(builder, info, d) for d in range(info.tensor.dim())])
 
 
-def _size(builder: GraphBuilder, info: TensorInfo, args: Args, kwargs: Kwargs) -> Any:
+def _size(builder: GraphBuilder, info: TensorInfo, args: Args, kwargs: Kwargs) -> object:
     dim = args[0] if args else kwargs.get("dim")
     if dim is None:
         return shape(builder, info)
@@ -292,7 +292,7 @@ def _stride(builder: GraphBuilder, info: TensorInfo, args: Args, kwargs: Kwargs)
 
 
 def _agree(name: str) -> Any:
-    def answer(builder: GraphBuilder, info: TensorInfo, args: Args, kwargs: Kwargs) -> Any:
+    def answer(builder: GraphBuilder, info: TensorInfo, args: Args, kwargs: Kwargs) -> object:
         value = getattr(info.tensor, name)(*args, **kwargs)
         _refuse_layout(builder, info, name, value)
         if any(getattr(s, name)(*args, **kwargs) != value for s in info.dynamic.siblings):  # type: ignore[union-attr]

@@ -61,7 +61,7 @@ class Call:
         """The captured function, called as the program called the original."""
         surroundings = flat[self.count + self.extras :]
 
-        def captured(*args: object, **kwargs: object) -> Any:
+        def captured(*args: object, **kwargs: object) -> object:
             given = pytree.tree_leaves((args, kwargs))
             tensors: list[object] = [None] * self.count
             for leaf, value in zip(self.leaves, given):

@@ -319,7 +319,7 @@ def _hidden_state(builder: GraphBuilder, func: Function, args: Args, kwargs: Kwa
 
 
 @special(*named(_T, "requires_grad_", "detach_", "rename_[torch<2.13]", "names[torch<2.13]"))
-def _requires_grad(builder: GraphBuilder, func: Function, args: Args, kwargs: Kwargs) -> Any:
+def _requires_grad(builder: GraphBuilder, func: Function, args: Args, kwargs: Kwargs) -> object:
     info = info_of(builder, args[0])
     wanted = bool(args[1] if len(args) > 1 else kwargs.get("requires_grad", True))
     if func is _T.requires_grad_ and args[0].requires_grad == wanted:
@@ -375,7 +375,7 @@ def _set_data(builder: GraphBuilder, func: Function, args: Args, kwargs: Kwargs)
 
 
 @special(_T.requires_grad.__set__)
-def _set_requires_grad(builder: GraphBuilder, func: Function, args: Args, kwargs: Kwargs) -> Any:
+def _set_requires_grad(builder: GraphBuilder, func: Function, args: Args, kwargs: Kwargs) -> object:
     """`x.requires_grad = True`: as `requires_grad_`, but for leaves only."""
     tensor, value = args
     if type(value) is not bool or not _is_leaf(builder, _T.is_leaf.__get__, (tensor,), {}):

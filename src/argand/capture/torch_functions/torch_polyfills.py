@@ -29,7 +29,7 @@ def _leaves(tree: object) -> list[torch.Tensor]:
     return [tree]
 
 
-def _rebuild(tree: object, leaves: list[object]) -> Any:
+def _rebuild(tree: object, leaves: list[object]) -> object:
     """`tree` with its leaves taken from the front of `leaves`."""
     if isinstance(tree, list):
         return [_rebuild(item, leaves) for item in tree]

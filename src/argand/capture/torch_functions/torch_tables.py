@@ -33,7 +33,7 @@ from argand.graph.operators.ctc_ops import ctc_ops
 # ---------------------------------------------------------------------- answers, breaks
 
 
-def _of_autocast(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> Any:
+def _of_autocast(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> object:
     modes.guard_autocast(state)
     return leaf(state, fn, args, kwargs)
 
@@ -55,13 +55,13 @@ def _has_torch_function(state: CaptureState, fn: Function, args: Args, kwargs: K
 
 
 @handler(directives.graph_break)
-def _graph_break(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> Any:
+def _graph_break(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> object:
     if optimizers.breaks_around_step(state):
         return None
     raise errors.graph_break(kind="graph break on request", context=name_of(fn))
 
 
-def _outside_effects(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> Any:
+def _outside_effects(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> object:
     raise errors.graph_break(
         kind="torch function with outside effects",
         context=name_of(fn),
@@ -319,7 +319,7 @@ handler(*_AUTOCAST_KINDS)(_autocast_class)
 
 
 @handler(*(kind.__enter__ for kind in _AUTOCAST_KINDS))
-def _enter_autocast(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> Any:
+def _enter_autocast(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> object:
     """What autocast.__enter__ does, with its attributes, so that a real __exit__ can follow a graph break."""
     context, interp = args[0], state.interpreter
     kind, dtype, enabled, cached = (interp.getattr(context, name) for name in _OF_AUTOCAST)
