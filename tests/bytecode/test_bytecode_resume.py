@@ -374,8 +374,7 @@ def test_transformed_code_adds_the_prologue():
         return (lambda: total), scale, rest, k
 
     body = decode(f.__code__)[prologue_length(decode(f.__code__)) :]
-    code = transformed_code(f.__code__, body, name="__transformed")
-    assert code.co_name == "__transformed"
+    code = transformed_code(f.__code__, body)
     assert encode(decode(code), code) == code
     made = types.FunctionType(code, {}, None, None, f.__closure__)
     fn, *others = made(1, "k", (2, 3))

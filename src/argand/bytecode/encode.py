@@ -62,22 +62,7 @@ def const_key(value: Any) -> Hashable:
     return "id", id(value)
 
 
-def encode(
-    instructions: Sequence[Instruction],
-    template: CodeType,
-    *,
-    name: str | None = None,
-    qualname: str | None = None,
-    argcount: int | None = None,
-    posonlyargcount: int | None = None,
-    kwonlyargcount: int | None = None,
-    varnames: Iterable[str] | None = None,
-    cellvars: Iterable[str] | None = None,
-    freevars: Iterable[str] | None = None,
-    flags: int | None = None,
-    filename: str | None = None,
-    firstlineno: int | None = None,
-) -> CodeType:
+def encode(instructions: Sequence[Instruction], template: CodeType, **attributes: int) -> CodeType:
     """Make a code object.
 
     Arguments:
@@ -85,24 +70,14 @@ def encode(
             `argval`; jump opcodes are corrected for their direction, a conditional jump backward (3.12+) becomes
             two instructions, COPY_FREE_VARS counts the free variables. The list and its instructions stay unchanged.
         template: what is not overridden is taken from it; its constants and names keep their indices and new ones are
-            appended. Locals that `varnames` lacks are appended to it.
-        name, ...: the `co_` attributes of the new code where they differ from the template's.
+            appended, new locals too.
+        attributes: those of the new code that differ from the template's, named without their `co_`.
 
     Raises InternalError for a variable that is no cell or free variable but used as one, a jump that cannot be
     expressed, an inconsistent stack depth, or code that runs off its end.
     """
-    overrides: dict[str, Any] = {
-        "co_name": name,
-        "co_qualname": qualname,
-        "co_argcount": argcount,
-        "co_posonlyargcount": posonlyargcount,
-        "co_kwonlyargcount": kwonlyargcount,
-        "co_flags": flags,
-        "co_filename": filename,
-        "co_firstlineno": firstlineno,
-    }
-    pools = Pools.make(template, varnames, cellvars, freevars)
-    return encode_with_offsets(instructions, template, pools, overrides)[0]
+    overrides = {f"co_{name}": value for name, value in attributes.items()}
+    return encode_with_offsets(instructions, template, Pools.make(template), overrides)[0]
 
 
 def encode_with_offsets(
@@ -112,14 +87,13 @@ def encode_with_offsets(
 
     Arguments:
         pools: constants and names; extended in place.
-        overrides: `CodeType.replace` arguments; None means the template's value.
+        overrides: `CodeType.replace` arguments.
     """
     lines = _lower(instructions, pools)
     _resolve_arguments(lines, pools)
     ends = _lay_out(lines)
-    firstlineno = overrides.get("co_firstlineno")
     code = template.replace(
-        **{key: value for key, value in overrides.items() if value is not None},
+        **overrides,
         co_code=_emit(lines),
         co_consts=tuple(pools.consts),
         co_names=tuple(pools.names),
@@ -130,7 +104,7 @@ def encode_with_offsets(
         co_stacksize=max(_MIN_STACK, max_stack_depth(instructions)),
         co_linetable=build_line_table(
             ((line.inst.positions, line.size) for line in lines),
-            template.co_firstlineno if firstlineno is None else firstlineno,
+            overrides.get("co_firstlineno", template.co_firstlineno),
         ),
         co_exceptiontable=_exception_table(lines, ends),
     )

@@ -325,12 +325,7 @@ def frame_arg_names(code: CodeType) -> tuple[str, ...]:
     return code.co_varnames[:count]
 
 
-def transformed_code(
-    code: CodeType,
-    instructions: Sequence[Instruction],
-    *,
-    name: str | None = None,
-) -> CodeType:
+def transformed_code(code: CodeType, instructions: Sequence[Instruction]) -> CodeType:
     """Make the code object that the frame hook calls in place of `code`.
 
     The hook passes every argument of the frame, in slot order, as a plain positional argument: the tuple of *args and
@@ -340,7 +335,6 @@ def transformed_code(
         code: the code object of the frame.
         instructions: the new body. It may use every local, cell and free variable of `code` by name, and new locals.
             COPY_FREE_VARS, MAKE_CELL and RESUME are put before it if it has no RESUME yet.
-        name: `co_name`; default: that of `code`.
 
     Returns a code object with the same first locals, the same cells and the same free variables in the same order (a
     function for it takes the original's closure), `co_argcount` counting all arguments, and no flags for *args and
@@ -352,7 +346,6 @@ def transformed_code(
     return encode(
         body,
         code,
-        name=name,
         argcount=len(frame_arg_names(code)),
         posonlyargcount=0,
         kwonlyargcount=0,
