@@ -243,7 +243,7 @@ def test_jumps_over_padding(before, after, backward):
         asm.emit("NOP")
     asm.load_fast("n")
     asm.load_const(1)
-    asm.binary_op("-")
+    asm.emit("BINARY_OP", "-")
     asm.store_fast("n")
     asm.load_fast("n")
     asm.load_const(0)

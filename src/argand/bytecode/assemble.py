@@ -162,29 +162,9 @@ class Assembler:
     store_subscr = _plain("STORE_SUBSCR")  # value, container, key -> .
     delete_subscr = _plain("DELETE_SUBSCR")  # container, key -> .
 
-    def binary_op(self, symbol: str) -> Instruction:
-        """left, right -> result; symbol as in the source: "+", "@", "+=", ..."""
-        return self.emit("BINARY_OP", symbol)
-
-    def unary_op(self, symbol: str) -> None:
-        """value -> result; "-", "~", "not" or "+"."""
-        if symbol == "+":
-            if PY312:
-                self.emit("CALL_INTRINSIC_1", "INTRINSIC_UNARY_POSITIVE")
-            else:
-                self.emit("UNARY_POSITIVE")
-        elif symbol == "not":
-            if PY313:
-                self.emit("TO_BOOL")
-            self.emit("UNARY_NOT")
-        else:
-            self.emit({"-": "UNARY_NEGATIVE", "~": "UNARY_INVERT"}[symbol])
-
-    def is_op(self, invert: bool = False) -> Instruction:
-        """left, right -> bool: left is right (invert: is not)."""
-        return self.emit("IS_OP", "is not" if invert else "is")
-
-    get_iter = _plain("GET_ITER")  # iterable -> iterator
+    def is_op(self) -> Instruction:
+        """left, right -> bool: left is right."""
+        return self.emit("IS_OP", "is")
 
     # -- containers ---------------------------------------------------------------------------------------------------
 
@@ -197,10 +177,6 @@ class Assembler:
     build_map = _counting("BUILD_MAP")  # (key, value) * count -> dict
     build_string = _counting("BUILD_STRING")  # str * count -> str
     build_slice = _counting("BUILD_SLICE")  # start, stop[, step] -> slice; count is 2 or 3
-
-    def dict_update(self, depth: int = 1) -> Instruction:
-        """dict, ..., mapping -> dict, ..."""
-        return self._counted("DICT_UPDATE", depth)
 
     unpack_sequence = _counting("UNPACK_SEQUENCE")  # sequence -> item * count, the first on top
 
@@ -240,10 +216,6 @@ class Assembler:
         self.load_const(value)
         self.push_null_after()
 
-    def load_method(self, name: str) -> Instruction:
-        """object -> what `call` needs to call its method."""
-        return self.emit("LOAD_ATTR", name, 1) if PY312 else self.emit("LOAD_METHOD", name)
-
     def call(self, nargs: int, kwnames: Sequence[str] = ()) -> Instruction:
         """prepared callable, argument * nargs -> result.
 
@@ -263,50 +235,31 @@ class Assembler:
         return self._counted("CALL", nargs)
 
     def call_function_ex(self, has_kwargs: bool) -> Instruction:
-        """prepared callable (not `load_method`), args tuple[, kwargs dict] -> result."""
+        """prepared callable, args tuple[, kwargs dict] -> result."""
         return self._counted("CALL_FUNCTION_EX", int(has_kwargs))
 
     def make_function(
-        self,
-        code: CodeType,
-        closure: Sequence[str] = (),
-        defaults: tuple[Any, ...] | None = None,
-        kwdefaults: bool = False,
-        closure_on_stack: bool = False,
+        self, code: CodeType, closure: Sequence[str] = (), *, closure_on_stack: bool = False
     ) -> Instruction:
-        """[kwdefaults dict,] [closure tuple] -> function with the current globals.
+        """[closure tuple] -> function with the current globals.
 
         Arguments:
             code: code object of the function.
             closure: names of this code's cells or free variables, in the order of `code.co_freevars`.
-            defaults: values of `__defaults__`, as constants; not together with the two below.
-            kwdefaults: a dict for `__kwdefaults__` is on the stack and is consumed.
             closure_on_stack: a tuple of cells is on top of the stack and is consumed; not together with `closure`.
         """
-        if defaults is not None and (kwdefaults or closure_on_stack):
-            raise InternalError("make_function takes defaults, or something from the stack, not both")
         if closure and closure_on_stack:
             raise InternalError("make_function takes names of a closure or a tuple, not both")
-        flags = 0
-        if defaults is not None:
-            self.load_const(tuple(defaults))
-            flags |= 1
-        if kwdefaults:
-            flags |= 2
-        if closure or closure_on_stack:
-            for name in closure:
-                self.load_closure(name)
-            if closure:
-                self.build_tuple(len(closure))
-            flags |= 8
+        for name in closure:
+            self.load_closure(name)
+        if closure:
+            self.build_tuple(len(closure))
+        flags = 8 if closure or closure_on_stack else 0
         self.load_const(code)
         if not PY313:
             return self._counted("MAKE_FUNCTION", flags)
         inst = self.emit("MAKE_FUNCTION")
-        for flag in (8, 2, 1):  # what was pushed last is set first
-            if flags & flag:
-                inst = self._counted("SET_FUNCTION_ATTRIBUTE", flag)
-        return inst
+        return self._counted("SET_FUNCTION_ATTRIBUTE", flags) if flags else inst
 
     # -- jumps and exits ----------------------------------------------------------------------------------------------
 
