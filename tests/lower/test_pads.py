@@ -7,6 +7,7 @@ from lowering_helpers import check
 
 import argand
 import sweeps
+from helpers import collected
 
 SHAPES = {1: (2, 3, 7), 2: (2, 3, 6, 9), 3: (2, 2, 5, 6, 7)}
 PADS = {1: [(2, 3), (0, 4), (-1, 2), (6, 6)], 2: [(2, 1, 0, 3), (1, 1, 1, 1), (0, 0, -2, 1)], 3: [(1, 1, 1, 0, 0, 1)]}
@@ -58,3 +59,69 @@ def test_what_is_read_of_a_padded_tensor():
     check(function, torch.randn(2, 3, 8))
     for made, want in zip(argand.compile(function)(x := torch.randn(2, 3, 8)), function(x)):
         torch.testing.assert_close(made, want)
+
+
+PARTS = {
+    "zeros at the end": (lambda x: F.pad(x, (0, 3)), True),
+    "zeros around": (lambda x: F.pad(x, (7, 5, 1, 0), value=2.0), True),
+    "cut and padded": (lambda x: F.pad(x, (-3, 4, 2, -1)), True),
+    "nothing of it is left": (lambda x: F.pad(x, (-9, -1)), True),
+    "written once": (lambda x: torch.slice_scatter(x, x[..., :3] * 2, -1, 4, 7), True),
+    "written often": (lambda x: written(x), False),
+    "written where it is broadcast": (lambda x: torch.slice_scatter(x, x[:, :1, :1].expand(-1, 6, 4), -1, 0, 4), True),
+    "every second": (lambda x: torch.slice_scatter(x, x[..., :5] * 2, -1, 0, 10, 2), False),
+}
+
+
+def written(x):
+    y = x.clone()
+    y[..., 2:5] = 1.0
+    y[..., 4:] *= 2
+    y[..., :9] += y[..., 1:]
+    return y
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64], ids=str)
+@pytest.mark.parametrize("name", PARTS)
+def test_rows_that_are_stored_in_parts(name, dtype):
+    function = PARTS[name][0]
+    x = (torch.randn(4, 6, 10) * 5).to(dtype)
+    with collected("output_code") as events:
+        made, want = argand.compile(function, fullgraph=True, dynamic=False)(x), function(x)
+    assert torch.equal(made, want)
+    assert made.stride() == want.stride()
+    if PARTS[name][1]:
+        assert not any("_masked<" in line for event in events for line in event.payload.split("\n") if "auto" in line)
+    argand.reset()
+    consumer = argand.compile(lambda x: function(x).relu().sum(-1), dynamic=True)
+    for rows in (4, 5, 7):
+        x = (torch.randn(rows, 6, 10) * 5).to(dtype)
+        torch.testing.assert_close(consumer(x), function(x).relu().sum(-1))
+
+
+@pytest.mark.parametrize(
+    ("size", "pads"),
+    [((2, 3, 6), (2, 1)), ((2, 6, 6), (6, 6)), ((2, 3, 6), (0, 0)), ((2, 3, 6), (-1, 2)), ((2, 3, 6, 7), (1, 2, 0, 6))]
+    + [((2, 3, 4, 5, 6), (1, 1, 2, 2, 0, 3))],
+)
+def test_what_goes_round(size, pads):
+    layouts = [torch.contiguous_format] + [torch.channels_last] * (len(size) == 4)
+    for layout in layouts:
+        x = torch.randn(size).to(memory_format=layout)
+
+        def function(x):
+            return F.pad(x, pads, "circular"), F.pad(x.mT, pads, mode="circular") + 1
+
+        argand.reset()
+        for made, want in zip(argand.compile(function, fullgraph=True)(x), function(x), strict=True):
+            assert torch.equal(made, want)
+            assert made.stride() == want.stride()
+        argand.reset()
+        compiled = argand.compile(lambda x: F.pad(x.sin(), pads, "circular"), fullgraph=True)
+        for made, want in zip(gradient(compiled, x), gradient(lambda x: F.pad(x.sin(), pads, "circular"), x)):
+            torch.testing.assert_close(made, want)
+
+
+def test_what_goes_round_more_than_once():
+    with pytest.raises(RuntimeError, match="more than once"):
+        argand.compile(F.pad)(torch.randn(2, 3, 6), (7, 0), "circular")

@@ -143,14 +143,26 @@ def _expand_of_expand(b: Builder, node: fx.Node) -> fx.Node | None:
 
 @simplifies(aten.slice.Tensor)
 def _slice_of_scatter(b: Builder, node: fx.Node) -> fx.Node | None:
-    """slice(slice_scatter(x, v, where), where) = v, when the layouts agree"""
+    """slice(slice_scatter(x, v, there), where) = slice of v within there, of x apart from it; when the layouts agree"""
     source = node.args[0]
     if not isinstance(source, fx.Node) or source.target is not aten.slice_scatter.default:
         return None
-    if _bounds(node, 1) != _bounds(source, 2):
+    base, new, where, written = source.args[0], source.args[1], _bounds(node, 1), _bounds(source, 2)
+    if where == written:
+        same = _val(new).shape == _val(node).shape and _val(new).dtype is _val(node).dtype
+        return new if same and _loose(node) else None
+    if where[0] != written[0] or not all(type(at) is int for at in (*where, *written)) or where[3] + written[3] != 2:
         return None
-    new: Any = source.args[1]
-    return new if _val(new).shape == _val(node).shape and _val(new).dtype is _val(node).dtype and _loose(node) else None
+    dim, (low, high), (start, end) = where[0], where[1:3], written[1:3]
+    if start <= low and high <= end:
+        whole = [*_val(base).shape[:dim], end - start, *_val(base).shape[dim + 1 :]]
+        if list(_val(new).shape) != whole or _val(new).dtype is not _val(node).dtype:
+            return None
+        base, low, high = new, low - start, high - start
+    elif not (high <= start or end <= low):
+        return None
+    part: fx.Node = b(aten.slice.Tensor, base, dim, low, high)
+    return part if _same(node, part) or _loose(node) else None
 
 
 @simplifies(aten.select.int)
@@ -177,9 +189,10 @@ def _bounds(node: fx.Node, start: int) -> tuple[Any, ...]:
 
 
 def _loose(node: fx.Node) -> bool:
-    """No reader depends on the node's strides: all of them compute elementwise."""
+    """No reader depends on the node's strides: all of them compute elementwise, or copy it to a layout of its own."""
     return all(
-        compat.has_tag(user.target, "pointwise")
+        (user.target is aten.clone.default and user.kwargs.get("memory_format") is torch.contiguous_format)
+        or compat.has_tag(user.target, "pointwise")
         and any(isinstance(a, fx.Node) and a is not node and same_memory(_val(a), _val(user)) for a in user.args)
         for user in node.users
     )

@@ -9,7 +9,7 @@ import torch
 from torch import fx
 
 from argand import garbage_collection
-from argand.autograd.ops import custom, recurrent
+from argand.autograd.ops import custom, padding, recurrent
 from argand.autograd.ops.attention import ATTENTION, with_cheap_mask
 from argand.autograd.ops.data_checks import CHECKS, ROW_MAJOR
 from argand.autograd.recording.bases import Bases
@@ -137,6 +137,8 @@ def _run_nodes(
                 args, kwargs = with_cheap_mask(args, kwargs, tracer.many_sizes)
             if node.target in RECURRENT:
                 stand_in = recurrent.stands_for(RECURRENT[node.target], args, kwargs, tracer.many_sizes)
+            if node.target is padding.PAD:
+                stand_in = padding.rounds(args, kwargs, tracer.many_sizes)
             if node.target is flex.flex_attention and attention is not None:
                 stand_in = attention(*args)
             if tracer.whole_backwards:

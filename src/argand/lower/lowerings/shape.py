@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Final, Literal
 
 import torch
 
-from argand.graph.sizes.expr import ZERO, Expr, as_int
+from argand.graph.sizes.expr import ONE, ZERO, Const, Expr, as_int
 from argand.ir.loops import TensorRef, Value
 from argand.lower.context import LOOP_DTYPES, Context, math_dtype
 from argand.lower.elementwise import broadcaster, number_in
@@ -16,10 +16,30 @@ from argand.lower.ops import Number
 from argand.lower.recorder import Recorder
 from argand.lower.registry import NoLowering, lowers
 from argand.lower.tensor import Index, Tensor
+from argand.quick_dataclasses import dataclass
 
 aten = torch.ops.aten
 
 INLINE_PARTS = 4  # a cat of more tensors than this is never computed inside its consumers
+OUTSIDE: Final = "outside"
+Mask = Value | Literal["outside"] | None
+
+
+@dataclass(frozen=True, slots=True)
+class InParts:
+    """Stores a tensor part by part along its last dimension: between these places it is computed without masks."""
+
+    cuts: tuple[Expr, ...]
+
+    def __call__(self, ctx: Context, whole: Tensor) -> TensorRef:
+        """As `Tensor.realiser`."""
+        extent = as_int(whole.size[-1])
+        cuts = sorted({cut for cut in map(as_int, self.cuts) if cut and extent and 0 < cut < extent})
+        if cuts and whole.stride[-1] is ONE and all(as_int(cut) is not None for cut in self.cuts):
+            whole.split = (whole.ndim - 1, tuple(map(Const, cuts)))
+        ref = ctx.ref_of(ctx.new_buffer(whole.size, whole.stride, whole.dtype, whole.device))
+        ctx.store(whole, ref, creates=True)
+        return ref
 
 
 def _index_value(ops: Recorder, expr: Expr) -> Value:
@@ -136,8 +156,10 @@ def constant_pad_nd(ctx: Context, x: Tensor, pad: Sequence[Any], value: Number =
         for dim in tested:
             if ops.simplifier.between(place[dim], size[dim]):
                 continue
-            known = as_int(place[dim])
-            if known is not None and (known < 0 or as_int(size[dim]) is not None):
+            low, high = ops.simplifier.bounds(place[dim])
+            extent = as_int(size[dim])
+            if (high is not None and high < 0) or (low is not None and extent is not None and low >= extent):
+                ops.folded = True
                 return ops.constant(number, dtype)
             for test in (_at_least(ops, place[dim], ZERO), _below(ops, place[dim], size[dim])):
                 mask = test if mask is None else ops.logical_and(mask, test)
@@ -148,6 +170,8 @@ def constant_pad_nd(ctx: Context, x: Tensor, pad: Sequence[Any], value: Number =
     result = ctx.lazy(load, [x], cost=2 + 2 * len(tested), count=2 + 4 * len(tested))
     if tested == [x.ndim - 1] and result.size[-1] == 2:
         result.split = (x.ndim - 1, None)
+    elif x.ndim - 1 in tested:
+        result.realiser = InParts((before[-1], before[-1] + size[-1]))
     return result
 
 
@@ -245,14 +269,14 @@ def overlay(
     ctx: Context,
     x: Tensor,
     source: Tensor,
-    inside: Callable[[Recorder, Index], tuple[Value | None, Index]],
+    inside: Callable[[Recorder, Index], tuple[Mask, Index]],
     size: Any,
     *also: Tensor,
 ) -> Tensor:
     """`source` where `inside` says so, else `x`.
 
     Arguments:
-        inside: gives the mask (None: everywhere) and source's index.
+        inside: gives the mask (None: everywhere there) and source's index.
         size: that source is broadcast to.
         also: what `inside` loads.
     """
@@ -262,6 +286,9 @@ def overlay(
 
     def load(ops: Recorder, index: Index) -> Value:
         mask, place = inside(ops, index)
+        if mask is OUTSIDE:
+            ops.folded = True
+            return x.load(ops, index)
 
         def block() -> Value:
             return ops.to_dtype(ops.to_dtype(source.load(ops, place_in(place)), dtype), math)
@@ -293,9 +320,16 @@ def slice_scatter(
         length = ctx.expr(max(0, -(-(max(stop, 0) - int(str(first))) // step)))
     size = (*x.size[:dim], length, *x.size[dim + 1 :])
 
-    def inside(ops: Recorder, index: Index) -> tuple[Value | None, Index]:
+    def inside(ops: Recorder, index: Index) -> tuple[Mask, Index]:
         offset = index[dim] - first
         tests = []
+        low, high = ops.simplifier.bounds(offset)
+        extent = as_int(length)
+        if (high is not None and high < 0) or (low is not None and extent is not None and low >= extent * step):
+            return OUTSIDE, index
+        if step == 1 and length is not x.size[dim] and ops.simplifier.between(offset, length):
+            ops.folded = True
+            return None, (*index[:dim], offset, *index[dim + 1 :])
         if first != 0:
             tests.append(_at_least(ops, index[dim], first))
         if not (first == 0 and step == 1 and length is x.size[dim]):
@@ -309,7 +343,11 @@ def slice_scatter(
             mask = test if mask is None else ops.logical_and(mask, test)
         return mask, (*index[:dim], offset // step, *index[dim + 1 :])
 
-    return overlay(ctx, x, source, inside, size)
+    result = overlay(ctx, x, source, inside, size)
+    known = x.realiser.cuts if isinstance(x.realiser, InParts) else ()
+    if known or (step == 1 and dim == x.ndim - 1):
+        result.realiser = InParts((*known, first, first + length) if dim == x.ndim - 1 else known)
+    return result
 
 
 @lowers(aten.select_scatter.default)
