@@ -192,8 +192,10 @@ def _loose(node: fx.Node) -> bool:
     """No reader depends on the node's strides: all of them compute elementwise, or copy it to a layout of its own."""
     return all(
         (user.target is aten.clone.default and user.kwargs.get("memory_format") is torch.contiguous_format)
-        or compat.has_tag(user.target, "pointwise")
-        and any(isinstance(a, fx.Node) and a is not node and same_memory(_val(a), _val(user)) for a in user.args)
+        or (
+            compat.has_tag(user.target, "pointwise")
+            and any(isinstance(a, fx.Node) and a is not node and same_memory(_val(a), _val(user)) for a in user.args)
+        )
         for user in node.users
     )
 

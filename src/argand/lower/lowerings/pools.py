@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from argand.graph.sizes.expr import ZERO, Expr, as_int, sum_of
+from argand.graph.sizes.expr import ZERO, Const, Expr, as_int, sum_of
 from argand.graph.sizes.expr import product as product_of
 from argand.ir.loops import Value
 from argand.lower.context import Context, math_dtype
@@ -25,6 +25,7 @@ from argand.lower.tensor import Index, Tensor
 aten = torch.ops.aten
 
 FEW = 4  # elements that one element is handed to, where each of them finds it by a division
+MANY_TAPS = 9  # elements of a window whose mean is a reduction, where windows are as large and lie side by side
 MAX_TAPS = 27  # elements of a window that a loop body reads one by one
 
 Place = tuple[Expr, "Value | None"]  # a position in a dimension, and where it is inside (None: everywhere)
@@ -289,7 +290,11 @@ def _avg_pool(
 ) -> Tensor:
     refuse(not is_float(x) or any(extent == 0 for extent in x.size), "average pooling of integers or nothing")
     rank = _rank_of(ctx)
-    windows, math = _pooled(size, stride, padding, 1, x.size[-rank:]), math_dtype(x.dtype)
+    windows, math = Windows(size, stride, padding, 1, x.size[-rank:]), math_dtype(x.dtype)
+    many = MANY_TAPS if windows.stride[-1] >= windows.size[-1] else MAX_TAPS
+    if prod(windows.size) > many and not (any(windows.padding) or ceil_mode or divisor):
+        return _window_means(ctx, x, windows.size, windows.stride)
+    refuse(prod(windows.size) > MAX_TAPS, "pooling over large windows")
     averages = _Averages(windows, ceil_mode, count_include_pad, divisor, math)
     ctx.realise(x)
 
@@ -410,6 +415,8 @@ def _adaptive_avg_pool(ctx: Context, x: Tensor, size: Any) -> Tensor:
     outer = ctx.sizes(ctx.val.shape)[-rank:]
     extents = _adaptive_extents(x.size[-rank:], outer)
     longest = [_longest(*extent) for extent in extents]
+    if prod(longest) > MANY_TAPS and all(size % count == 0 for size, count in extents):
+        return _window_means(ctx, x, longest, longest)
     refuse(prod(longest) > MAX_TAPS, "pooling over large windows")
     ctx.realise(x)
 
@@ -424,6 +431,19 @@ def _adaptive_avg_pool(ctx: Context, x: Tensor, size: Any) -> Tensor:
         return ops.to_dtype(total, x.dtype)
 
     return ctx.lazy(load, [x], cost=5 * prod(longest), count=6 * prod(longest))
+
+
+def _window_means(ctx: Context, x: Tensor, windows: Sequence[int], strides: Sequence[int]) -> Tensor:
+    """The means of large windows of these sizes, which lie inside, so far apart."""
+    math, rank, count = math_dtype(x.dtype), len(windows), prod(windows)
+    size = (*ctx.sizes(ctx.val.shape), *map(Const, windows))
+
+    def body(ops: Recorder, reduce: Callable[[str, Value], Value], index: Index) -> Value:
+        place = [at * stride + step for at, stride, step in zip(index[-2 * rank : -rank], strides, index[-rank:])]
+        total = reduce("sum", ops.to_dtype(x.load(ops, (*index[: -2 * rank], *place)), math))
+        return ops.to_dtype(ops.truediv(total, ops.constant(count, math)), x.dtype)
+
+    return ctx.reduce(size, range(len(size) - rank, len(size)), body, inputs=[x])
 
 
 def _adaptive_avg_pool_backward(ctx: Context, grad: Tensor, x: Tensor) -> Tensor:

@@ -286,7 +286,7 @@ def overlay(
 
     def load(ops: Recorder, index: Index) -> Value:
         mask, place = inside(ops, index)
-        if mask is OUTSIDE:
+        if isinstance(mask, str):
             ops.folded = True
             return x.load(ops, index)
 
