@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
-
-from dataclasses import dataclass
+from torch import Tensor
 
 
 @dataclass(frozen=True)
@@ -107,18 +105,41 @@ add("vector norms", lambda x: (x.norm(dim=1), x.norm(1, dim=0), torch.linalg.vec
 add("pixel shuffle", lambda x: F.pixel_shuffle(x, 3), (4, 36, 30, 30))
 add("pixel unshuffle", lambda x: F.pixel_unshuffle(x, 2), (4, 8, 60, 60))
 add("channel shuffle", lambda x: F.channel_shuffle(x, 4), (4, 32, 30, 30))
-add("roll and windows", lambda x: torch.roll(x, (-3, -3), (1, 2)).view(2, 4, 7, 4, 7, 32).transpose(2, 3).reshape(-1, 49, 32) * 2, (2, 28, 28, 32))
+add(
+    "roll and windows",
+    lambda x: torch.roll(x, (-3, -3), (1, 2)).view(2, 4, 7, 4, 7, 32).transpose(2, 3).reshape(-1, 49, 32) * 2,
+    (2, 28, 28, 32),
+)
 add("flip and rotate", lambda x: torch.rot90(x.flip(-1), 1, (2, 3)) + 1, (4, 8, 50, 50))
 for _mode in ("nearest", "bilinear", "bicubic", "area"):
     add(f"interpolate {_mode} odd", lambda x, m=_mode: F.interpolate(x, size=(53, 71), mode=m), (2, 16, 37, 41))
 add("interpolate antialias", lambda x: F.interpolate(x, size=(24, 24), mode="bilinear", antialias=True), (2, 3, 64, 64))
 add("interpolate nearest 3d", lambda x: F.interpolate(x, scale_factor=2.0), (1, 8, 10, 12, 14))
-add("adaptive pools", lambda x: torch.cat([F.adaptive_avg_pool2d(x, n).flatten(1) for n in (1, 2, 3, 6)], 1), (2, 32, 30, 30))
+add(
+    "adaptive pools",
+    lambda x: torch.cat([F.adaptive_avg_pool2d(x, n).flatten(1) for n in (1, 2, 3, 6)], 1),
+    (2, 32, 30, 30),
+)
 add("adaptive max pool odd", lambda x: F.adaptive_max_pool2d(x, (5, 7)), (2, 32, 37, 41))
-add("max pool with indices and unpool", lambda x: F.max_unpool2d(*F.max_pool2d(x, 2, return_indices=True), 2), (4, 16, 32, 32))
+add(
+    "max pool with indices and unpool",
+    lambda x: F.max_unpool2d(*F.max_pool2d(x, 2, return_indices=True), 2),
+    (4, 16, 32, 32),
+)
 add("lp pool", lambda x: F.lp_pool2d(x.abs() + 0.1, 2.0, 3, 2), (2, 16, 41, 41))
-add("image preprocessing uint8", lambda x: (x.permute(0, 3, 1, 2).float() / 255 - 0.45) / 0.22, Whole(256, (2, 128, 128, 3), torch.uint8), trains=False)
-add("uint8 blend", lambda x, y: ((x.int() * 3 + y.int()) // 4).to(torch.uint8), Whole(256, (300, 300, 3), torch.uint8), Whole(256, (300, 300, 3), torch.uint8), trains=False)
+add(
+    "image preprocessing uint8",
+    lambda x: (x.permute(0, 3, 1, 2).float() / 255 - 0.45) / 0.22,
+    Whole(256, (2, 128, 128, 3), torch.uint8),
+    trains=False,
+)
+add(
+    "uint8 blend",
+    lambda x, y: ((x.int() * 3 + y.int()) // 4).to(torch.uint8),
+    Whole(256, (300, 300, 3), torch.uint8),
+    Whole(256, (300, 300, 3), torch.uint8),
+    trains=False,
+)
 
 # convolutions
 for _label, _function, _size, _weight in (
@@ -129,19 +150,48 @@ for _label, _function, _size, _weight in (
     ("2d 5", lambda x, w: F.conv2d(x, w, padding=2), (2, 16, 37, 37), (24, 16, 5, 5)),
     ("2d grouped", lambda x, w: F.conv2d(x, w, padding=1, groups=4), (2, 64, 28, 28), (64, 16, 3, 3)),
     ("2d 1x7", lambda x, w: F.conv2d(x, w, padding=(0, 3)), (2, 32, 29, 29), (32, 32, 1, 7)),
-    ("2d depthwise 5 stride 2", lambda x, w: F.conv2d(x, w, padding=2, stride=2, groups=48), (2, 48, 41, 41), (48, 1, 5, 5)),
-    ("2d depthwise dilated", lambda x, w: F.conv2d(x, w, padding=4, dilation=2, groups=48), (2, 48, 32, 32), (48, 1, 5, 5)),
+    (
+        "2d depthwise 5 stride 2",
+        lambda x, w: F.conv2d(x, w, padding=2, stride=2, groups=48),
+        (2, 48, 41, 41),
+        (48, 1, 5, 5),
+    ),
+    (
+        "2d depthwise dilated",
+        lambda x, w: F.conv2d(x, w, padding=4, dilation=2, groups=48),
+        (2, 48, 32, 32),
+        (48, 1, 5, 5),
+    ),
     ("2d batch 1", lambda x, w: F.conv2d(x, w, padding=1), (1, 64, 20, 20), (64, 64, 3, 3)),
     ("3d", lambda x, w: F.conv3d(x, w, padding=1), (1, 8, 12, 24, 24), (16, 8, 3, 3, 3)),
     ("3d depthwise", lambda x, w: F.conv3d(x, w, padding=1, groups=16), (1, 16, 12, 20, 20), (16, 1, 3, 3, 3)),
     ("transposed 1d", lambda x, w: F.conv_transpose1d(x, w, stride=4, padding=2), (2, 32, 100), (32, 16, 8)),
-    ("transposed 2d", lambda x, w: F.conv_transpose2d(x, w, stride=2, padding=1, output_padding=1), (2, 32, 20, 20), (32, 16, 3, 3)),
-    ("transposed 2d depthwise", lambda x, w: F.conv_transpose2d(x, w, stride=2, groups=32), (2, 32, 20, 20), (32, 1, 4, 4)),
+    (
+        "transposed 2d",
+        lambda x, w: F.conv_transpose2d(x, w, stride=2, padding=1, output_padding=1),
+        (2, 32, 20, 20),
+        (32, 16, 3, 3),
+    ),
+    (
+        "transposed 2d depthwise",
+        lambda x, w: F.conv_transpose2d(x, w, stride=2, groups=32),
+        (2, 32, 20, 20),
+        (32, 1, 4, 4),
+    ),
 ):
     add(f"conv {_label}", _function, _size, _weight)
 add("conv as unfold", lambda x, w: (w @ F.unfold(x, 3, padding=1)).view(2, 24, 30, 30), (2, 8, 30, 30), (24, 72))
-add("gaussian blur", lambda x: F.conv2d(F.pad(x, (2, 2, 2, 2), "reflect"), torch.full((3, 1, 5, 5), 0.04), groups=3), (2, 3, 100, 100))
-add("sobel edges", lambda x: F.conv2d(x, torch.tensor([[[[1.0, 0, -1], [2, 0, -2], [1, 0, -1]]]]), padding=1).abs(), (4, 1, 100, 100))
+add(
+    "gaussian blur",
+    lambda x: F.conv2d(F.pad(x, (2, 2, 2, 2), "reflect"), torch.full((3, 1, 5, 5), 0.04), groups=3),
+    (2, 3, 100, 100),
+)
+add(
+    "sobel edges",
+    lambda x: F.conv2d(x, torch.tensor([[[[1.0, 0, -1], [2, 0, -2], [1, 0, -1]]]]), padding=1).abs(),
+    (4, 1, 100, 100),
+)
+
 
 # attention
 def rotary(q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
@@ -188,10 +238,37 @@ add("sliding window", sliding, *_heads)
 add("causal linear attention", chunks_of_linear_attention, *((2, 4, 64, 16),) * 3)
 add("relative position bias", swin_bias, (16, 49, 192), (169, 4), Whole(169, (49, 49)))
 add("sdpa batch 1", lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True), *((1, 2, 17, 16),) * 3)
-add("sdpa odd", lambda q, k, v: F.scaled_dot_product_attention(q, k, v), (2, 3, 127, 40), (2, 3, 131, 40), (2, 3, 131, 40))
-add("grouped queries", lambda q, k, v: F.scaled_dot_product_attention(q, k.repeat_interleave(4, 1), v.repeat_interleave(4, 1)), (2, 8, 64, 32), (2, 2, 64, 32), (2, 2, 64, 32))
-add("local attention by unfold", lambda x: (F.softmax((x[:, 4:-4, None] * x.unfold(1, 9, 1).transpose(2, 3)).sum(-1), -1)[..., None] * x.unfold(1, 9, 1).transpose(2, 3)).sum(2), (2, 136, 32))
-add("talking heads", lambda q, k, v, w: torch.einsum("gh,bhij->bgij", w, F.softmax(torch.einsum("hg,bgij->bhij", w, q @ k.transpose(-1, -2)), -1)) @ v, *((2, 4, 60, 16),) * 3, (4, 4))
+add(
+    "sdpa odd",
+    lambda q, k, v: F.scaled_dot_product_attention(q, k, v),
+    (2, 3, 127, 40),
+    (2, 3, 131, 40),
+    (2, 3, 131, 40),
+)
+add(
+    "grouped queries",
+    lambda q, k, v: F.scaled_dot_product_attention(q, k.repeat_interleave(4, 1), v.repeat_interleave(4, 1)),
+    (2, 8, 64, 32),
+    (2, 2, 64, 32),
+    (2, 2, 64, 32),
+)
+add(
+    "local attention by unfold",
+    lambda x: (
+        F.softmax((x[:, 4:-4, None] * x.unfold(1, 9, 1).transpose(2, 3)).sum(-1), -1)[..., None]
+        * x.unfold(1, 9, 1).transpose(2, 3)
+    ).sum(2),
+    (2, 136, 32),
+)
+add(
+    "talking heads",
+    lambda q, k, v, w: (
+        torch.einsum("gh,bhij->bgij", w, F.softmax(torch.einsum("hg,bgij->bhij", w, q @ k.transpose(-1, -2)), -1)) @ v
+    ),
+    *((2, 4, 60, 16),) * 3,
+    (4, 4),
+)
+
 
 # recurrences
 def loop(cell: str) -> Callable[..., Any]:
@@ -253,10 +330,11 @@ def mamba(u: Tensor, delta: Tensor, a: Tensor, b: Tensor, c: Tensor) -> Tensor:
 add("mamba-like scan", mamba, (2, 48, 64), (2, 48, 64), (64, 8), (2, 48, 8), (2, 48, 8))
 for _dim in (0, 1, 2):
     for _name in ("cumsum", "cumprod", "logcumsumexp"):
-        add(f"{_name} over {_dim}", lambda x, f=getattr(torch, _name), d=_dim: f(x * 0.5 + 1, d), (20, 60, 70))
+        add(f"{_name} over {_dim}", lambda x, n=_name, d=_dim: getattr(torch, n)(x * 0.5 + 1, d), (20, 60, 70))
 add("cummax over 1", lambda x: torch.cummax(x, 1)[0], (20, 60, 70))
 add("cumsum bf16", lambda x: x.cumsum(-1), of(64, 500, dtype=torch.bfloat16))
 add("cumsum int over 0", lambda x: x.cumsum(0), Whole(100, (700, 90)), trains=False)
+
 
 # routing, places, sparse reads
 def experts(x: Tensor, gate: Tensor, up: Tensor, down: Tensor) -> Tensor:
@@ -269,22 +347,47 @@ def experts(x: Tensor, gate: Tensor, up: Tensor, down: Tensor) -> Tensor:
 
 
 add("top-2 experts with index_add", experts, (96, 64), (64, 4), (4, 64, 128), (4, 128, 64))
-add("embedding bag mean", lambda w, i, o: F.embedding_bag(i, w, o, mode="mean"), (1000, 48), Whole(1000, (3000,)), Of(lambda: torch.arange(0, 3000, 10)))
+add(
+    "embedding bag mean",
+    lambda w, i, o: F.embedding_bag(i, w, o, mode="mean"),
+    (1000, 48),
+    Whole(1000, (3000,)),
+    Of(lambda: torch.arange(0, 3000, 10)),
+)
 add("embedding bag max 2d", lambda w, i: F.embedding_bag(i, w, mode="max"), (1000, 48), Whole(1000, (300, 10)))
 add("index_add", lambda x, i, y: x.index_add(0, i, y), (200, 48), Whole(200, (3000,)), (3000, 48))
 add("scatter_add last dim", lambda x, i: torch.zeros(64, 100).scatter_add(1, i, x), (64, 3000), Whole(100, (64, 3000)))
-add("scatter_reduce amax", lambda x, i: torch.zeros(200, 32).scatter_reduce(0, i[:, None].expand(-1, 32), x, "amax", include_self=False), (3000, 32), Whole(200, (3000,)))
-add("index_put accumulate 2d", lambda x, i, j, y: x.index_put((i, j), y, accumulate=True), (100, 120), Whole(100, (4000,)), Whole(120, (4000,)), (4000,))
+add(
+    "scatter_reduce amax",
+    lambda x, i: torch.zeros(200, 32).scatter_reduce(0, i[:, None].expand(-1, 32), x, "amax", include_self=False),
+    (3000, 32),
+    Whole(200, (3000,)),
+)
+add(
+    "index_put accumulate 2d",
+    lambda x, i, j, y: x.index_put((i, j), y, accumulate=True),
+    (100, 120),
+    Whole(100, (4000,)),
+    Whole(120, (4000,)),
+    (4000,),
+)
 add("gather last dim", lambda x, i: x.gather(1, i), (256, 1000), Whole(1000, (256, 30)))
 add("take along dim", lambda x, i: torch.take_along_dim(x, i, 0), (300, 100), Whole(300, (40, 100)))
 add("where of masks", lambda x, m: torch.where(m > 2, x, x.mean()) * (m < 9), (300, 301), Whole(12, (300, 301)))
-add("masked fill and sum", lambda x, m: x.masked_fill(m == 0, 0).sum(1) / (m != 0).sum(1), (64, 50, 33), Whole(3, (64, 50, 1)))
+add(
+    "masked fill and sum",
+    lambda x, m: x.masked_fill(m == 0, 0).sum(1) / (m != 0).sum(1),
+    (64, 50, 33),
+    Whole(3, (64, 50, 1)),
+)
 add("tril and triu", lambda x: torch.tril(x, -1) + torch.triu(x, 2), (8, 130, 130))
 add("diagonals", lambda x: torch.diagonal(x, 1, 1, 2).sum(-1) + torch.diag_embed(x[:, 0]).sum((1, 2)), (16, 60, 60))
 add("one hot", lambda i: F.one_hot(i, 50).float().mean(0), Whole(50, (20, 300)), trains=False)
 add("bincount", lambda i: torch.bincount(i, minlength=100), Whole(100, (20000,)), trains=False)
 add("histogram", lambda x: torch.histc(x, 50, -3.0, 3.0), (20000,), trains=False)
-add("bincount weighted, small", lambda i, w: torch.bincount(i, w, minlength=10), Whole(10, (100,)), (100,), trains=False)
+add(
+    "bincount weighted, small", lambda i, w: torch.bincount(i, w, minlength=10), Whole(10, (100,)), (100,), trains=False
+)
 add("unique counts", lambda i: torch.unique(i, return_counts=True), Whole(50, (5000,)), trains=False)
 add("searchsorted rows", lambda s, x: torch.searchsorted(s.sort(-1)[0], x), (40, 100), (40, 300), trains=False)
 
@@ -295,10 +398,14 @@ add("cdist small", lambda x, y: torch.cdist(x, y), (20, 3), (24, 3))
 add("cdist batched", lambda x, y: torch.cdist(x, y), (4, 100, 16), (4, 120, 16))
 add("pdist by differences", lambda x: (x[:, None] - x[None]).square().sum(-1), (120, 24))
 add("pairwise distance", lambda x, y: F.pairwise_distance(x, y), (700, 90), (700, 90))
+
+
 def k_means(x: Tensor, c: Tensor) -> Tensor:
     nearest = (x[:, None] - c[None]).square().sum(-1).argmin(1)
     hot = F.one_hot(nearest, c.shape[0]).to(x.dtype)
     return hot.T @ x / hot.sum(0).clamp(min=1)[:, None]
+
+
 add("k-means step", k_means, (1000, 8), (12, 8), trains=False)
 add("kron", lambda x, y: torch.kron(x, y), (20, 24), (17, 15))
 add("outer and trace", lambda x, y: torch.outer(x, y).diagonal().sum() * torch.ones(3), (400,), (410,))
@@ -313,101 +420,30 @@ add("matmul double", lambda x, y: x @ y + 1, of(100, 120, dtype=torch.float64), 
 add("matmul bf16", lambda x, y: F.relu(x @ y), of(100, 128, dtype=torch.bfloat16), of(128, 96, dtype=torch.bfloat16))
 add("bilinear form", lambda x, w, y: torch.einsum("bi,oij,bj->bo", x, w, y), (64, 30), (20, 30, 31), (64, 31))
 add("nn.bilinear", lambda x, y, w: F.bilinear(x, y, w), (64, 30), (64, 31), (20, 30, 31))
-add("addmm chain", lambda b, x, w: torch.addmm(torch.addmm(b, x, w, beta=0.5).tanh(), x, w), (64, 64), (64, 64), (64, 64))
-add("inverse and det 4x4", lambda x: torch.linalg.inv(x + 4 * torch.eye(4)).sum(0) + torch.linalg.det(x).sum(), (200, 4, 4))
+add(
+    "addmm chain",
+    lambda b, x, w: torch.addmm(torch.addmm(b, x, w, beta=0.5).tanh(), x, w),
+    (64, 64),
+    (64, 64),
+    (64, 64),
+)
+add(
+    "inverse and det 4x4",
+    lambda x: torch.linalg.inv(x + 4 * torch.eye(4)).sum(0) + torch.linalg.det(x).sum(),
+    (200, 4, 4),
+)
 add("cholesky solve", lambda x, y: torch.linalg.solve(x @ x.mT + torch.eye(12), y), (30, 12, 12), (30, 12, 2))
 add("matrix power", lambda x: torch.matrix_power(x * 0.1, 5), (60, 60))
 add("cross", lambda x, y: torch.linalg.cross(x, y), (3000, 3), (3000, 3))
-add("quaternion product", lambda a, b: torch.stack((a[:, 0] * b[:, 0] - (a[:, 1:] * b[:, 1:]).sum(1), a[:, 0] * b[:, 1] + a[:, 1] * b[:, 0] + a[:, 2] * b[:, 3] - a[:, 3] * b[:, 2]), 1), (3000, 4), (3000, 4))
-
-# losses
-add("contrastive", lambda x, y: F.cross_entropy(F.normalize(x, dim=-1) @ F.normalize(y, dim=-1).T / 0.07, torch.arange(128)), (128, 64), (128, 64))
-add("triplet", lambda a, p, n: F.triplet_margin_loss(a, p, n), (256, 64), (256, 64), (256, 64))
-def focal(x: Tensor, y: Tensor) -> Tensor:
-    y = y.float()
-    p = torch.sigmoid(x)
-    ce = F.binary_cross_entropy_with_logits(x, y, reduction="none")
-    pt = p * y + (1 - p) * (1 - y)
-    return (ce * (1 - pt) ** 2 * (0.25 * y + 0.75 * (1 - y))).mean()
-add("focal", focal, (64, 500), Whole(2, (64, 500)))
-def dice(x: Tensor, y: Tensor) -> Tensor:
-    p = F.softmax(x, 1)
-    hot = F.one_hot(y, x.shape[1]).permute(0, 3, 1, 2).float()
-    return 1 - (2 * (p * hot).sum((2, 3)) / (p + hot).sum((2, 3))).mean()
-add("dice", dice, (2, 6, 60, 60), Whole(6, (2, 60, 60)))
-add("ctc", lambda x, y: F.ctc_loss(F.log_softmax(x, -1), y, torch.full((8,), 50), torch.full((8,), 12)), (50, 8, 20), Of(lambda: torch.randint(1, 20, (8, 12))))
-add("hinge", lambda x, y: F.multi_margin_loss(x, y), (128, 50), Whole(50, (128,)))
-add("multilabel margin", lambda x, y: F.multilabel_soft_margin_loss(x, y.float()), (128, 50), Whole(2, (128, 50)))
-add("label smoothing", lambda x, y: F.cross_entropy(x, y, label_smoothing=0.1, ignore_index=0), (500, 300), Whole(300, (500,)))
-add("cross entropy 4d", lambda x, y: F.cross_entropy(x, y), (2, 11, 50, 50), Whole(11, (2, 50, 50)))
-add("kl of gaussians", lambda m, s: (-0.5 * (1 + s - m.square() - s.exp())).sum(1).mean(), (200, 60), (200, 60))
-add("huber", lambda x, y: F.huber_loss(x, y) + F.smooth_l1_loss(x, y, beta=0.5), (1000,), (1000,))
-add("gaussian nll", lambda x, y, v: F.gaussian_nll_loss(x, y, v.exp()), (300, 40), (300, 40), (300, 40))
-add("mse tiny", lambda x, y: F.mse_loss(x, y), (8,), (8,))
-add("cosine embedding", lambda x, y, t: F.cosine_embedding_loss(x, y, t.float() * 2 - 1), (300, 64), (300, 64), Whole(2, (300,)))
-def sorted_auc(x: Tensor, y: Tensor) -> Tensor:
-    order = x.argsort(descending=True)
-    hits = y[order].float()
-    return (hits.cumsum(0) * (1 - hits)).sum() / (hits.sum() * (1 - hits).sum())
-add("auc by sorting", sorted_auc, (5000,), Whole(2, (5000,)), trains=False)
-add("ndcg", lambda s, r: (r.gather(1, s.argsort(1, descending=True)) / torch.log2(torch.arange(50) + 2.0)).sum(1).mean(), (60, 50), (60, 50), trains=False)
-def wasserstein(x: Tensor, y: Tensor) -> Tensor:
-    return (x.sort(0)[0] - y.sort(0)[0]).abs().mean()
-add("sliced wasserstein", wasserstein, (500, 20), (500, 20))
-
-# statistics
-add("median", lambda x: x.median(1)[0], (100, 301))
-add("median over dim 0", lambda x: x.median(0)[0], (101, 300))
-add("quantile", lambda x: torch.quantile(x, torch.tensor([0.25, 0.5, 0.75]), dim=1), (100, 300))
-add("mode", lambda i: torch.mode(i, 1)[0], Whole(20, (100, 200)), trains=False)
-add("sort rows", lambda x: x.sort(1)[0], (100, 300))
-add("sort columns", lambda x: x.sort(0)[0], (300, 100))
-add("topk 5 of 1000", lambda x: x.topk(5, 1)[0], (100, 1000))
-add("argmax over dim 1 of 4d", lambda x: x.argmax(1), (4, 21, 65, 65), trains=False)
-add("amin amax over dim 0", lambda x: x.amax(0) - x.amin(0), (700, 90))
-add("logsumexp over dim 1", lambda x: x.logsumexp(1), (20, 60, 70))
-add("covariance", lambda x: torch.cov(x), (30, 400))
-add("correlation", lambda x: torch.corrcoef(x), (30, 400))
-add("prod over last", lambda x: (1 + 0.1 * x).prod(-1), (500, 40))
-add("total sum", lambda x: x.sum(), (300, 300))
-add("any and all", lambda x: ((x > 3).any(1), (x > -3).all(0)), (300, 300), trains=False)
-add("count nonzero", lambda x: (x > 0.5).sum(0), (300, 300), trains=False)
-
-# complex numbers and transforms
-def spectral(x: Tensor, w: Tensor) -> Tensor:
-    return torch.fft.irfft(torch.fft.rfft(x) * torch.view_as_complex(w), n=x.shape[-1])
-add("spectral filter 1d", spectral, (8, 16, 200), (101, 2))
-add("spectral filter 2d", lambda x, w: torch.fft.irfft2(torch.fft.rfft2(x) * torch.view_as_complex(w), s=(32, 32)), (4, 8, 32, 32), (8, 32, 17, 2))
-add("stft magnitudes", lambda x: torch.stft(x, 64, 16, window=torch.hann_window(64), return_complex=True).abs(), (4, 2000))
-add("fft shift and phase", lambda x: torch.fft.fftshift(torch.fft.fft(x)).angle(), (40, 128))
-add("complex polynomials", lambda z: (z * z + z.conj() / (z.abs() + 1)).real, of(100, 100, dtype=torch.complex64))
-add("autocorrelation", lambda x: torch.fft.irfft(torch.fft.rfft(x, 512).abs().square())[..., :100], (10, 256))
-
-# numbers of other kinds, sizes, layouts
-add("double gelu", lambda x: F.gelu(x), of(200, 200, dtype=torch.float64))
-add("double layer norm", lambda x: F.layer_norm(x, (60,)), of(300, 60, dtype=torch.float64))
-add("bf16 layer norm", lambda x, w: F.layer_norm(x, (130,), w), of(300, 130, dtype=torch.bfloat16), of(130, dtype=torch.bfloat16))
-add("bf16 softmax", lambda x: F.softmax(x, -1), of(300, 130, dtype=torch.bfloat16))
-add("half silu", lambda x: F.silu(x) * 2, of(300, 130, dtype=torch.float16))
-add("int32 division and remainder", lambda x, y: x // (y + 1) + x % (y + 1), Whole(1000, (300, 100), torch.int32), Whole(20, (300, 100), torch.int32), trains=False)
-add("int64 bits", lambda x: ((x >> 3) & 255) ^ (x << 1), Whole(1000, (300, 100)), trains=False)
-add("int8 saturating", lambda x: torch.clamp(x.float() * 1.7, -128, 127).round().to(torch.int8), Whole(100, (300, 300), torch.int8), trains=False)
-add("bool algebra", lambda x, y: (x > 2) & ~(y > 1) | (x == y), Whole(5, (300, 300)), Whole(5, (300, 300)), trains=False)
-add("prime sizes", lambda x, y: torch.tanh(x * y + y), (1009, 101), (101,))
-add("non-contiguous", lambda x: F.gelu(x[:, ::3].T) + x[:, 1::3].T, (300, 603))
-add("expanded", lambda x, y: (x[:, None] + y[None]).relu().mean(1), (120, 40), (110, 40))
-add("batch 1 perceptron", lambda x, a, b: F.linear(F.relu(F.linear(x, a)), b), (1, 32), (64, 32), (10, 64))
-add("scalar arithmetic", lambda x, y: x * y + y.sin() / 3, (), ())
-add("tiny vectors", lambda x, y: (x * y).sum() / (x.norm() * y.norm()), (16,), (16,))
-add("large polynomial", lambda x: ((x * 2 + 1) * x - 3) * x + x.abs(), (2000, 1000))
-add("large reduction", lambda x: x.square().mean((0, 2)), (32, 64, 900))
-add("concatenation of many", lambda *xs: torch.cat([x * 2 for x in xs], 1), *((40, 30),) * 12)
-add("stack and unbind", lambda x: torch.stack([y * i for i, y in enumerate(x.unbind(1))], 0), (40, 10, 60))
-add("meshgrid field", lambda x: torch.exp(-(torch.stack(torch.meshgrid(torch.arange(64.0), torch.arange(64.0), indexing="ij"))[None] - x[:, :, None, None]).square().sum(1) / 50), (20, 2))
-add("affine grid", lambda x, t: F.grid_sample(x, F.affine_grid(t, (2, 8, 30, 30), align_corners=False), align_corners=False), (2, 8, 32, 32), (2, 2, 3))
-add("grid sample many channels", lambda x, g: F.grid_sample(x, g.tanh(), align_corners=False), (4, 32, 40, 40), (4, 60, 4, 2))
-add("grid sample few points", lambda x, g: F.grid_sample(x, g.tanh(), align_corners=False), (8, 16, 20, 20), (8, 100, 1, 2))
-add("grid sample image", lambda x, g: F.grid_sample(x, g.tanh(), align_corners=True), (2, 3, 64, 64), (2, 64, 64, 2))
-add("sinusoids", lambda t: torch.cat([(t[:, None] * torch.exp(-math.log(1e4) * torch.arange(32) / 32)).sin(), (t[:, None] * torch.exp(-math.log(1e4) * torch.arange(32) / 32)).cos()], 1), (500,))
-add("swish gate with chunk", lambda x, w: F.silu(F.linear(x, w).chunk(2, -1)[0]) * F.linear(x, w).chunk(2, -1)[1], (100, 64), (256, 64))
-add("adam step", lambda p, g, m, v: (p - 1e-3 * (0.9 * m + 0.1 * g) / ((0.999 * v.abs() + 0.001 * g * g).sqrt() + 1e-8), 0.9 * m + 0.1 * g), *((300, 300),) * 4, trains=False)
+add(
+    "quaternion product",
+    lambda a, b: torch.stack(
+        (
+            a[:, 0] * b[:, 0] - (a[:, 1:] * b[:, 1:]).sum(1),
+            a[:, 0] * b[:, 1] + a[:, 1] * b[:, 0] + a[:, 2] * b[:, 3] - a[:, 3] * b[:, 2],
+        ),
+        1,
+    ),
+    (3000, 4),
+    (3000, 4),
+)

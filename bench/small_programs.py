@@ -22,8 +22,8 @@ import torch
 from torch.utils import _pytree as pytree
 
 import argand
+import small_losses  # noqa: F401  adds its programs
 from small_program_list import PROGRAMS, Program
-
 
 clock = time.perf_counter
 
@@ -52,7 +52,9 @@ def cotangent(end: torch.Tensor) -> torch.Tensor:
     """Numbers without a pattern, in the layout of a result."""
     if end.dim() == 0:
         return torch.ones_like(end)
-    return waves(end.shape, end.dtype) if end.is_contiguous() else torch.empty_like(end).copy_(waves(end.shape, end.dtype))
+    return (
+        waves(end.shape, end.dtype) if end.is_contiguous() else torch.empty_like(end).copy_(waves(end.shape, end.dtype))
+    )
 
 
 def difference(want: list[torch.Tensor], got: list[torch.Tensor]) -> float:
@@ -152,11 +154,17 @@ def main() -> None:
                 print(f"{system:6} {label:48} {type(error).__name__}: {str(error)[:150]!r}", flush=True)
                 continue
             rows.setdefault(label, {})[system] = row
-            behind = system == "torch" and "argand" in rows[label] and row["speed"] * 0.95 > rows[label]["argand"]["speed"]
+            behind = (
+                system == "torch" and "argand" in rows[label] and row["speed"] * 0.95 > rows[label]["argand"]["speed"]
+            )
             mark = " slower" if row["speed"] < 1 else ""
             mark += f" argand behind ({rows[label]['argand']['speed']:.2f})" if behind else ""
             mark += f" DIFFERS {row['difference']:.1e}" if row["difference"] > 1e-4 else ""
-            print(f"{system:6} {label:48} {row['speed']:6.2f} eager {row['eager_us']:8.0f} us first {row['first_s']:5.2f} s{mark}", flush=True)
+            print(
+                f"{system:6} {label:48} {row['speed']:6.2f} eager {row['eager_us']:8.0f} us "
+                f"first {row['first_s']:5.2f} s{mark}",
+                flush=True,
+            )
             if options.json:
                 with open(options.json, "w") as file:
                     json.dump(rows, file, indent=1)
