@@ -22,6 +22,7 @@ POOLS = {
     "average, gaps between windows": (lambda x: F.avg_pool2d(x, 2, 3), image),
     "average of large windows": (lambda x: F.avg_pool2d(x * 2, (8, 7), (1, 2)), image),
     "average of large windows side by side": (lambda x: F.avg_pool2d(x, (4, 5)), image),
+    "average of all in large windows": (lambda x: F.avg_pool2d(x[..., :8, :10], (4, 5)), image),
     "average of long rows": (lambda x: F.avg_pool1d(x, 11), signal),
     "maximum of rows": (lambda x: F.max_pool1d(x, 3, 2, 1), signal),
     "maximum of volumes": (lambda x: F.max_pool3d(x, 3, 2, 1, return_indices=True)[0], volume),

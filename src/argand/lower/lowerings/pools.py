@@ -11,7 +11,8 @@ import torch
 
 from argand.graph.sizes.expr import ZERO, Const, Expr, as_int, sum_of
 from argand.graph.sizes.expr import product as product_of
-from argand.ir.loops import Value
+from argand.graph.sizes.symbolic import contiguous_meta
+from argand.ir.loops import TensorRef, Value
 from argand.lower.context import Context, math_dtype
 from argand.lower.layout import stride_order
 from argand.lower.lowerings.norms import uses
@@ -328,6 +329,11 @@ def _avg_pool_backward(
     taps = prod(-(-k // s) for k, s in zip(windows.size, windows.stride))
     refuse(taps > MAX_TAPS, "elements in many windows")
     if windows.stride[-1] > 1 and not _channels_innermost(ctx):
+        inner = [as_int(size) for size in ctx.sizes(ctx.val.shape)[-rank:]]
+        whole = [as_int(count) for count in grad.size[-rank:]]
+        alone = windows.stride == windows.size and not (any(windows.padding) or ceil_mode or divisor)
+        if alone and all(a and b and a == b * k for a, b, k in zip(inner, whole, windows.size)):
+            return _spread(ctx, grad, windows.size)
         many = taps > 2 or windows.size[-1] > FEW or any(averages.varies)
         refuse(many, "rows whose elements are in many windows")
     ctx.realise(grad)
@@ -446,12 +452,31 @@ def _window_means(ctx: Context, x: Tensor, windows: Sequence[int], strides: Sequ
     return ctx.reduce(size, range(len(size) - rank, len(size)), body, inputs=[x])
 
 
+def _spread(ctx: Context, grad: Tensor, windows: Sequence[int]) -> Tensor:
+    """Gradients of the means of windows that lie side by side: each is written along its window."""
+    dtype, rank, math = ctx.val.dtype, len(windows), math_dtype(ctx.val.dtype)
+    lead, size, stride = grad.ndim - rank, ctx.sizes(ctx.val.shape), ctx.sizes(ctx.val.stride())
+
+    def load(ops: Recorder, index: Index) -> Value:
+        value = ops.to_dtype(grad.load(ops, (*index[:lead], *index[lead::2])), math)
+        return ops.to_dtype(ops.truediv(value, ops.constant(prod(windows), math)), dtype)
+
+    buffer = ctx.new_buffer(size, stride, dtype, ctx.device)
+    along = [part for count, window in zip(grad.size[lead:], windows) for part in (count, Const(window))]
+    steps = [part for step, window in zip(buffer.stride[lead:], windows) for part in (step * window, step)]
+    ref = TensorRef(buffer.name, (*size[:lead], *along), (*buffer.stride[:lead], *steps), ZERO)
+    ctx.store(ctx.lazy(load, [grad], cost=3, val=contiguous_meta(ref.size, dtype)), ref, creates=True)
+    return ctx.from_ref(ctx.ref_of(buffer), dtype, ctx.device)
+
+
 def _adaptive_avg_pool_backward(ctx: Context, grad: Tensor, x: Tensor) -> Tensor:
     refuse(not is_float(grad) or any(extent == 0 for extent in grad.size), "average pooling of integers or nothing")
     rank, math = _rank_of(ctx), math_dtype(grad.dtype)
     inner, outer = ctx.sizes(ctx.val.shape)[-rank:], grad.size[-rank:]
     extents = _adaptive_extents(inner, outer)
     most = [_longest(count, size) for size, count in extents]
+    if all(size % count == 0 for size, count in extents) and not _channels_innermost(ctx):
+        return _spread(ctx, grad, [size // count for size, count in extents])
     refuse(prod(most) > MAX_TAPS, "elements in many windows")
     scattered = max(most) > 1 or _longest(*extents[-1]) > FEW
     refuse(scattered and not _channels_innermost(ctx), "rows whose elements are in many windows")
