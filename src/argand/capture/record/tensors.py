@@ -506,7 +506,7 @@ class GraphBuilder:
             return value.number()
         if type(value) is SymbolicBool:
             return self.dynamics.nodes(self).condition(value.relation)
-        return self.dynamics.nodes(self).of(value.expr)
+        return self.dynamics.nodes(self).of(value.expr) if self.dynamics.fits(value) else value.number()
 
     def _odd_to_node(self, value: object, infos: list[TensorInfo]) -> object:
         cls = type(value)

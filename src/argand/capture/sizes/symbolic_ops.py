@@ -256,12 +256,16 @@ def _logarithm(interp: Interpreter, fn: Function, args: list[object]) -> object:
 
 
 def _power(interp: Interpreter, fn: Function, args: list[object]) -> object:
-    """`math.pow`: of a positive number it is the operator on floats; of others it raises what that does not."""
+    """`math.pow`: of a positive number it is the operator on floats; of others, and of large results, it raises what that
+    does not."""
     if len(args) != 2 or not holds_symbols(args) or not all(map(is_number, args)):
         return NotImplemented
     if not interp.native(operator.gt, args[0], 0):
         return NotImplemented
-    return interp.native(operator.pow, *(interp.call(float, (arg,)) for arg in args))
+    try:
+        return interp.native(operator.pow, *(interp.call(float, (arg,)) for arg in args))
+    except OverflowError:
+        return NotImplemented
 
 
 def _index(interp: Interpreter, fn: Function, args: list[object]) -> object:

@@ -7,6 +7,7 @@ does not is a fact to learn: the attempt is given up and the frame interpreted a
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -26,14 +27,20 @@ from argand.graph.sizes.expr import Const, Expr, Sym, free_symbols
 from argand.graph.sizes.relations import Bounds, Relation, is_range, moduli, solve
 from argand.graph.sizes.symbols import FUNCTIONS, LIMITS, Computed, SymbolTable
 
-_DOMAIN: dict[str, Callable[[Any], tuple[str, Any, int]]] = {
-    **dict.fromkeys(("sqrt", "isqrt"), lambda value: ("ge", value, 0)),
-    **dict.fromkeys(("log", "log2", "log10"), lambda value: ("gt", value, 0)),
-    "log1p": lambda value: ("gt", value, -1),
-    **dict.fromkeys(("exp", "expm1"), lambda value: ("le", value, 709)),  # e**710 is no float
-    "exp2": lambda value: ("le", value, 1023),
+_DOMAIN: dict[str, tuple[str, float]] = {
+    **dict.fromkeys(("sqrt", "isqrt"), ("ge", 0)),
+    **dict.fromkeys(("log", "log2", "log10"), ("gt", 0)),
+    "log1p": ("gt", -1),
+    **dict.fromkeys(("exp", "expm1"), ("le", 709)),  # e**710 is no float
+    "exp2": ("le", 1023),
 }
 """Where functions of one number do not raise."""
+_LARGE = 1 << 62  # whole numbers that vary stay below: guards compute in 64 bits
+_BOUNDED: dict[str, float] = {
+    **dict.fromkeys(("sin", "cos", "tan"), sys.float_info.max),
+    **dict.fromkeys(("int", "floor", "ceil", "trunc", "round"), float(_LARGE)),
+}
+"""Functions of floats that raise for infinities and NaN, and how large a number they are taken of where it varies."""
 
 
 class Restart(BaseException):
@@ -159,7 +166,12 @@ class Dynamics:
                 return self.wrap(expr, hint)
             if rule == "exponent" and type(right) in SYMBOLIC:
                 right, b = _plain(right), _plain(right)
-        return self._define(name, hint, (left, right), a, b)
+        result = self._define(name, hint, (left, right), a, b)
+        if name == "pow" and type(result) is SymbolicFloat:
+            self.compare(
+                "le", result, sys.float_info.max
+            )  # the guard computes it: one that overflows raises in its place
+        return result
 
     def _defined_for_all(self, name: str, left: object, right: object) -> None:
         """Arithmetic on numbers that nothing is known of must not raise."""
@@ -190,7 +202,10 @@ class Dynamics:
         if self.unbacked is not None and name in _DOMAIN and self.unbacked.among(value.expr):
             value = value.number()  # ends the graph
         if name in _DOMAIN:
-            self.compare(*_DOMAIN[name](value))
+            op, bound = _DOMAIN[name]
+            self.compare(op, value, bound)
+        if name in _BOUNDED and type(value) is SymbolicFloat and not self._is_bounded(value, _BOUNDED[name]):
+            return FUNCTIONS[name](_plain(value))
         hint = _evaluated(FUNCTIONS[name], value)
         if type(value) is SymbolicInt:
             if name == "neg":
@@ -204,6 +219,23 @@ class Dynamics:
         elif name == "float":
             return value
         return self._define(name, hint, (value,), value.expr)
+
+    def _is_bounded(self, value: SymbolicFloat, limit: float) -> bool:
+        """Whether a float is from -limit to limit, guarded; quotients of sizes are, of data only the graph knows."""
+        origins = () if self.unbacked is None else self.unbacked.origins
+        if all(sym in origins or self.table.kinds[sym] == "int" for sym in self.table.inputs(value.expr)):
+            return True
+        return self.compare("le", value, limit) and self.compare("ge", value, -limit)
+
+    def fits(self, value: Any) -> bool:
+        """Whether torch takes a number: for a whole one that is computed from numbers given, not from sizes, a guard."""
+        expr = value.expr
+        if type(value) is not SymbolicInt or type(expr) is Sym and expr not in self.table.definitions:
+            return True
+        places = (self.places.get(sym) for sym in self.table.inputs(expr))
+        if all(place is None or place.what in ("size", "stride") for place in places):
+            return True
+        return self.compare("le", value, _LARGE) and self.compare("ge", value, -_LARGE)
 
     def _define(self, name: str, hint: object, operands: tuple[object, ...], *exprs: Any) -> object:
         try:
@@ -222,8 +254,11 @@ class Dynamics:
             exprs = (_expr(left), _expr(right))
             if self.unbacked.among(*exprs):
                 return self._define(name, FUNCTIONS[name](_hint(left), _hint(right)), (left, right), *exprs)
-        smaller = self.compare("le", left, right)
-        return left if smaller == (name == "min") else right
+        if type(left) in (SymbolicInt, int) and type(right) in (SymbolicInt, int):
+            smaller = self.compare("le", left, right)
+            return left if smaller == (name == "min") else right
+        # of equals it is the first one: 1, 1.0 and True, 0.0 and -0.0
+        return right if self.compare("lt" if name == "min" else "gt", right, left) else left
 
     def with_tensor(self, name: str, number: object, tensor: torch.Tensor, reflected: bool) -> object:
         """An operator of a number and a tensor (`reflected`: the tensor is on the left)."""

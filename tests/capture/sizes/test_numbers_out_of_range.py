@@ -1,0 +1,84 @@
+"""Numbers that vary, of which a function raises or overflows in a later call: the error comes where eager's does."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+import argand
+
+FLOATS = (1.5, 2.5, 3.25, float("inf"), -2.5, float("-inf"), float("nan"), 1e200, 0.5)
+WHOLE = (2, 3, 1 << 40, -7, 1 << 62, 1 << 63, 5)
+OF_FLOATS: dict[str, Callable[[Any], Any]] = {
+    "sin": math.sin,
+    "tan": lambda v: math.tan(v * 1e200),
+    "floor": math.floor,
+    "int": lambda v: int(v * 3),
+    "round": round,
+    "power": lambda v: abs(v) ** 3.5,
+    "math.pow": lambda v: math.pow(2.0, v),
+}
+OF_WHOLE: dict[str, Callable[[Any], Any]] = {
+    "product": lambda v: v * v,
+    "power": lambda v: v**7,
+    "difference": lambda v: v - (1 << 63),
+}
+
+
+def outcome(fn: Callable[..., Any], number: Callable[[Any], Any], value: object, used: bool) -> object:
+    said: list[str] = []
+    try:
+        result = repr(fn(torch.ones(2), number, value, said, used))
+    except (ArithmeticError, ValueError) as error:
+        result = repr(error)
+    return result, said
+
+
+def program(x: torch.Tensor, number: Callable[[Any], Any], value: Any, said: list[str], used: bool) -> torch.Tensor:
+    said.append("before")
+    computed = number(value)
+    said.append("computed")
+    x = x * 2 + computed if used else x * 2
+    said.append("after")
+    return x
+
+
+@pytest.mark.parametrize("used", [True, False])
+@pytest.mark.parametrize(
+    ("number", "values"),
+    [*((fn, FLOATS) for fn in OF_FLOATS.values()), *((fn, WHOLE) for fn in OF_WHOLE.values())],
+    ids=[*OF_FLOATS, *(f"whole {name}" for name in OF_WHOLE)],
+)
+@argand.config.patch(cache_size_limit=64)
+def test_the_error_comes_after_what_was_done_before(
+    number: Callable[[Any], Any], values: tuple[Any, ...], used: bool
+) -> None:
+    compiled = argand.compile(program, backend="eager", dynamic=True)
+    for value in values:
+        assert outcome(compiled, number, value, used) == outcome(program, number, value, used)
+
+
+EQUALS = (0.0, -0.0, 1.0, 1, True, 0, -1.0, 2)
+CHOICES: dict[str, Callable[[Any, Any], object]] = {
+    "max": lambda a, b: max(a, b),
+    "min": lambda a, b: min(a, b),
+    "max of a constant": lambda a, b: max(-0.0, a * 2.5, b),
+    "min of a list": lambda a, b: min([0.0, a, b]),
+}
+
+
+@pytest.mark.parametrize("name", CHOICES)
+@argand.config.patch(cache_size_limit=64)
+def test_of_equal_numbers_the_first_is_chosen(name: str) -> None:
+    def choose(x: torch.Tensor, a: float, b: float) -> Any:
+        return x + 1, CHOICES[name](a, b)
+
+    x = torch.ones(1)
+    compiled = argand.compile(choose, backend="eager", dynamic=True)
+    for a, b in itertools.product(EQUALS, repeat=2):
+        assert repr(compiled(x, a, b)) == repr(choose(x, a, b))
