@@ -156,8 +156,8 @@ def call_with_list(fn: Callable[..., Any], arguments: list[Any], /) -> Any:
     returns. Raises TypeError for anything but a callable and a list."""
 
 def call_in_place(fn: Callable[..., Any], arguments: list[Any], /) -> Any:
-    """`call_with_list`, for the rest of a frame in a function of its own: until that returns, the frame that calls this is
-    not on the stack, so what asks for its caller (`warnings`, `logging`, `inspect`) is told of the one before it."""
+    """`call_with_list`, for the rest of a frame in a function of its own: until that returns, the frame that calls this
+    is not on the stack, so what asks for its caller (`warnings`, `logging`) is told of the one before it."""
 
 def call_with_inputs(fn: Callable[..., Any], /) -> Any:
     """`fn(*take_inputs())`, whose arguments live as long as `fn` keeps them (see `call_with_list`)."""

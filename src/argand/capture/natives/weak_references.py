@@ -22,8 +22,7 @@ from argand.capture.objects.call_protocol.native_handlers import (
     add_methods,
     function,
 )
-from argand.capture.world.pending_effects import may_have_ended
-from argand.errors import graph_break
+from argand.capture.world.pending_effects import may_be_gone, may_have_ended
 
 
 def dereference(ref: Function) -> object:
@@ -76,12 +75,7 @@ def _call_ref(interp: Interpreter, fn: Function, args: Args, kwargs: Kwargs) -> 
         outer = info is not None or interp.is_outer(referent) or interp.is_outer(fn)
         ended = outer and may_have_ended(interp.state, referent, None if info is None else info.real)
     if ended:
-        raise graph_break(
-            kind="object dropped",
-            context=type(referent).__qualname__,
-            explanation=f"A weak reference is asked for a {type(referent).__name__} that may be gone by now.",
-            skip_frame=True,
-        )
+        raise may_be_gone(referent)
     if interp.is_outer(fn):
         return interp.state.load_source(CallSource(interp.source(fn), dereference), referent)
     return referent

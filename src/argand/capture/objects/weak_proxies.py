@@ -8,6 +8,7 @@ from typing import Any, Final
 from argand.capture.facts.frames import NULL
 from argand.capture.facts.interfaces import Interpreter
 from argand.capture.facts.sources import CallSource
+from argand.capture.world.pending_effects import may_be_gone, may_have_ended
 
 PROXIES: Final = frozenset((weakref.ProxyType, weakref.CallableProxyType))
 
@@ -37,4 +38,6 @@ def behind(interp: Interpreter, proxy: object) -> object:
     owner = interp.unread(referent_of, proxy)
     if owner is NULL:
         return proxy
+    if may_have_ended(interp.state, owner):
+        raise may_be_gone(owner)
     return interp.state.load_source(CallSource(interp.source(proxy), referent_of), owner)

@@ -256,8 +256,8 @@ def _logarithm(interp: Interpreter, fn: Function, args: list[object]) -> object:
 
 
 def _power(interp: Interpreter, fn: Function, args: list[object]) -> object:
-    """`math.pow`: of a positive number it is the operator on floats; of others, and of large results, it raises what that
-    does not."""
+    """`math.pow`: of a positive number it is the operator on floats; of others it raises what that does not, for a
+    large result in other words."""
     if len(args) != 2 or not holds_symbols(args) or not all(map(is_number, args)):
         return NotImplemented
     if not interp.native(operator.gt, args[0], 0):

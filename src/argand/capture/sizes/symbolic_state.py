@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -168,9 +167,7 @@ class Dynamics:
                 right, b = _plain(right), _plain(right)
         result = self._define(name, hint, (left, right), a, b)
         if name == "pow" and type(result) is SymbolicFloat:
-            self.compare(
-                "le", result, sys.float_info.max
-            )  # the guard computes it: one that overflows raises in its place
+            self.compare("le", result, sys.float_info.max)  # the guard computes it, and what overflows raises here
         return result
 
     def _defined_for_all(self, name: str, left: object, right: object) -> None:
@@ -228,9 +225,9 @@ class Dynamics:
         return self.compare("le", value, limit) and self.compare("ge", value, -limit)
 
     def fits(self, value: Any) -> bool:
-        """Whether torch takes a number: for a whole one that is computed from numbers given, not from sizes, a guard."""
+        """Whether torch takes a number: for a whole one that is computed from given numbers, not sizes, a guard."""
         expr = value.expr
-        if type(value) is not SymbolicInt or type(expr) is Sym and expr not in self.table.definitions:
+        if type(value) is not SymbolicInt or (type(expr) is Sym and expr not in self.table.definitions):
             return True
         places = (self.places.get(sym) for sym in self.table.inputs(expr))
         if all(place is None or place.what in ("size", "stride") for place in places):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import types
 import weakref
 from collections.abc import Iterator
@@ -193,4 +194,38 @@ def may_have_ended(state: CaptureState, *names: object) -> bool:
     stored = {inst.argval for inst in instructions if inst.opname.startswith(("STORE_", "DELETE_"))}
     gone = [value for name, value in zip(root.program.names, state.args) if name in stored] if root is not None else []
     gone += [value for entry in pending(state) for value in taken_away(entry)]
-    return any(value is obj for value in gone for obj in names if obj is not None)
+    wanted = tuple(obj for obj in names if obj is not None)
+    return any(_leads_to(state, value, wanted) for value in gone)
+
+
+def may_be_gone(referent: object) -> errors.GraphBreak:
+    """The graph break where a weak reference is asked for what may have ended."""
+    return errors.graph_break(
+        kind="object dropped",
+        context=type(referent).__qualname__,
+        explanation=f"A weak reference is asked for a {type(referent).__name__} that may be gone by now.",
+        skip_frame=True,
+    )
+
+
+_FAR = 2000  # objects
+
+
+def _leads_to(state: CaptureState, start: object, wanted: tuple[object, ...]) -> bool:
+    """Whether an object is, or may hold, one of these; what holds very much may."""
+    todo, seen = [start], set[int]()
+    while todo:
+        value = todo.pop()
+        info = state.tensors.get(id(value))
+        if any(value is obj or (info is not None and info.real is obj) for obj in wanted):
+            return True
+        if id(value) in seen or is_a(value, type | types.ModuleType | types.CodeType):
+            continue
+        if len(seen) > _FAR:
+            return True
+        seen.add(id(value))
+        if is_a(value, types.FunctionType):
+            todo += (value.__closure__, value.__defaults__, value.__kwdefaults__, value.__dict__)
+        elif may_hold(value):
+            todo += gc.get_referents(value)
+    return False
