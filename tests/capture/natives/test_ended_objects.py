@@ -79,10 +79,23 @@ def still_held(x: torch.Tensor) -> object:
     return ref() is kept, also() is node, kept * 2
 
 
+def in_weak_containers(x: torch.Tensor) -> object:
+    held = [Node()]
+    containers = (
+        weakref.WeakSet(held),
+        weakref.WeakValueDictionary({1: held[0]}),
+        weakref.WeakKeyDictionary({held[0]: 1}),
+    )
+    argand.graph_break()
+    before = [*map(len, containers)]
+    held.clear()
+    return before, [*map(len, containers)], x + 1
+
+
 PROGRAMS = [popped_tensor, popped_list, deleted_holder, in_a_dict, default_of_a_function, behind_a_proxy, still_held]
 
 
-@pytest.mark.parametrize("fn", PROGRAMS)
+@pytest.mark.parametrize("fn", [*PROGRAMS, in_weak_containers])
 def test_what_ends_is_gone(fn: Callable[[torch.Tensor], object]) -> None:
     x = torch.ones(2)
     compiled = argand.compile(fn, backend="eager")

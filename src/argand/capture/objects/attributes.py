@@ -317,6 +317,8 @@ def generic_read(interp: Interpreter, obj: object, name: str) -> object:
     ):
         return descriptors.bind(interp, class_value(interp, cls, name, meta), obj, cls, name)
     value = instances.own_value(interp, obj, name)
+    if name == "data" and is_a(obj, weak_proxies.CONTAINERS) and interp.is_outer(obj):
+        weak_proxies.check_held(interp, vars(obj).get(name))
     if meta is NULL:
         return value
     attribute = class_value(interp, cls, name, meta)  # whose type, guarded, tells that it does not come first

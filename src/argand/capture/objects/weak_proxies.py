@@ -7,10 +7,12 @@ from typing import Any, Final
 
 from argand.capture.facts.frames import NULL
 from argand.capture.facts.interfaces import Interpreter
+from argand.capture.facts.kinds import held_items, is_a
 from argand.capture.facts.sources import CallSource
 from argand.capture.world.pending_effects import may_be_gone, may_have_ended
 
 PROXIES: Final = frozenset((weakref.ProxyType, weakref.CallableProxyType))
+CONTAINERS: Final = (weakref.WeakSet, weakref.WeakKeyDictionary, weakref.WeakValueDictionary)
 
 
 class _Catcher:
@@ -41,3 +43,10 @@ def behind(interp: Interpreter, proxy: object) -> object:
     if may_have_ended(interp.state, owner):
         raise may_be_gone(owner)
     return interp.state.load_source(CallSource(interp.source(proxy), referent_of), owner)
+
+
+def check_held(interp: Interpreter, references: object) -> None:
+    """End the graph where something that a weak container from before the frame refers to may be gone by now."""
+    referents = [item() for item in held_items(references) if is_a(item, weakref.ref)]
+    if may_have_ended(interp.state, *referents):
+        raise may_be_gone(referents[0])
