@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -246,11 +247,12 @@ def _times_one(b: Builder, node: fx.Node) -> fx.Node | None:
 
 @simplifies(aten.add.Tensor, aten.sub.Tensor)
 def _plus_zero(b: Builder, node: fx.Node) -> fx.Node | None:
-    """x + 0 = x for integers (for floats -0.0 + 0 is 0.0);  x - 0 = x"""
+    """x + 0 = x for integers;  x - 0 = x (for floats -0.0 + 0 is 0.0, and so is -0.0 - -0.0)"""
     if len(node.args) != 2 or not _is_number(node.args[1], 0) or not _same(node, node.args[0]):
         return None
     whole = not _val(node).dtype.is_floating_point and not _val(node).dtype.is_complex
-    return _source(node) if whole or (node.target is aten.sub.Tensor and not _val(node).dtype.is_complex) else None
+    exact = node.target is aten.sub.Tensor and not _val(node).dtype.is_complex and not _is_negative(node.args[1])
+    return _source(node) if whole or exact else None
 
 
 @simplifies(aten.pow.Tensor_Scalar)
@@ -262,6 +264,10 @@ def _power(b: Builder, node: fx.Node) -> fx.Node | None:
     if _is_number(exponent, 2) and _val(node).dtype is _val(source).dtype and _val(node).dtype is not torch.bool:
         return b(aten.mul.Tensor, source, source)
     return None
+
+
+def _is_negative(value: Any) -> bool:
+    return math.copysign(1.0, value) < 0
 
 
 def _is_number(value: Any, number: int) -> bool:

@@ -13,7 +13,7 @@ from torch import fx
 
 from argand.graph.metadata.builder import Builder
 from argand.passes.complex_numbers import arithmetic, functions
-from argand.passes.complex_numbers.arithmetic import PARTS, Pair, Part, aten, minus, negative, plus, product
+from argand.passes.complex_numbers.arithmetic import PARTS, Pair, Part, aten, negative, plus, product
 
 
 class Parts(Protocol):
@@ -57,9 +57,10 @@ def _sum_rule(sign: int, swapped: bool = False) -> Rule:
     def rule(p: Parts, node: fx.Node, x: Any, y: Any, alpha: Any = 1) -> Pair:
         b, dtype = p.builder, _dtype(node)
         one, other = (p.pair(each, dtype) for each in ((y, x) if swapped else (x, y)))
-        other = product(b, other, p.pair(alpha, dtype))  # as eager does also by 1: parts beside infinite ones are nan
-        combine = plus if sign > 0 else minus
-        return Pair(combine(b, one.re, other.re), combine(b, one.im, other.im))
+        # as eager does also by 1: parts beside infinite ones are nan; a difference is the sum with -alpha times the other
+        scale = p.pair(alpha, dtype) if sign > 0 else p.pair(-alpha, dtype)
+        other = product(b, other, scale)
+        return Pair(plus(b, one.re, other.re), plus(b, one.im, other.im))
 
     return rule
 
