@@ -57,7 +57,7 @@ def _sum_rule(sign: int, swapped: bool = False) -> Rule:
     def rule(p: Parts, node: fx.Node, x: Any, y: Any, alpha: Any = 1) -> Pair:
         b, dtype = p.builder, _dtype(node)
         one, other = (p.pair(each, dtype) for each in ((y, x) if swapped else (x, y)))
-        # as eager does also by 1: parts beside infinite ones are nan; a difference is the sum with -alpha times the other
+        # as eager does also by 1: parts beside infinite ones are nan; a difference is a sum of -alpha times the other
         scale = p.pair(alpha, dtype) if sign > 0 else p.pair(-alpha, dtype)
         other = product(b, other, scale)
         return Pair(plus(b, one.re, other.re), plus(b, one.im, other.im))
