@@ -20,7 +20,7 @@ from argand.capture.facts import classify
 from argand.capture.facts.exceptions import ObservedException
 from argand.capture.facts.frames import NULL, STOP
 from argand.capture.facts.interfaces import Interpreter
-from argand.capture.facts.kinds import is_a
+from argand.capture.facts.kinds import is_a, namespace
 from argand.capture.facts.sources import (
     AttrSource,
     CallSource,
@@ -274,8 +274,8 @@ def _finds_as_local(interp: Interpreter, cls: type) -> bool:
 def thread_namespace(obj: object) -> dict[object, object]:
     """What a `threading.local` holds for the thread that asks (a step of a source): guards ask in the thread that
     calls, and so does transformed code."""
-    namespace: dict[object, object] = threading.local.__getattribute__(obj, "__dict__")  # type: ignore[arg-type]
-    return namespace
+    own: dict[object, object] = threading.local.__getattribute__(obj, "__dict__")  # type: ignore[arg-type]
+    return own
 
 
 def loaded_namespace(interp: Interpreter, obj: object) -> object:
@@ -318,7 +318,7 @@ def generic_read(interp: Interpreter, obj: object, name: str) -> object:
         return descriptors.bind(interp, class_value(interp, cls, name, meta), obj, cls, name)
     value = instances.own_value(interp, obj, name)
     if name == "data" and is_a(obj, weak_proxies.CONTAINERS) and interp.is_outer(obj):
-        weak_proxies.check_held(interp, vars(obj).get(name))
+        weak_proxies.check_held(interp, namespace(obj).get(name))
     if meta is NULL:
         return value
     attribute = class_value(interp, cls, name, meta)  # whose type, guarded, tells that it does not come first
