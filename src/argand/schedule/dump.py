@@ -130,7 +130,9 @@ def _memory(plan: KernelPlan, op: str, names: dict[str, str]) -> dict[str, list[
     return {name: list(deps) for name, deps in by_buffer.items()}
 
 
-def _kernel_text(plan: KernelPlan, given: frozenset[str], users: dict[str, list[str]], overwrites: dict[str, str]) -> str:
+def _kernel_text(
+    plan: KernelPlan, given: frozenset[str], users: dict[str, list[str]], overwrites: dict[str, str]
+) -> str:
     kind = "FusedSchedulerNode" if len(plan.stages) > 1 or len(plan.stages[0].node.split()) > 1 else "SchedulerNode"
     nodes = ",".join(name for stage in plan.stages for name in stage.node.split())
     lines = [f"{plan.name}: {kind}({nodes})"]
