@@ -20,6 +20,7 @@ import importlib.metadata
 import json
 import math
 import pkgutil
+import random
 import shutil
 import statistics
 import subprocess
@@ -98,15 +99,23 @@ def kept(result: Any) -> Any:
     return pytree.tree_map(lambda t: t.detach().clone() if isinstance(t, torch.Tensor) else t, result)
 
 
-def run_steps(program: Program, compile: Callable[..., Any]) -> tuple[Callable[[], Any], list[Any], list[float]]:
-    """(the step, the results of the first few, the seconds that each took)."""
+def seed_all(number: int) -> None:
+    """Libraries draw from each of the three."""
+    import numpy
     import torch
 
-    torch.manual_seed(0)
+    torch.manual_seed(number)
+    numpy.random.seed(number)
+    random.seed(number)
+
+
+def run_steps(program: Program, compile: Callable[..., Any]) -> tuple[Callable[[], Any], list[Any], list[float]]:
+    """(the step, the results of the first few, the seconds that each took)."""
+    seed_all(0)
     step = program.make(compile)
     results, seconds = [], []
     for number in range(program.steps):
-        torch.manual_seed(number)
+        seed_all(number)
         start = time.perf_counter()
         result = step()
         seconds.append(time.perf_counter() - start)
