@@ -61,7 +61,7 @@ def simplify(program: AtenProgram) -> int:
 
 def _memory_is_read(node: fx.Node) -> bool:
     """as_strided addresses the memory behind its argument: a copy before it is there to give that a known layout."""
-    return any([user.target in _ADDRESSING for user in node.users])
+    return any(user.target in _ADDRESSING for user in node.users)
 
 
 _ADDRESSING = (aten.as_strided.default, aten.as_strided_scatter.default)

@@ -167,7 +167,7 @@ class Costs:
         view, fuses = self._kind(node)
         if view or (_inside_region(node) and not _drawn(node)):
             return INFINITE  # what it views is kept; checkpoints keep nothing
-        in_memory = node in self.results or not fuses or not all([self._kind(user)[1] for user in node.users])
+        in_memory = node in self.results or not fuses or not all(self._kind(user)[1] for user in node.users)
         return size if in_memory else 2 * size
 
     def redo(self, node: fx.Node) -> int:
