@@ -8,7 +8,7 @@ import pytest
 
 from distributed.ranks import run_ranks
 
-PROGRAMS = "tests.distributed.write_programs"
+PROGRAMS = "tests.distributed.worlds.write_programs"
 
 
 @pytest.mark.distributed

@@ -1,6 +1,6 @@
 """Random programs over DTensors, and writes to what they take and give, before, after and in them, by eager and by argand.
 
-python -m tests.distributed.write_programs --count 300     # in one process, on a mesh of one
+python -m tests.distributed.worlds.write_programs --count 300     # in one process, on a mesh of one
 """
 
 from __future__ import annotations
