@@ -14,7 +14,6 @@ from argand.capture.facts.handlers import Args, Function, Kwargs
 from argand.capture.facts.kinds import is_a, is_struct_sequence, namespace
 from argand.capture.facts.optional_packages import numpy
 from argand.capture.facts.typefacts import is_native
-from argand.graph.version_counters import counted_as
 
 _WRITTEN_THEIR_WAY: Final = (type, types.ModuleType, types.FunctionType, torch.Generator)
 _read: Final[Function] = object.__getattribute__  # names of the module's own: calls ask for them each time
@@ -351,7 +350,7 @@ def of_inference_mode(tensor: torch.Tensor) -> torch.Tensor:
 def awaiting(tensor: torch.Tensor, completed: bool) -> torch.Tensor:
     """A result of the graph as what a functional collective gives; nothing is left to wait for."""
     wrap = torch.ops._c10d_functional._wrap_tensor_autograd
-    wrapped = counted_as(tensor, wrap(tensor))
+    wrapped: torch.Tensor = wrap(tensor)
     wrapped.completed = completed
     return wrapped
 
