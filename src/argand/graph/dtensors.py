@@ -131,20 +131,20 @@ class Edge:
     Arguments:
         spec: how the DTensor is laid out, which is guarded.
         placements: how its gradient is, once the graph's backward was traced, or has run.
-        viewed: results of the graph lay its gradient out in several ways: it is laid out as the DTensor is.
+        several: results of the graph lay its gradient out in several ways: it is laid out as the DTensor is.
         records: the graph may turn gradients on where it is called without.
         last: how a part of the last gradient lay in memory, and the gradient's spec.
     """
 
     spec: Spec
     placements: tuple[Any, ...] | None = None
-    viewed: bool = False
+    several: bool = False
     records: bool = False
     last: tuple[Any, Spec] | None = None
 
     def gradient(self, local: torch.Tensor) -> torch.Tensor:
         """Its gradient, of which `local` is this process's part."""
-        placements = _for_gradients(self.spec.placements) if self.viewed else self.placements
+        placements = _for_gradients(self.spec.placements) if self.several else self.placements
         if placements is None:
             raise RuntimeError("argand: it is not known how the gradient of a DTensor is laid out")
         layout = (placements, local.shape, local.stride(), local.dtype)
@@ -194,7 +194,7 @@ class _Entered(torch.autograd.Function):
         if grad is None:
             return None, None
         edge = ctx.edge
-        if edge.viewed:
+        if edge.several:
             grad = _redistributed(grad, _for_gradients(edge.spec.placements))
         elif grad._local_tensor.shape != ctx.shape:  # in eager it may be laid out in any way
             grad = grad.redistribute(placements=edge.spec.placements)

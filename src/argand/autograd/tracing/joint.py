@@ -482,7 +482,7 @@ class _Finisher:
         for node in reversed(called):
             self.tracer.graph.erase_node(node)
         for edge, known in zip(self.edges, layouts):
-            edge.viewed |= len(known) > 1
+            edge.several |= len(known) > 1
 
     def _unseen_leaves(self, carriers: list[torch.Tensor], known: set[int]) -> list[tuple[int, torch.Tensor]]:
         """Inputs for leaves that the graph made and does not return, where nothing else makes results require grad."""

@@ -428,14 +428,14 @@ def origin(builder: GraphBuilder, tensor: torch.Tensor) -> tuple[torch.Tensor, R
             first, calls, dispatching = value, len(steps), dispatching or _dispatches(type(value))
     if not dispatching:
         return None
+    called = steps[:calls][::-1]
     if not why and records(builder):
-        why = _counted_apart(first, [*reversed(steps[:calls])])
+        why = _counted_apart(first, called)
     if why:
         ending = refused(type(tensor).__name__, f"a result shares memory with another one, or an input, and {why}")
         ending.needed = tensor
         raise ending
-    following = steps[:calls]
-    return first, Repeated(tuple([_step(node) for node in reversed(following) if not _several(node)]))
+    return first, Repeated(tuple([_step(node) for node in called if not _several(node)]))
 
 
 def records(builder: GraphBuilder) -> bool:

@@ -198,12 +198,12 @@ _UNIQUE: dict[Any, tuple[str, ...]] = {
 """Torch's own functions behind `unique`: their parameters; they always return three tensors."""
 
 
-def unique_dim(*args: Args, **kwargs: Kwargs) -> Any:
+def unique_dim(*args: object, **kwargs: object) -> object:
     """As a graph calls it: `torch._VF` is no module."""
     return torch._VF.unique_dim(*args, **kwargs)
 
 
-def unique_consecutive(*args: Args, **kwargs: Kwargs) -> Any:
+def unique_consecutive(*args: object, **kwargs: object) -> object:
     """As a graph calls it."""
     return torch._VF.unique_consecutive(*args, **kwargs)
 

@@ -99,7 +99,7 @@ def memory_order(size: tuple[int, ...], stride: tuple[int, ...]) -> tuple[int, .
 
 
 def lies_densely(tensor: torch.Tensor) -> bool:
-    """The same of a tensor."""
+    """Whether a tensor is as `is_dense` says of its layout."""
     return is_dense(tuple(tensor.shape), tensor.stride())
 
 

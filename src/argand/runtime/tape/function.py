@@ -52,7 +52,8 @@ def training_function(plan: Plan, forward: Boxed, backwards: Backwards, again: D
             out = forward(list(inputs))
             if plan.written:
                 _write_back(plan, inputs, out)
-            _become_leaves_and_parts(plan, inputs, out)
+            for position, result in plan.leaves:  # before anything is saved: what is saved of a leaf is the leaf itself
+                inputs[position].data = out[result]
             ctx.inputs = Inputs(inputs, [out[i] for i in plan.seeds], touched, weak, before, random)
             ctx.numbers, ctx.first = tuple([inputs[i] for i in plan.numbers]), None if link is None else link.first
             ctx.left = ctx.computed = ctx.reads = None
@@ -78,14 +79,6 @@ def training_function(plan: Plan, forward: Boxed, backwards: Backwards, again: D
 
     call = _called(CompiledFunction, connected if plan.unreached else None, order)
     return ResultNodes(plan, gradients).around(call) if own_nodes else call
-
-
-def _become_leaves_and_parts(plan: Plan, inputs: Sequence[Any], out: Sequence[Any]) -> None:
-    """Before anything is saved: what is saved of a leaf is the leaf itself. Parts of one wrapper share a counter."""
-    for position, result in plan.leaves:
-        inputs[position].data = out[result]
-    for group in plan.counted:
-        share_counters([out[group[0]]] * len(group), [out[result] for result in group])
 
 
 def _called(function: Any, connected: Sequence[int] | None, order: Order) -> Callable[..., Any]:

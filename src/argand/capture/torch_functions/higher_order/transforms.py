@@ -174,7 +174,7 @@ def _taken_apart(state: CaptureState, args: Sequence[object], in_dims: object) -
     it puts functions of its own in the place of torch's), which are no pytrees."""
     batching = Batching()
     given = [state.deep_resolve(arg) for arg in args]
-    if not _is_librarys():
+    if not _is_replaced():
         return tuple(given), batching
     dims = in_dims if isinstance(in_dims, tuple) else (in_dims,) * len(given)
     for index, (arg, dim) in enumerate(zip(given, dims)):
@@ -194,8 +194,8 @@ def _taken_apart(state: CaptureState, args: Sequence[object], in_dims: object) -
     return tuple(given), batching
 
 
-def _is_librarys() -> bool:
-    """Whether a library put functions of its own in the place of vmap's."""
+def _is_replaced() -> bool:
+    """Whether a library put functions of its own (tensordict's) in the place of vmap's."""
     own = torch._functorch.vmap
     return own._create_batched_inputs.__module__ != own.__name__
 
@@ -220,7 +220,7 @@ def _vmap_impl(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) ->
         flat.objects = taken.objects
     options = {"in_dims": in_dims, "out_dims": out_dims, "randomness": randomness, "chunk_size": chunk_size}
     result = _transform(state, "vmap", func, options, inputs, flat, dims=dims)
-    if _is_librarys():
+    if _is_replaced():
         _refuse_batches(result)
     return result
 
