@@ -230,7 +230,7 @@ def _foo():
 def test_dump_of_everything_else():
     def function(a, i):
         padded = F.pad(a, (1, 0))
-        return torch.cumsum(padded, 0), a[i].sum(1), torch.cat([a, a.exp()], 1)
+        return torch.cumsum(padded, 0), a[i].sum(1), torch.cat([a, a.exp()], 1), F.pad(a, (0, 1)).exp()
 
     text = dump(lowered(function, torch.randn(3, 4), torch.tensor([0, 1])))
     for part in (

@@ -344,9 +344,10 @@ def leaf(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> objec
     args = tuple([state.deep_resolve(arg) for arg in args])
     if kwargs:
         kwargs = {key: state.deep_resolve(value) for key, value in kwargs.items()}
-    if not isinstance(fn, types.FunctionType):
+    if "dtype" in kwargs:
+        kwargs = {**kwargs, "dtype": _as_dtype(kwargs["dtype"])}
+    if getattr(fn, "__name__", "") in _TAKE_DTYPES:
         args = tuple([_as_dtype(arg) for arg in args])
-        kwargs = {key: _as_dtype(value) for key, value in kwargs.items()}
     generator = generators.of_call(kwargs)
     if generator is not None:
         return generators.draw(state, fn, args, kwargs, generator)
@@ -363,10 +364,12 @@ def leaf(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> objec
 
 
 def _as_dtype(value: object) -> object:
-    """What a function of torch's takes one of Python's kinds of numbers for; it has no other use of classes."""
+    """What a function of torch's takes one of Python's kinds of numbers for, where it asks for a dtype."""
     return _DTYPES.get(value, value) if type(value) is type else value
 
 
+_TAKE_DTYPES = frozenset(("to", "view", "promote_types", "can_cast"))
+"""Functions that take dtypes without a name; what others are given is theirs to refuse, in their words."""
 _DTYPES: dict[object, torch.dtype] = {
     bool: torch.bool,
     int: torch.int64,
