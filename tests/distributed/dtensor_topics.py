@@ -78,17 +78,25 @@ def topics(rank: int) -> list[str]:
             torch.manual_seed(0)
             x = distribute_tensor(torch.randn(8, 6), mesh, [Shard(0)]).detach().requires_grad_()
             w = distribute_tensor(torch.randn(6, 6), mesh, [Replicate()]).detach().requires_grad_()
-            told = []
-            for _ in range(2):
-                results = call(x, w)
-                told.append(_rounded(_told(results)))
-                tensors = [one for one in _leaves(_tensors(results)) if one.requires_grad]
-                sum(one.double().square().sum() for one in tensors).backward()  # type: ignore[union-attr]
-                told += [None if one.grad is None else _rounded(_told(one.grad.full_tensor())) for one in (x, w)]
+            told: list[object] = []
+            try:
+                for _ in range(2):
+                    told += _step(call, x, w)
+            except RuntimeError as error:  # DTensor has no rule for some gradients in torch 2.11
+                told.append(str(error))
             outcomes.append(told)
         if outcomes[0] != outcomes[1]:
             wrong.append(f"{name} {backend}: {outcomes[1]} {outcomes[0]}")
     return wrong
+
+
+def _step(call: Any, x: torch.Tensor, w: torch.Tensor) -> list[object]:
+    """What a call and its backward tell."""
+    results = call(x, w)
+    told = [_rounded(_told(results))]
+    tensors = [one for one in _leaves(_tensors(results)) if one.requires_grad]
+    sum(one.double().square().sum() for one in tensors).backward()  # type: ignore[union-attr]
+    return told + [None if one.grad is None else _rounded(_told(one.grad.full_tensor())) for one in (x, w)]
 
 
 def _tensors(results: Any) -> list[torch.Tensor]:
