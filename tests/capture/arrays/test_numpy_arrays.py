@@ -394,3 +394,45 @@ def test_a_number_written_to_an_array_of_one_element(backend: str) -> None:
         x = torch.zeros(shape)
         assert torch.equal(argand.compile(f, backend=backend)(x), torch.full(shape, 3.0))
         assert torch.equal(x, torch.full(shape, 2.0))
+
+
+_POSITIONS = {
+    "int64": np.array([2, 0, 1]),
+    "int32": np.array([2, 0, 1], dtype=np.int32),
+    "int8 of two dimensions": np.array([[2, 0], [1, 1]], dtype=np.int8),
+    "bool": np.array([True, False, True, False]),
+    "backwards": np.arange(3)[::-1],
+    "float32": np.array([2, 0, 1], dtype=np.float32),
+    "no dimensions": np.array(2),
+}
+
+
+@pytest.mark.parametrize("kind", _POSITIONS)
+def test_positions_in_arrays(kind: str) -> None:
+    """nflows fills the triangles of a matrix at positions that numpy made."""
+
+    def read(x: torch.Tensor, at: np.ndarray) -> list[torch.Tensor]:
+        return [x[at], x[at, :2], x[..., at]]
+
+    def written(x: torch.Tensor, at: np.ndarray) -> torch.Tensor:
+        y = x.clone()
+        y[at] = 1.0
+        y[at, at] += 2
+        return y
+
+    for fn in (read, written):
+        argand.reset()
+        compiled = argand.compile(fn, backend="aot_eager", fullgraph="int" in kind or (fn is written and kind == "bool"))
+        at = _POSITIONS[kind].copy() if kind != "backwards" else np.arange(3)[::-1]
+        for _ in range(2):
+            results = []
+            for run in (fn, compiled):
+                try:
+                    results.append(run(torch.arange(16.0).view(4, 4), at))
+                except ValueError as error:
+                    results.append(str(error))
+            if isinstance(results[0], str):
+                assert results[1] == results[0]
+            else:
+                torch.testing.assert_close(results[1], results[0])
+            at = np.roll(at, 1) if kind != "backwards" else at

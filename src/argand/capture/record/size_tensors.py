@@ -11,9 +11,11 @@ from argand.capture.facts.handlers import Args, Function, Kwargs
 from argand.capture.facts.interfaces import GraphBuilder
 from argand.capture.facts.kinds import is_a
 from argand.capture.facts.name_tables import words
+from argand.capture.facts.values.array_value import Traced
 from argand.capture.facts.values.symbolic import SYMBOLIC
 from argand.capture.facts.values.tensor_info import Cost
-from argand.capture.record import constants
+from argand.capture.record import constants, numpy_calls
+from argand.capture.sizes import unbacked_index
 from argand.graph.python_operators import ARITHMETIC, NEGATIVE
 
 _ARITHMETIC: dict[object, Any] = {
@@ -102,3 +104,35 @@ def numbers(
         {key: as_number(value) for key, value in kwargs.items()},
     )
     return arguments if changed else None
+
+
+def as_index(builder: GraphBuilder, index: object) -> object:
+    """The index, with positions and slice bounds that are tensors of known value as numbers, and arrays as tensors; the
+    same object if there are none."""
+    if type(index) is Traced:
+        return _of_array(builder, index)
+    if isinstance(index, tuple):
+        items = tuple(item if isinstance(item, tuple) else as_index(builder, item) for item in index)
+        return index if all(a is b for a, b in zip(items, index)) else items
+    if unbacked_index.is_position(index):
+        plain = number(builder, index)
+        return index if plain is None else plain
+    if not isinstance(index, slice):
+        return index
+    parts = [index.start, index.stop, index.step]
+    for i, part in enumerate(parts):
+        known = number(builder, part, Cost.ARGUMENT) if isinstance(part, torch.Tensor) else None
+        if known is not None:
+            parts[i] = known
+    if all(a is b for a, b in zip(parts, (index.start, index.stop, index.step))):
+        return index
+    return slice(*parts)
+
+
+def _of_array(builder: GraphBuilder, array: Traced) -> object:
+    """The tensor that torch makes of an array that says positions: a copy, of int64 or bool."""
+    kind = array.dtype.kind
+    if kind not in "bi" or not array.ndim:
+        return array
+    tensor: Any = numpy_calls.to_tensor(builder.state, array, "tensor")
+    return tensor if kind == "b" else builder.call(torch.Tensor.to, (tensor, torch.int64), {})

@@ -430,7 +430,7 @@ def _has_boolean_index(index: object) -> bool:
 
 @special(_T.__getitem__)
 def _getitem(builder: GraphBuilder, func: Function, args: Args, kwargs: Kwargs) -> object:
-    index = _with_known_bounds(builder, args[1])
+    index = size_tensors.as_index(builder, args[1])
     if index is not args[1]:
         return builder.call(func, (args[0], index), kwargs)
     if _has_boolean_index(index):
@@ -471,7 +471,7 @@ def _chunk(builder: GraphBuilder, func: Function, args: Args, kwargs: Kwargs) ->
 @special(_T.__setitem__)
 def _setitem(builder: GraphBuilder, func: Function, args: Args, kwargs: Kwargs) -> Any:
     self, index, value = args
-    known = _with_known_bounds(builder, index)
+    known = size_tensors.as_index(builder, index)
     if known is not index:
         builder.call(func, (self, known, value), kwargs)
         return None
@@ -500,27 +500,6 @@ def _masked_setitem(builder: GraphBuilder, self: Any, index: object, value: obje
     grad = isinstance(value, _T) and value.requires_grad and torch.is_grad_enabled()
     one = torch.empty((), dtype=self.dtype, device=_META).requires_grad_() if grad else 0
     builder.record(_T.__setitem__, (self, index, value), {}, meta_args=(self, (Ellipsis,), one))
-
-
-def _with_known_bounds(builder: GraphBuilder, index: object) -> object:
-    """The index, with positions and slice bounds that are tensors of known value as numbers; the same object if there
-    are none."""
-    if isinstance(index, tuple):
-        items = tuple(item if isinstance(item, tuple) else _with_known_bounds(builder, item) for item in index)
-        return index if all(a is b for a, b in zip(items, index)) else items
-    if unbacked_index.is_position(index):
-        number = size_tensors.number(builder, index)
-        return index if number is None else number
-    if not isinstance(index, slice):
-        return index
-    parts = [index.start, index.stop, index.step]
-    for i, part in enumerate(parts):
-        known = size_tensors.number(builder, part, Cost.ARGUMENT) if isinstance(part, _T) else None
-        if known is not None:
-            parts[i] = known
-    if all(a is b for a, b in zip(parts, (index.start, index.stop, index.step))):
-        return index
-    return slice(*parts)
 
 
 def _break_on_tensor_slices(index: object) -> None:
