@@ -48,7 +48,7 @@ from argand.capture.objects import generators
 from argand.capture.output import before_error, finalizers, rerun
 from argand.capture.output.resumes import Resumes
 from argand.capture.output.transform import Transformed, Transformer
-from argand.capture.record import self_written
+from argand.capture.record import data_attribute, self_written
 from argand.capture.record.tensors import GraphBuilder
 from argand.capture.sizes import dtensors, subclasses
 from argand.capture.sizes.symbolic_policy import Policy
@@ -382,6 +382,7 @@ class _Capture:
             raise subclasses.still_off(state.graph.undressing)
         if exit.kind != "raise":
             dual_levels.check_end(state)
+            data_attribute.check_end(state)
         return exit
 
     def _restart(self, ending: errors.GraphBreak, break_at: BreakAt) -> BreakAt:

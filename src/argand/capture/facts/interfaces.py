@@ -406,6 +406,7 @@ class GraphBuilder(Protocol):
     input_names: dict[str, int]
     constants: dict[str, torch.Tensor]
     mutated: dict[int, TensorInfo]
+    moved: list[tuple[TensorInfo, int]]
     calls: int
     arguments: tuple[object, ...]
     answered: object

@@ -102,6 +102,7 @@ class GraphBuilder:
         tensors: id of a stand-in -> TensorInfo.
         inputs: infos of the placeholders, in their order.
         constants: attribute name -> real tensor that the graph holds.
+        moved: tensors whose data was set, as they are since, and the root instruction (`data_attribute`).
         dynamics: the symbols of the capture; None while nothing varies.
         arguments: of the call that is being recorded.
         answered: the function of a call that a rule of its own answered since somebody set it to None.
@@ -146,6 +147,7 @@ class GraphBuilder:
         self.constants: dict[str, torch.Tensor] = {}
         self.kept: set[fx.Node] = set()
         self.mutated: dict[int, TensorInfo] = {}
+        self.moved: list[tuple[TensorInfo, int]] = []
         self.calls = 0
         self.arguments: tuple[object, ...] = ()
         self.answered: object = None
@@ -559,12 +561,10 @@ class GraphBuilder:
         self.drop_dead(graph)
         if self.nested and any(node.target is nested for node in graph.nodes):
             raise _whole_nested()
-        dead = [info for info in self.inputs if not info.node.users]
-        for info in dead:
-            graph.erase_node(info.node)
-        if dead:
-            gone = {id(info) for info in dead}
-            self.inputs = [info for info in self.inputs if id(info) not in gone]
+        for info in self.inputs:
+            if not info.node.users:
+                graph.erase_node(info.node)
+        self.inputs = [info for info in self.inputs if info.node.users]
         scopes.placeholders_first(graph)
         module = compat.CapturedGraph(self.constants, graph)
         if self.dynamics is not None and any("sizes" in n.meta or "expr" in n.meta for n in graph.nodes):

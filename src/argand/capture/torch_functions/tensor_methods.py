@@ -338,42 +338,6 @@ def _requires_grad(builder: GraphBuilder, func: Function, args: Args, kwargs: Kw
     return _metadata_in_place(builder, func, args, kwargs)
 
 
-@special(_T.data.__set__)
-def _set_data(builder: GraphBuilder, func: Function, args: Args, kwargs: Kwargs) -> None:
-    """`buffer.data = tensor`: from now on the buffer is the tensor's memory; so it is outside once the graph ends.
-    `module.to(dtype)` that changes nothing sets the data of each parameter to that parameter."""
-    tensor, value = args
-    if tensor is value:
-        return
-    info, other = info_of(builder, tensor), info_of(builder, value)
-    with torch._C.DisableTorchFunction():
-        plain = all(type(each) is _T and not each.requires_grad for each in (tensor, value)) and tensor.is_leaf
-        same = (tensor.shape, tensor.stride(), tensor.dtype) == (value.shape, value.stride(), value.dtype)
-        users = [user.meta.get("example_value") for user in info.node.users]
-        recorded = any(not isinstance(user, _T) or user.requires_grad for user in users)
-    fixed = info.dynamic is None and other.dynamic is None and info.device == other.device
-    outside = info.source is not None and info.real is not None and id(tensor) not in builder.mutated
-    if (
-        not (plain and same and fixed and outside and not recorded)
-        or builder.sharded
-        or builder.graph is not builder.root
-    ):
-        raise errors.graph_break(
-            kind="tensor attribute assignment",
-            context="data",
-            explanation="tensor.data is set in the graph for a buffer that requires no gradient, to a tensor like it.",
-        )
-    with torch._C.DisableTorchFunction():
-        alias = builder.record(torch.ops.aten.alias.default, (value,), {})
-        tensor.data = value
-    constants.forget(builder, info)
-    node = builder.tensors[id(alias)].node
-    builder.mutated[id(tensor)] = builder.tensors[id(tensor)] = TensorInfo(
-        tensor, node, info.device, info.source, info.real
-    )
-    builder.state.write_overlay(tensor, "data", value)
-
-
 @special(_T.requires_grad.__set__)
 def _set_requires_grad(builder: GraphBuilder, func: Function, args: Args, kwargs: Kwargs) -> object:
     """`x.requires_grad = True`: as `requires_grad_`, but for leaves only."""
@@ -571,6 +535,7 @@ def _with_result(builder: GraphBuilder, func: Function, args: Args, kwargs: Kwar
 
 
 from argand.capture.record import contiguity as _contiguity  # noqa: E402,F401  (registers its functions)
+from argand.capture.record import data_attribute as _data_attribute  # noqa: E402,F401
 from argand.capture.record import grad_attribute as _grad_attribute  # noqa: E402,F401
 from argand.capture.torch_functions import tensor_constructors as _constructors  # noqa: E402,F401
 from argand.capture.torch_functions import tensor_flags as _flags  # noqa: E402,F401

@@ -1,4 +1,4 @@
-"""`buffer.data = tensor` in compiled functions: the buffer is the tensor's memory from then on, in the graph and outside."""
+"""`leaf.data = tensor` in compiled functions: the leaf is the tensor's memory from then on, in the graph and outside."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ class Holder(nn.Module):
         super().__init__()
         self.register_buffer("b", torch.arange(4.0))
         self.w = nn.Parameter(torch.ones(4))
+        self.v = nn.Parameter(torch.arange(4.0) / 5)
 
 
 def averaged(m: Any, x: T) -> Any:
@@ -75,7 +76,42 @@ def itself(m: Any, x: T) -> Any:
     return x * m.b
 
 
-ONE_GRAPH: list[Program] = [averaged, returned, viewed_before, read_after, itself]
+def of_a_parameter(m: Any, x: T) -> Any:
+    m.w.data = m.w.data.clamp(0, 0.5) + x.detach()[0]
+    return x * 2, m.w.detach() + 1
+
+
+def of_a_result_with_gradients(m: Any, x: T) -> Any:
+    m.w.data = (m.w * x).sum(0)
+    return x * 2
+
+
+def descended(m: Any, x: T) -> Any:
+    with torch.no_grad():
+        loss = (m.w * x).sum()
+        for _ in range(3):
+            m.w.data = m.w - 0.1 * x[0] * loss
+            m.w.data = m.w.data * 0.5
+    return m.w.data * 1
+
+
+@torch.no_grad()
+def swapped(m: Any, x: T) -> Any:
+    m.w.data, m.v.data = m.v.data, m.w.data
+    return m.w * x, m.v.data.mul_(2) + 0
+
+
+@torch.no_grad()
+def shared(m: Any, x: T) -> Any:
+    m.w.data = m.v.data
+    m.v.data.add_(x[0])
+    return m.w * x
+
+
+ONE_GRAPH: list[Program] = [
+    averaged, returned, viewed_before, read_after, itself, of_a_parameter, descended, swapped, shared,
+    twice,
+]  # fmt: skip
 
 
 def written_before(m: Any, x: T) -> Any:
@@ -90,10 +126,37 @@ def used_with_gradients(m: Any, x: T) -> Any:
     return y.sum() + m.b.sum()
 
 
-def of_a_parameter(m: Any, x: T) -> Any:
+def used_before(m: Any, x: T) -> Any:
     y = x * m.w
     m.w.data = m.w.data.clamp(0, 0.5)
     return y + m.w
+
+
+def used_behind(m: Any, x: T) -> Any:
+    m.w.data = torch.renorm(m.w.data[None], 2, 0, 1.0)[0]
+    return m.w * x
+
+
+def between(m: Any, x: T) -> Any:
+    kept = m.w.data
+    m.w.data = x.detach()[0] * 2
+    y = m.w * x
+    m.w.data = kept
+    return y
+
+
+@torch.no_grad()
+def added_to(m: Any, x: T) -> Any:
+    m.w.data = x[0] * 2
+    m.w.add_(1)
+    return m.w._version
+
+
+def differentiated(m: Any, x: T) -> Any:
+    m.w.data = x.detach()[0] * 2
+    (grad,) = torch.autograd.grad((m.w * x).exp().sum(), m.w)
+    m.w.data = m.w.data - 0.1 * grad
+    return grad
 
 
 def of_another_size(m: Any, x: T) -> Any:
@@ -113,13 +176,18 @@ def broken_after(m: Any, x: T) -> Any:
 
 
 ELSEWHERE: list[Program] = [
-    twice, written_after, of_an_input, written_before, used_with_gradients, of_a_parameter, of_another_size, asked, broken_after,
+    written_after, of_an_input, written_before, used_with_gradients, used_before, used_behind, between, added_to, differentiated,
+    of_a_result_with_gradients, of_another_size, asked, broken_after,
 ]  # fmt: skip
+
+
+def _memory(tensor: T) -> int:
+    return tensor.untyped_storage()._cdata
 
 
 def outcome(program: Program) -> list[Any]:
     model, seen = Holder(), []
-    same = model.b
+    same = [*model.buffers(), *model.parameters()]
     for step in range(3):
         x = torch.randn(3, 4, generator=torch.Generator().manual_seed(step)).requires_grad_()
         results = program(model, x)
@@ -128,10 +196,12 @@ def outcome(program: Program) -> list[Any]:
         for item in tensors:
             if item.requires_grad:
                 item.sum().backward()
-        shared = [int(item.untyped_storage()._cdata == model.b.untyped_storage()._cdata) for item in (*tensors, x)]
+        shared = [int(_memory(a) == _memory(b)) for a in (*tensors, *same, x) for b in same]
         seen += [item.detach().clone() if isinstance(item, torch.Tensor) else item for item in results]
-        seen += [model.b.clone(), model.w.detach().clone(), int(model.b is same), *shared, x.grad, model.w.grad]
-    return [item for item in seen if item is not None]
+        seen += [each.detach().clone() for each in same]
+        seen += [model.b is same[0], model.w is same[1], *shared, x.grad, *(each.grad for each in same)]
+        seen += [each._version for each in same]
+    return [int(item) if isinstance(item, bool) else item for item in seen if item is not None]
 
 
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])

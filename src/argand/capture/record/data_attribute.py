@@ -1,0 +1,73 @@
+"""`tensor.data = other` in captured code: from then on the tensor is the other's memory, in the graph and outside."""
+
+from __future__ import annotations
+
+import torch
+
+from argand import errors
+from argand.capture.facts.handlers import Args, Function, Kwargs
+from argand.capture.facts.interfaces import CaptureState, GraphBuilder
+from argand.capture.facts.values.tensor_info import TensorInfo
+from argand.capture.metadata.special_calls import special
+from argand.capture.record import constants
+
+_T = torch.Tensor
+_PLAIN = (_T, torch.nn.Parameter)
+
+
+def _refused() -> errors.GraphBreak:
+    return errors.graph_break(
+        kind="tensor attribute assignment",
+        context="data",
+        explanation="The graph sets the data of leaves to tensors like them, where it records no gradient of the leaf.",
+    )
+
+
+@special(_T.data.__set__)
+def _set_data(builder: GraphBuilder, func: Function, args: Args, kwargs: Kwargs) -> None:
+    """`module.to(dtype)` that changes nothing sets the data of each parameter to that parameter."""
+    tensor, value = args
+    if tensor is value:
+        return
+    info, other = builder.state.tensor_info(tensor), builder.state.tensor_info(value)
+    with torch._C.DisableTorchFunction():
+        plain = type(tensor) in _PLAIN and type(value) in _PLAIN and tensor.is_leaf
+        same = (tensor.shape, tensor.stride(), tensor.dtype) == (value.shape, value.stride(), value.dtype)
+    fixed = info.dynamic is None and other.dynamic is None and info.device == other.device
+    outside = info.source is not None and info.real is not None
+    untouched = id(tensor) not in builder.mutated or any(info is earlier for earlier, _ in builder.moved)
+    if not (plain and same and fixed and outside and untouched and not _has_history(info)):
+        raise _refused()
+    if builder.sharded or builder.graph is not builder.root:
+        raise _refused()
+    data = builder.record(_T.data.__get__, (value,), {})
+    with torch._C.DisableTorchFunction():
+        tensor.data = value
+    constants.forget(builder, info)
+    node = builder.tensors[id(data)].node
+    builder.mutated[id(tensor)] = builder.tensors[id(tensor)] = TensorInfo(
+        tensor, node, info.device, info.source, info.real
+    )
+    builder.moved.append((builder.tensors[id(tensor)], builder.state.interpreter.number))
+    builder.state.write_overlay(tensor, "data", value)
+
+
+def _has_history(info: TensorInfo) -> bool:
+    """Whether a gradient of the tensor is recorded, which in eager is computed from what the tensor is by then."""
+    results = [user.meta.get("example_value") for user in info.node.users]
+    return any(not isinstance(result, _T) or result.requires_grad for result in results)
+
+
+def check_end(state: CaptureState) -> None:
+    """Where the graph ends.
+
+    Raises:
+        GraphBreak: a tensor whose data was set has been written to since, which would raise the version of another, or
+            its gradients are recorded: the graph ends before.
+    """
+    for info, sequence in state.graph.moved:
+        recorded = info.tensor.requires_grad and _has_history(info)
+        if recorded or any(user in state.graph.writing for user in info.node.users):
+            stop = _refused()
+            stop.sequence = sequence
+            raise stop
