@@ -16,6 +16,7 @@ from argand.codegen.cpp.loops import PARTS, Parallel, StageLoops, product_text, 
 from argand.codegen.cpp.plan import _cost as stage_cost
 from argand.codegen.cpp.plan import lanes_for, plan_stage, sizes_of, uses_replaced
 from argand.codegen.cpp.prelude import prelude
+from argand.codegen.cpp.repeated_stages import Declaration, with_tables
 from argand.codegen.cpp.stage_plan import StagePlan
 from argand.codegen.cpp.statements import Lanes, Memory, Printer, Writer
 from argand.codegen.cpp.types import element, vector_type
@@ -138,6 +139,7 @@ class KernelPrinter:
         self.facts = [analyse(stage.body, plan.registers, (var for var, _ in plan.outer)) for stage in plan.stages]
         self.checks_indices = any(checks_positions(facts.statements) for facts in self.facts)
         self.memory = self._memory()
+        self.pointers: dict[str, Declaration] = {}
         self.outer_vector: Var | None = None
         self.outer_lanes = 1
         self.plans = [self._plan(stage, facts) for stage, facts in zip(plan.stages, self.facts)]
@@ -196,19 +198,29 @@ class KernelPrinter:
             else:
                 self._registers()
                 self._scratch()
-                for facts, stage_plan in zip(self.facts, self.plans):
-                    with out.block(""):
-                        stage_plan.streamed = self._streamed(facts, stage_plan)
-                        self._stage(facts, stage_plan, self._stage_parallel(facts, stage_plan))
+                self._inner_stages()
         return "\n".join(out.lines) + "\n"
+
+    def _inner_stages(self) -> None:
+        """Stages without outer loops around them."""
+        out, stages = self.out, []
+        for facts, stage_plan in zip(self.facts, self.plans):
+            begin = len(out.lines)
+            with out.block(""):
+                stage_plan.streamed = self._streamed(facts, stage_plan)
+                self._stage(facts, stage_plan, self._stage_parallel(facts, stage_plan))
+            stages.append(out.lines[begin:])
+            del out.lines[begin:]
+        for lines in with_tables(stages, self.pointers):
+            out.lines += lines
 
     def _arguments(self) -> None:
         plan, out = self.plan, self.out
         for index, name in enumerate((*plan.inputs, *plan.outputs)):
             memory, buffer = self.memory[name], plan.buffers[name]
-            const = "const " if index < len(plan.inputs) else ""
-            kind = element(memory.dtype).memory
-            out.line(f"{const}{kind}* {memory.name} = ({const}{kind}*)ptrs[{index}];  // {_describe(buffer)}")
+            kind = f"{'const ' if index < len(plan.inputs) else ''}{element(memory.dtype).memory}*"
+            self.pointers[memory.name] = kind, index
+            out.line(f"{kind} {memory.name} = ({kind})ptrs[{index}];  // {_describe(buffer)}")
         if self.checks_indices:
             out.line(f"i32* error = (i32*)ptrs[{len(plan.inputs) + len(plan.outputs)}];")
         for index, symbol in enumerate(plan.symbols):
