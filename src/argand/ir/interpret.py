@@ -262,6 +262,14 @@ class _Nest:
         self.env[f"i{statement.id}"] = position
         return position
 
+    def op_divisor(self, statement: Value, value: torch.Tensor) -> torch.Tensor:
+        zero = value == 0
+        if self.masks:
+            zero = zero & self.masks[-1]
+        if bool(zero.any()) and all(self.space):
+            raise RuntimeError("ZeroDivisionError")
+        return torch.where(value == 0, 1, value)
+
     def op_to_dtype(self, statement: Value, value: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
         return value.to(dtype)
 

@@ -161,10 +161,13 @@ class Program:
     arrivals: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...] = ()
 
 
-def checks_positions(statements: Sequence[Value]) -> bool:
-    """Whether the loops raise where a tensor holds a position that is out of bounds: they run even if nobody reads
-    what they write."""
-    return any(statement.op == "indirect" for statement in with_nested(statements))
+CHECKS = ("indirect", "divisor")  # operations that raise for some values, even if nobody reads their results
+
+
+def checks_values(statements: Sequence[Value]) -> bool:
+    """Whether the loops raise where a tensor holds a position that is out of bounds, or a divisor that is 0: they run
+    even if nobody reads what they write."""
+    return any(statement.op in CHECKS for statement in with_nested(statements))
 
 
 def expressions(statement: Value) -> Iterable[Expr]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from argand.graph import python_operators
 
 _DIVISIONS = ("truediv", "floordiv", "truncdiv", "remainder")
+INTEGER_DIVISIONS = frozenset(("floordiv", "truncdiv", "remainder", "fmod"))
 _ROOTS = ("reciprocal", "sqrt", "rsqrt")
 _EXPONENTIAL = ("exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "tanh", "sigmoid", "erf", "erfc")
 _CIRCULAR = ("sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "asinh", "acosh", "atanh")

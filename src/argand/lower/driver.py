@@ -28,7 +28,7 @@ from argand.ir.loops import (
     Program,
     TensorRef,
     Value,
-    checks_positions,
+    checks_values,
     statements_of,
     tensor_refs,
 )
@@ -282,7 +282,7 @@ class _Lowering:
         for x in result if isinstance(result, (tuple, list)) else (result,):
             if not isinstance(x, Tensor) or x.ref is not None:
                 continue
-            if x.realiser is not None or checks_positions(self._recorded(x)):
+            if x.realiser is not None or checks_values(self._recorded(x)):
                 self.ctx.realise(x)
 
     @staticmethod
@@ -509,7 +509,7 @@ def remove_dead(program: Program) -> None:
 
 def _must_stay(node: Any) -> bool:
     if not isinstance(node, ExternNode):
-        return checks_positions(node.body.statements)
+        return checks_values(node.body.statements)
     schema = getattr(node.target, "_schema", None)
     if schema is None or schema.is_mutable or compat.has_effect(node.target, node.args, node.kwargs):
         return True

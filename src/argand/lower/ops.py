@@ -99,6 +99,10 @@ class Ops:
         """
         return self.emit("indirect", (value, size, wrap), torch.int64)
 
+    def divisor(self, value: Value) -> Value:
+        """The integer `value`, by which others are divided: where it is 0 the kernel reports an error; args (value,)."""
+        return self.emit("divisor", (value,), value.dtype)
+
     # --- conversions
 
     def to_dtype(self, value: Value, dtype: torch.dtype) -> Value:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from argand.graph.sizes.expr import Const, Expr, Simplifier, Var, sum_of
-from argand.ir.loops import LoopBlock, Origin, TensorRef, Value
+from argand.ir.loops import CHECKS, LoopBlock, Origin, TensorRef, Value
 from argand.lower.ops import Number, Ops
 from argand.lower.registry import NoLowering
 
@@ -135,7 +135,7 @@ def index_of(value: Value) -> Expr | None:
 
 
 def without_dead(statements: list[Value]) -> list[Value]:
-    """The statements that a store or an `indirect` needs."""
+    """The statements that a store or a check needs."""
     used: set[int] = set()
     kept: list[Value] = []
 
@@ -149,7 +149,7 @@ def without_dead(statements: list[Value]) -> list[Value]:
                     need(inner)
 
     for value in reversed(statements):
-        if value.id in used or value.op in ("store", "indirect"):
+        if value.id in used or value.op in ("store", *CHECKS):
             kept.append(value)
             need(value)
     return kept[::-1]

@@ -11,7 +11,7 @@ from argand.lower.ops import REDUCTIONS, SCANS
 
 OPS = frozenset(
     (
-        "load", "store", "constant", "index_expr", "indirect", "to_dtype", "bitcast", "masked", "where", "fma",
+        "load", "store", "constant", "index_expr", "indirect", "divisor", "to_dtype", "bitcast", "masked", "where", "fma",
         "reduction", "scan",
     )
 ).union(UNARY, BINARY, COMPARISONS, PREDICATES)  # fmt: skip

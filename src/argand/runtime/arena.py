@@ -21,6 +21,7 @@ Views = tuple[Any, ...]
 
 MAX_LAYOUTS = 256  # graphs and sizes of which an arena keeps the tensors
 MOST_KEPT = 256 << 20  # bytes of blocks that forwards made, kept between calls
+DIVIDED_BY_ZERO = 2  # what kernels flag; everything else is a position
 MOST_TRIED = 4  # blocks of a size that are looked at before a new one is made
 
 
@@ -70,9 +71,12 @@ class Arena(Block):
 
         Raises:
             IndexError: a kernel met an index out of range.
+            RuntimeError: integers were divided by 0.
         """
-        if self.flag.value:
-            self.flag.value = 0
+        flagged, self.flag.value = self.flag.value, 0
+        if flagged == DIVIDED_BY_ZERO:
+            raise RuntimeError("ZeroDivisionError")
+        if flagged:
             raise IndexOutOfRange("index out of range in self")
 
 

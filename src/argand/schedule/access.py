@@ -23,7 +23,7 @@ from argand.ir.loops import (
     Node,
     Program,
     Value,
-    checks_positions,
+    checks_values,
     statements_of,
     tensor_refs,
 )
@@ -74,7 +74,7 @@ def must_stay(node: Node) -> bool:
     """Whether a node must run even when nobody reads its results: it has an effect, or raises for some data."""
     if isinstance(node, ExternNode):
         return has_effect(node) or data_checks.may_raise(node.target, node.args, node.kwargs)
-    return checks_positions(node.body.statements)
+    return checks_values(node.body.statements)
 
 
 @dataclass(slots=True)

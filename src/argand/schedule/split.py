@@ -19,6 +19,7 @@ import torch
 
 from argand.graph.sizes.expr import ONE, ZERO, Const, Expr, Var, as_int, coefficient, product, substitute, sum_of
 from argand.ir.loops import (
+    CHECKS,
     Buffer,
     LoopBlock,
     LoopBody,
@@ -183,7 +184,7 @@ def _can_split(body: LoopBody) -> bool:
                 return False
             needed.add(value.id)
         elif statement.id in inside:
-            if statement.op == "store" or (statement.op == "indirect" and statement.id not in needed):
+            if statement.op == "store" or (statement.op in CHECKS and statement.id not in needed):
                 return False
             if statement.id in needed:
                 needed.update(operands(statement))

@@ -1,7 +1,7 @@
 """From `KernelPlan`s to one C++ file.
 
 In: kernels, the instruction set, options. Out: `CppSource`. A kernel is `extern "C" void name(void** ptrs, const i64*
-ints)`: `ptrs` holds its inputs, its outputs, and an `int32_t*` error flag when it checks indices; `ints` holds its
+ints)`: `ptrs` holds its inputs, its outputs, and an `int32_t*` error flag when it checks values; `ints` holds its
 size symbols.
 """
 
@@ -25,7 +25,7 @@ from argand.errors import InternalError
 from argand.graph import time_limit
 from argand.graph.sizes.expr import Expr, Var, as_int, coefficient, to_c
 from argand.ir.kernel import KernelPlan, Stage
-from argand.ir.loops import Buffer, Value, checks_positions, element_dtype, with_nested
+from argand.ir.loops import Buffer, Value, checks_values, element_dtype, with_nested
 from argand.quick_dataclasses import dataclass
 from argand.runtime import processor
 from argand.runtime.toolchain import IsaInfo
@@ -61,7 +61,7 @@ class CppSource:
     Arguments:
         text: freestanding C++.
         kernel_symbols: kernel name -> function name.
-        flagged: kernels whose last pointer is an `int32_t*` error flag, set to 1 by an index out of range.
+        flagged: kernels whose last pointer is an `int32_t*` error flag, set to 1 by an index out of range, 2 by a divisor 0.
         parts: the same functions cut into files that compile at the same time; one or none when that does not pay.
     """
 
@@ -137,7 +137,7 @@ class KernelPrinter:
         self.vector_bytes = vector_bytes
         self.out = Writer()
         self.facts = [analyse(stage.body, plan.registers, (var for var, _ in plan.outer)) for stage in plan.stages]
-        self.checks_indices = any(checks_positions(facts.statements) for facts in self.facts)
+        self.checks_indices = any(checks_values(facts.statements) for facts in self.facts)
         self.memory = self._memory()
         self.pointers: dict[str, Declaration] = {}
         self.outer_vector: Var | None = None

@@ -21,12 +21,11 @@ from argand.codegen.cpp.tile import tile_variable
 from argand.codegen.cpp.types import element
 from argand.graph.sizes.expr import Expr, Var, as_int, free_vars
 from argand.ir.loops import Value, with_nested
-from argand.ir.operations import DIVISION, cost
+from argand.ir.operations import DIVISION, INTEGER_DIVISIONS, cost
 
 # Functions of the prelude that have no vector code.
 _PER_LANE = {
     *("pow", "tan", "asin", "acos", "atan", "sinh", "cosh", "asinh", "acosh", "atanh", "atan2", "erfc"),
-    *("fmod", "remainder", "floordiv", "truncdiv"),
 }
 _FREE = frozenset(("constant", "reduction"))
 
@@ -130,7 +129,7 @@ def lanes_for(facts: StageFacts, var: Var, vector_bytes: int, plan: StagePlan) -
             widest = max(widest, 4 if value in plan.inside and value.args[0] in narrow else 8)
             continue
         dtype = torch.int32 if value in narrow else value.dtype
-        widest = max(widest, element(dtype).size)
+        widest = max(widest, 4 if value.op in INTEGER_DIVISIONS else 1, element(dtype).size)  # divided as floats
     for value in facts.reductions:  # lanes along a reduction: its argument is a vector
         argument = value.args[1]
         widest = max(widest, element(torch.int32 if argument in narrow else argument.dtype).size)
@@ -200,6 +199,10 @@ def _unit(facts: StageFacts, value: Value, plan: StagePlan) -> float:
     if value.op == "scan":
         each = 40.0 if value.args[0] == "logaddexp" else 4.0  # one waits for the other
         return each * (lanes if plan.horizontal else 1.0)
+    if value.op in INTEGER_DIVISIONS and not value.dtype.is_floating_point:
+        by_number = value.args[1].op == "constant"
+        wide = value.dtype.itemsize == 8 and value not in plan.narrow
+        return (1.5 * lanes if wide else 4.0) if by_number else 2.0 * lanes if wide else 10.0
     if value.op in _PER_LANE:
         return 12.0 * lanes
     return 6.0 if cost(value.op) >= DIVISION else 0.5

@@ -22,6 +22,7 @@ from argand.errors import InternalError
 from argand.graph.sizes.expr import Const, Expr, Var, as_int, coefficient, free_vars, substitute, to_c
 from argand.graph.sizes.expr_nodes import from_poly
 from argand.ir.loops import LoopBlock, Origin, Value, identity
+from argand.ir.operations import INTEGER_DIVISIONS
 from argand.quick_dataclasses import dataclass
 
 _NARROW_ARITHMETIC = frozenset(("add", "sub", "mul", "bitwise_and", "bitwise_or", "bitwise_xor"))
@@ -33,9 +34,7 @@ _BOOL_COMPARISONS = {
     "gt": "logical_and({0}, logical_not({1}))",
     "ge": "logical_or({0}, logical_not({1}))",
 }
-_STAYS_NARROW = frozenset(
-    ("floordiv", "truncdiv", "remainder", "fmod", "bitwise_and", "bitwise_or", "bitwise_xor", "bitwise_not")
-)
+_STAYS_NARROW = INTEGER_DIVISIONS | {"bitwise_and", "bitwise_or", "bitwise_xor", "bitwise_not"}
 """Operations on integers whose result is in 32 bits where the operands are."""
 _NARROW_COMPARISONS = {
     "eq": "equal_narrow({0}, {1})", "ne": "~equal_narrow({0}, {1})",
@@ -191,6 +190,8 @@ class Printer:
             self._masked(value, vector)
         elif value.op == "indirect":
             self._indirect(value, vector)
+        elif value.op == "divisor":
+            self._divisor(value, vector)
         elif value.op == "scan":
             self._scan(value, vector)
         else:
@@ -261,7 +262,12 @@ class Printer:
         operands = [self.operand(arg, vector, torch.float32 if half else common) for arg in args]
         if vector and common == torch.bool and op in _BOOL_COMPARISONS:
             return _BOOL_COMPARISONS[op].format(*operands)
-        text = overrides.expression(op, *operands)
+        by = constant_of(args[-1])
+        if op in INTEGER_DIVISIONS and by not in (None, 0, -1) and not common.is_floating_point and not overrides.replaced(op):
+            assert by is not None  # as was asked
+            text = f"{op}_by<{literal(by, common)}>({operands[0]})"  # by a number: without dividing
+        else:
+            text = overrides.expression(op, *operands)
         if half and is_half(value.dtype):
             return self.conversion(f"({text})", torch.float32, value.dtype, vector)
         if not vector and op in _NARROW_ARITHMETIC and element(common).size < 4 and not half:
@@ -479,6 +485,16 @@ class Printer:
         else:
             tail = f", {self.lanes.tail}" if self.lanes.tail else ""
             self.out.line(f"const auto {name} = check_indices<{flag}>({text}, {limit}, error{tail});")
+
+    def _divisor(self, value: Value, vector: bool) -> None:
+        text, name = self.operand(value.args[0], vector), f"tmp{value.id}"
+        if not vector:
+            text = f"check_divisor({text}, error)"
+        elif self.lanes.mask:
+            text = f"check_divisors_masked({text}, error, {self.lanes.mask})"
+        else:
+            text = f"check_divisors({text}, error{f', {self.lanes.tail}' if self.lanes.tail else ''})"
+        self.out.line(f"auto {name} = {text};")
 
     # --- scans
 

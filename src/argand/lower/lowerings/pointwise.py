@@ -197,8 +197,15 @@ def is_float_result(ctx: Context) -> bool:
 
 
 def _integer_division(ctx: Context, name: str, x: Operand, y: Operand) -> Tensor:
-    """Integer division traps on a zero divisor (and on min // -1): only by a constant that is neither."""
+    """A divisor that may be 0 is checked; eager's kernels for GPUs don't, and what they give is the library's."""
     refuse(ctx.val.dtype is torch.bool, "division of bools")
+    if isinstance(y, Tensor):
+        refuse(ctx.device.type != "cpu", "integer division by a value not known safe")
+
+        def divided(ops: Recorder, a: Value, b: Value) -> Value:
+            return ops.binary(name, a, b if b.op == "constant" and b.args[0] else ops.divisor(b))
+
+        return pointwise(ctx, divided, [x, y], cost=cost(name))
     refuse(not isinstance(y, int) or isinstance(y, bool) or y in (0, -1), "integer division by a value not known safe")
     info = torch.iinfo(ctx.val.dtype)
     refuse(isinstance(y, int) and not info.min <= y <= info.max, "a divisor beyond the dtype")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from argand.graph.sizes.expr import ONE, ZERO, Expr, Simplifier, Sym, Var, substitute, sum_of
 from argand.ir.kernel import KernelPlan, Stage
 from argand.ir.loops import (
+    CHECKS,
     Buffer,
     LoopBlock,
     LoopBody,
@@ -408,12 +409,12 @@ def origins_of(nodes: Iterable[LoopNode]) -> tuple[Origin, ...]:
 def arrange(statements: list[Value], reduced: set[Var]) -> list[Value]:
     """Drop statements that no store needs; order: before, inside and after the reduction loops.
 
-    An `indirect` stays: it raises where its position is out of bounds, whether or not anything is loaded from there.
+    A check stays: it raises where a position is out of bounds, whether or not anything is loaded from there.
     """
     needed: set[int] = set()
     kept = []
     for statement in reversed(statements):
-        if statement.op in ("store", "indirect") or statement.id in needed:
+        if statement.op in ("store", *CHECKS) or statement.id in needed:
             needed.update(operands(statement))
             kept.append(statement)
     kept.reverse()

@@ -16,6 +16,7 @@ from argand.graph.sizes.expr import ZERO, Expr, Simplifier, Var, as_int, substit
 from argand.graph.sizes.expr import product as product_of
 from argand.ir.kernel import KernelPlan, Product, Schedule, Stage, Step, Tile
 from argand.ir.loops import (
+    CHECKS,
     Buffer,
     ExternNode,
     LoopBlock,
@@ -197,7 +198,7 @@ class _Finder:
             return None
         body = plan.stages[0].body
         statements = statements_of(body)
-        if body.reduction_vars or any(s.op in ("indirect", "reduction", "scan") for s in statements):
+        if body.reduction_vars or any(s.op in (*CHECKS, "reduction", "scan") for s in statements):
             return None
         if any(s.op == "store" and s.args[3] for s in statements):
             return None

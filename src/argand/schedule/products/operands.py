@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from argand.graph.sizes.expr import Expr, Simplifier, Var, as_int, product, sum_of
 from argand.ir.kernel import KernelPlan, Schedule, Stage
-from argand.ir.loops import Buffer, ExternNode, LoopBody, Origin, TensorRef, statements_of, tensor_refs
+from argand.ir.loops import CHECKS, Buffer, ExternNode, LoopBody, Origin, TensorRef, statements_of, tensor_refs
 from argand.quick_dataclasses import dataclass
 from argand.schedule.products.kernels import (
     LOOPS,
@@ -127,7 +127,7 @@ def _is_short(schedule: Schedule, plan: KernelPlan) -> bool:
     operations = [value.op for value in statements_of(body)]
     if body.reduction_vars or len(operations) > _MOST_STATEMENTS or operations.count("load") > _MOST_LOADS:
         return False
-    if not {"indirect", "reduction", "scan", "masked"}.isdisjoint(operations) or operations.count("store") != 1:
+    if not {*CHECKS, "reduction", "scan", "masked"}.isdisjoint(operations) or operations.count("store") != 1:
         return False
     store = body.statements[-1]
     if store.op != "store" or store.args[3] or any(as_int(size) is None for size in body.sizes):

@@ -37,7 +37,7 @@ template <class To, class V> INLINE To convert(V x) {
   if constexpr (same<To, V>::value) return x;
   else if constexpr (same<V, bool>::value && traits<To>::vector) return splat_mask<To>(x);  // one condition for all lanes
 #if defined(__AVX512DQ__)  // one instruction each, where the compiler (GCC 12) finds several
-  else if constexpr (sizeof(V) == 32 && sizeof(To) == 64 && same<elem<V>, u16>::value)
+  else if constexpr (sizeof(V) == 32 && sizeof(To) == 64 && same<elem<V>, u16>::value && !is_float<To>)
     return (To)__builtin_ia32_pmovzxwd512_mask((vec<i16, 16>)x, vec<i32, 16>{}, (u16)-1);
   else if constexpr (sizeof(V) == 64 && sizeof(To) == 32 && sizeof(elem<V>) == 4 && !is_float<V> && !is_float<To>)
     return (To)__builtin_ia32_pmovdw512_mask((vec<i32, 16>)x, vec<i16, 16>{}, (u16)-1);
@@ -49,7 +49,41 @@ template <class To, class V> INLINE To convert(V x) {
     return __builtin_ia32_cvtps2pd512_mask(x, To{}, (u8)-1, 4);
   else if constexpr (sizeof(V) == 32 && sizeof(To) == 64 && same<elem<V>, f32>::value && same<elem<To>, i64>::value)
     return __builtin_ia32_cvttps2qq512_mask(x, To{}, (u8)-1, 4);
+#if !defined(__clang__)
+  else if constexpr (sizeof(V) == 16 && sizeof(To) == 64 && sizeof(elem<V>) == 1 && !is_float<To>) {
+    const auto b = (vec<char, 16>)x;
+    if constexpr (elem<V>(-1) < 0) return (To)__builtin_ia32_pmovsxbd512_mask(b, vec<i32, 16>{}, (u16)-1);
+    else return (To)__builtin_ia32_pmovzxbd512_mask(b, vec<i32, 16>{}, (u16)-1);
+  } else if constexpr (sizeof(V) == 64 && sizeof(To) == 16 && sizeof(elem<To>) == 1 && !is_float<V>)
+    return (To)__builtin_ia32_pmovdb512_mask((vec<i32, 16>)x, vec<char, 16>{}, (u16)-1);
+  else if constexpr (sizeof(V) == 16 && sizeof(To) == 64 && sizeof(elem<V>) == 2 && !is_float<To>) {
+    if constexpr (elem<V>(-1) < 0) return (To)__builtin_ia32_pmovsxwq512_mask((vec<i16, 8>)x, vec<i64, 8>{}, (u8)-1);
+    else return (To)__builtin_ia32_pmovzxwq512_mask((vec<i16, 8>)x, vec<i64, 8>{}, (u8)-1);
+  } else if constexpr (sizeof(V) == 64 && sizeof(To) == 16 && sizeof(elem<To>) == 2 && !is_float<V>)
+    return (To)__builtin_ia32_pmovqw512_mask((vec<i64, 8>)x, vec<i16, 8>{}, (u8)-1);
+  else if constexpr (sizeof(V) == 8 && sizeof(To) == 64 && sizeof(elem<V>) == 1 && !is_float<To>) {
+    vec<char, 16> b = {};
+    __builtin_memcpy(&b, &x, 8);
+    if constexpr (elem<V>(-1) < 0) return (To)__builtin_ia32_pmovsxbq512_mask(b, vec<i64, 8>{}, (u8)-1);
+    else return (To)__builtin_ia32_pmovzxbq512_mask(b, vec<i64, 8>{}, (u8)-1);
+  } else if constexpr (sizeof(V) == 64 && sizeof(To) == 8 && sizeof(elem<To>) == 1 && !is_float<V>) {
+    const auto b = __builtin_ia32_pmovqb512_mask((vec<i64, 8>)x, vec<char, 16>{}, (u8)-1);
+    To r;
+    __builtin_memcpy(&r, &b, 8);
+    return r;
+  } else if constexpr (sizeof(V) == 32 && sizeof(To) == 64 && same<elem<V>, i32>::value && same<elem<To>, f64>::value)
+    return __builtin_ia32_cvtdq2pd512_mask(x, To{}, (u8)-1);
+  else if constexpr (sizeof(V) == 32 && sizeof(To) == 64 && same<elem<V>, i16>::value && !is_float<To>)
+    return (To)__builtin_ia32_pmovsxwd512_mask(x, vec<i32, 16>{}, (u16)-1);
 #endif
+#endif
+  // The compiler (GCC 12) takes one lane after the other where sizes differ by more than 2.
+  else if constexpr (traits<V>::vector && sizeof(elem<V>) < sizeof(elem<To>) && sizeof(elem<V>) <= 2 && (sizeof(elem<To>) > 2 * sizeof(elem<V>) || is_float<To>)) {
+    typedef int_of<sizeof(elem<V>) == 1 && sizeof(elem<To>) == 4 && !is_float<To> ? 2 : 4> I;
+    if constexpr (elem<V>(-1) < 0) return convert<To>(convert<rebind<V, typename I::type>>(x));
+    else return convert<To>(convert<rebind<V, typename I::utype>>(x));
+  } else if constexpr (traits<V>::vector && sizeof(elem<V>) > 2 * sizeof(elem<To>) && !is_float<V>)
+    return convert<To>(convert<rebind<V, typename int_of<sizeof(elem<V>) / 2>::type>>(x));
   else if constexpr (traits<V>::vector) return __builtin_convertvector(x, To);
   else return (To)x;
 }
@@ -404,6 +438,23 @@ template <bool WRAP, class V, class M> INLINE rebind<V, i64> check_indices_maske
 //@ check_indices
 template <bool WRAP, class V> INLINE rebind<V, i64> check_indices(V x, i64 size, i32* error, i64 n = traits<V>::lanes) {
   return check_indices_masked<WRAP>(x, size, error, tail_mask<rebind<V, i64>>(n));
+}
+//@ check_divisor
+// A divisor of integers; 0 sets *error and becomes 1.
+template <class V> INLINE V check_divisor(V x, i32* error) {
+  if (__builtin_expect(x == 0, 0)) { __atomic_store_n(error, 2, __ATOMIC_RELAXED); return 1; }
+  return x;
+}
+//@ check_divisors_masked
+// The same for lanes where m is true.
+template <class V, class M> INLINE V check_divisors_masked(V x, i32* error, M m) {
+  const auto zero = (ints<V>)(x == 0);
+  if (__builtin_expect(any_lane(zero & convert<ints<V>>(m)), 0)) __atomic_store_n(error, 2, __ATOMIC_RELAXED);
+  return where(zero, splat<V>(1), x);
+}
+//@ check_divisors
+template <class V> INLINE V check_divisors(V x, i32* error, i64 n = traits<V>::lanes) {
+  return check_divisors_masked(x, error, tail_mask<ints<V>>(n));
 }
 //@ workspace
 extern "C" void* aligned_alloc(unsigned long, unsigned long) noexcept;

@@ -435,7 +435,30 @@ template <class V> INLINE V fmod(V x, V y) {
     return per_lane2([](elem<V> a, elem<V> b) { return libm_fmod(a, b); }, x, y);
 #endif
   }
-  else return per_lane2([](elem<V> a, elem<V> b) { return elem<V>(b == 0 || b == elem<V>(-1) && elem<V>(-1) < 0 ? 0 : a % b); }, x, y);
+  else return V(x - V(truncdiv(x, y) * y));
+}
+//@ fmod_by
+// These divide by a number: multiplications and shifts.
+template <auto D, class V> INLINE V fmod_by(V x) { return V(x - V(truncdiv_by<D>(x) * D)); }
+//@ truncdiv_by
+template <auto D, class V> INLINE V truncdiv_by(V x) {
+  if constexpr (traits<V>::vector && sizeof(elem<V>) == 8 && (D & (D - 1)) != 0) return per_lane([](elem<V> a) { return elem<V>(a / D); }, x);
+  else return V(x / D);
+}
+//@ remainder_by
+template <auto D, class V> INLINE V remainder_by(V x) {
+  if constexpr (D > 0 && (D & (D - 1)) == 0) return V(x & elem<V>(D - 1));
+  else return V(x - V(floordiv_by<D>(x) * D));
+}
+//@ floordiv_by
+template <auto D, class V> INLINE V floordiv_by(V x) {
+  constexpr auto log = [] { int n = 0; for (auto d = D; d > 1; d /= 2) ++n; return n; };
+  if constexpr (D > 0 && (D & (D - 1)) == 0) return V(x >> log());
+  else if constexpr (elem<V>(-1) > 0) return truncdiv_by<D>(x);
+  else {
+    const V q = truncdiv_by<D>(x), m = V(x - V(q * D));
+    return where(D < 0 ? m > 0 : m < 0, V(q - 1), q);
+  }
 }
 //@ libm_fmod
 INLINE f32 libm_fmod(f32 a, f32 b) { return __builtin_fmodf(a, b); }
@@ -447,14 +470,47 @@ template <class V> INLINE V remainder(V a, V b) {
   return where((m != zero) & ((b < zero) != (m < zero)), V(m + b), m);
 }
 //@ truncdiv
-// Integer division towards zero; a zero divisor gives 0 (eager raises before it gets here).
+// Integer division towards zero; of a zero divisor anything (it has been checked).
 template <class V> INLINE V truncdiv(V x, V y) {
   if constexpr (is_float<V>) return trunc(x / y);
-  else return per_lane2([](elem<V> a, elem<V> b) {
-    if (b == 0) return elem<V>(0);
-    if (elem<V>(-1) < 0 && b == elem<V>(-1)) return elem<V>(0 - (typename int_of<sizeof(elem<V>)>::utype)a);
-    return elem<V>(a / b);
-  }, x, y);
+  else if constexpr (traits<V>::vector) return quotient(x, y);
+  else return quotient_of(x, y);
+}
+//@ quotient_of
+template <class V> INLINE V quotient_of(V x, V y) {
+  if (y == 0) return V(0);
+  if (V(-1) < 0 && y == V(-1)) return V(0 - (typename int_of<sizeof(V)>::utype)x);
+  return V(x / y);
+}
+//@ quotient
+// Lanes as floats: where those have more bits than the dividend, a rounded quotient is never the next whole number.
+template <class V, class F> INLINE V quotient_in(V x, V y) {
+  constexpr int lanes = traits<V>::lanes;
+  typedef vec<elem<F>, lanes> W;
+  typedef rebind<W, typename int_of<sizeof(elem<F>)>::type> I;  // as what is no quotient in V is cut to it
+  if constexpr (sizeof(W) > sizeof(F)) {
+    typedef vec<elem<V>, lanes / 2> H;
+    H h[2], d[2];
+    __builtin_memcpy(h, &x, sizeof x);
+    __builtin_memcpy(d, &y, sizeof y);
+    for (int i = 0; i < 2; ++i) h[i] = quotient_in<H, F>(h[i], d[i]);
+    __builtin_memcpy(&x, h, sizeof x);
+    return x;
+  } else return convert<V>(convert<I>(convert<W>(x) / convert<W>(y)));
+}
+template <class V> INLINE V quotient(V x, V y) {
+#if defined(__AVX512DQ__)
+  constexpr int bytes = 64;
+#else
+  constexpr int bytes = sizeof(elem<V>) == 8 ? 0 : 32;
+#endif
+  if constexpr (sizeof(elem<V>) <= 2) return quotient_in<V, vec<f32, bytes / 4>>(x, y);
+  else if constexpr (sizeof(elem<V>) == 4) return quotient_in<V, vec<f64, bytes / 8>>(x, y);
+  else {
+    const auto far = [](V v) { return elem<V>(-1) > 0 ? v >= 1ll << 51 : bits<uints<V>>(v + (1ll << 51)) >= 1ull << 52; };
+    if constexpr (bytes != 0) if (__builtin_expect(!any_lane(far(x) | far(y)), 1)) return quotient_in<V, vec<f64, 8>>(x, y);
+    return per_lane2([](elem<V> a, elem<V> b) { return quotient_of(a, b); }, x, y);
+  }
 }
 //@ floordiv
 // Rounded down, as Python's //.
