@@ -304,7 +304,7 @@ def _programs(mesh: object) -> dict[str, Callable[[torch.Tensor, torch.Tensor], 
     return {program.__name__: program for program in programs}
 
 
-_BREAKS = {"broken", "drawn", "written", "cast", "part_written"}
+_BREAKS = {"broken", "cast"}
 
 
 def _told(value: object) -> object:

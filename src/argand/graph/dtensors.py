@@ -62,6 +62,29 @@ def own_rules_of_dtensor() -> frozenset[Any]:
     }
 
 
+def is_rule_of_losses(func: Any) -> bool:
+    """Whether `loss_parallel()` has put up the rule that DTensor's dispatcher has for an operator."""
+    cls: Any = sharded_class()
+    return bool(cls._op_dispatcher._custom_op_handlers[func].__module__ == "torch.distributed.tensor.parallel.loss")
+
+
+def _tracker() -> Any:
+    """What makes the processes of a mesh draw random numbers together; None where each draws its own."""
+    return sys.modules["torch.distributed.tensor._random"]._rng_tracker
+
+
+def draws_alone(tensor: DTensor) -> bool:
+    """Whether an operation on a DTensor draws random numbers as one on its local part would."""
+    return tensor.device_mesh.device_type == "cpu" and _tracker() is None
+
+
+def dispatching() -> tuple[object, ...]:
+    """What decides, besides its arguments, what an operation on DTensors does: contexts of DTensor's put this up."""
+    cls: Any = sharded_class()
+    dispatcher = cls._op_dispatcher
+    return len(dispatcher._custom_op_handlers), dispatcher._allow_implicit_replication, _tracker() is None
+
+
 def forget_masks(of: Callable[[torch.Tensor], bool]) -> None:
     """Empty the buffers in which placements of DTensors keep masks of rows, where a mask is one of tracing.
 
@@ -299,6 +322,29 @@ class Asked:
 
     def __call__(self, tensor: torch.Tensor) -> Any:
         return self.function(tensor, *self.rest, **self.named)
+
+
+def local_part(tensor: DTensor) -> torch.Tensor:
+    """The operation of a graph that takes what is local as it is."""
+    part: torch.Tensor = tensor._local_tensor
+    return part.detach() if part.requires_grad else part
+
+
+def refuses_writes(tensor: torch.Tensor) -> bool:
+    """Whether autograd refuses writes to a tensor: `to_local`, a function of DTensor's own, gave a view."""
+    autograd: Any = torch._C._autograd
+    return tensor._is_view() and autograd._get_creation_meta(tensor) == autograd.CreationMeta.IN_CUSTOM_FUNCTION
+
+
+def only_read(tensor: torch.Tensor) -> torch.Tensor:
+    """A result of a graph as such a view."""
+    if not tensor.requires_grad or refuses_writes(tensor):
+        return tensor
+    autograd: Any = torch._C._autograd
+    with torch.enable_grad():
+        view = tensor.view_as(tensor)
+    autograd._set_creation_meta(view, autograd.CreationMeta.IN_CUSTOM_FUNCTION)
+    return view
 
 
 def as_local(tensor: DTensor) -> torch.Tensor:

@@ -45,6 +45,7 @@ from argand.capture.record import tensor_attributes
 from argand.capture.sizes import dtensors, hook_ids, symbolic_ops
 from argand.errors import graph_break
 from argand.graph import wrappers
+from argand.graph.dtensors import is_sharded
 from argand.graph.nested_tensors import Jagged, is_jagged
 from argand.own_code import OWN_FOLDER
 
@@ -105,6 +106,8 @@ def read(interp: Interpreter, obj: Any, name: str) -> object:
         raise graph_break(kind="traceback inspected", context=name)
     if cls in wrappers.KNOWN and (info := interp.state.tensors.get(id(obj))) is not None:
         dtensors.check_namespace(interp.state, info)
+    if name in ("_local_tensor", "_spec") and is_sharded(cls) and id(obj) in interp.state.tensors:
+        return dtensors.attribute(interp.state, obj, name)
     if name == "_strides" and is_jagged(cls) and any(type(step) in SYMBOLIC for step in _steps(interp, obj)):
         raise ragged_sizes.refused("stride")
     if name == "_values" and is_jagged(cls) and not _in_nested(interp):

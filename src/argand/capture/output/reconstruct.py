@@ -25,7 +25,7 @@ from argand.capture.output.values import Again, Plan, Values, unreconstructable
 from argand.capture.sizes import dtensors, symbolic_emit, wrappers
 from argand.capture.torch_functions.nested import stand_ins
 from argand.capture.world import shadows
-from argand.graph.dtensors import is_sharded, made_of
+from argand.graph.dtensors import is_sharded, made_of, only_read, refuses_writes
 from argand.graph.nested_tensors import Jagged, is_jagged, nested
 from argand.graph.wrappers import KNOWN
 
@@ -109,6 +109,9 @@ class Reconstructor(Values):
             self._parameter(tensor)
         else:
             self.graph_output(tensor)
+            if self.state.graph.sharded and refuses_writes(tensor):
+                self.emitter.call_helper(only_read)
+                self.remember(tensor)
 
     def _again(self, tensor: torch.Tensor) -> bool:
         """Make a tensor by what the program called, where it has the memory of another one that comes from outside, or

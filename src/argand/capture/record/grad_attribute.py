@@ -10,6 +10,7 @@ from argand.capture.facts.interfaces import GraphBuilder
 from argand.capture.facts.overlays import UNSET
 from argand.capture.facts.sources import AttrSource
 from argand.capture.metadata.special_calls import getter, special
+from argand.graph.dtensors import is_sharded
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 
@@ -30,7 +31,7 @@ def _read(builder: GraphBuilder, func: Function, args: Args, kwargs: Kwargs) -> 
 def _write(builder: GraphBuilder, func: Function, args: Args, kwargs: Kwargs) -> None:
     state, (tensor, value) = builder.state, args
     info = state.tensor_info(tensor)
-    if type(tensor) not in _PLAIN or (value is not None and type(value) not in _PLAIN):
+    if not _is_known(tensor) or (value is not None and not _is_known(value)):
         raise _refused("Neither it nor the tensor may be of a subclass.")
     if builder.graph is not builder.root:
         raise _refused("It is set in a function that became a graph of its own.")
@@ -46,6 +47,10 @@ def _write(builder: GraphBuilder, func: Function, args: Args, kwargs: Kwargs) ->
         builder.gradients[id(tensor)] = value
     else:
         state.write_overlay(tensor, "grad", value)
+
+
+def _is_known(tensor: torch.Tensor) -> bool:
+    return type(tensor) in _PLAIN or is_sharded(type(tensor))
 
 
 def _sizes(dynamic: object) -> object:

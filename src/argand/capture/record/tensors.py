@@ -474,7 +474,7 @@ class GraphBuilder:
             info = self.tensors.get(id(tensor))
             if info is not None:
                 if self.sharded:
-                    dtensors.refuse_write_to_part(self, info)
+                    dtensors.note_write_to_part(self, info)
                 refused_writes.check(self.tensors, self.several, func, args, info.tensor)
                 self.mutated[id(tensor)] = info
                 data_errors.written(self, info, func, args)

@@ -37,8 +37,9 @@ def dress_waiting(state: CaptureState, plain: torch.Tensor, cls: type) -> torch.
     return dressed
 
 
-def arrived(state: CaptureState, tensor: torch.Tensor) -> object:
+def arrived(state: CaptureState, tensor: torch.Tensor, completed: bool = False) -> object:
     """What is read of such a stand-in once it has come: of one from outside, a tensor over the same memory."""
+    cast(_Waiting, tensor).completed |= completed
     worn = state.graph.dressed[id(tensor)]
     if state.source_of(tensor) is None:
         return worn.plain
@@ -106,6 +107,4 @@ def wait(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> objec
     tensor = args[0] if len(args) == 1 and not kwargs else None
     if tensor is None or id(tensor) not in state.graph.dressed or not awaits(type(tensor)):
         return NotImplemented
-    if fn.__name__ == "trigger_wait":
-        cast(_Waiting, tensor).completed = True
-    return arrived(state, tensor)
+    return arrived(state, tensor, completed=fn.__name__ == "trigger_wait")

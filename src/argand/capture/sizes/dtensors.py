@@ -21,37 +21,29 @@ from argand.capture.facts.classify import awaits, is_plain_tensor
 from argand.capture.facts.compat import new_node
 from argand.capture.facts.handlers import Args, Function, Kwargs
 from argand.capture.facts.interfaces import CaptureState, GraphBuilder
-from argand.capture.facts.sources import Source
+from argand.capture.facts.sources import ConstSource, Source
 from argand.capture.facts.values.symbolic import SYMBOLIC
 from argand.capture.facts.values.tensor_info import TensorInfo
-from argand.capture.metadata import data_errors, metadata
+from argand.capture.metadata import data_errors, metadata, written_arguments
 from argand.capture.metadata.call_targets import target_of
-from argand.capture.metadata.special_calls import CONSTANTS, getter
+from argand.capture.metadata.special_calls import CONSTANTS, SPECIAL, getter
 from argand.capture.sizes import symbolic_tensors
+from argand.capture.sizes.dtensor_vetting import Vetting, refused
 from argand.capture.sizes.symbolic_calls import ProbedCall
 from argand.capture.sizes.symbolic_state import Restart
 from argand.capture.world.process_groups import guarded_facts
 from argand.graph import compat, dtensors, wrappers
 from argand.graph.dtensors import DTensor, Edge, Layout, MaskBuffer, Repeated, Spec, Step, is_sharded
-from argand.graph.operators.collectives import NAMESPACES, STARTS
 
 _Tensor = torch.Tensor
 _OF_STAND_INS = frozenset(getter(name) for name in ("is_leaf", "requires_grad", "itemsize", "nbytes"))
-_VIEWS = frozenset(getter(name) for name in ("T", "mT", "H", "mH", "real"))
+_VIEWS = frozenset(getter(name) for name in ("T", "mT", "H", "mH", "real", "data"))
+_GRADIENTS = (getter("grad"), _Tensor.grad.__set__)
+_MOVES = (_Tensor.to, _Tensor.cpu)
 _SPLITS = frozenset(["chunk", "split", "split_with_sizes", "tensor_split", "hsplit", "vsplit", "dsplit", "unbind"])
 _CASTS = "what autocast does with tensors without data is not what it does with DTensors"
 _ROOMS = ("argand.capture.torch_functions.higher_order.", "argand.capture.torch_functions.gradients.")
 _OPTIMIZERS = os.path.join(os.path.dirname(torch.optim.__file__), "")
-
-
-def refused(what: str, why: str, remedy: str = "Use the local tensor") -> errors.GraphBreak:
-    """The break for what is not done with DTensors, or others that are made of parts, in a graph."""
-    return errors.graph_break(
-        kind="part of torch that is not captured",
-        context=what,
-        explanation=f"{what}: {why}.",
-        hints=(f"{remedy}, or call it outside the compiled function.",),
-    )
 
 
 def why_not(tensor: DTensor) -> str:
@@ -124,11 +116,14 @@ def stands_for(
 
 
 def guard_layouts(state: CaptureState) -> None:
-    """One guard for all inputs that are DTensors; called at the end of a capture."""
+    """What the graph's DTensors depend on, a guard for all inputs among them; called at the end of a capture."""
+    if state.graph.sharded and dtensors.sharded_class() is not None:
+        check = (dtensors.dispatching, dtensors.dispatching())
+        state.guards.add(None, "global_state", (check,), label="GLOBAL_STATE")
     if state.graph.layouts:
         sources, layouts = zip(*state.graph.layouts)
-        check = functools.partial(dtensors.laid_out, layouts)
-        state.guards.add(None, "python", check, [*sources], label="TENSOR_SUBCLASS_MATCH", shown=False)
+        as_before = functools.partial(dtensors.laid_out, layouts)
+        state.guards.add(None, "python", as_before, [*sources], label="TENSOR_SUBCLASS_MATCH", shown=False)
 
 
 def guard_mesh(state: CaptureState, mesh: Spec) -> None:
@@ -179,9 +174,39 @@ def call(builder: GraphBuilder, func: Function, args: Args, kwargs: Kwargs) -> o
         return func(*args, **kwargs)
     if func == getter("device"):
         return builder.tensors[id(args[0])].device
+    if func in _GRADIENTS:
+        return SPECIAL[func](builder, func, args, kwargs)
+    if func in _MOVES:
+        args, kwargs = _stays(builder.tensors[id(args[0])].device, func, args, kwargs)
+        if not (args[1:] or kwargs):
+            return args[0]
+        func = _Tensor.to
     if name in ("__get__", "__set__") and func not in _VIEWS:
         raise refused(name, "this attribute of a DTensor is known, or set, only when the program runs")
     return record(builder, func, func, args, kwargs)
+
+
+def attribute(state: CaptureState, tensor: DTensor, name: str) -> object:
+    """`tensor._local_tensor`, which records no gradient, or `tensor._spec`."""
+    if name == "_spec":
+        return state.load_source(ConstSource(tensor._spec), tensor._spec)
+    if tensor._local_tensor.requires_grad:
+        raise refused(name, "it records a gradient by itself")
+    with torch._C.DisableTorchFunction():
+        return record(state.graph, dtensors.local_part, dtensors.local_part, (tensor,), {})
+
+
+def _stays(device: torch.device, func: Function, args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs]:
+    """The arguments of a move to the device where a DTensor is, without the device."""
+    rest, named = list(args), dict(kwargs)
+    place: object = "cpu" if func is _Tensor.cpu else named.pop("device", None)
+    if place is None and len(rest) > 1 and type(rest[1]) in (str, torch.device):
+        place = rest.pop(1)
+    if place is not None and torch.device(cast(str, place)) != device:
+        raise refused(func.__name__, "a mesh has the devices that it has")
+    if place is not None and (rest[1:] or named):
+        named.setdefault("dtype", args[0].dtype) if not rest[1:] else None
+    return tuple(rest), named
 
 
 def record(builder: GraphBuilder, func: Function, operation: Function, args: Args, kwargs: Kwargs) -> object:
@@ -215,16 +240,19 @@ def record(builder: GraphBuilder, func: Function, operation: Function, args: Arg
         meta, siblings = _at_all_sizes(builder, name, func, args, kwargs)
     else:
         meta = _with_masks(builder, infos, lambda: computed(name, func, args, kwargs))
-    changed = _versions(infos) != before
-    writes = changed or target.mutates or "out" in kwargs
-    if writes:
-        _refuse_writes(builder, name, infos)
+    after = _versions(infos)
+    named, behind = written_arguments.written(func, args, kwargs, target.mutates)
+    moved = [info.tensor for info, old, new in zip(infos, before, after) if old != new]
+    written = [*named, *behind, *moved]
+    changed = bool(written)
+    if changed:
+        _note_writes(builder, name, infos, written)
     if name.endswith("_") and not (changed or name.endswith("__")):
         raise refused(name, "it changes what a DTensor is, and not what it holds")
     if not metadata.has_tensor(meta) and not (changed and meta is None):
         raise refused(name, "it gives, or does, what is known only when the program runs")
     builder.sharded = True
-    result = builder.finish_call(target, node_args, node_kwargs, meta, device, writes)
+    result = builder.finish_call(target, node_args, node_kwargs, meta, device, changed, written)
     note_parts(builder, result, device)
     return symbolic_tensors.attach(builder, result, siblings) if varies else result
 
@@ -301,8 +329,8 @@ def _symbolic(values: Iterable[object]) -> bool:
     return any(type(value) in SYMBOLIC or (isinstance(value, (list, tuple)) and _symbolic(value)) for value in values)
 
 
-def _versions(infos: list[TensorInfo]) -> list[int | None]:
-    return [metadata.version(each) for info in infos for each in (info.tensor, *_parts(info.tensor))]
+def _versions(infos: list[TensorInfo]) -> list[list[int | None]]:
+    return [[metadata.version(each) for each in (info.tensor, *_parts(info.tensor))] for info in infos]
 
 
 def _parts(tensor: DTensor) -> list[torch.Tensor]:
@@ -317,20 +345,39 @@ def storages_of(tensor: torch.Tensor) -> set[int]:
     return {compat.storage_address(part) for part in _parts(tensor)}
 
 
-def _refuse_writes(builder: GraphBuilder, name: str, infos: list[TensorInfo]) -> None:
-    """Nothing that is from outside is written to: it would have to know of that, as a DTensor and as its part."""
+def _note_writes(builder: GraphBuilder, name: str, infos: list[TensorInfo], written: list[torch.Tensor]) -> None:
+    """A call writes to these tensors; of a wrapper only its class knows which.
+
+    Where autograd would record it, nothing that is from outside is written to: it would have to know of that, as a
+    DTensor and as its part.
+    """
+    if any(type(info.tensor) in wrappers.KNOWN for info in infos):
+        written = [info.tensor for info in infos]
+    for tensor in written:
+        if _is_outside(builder, tensor) and (type(tensor) in wrappers.KNOWN or _is_recorded(tensor)):
+            raise refused(name, "it may write to a tensor from outside that wraps others, and autograd records it")
+        builder.note_writes([tensor])
+
+
+def _is_recorded(tensor: torch.Tensor) -> bool:
+    return torch.is_grad_enabled() and tensor.requires_grad
+
+
+def _is_outside(builder: GraphBuilder, tensor: torch.Tensor) -> bool:
+    """Whether the memory of a tensor is that of one from outside."""
     outside: set[int] = set().union(*[storages_of(info.tensor) for info in builder.tensors.values() if info.source])
     outside |= {compat.storage_address(info.tensor) for info in builder.inputs if isinstance(info.tensor, _Tensor)}
-    if any(storages_of(info.tensor) & outside for info in infos):
-        raise refused(name, "it may write to a tensor of such a class that is from outside of the compiled function")
+    return bool(storages_of(tensor) & outside)
 
 
-def refuse_write_to_part(builder: GraphBuilder, written: TensorInfo) -> None:
-    """End the graph where a plain tensor is written to that is the local part of a DTensor from outside."""
+def note_write_to_part(builder: GraphBuilder, written: TensorInfo) -> None:
+    """A tensor is written to that may be, or have, the local part of a DTensor from outside."""
     storages = storages_of(written.tensor)
-    inputs = [info.tensor for info in builder.tensors.values() if info.source and _dispatches(type(info.tensor))]
-    if any(storages_of(tensor) & storages for tensor in inputs):
-        raise refused("in-place operation", "a part of a tensor from outside that wraps others is written to")
+    for info in list(builder.tensors.values()):
+        if info.source and _dispatches(type(info.tensor)) and storages_of(info.tensor) & storages:
+            if type(info.tensor) in wrappers.KNOWN or _is_recorded(written.tensor):
+                raise refused("in-place operation", "a part of a tensor from outside that wraps others is written to")
+            builder.mutated[id(info.tensor)] = info
 
 
 def computed(name: str, func: Function, args: Args, kwargs: Kwargs) -> object:
@@ -338,7 +385,7 @@ def computed(name: str, func: Function, args: Args, kwargs: Kwargs) -> object:
     compat.keep_torch_compiler_out()
     with torch._C.DisableTorchFunction():
         try:
-            with _Vetting(name):
+            with Vetting(name):
                 meta = func(*args, **kwargs)
         except errors.GraphBreak:
             raise
@@ -358,47 +405,6 @@ def _arrived(meta: object) -> object:
     if isinstance(meta, (list, tuple)) and type(meta) in (list, tuple):
         return type(meta)([_arrived(item) for item in meta])
     return meta
-
-
-class _Vetting(compat.DispatchMode):
-    """Refuses operations that do more than what their stand-ins tell: draw numbers, look at data, send anything."""
-
-    def __init__(self, name: str) -> None:
-        super().__init__()
-        self.name = name
-
-    def __torch_dispatch__(
-        self, func: torch._ops.OpOverload, types: Iterable[type], args: Args = (), kwargs: Kwargs | None = None
-    ) -> object:
-        if dtensors.fakes():
-            return func(*args, **(kwargs or {}))
-        if any(is_sharded(cls) or awaits(cls) for cls in types):
-            self._vet(func)
-            return NotImplemented
-        if compat.is_random(func):
-            raise refused(self.name, "it draws random numbers where a class decides what is drawn")
-        if any(cls in wrappers.KNOWN for cls in types):
-            return NotImplemented
-        if compat.communicates(func) and not _is_functional(func):
-            raise refused(self.name, f"it calls {func}")
-        if _wraps(func):
-            return args[0]
-        return func(*args, **(kwargs or {}))
-
-    def _vet(self, func: torch._ops.OpOverload) -> None:
-        if compat.is_random(func):
-            raise refused(self.name, "how processes draw random numbers together is not captured")
-        if func in dtensors.own_rules_of_dtensor():
-            raise refused(self.name, f"{func} has a rule of its own, which may communicate")
-
-
-def _is_functional(func: torch._ops.OpOverload) -> bool:
-    namespace, _, name = func._schema.name.partition("::")
-    return namespace in NAMESPACES and (name in STARTS or name in ("wait_tensor", "_wrap_tensor_autograd"))
-
-
-def _wraps(func: torch._ops.OpOverload) -> bool:
-    return bool(func._schema.name == "_c10d_functional::_wrap_tensor_autograd")
 
 
 # ---------------------------------------------------------------------- results

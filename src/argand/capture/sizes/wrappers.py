@@ -21,6 +21,7 @@ from argand.capture.facts.kinds import is_a, namespace
 from argand.capture.facts.sources import AttrSource, Source
 from argand.capture.metadata import metadata
 from argand.capture.sizes import dtensors
+from argand.capture.sizes.dtensor_vetting import refused
 from argand.graph import wrappers
 from argand.graph.wrappers import Layout
 
@@ -68,7 +69,7 @@ def new_input(state: CaptureState, source: Source, real: torch.Tensor) -> torch.
         layout = wrappers.layout_of(real)
         why = _why_not(real, layout)
     if why:
-        raise dtensors.refused(f"{source.friendly()}: {type(real).__name__}", why)
+        raise refused(f"{source.friendly()}: {type(real).__name__}", why)
     builder = state.graph
     state.interpreter.note_class(type(real))
     state.guards.add(source, "tensor", *_C.tensor_guard_args(real))

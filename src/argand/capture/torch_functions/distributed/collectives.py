@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from argand import errors
+from argand.capture.facts.classify import awaits
 from argand.capture.facts.handlers import Args, Function, Kwargs
 from argand.capture.facts.interfaces import CaptureState
 from argand.capture.facts.kinds import is_a
@@ -180,6 +181,8 @@ def _start(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> object:
 def _wait(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> object:
     """What is waited for began in the graph."""
     tensor = (*args, *kwargs.values())[0]
+    if id(tensor) in state.graph.dressed and awaits(type(tensor)):
+        return async_collective_tensors.arrived(state, tensor, completed=True)
     info = state.graph.tensors.get(id(tensor))
     if info is None or (info.source is not None and id(tensor) not in state.graph.mutated):
         raise _refused(fn, "what it waits for began before the compiled code")
@@ -410,6 +413,7 @@ enter_late({
     "distributed._functional_collectives.wait distributed._functional_collectives.trigger_wait":
         async_collective_tensors.wait,
     "distributed.distributed_c10d._get_group_size_by_name": _of_group(1, "group_name"),
+    "distributed.distributed_c10d._get_group_tag": _of_ranks("group"),
 })  # fmt: skip
 if _WORK is not None:
     for _name, _method in vars(_WORK).items():

@@ -15,6 +15,7 @@ from argand.capture.facts.interfaces import CaptureState
 from argand.capture.facts.kinds import is_a
 from argand.capture.facts.sources import ConstSource
 from argand.capture.sizes import dtensors
+from argand.capture.sizes.dtensor_vetting import refused
 from argand.capture.torch_functions.torch_calls import CODES, Handler, enter_late
 from argand.graph.dtensors import Asked, is_sharded
 
@@ -34,7 +35,7 @@ def _constant(state: CaptureState, name: str, value: object) -> object:
         return value
     if is_a(value, module.placement_types.Placement) and is_constant(value):
         return value
-    raise dtensors.refused(name, f"a {type(value).__name__} is none of its usual arguments")
+    raise refused(name, f"a {type(value).__name__} is none of its usual arguments")
 
 
 def _operation(name: str, dtensor: bool) -> Handler:
@@ -47,7 +48,7 @@ def _operation(name: str, dtensor: bool) -> Handler:
         rest = tuple(_constant(state, name, state.deep_resolve(value)) for value in args[1:])
         named = {key: _constant(state, name, state.deep_resolve(value)) for key, value in kwargs.items()}
         if name == "from_local" and (named.get("run_check") or (len(rest) > 2 and rest[2])):
-            raise dtensors.refused(name, "run_check=True talks to the other processes")
+            raise refused(name, "run_check=True talks to the other processes")
         state.graph.state.interpreter.note_class(sys.modules["torch.distributed.tensor"].DTensor)
         operation = Asked(fn, name, rest, named)
         with torch._C.DisableTorchFunction():
@@ -88,13 +89,17 @@ def _of_mesh(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> o
     if not is_a(mesh, sys.modules["torch.distributed.device_mesh"].DeviceMesh):
         return NotImplemented
     rest = [*args[1:], *kwargs.values()]
-    if not all(value is None or type(value) in (int, str) or _are_names(value) for value in rest):
+    if not all(value is None or type(value) in (int, str, type(mesh)) or _are_names(value) for value in rest):
         return NotImplemented
-    state.interpreter.pin(mesh)
-    dtensors.guard_mesh(state, mesh)
+    for each in (mesh, *rest):
+        if type(each) is type(mesh):
+            state.interpreter.pin(each)
+            dtensors.guard_mesh(state, each)
     with torch._C.DisableTorchFunction():  # a mesh computes with tensors
         answer = fn(*args, **kwargs)
-    if answer is None or type(answer) in (int, str, tuple, list):
+        if type(answer) is torch.Tensor:
+            return state.graph.constant(answer)
+    if answer is None or type(answer) in (int, bool, str, tuple, list):
         return answer
     return state.load_source(ConstSource(answer), answer)
 
@@ -103,7 +108,10 @@ def _are_names(value: object) -> bool:
     return type(value) is tuple and all(type(item) is str for item in value)
 
 
-_QUESTIONS = "ndim shape size device_type mesh_dim_names get_rank get_local_rank get_coordinate get_group __getitem__"
+_QUESTIONS = (
+    "ndim shape size mesh device_type mesh_dim_names get_rank get_local_rank get_coordinate get_group __getitem__ "
+    "__eq__"
+)
 
 enter_late({
     "_C._distributed.is_shard _C._distributed.is_replicate _C._distributed.is_partial": _of_placement,
@@ -120,8 +128,10 @@ enter_late({
 
 
 def _interpreted(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> object:
-    """The hooks that `distribute_module` puts up, which call those of the program, or of parallel layers."""
+    """The hooks that `distribute_module` puts up, which call those of the program, or of parallel layers; functions of
+    local tensors."""
     return NotImplemented
 
 
-CODES["_api.py:distribute_module.<locals>.<lambda>"] = _interpreted
+for _name in ("_api.py:distribute_module.<locals>.<lambda>", "_func_map.py:local_map"):
+    CODES[_name] = _interpreted

@@ -1,0 +1,86 @@
+"""What operations on DTensors do while their stand-ins are computed: nothing that only running tensors can tell."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+
+from argand import errors
+from argand.capture.facts.classify import awaits
+from argand.capture.facts.handlers import Args, Kwargs
+from argand.graph import compat, dtensors, wrappers
+from argand.graph.dtensors import is_sharded
+from argand.graph.operators.collectives import NAMESPACES, STARTS
+
+_FIRST_AND_LAST = frozenset(("argmax", "argmin", "max", "min"))
+_CONVOLUTIONS = frozenset(("convolution", "convolution_backward"))
+
+
+def refused(what: str, why: str, remedy: str = "Use the local tensor") -> errors.GraphBreak:
+    """The break for what is not done with DTensors, or others that are made of parts, in a graph."""
+    return errors.graph_break(
+        kind="part of torch that is not captured",
+        context=what,
+        explanation=f"{what}: {why}.",
+        hints=(f"{remedy}, or call it outside the compiled function.",),
+    )
+
+
+class Vetting(compat.DispatchMode):
+    """Refuses operations that do more than what their stand-ins tell: draw numbers, look at data, send anything."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self.name = name
+        self.draws = False
+
+    def __torch_dispatch__(
+        self, func: torch._ops.OpOverload, types: Iterable[type], args: Args = (), kwargs: Kwargs | None = None
+    ) -> object:
+        if dtensors.fakes():
+            return func(*args, **(kwargs or {}))
+        if any(is_sharded(cls) or awaits(cls) for cls in types):
+            self._vet(func, args, kwargs or {})
+            return NotImplemented
+        if compat.is_random(func) and not self.draws:
+            raise refused(self.name, "it draws random numbers where a class decides what is drawn")
+        if any(cls in wrappers.KNOWN for cls in types):
+            return NotImplemented
+        if compat.communicates(func) and not _is_functional(func):
+            raise refused(self.name, f"it calls {func}")
+        if _wraps(func):
+            return args[0]
+        return func(*args, **(kwargs or {}))
+
+    def _vet(self, func: torch._ops.OpOverload, args: Args, kwargs: Kwargs) -> None:
+        sharded = [value for value in args if is_sharded(type(value))]
+        if compat.is_random(func):
+            if not all(dtensors.draws_alone(tensor) for tensor in sharded):
+                raise refused(self.name, "processes with GPUs draw random numbers together, which is not captured")
+            self.draws = True
+        if func in dtensors.own_rules_of_dtensor() and not _is_local(func, sharded, args, kwargs):
+            raise refused(self.name, f"{func} has a rule of its own, which may communicate")
+
+
+def _is_local(func: torch._ops.OpOverload, sharded: list[Any], args: Args, kwargs: Kwargs) -> bool:
+    """Whether the rule that an operator has of its own sends nothing, or what functional collectives send."""
+    name = func._schema.name.partition("::")[2]
+    first, dim = sharded[0], args[1] if len(args) > 1 else kwargs.get("dim")
+    if name in _FIRST_AND_LAST:
+        cut = [place for place in first.placements if not place.is_replicate()]
+        return not cut or (type(dim) is int and not any(place.is_shard(dim % max(first.dim(), 1)) for place in cut))
+    if name in _CONVOLUTIONS:
+        whole = all(place.is_replicate() for each in sharded[1:] for place in each.placements)
+        return whole and all(place.is_replicate() or place.is_shard(0) for place in first.placements)
+    return dtensors.is_rule_of_losses(func)
+
+
+def _is_functional(func: torch._ops.OpOverload) -> bool:
+    namespace, _, name = func._schema.name.partition("::")
+    return namespace in NAMESPACES and (name in STARTS or name in ("wait_tensor", "_wrap_tensor_autograd"))
+
+
+def _wraps(func: torch._ops.OpOverload) -> bool:
+    return bool(func._schema.name == "_c10d_functional::_wrap_tensor_autograd")
