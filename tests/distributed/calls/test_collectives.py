@@ -73,3 +73,12 @@ def test_calls_in_many_forms() -> None:
         for name, ids in broken.items():
             assert bool(ids) == (name.partition(",")[0] not in GRAPHS and not name.startswith("functional")), name
             assert set(ids) <= {"AG0105", *({"AG0028", "AG0038", "AG0142"} if "work" in name or "send" in name else ())}
+
+
+@pytest.mark.distributed
+def test_writes_to_what_has_arrived() -> None:
+    """A backward after one is eager's, or refused; where eager refuses, it is."""
+    for answer in run_ranks("tests.distributed.worlds.write_programs", ["arrived"]):
+        found = answer["arrived"]
+        assert isinstance(found, Mapping)
+        assert not found["wrong"] and found["refused"] >= 10, found

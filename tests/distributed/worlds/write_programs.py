@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+import torch.distributed._functional_collectives as funcol
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
 
@@ -229,6 +230,74 @@ def noticed(rank: int) -> dict[str, list[str]]:
             except RuntimeError as error:
                 told[name].append(str(error)[:40])
     return told
+
+
+def _quietly(tensor: torch.Tensor) -> None:
+    with torch.no_grad():
+        tensor.mul_(2)
+
+
+def _collectives() -> dict[str, Callable[..., Any]]:
+    """Functions of what functional collectives give; the last result is a loss."""
+    group = dist.group.WORLD
+
+    def reduced(x: Any, w: Any) -> Any:
+        y = funcol.all_reduce(x, "sum", group)
+        return y, (y * y * w).sum()
+
+    def gathered(x: Any, w: Any) -> Any:
+        y = funcol.all_gather_tensor(x, 0, group)
+        return y, y[1:], (y * y).sum() * w.sum()
+
+    def viewed(x: Any, w: Any) -> Any:
+        y = funcol.all_reduce(x, "sum", group)
+        return y.view(-1), (y * y * w).sum()
+
+    def waited_for(x: Any, w: Any) -> Any:
+        y = funcol.wait_tensor(funcol.all_reduce(x, "sum", group))
+        return y, (y * y * w).sum()
+
+    def not_saved(x: Any, w: Any) -> Any:
+        y = funcol.all_reduce(x, "sum", group)
+        return y, (y + w).sum()
+
+    functions = [reduced, gathered, viewed, waited_for, not_saved]
+    return {function.__name__: function for function in functions}
+
+
+def arrived(rank: int) -> dict[str, object]:
+    """Where a gradient is not eager's, or is there though eager refuses, after a write to what a collective gave."""
+    ways: dict[str, Callable[[list[Any]], object]] = {
+        "nothing": lambda ys: None,
+        "in place": lambda ys: ys[0].mul_(2),
+        "a detached one": lambda ys: ys[0].detach().mul_(2),
+        "a view": lambda ys: _quietly(ys[0].view(-1)),
+        "the last": lambda ys: _quietly(ys[-1]),
+        "what it waits for": lambda ys: _quietly(getattr(ys[0], "elem", ys[0])),
+    }
+    wrong, refused = [], 0
+    for name, function in _collectives().items():
+        told: dict[tuple[str, bool], list[str]] = {}
+        for backend in ("", "eager", "aot_eager", *(["native"] if sweeps.WHOLE else [])):
+            argand.reset()
+            call = argand.compile(function, backend=backend, fullgraph=True) if backend else function
+            for way, recorded in [(way, recorded) for way in ways for recorded in (True, False)]:
+                torch.manual_seed(0)
+                x, w = (torch.randn(4, 3).requires_grad_(requires) for requires in (recorded, True))
+                *ys, loss = call(x * 1, w)
+                try:
+                    ways[way](ys)
+                    loss.backward()
+                    outcome = str([_told(grad) for grad in (x.grad, w.grad)])
+                except RuntimeError:
+                    outcome = "refused"
+                told.setdefault((way, recorded), []).append(outcome)
+        for (way, recorded), (eager, *ours) in told.items():
+            refused += eager == "refused"
+            wrong += [f"{name} {way} {recorded} {one} {eager}" for one in ours if one not in (eager, "refused")]
+            if way == "nothing" and set(ours) != {eager}:
+                wrong.append(f"{name} {ours} {eager}")
+    return {"wrong": wrong, "refused": refused}
 
 
 def own_gradients(rank: int) -> dict[str, object]:
