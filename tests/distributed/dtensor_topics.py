@@ -11,6 +11,8 @@ import torch.nn.functional as F
 from tests.distributed.parallel_programs import _leaves, _told
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
+from torch.distributed.tensor.experimental import implicit_replication, local_map
+from torch.utils.checkpoint import checkpoint
 
 import argand
 
@@ -61,8 +63,82 @@ def _topics(mesh: DeviceMesh, meshes: DeviceMesh) -> dict[str, Callable[[Any, An
         group = mesh.get_group()
         return x * dist.get_world_size(group) + dist.get_rank(group) + dist.get_rank()
 
-    topics = [placements_asked, placements_made, part_of_a_mesh, softmaxes, maxima, sums_of_parts, gradients_laid_out]
-    topics += [parts_of_an_input, like_others, ranks]
+    def parts_and_specs(x: Any, w: Any) -> Any:
+        spec = (x * 2)._spec
+        if spec.num_shards == mesh.size() and spec.placements == x.placements and spec.mesh == mesh and spec != w._spec:
+            return x._local_tensor * mesh.mesh.numel(), (x @ w)._local_tensor + spec.shape[0], x * spec.ndim
+        return x
+
+    def gradients_read(x: Any, w: Any) -> Any:
+        return x * 2 if x.grad is None else x * 2 + x.grad.redistribute(mesh, [Shard(0)])
+
+    def gradients_set(x: Any, w: Any) -> Any:
+        x.grad, w.grad = None, w.detach() * 2
+        return x @ w
+
+    def moved_to_where_it_is(x: Any, w: Any) -> Any:
+        return x.to("cpu") * 2, w.to(w.device, torch.float64), x.cpu().sum(0), w.to(device="cpu", dtype=torch.bfloat16)
+
+    def drawn(x: Any, w: Any) -> Any:
+        return torch.rand_like(x) * x, F.dropout(x, 0.5), torch.empty_like(w).uniform_() + torch.randn_like(w)
+
+    def first_and_last(x: Any, w: Any) -> Any:
+        return x.argmax(1), w.argmin(), w.argmax(0), abs(x), F.normalize(x, dim=1)
+
+    def convolved(x: Any, w: Any) -> Any:
+        return F.conv1d(x.view(8, 1, 6), w[:3].view(3, 1, 6), padding=2)
+
+    def written_from_outside(x: Any, w: Any) -> Any:
+        with torch.no_grad():
+            w.mul_(1.5)
+            w.to_local().add_(1)
+            x.view(-1).sub_(0.5)
+            x._local_tensor.mul_(2)
+            torch._foreach_add_([x, w], 1.0)
+        return x @ w, torch.empty_like(x).copy_(x)
+
+    def steps(x: Any, w: Any) -> Any:
+        with torch.no_grad():
+            for p in (x, w):
+                if p.grad is not None:
+                    p.sub_(0.1 * p.grad)
+        return (x @ w).tanh()
+
+    def checkpointed(x: Any, w: Any) -> Any:
+        def inner(a: Any) -> Any:
+            b = a @ w
+            return b.sin(), b.redistribute(mesh, [Replicate()]).to_local().cos()
+
+        y, z = checkpoint(inner, x * 2, use_reentrant=False)
+        reentrant = checkpoint(lambda a: (a @ w).sin(), x * 1, use_reentrant=True)
+        return (
+            y * 2,
+            z.sum(),
+            checkpoint(lambda a: checkpoint(torch.tanh, a, use_reentrant=False) * 2, reentrant, use_reentrant=False),
+        )
+
+    def replicated_implicitly(x: Any, w: Any) -> Any:
+        with implicit_replication():
+            return x + torch.ones(6), x * 2 - torch.ones(8, 6)
+
+    def of_local_tensors(x: Any, w: Any) -> Any:
+        product = local_map(torch.matmul, [Shard(0)], ([Shard(0)], [Replicate()]), device_mesh=mesh)
+        return product(x, w) * 2
+
+    topics = [parts_and_specs, gradients_read, gradients_set, moved_to_where_it_is, drawn, first_and_last, convolved]
+    topics += [written_from_outside, steps, checkpointed, replicated_implicitly, of_local_tensors]
+    topics += [
+        placements_asked,
+        placements_made,
+        part_of_a_mesh,
+        softmaxes,
+        maxima,
+        sums_of_parts,
+        gradients_laid_out,
+        parts_of_an_input,
+        like_others,
+        ranks,
+    ]
     return {topic.__name__: topic for topic in topics}
 
 
@@ -79,6 +155,7 @@ def topics(rank: int) -> list[str]:
             x = distribute_tensor(torch.randn(8, 6), mesh, [Shard(0)]).detach().requires_grad_()
             w = distribute_tensor(torch.randn(6, 6), mesh, [Replicate()]).detach().requires_grad_()
             told: list[object] = []
+            torch.manual_seed(1)
             try:
                 for _ in range(2):
                     told += _step(call, x, w)

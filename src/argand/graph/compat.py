@@ -281,7 +281,8 @@ def _flags() -> tuple[Setting, ...]:
              for kind in ("flash", "mem_efficient", "math", "cudnn", "overrideable")]  # fmt: skip
     names.append(("_get_sdp_priority_order", "_set_sdp_priority_order"))
     names += [(f"_get_cudnn_{kind}", f"_set_cudnn_{kind}") for kind in ("enabled", "benchmark", "deterministic")]
-    names.append(("_get_deterministic_fill_uninitialized_memory", "_set_deterministic_fill_uninitialized_memory"))
+    kinds = ("deterministic_fill_uninitialized_memory", "dtensor_allow_implicit_replication")
+    names += [(f"_get_{kind}", f"_set_{kind}") for kind in kinds]
     return (
         *settings_of(torch._C, names),
         (deterministic, set_deterministic),

@@ -9,6 +9,7 @@ from torch import fx
 
 from argand.errors import InternalError
 from argand.graph import compat, wrappers
+from argand.graph.dtensors import dispatches_itself
 from argand.graph.metadata.specs import Spec
 
 
@@ -61,7 +62,7 @@ class TraceTensor(torch.Tensor):
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if any(kind in wrappers.KNOWN for kind in types):
+        if any(kind in wrappers.KNOWN or dispatches_itself(kind) for kind in types):
             return NotImplemented  # that class decides
         # Reached only when a tensor outlives its trace or is used by another thread.
         raise InternalError(f"{func} ran on a tensor of a trace that is not active")

@@ -182,7 +182,10 @@ def _names_of_tensor(interp: Interpreter, obj: object) -> object:
 
 def _unary(name: str, fn: Function) -> None:
     def handler(interp: Interpreter, fn: Function, args: Args, kwargs: Kwargs) -> object:
-        if len(args) >= 1 and interp.types.python_level(type(args[0]), name):
+        cls = type(args[0]) if args else object
+        if interp.types.python_level(cls, name) or (
+            interp.is_tensor(args[0] if args else None) and cls not in interp.fast
+        ):
             method = descriptors.lookup_special(interp, args[0], name)
             return interp.call(method, args[1:], kwargs)
         return pure(interp, fn, args, kwargs)

@@ -42,6 +42,8 @@ _GRADIENTS = (getter("grad"), _Tensor.grad.__set__)
 _MOVES = (_Tensor.to, _Tensor.cpu)
 _SPLITS = frozenset(["chunk", "split", "split_with_sizes", "tensor_split", "hsplit", "vsplit", "dsplit", "unbind"])
 _CASTS = "what autocast does with tensors without data is not what it does with DTensors"
+CHECKPOINT = "torch.utils.checkpoint.checkpoint"
+"""What a backward computes again of its own accord: eager calls the function, communication and all, once more."""
 _ROOMS = ("argand.capture.torch_functions.higher_order.", "argand.capture.torch_functions.gradients.")
 _OPTIMIZERS = os.path.join(os.path.dirname(torch.optim.__file__), "")
 
@@ -159,7 +161,7 @@ def refuse_functions(decides: Callable[..., object], name: str, args: Args, kwar
     Arguments:
         decides: what is asked what becomes of the call.
     """
-    if decides.__module__.startswith(_ROOMS) and among(args, kwargs):
+    if decides.__module__.startswith(_ROOMS) and name != CHECKPOINT and among(args, kwargs):
         raise refused(name, "functions of functions, hooks and gradients of DTensors are not captured")
 
 
@@ -219,7 +221,7 @@ def record(builder: GraphBuilder, func: Function, operation: Function, args: Arg
     name = getattr(func, "__name__", str(func))
     if torch._C._is_any_autocast_enabled():
         raise refused(name, _CASTS)
-    if builder.scopes:
+    if any(scope.what != CHECKPOINT for scope in builder.scopes):
         raise refused(name, "it is called in a function of a function, which may run it again")
     infos: list[TensorInfo] = []
     node_args = tuple([builder.to_node(arg, infos) for arg in args])

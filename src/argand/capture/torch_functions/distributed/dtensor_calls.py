@@ -5,6 +5,7 @@ Meshes and placements are constants of the graph. What a DTensor says of itself 
 
 from __future__ import annotations
 
+import contextlib
 import sys
 
 import torch
@@ -127,11 +128,25 @@ enter_late({
 })  # fmt: skip
 
 
+def _context(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> object:
+    """A generator of DTensor's that sets a flag, as a context manager."""
+    manager = contextlib._GeneratorContextManager
+    return state.interpreter.call(manager, (vars(fn)["__wrapped__"], args, kwargs))
+
+
+enter_late({"distributed.tensor.experimental.implicit_replication": _context})
+
+
 def _interpreted(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> object:
     """The hooks that `distribute_module` puts up, which call those of the program, or of parallel layers; functions of
     local tensors."""
     return NotImplemented
 
 
-for _name in ("_api.py:distribute_module.<locals>.<lambda>", "_func_map.py:local_map"):
+for _name in (
+    "_api.py:distribute_module.<locals>.<lambda>",
+    "_func_map.py:local_map",
+    "__init__.py:implicit_replication",
+    "_dispatch.py:OpDispatcher._allow_implicit_replication",
+):
     CODES[_name] = _interpreted
