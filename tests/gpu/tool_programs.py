@@ -173,8 +173,9 @@ def programs_run_alone(folder: Path) -> None:
         TORCH_COMPILE_DEBUG_DIR=str(folder),
     )
     assert "debug trace" in done.stderr
-    (made,) = folder.rglob("output_code.py")
-    assert "@triton.jit" in made.read_text() and "ms a call" in command(str(made)).stdout
+    # Where the parameters move to the GPU the graph breaks: what makes them has a program of its own, without kernels.
+    (made,) = (path for path in folder.rglob("output_code.py") if "@triton.jit" in path.read_text())
+    assert "ms a call" in command(str(made)).stdout
     assert "results" in command(str(made.with_name("fx_graph_runnable.py"))).stdout
 
 
