@@ -117,6 +117,11 @@ def _topics(mesh: DeviceMesh, meshes: DeviceMesh) -> dict[str, Callable[[Any, An
             checkpoint(lambda a: checkpoint(torch.tanh, a, use_reentrant=False) * 2, reentrant, use_reentrant=False),
         )
 
+    def cast(x: Any, w: Any) -> Any:
+        with torch.autocast("cpu", torch.bfloat16):
+            y = F.linear(x, w).redistribute(mesh, [Replicate()])
+            return F.gelu(y), F.softmax(y, -1), y.t().to_local() @ y.to_local()
+
     def replicated_implicitly(x: Any, w: Any) -> Any:
         with implicit_replication():
             return x + torch.ones(6), x * 2 - torch.ones(8, 6)
@@ -126,7 +131,7 @@ def _topics(mesh: DeviceMesh, meshes: DeviceMesh) -> dict[str, Callable[[Any, An
         return product(x, w) * 2
 
     topics = [parts_and_specs, gradients_read, gradients_set, moved_to_where_it_is, drawn, first_and_last, convolved]
-    topics += [written_from_outside, steps, checkpointed, replicated_implicitly, of_local_tensors]
+    topics += [written_from_outside, steps, checkpointed, cast, replicated_implicitly, of_local_tensors]
     topics += [
         placements_asked,
         placements_made,

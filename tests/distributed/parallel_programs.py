@@ -285,6 +285,9 @@ def _programs(mesh: object) -> dict[str, Callable[[torch.Tensor, torch.Tensor], 
             w.to_local().mul_(1.5)
         return x @ w
 
+    def distributed(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return distribute_tensor(torch.ones(6, 6), mesh, [Replicate()]) + w * 2
+
     programs = (
         made,
         laid_out,
@@ -300,11 +303,12 @@ def _programs(mesh: object) -> dict[str, Callable[[torch.Tensor, torch.Tensor], 
         written,
         cast,
         part_written,
+        distributed,
     )
     return {program.__name__: program for program in programs}
 
 
-_BREAKS = {"broken", "cast"}
+_BREAKS = {"broken", "distributed"}
 
 
 def _told(value: object) -> object:

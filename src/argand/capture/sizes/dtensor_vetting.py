@@ -6,13 +6,16 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from argand import errors
 from argand.capture.facts.classify import awaits
-from argand.capture.facts.handlers import Args, Kwargs
+from argand.capture.facts.handlers import Args, Function, Kwargs
+from argand.capture.facts.values.tensor_info import TensorInfo
 from argand.graph import compat, dtensors, wrappers
-from argand.graph.dtensors import is_sharded
+from argand.graph.dtensors import MaskBuffer, is_sharded
 from argand.graph.operators.collectives import NAMESPACES, STARTS
+from argand.graph.trees import mapped
 
 _FIRST_AND_LAST = frozenset(("argmax", "argmin", "max", "min"))
 _CONVOLUTIONS = frozenset(("convolution", "convolution_backward"))
@@ -84,3 +87,50 @@ def _is_functional(func: torch._ops.OpOverload) -> bool:
 
 def _wraps(func: torch._ops.OpOverload) -> bool:
     return bool(func._schema.name == "_c10d_functional::_wrap_tensor_autograd")
+
+
+# ---------------------------------------------------------------------- autocast
+
+
+def types_on_fakes(func: Function, args: Args, kwargs: Kwargs, infos: list[TensorInfo]) -> list[object]:
+    """`types_of` what a call gives, as torch's fake tensors tell, on the devices of the tensors that it is given."""
+    devices = {id(info.tensor): info.device for info in infos}
+
+    def faked(value: Any) -> Any:
+        if not isinstance(value, torch.Tensor):
+            return value
+        local: torch.Tensor = getattr(value, "_local_tensor", value)
+        fake = torch.empty_strided(local.shape, local.stride(), dtype=local.dtype, device=devices[id(value)])
+        return dtensors.with_spec(fake, value._spec, False) if is_sharded(type(value)) else fake
+
+    try:
+        with torch._C.DisableTorchFunction(), torch.no_grad(), FakeTensorMode():
+            result = func(*mapped(args, faked), **mapped(kwargs, faked))
+    except BaseException:
+        dtensors.forget_masks(lambda mask: isinstance(mask, FakeTensor))
+        raise
+    mapped(result, _without_masks)
+    return types_of(result)
+
+
+def mask_buffers(value: Any) -> list[MaskBuffer]:
+    """Where placements of a DTensor keep which rows other processes have; one object serves many DTensors."""
+    places = value._spec.placements if is_sharded(type(value)) else ()
+    return [place.mask_buffer for place in places if hasattr(place, "mask_buffer")]
+
+
+def _without_masks(value: object) -> None:
+    for buffer in mask_buffers(value):
+        buffer.data, buffer.refcount = None, 0
+
+
+def types_of(result: object) -> list[object]:
+    """Type, size and layout of each result."""
+    told: list[object] = []
+
+    def tell(value: Any) -> None:
+        if isinstance(value, torch.Tensor):
+            told.append((value.dtype, value.shape, getattr(value, "placements", None)))
+
+    mapped(result, tell)
+    return told

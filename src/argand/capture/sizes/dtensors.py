@@ -27,13 +27,14 @@ from argand.capture.facts.values.tensor_info import TensorInfo
 from argand.capture.metadata import data_errors, metadata, written_arguments
 from argand.capture.metadata.call_targets import target_of
 from argand.capture.metadata.special_calls import CONSTANTS, SPECIAL, getter
-from argand.capture.sizes import symbolic_tensors
-from argand.capture.sizes.dtensor_vetting import Vetting, refused
+from argand.capture.sizes import dtensor_vetting, symbolic_tensors
+from argand.capture.sizes.dtensor_vetting import Vetting, mask_buffers, refused
 from argand.capture.sizes.symbolic_calls import ProbedCall
 from argand.capture.sizes.symbolic_state import Restart
 from argand.capture.world.process_groups import guarded_facts
 from argand.graph import compat, dtensors, wrappers
-from argand.graph.dtensors import DTensor, Edge, Layout, MaskBuffer, Repeated, Spec, Step, is_sharded
+from argand.graph.dtensors import DTensor, Edge, Layout, Repeated, Spec, Step, is_sharded
+from argand.graph.trees import mapped
 
 _Tensor = torch.Tensor
 _OF_STAND_INS = frozenset(getter(name) for name in ("is_leaf", "requires_grad", "itemsize", "nbytes"))
@@ -41,7 +42,6 @@ _VIEWS = frozenset(getter(name) for name in ("T", "mT", "H", "mH", "real", "data
 _GRADIENTS = (getter("grad"), _Tensor.grad.__set__)
 _MOVES = (_Tensor.to, _Tensor.cpu)
 _SPLITS = frozenset(["chunk", "split", "split_with_sizes", "tensor_split", "hsplit", "vsplit", "dsplit", "unbind"])
-_CASTS = "what autocast does with tensors without data is not what it does with DTensors"
 CHECKPOINT = "torch.utils.checkpoint.checkpoint"
 """What a backward computes again of its own accord: eager calls the function, communication and all, once more."""
 _ROOMS = ("argand.capture.torch_functions.higher_order.", "argand.capture.torch_functions.gradients.")
@@ -62,11 +62,6 @@ def why_not(tensor: DTensor) -> str:
     return ""
 
 
-def mask_buffers(tensor: DTensor) -> list[MaskBuffer]:
-    """Where placements of a DTensor keep which rows other processes have; one object serves many DTensors."""
-    return [place.mask_buffer for place in tensor._spec.placements if hasattr(place, "mask_buffer")]
-
-
 # ---------------------------------------------------------------------- inputs
 
 
@@ -75,8 +70,6 @@ def new_input(state: CaptureState, source: Source, real: DTensor) -> torch.Tenso
     why = why_not(real)
     if any(frame.code.co_filename.startswith(_OPTIMIZERS) for frame in state.interpreter.frames):
         why = "optimizers make other tensors where code is captured, which do not go together with DTensors"
-    if torch._C._is_any_autocast_enabled():
-        why = _CASTS
     if why:
         raise refused(source.friendly(), why)
     builder = state.graph
@@ -219,8 +212,6 @@ def record(builder: GraphBuilder, func: Function, operation: Function, args: Arg
         operation: what the graph calls; where it is `func`, as the program called it.
     """
     name = getattr(func, "__name__", str(func))
-    if torch._C._is_any_autocast_enabled():
-        raise refused(name, _CASTS)
     if any(scope.what != CHECKPOINT for scope in builder.scopes):
         raise refused(name, "it is called in a function of a function, which may run it again")
     infos: list[TensorInfo] = []
@@ -240,6 +231,8 @@ def record(builder: GraphBuilder, func: Function, operation: Function, args: Arg
     siblings: list[object] = []
     if varies:
         meta, siblings = _at_all_sizes(builder, name, func, args, kwargs)
+    elif torch._C._is_any_autocast_enabled() and not str(getattr(func, "__module__", "")).startswith("argand."):
+        meta = _with_casts(builder, infos, name, func, args, kwargs)
     else:
         meta = _with_masks(builder, infos, lambda: computed(name, func, args, kwargs))
     after = _versions(infos)
@@ -310,7 +303,7 @@ def with_constants(builder: GraphBuilder, name: str) -> NoReturn:
 
 def _with_masks(builder: GraphBuilder, infos: list[TensorInfo], compute: Callable[[], object]) -> object:
     """Masks of rows are there while an operation on stand-ins runs; eager's own operations do not find them."""
-    buffers = [buffer for info in infos if is_sharded(type(info.tensor)) for buffer in mask_buffers(info.tensor)]
+    buffers = [buffer for info in infos for buffer in mask_buffers(info.tensor)]
     for buffer in buffers:
         buffer.data, buffer.refcount = builder.masks.pop(id(buffer), (None, 0))
     try:
@@ -319,12 +312,42 @@ def _with_masks(builder: GraphBuilder, infos: list[TensorInfo], compute: Callabl
         dtensors.forget_masks(lambda mask: mask.is_meta)
         raise
     results = meta if isinstance(meta, (tuple, list)) else (meta,)
-    buffers += [buffer for item in results if is_sharded(type(item)) for buffer in mask_buffers(item)]
+    buffers += [buffer for item in results for buffer in mask_buffers(item)]
     for buffer in buffers:
         if buffer.data is not None:
             builder.masks[id(buffer)] = (buffer.data, buffer.refcount)
             buffer.data, buffer.refcount = None, 0
     return meta
+
+
+def _with_casts(
+    builder: GraphBuilder, infos: list[TensorInfo], name: str, func: Function, args: Args, kwargs: Kwargs
+) -> object:
+    """What a call gives under autocast, which casts nothing for tensors without data: fake tensors, which are on a
+    device, tell the types."""
+    if any(mask_buffers(info.tensor) or type(info.tensor) in wrappers.KNOWN for info in infos):
+        raise refused(name, "what autocast does with tensors of such classes is not known without their data")
+    try:
+        wanted = dtensor_vetting.types_on_fakes(func, args, kwargs, infos)
+    except Exception as error:
+        raise refused(name, f"on tensors without data it raises {type(error).__name__}: {error}") from None
+    lower = torch.get_autocast_dtype(infos[0].device.type)
+    with torch._C.DisableTorchFunction(), torch.autocast(infos[0].device.type, enabled=False):
+        for dtype in (None, lower, torch.float32):
+            given = mapped((args, kwargs), functools.partial(_cast, dtype))
+            before = _versions(infos)
+            meta = _with_masks(builder, infos, lambda: computed(name, func, *given))  # noqa: B023
+            if dtensor_vetting.types_of(meta) == wanted:
+                return meta
+            if _versions(infos) != before:
+                break
+    raise refused(name, "which casts autocast makes is not known")
+
+
+def _cast(dtype: torch.dtype | None, value: object) -> object:
+    if dtype is None or not isinstance(value, _Tensor) or not value.is_floating_point():
+        return value
+    return value if value.dtype is torch.float64 else value.to(dtype)
 
 
 def _symbolic(values: Iterable[object]) -> bool:
