@@ -340,3 +340,23 @@ def test_no_gradient_of_a_function_is_none(backend: str, leaf: bool) -> None:
     want = outcome(f)
     assert want[1] is None
     assert_same(want, outcome(argand.compile(f, backend=backend)))
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "native"])
+@pytest.mark.parametrize("retained", [False, True])
+def test_what_is_written_to_retains_the_gradient_of_its_new_value(backend: str, retained: bool) -> None:
+    def write(y: torch.Tensor) -> torch.Tensor:
+        return (y.mul_(3) * 2).sum()
+
+    def gradients(fn: Callable[[torch.Tensor], torch.Tensor]) -> list[Any]:
+        seen = []
+        for kept in (retained, True, False):
+            x = torch.ones(4, requires_grad=True)
+            y = x * 2
+            if kept:
+                y.retain_grad()
+            fn(y).backward()
+            seen += [x.grad, y.grad if kept else None]
+        return seen
+
+    assert_same(gradients(write), gradients(argand.compile(write, backend=backend)))

@@ -6,7 +6,7 @@ inputs back, rebuild aliases, return the user's structure.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -30,6 +30,7 @@ def wrap(
     otherwise: GraphCallable | None = None,
     with_grad: GraphCallable | None = None,
     untaped: bool = False,
+    told: Mapping[int, torch.dtype | None] | None = None,
 ) -> Callable[..., Any]:
     """A callable for the user's arguments.
 
@@ -40,9 +41,12 @@ def wrap(
         otherwise: called with the user's arguments when they do not meet the program's conditions.
         with_grad: called with the user's arguments where gradients are recorded.
         untaped: no gradient is recorded of what `run` does, whatever the inputs are.
+        told: leaves by position that must ask for gradients of these dtypes.
     """
     return compile_wrapper(
-        *wrapper_source(program, run, boxed=boxed, otherwise=otherwise, with_grad=with_grad, untaped=untaped)
+        *wrapper_source(
+            program, run, boxed=boxed, otherwise=otherwise, with_grad=with_grad, untaped=untaped, told=told
+        )
     )
 
 
@@ -54,6 +58,7 @@ def wrapper_source(
     otherwise: GraphCallable | None = None,
     with_grad: GraphCallable | None = None,
     untaped: bool = False,
+    told: Mapping[int, torch.dtype | None] | None = None,
 ) -> tuple[str, dict[str, Any]]:
     """The wrapper's text and the objects that it names."""
     names: dict[str, Any] = {"run": run, "as_strided": torch.as_strided, "no_grad": torch.no_grad}
@@ -72,6 +77,12 @@ def wrapper_source(
         else:
             names[f"c{position}"] = program.constants[spec.name]
             inputs.append(f"c{position}")
+    if otherwise is not None:
+        unlike = [f"{inputs[m.input]}.retains_grad" for m in program.mutations if m.differentiable]  # of the new value
+        unlike += [f"{inputs[position]}.grad_dtype is not asked{position}" for position in told or ()]
+        if unlike:
+            names |= {"otherwise": otherwise, **{f"asked{position}": dtype for position, dtype in (told or {}).items()}}
+            lines += [f"    if {' or '.join(unlike)}:", "        return otherwise(*args)"]
     inputs, views = _with_bases(program, inputs, names, otherwise)
     lines += views
     raised = {position for base in program.bases for position in base.written}

@@ -113,7 +113,8 @@ def compile_joint(
     elif (scope := late_modules.scope()) is not None:  # the forward's kernels are being compiled: there is time
         scope.meanwhile.append(backward.begin)
     function, again = _on_tape(joint, cut, forward, backward, graph, together)
-    recorded = wrap(recorded_program(cut.forward), with_spent(function, joint.spent), otherwise=otherwise)
+    taped = with_spent(function, joint.spent)
+    recorded = wrap(recorded_program(cut.forward), taped, otherwise=otherwise, told=joint.told)
     if graph is not None:
         recorded = heeding_hooks(by_eager_if_mostly_twice(recorded, graph, again), graph, True)
     if joint.enables_grad:

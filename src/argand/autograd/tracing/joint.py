@@ -62,6 +62,8 @@ class JointProgram:
         passed: numbers of the differentiable results that others are computed from. Their own gradients are the last of
             what the graph returns.
         counted: results to which writes are counted together: parts of one wrapper.
+        told: leaves by position whose gradients are as the dtype that these ask for (`grad_dtype`) says: it is another
+            than theirs, or the engine converts what arrives.
     """
 
     program: AtenProgram
@@ -75,6 +77,7 @@ class JointProgram:
     differentiates: bool = False
     passed: tuple[int, ...] = ()
     counted: tuple[tuple[int, ...], ...] = ()
+    told: dict[int, torch.dtype | None] = field(default_factory=dict)
 
     @property
     def forward_inputs(self) -> list[InputSpec]:
@@ -93,6 +96,7 @@ class JointTracer(Tracer):
         self.backward = False
         self.plain = True
         self.differentiated = False  # the graph itself has asked the engine for gradients
+        self.told: dict[int, torch.dtype | None] = {}  # as of `JointProgram`
         self.reached: dict[int, torch.Tensor] = {}  # input position -> a real tensor that autograd itself saw
         self._by_sequence: dict[int, NodeOrigin] = {}
         self._backward_of: dict[int, NodeOrigin] = {}  # the same, for nodes that the backward makes
@@ -172,22 +176,43 @@ def trace(
     attention: Attention | None = None,
 ) -> JointProgram:
     """What `trace_joint` does; `shared` and `attention` as for `inference.trace`."""
-    try:
-        return _traced(gm, example_inputs, layouts, shared, attention)
-    except BackwardError:
-        if not any(is_custom(node.target) for node in gm.graph.nodes):
-            raise
-        return _traced(gm, example_inputs, layouts, shared, attention, whole_backwards=True)
+    given = (gm, example_inputs, layouts, shared, attention)
+    whole = False
+    told: dict[int, torch.dtype | None] = {}
+    while True:
+        try:
+            return _traced(*given, whole_backwards=whole, told=told)
+        except _Converted as other:
+            told = other.told
+        except BackwardError:
+            if whole or not any(is_custom(node.target) for node in gm.graph.nodes):
+                raise
+            whole = True
 
 
-def _traced(gm: fx.GraphModule, *given: Any, whole_backwards: bool = False) -> JointProgram:
-    """One attempt; `whole_backwards`: those of the program's own operators are one operator each."""
+def _traced(
+    gm: fx.GraphModule, *given: Any, whole_backwards: bool, told: Mapping[int, torch.dtype | None]
+) -> JointProgram:
+    """One attempt.
+
+    Arguments:
+        whole_backwards: those of the program's own operators are one operator each.
+        told: leaves whose gradients the engine is known to convert.
+    """
     tracer = JointTracer()
-    tracer.whole_backwards = whole_backwards
+    tracer.whole_backwards, tracer.told = whole_backwards, dict(told)
     try:
         return _trace(tracer, gm, *given)
     finally:
         tracer.close()
+
+
+class _Converted(Exception):
+    """Gradients of leaves are of other dtypes than these."""
+
+    def __init__(self, told: dict[int, torch.dtype | None]) -> None:
+        super().__init__()
+        self.told = told
 
 
 class BackwardError(AutogradError):
@@ -250,7 +275,7 @@ def _leaves_tape(node: fx.Node) -> bool:
     return str(getattr(node.target, "__module__", "")).startswith("argand")
 
 
-def _differentiable_input(tracer: Tracer, leaves: _Leaves, stand_in: TraceTensor, real: torch.Tensor) -> TraceTensor:
+def _differentiable_input(tracer: JointTracer, leaves: _Leaves, stand_in: TraceTensor, real: torch.Tensor) -> TraceTensor:
     position = stand_in.value.input
     if not real.requires_grad or position in leaves.by_input or stand_in.requires_grad:
         return stand_in
@@ -259,6 +284,9 @@ def _differentiable_input(tracer: Tracer, leaves: _Leaves, stand_in: TraceTensor
     stand_in.requires_grad_(True)
     leaves.by_input[position] = stand_in
     if real.is_leaf:
+        asked: torch.dtype | None = getattr(real, "grad_dtype", real.dtype)
+        if asked is not real.dtype:
+            stand_in.grad_dtype = tracer.told[position] = asked
         return stand_in
     with torch.enable_grad():  # which a graph may do itself, later
         inner: TraceTensor = _Identity.apply(stand_in)
@@ -380,7 +408,7 @@ class _Finisher:
         )  # fmt: skip
         return JointProgram(
             program, results, positions, gradients, self.tape, spent=spent, differentiates=tracer.differentiated,
-            passed=self.passed, counted=outputs.counted() if KNOWN else (),
+            passed=self.passed, counted=outputs.counted() if KNOWN else (), told=tracer.told,
         )  # fmt: skip
 
     def _mutations(self) -> list[MutationSpec]:
@@ -435,6 +463,8 @@ class _Finisher:
                 self.tape = read_tape(carriers, wanted, apart)
                 passed = sorted(frozenset().union(*self.tape.passed))
                 sources = [*[leaf for _, leaf in wanted], *[carriers[number] for number in passed]]
+                for index in self.leaves.by_input.keys() - self.leaves.starts.keys() - tracer.told.keys():
+                    self.leaves.by_input[index].grad_dtype = None  # what arrives is looked at, it is not converted
                 if self.edges and len(carriers) > 1:
                     self._lay_out(carriers, sources, tangents)
                 grads = with_plain_checks(torch.autograd.grad, (carriers, sources, tangents), {"allow_unused": True})
@@ -451,6 +481,11 @@ class _Finisher:
             for (index, _), grad in zip(wanted, grads):
                 if grad is not None:
                     by_input[index] = grad if index not in by_input else by_input[index] + grad
+        others = {i: tracer.inputs[i].dtype for i, g in by_input.items() if g.dtype is not tracer.inputs[i].dtype}
+        if any(tracer.told.get(index, ...) is None for index in others):
+            raise AutogradError("gradients of several dtypes come to a leaf that asks for none in particular")
+        if others := {index: dtype for index, dtype in others.items() if index not in tracer.told}:
+            raise _Converted(tracer.told | others)
         if not by_input:
             raise AutogradError("results require grad, and no input of the graph has a gradient")
         with torch.no_grad():

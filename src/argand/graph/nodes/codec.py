@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields, is_dataclass
 from typing import Any
 
 import torch
@@ -30,11 +31,15 @@ def encode(module: fx.GraphModule, row: Callable[[Any], int]) -> Encoded:
     rows = []
 
     def described(value: Any) -> tuple[Any, ...]:
-        return ("row", row(value))
+        names = [field.name for field in fields(value) if field.init] if is_dataclass(value) else []
+        if isinstance(value, type) or not names:
+            return ("row", row(value))
+        given = tuple([getattr(value, name) for name in names])  # of a graph within: how it is called
+        return ("object", row(type(value)), pack(given, {}, described))
 
     for node in module.graph.nodes:
         if node.op == "get_attr" and isinstance(inner := getattr(module, str(node.target), None), fx.GraphModule):
-            rows.append((node.op, node.target, encode(inner, row), ()))
+            rows.append((node.op, node.target, encode(inner, row), pack(inner.meta.get("call"), {}, described)))
             continue
         if node.op not in ("placeholder", "call_function", "call_method", "output"):
             raise NoText(f"the graph holds {node.target}", remedy="it is captured by each process")
@@ -83,11 +88,15 @@ def decode(encoded: Encoded, objects: Callable[[int], Any]) -> fx.GraphModule:
     nodes: list[fx.Node] = []
 
     def described(packed: tuple[Any, ...]) -> Any:
-        return objects(packed[1])
+        value = objects(packed[1])
+        return value(*unpack(packed[2], (), described)) if packed[0] == "object" else value
 
     for op, target, args, kwargs in encoded:
         if op == "get_attr":
-            root.add_module(target, decode(args, objects))
+            inner = decode(args, objects)
+            if (call := unpack(kwargs, (), described)) is not None:
+                inner.meta["call"] = call
+            root.add_module(target, inner)
             nodes.append(graph.create_node(op, target))
             continue
         given, named = unpack(args, nodes, described), unpack(kwargs, nodes, described)

@@ -253,7 +253,8 @@ def accumulated(
         leaves += [root for root in roots if wanted is None and root.requires_grad and root.grad_fn is None]
         stand_ins = run.stand_ins()
         order: list[torch.Tensor] = []
-        hooks = [leaf.register_post_accumulate_grad_hook(order.append) for leaf in _distinct(leaves) if leaf.is_leaf]
+        taking = [leaf for leaf in _distinct(leaves) if leaf.is_leaf and leaf.requires_grad]
+        hooks = [leaf.register_post_accumulate_grad_hook(order.append) for leaf in taking]
         try:
             torch.autograd.backward(roots, seeds, inputs=wanted, **{**options, "retain_graph": True})
         except Exception as error:

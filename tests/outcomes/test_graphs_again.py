@@ -1,0 +1,68 @@
+"""Captured graphs that a process runs once more, having loaded them: for second derivatives, and for hooks that are to
+see what eager saves."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+import argand
+from outcomes.processes import STORED, Program
+
+TWICE = """
+import functools
+import torch
+from torch.utils.checkpoint import checkpoint
+
+class Square(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x * x
+    @staticmethod
+    def backward(ctx, grad):
+        (x,) = ctx.saved_tensors
+        return grad * 2 * x
+
+class Once(Square):
+    @staticmethod
+    def backward(ctx, grad):
+        return grad * 2 * ctx.saved_tensors[0]
+
+def custom(net, x):
+    return Square.apply(net(x)) + Once.apply(x.detach().requires_grad_())[:, :2]
+
+def checkpointed(net, x):
+    return checkpoint(lambda x: net(x).sin(), x, use_reentrant=False)
+
+def mapped(net, x):
+    return torch.vmap(lambda row: (net(row) ** 3).sum())(x)
+
+WHAT = "custom"
+
+def main(compile):
+    torch.manual_seed(0)
+    net, x = torch.nn.Linear(3, 2), torch.randn(4, 3)
+    call = functools.partial(compile(globals()[WHAT]), net)
+    grad, = torch.autograd.grad(call(x).sum(), net.weight, create_graph=True)
+    (grad * grad).sum().backward()
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: t * 1, lambda t: t):
+        call(x).sum().backward()
+    return net.weight.grad
+
+def check(compile):
+    torch.testing.assert_close(main(compile), main(lambda fn: fn))
+"""
+
+
+@pytest.mark.parametrize("kind", ["custom", "checkpointed", "mapped"])
+def test_a_loaded_graph_runs_again(tmp_path: Path, kind: str) -> None:
+    def what(module: ModuleType) -> None:
+        module.WHAT = kind  # type: ignore[attr-defined]
+
+    with argand.config.patch({**STORED, "cache_dir": str(tmp_path / "cache")}):
+        program = Program(tmp_path, TWICE)
+        assert "bypass" not in program.run(what), program.reasons
+        assert "hit" in program.run(what), program.reasons
