@@ -50,6 +50,14 @@ def _real(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
     return tuple([torch.view_as_real(tensor) if torch.is_complex(tensor) else tensor for tensor in tensors])
 
 
+def _add(param: torch.Tensor, change: torch.Tensor, scale: torch.Tensor, at_once: bool) -> None:
+    """`param += change * scale`; `at_once`: rounded once, as eager does it for a parameter by itself."""
+    if at_once and param.dim():
+        param.add_(change, alpha=scale)
+    else:
+        param.add_(change * scale)
+
+
 def radam(
     params: Tensors, grads: Tensors, averages: Tensors, squares: Tensors, steps: Tensors, *, beta1: float,
     beta2: float, lr: float, weight_decay: float, eps: float, decoupled_weight_decay: bool, maximize: bool,
@@ -88,13 +96,13 @@ def nadam(
         average.lerp_(grad, 1 - beta1)
         square.mul_(beta2).addcmul_(grad, grad, value=1 - beta2)
         root = square.div(1 - beta2**number).sqrt().add_(eps)
-        param.sub_(grad / root * (lr * (1.0 - momentum) / (1.0 - so_far)))
-        param.sub_(average / root * (lr * following / (1.0 - so_far * following)))
+        param.addcdiv_(grad, root, value=-lr * (1.0 - momentum) / (1.0 - so_far))
+        param.addcdiv_(average, root, value=-lr * following / (1.0 - so_far * following))
 
 
 def asgd(
     params: Tensors, grads: Tensors, means: Tensors, mus: Tensors, etas: Tensors, steps: Tensors, *, lambd: float,
-    lr: float, t0: float, alpha: float, weight_decay: float, maximize: bool,
+    lr: float, t0: float, alpha: float, weight_decay: float, maximize: bool, at_once: bool,
 ) -> None:  # fmt: skip
     """ASGD: a decaying rate, and from step `t0` on a mean of the parameters."""
     for *tensors, mu, eta, step in zip(params, grads, means, mus, etas, steps):
@@ -104,7 +112,7 @@ def asgd(
         if weight_decay != 0:
             grad = grad.add(param, alpha=weight_decay)
         rate = _number_of(eta, param)
-        param.mul_(1 - lambd * rate).sub_(grad * rate)
+        _add(param.mul_(1 - lambd * rate), grad, -rate, at_once)
         mean.copy_(torch.where(mu.to(param.device) == 1, param, mean + param.sub(mean).mul_(mu)))
         eta.copy_(lr / (1 + lambd * lr * step.double()) ** alpha)
         mu.copy_(1 / _at_least(1, step.double() - t0))
@@ -113,7 +121,7 @@ def asgd(
 def adafactor(
     params: Tensors, grads: Tensors, rows: Tensors, columns: Tensors, variances: Tensors,
     steps: Tensors, *, d: float, lr: float, beta2_decay: float, weight_decay: float, eps1: float | None, eps2: float,
-    maximize: bool,
+    maximize: bool, at_once: bool,
 ) -> None:  # fmt: skip
     """Adafactor: second moments by rows and columns, and a rate relative to the parameter's size."""
     for param, grad, row, column, variance, step in zip(params, grads, rows, columns, variances, steps):
@@ -134,13 +142,15 @@ def adafactor(
             variance.lerp_(grad * grad, weight)
             estimate = variance.clone()
         update = estimate.clamp_(min=least * least).rsqrt_().mul_(grad)
-        param.sub_(update * (rate / _at_least(1.0, update.norm(2).double() / (update.numel() ** 0.5 * d))))
+        largest = _at_least(1.0, update.norm(2).double() / (update.numel() ** 0.5 * d))
+        _add(param, update, -rate / largest, at_once)
 
 
-def stand_in(function: Any, unset: Mapping[str, object]) -> Handler:
+def stand_in(function: Any, unset: Mapping[str, object], **given: object) -> Handler:
     """A handler that has `function` interpreted in place of torch's.
 
     Arguments:
+        given: further keyword arguments for it.
         unset: keyword arguments that it does not know, and the value that each must have (...: any).
     """
     code = function.__code__
@@ -148,7 +158,7 @@ def stand_in(function: Any, unset: Mapping[str, object]) -> Handler:
     names = frozenset(code.co_varnames[lists : lists + code.co_kwonlyargcount])
 
     def call(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> object:
-        mine = {name: value for name, value in kwargs.items() if name not in unset}
+        mine = {name: value for name, value in kwargs.items() if name not in unset} | given
         if torch.is_grad_enabled() or len(args) != lists or frozenset(mine) != names:
             return NotImplemented
         if any(kwargs[name] is not value for name, value in unset.items() if value is not ... and name in kwargs):

@@ -486,10 +486,12 @@ enter_late({
     "optim.nadam._single_tensor_nadam optim.nadam._multi_tensor_nadam":
         optimizer_steps.stand_in(optimizer_steps.nadam, _PLAIN),
     "optim.optimizer._get_value": optimizer_steps.get_value,
-    "optim.asgd._single_tensor_asgd optim.asgd._multi_tensor_asgd":
-        optimizer_steps.stand_in(optimizer_steps.asgd, _PLAIN),
-    "optim._adafactor._single_tensor_adafactor optim._adafactor._multi_tensor_adafactor":
-        optimizer_steps.stand_in(optimizer_steps.adafactor, _UNSCALED),
+    "optim.asgd._single_tensor_asgd": optimizer_steps.stand_in(optimizer_steps.asgd, _PLAIN, at_once=True),
+    "optim.asgd._multi_tensor_asgd": optimizer_steps.stand_in(optimizer_steps.asgd, _PLAIN, at_once=False),
+    "optim._adafactor._single_tensor_adafactor":
+        optimizer_steps.stand_in(optimizer_steps.adafactor, _UNSCALED, at_once=True),
+    "optim._adafactor._multi_tensor_adafactor":
+        optimizer_steps.stand_in(optimizer_steps.adafactor, _UNSCALED, at_once=False),
     "onnx.is_in_onnx_export fx.experimental.symbolic_shapes.has_free_unbacked_symbols": _answer(False),
     "fx._symbolic_trace.is_fx_tracing fx._symbolic_trace.is_fx_symbolic_tracing": _symbolic_tracing,
     "_dynamo.external_utils.is_compiling": _compiling,
