@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+import types
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from tests.helpers import CountingBackend, collected
 
 import argand
+from argand.capture.driver.explain import Findings
 
 LIBRARY = """
 import argand
@@ -86,3 +90,68 @@ def test_a_program_of_ones_own_is_always_captured() -> None:
     x = torch.ones(2)
     assert [program(x, 0), program(x, 1)] == [0, 1] and torch.equal(program(x, 2), x * 2)
     assert len(backend.graphs) == 1
+
+
+ARRAYS = """
+import numpy as np
+import torch
+
+def variance_explained(guess, truth):
+    spread = np.var(truth)
+    return np.nan if spread == 0 else float(1 - np.var(truth - guess) / spread)
+
+def drawn(array, count):
+    rows = np.random.randint(0, len(array), size=count)
+    return torch.as_tensor(array[rows]) * 2
+
+def flattened(array):
+    return np.swapaxes(array, 0, 1).reshape(-1) * 2
+
+def scaled(array, x):
+    spread = np.var(array)
+    return x * 2 if spread == 0 else x * float(spread)
+
+def learned(model, array):
+    y = model(torch.as_tensor(array[np.random.randint(0, len(array), size=2)]))
+    return y * 2
+"""
+
+
+@pytest.fixture
+def library_of_arrays(tmp_path: Path) -> types.SimpleNamespace:
+    path = tmp_path / "site-packages" / "arrays.py"
+    namespace: dict[str, Any] = {}
+    exec(compile(ARRAYS, str(path), "exec"), namespace)
+    return types.SimpleNamespace(**namespace)
+
+
+_ARGUMENTS: dict[str, tuple[Callable[[Any], tuple[Any, ...]], int]] = {
+    "variance_explained": (lambda array: (array, array + array**2), 1),
+    "drawn": (lambda array: (array, 3), 1),
+    "flattened": (lambda array: (array[:, : int(array[0, 0] > 0) + 1],), 0),
+}
+
+
+@pytest.mark.parametrize("name", _ARGUMENTS)
+def test_functions_of_arrays_that_break_are_numpys(library_of_arrays: types.SimpleNamespace, name: str) -> None:
+    arrays = [np.random.default_rng(seed).normal(size=(5, 2)) for seed in range(4)]
+    program, findings, seen = getattr(library_of_arrays, name), Findings(), []
+    arguments, breaks = _ARGUMENTS[name]
+    for call in (program, argand.compile(program, backend="eager")):
+        np.random.seed(0)
+        with findings.listening():
+            seen.append([call(*arguments(array)) for array in arrays])
+    assert str(seen[0]) == str(seen[1])
+    assert len(findings.breaks) == breaks and not findings.recompiles
+
+
+def test_arrays_beside_tensors_do_not_keep_these_from_graphs(library_of_arrays: types.SimpleNamespace) -> None:
+    array = np.random.default_rng(0).normal(size=(5, 2)).astype("float32")
+    scaled, learned = library_of_arrays.scaled, library_of_arrays.learned
+    for program, args in ((scaled, (array, torch.ones(3))), (learned, (torch.nn.Linear(2, 3), array))):
+        backend, seen = CountingBackend(), []
+        for call in (program, argand.compile(program, backend=backend)):
+            np.random.seed(0)
+            seen.append(call(*args))
+        torch.testing.assert_close(*seen)
+        assert backend.ops >= 1

@@ -9,10 +9,17 @@ from types import CodeType, FrameType
 
 from argand import events
 from argand._core import _C
+from argand.bytecode.format import dis_text
+from argand.bytecode.resume import resume_label
+from argand.capture.driver import consequent_breaks
 from argand.capture.facts.name_tables import code_words, source_line
+from argand.capture.interp.state import CaptureState
+from argand.capture.output.transform import Transformed
 from argand.capture.record.guards import GuardSet
 from argand.capture.sizes import symbolic_emit
-from argand.errors import UserLine
+from argand.capture.world import narration
+from argand.errors import BreakReason, UserLine
+from argand.graph.nodes.module_text import module_text
 from argand.own_code import OWN_FOLDER
 
 _OWN = str(Path(OWN_FOLDER).resolve())
@@ -36,6 +43,13 @@ def frame_start(info: _C.FrameInfo) -> None:
     )
 
 
+def restart(attempt: int, reason: BreakReason | None, code: CodeType) -> None:
+    """Say why a frame is captured anew; what is emitted from now on belongs to another attempt at the same compile."""
+    text = "sizes or numbers were found to matter" if reason is None else str(reason)
+    events.emit("restart", "capture", text, reason=reason, next=attempt, function=code.co_name)
+    events.bus.next_attempt(attempt)
+
+
 def captured(guards: GuardSet) -> None:
     """Emit "captured": how many guards the new version of a frame has, and its conditions on symbolic sizes."""
     if not events.bus.wanted("captured"):
@@ -44,6 +58,35 @@ def captured(guards: GuardSet) -> None:
     if guards.dynamics is not None:
         conditions = [line.removeprefix("- ") for line in symbolic_emit.listing(guards.dynamics)]
     events.emit("captured", "capture", None, guards=len(guards), conditions=conditions)
+
+
+def version(code: CodeType, state: CaptureState, transformed: Transformed, reason: BreakReason | None) -> None:
+    """Emit what a new version of a frame is, and why its graph ends."""
+    if not events.bus.listening:
+        return
+    if reason is not None:
+        reason = consequent_breaks.in_terms_of_the_program(reason, code)
+        events.emit("graph_breaks", "capture", str(reason), reason=reason, function=code.co_name)
+    if transformed.graph is not None:
+        graph = transformed.graph
+        events.emit("graph_code", "capture", lambda: module_text(graph), graph_name=transformed.graph_name)
+    name = resume_label(code) or code.co_name
+    where = f"{name} {code.co_filename} line {code.co_firstlineno}"
+    events.emit(
+        "bytecode",
+        "capture",
+        lambda: f"ORIGINAL BYTECODE {where}\n{dis_text(code)}\nMODIFIED BYTECODE {where}\n{dis_text(transformed.code)}",
+        function=code.co_name,
+    )
+    captured(state.guards)
+    if events.bus.wanted("guards"):
+        shown = [g for g in state.guards if g.shown]
+        # Texts, not callables: the capture's state is gone when a sink that keeps events asks.
+        text, places = f"GUARDS:\n{state.guards.listing()}", [place(g.position) for g in shown]
+        events.emit("guards", "capture", text, guards=[g.text() for g in shown], places=places)
+    narration.side_effects(state)
+    if "verbose_guards" in events.bus.named:
+        events.bus.detail("verbose_guards", "capture", f"GUARDS:\n{state.guards.verbose()}")
 
 
 def place(position: tuple[CodeType, int] | None) -> UserLine | None:

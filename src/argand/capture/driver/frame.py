@@ -17,11 +17,9 @@ from torch import fx
 from argand import errors, events
 from argand._core import _C
 from argand.bytecode.decode import decode
-from argand.bytecode.format import dis_text
 from argand.bytecode.resume import raising_code, resume_label, transformed_code
 from argand.capture.driver import (
     announce,
-    consequent_breaks,
     failures,
     loops,
     outcome_storing,
@@ -44,10 +42,10 @@ from argand.capture.interp.interpreter import Interpreter, RootExit, Session, to
 from argand.capture.interp.state import CaptureState
 from argand.capture.metadata import call_targets, data_errors
 from argand.capture.natives import native_warnings
-from argand.capture.objects import generators
+from argand.capture.objects import generators, outer_generators
 from argand.capture.output import before_error, finalizers, rerun
 from argand.capture.output.resumes import Resumes
-from argand.capture.output.transform import Transformed, Transformer
+from argand.capture.output.transform import Transformer
 from argand.capture.record import data_attribute, self_written
 from argand.capture.record.tensors import GraphBuilder
 from argand.capture.sizes import dtensors, subclasses
@@ -57,11 +55,10 @@ from argand.capture.torch_functions import modes, torch_contexts
 from argand.capture.torch_functions.higher_order import checkpoints, dual_levels, hook_state
 from argand.capture.torch_functions.nested import stand_ins
 from argand.capture.torch_functions.overriding import TraceMode
-from argand.capture.world import aliasing, narration
+from argand.capture.world import aliasing
 from argand.config import config
 from argand.graph import thread_state
 from argand.graph.compat import default_device, keep_torch_compiler_out, without_default_device
-from argand.graph.nodes.module_text import module_text
 from argand.outcomes import installed_names, store
 from argand.runtime import late_modules
 from argand.runtime.tape import bared_inputs
@@ -280,7 +277,7 @@ class _Capture:
             self.reason = failures.not_evaluated(self.info.code)
         for attempt in range(_RESTARTS):
             if attempt:
-                self._announce_restart(attempt)
+                announce.restart(attempt, self.reason, self.info.code)
             with modes.restored() as before:
                 state = self._new_state()
                 try:
@@ -312,13 +309,6 @@ class _Capture:
     def _count(self, state: CaptureState) -> None:
         self.spent += state.interpreter.patience.spent
         effort_limits.check_restarts(0 if self.region.fullgraph else self.spent, len(state.tensors))
-
-    def _announce_restart(self, attempt: int) -> None:
-        """Say why; what is emitted from now on belongs to another attempt at the same compile."""
-        reason = self.reason
-        text = "sizes or numbers were found to matter" if reason is None else str(reason)
-        events.emit("restart", "capture", text, reason=reason, next=attempt, function=self.info.code.co_name)
-        events.bus.next_attempt(attempt)
 
     def _new_state(self) -> CaptureState:
         info = self.info
@@ -383,6 +373,7 @@ class _Capture:
         if exit.kind != "raise":
             dual_levels.check_end(state)
             data_attribute.check_end(state)
+            outer_generators.check_end(state)
         return exit
 
     def _restart(self, ending: errors.GraphBreak, break_at: BreakAt) -> BreakAt:
@@ -393,10 +384,12 @@ class _Capture:
         if ending.skip_frame or ending.sequence is None or ending.sequence in break_at:
             raise ending
         for number, (code, instruction) in enumerate(ending.within, 1):
-            if loops.left_alone(code, instruction, None, ending.within[number:], ending.reason):
+            alone = loops.left_alone(code, instruction, None, ending.within[number:], ending.reason)
+            if alone or loops.of_numpy(code, ending.reason):
                 _process.of(code).loops += 1  # by itself it would break there again, and is not told of twice
         offsets = _process.session().original_offsets.get(self.info.code)
-        if loops.left_alone(self.info.code, ending.instruction, offsets, ending.within, ending.reason):
+        alone = loops.left_alone(self.info.code, ending.instruction, offsets, ending.within, ending.reason)
+        if alone or loops.without_tensors(self.info, self.states[-1]):
             ending.in_loop = True
             raise ending
         self.reason = ending.reason
@@ -430,10 +423,14 @@ class _Capture:
         empty = _is_empty(state)
         if exit.kind == "return" and empty:
             return self._without_graph(state)
+        of_arrays = exit.kind == "return" and loops.without_tensors(info, state)
+        if of_arrays and self.known.only_python:
+            return _C.RUN_ONLY
         self_written.note_counts(state)
         if eagerly := outcome_storing.filling_tables(info, self.region, state, self.known):
             return eagerly
         self._has_graph()
+        self.known.only_python = of_arrays and info.entries == 0
         finalizers.check(state)
         aliasing.guard(state)
         dtensors.guard_layouts(state)
@@ -454,23 +451,14 @@ class _Capture:
         needed = recompiles.Needed({label: (weakref.ref(code), number) for label, (code, number) in positions})
         outcome = guards.evaluate(info.args, info.globals, info.builtins, info.closure)
         if outcome is not True:
-            if not self.looked_again:  # a table, say, that a library's code fills the first time that it runs
-                self.looked_again = True
-                raise Restart
-            raise errors.graph_break(
-                kind="condition that changes by itself",
-                context=str(outcome),
-                explanation="Something that the captured code relies on is different each time it is looked at "
-                f"({outcome[1] if isinstance(outcome, tuple) else outcome}).",
-                skip_frame=True,
-            )
+            self._look_again(outcome)
         if once is not None:
             once.open = False
         self.performed = state if prefix is None else None
         installed_names.install(transformed.globals, transformed.code, info.globals)
         for resume in transformed.resumes:
             _process.session().original_offsets.set(resume.code, resume.original_offsets)
-        self._emit_events(state, transformed)
+        announce.version(info.code, state, transformed, self.reason)
         resumed = resume_label(info.code) is not None
         if keeper is not None:
             keeper.keep(transformed, self.known, self.reason)
@@ -484,6 +472,20 @@ class _Capture:
             info.globals,
             transformed.graph is not None,
             resumed,
+        )
+
+    def _look_again(self, outcome: bool | tuple[int, str, str]) -> None:
+        """Guards do not hold right after the capture: once more, for a table, say, that a library's code fills the
+        first time that it runs."""
+        if not self.looked_again:
+            self.looked_again = True
+            raise Restart
+        raise errors.graph_break(
+            kind="condition that changes by itself",
+            context=str(outcome),
+            explanation="Something that the captured code relies on is different each time it is looked at "
+            f"({outcome[1] if isinstance(outcome, tuple) else outcome}).",
+            skip_frame=True,
         )
 
     def _load(self, late: late_modules.Scope) -> None:
@@ -539,36 +541,6 @@ class _Capture:
         if changes:
             compiled = modes.put_back_on_error(compiled, changes)
         return _C.Region(None, None, compiled)  # Python code of the backend's own is not captured
-
-    def _emit_events(self, state: CaptureState, transformed: Transformed) -> None:
-        code = self.info.code
-        if not events.bus.listening:
-            return
-        if self.reason is not None:
-            reason = consequent_breaks.in_terms_of_the_program(self.reason, code)
-            events.emit("graph_breaks", "capture", str(reason), reason=reason, function=code.co_name)
-        if transformed.graph is not None:
-            graph = transformed.graph
-            events.emit("graph_code", "capture", lambda: module_text(graph), graph_name=transformed.graph_name)
-        name = resume_label(code) or code.co_name
-        where = f"{name} {code.co_filename} line {code.co_firstlineno}"
-        events.emit(
-            "bytecode",
-            "capture",
-            lambda: (
-                f"ORIGINAL BYTECODE {where}\n{dis_text(code)}\nMODIFIED BYTECODE {where}\n{dis_text(transformed.code)}"
-            ),
-            function=code.co_name,
-        )
-        announce.captured(state.guards)
-        if events.bus.wanted("guards"):
-            shown = [g for g in state.guards if g.shown]
-            # Texts, not callables: the capture's state is gone when a sink that keeps events asks.
-            text, places = f"GUARDS:\n{state.guards.listing()}", [announce.place(g.position) for g in shown]
-            events.emit("guards", "capture", text, guards=[g.text() for g in shown], places=places)
-        narration.side_effects(state)
-        if "verbose_guards" in events.bus.named:
-            events.bus.detail("verbose_guards", "capture", f"GUARDS:\n{state.guards.verbose()}")
 
 
 def _classes_changed(state: CaptureState) -> bool:

@@ -3,21 +3,29 @@
 Going on in the loop costs a version of the rest of the function for each way through it and each kind of value that
 comes round, and a library's function has many callers. The program's own loops, and torch's containers, are compiled
 round by round: their bodies are the model. A container in which code of a package breaks the graph (hooks on each of
-its modules, say) is like a package's loop.
+its modules, say) is like a package's loop. So is a package's function that has arrays and no tensors, which is numpy's.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
-from types import CodeType
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
+from types import CodeType, FunctionType, ModuleType
 from typing import TypeAlias
 
-import torch.optim
+import torch
 
+from argand._core import _C
 from argand.bytecode.decode import decode
 from argand.bytecode.instruction import Instruction, Positions
+from argand.capture.arrays.array_arguments import REFUSED, tensor_of
 from argand.capture.facts.code.skip import is_torch, library_of
+from argand.capture.facts.kinds import is_a, namespace
+from argand.capture.facts.sources import CallSource
+from argand.capture.facts.typefacts import CONTAINERS
+from argand.capture.interp.state import CaptureState
+from argand.capture.world.native_reads import held
 from argand.errors import BreakReason, GraphBreak
 
 Call: TypeAlias = tuple[CodeType, object]
@@ -60,6 +68,34 @@ def left_alone(
     # The test of `while` stands before the loop and once more at its end, with the same place in the source.
     copies = [i for i, inst in enumerate(instructions) if inst is here or _written_at(inst, here.positions)]
     return any(start <= copy <= end for start, end in jumps for copy in copies)
+
+
+def of_numpy(code: CodeType, reason: BreakReason) -> bool:
+    """Whether a package's function breaks the graph by what it asks of numpy."""
+    return reason.kind == REFUSED and library_of(code.co_filename) not in ("", "torch")
+
+
+def without_tensors(info: _C.FrameInfo, state: CaptureState) -> bool:
+    """Whether a package's function has been given no tensors, and has used none up to the break: where it is left to
+    Python, only arrays are not computed by a graph."""
+    sources = [each.source for each in state.graph.inputs]
+    arrays = all(isinstance(source, CallSource) and source.key is tensor_of for source in sources)
+    if not arrays or (state.graph.calls and not sources) or library_of(info.code.co_filename) in ("", "torch"):
+        return False
+    return not any(map(_has_tensor, info.args))
+
+
+def _has_tensor(value: object, depth: int = 2) -> bool:
+    """Whether an argument is a tensor, has one among its items or attributes, or is a module or an optimizer."""
+    if is_a(value, torch.Tensor | torch.nn.Module | torch.optim.Optimizer):
+        return True
+    if is_a(value, type | ModuleType | FunctionType):
+        return False
+    parts: Iterable[object] = (held(value) or ()) if is_a(value, CONTAINERS) else (namespace(value) or {}).values()
+    return depth > 0 and any(_has_tensor(part, depth - 1) for part in islice(parts, _LOOKED_AT))
+
+
+_LOOKED_AT = 64
 
 
 def around_values(code: CodeType, ending: GraphBreak) -> bool:

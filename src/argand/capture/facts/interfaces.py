@@ -307,6 +307,8 @@ class CaptureState(Protocol):
     variables: dict[int, Variable]
     generators: dict[int, torch.Tensor]
     """The state of each `torch.Generator` that was made or drew, by its id."""
+    begun: dict[int, tuple[object, object, int]]
+    """Generators from outside, by their ids: each, what stands for it, the root instruction that began it."""
     local_objects: set[int]
     tensors: dict[int, TensorInfo]
     inputs_by_real: dict[int, torch.Tensor]

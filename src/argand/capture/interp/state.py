@@ -116,6 +116,7 @@ class CaptureState:
         self.listener: list[object] | None = None
         self.variables: dict[int, Variable] = {}
         self.generators: dict[int, torch.Tensor] = {}
+        self.begun: dict[int, tuple[object, object, int]] = {}
         self.arrays: object = None
         self.autocast: tuple[object, ...] = ()  # `modes.autocast_state` at the frame's entry
         self.policy: Policy | None = None

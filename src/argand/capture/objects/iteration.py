@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import enum
 from collections.abc import Iterable, Iterator
+from types import GeneratorType
 from typing import Any, Final
 
 from argand._core import _C
@@ -13,7 +14,7 @@ from argand.capture.facts.frames import NULL, STOP
 from argand.capture.facts.interfaces import Interpreter
 from argand.capture.facts.kinds import is_a
 from argand.capture.facts.typefacts import CONTAINERS, Slot
-from argand.capture.objects import descriptors, generators, keys, polyfills, text
+from argand.capture.objects import descriptors, generators, keys, outer_generators, polyfills, text
 from argand.outcomes.fingerprints import ordered_by_process
 
 # ---- iteration -----------------------------------------------------------------------------------------------------
@@ -114,7 +115,7 @@ def get_iter(interp: Interpreter, value: Any) -> Any:
     cls = type(value)
     if cls is list or cls is tuple or cls is dict or cls is range:
         return iter(interp.shadow(value)) if interp.is_outer(value) else iter(value)
-    if cls is generators.TracedGenerator:
+    if cls is generators.TracedGenerator or (cls is GeneratorType and outer_generators.begun(interp, value)):
         return value
     facts = interp.types
     slot = facts.slot(cls, "__iter__")
@@ -141,8 +142,9 @@ def get_iter(interp: Interpreter, value: Any) -> Any:
 def next_value(interp: Interpreter, iterator: Any) -> tuple[bool, Any]:
     """One step: (True, value), or (False, value of the StopIteration)."""
     cls = type(iterator)
-    if cls is generators.TracedGenerator:
-        done, value = generators.resume(iterator, None)
+    traced = outer_generators.begun(interp, iterator) if cls is GeneratorType else iterator
+    if type(traced) is generators.TracedGenerator:
+        done, value = generators.resume(traced, None)
         return not done, value
     if not interp.types.python_level(cls, "__next__"):
         interp.check_known(iterator)
@@ -215,6 +217,8 @@ def native_iterable(interp: Interpreter, value: object, hint: bool = False) -> A
         note_order(interp, value)
         return interp.shadow(value)
     iterator = get_iter(interp, value)
+    if type(iterator) is GeneratorType:
+        return outer_generators.begun(interp, iterator) or iterator
     if type(iterator) is generators.TracedGenerator or not interp.types.python_level(type(iterator), "__next__"):
         return iterator
     return NativeIterator(interp, iterator)
