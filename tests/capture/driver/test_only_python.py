@@ -155,3 +155,47 @@ def test_arrays_beside_tensors_do_not_keep_these_from_graphs(library_of_arrays: 
             seen.append(call(*args))
         torch.testing.assert_close(*seen)
         assert backend.ops >= 1
+
+
+BREAKING = """
+import argand
+
+def coefficient(order, steps):
+    step = steps[-1]
+    argand.graph_break()
+    return order / 4
+
+def scaled(order, x):
+    argand.graph_break()
+    return x * order
+
+def sampled(x, order):
+    return x * coefficient(order, x) + 1
+"""
+
+
+def _library(tmp_path: Path, text: str) -> types.SimpleNamespace:
+    namespace: dict[str, Any] = {}
+    exec(compile(text, str(tmp_path / "site-packages" / "coefficients.py"), "exec"), namespace)
+    return types.SimpleNamespace(**namespace)
+
+
+def test_a_break_in_functions_without_graphs_is_told_of_once(tmp_path: Path) -> None:
+    library, findings = _library(tmp_path, BREAKING), Findings()
+    compiled = argand.compile(lambda *given: library.coefficient(*given), backend="eager")
+    with findings.listening():
+        steps = torch.arange(5)
+        assert [compiled(order, steps) for order in range(5)] == [order / 4 for order in range(5)]
+    of_it = [
+        reason for reason in findings.breaks if reason.where[-1].function == "coefficient" and len(reason.where) == 1
+    ]
+    assert len(of_it) == 1 and not [each for each in findings.recompiles if "coefficient" in each.function]
+
+
+def test_what_goes_on_behind_a_break_with_a_graph_is_captured_for_each(tmp_path: Path) -> None:
+    library, backend = _library(tmp_path, BREAKING), CountingBackend()
+    compiled = argand.compile(library.scaled, backend=backend)
+    for order in ("a", 2, 3.5, True):
+        if order != "a":
+            assert torch.equal(compiled(order, torch.ones(2)), torch.ones(2) * order)
+    assert len(backend.graphs) == 3

@@ -423,14 +423,15 @@ class _Capture:
         empty = _is_empty(state)
         if exit.kind == "return" and empty:
             return self._without_graph(state)
-        of_arrays = exit.kind == "return" and loops.without_tensors(info, state)
-        if of_arrays and self.known.only_python:
+        idle = bool(skip.library_of(info.code.co_filename)) and (
+            loops.computes_nothing(state) or loops.without_tensors(info, state)
+        )
+        if idle and self.known.only_python:
             return _C.RUN_ONLY
         self_written.note_counts(state)
         if eagerly := outcome_storing.filling_tables(info, self.region, state, self.known):
             return eagerly
-        self._has_graph()
-        self.known.only_python = of_arrays and info.entries == 0
+        self._note_work(idle)
         finalizers.check(state)
         aliasing.guard(state)
         dtensors.guard_layouts(state)
@@ -496,11 +497,14 @@ class _Capture:
             self.performed = None
             raise errors.BackendCompilerFailed(self.region.backend_name, error, where=error.where) from error
 
-    def _has_graph(self) -> None:
-        """From now on each capture of this code is one that pays; this one was not told yet."""
+    def _note_work(self, idle: bool) -> None:
+        """From now on each capture of this code is one that pays, unless it is idle; this one was not told yet."""
         if self.known.only_python:
-            self.known.only_python = False
             failures.report_recompile(self.info)
+        self.known.only_python = idle and self.info.entries == 0
+        users = _process.resumes.of_users(self.info.code)
+        if users is not None and not idle:
+            _process.of(users).only_python = False
 
     def _label(self) -> str:
         """How torch's profiler calls the compiled code."""

@@ -85,6 +85,16 @@ def without_tensors(info: _C.FrameInfo, state: CaptureState) -> bool:
     return not any(map(_has_tensor, info.args))
 
 
+def computes_nothing(state: CaptureState) -> bool:
+    """Whether a graph only looks at parts of its inputs (`sigmas[3]`), if at anything."""
+    values = [node.meta.get("example_value") for node in state.graph.graph.nodes if node.op.startswith("call")]
+    with torch._C.DisableTorchFunction():
+        return not (state.graph.writing or state.graph.effectful) and all(
+            isinstance(value, torch.Tensor) and value.untyped_storage()._cdata in state.graph.outside
+            for value in values
+        )
+
+
 def _has_tensor(value: object, depth: int = 2) -> bool:
     """Whether an argument is a tensor, has one among its items or attributes, or is a module or an optimizer."""
     if is_a(value, torch.Tensor | torch.nn.Module | torch.optim.Optimizer):

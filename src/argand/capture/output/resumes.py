@@ -70,6 +70,11 @@ class Resumes:
         reference = self._resumes.get(code)
         return reference() if reference is not None else self._loaded(code)
 
+    def of_users(self, code: CodeType) -> CodeType | None:
+        """The user's code that a resume function is a part of; the code itself where it is the user's."""
+        origin = self._origins.get(code)
+        return code if origin is None else origin.code()
+
     def _loaded(self, code: CodeType) -> Resume | None:
         """The resume function whose code an earlier process made."""
         part = PARTS.of(code)
