@@ -35,7 +35,7 @@ class Known:
     """What is remembered of a code object.
 
     Arguments:
-        only_python: the one capture so far recorded nothing of torch's up to the return; or, in a package's function, up
+        only_python: the one capture so far recorded nothing up to the return; or, in a package's function, up
             to a break, and what goes on behind it neither; or arrays alone were computed.
         loops: how often a graph was to end in a loop that runs as it is written.
         set_up: how many calls ran eagerly as they set up lazy modules, or filled tables of packages.
