@@ -165,9 +165,16 @@ def _region(
         observe = getattr(backend, "observe_only", False) is True
         request = (backend, fullgraph, dynamic, mode, options)
         call, kept = _compiler(request), functools.partial(stored_as, request)
-        own_region = Region(call, _backend_name(backend), fullgraph, dynamic, observe, request, kept)
+        sizes = backend in ("native", "aot_eager", "eager") or getattr(backend, "takes_data_sizes", False) is True
+        cuts = _callback if backend == "native" and not fullgraph else None
+        own_region = Region(call, _backend_name(backend), fullgraph, dynamic, observe, request, kept, sizes, cuts)
         region = _process.regions.setdefault(key, own_region)
-    return region, _process.callbacks.setdefault(region, functools.partial(answer_frame, region=region))
+    return region, _process.callbacks.setdefault(region, _callback(region))
+
+
+def _callback(region: Region) -> Callable[[_C.FrameInfo], _C.Answer]:
+    """The frame hook's."""
+    return functools.partial(answer_frame, region=region)
 
 
 def _check_request(backend: Any, fullgraph: Any, dynamic: Any, mode: Any, options: Any, disable: Any) -> None:
@@ -545,6 +552,7 @@ def explain(fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
             forward: Callable[..., Any] = gm.forward
             return forward
 
+        eager.takes_data_sizes = True  # type: ignore[attr-defined]  # as the backends do whose graphs it tells of
         compiled = compile(fn, backend=eager)
         with findings.listening(), config.patch(suppress_errors=False):
             compiled(*args, **kwargs)

@@ -5,11 +5,13 @@ FrameInfo -> interpret (restarting at the instruction where the graph breaks) ->
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import sys
 import threading
 import types
 import weakref
+from collections.abc import Callable
 
 import torch
 from torch import fx
@@ -43,7 +45,7 @@ from argand.capture.interp.state import CaptureState
 from argand.capture.metadata import call_targets, data_errors
 from argand.capture.natives import native_warnings
 from argand.capture.objects import generators, outer_generators
-from argand.capture.output import before_error, finalizers, rerun
+from argand.capture.output import before_error, finalizers, graph_parts, rerun
 from argand.capture.output.resumes import Resumes
 from argand.capture.output.transform import Transformer
 from argand.capture.record import data_attribute, self_written
@@ -324,6 +326,8 @@ class _Capture:
         )
         if self.region.fullgraph:
             state.data_numbers = state.data_sizes = True
+        elif self.region.data_sizes and self.region.dynamic is not False:
+            state.data_sizes = True
         if self.region.dynamic is not False:
             state.policy = Policy(self.known.history(self.region), self.region.dynamic)
             state.memory = self.memory
@@ -539,12 +543,19 @@ class _Capture:
         with events.span("backend", "capture", backend=self.region.backend_name), without_default_device():
             changes = modes.changed_by(graph.graph)
             places = subclasses.places(inputs, graph)
-            compiled = self.region.backend(graph, bared_inputs.bare_at(places, inputs))
+            compiled = self._in_parts(graph) or self.region.backend(graph, bared_inputs.bare_at(places, inputs))
             if places:
                 compiled = bared_inputs.bared(compiled, places)
         if changes:
             compiled = modes.put_back_on_error(compiled, changes)
         return _C.Region(None, None, compiled)  # Python code of the backend's own is not captured
+
+    def _in_parts(self, graph: fx.GraphModule) -> Callable[..., object] | None:
+        if self.region.cuts is None or not graph.meta.get("unbacked"):
+            return None
+        region = dataclasses.replace(self.region, cuts=None, stored_as=str)
+        answer = self.region.cuts(region)
+        return graph_parts.in_parts(graph, answer, region, lambda code: _process.of(code).history(region))
 
 
 def _classes_changed(state: CaptureState) -> bool:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import torch
 
+from argand._core import _C
 from argand.quick_dataclasses import dataclass
 
 CompilerFn = Callable[[torch.fx.GraphModule, list[torch.Tensor]], Callable[..., object]]
@@ -23,6 +24,9 @@ class Region:
         observe: one version of each code object is compiled; each further miss is reported and runs eagerly.
         request: backend, fullgraph, dynamic, mode and options as they were given.
         stored_as: what tells outcomes of this region from those of others, as text; "" where none are stored now.
+        data_sizes: the backend takes graphs whose sizes depend on data, so that these need not break.
+        cuts: makes the frame hook's callback for a region in which parts of such graphs are captured, which get the
+            sizes with their arguments; None: the backend gets the graphs.
     """
 
     backend: CompilerFn
@@ -32,3 +36,5 @@ class Region:
     observe: bool = False
     request: tuple[object, ...] = ()
     stored_as: Callable[[], str] = str
+    data_sizes: bool = False
+    cuts: Callable[[Region], Callable[[_C.FrameInfo], _C.Answer]] | None = None
