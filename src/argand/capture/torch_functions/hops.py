@@ -197,6 +197,7 @@ class FunctionCall:
         fixed: positions of results that are not differentiable.
         gradients: for each argument of `apply`, which output of the backward graph is its gradient, or None.
         once: the backward may not be differentiated.
+        name: of the class, for `grad_fn` and in torch's errors.
     """
 
     positions: tuple[int, ...]
@@ -207,6 +208,7 @@ class FunctionCall:
     fixed: tuple[int, ...]
     gradients: tuple[int | None, ...]
     once: bool
+    name: str
 
 
 Static: TypeAlias = tuple[FunctionCall, fx.GraphModule, fx.GraphModule, Sequence[torch.Tensor]]
@@ -218,11 +220,16 @@ def autograd_function(
 ) -> tuple[torch.Tensor, ...]:
     """An autograd.Function whose forward and backward are graphs."""
     call: FunctionCall = forward.meta["call"]
-    cls: Any = _CapturedOnce if call.once else _Captured
+    kind: Any = _CapturedOnce if call.once else _Captured
     if torch._C._functorch.peek_interpreter_stack() is not None:
-        cls = _Transformed
-    results = cls.apply((call, forward, backward, flat), *[flat[i] for i in call.positions])
+        kind = _Transformed
+    results = _named(kind, call.name).apply((call, forward, backward, flat), *[flat[i] for i in call.positions])
     return tuple(results[: call.results])
+
+
+@functools.lru_cache(maxsize=256)
+def _named(kind: Any, name: str) -> Any:
+    return type(name, (kind,), {})
 
 
 def _forward(ctx: Any, static: Static, *args: torch.Tensor) -> tuple[torch.Tensor, ...]:

@@ -401,6 +401,7 @@ class _Captured:
             ),
             gradients=tuple(g for g, arg in zip(of_argument, self.rest) if isinstance(arg, torch.Tensor)),
             once="once_differentiable" in getattr(getattr(self.cls.backward, "__code__", None), "co_qualname", ""),
+            name=self.cls.__name__,
         )
         return flat, call, [forward_graph, backward_graph]
 
