@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import copy
 import os
+import random
 import sys
 import threading
 from typing import Any
 
 import pytest
 from core_helpers import run_python
-from test_core_replay import agree, build, make_tree, modules_of
+from test_core_replay import CHANGES, SAME, agree, build, make_tree, modules_of
 
 from argand._core import _C
 
@@ -93,6 +95,43 @@ def test_attributes_set_by_specialised_code(rounds: int) -> None:
         change(0.5)
         assert tree.matches((root, 1)) is True
     assert agree(tree, root, 1)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_dicts_that_change_between_all_calls(seed: int) -> None:
+    """A few that changed are looked at again by themselves; of many, all; of one dict that is found twice, both lookups."""
+    draw = random.Random(seed)
+    root = build(2, 2)
+    inner = modules_of(root)[2]
+    root._modules["again"] = inner
+    tree, other = watched(root), watched(inner)
+    for _ in range(60):
+        for _ in range(draw.choice((0, 1, 2, 5, 63, 64, 65, 130))):
+            module = draw.choice(modules_of(root))
+            draw.choice(list(SAME.values()))(module) if draw.random() < 0.2 else setattr(module, "step", object())
+        assert agree(tree, root, 1) and agree(other, inner, 1)
+        module, kept = draw.choice(modules_of(root)), draw.random() < 0.5
+        saved = dict(vars(module))
+        copies = [(value, value.copy()) for value in saved.values() if isinstance(value, (dict, list))]
+        config, fn, cls = copy.deepcopy(saved["config"]), saved["fn"], type(module)
+        defaults, code = fn.__defaults__, fn.__code__
+        name = draw.choice(list(CHANGES))
+        CHANGES[name](module)
+        for _ in range(draw.choice((0, 1, 64))):
+            root.step = object()
+        assert not agree(tree, root, 1), name
+        agree(other, inner, 1)
+        module.__class__ = cls
+        if kept:
+            module.__dict__ = dict(saved)
+        else:
+            vars(module).clear()
+            vars(module).update(saved)
+        for value, before in copies:
+            value.clear()
+            value.update(before) if isinstance(value, dict) else value.extend(before)
+        module.config, fn.__defaults__, fn.__code__ = config, defaults, code
+        assert agree(tree, root, 1) and agree(other, inner, 1), name
 
 
 def test_dicts_that_die_while_watched_and_objects_that_outlive_them() -> None:

@@ -25,7 +25,9 @@ typedef struct {
     Walk *walk;
     PyObject *keep;   /* list: holds every object met until the recording is done */
     Array tensors;    /* TensorOp */
+    Array instances;  /* Instance */
     Array leaves;     /* Leaf */
+    int level;        /* of the objects that are looked at */
     PyObject **slot_known; /* per slot: the object, borrowed, when it is one that a replay confirms */
     bool out_of_memory;
 } Recorder;
@@ -42,25 +44,29 @@ push_op(Recorder *r, OpKind kind, PyObject *obj)
     }
     op->kind = kind;
     op->obj = obj;
+    op->level = (uint16_t)r->level;
     return op;
 }
 
-/* An entry for a dict in its present version. */
-static Op *
-push_dict_op(Recorder *r, OpKind kind, PyObject *obj, PyObject *dict)
+/* How many entries there are. */
+static int
+entries(const Recorder *r)
+{
+    return r->replay->ops.count + r->instances.count + r->leaves.count;
+}
+
+/* The version of a dict as it is now, and a place for its Lookups, which is returned; -1: memory is short. */
+static int
+push_lookups(Recorder *r, PyObject *dict)
 {
     Lookups *lookups = array_push(&r->replay->lookups, sizeof(Lookups));
-    Op *op = push_op(r, kind, obj);
-    if (lookups == NULL || op == NULL) {
+    if (lookups == NULL) {
         r->out_of_memory = true;
-        return NULL;
+        return -1;
     }
-    op->index = r->replay->lookups.count - 1;
     tracked_begin(&lookups->tracked, dict);
-    op->version = dict_version(dict);
-    op->other = dict;
     r->replay->all_watched = r->replay->all_watched && lookups->tracked.watch != NULL;
-    return op;
+    return r->replay->lookups.count - 1;
 }
 
 static int
@@ -130,20 +136,6 @@ push_tensor(Recorder *r, const Check *check, PyObject *obj)
     return tensor != NULL;
 }
 
-/* The last entry becomes a leaf. */
-static bool
-make_leaf(Recorder *r)
-{
-    Op *op = (Op *)r->replay->ops.items + r->replay->ops.count - 1;
-    Leaf *leaf = array_push(&r->leaves, sizeof(Leaf));
-    if (leaf == NULL) {
-        return false;
-    }
-    *leaf = (Leaf){op->obj, op->version, op->index};
-    r->replay->ops.count--;
-    return true;
-}
-
 /* versioned: the object is the same one for certain, not only one at the same address. */
 static int
 record_checks(Recorder *r, int at, PyObject *obj, bool versioned)
@@ -211,17 +203,20 @@ record_items(Recorder *r, int at, PyObject *dict, int lookups_index)
         }
         *item = (Item){plan->nodes[child].arg, value, child};
     }
+    if (r->level == MAX_LEVEL) {
+        return 0;
+    }
     int end = r->replay->items.count;
     Lookups *lookups = (Lookups *)r->replay->lookups.items + lookups_index;
     *lookups = (Lookups){lookups->tracked, begin, end, node->check_begin, node->check_end};
-    for (int i = begin; i < end; i++) {
+    int status = 1;
+    r->level++;
+    for (int i = begin; status > 0 && i < end; i++) {
         Item item = ((Item *)r->replay->items.items)[i];
-        int status = record_node(r, item.node, item.value, true);
-        if (status <= 0) {
-            return status;
-        }
+        status = record_node(r, item.node, item.value, true);
     }
-    return 1;
+    r->level--;
+    return status;
 }
 
 /* Returns its place, or -1. */
@@ -257,15 +252,12 @@ record_instance_dict(Recorder *r, int child, PyObject *obj)
     if (!kept || where == NULL || *where != dict || !PyDict_Check(dict) || Py_TYPE(obj)->tp_itemsize != 0) {
         return 0;
     }
-    Op *op = push_dict_op(r, OP_INSTANCE, obj, dict);
-    if (op == NULL) {
+    int index = push_lookups(r, dict), layout = know_layout(r, Py_TYPE(obj), (char *)where - (char *)obj, 0);
+    Instance *instance = index < 0 || layout < 0 ? NULL : array_push(&r->instances, sizeof(Instance));
+    if (instance == NULL) {
         return 0;
     }
-    int index = op->index, layout = know_layout(r, Py_TYPE(obj), (char *)where - (char *)obj, 0);
-    if (layout < 0) {
-        return 0;
-    }
-    op->layout = (uint16_t)layout;
+    *instance = (Instance){obj, dict, dict_version(dict), index, (uint16_t)layout, (uint16_t)r->level};
     int status = record_checks(r, child, dict, true);
     return status <= 0 ? status : record_items(r, child, dict, index);
 }
@@ -291,13 +283,27 @@ record_member(Recorder *r, int child, PyObject *obj)
     return 1;
 }
 
+/* What is below a value that the last entry compares. */
+static int
+record_below(Recorder *r, int child)
+{
+    const Op *op = (Op *)r->replay->ops.items + r->replay->ops.count - 1;
+    if (r->level == MAX_LEVEL) {
+        return 0;
+    }
+    r->level++;
+    int status = record_node(r, child, op->other, false);
+    r->level--;
+    return status;
+}
+
 static int
 record_fetch(Recorder *r, int child, PyObject *obj)
 {
     const PlanNode *node = &r->walk->tree->plan->nodes[child];
     int member = record_member(r, child, obj);
     if (member != 0) {
-        return member < 0 ? 0 : record_node(r, child, ((Op *)r->replay->ops.items)[r->replay->ops.count - 1].other, false);
+        return member < 0 ? 0 : record_below(r, child);
     }
     if (!replay_accessor_pure(node->accessor, obj)) {
         return push_impure(r, IMPURE_FETCH, child, obj);
@@ -315,7 +321,7 @@ record_fetch(Recorder *r, int child, PyObject *obj)
     }
     op->index = child;
     op->other = value;
-    return record_node(r, child, value, false);
+    return record_below(r, child);
 }
 
 /* Numbers are read anew in each replay: every evaluation has its own. */
@@ -354,14 +360,17 @@ record_node(Recorder *r, int at, PyObject *obj, bool versioned)
             dict_entry = plan->nodes[child].accessor == ACC_DICT_ITEM;
         }
     }
-    int lookups = -1, own_op = r->replay->ops.count, leaves = r->leaves.count;
+    int lookups = -1, own = r->leaves.count;
     if (dict_entry) {
-        Op *op = push_dict_op(r, OP_DICT, obj, obj);
-        if (op == NULL) {
+        uint64_t version = dict_version(obj);
+        lookups = push_lookups(r, obj);
+        Leaf *leaf = lookups < 0 ? NULL : array_push(&r->leaves, sizeof(Leaf));
+        if (leaf == NULL) {
             return 0;
         }
-        lookups = op->index;
+        *leaf = (Leaf){obj, version, lookups, (uint16_t)r->level};
     }
+    int before = entries(r);
     int status = record_checks(r, at, obj, versioned);
     if (status > 0) {
         status = record_numbers(r, node, obj);
@@ -384,8 +393,8 @@ record_node(Recorder *r, int at, PyObject *obj, bool versioned)
         }
         status = accessor == ACC_INSTANCE_DICT ? record_instance_dict(r, child, obj) : record_fetch(r, child, obj);
     }
-    if (status > 0 && lookups >= 0 && own_op == r->replay->ops.count - 1 && leaves == r->leaves.count) {
-        return make_leaf(r);
+    if (lookups >= 0 && before == entries(r)) {
+        ((Leaf *)r->leaves.items)[own].level = LEAF_LEVEL;
     }
     return status;
 }
@@ -508,37 +517,6 @@ record_collected(Recorder *r)
     return ok;
 }
 
-/* Those that were not taken over stay entries of their own. */
-static bool
-record_leaves(Recorder *r)
-{
-    bool ok = leaves_make(r->replay, &r->leaves);
-    const Leaf *leaves = r->leaves.items;
-    for (int i = 0; ok && i < r->leaves.count; i++) {
-        Op *op = push_op(r, OP_DICT, leaves[i].dict);
-        ok = op != NULL;
-        if (ok) {
-            op->other = leaves[i].dict;
-            op->version = leaves[i].version;
-            op->index = leaves[i].index;
-        }
-    }
-    return ok;
-}
-
-/* Room to look ahead of the last entry. */
-static bool
-pad_ops(Replay *replay)
-{
-    int count = replay->ops.count;
-    bool ok = replay->layouts.count > 0 || array_push(&replay->layouts, sizeof(Layout)) != NULL;
-    for (int i = 0; ok && i < REPLAY_AHEAD; i++) {
-        ok = array_push(&replay->ops, sizeof(Op)) != NULL;
-    }
-    replay->ops.count = count;
-    return ok;
-}
-
 #define WORTH_RECORDING 12 /* nodes */
 
 Replay *
@@ -564,13 +542,14 @@ replay_record(Walk *walk)
         status = record_root(&r, child);
     }
     if (status > 0) {
-        status = record_late(&r) > 0 && record_collected(&r) && record_leaves(&r) && pad_ops(r.replay) ? 1 : 0;
+        status = record_late(&r) > 0 && record_collected(&r) && tables_make(r.replay, &r.instances, &r.leaves) ? 1 : 0;
     }
     if (status > 0) {
         r.replay->tensors = tensor_runs_new(r.tensors.items, r.tensors.count);
         status = r.replay->tensors != NULL;
     }
     PyMem_Free(r.tensors.items);
+    PyMem_Free(r.instances.items);
     PyMem_Free(r.leaves.items);
     Py_XDECREF(r.keep);
     PyMem_Free(r.slot_known);

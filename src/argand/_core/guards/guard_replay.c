@@ -9,7 +9,7 @@ replay_free(Replay *replay)
         for (int i = 0; i < replay->lookups.count; i++) {
             tracked_end(&lookups[i].tracked);
         }
-        leaves_free(&replay->leaves);
+        tables_free(replay);
         roots_free(replay);
         tensor_runs_free(replay->tensors);
         PyMem_Free(replay->types.items);
@@ -20,6 +20,7 @@ replay_free(Replay *replay)
         PyMem_Free(replay->lookups.items);
         PyMem_Free(replay->slots.items);
         PyMem_Free(replay->items.items);
+        PyMem_Free(replay->noisy.items);
         PyMem_Free(replay->impure.items);
         PyMem_Free(replay->late.items);
         PyMem_Free(replay);
@@ -93,6 +94,9 @@ replay_dict_holds(Replay *replay, int index, PyObject *dict, Walk *walk)
     tracked_begin(&now, dict);
     bool same = dict_unchanged_where_it_counts(replay, index, dict, walk);
     if (same) {
+        if (now.watch != tracked->watch) {
+            replay->noisy.count = 0; /* of which it says nothing */
+        }
         tracked_end(tracked);
         *tracked = now;
         replay->all_watched = replay->all_watched && now.watch != NULL;
@@ -116,25 +120,6 @@ dict_confirmed(Replay *replay, Op *op, PyObject *dict, Walk *walk)
     return true;
 }
 
-/* quiet: the __dict__ is as recorded if it is the same. */
-static inline bool
-instance_confirmed(Replay *replay, Op *op, const Layout *layout, bool quiet, Walk *walk)
-{
-    if (UNLIKELY(Py_TYPE(op->obj) != layout->type)) {
-        return false;
-    }
-    PyObject *dict = *(PyObject **)((char *)op->obj + layout->where);
-    if (LIKELY(dict == op->other)) {
-        return quiet || dict_confirmed(replay, op, dict, walk);
-    }
-    if (dict == NULL || ((uintptr_t)dict & 7) != 0 || !replay_dict_holds(replay, op->index, dict, walk)) {
-        return false; /* 3.12 marks inline values in the same place */
-    }
-    op->other = dict;
-    op->version = dict_version(dict);
-    return true;
-}
-
 static inline bool
 member_confirmed(const Op *op, const Layout *layout)
 {
@@ -154,23 +139,16 @@ types_known(const Replay *replay)
     return true;
 }
 
-/* quiet: no watched dict was changed since every dict was as recorded. */
 static bool
-run_ops(Replay *replay, Walk *walk, bool quiet)
+ops_hold(Replay *replay, int begin, int end, bool quiet, Walk *walk)
 {
     Op *ops = replay->ops.items;
     const Layout *layouts = replay->layouts.items;
-    for (int i = 0; i < replay->ops.count; i++) {
+    for (int i = begin; i < end; i++) {
         Op *op = &ops[i];
-        const Op *ahead = op + REPLAY_AHEAD;
-        __builtin_prefetch(ahead->obj); /* reads nothing: the address may be stale */
-        __builtin_prefetch(ahead->other);
-        __builtin_prefetch((char *)ahead->obj + layouts[ahead->layout].where);
+        __builtin_prefetch(op[REPLAY_AHEAD].obj); /* reads nothing: the address may be stale */
         bool same;
         switch (op->kind) {
-        case OP_INSTANCE:
-            same = instance_confirmed(replay, op, &layouts[op->layout], quiet, walk);
-            break;
         case OP_DICT:
             same = quiet || dict_confirmed(replay, op, op->obj, walk);
             break;
@@ -195,6 +173,83 @@ run_ops(Replay *replay, Walk *walk, bool quiet)
         }
         if (UNLIKELY(!same)) {
             return false;
+        }
+    }
+    return true;
+}
+
+/* quiet: no watched dict is other than recorded. */
+static bool
+levels_hold(Replay *replay, bool quiet, Walk *walk)
+{
+    const Level *levels = replay->levels.items;
+    Level from = {0, 0, 0};
+    for (int i = 0; i < replay->levels.count; i++) {
+        const Level *to = &levels[i];
+        if (!instances_hold(replay, from.runs, to->runs, quiet, walk) ||
+            !(quiet || dicts_hold(replay, from.dicts, to->dicts, walk)) || !ops_hold(replay, from.ops, to->ops, quiet, walk)) {
+            return false;
+        }
+        from = *to;
+    }
+    return true;
+}
+
+#define MANY_NOISY 32
+
+static bool
+push_noisy(Replay *replay, const Watch *watch, int index)
+{
+    Noisy *noisy = array_push(&replay->noisy, sizeof(Noisy));
+    if (noisy != NULL) {
+        *noisy = (Noisy){watch, index};
+    }
+    return noisy != NULL;
+}
+
+/* Sees to it that the noisy ones say what the recording has of this watch. */
+static bool
+know_noisy(Replay *replay, const Watch *watch)
+{
+    const Noisy *noisy = replay->noisy.items;
+    for (int i = 0; i < replay->noisy.count; i++) {
+        if (noisy[i].watch == watch) {
+            return true;
+        }
+    }
+    if (replay->noisy.count >= MANY_NOISY) {
+        replay->noisy.count = 0;
+    }
+    const Lookups *lookups = replay->lookups.items;
+    int before = replay->noisy.count;
+    for (int i = 0; i < replay->lookups.count; i++) {
+        if (lookups[i].tracked.watch == watch && !push_noisy(replay, watch, i)) {
+            return false;
+        }
+    }
+    return replay->noisy.count > before || push_noisy(replay, watch, -1);
+}
+
+/* Whether the dicts that were changed since the last replay, if they are few, are as recorded where it counts: a program that
+ * sets an attribute in every call does not have all others looked at again. */
+static bool
+is_quiet(Replay *replay, Walk *walk)
+{
+    uint64_t last = replay->epoch;
+    if (last == 0 || watch_epoch - last > WATCH_REMEMBERED) {
+        return false;
+    }
+    while (++last <= watch_epoch) {
+        const Watch *watch = watch_changes[last % WATCH_REMEMBERED];
+        if (!know_noisy(replay, watch)) {
+            return false;
+        }
+        for (int i = 0; i < replay->noisy.count; i++) {
+            Noisy noisy = ((Noisy *)replay->noisy.items)[i];
+            if (noisy.watch == watch && noisy.index >= 0 && /* it is a use of ours, so the watch is there */
+                (watch->dict == NULL || !replay_dict_holds(replay, noisy.index, watch->dict, walk))) {
+                return false;
+            }
         }
     }
     return true;
@@ -337,9 +392,8 @@ replay_run(Replay *replay, Walk *walk)
     if (status == 1) {
         status = 2;
         uint64_t epoch = watch_epoch;
-        bool quiet = replay->epoch == epoch;
-        if (types_known(replay) && run_ops(replay, walk, quiet) && (quiet || leaves_hold(replay, walk)) &&
-            tensor_runs_match(replay->tensors, walk->inputs)) {
+        bool quiet = replay->epoch == epoch || is_quiet(replay, walk);
+        if (types_known(replay) && levels_hold(replay, quiet, walk) && tensor_runs_match(replay->tensors, walk->inputs)) {
             replay->epoch = replay->all_watched ? epoch : 0;
             fill_slots(replay, walk);
             collect_confirmed(replay, walk);

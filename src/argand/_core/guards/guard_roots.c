@@ -173,7 +173,7 @@ classes_hold(Replay *replay, Walk *walk)
 }
 
 static int
-dicts_hold(Replay *replay, Walk *walk)
+known_dicts_hold(Replay *replay, Walk *walk)
 {
     KnownDict *dicts = replay->dicts.items;
     for (int i = 0; i < replay->dicts.count; i++) {
@@ -229,7 +229,7 @@ roots_hold(Replay *replay, Walk *walk)
 {
     int status = classes_hold(replay, walk);
     if (status == 1) {
-        status = dicts_hold(replay, walk);
+        status = known_dicts_hold(replay, walk);
     }
     for (int kind = 0; status == 1 && kind < 2; kind++) {
         status = names_hold(&replay->names[kind], dict_of_names(walk, kind), walk);

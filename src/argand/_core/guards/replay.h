@@ -23,22 +23,30 @@ typedef struct {
 } Array;
 
 typedef enum {
-    OP_INSTANCE, /* object of this type (or one laid out like it) whose __dict__ has this version */
-    OP_DICT,     /* dict of this version */
-    OP_MEMBER,   /* object of this type in this version, whose slot holds the same object */
-    OP_SAME,  /* fetching the node from the object gives the same object */
-    OP_CHECK, /* a check that runs no Python code */
+    OP_DICT,   /* dict of this version, which has no place in the table */
+    OP_MEMBER, /* object of this type in this version, whose slot holds the same object */
+    OP_SAME,   /* fetching the node from the object gives the same object */
+    OP_CHECK,  /* a check that runs no Python code */
     OP_NUMBER, /* a number that an expression computes with; reading it runs no Python code */
 } OpKind;
 
 typedef struct {
     PyObject *obj;    /* borrowed, see above */
-    PyObject *other;  /* instance: its __dict__; member, same: the value */
-    uint64_t version; /* instance, dict: the dict's own, also of a watched one */
-    int index;        /* plan node (same), check, number; instance, dict: the Lookups */
-    uint16_t layout;  /* instance, member */
+    PyObject *other;  /* member, same: the value */
+    uint64_t version; /* dict: its own, also of a watched one */
+    int index;        /* plan node (same), check, number; dict: the Lookups */
+    uint16_t layout;  /* member */
+    uint16_t level;
     uint8_t kind;
 } Op;
+
+/* An object of a type (or one laid out like it) whose __dict__ has this version. */
+typedef struct {
+    PyObject *obj, *dict; /* borrowed */
+    uint64_t version;     /* the dict's own, also of a watched one */
+    int index;            /* its Lookups */
+    uint16_t layout, level;
+} Instance;
 
 /* What instances are compared with, and where they keep their __dict__ or the value of a slot, in bytes from the object. */
 typedef struct {
@@ -47,26 +55,41 @@ typedef struct {
     unsigned version; /* of the type; 0: any */
 } Layout;
 
-/* A dict below which there is nothing but tensors to look at. */
+/* Instances of one layout and level. */
+typedef struct {
+    const Layout *layout;
+    int end;
+} Run;
+
+/* What is confirmed together: all that is alive because of what the levels before have confirmed. Where each table ends. */
+typedef struct {
+    int runs, dicts, ops;
+} Level;
+
+#define MAX_LEVEL (UINT16_MAX - 1)
+#define LEAF_LEVEL UINT16_MAX /* while recording: the last one, of dicts below which there is nothing but tensors to look at */
+
+/* A dict. */
 typedef struct {
     PyObject *dict;   /* borrowed */
     uint64_t version; /* the dict's own, also of a watched one */
     int index;        /* its Lookups */
+    uint16_t level;
 } Leaf;
 
-/* Where the dict is, from the first one in units of LEAF_UNIT bytes, and its version, from the oldest one. */
+/* Where the dict is, from a base in units of LEAF_UNIT bytes, and its version, from the oldest one. */
 typedef struct {
     uint32_t at, version;
 } LeafDict;
 
 #define LEAF_UNIT 8
 
-/* The leaves come after the other entries; there are thousands, so what is read of each in every replay is kept small. */
+/* There are thousands, most of them leaves, so what is read of each in every replay is kept small. */
 typedef struct {
     LeafDict *dicts; /* room to look ahead of the last one */
     Leaf *rest;      /* read only when the version is another */
     int count;
-    char *base;
+    uintptr_t base;
     uint64_t oldest;
 } Leaves;
 
@@ -111,6 +134,12 @@ typedef struct {
     int own_begin, own_end;   /* checks on the dict itself, in plan.checks */
 } Lookups;
 
+/* A watched dict that changed between replays, and one of its Lookups, or -1: none of the recording's. */
+typedef struct {
+    const Watch *watch; /* compared only */
+    int index;
+} Noisy;
+
 /* A root whose value is expected to be the same object, or (value NULL) is walked anew every time. */
 typedef struct {
     int node;
@@ -145,6 +174,8 @@ struct Replay {
     Array collected, types;
     TensorRuns *tensors; /* after the other entries, when each is known to be alive */
     Leaves leaves;
+    Array instances, runs, levels;
+    Array noisy;         /* Noisy */
     Array classes;       /* KnownClass */
     Array dicts;         /* KnownDict */
     KnownNames names[2]; /* globals, builtins */
@@ -154,10 +185,11 @@ struct Replay {
     Array roots, ops, layouts, lookups, items, slots, impure, late;
 };
 
-/* guard_leaves.c */
-bool leaves_make(Replay *replay, Array *leaves); /* takes over what it can and leaves the rest; false when memory is short */
-void leaves_free(Leaves *leaves);
-bool leaves_hold(Replay *replay, Walk *walk);
+/* guard_tables.c */
+bool tables_make(Replay *replay, Array *instances, Array *dicts); /* false: memory is short */
+void tables_free(Replay *replay);
+bool instances_hold(Replay *replay, int begin_run, int end_run, bool quiet, Walk *walk);
+bool dicts_hold(Replay *replay, int begin, int end, Walk *walk);
 
 /* guard_roots.c */
 void roots_begin(Replay *replay, const Walk *walk);                       /* before any root is looked at */

@@ -2,6 +2,7 @@
 #include "watch.h"
 
 uint64_t watch_epoch = 1;
+const Watch *watch_changes[WATCH_REMEMBERED];
 
 #if PY_VERSION_HEX >= 0x030C0000
 
@@ -44,7 +45,7 @@ on_change(PyDict_WatchEvent event, PyObject *dict, PyObject *Py_UNUSED(key), PyO
     Watch *watch = find_watch(dict);
     if (watch != NULL) {
         watch->version++;
-        watch_epoch++;
+        watch_changes[++watch_epoch % WATCH_REMEMBERED] = watch;
         if (event == PyDict_EVENT_DEALLOCATED) {
             unlink_watch(watch); /* who uses it frees it */
         }

@@ -22,16 +22,29 @@ typedef struct {
 
 extern uint64_t watch_epoch; /* grows with each change of any watched dict */
 
+/* The last changes, each at its epoch's place. Only to be compared with: a watch may be gone. */
+#define WATCH_REMEMBERED 64
+extern const Watch *watch_changes[WATCH_REMEMBERED];
+
 void watch_init(void);
 void tracked_begin(Tracked *tracked, PyObject *dict);
 void tracked_end(Tracked *tracked);
+
+/* CPython keeps other things than the version in the lowest bits. */
+#if PY_VERSION_HEX >= 0x030D0000
+#define DICT_VERSION_SHIFT 12
+#elif PY_VERSION_HEX >= 0x030C0000
+#define DICT_VERSION_SHIFT 8
+#else
+#define DICT_VERSION_SHIFT 0
+#endif
 
 static inline uint64_t
 dict_version(PyObject *dict)
 {
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wdeprecated-declarations"
-    return ((PyDictObject *)dict)->ma_version_tag;
+    return ((PyDictObject *)dict)->ma_version_tag >> DICT_VERSION_SHIFT;
 #pragma GCC diagnostic pop
 }
 
