@@ -134,6 +134,36 @@ def test_dicts_that_change_between_all_calls(seed: int) -> None:
         assert agree(tree, root, 1) and agree(other, inner, 1), name
 
 
+def test_a_dict_of_which_two_places_ask_different_things() -> None:
+    root = build(0, 0)
+    tree = _C.GuardTree()
+    for place, key in enumerate(("training", "scale")):
+        space = tree.child(tree.child(0, "local", place), "instance_dict")
+        tree.check(tree.child(space, "dict_item", key), "equals", vars(root)[key], label=key)
+        for other in ("config", "fn", "hooks", "listed"):
+            tree.check(tree.child(space, "dict_item", other), "not_none", label=other)
+    for key, changed in (("training", True), ("scale", 0.75)):
+        for _ in range(4):
+            assert agree(tree, root, root)
+        before = vars(root)[key]
+        setattr(root, key, changed)
+        assert not agree(tree, root, root)
+        setattr(root, key, before)
+
+
+def test_a_dict_that_becomes_an_objects_own() -> None:
+    root, other = build(1, 2), build(1, 2)
+    vars(other).update(vars(root))
+    tree, apart = watched(root), watched(other)
+    for number in range(3):
+        other.step = number
+        assert agree(tree, root, 1) and agree(apart, other, 1)
+    root.__dict__ = vars(other)
+    assert agree(tree, root, 1)
+    other.training = True
+    assert not agree(tree, root, 1)
+
+
 def test_dicts_that_die_while_watched_and_objects_that_outlive_them() -> None:
     root = build(1, 2)
     tree = watched(root)
