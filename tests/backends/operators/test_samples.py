@@ -141,3 +141,27 @@ def test_some_channels_and_few_places_are_eagers() -> None:
     assert reason_of(image, grid) == some  # the image would be copied
     assert not reason_of(image.to(memory_format=torch.channels_last), grid)
     assert not same_gradients(image, grid.nan_to_num(0.1, 0.3, 0.4), ("bilinear", "zeros", False))
+
+
+def test_channels_are_looked_up_some_at_a_time() -> None:
+    """Places and weights are computed once for those; here 4, 3 and 5 channels, in 3, 1 and 1 groups."""
+    torch.manual_seed(0)
+    for channels, mode in ((12, "bicubic"), (3, "bilinear"), (5, "nearest")):
+        for x in (torch.randn(2, channels, 5, 6), torch.randn(2, channels, 5, 6).to(memory_format=torch.channels_last)):
+            grid = places(2, 4, 9, 2, dtype=torch.float32).nan_to_num(0.1)
+            got = argand.compile(sampled)(x, grid.tanh(), mode, "zeros", False)
+            want = sampled(x, grid.tanh(), mode, "zeros", False)
+            torch.testing.assert_close(got, want)
+            assert got.stride() == want.stride()
+
+
+def test_affine_grids_are_as_exact_as_eagers() -> None:
+    torch.manual_seed(0)
+    for size in ((2, 3, 7, 9), (1, 2, 1, 5), (2, 1, 3, 4, 5)):
+        theta = torch.randn(size[0], len(size) - 2, len(size) - 1)
+        for corners in CORNERS:
+            with collected("fallback") as seen:
+                got = argand.compile(F.affine_grid, dynamic=False)(theta, size, align_corners=corners)
+            exact = F.affine_grid(theta.double(), size, align_corners=corners)
+            assert not seen and got.stride() == exact.stride()
+            torch.testing.assert_close(got.double(), exact, rtol=1e-6, atol=1e-6)

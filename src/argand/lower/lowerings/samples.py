@@ -29,8 +29,10 @@ aten = torch.ops.aten
 LINEAR, NEAREST, CUBIC = range(3)
 ZEROS, BORDER, REFLECTION = range(3)
 Reduce = Callable[[str, Value], Value]
+Sample = Callable[[Recorder, "Sequence[tuple[Tap, ...]]", Expr, Expr], Value]
 MOST_CHANNELS = {LINEAR: 4, NEAREST: 4, CUBIC: 16}  # of images that are looked up channel by channel
 LEAST_CHANNELS = {LINEAR: 8, NEAREST: 32, CUBIC: 17}  # of images that are looked up for all channels at once
+MOST_LOOKED_UP = 64  # elements of an image in one round of the loops
 CURVE = -0.75  # of the cubic weights
 
 
@@ -191,7 +193,7 @@ def _axes(ctx: Context, x: Tensor, grid: Tensor, mode: int, padding: int, corner
 
 def _positions(ctx: Context, grid: Tensor, axes: Sequence[Axis], channels: Expr) -> list[Tensor]:
     """Where the image is looked up, by dimension; kept where each place is looked up in several channels."""
-    if grid.cost > 1:
+    if grid.cost > 1 and channels is not ONE:
         ctx.realise(grid)
     val = meta(grid.size[:-1], grid.dtype)
     places = []
@@ -267,14 +269,16 @@ def grid_sampler(ctx: Context, x: Tensor, grid: Tensor, mode: int, padding: int,
     few = _few_channels(x, axes)
     refuse(not few and not _worth_turning(x, grid, mode), "some channels, whose places eager computes once")
     ctx.realise(x)
-    places = _positions(ctx, grid, axes, x.size[1] if few else ONE)
+    taps = (2, 1, 4)[mode] ** len(axes)
+    together = _channels_together(ctx, x, taps) if few else 1
+    places = _positions(ctx, grid, axes, x.size[1] if few and as_int(x.size[1]) != together else ONE)
     image = x if few else _turned(ctx, x, (0, 2, 3, 1))
 
-    def load(ops: Recorder, index: Index) -> Value:
+    def sample(ops: Recorder, corners: Sequence[tuple[Tap, ...]], batch: Expr, channel: Expr) -> Value:
         total: Value | None = None
-        for corner in _corners(ops, axes, places, (index[0], *index[2:])):
+        for corner in corners:
             position = tuple(tap.at for tap in corner)
-            value = image.load(ops, (*index[:2], *position) if few else (index[0], *position, index[1]))
+            value = image.load(ops, (batch, channel, *position) if few else (batch, *position, channel))
             value = _within(ops, value, corner)
             weight = _weight(ops, corner)
             if weight is None:
@@ -285,8 +289,39 @@ def grid_sampler(ctx: Context, x: Tensor, grid: Tensor, mode: int, padding: int,
         assert total is not None  # a corner there always is
         return total
 
-    taps = (2, 1, 4)[mode] ** len(axes)
+    if together > 1:
+        return _stored(ctx, sample, axes, places, together)
+
+    def load(ops: Recorder, index: Index) -> Value:
+        return sample(ops, _corners(ops, axes, places, (index[0], *index[2:])), *index[:2])
+
     return ctx.lazy(load, [image, *places], cost=8 * taps, count=20 * len(axes) + 8 * taps)
+
+
+def _channels_together(ctx: Context, x: Tensor, taps: int) -> int:
+    """How many channels to look up in one round of the loops: their places and weights are the same."""
+    channels = as_int(x.size[1])
+    if channels is None or ctx.inline or ctx.sizes(ctx.val.stride())[-1] is not ONE:
+        return 1
+    return max(number for number in range(1, channels + 1) if channels % number == 0 and number * taps <= MOST_LOOKED_UP)
+
+
+def _stored(ctx: Context, sample: Sample, axes: Sequence[Axis], places: Sequence[Tensor], together: int) -> Tensor:
+    """The result, some channels of a place after the other."""
+    size = ctx.sizes(ctx.val.shape)
+    buffer = ctx.new_buffer(size, ctx.sizes(ctx.val.stride()), ctx.val.dtype, ctx.device)
+    size = (size[0], size[1] // together, *size[2:])
+    ranges, dims, index = ctx.loop(size, range(len(size)))
+    ops = Recorder(ranges)
+    ops.origin = ctx.origin
+    corners = _corners(ops, axes, places, (index[0], *index[2:]))
+    for number in range(together):
+        channel = index[1] * together + number
+        value = sample(ops, corners, index[0], channel)
+        terms = zip((index[0], channel, *index[2:]), buffer.stride)
+        ops.store(buffer.name, sum_of([at * step for at, step in terms]), value)
+    ctx.add_loop(ops, dims, size, (), (), [buffer.name], [])
+    return ctx.from_ref(ctx.ref_of(buffer), ctx.val.dtype, ctx.device)
 
 
 @lowers(aten.grid_sampler_2d_backward.default, aten.grid_sampler_3d_backward.default)

@@ -12,7 +12,7 @@ import torch
 from torch import fx
 
 from argand.graph.metadata.builder import Builder
-from argand.passes.decompositions.rules import aten, decomposes, full, val
+from argand.passes.decompositions.rules import aten, decomposes, device, full, val
 from argand.passes.layout import reshape
 from argand.quick_dataclasses import dataclass
 
@@ -164,3 +164,26 @@ def _rule(reach: int, gradient: bool) -> Any:
 for _name, _reach in (("bilinear", 1), ("bicubic", 2)):
     decomposes(getattr(aten, f"_upsample_{_name}2d_aa").default)(_rule(_reach, False))
     decomposes(getattr(aten, f"_upsample_{_name}2d_aa_backward").default)(_rule(_reach, True))
+
+
+@decomposes(aten.affine_grid_generator.default)
+def _affine_grid(b: Builder, theta: fx.Node, size: list[Any], corners: bool) -> Any:
+    """Each place of an image, as numbers between -1 and 1 and a 1 beside them, times a matrix"""
+    rank = len(size) - 2
+    known = all(isinstance(extent, int) and extent > 0 for extent in size)
+    if not known or val(theta).dtype not in (torch.float32, torch.float64) or val(theta).shape[1:] != (rank, rank + 1):
+        return NotImplemented
+
+    def column(number: int) -> fx.Node:
+        return reshape(b, b(aten.select.int, theta, 2, number), [size[0], *[1] * rank, rank])
+
+    total: Any = None
+    for number, extent in enumerate(reversed(size[2:])):
+        place = b(aten.linspace.default, -1.0, 1.0, extent, dtype=val(theta).dtype, device=device(theta))
+        if extent == 1:
+            place = full(b, [1], 0.0, theta)
+        elif not corners:
+            place = b(aten.div.Tensor, b(aten.mul.Tensor, place, extent - 1), extent)
+        part = b(aten.mul.Tensor, reshape(b, place, [extent, *[1] * (number + 1)]), column(number))
+        total = part if total is None else b(aten.add.Tensor, total, part)
+    return b(aten.add.Tensor, total, column(rank))
