@@ -13,7 +13,7 @@ from argand.ir.loops import Value
 from argand.ir.target import ANY_LENGTH
 from argand.lower.context import REDUCED_FLOATS, Context, math_dtype
 from argand.lower.elementwise import pointwise
-from argand.lower.lowerings.pointwise import is_float, refuse
+from argand.lower.lowerings.pointwise import float_power, is_float, refuse
 from argand.lower.lowerings.views import reshaped, wrap
 from argand.lower.recorder import Recorder
 from argand.lower.registry import Rule, lowers
@@ -292,7 +292,7 @@ def vector_norm(
         size = ops.abs(value)
         if order == 0:
             return ops.to_dtype(ops.ne(size, ops.constant(0.0, math)), math)
-        return size if order in (1, float("inf"), float("-inf")) else ops.pow(size, ops.constant(order, math))
+        return size if abs(order) == float("inf") else float_power(ops, size, order, math)
 
     def after(ops: Recorder, total: Value) -> Value:
         if order == 2:
