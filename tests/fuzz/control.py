@@ -315,38 +315,6 @@ def difference(text: str, backend: str, dynamic: bool | None) -> str | None:
         torch.set_grad_enabled(True)
 
 
-def reduced(text: str, backend: str, dynamic: bool | None) -> str:
-    """The program without what the difference does not need: a line with all that is below it, or that line alone."""
-    lines = text.rstrip("\n").split("\n")
-
-    def indent(line: str) -> int:
-        return len(line) - len(line.lstrip())
-
-    def differs(kept: list[str]) -> bool:
-        try:
-            compile("\n".join(kept) + "\n", "<made>", "exec")
-            return difference("\n".join(kept) + "\n", backend, dynamic) is not None
-        except Exception:
-            return False
-
-    changed = True
-    while changed:
-        changed = False
-        for at in range(len(lines) - 1, 1, -1):
-            if at >= len(lines) - 1:
-                continue
-            end = at + 1
-            while end < len(lines) and indent(lines[end]) > indent(lines[at]):
-                end += 1
-            without = lines[:at] + lines[end:]
-            moved = lines[:at] + [line[4:] for line in lines[at + 1 : end]] + lines[end:]
-            for kept in (without, moved) if end > at + 1 else (without,):
-                if differs(kept):
-                    lines, changed = kept, True
-                    break
-    return "\n".join(lines) + "\n"
-
-
 def main() -> int:
     options = seeds.parser(__doc__, 1000, "eager").parse_args()
     dynamic = True if options.dynamic else None
@@ -354,7 +322,10 @@ def main() -> int:
     def trial(seed: int, backend: str) -> str | None:
         text = program(seed)
         how = difference(text, backend, dynamic)
-        return how and f"{how[:1500]}\n{text if options.no_reduce else reduced(text, backend, dynamic)}"
+        return (
+            how
+            and f"{how[:1500]}\n{text if options.no_reduce else seeds.reduced(text, lambda part: difference(part, backend, dynamic))}"
+        )
 
     return seeds.run(options, trial)
 

@@ -42,3 +42,39 @@ def run(options: argparse.Namespace, trial: Trial) -> int:
                 break
     print(f"{options.count} programs, {bad} differences")
     return 1 if bad else 0
+
+
+def reduced(text: str, difference: Callable[[str], str | None]) -> str:
+    """A program without what its difference does not need: a line with all that is below it, or that line alone.
+
+    The first line, and the last, stay.
+    """
+    lines = text.rstrip("\n").split("\n")
+
+    def indent(line: str) -> int:
+        return len(line) - len(line.lstrip())
+
+    def differs(kept: list[str]) -> bool:
+        part = "\n".join(kept) + "\n"
+        try:
+            compile(part, "<part>", "exec")
+            return difference(part) is not None
+        except Exception:
+            return False
+
+    changed = True
+    while changed:
+        changed = False
+        for at in range(len(lines) - 2, 0, -1):
+            if at >= len(lines) - 1:
+                continue
+            end = at + 1
+            while end < len(lines) and indent(lines[end]) > indent(lines[at]):
+                end += 1
+            without = lines[:at] + lines[end:]
+            moved = lines[:at] + [line[4:] for line in lines[at + 1 : end]] + lines[end:]
+            for kept in (without, moved) if end > at + 1 else (without,):
+                if differs(kept):
+                    lines, changed = kept, True
+                    break
+    return "\n".join(lines) + "\n"

@@ -109,7 +109,7 @@ def shared(m: Any, x: T) -> Any:
 
 
 ONE_GRAPH: list[Program] = [
-    averaged, returned, viewed_before, read_after, itself, of_a_parameter, descended, swapped, shared,
+    averaged, returned, read_after, itself, of_a_parameter, descended, swapped, shared,
     twice,
 ]  # fmt: skip
 
@@ -176,7 +176,7 @@ def broken_after(m: Any, x: T) -> Any:
 
 
 ELSEWHERE: list[Program] = [
-    written_after, of_an_input, written_before, used_with_gradients, used_before, used_behind, between, added_to, differentiated,
+    viewed_before, written_after, of_an_input, written_before, used_with_gradients, used_before, used_behind, between, added_to, differentiated,
     of_a_result_with_gradients, of_another_size, asked, broken_after,
 ]  # fmt: skip
 

@@ -36,6 +36,7 @@ from argand.capture.driver.region import Region
 from argand.capture.facts.code import effort_limits, skip, stack_text
 from argand.capture.facts.code.stack_text import line_of_code
 from argand.capture.facts.data_dependent_errors import OnData
+from argand.capture.facts.exceptions import OF_CAPTURE
 from argand.capture.facts.name_tables import code_words
 from argand.capture.facts.namespaces import ONCE, ThisCallOnly
 from argand.capture.facts.sources import CallSource, ConstSource
@@ -165,7 +166,7 @@ def capture_frame(info: _C.FrameInfo, *, region: Region) -> _C.Answer:
             if process_limits.ran_out(error):
                 events.emit("frame_raised", "capture", repr(error), function=code.co_name)
                 return None
-            if not isinstance(error, Exception):  # Ctrl-C, a signal handler, another thread: none of capture's business
+            if not isinstance(error, OF_CAPTURE):  # Ctrl-C, a signal handler, another thread
                 raise
             if isinstance(error, errors.ArgandError):
                 return failures.failed(error, info, region, known)

@@ -35,6 +35,10 @@ class InternalFailure(BaseException):
         self.error = error
 
 
+OF_CAPTURE: Final = (Exception, ObservedException, InternalFailure)
+"""What a bug of argand, or the program where nobody expects it to raise, may let out of a capture."""
+
+
 def _traceback_of_no_caller() -> TracebackType:
     """A generator that has not begun has a frame that nobody called. The frame of a function would keep its callers'
     frames, with the arguments of the call for which this module is imported."""

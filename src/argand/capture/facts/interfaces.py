@@ -397,6 +397,7 @@ class GraphBuilder(Protocol):
     conditions: set[str]
     outside: dict[int, int]
     written: set[int]
+    lent: dict[int, tuple[fx.Node, int]]
     staying: dict[int, GraphBreak]
     rerun: object
     dual_level: Any

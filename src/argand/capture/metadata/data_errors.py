@@ -237,26 +237,38 @@ def _may_be_refused(builder: GraphBuilder, info: TensorInfo, args: Args) -> bool
         isinstance(arg, torch.Tensor) and arg.requires_grad for arg in (info.tensor, *args)
     ):
         return True
+    if torch.is_grad_enabled() and any(
+        isinstance(other.real, torch.Tensor) and other.tensor.requires_grad and not other.real.requires_grad
+        for other in builder.mutated.values()
+    ):  # the tensor may be a view of one that has come to require gradients
+        return True
     written_to = builder.inputs if info.source is None else (info,)
     return any(isinstance(other.real, torch.Tensor) and other.real.is_inference() for other in written_to)
 
 
 def _may_overlap(builder: GraphBuilder, info: TensorInfo, args: Args) -> bool:
-    """Whether eager may refuse a write because it reads memory that it writes to, and the program would notice.
+    """Whether eager may refuse a write because it reads memory that it writes to.
 
-    Stand-ins do not refuse it, and guards do not ask how inputs lie to each other.
+    Stand-ins do not refuse it, and guards do not ask how inputs lie to each other: where these may, and nothing in the
+    program would be told of it, they are taken to lie apart.
     """
     read = [arg for given in args for arg in (given if isinstance(given, tuple | list) else (given,))]
     if any(arg is info.tensor for arg in read):  # once as what is written to; a second time it is read (`x[None] = x`)
         read.pop(next(place for place, arg in enumerate(read) if arg is info.tensor))
     others = [builder.tensors[id(arg)] for arg in read if id(arg) in builder.tensors]
-    if not others or not _any_notices(builder):
+    if not others:
         return False
     with torch._C.DisableTorchFunction():
-        memory, outside = storage_address(info.tensor), _exists_outside(builder, info)
-        return any(
-            storage_address(other.tensor) == memory or (outside and _exists_outside(builder, other)) for other in others
-        )
+        memory, place = storage_address(info.tensor), _place(info.tensor)
+        for other in others:
+            if storage_address(other.tensor) == memory and (_place(other.tensor) != place or info.dynamic is not None):
+                return True
+        outside = _exists_outside(builder, info) and any(_exists_outside(builder, other) for other in others)
+        return outside and _any_notices(builder)
+
+
+def _place(tensor: torch.Tensor) -> tuple[object, ...]:
+    return tensor.storage_offset(), tensor.shape, tensor.stride()
 
 
 def changes_outside(builder: GraphBuilder, name: str) -> None:

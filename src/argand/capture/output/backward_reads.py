@@ -15,6 +15,8 @@ from argand.runtime.tape import checkpoint_reads
 def emit(state: CaptureState, emitter: Emitter, names: Sequence[str], outputs: Sequence[object]) -> None:
     """Nothing where no checkpoint looks at what may change, or no backward comes.
 
+    Who holds what is read is looked up behind the call; what is read there, once what the program did is done.
+
     Arguments:
         names, outputs: temporaries that hold what the graph returned, and the stand-ins for that.
     """
@@ -28,11 +30,17 @@ def emit(state: CaptureState, emitter: Emitter, names: Sequence[str], outputs: S
     owners = list(dict.fromkeys([owner for owner, _, _ in reads if owner is not None]))
     place = {owner: at for at, owner in enumerate(owners)}
     told = tuple([(-1 if owner is None else place[owner], *read, shown) for (owner, *read), shown in reads.items()])
-    emitter.asm.load_const(told)
-    emitter.asm.load_const(len(results))
-    for name in results:
-        emitter.asm.load_fast(name)
+    held = []
     for owner in owners:
         emitter.load_source(owner)
-    emitter.call_on(checkpoint_reads.note, 2 + len(results) + len(owners))
-    emitter.asm.pop_top()
+        held.append(emitter.store_temp("o"))
+
+    def note() -> None:
+        emitter.asm.load_const(told)
+        emitter.asm.load_const(len(results))
+        for name in (*results, *held):
+            emitter.asm.load_fast(name)
+        emitter.call_on(checkpoint_reads.note, 2 + len(results) + len(held))
+        emitter.asm.pop_top()
+
+    emitter.afterwards.append(note)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from types import CodeType
 
 from torch import fx
@@ -38,6 +39,12 @@ class Emitter:
         self.temps: list[str] = []
         self.cleared: set[str] = set()  # temporaries that hold nothing any more
         self._cells = frozenset(code.co_cellvars)
+        self.afterwards: list[Callable[[], None]] = []
+
+    def emit_afterwards(self) -> None:
+        """What waits until the program's effects are done."""
+        for emit in self.afterwards:
+            emit()
 
     # ---------------------------------------------------------------- temporaries
 

@@ -365,6 +365,7 @@ class Transformer:
         for name, temp in cells:
             emitter.asm.load_fast(temp)
             emitter.asm.store_deref(name)
+        emitter.emit_afterwards()
 
     def _handled(self) -> list[BaseException]:
         """The exceptions being handled in this frame, outermost first: one for each `Previous` on the stack.

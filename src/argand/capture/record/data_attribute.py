@@ -48,6 +48,8 @@ def _set_data(builder: GraphBuilder, func: Function, args: Args, kwargs: Kwargs)
     builder.mutated[id(tensor)] = builder.tensors[id(tensor)] = TensorInfo(
         tensor, node, info.device, info.source, info.real
     )
+    with torch._C.DisableTorchFunction():
+        builder.lent[tensor.untyped_storage()._cdata] = node, builder.state.interpreter.number
     builder.moved.append((builder.tensors[id(tensor)], builder.state.interpreter.number))
     builder.state.write_overlay(tensor, "data", value)
 

@@ -113,8 +113,8 @@ class GraphBuilder:
         several: ids of stand-ins of views of which one call gave several, and of views of these.
         hooks: those on tensors that the program made (`higher_order.hook_state.Later`).
         asked: id of an input's stand-in whose value was told -> what notes that it varies.
-        outside: storages of inputs' stand-ins -> those of the inputs.
-        written: storages of inputs that the graph has written to.
+        outside: storages of inputs' stand-ins -> those of the inputs; written: of inputs that the graph has written to.
+        lent: storages that a tensor from outside was given as its data -> the node of that, number of the instruction.
         staying: storage of stand-ins that the graph must not return -> the break that this is.
         rerun: the graph so far, as it ran on new stand-ins to tell of gradients (`gradients.engine_runs.Run`).
         dual_level: of forward-mode gradients, that captured code has entered (`higher_order.dual_levels.Level`).
@@ -161,7 +161,7 @@ class GraphBuilder:
         self.asked: dict[int, Callable[[], None]] = {}
         self.conditions: set[str] = set()
         self.outside: dict[int, int] = {}
-        self.written: set[int] = set()
+        self.written, self.lent = set[int](), dict[int, tuple[fx.Node, int]]()
         self.staying: dict[int, errors.GraphBreak] = {}
         self.rerun: object = None
         self.dual_level: Any = None
@@ -576,13 +576,10 @@ class GraphBuilder:
 
     def check_staying(self, outputs: Sequence[object]) -> None:
         """Raise the break of a stand-in that this graph, or subgraph, must not return."""
-        for value in outputs if self.staying else ():
+        for value in outputs if self.staying or self.lent else ():
             info = self.tensors.get(id(value))
             if info is not None and info.source is None:
-                with torch._C.DisableTorchFunction():
-                    leaving = self.staying.get(info.tensor.untyped_storage()._cdata)
-                if leaving is not None:
-                    raise leaving
+                constants.check_leaving(self, info)
 
     def _output(self, value: object) -> object:
         return self.number_node(value) if type(value) in SYMBOLIC else self.node_of(self.tensors[id(value)])

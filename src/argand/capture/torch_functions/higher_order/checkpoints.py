@@ -17,6 +17,7 @@ import torch.utils.checkpoint
 from torch import fx
 
 from argand import errors
+from argand.capture.facts.exceptions import ObservedException
 from argand.capture.facts.handlers import Args, Function, Kwargs
 from argand.capture.facts.interfaces import CaptureState, GraphBuilder
 from argand.capture.facts.sources import (
@@ -292,7 +293,7 @@ def _is_as_it_was(state: CaptureState, one: _Captured) -> bool:
         flat = subgraphs.flatten(state, result, _WHAT, subclasses="kept")
         inside = [t for t in flat.tensors if state.tensor_info(t).node.graph is scope.graph]
         body = subgraphs.close(state.graph, scope, inside)
-    except (errors.GraphBreak, Exception):  # whatever it is, eager is to meet it
+    except (errors.GraphBreak, ObservedException, Exception):  # whatever it is, eager is to meet it
         return False
     inputs = {node: at for at, node in one.scope.lifted.items()}, {node: at for at, node in scope.lifted.items()}
     return _same(one.body, body, inputs)

@@ -51,6 +51,8 @@ def _transform(
         dims: the dimension of each that vmap maps over.
     """
     what, builder = f"torch.func.{name}", state.graph
+    if name in ("jvp", "jacfwd") and builder.dual_level is not None:
+        raise _refused("function transform", what, "A level of forward-mode gradients is open.", "Call it outside.")
     infos = [state.tensor_info(t) for t in flat.tensors]
     extras = [state.tensor_info(t) for t in extra.tensors] if extra is not None else []
     for info in (*infos, *extras):
