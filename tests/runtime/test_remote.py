@@ -98,6 +98,19 @@ def test_compiled_models_come_from_the_server(tmp_path: Path, server: str) -> No
     assert argand.counters()["remote_cache"]["hit"] > argand_counters
 
 
+def test_a_key_that_is_changed_leaves_the_entries_of_the_old_one(tmp_path: Path, server: str, outcomes) -> None:
+    """While a fleet changes its key, machines with the old one and with the new one do not take turns overwriting."""
+    made: list[int] = []
+    for number, secret in enumerate(["old", "new", "old", "new"]):
+        elsewhere(tmp_path, f"machine {number}")
+        config.remote_cache_key = secret
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            cache.get_or_build(KEY, "source", builder(made))
+    assert made == [1, 1]
+    assert outcomes == ["miss", "stored", "miss", "stored", "hit", "hit"]
+
+
 @pytest.mark.parametrize("damage", ["bit", "cut", "other key", "other name", "empty", "bomb", "unsigned"])
 def test_what_the_fleet_did_not_sign_is_never_loaded(tmp_path: Path, server: str, outcomes, damage: str) -> None:
     import redis

@@ -244,11 +244,12 @@ class RemoteCache:
         if len(packed) > MAX_PACKED:
             self._note("too large", name)
             return
-        lease, token = _address(name) + ":turn", self._token.encode()
+        address, token = _address(name), self._token.encode()
+        lease = address + ":turn"
 
         def put(client: Any) -> None:
             try:
-                client.set(_address(name), packed, ex=_DAYS * 86400)
+                client.set(address, packed, ex=_DAYS * 86400)
             finally:  # where the server takes no more, nobody need wait for the entry
                 if client.get(lease) == token:
                     client.delete(lease)
@@ -367,7 +368,8 @@ def _text(error: Exception) -> str:
 
 
 def _address(name: str) -> str:
-    return f"argand:{_machine()}:{name}"
+    """Under which name the server keeps an entry: those of other keys, of one that was changed say, are beside it."""
+    return f"argand:{_machine()}:{_signature(name, b'', fleet_key()).hex()[:8]}:{name}"
 
 
 REMOTE = RemoteCache()
