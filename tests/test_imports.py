@@ -52,6 +52,7 @@ ALLOWED = {
         "capture/driver/lazy_references.py: argand.capture.output.rerun",
         "backends/native.py: argand.backends.programs.generation",
         "backends/programs/rolled_training.py: argand.backends.programs.generation",
+        "backends/stored_functions.py: argand.backends.eager_contest",
         "backends/stored_functions.py: argand.backends.late_backward",
         "backends/ddp/parts.py: argand.backends.native",
     },

@@ -30,8 +30,8 @@ def test_order_and_identity_of_instance_dicts_are_untouched() -> None:
     root.scale = 0.5
     before = [(vars(m), list(vars(m)), [id(v) for v in vars(m).values()], dict(vars(m))) for m in modules_of(root)]
     tree = watched(root)
-    for module, (space, keys, ids, copy) in zip(modules_of(root), before):
-        assert vars(module) is space and list(space) == keys and space == copy
+    for module, (space, keys, ids, items) in zip(modules_of(root), before):
+        assert vars(module) is space and list(space) == keys and space == items
         assert [id(v) for v in space.values()] == ids
         assert list(reversed(space)) == keys[::-1]
     root.added = 1

@@ -22,6 +22,7 @@ from torch import fx
 from argand import events
 from argand._core.calls import uncaptured
 from argand.backends import slow_kernels
+from argand.backends.small_graphs import small_graph
 from argand.graph import compat, profiler_compat
 from argand.graph.metadata.strides import lies_densely
 from argand.graph.nodes.devices import devices_of
@@ -63,7 +64,7 @@ def contested(
         return compiled
     if not choose and not _LEAST_ELEMENTS <= _elements(example_inputs) <= _MOST_ELEMENTS:
         return compiled
-    contest = _Contest(compiled, gm, choose, kept)
+    contest = Contest(compiled, lazy_forward(gm), choose, kept)
 
     def call(*args: Any) -> Any:
         return contest.current(*args)
@@ -72,29 +73,24 @@ def contested(
 
 
 def unless_too_small(
-    compiled: Call, gm: fx.GraphModule, example_inputs: Sequence[Any], has_backward: Callable[[], bool]
+    compiled: Call,
+    gm: fx.GraphModule,
+    example_inputs: Sequence[Any],
+    has_backward: Callable[[], bool],
+    key: Callable[[], str],
 ) -> Call:
     """`compiled`, which records gradients, until the graph `gm` was found to be faster as it is.
 
     Arguments:
         has_backward: whether the backward has been compiled: where it was not, nobody has asked for it, and forwards
             are compared.
+        key: gives the key of the backward's entry in the disk cache.
     """
     calls = sum(1 for node in gm.graph.nodes if node.op.startswith("call"))
     if calls > _SMALL_NODES or _elements(example_inputs) > _SMALL_ELEMENTS or not _comparable(gm, example_inputs):
         return compiled
-    contest = _Contest(compiled, gm, choose=True, kept=frozenset())
-    left, current = _TELL_AT, compiled
-
-    def call(*args: Any) -> Any:
-        nonlocal left, current
-        if left:
-            left -= 1
-            if not left and contest.may_run(args) and uncaptured(contest.is_slower, args, has_backward()):
-                current = contest.forward
-        return current(*args)
-
-    return same_recipe(call, compiled)
+    contest = Contest(compiled, lazy_forward(gm))
+    return small_graph(compiled, contest.forward, key, lambda args: contest.is_slower(args, has_backward()))
 
 
 @dataclass(slots=True)
@@ -105,9 +101,11 @@ class _Times:
     compiled: float
 
 
-class _Contest:
-    def __init__(self, compiled: Call, gm: fx.GraphModule, choose: bool, kept: frozenset[int]) -> None:
-        self.compiled, self.forward, self.choose = compiled, lazy_forward(gm), choose
+class Contest:
+    """One compiled graph and the graph itself. Arguments: as `contested`'s."""
+
+    def __init__(self, compiled: Call, forward: Call, choose: bool = True, kept: frozenset[int] = frozenset()) -> None:
+        self.compiled, self.forward, self.choose = compiled, forward, choose
         self.kept = kept
         self.calls = 0
         self.current: Call = self._early
@@ -151,15 +149,18 @@ class _Contest:
             if times.compiled > times.eager * (_SLOWER if self.choose else _CLEARLY):
                 self._lost(times, args)
 
-    def is_slower(self, args: Sequence[Any], backward: bool) -> bool:
-        """Whether a small graph is faster by eager's kernels; it is only noted that it is.
+    def is_slower(self, args: Sequence[Any], backward: bool) -> bool | None:
+        """Whether a small graph is faster by eager's kernels; it is only noted that it is. None: it was not compared.
 
         Arguments:
             backward: gradients are computed, too.
         """
-        if torch.are_deterministic_algorithms_enabled() or torch.is_autocast_enabled("cpu"):
-            return False
-        slower = False
+        if torch.are_deterministic_algorithms_enabled() or torch.is_autocast_enabled("cpu") or not self.may_run(args):
+            return None
+        return uncaptured(self._is_slower, args, backward)
+
+    def _is_slower(self, args: Sequence[Any], backward: bool) -> bool | None:
+        slower = None
         with _unseen():
             times = self._times(args, backward)
             slower = times.compiled > times.eager * _SLOWER

@@ -5,13 +5,14 @@ What that process did not compile, the backward for other results say, is compil
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from argand import events, garbage_collection
 from argand._core import _C
 from argand._core.calls import uncaptured
 from argand.backends.programs import backward_entries
+from argand.backends.small_graphs import small_graph
 from argand.config import config
 from argand.errors import CacheError
 from argand.graph import compat
@@ -47,6 +48,25 @@ def stored_function(
     if not config.lazy_backward:
         backwards.run((True,) * len(moves.differentiable))
     return described_by(function, "taped", lambda: (plan, forward, key, graph, facts))
+
+
+def stored_small(compiled: Callable[..., Any], graph: Callable[..., Any], key: str) -> Callable[..., Any]:
+    """A small graph on autograd's tape, until it is found, or known, that eager's kernels are faster.
+
+    Arguments:
+        key: of the backward's entry.
+    """
+
+    def compare(args: Sequence[Any]) -> bool | None:
+        from argand.backends.eager_contest import Contest  # most processes compare nothing
+
+        try:
+            has_backward = bool(backward_entries.read(key)["parts"])
+        except CacheError:
+            return None
+        return Contest(compiled, graph).is_slower(args, has_backward)
+
+    return small_graph(compiled, graph, lambda: key, compare, stored=True)
 
 
 def _recorded(call: HostCall, told: tuple[Any, ...]) -> Boxed:

@@ -79,7 +79,7 @@ def compile_joint(
     Arguments:
         otherwise: called with the user's arguments when their sizes do not meet the program's conditions.
         graph: the captured graph, run once more where gradients are differentiated again.
-        beside: of what records gradients, and `has_backward`, makes what is called instead.
+        beside: of what records gradients, `has_backward` and the `key` of the backward, makes what is called instead.
         meta: of the captured graph; "arrivals" is taken out of it where gradients will arrive so.
     """
     if joint.differentiates and otherwise is not None:
@@ -112,7 +112,7 @@ def compile_joint(
         backward.prepare()
     elif (scope := late_modules.scope()) is not None:  # the forward's kernels are being compiled: there is time
         scope.meanwhile.append(backward.begin)
-    function, again = _on_tape(joint, cut, forward, backward, graph, together)
+    function, again, key = _on_tape(joint, cut, forward, backward, graph, together)
     taped = with_spent(function, joint.spent)
     recorded = wrap(recorded_program(cut.forward), taped, otherwise=otherwise, told=joint.told)
     if graph is not None:
@@ -120,7 +120,7 @@ def compile_joint(
     if joint.enables_grad:
         return under_grad(recorded)
     if beside is not None and not cut.seeds and not _draws(joint.program):
-        recorded = beside(recorded, has_backward=backward.is_compiled)
+        recorded = beside(recorded, has_backward=backward.is_compiled, key=key)
     if cut.forward.leaves and otherwise is not None:  # of a call without gradients
         return with_tape(recorded, otherwise)
     plain = wrap(cut.forward, results_only(forward, cut.results), boxed=True, otherwise=otherwise)
@@ -151,8 +151,11 @@ def _on_tape(
     backward: LazyBackward,
     graph: Callable[..., Any] | None,
     arrivals: tuple[tuple[int, ...], ...],
-) -> tuple[Callable[..., Any], Differentiable]:
-    """The compiled graph as a function of the forward's inputs whose results autograd can differentiate, also twice."""
+) -> tuple[Callable[..., Any], Differentiable, Callable[[], str]]:
+    """The compiled graph as a function of the forward's inputs whose results autograd can differentiate, also twice.
+
+    Also what differentiates twice, and what gives the key of the backward's entry.
+    """
     plan, source = plan_of(joint, cut, arrivals), RunsAgain(joint, cut, graph=graph is not None)
     again = Differentiable(graph, plan.differentiable, source.facts, source.run)
     function = training_function(plan, forward, backward, again)
@@ -162,7 +165,7 @@ def _on_tape(
         facts = again.facts().described()
         return plan.described(), forward, kept.key(), graph, facts
 
-    return described_by(function, "taped", described), again
+    return described_by(function, "taped", described), again, kept.key
 
 
 def _draws(program: AtenProgram) -> bool:

@@ -295,6 +295,7 @@ MAKERS: Final[Mapping[str, str | Callable[..., Any]]] = {
     "text": "argand.runtime.stored_modules:call_of_text",
     "recorded": "argand.runtime.gpu.cuda_graphs.stored_recordings:recorded_again",
     "taped": "argand.backends.stored_functions:stored_function",
+    "small": "argand.backends.stored_functions:stored_small",
     "with tape": "argand.runtime.tape.function:with_tape",
     "cut or whole": "argand.backends.ddp.contest:stored_alternatives",
     "part under ddp": "argand.backends.ddp.parts:stored_part",

@@ -1,0 +1,57 @@
+"""Small graphs that record gradients: run by eager's kernels from when these were found to be faster.
+
+The first process that calls such a graph often enough compares; it tells later ones by an entry of the disk cache, named
+after the backward's: the key of that says what the comparison depends on, also the processor and the number of threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from argand.runtime import cache
+from argand.runtime.recipes import with_recipe
+
+Call = Callable[..., Any]
+Compare = Callable[[Sequence[Any]], bool | None]
+
+_COMPARE_AT = 16  # calls
+_KNOWN_AT = (
+    2  # the first one is the quicker for it where the process has just begun: the graph is read when it is first run
+)
+_EAGER, _COMPILED = b"eager", b"compiled"
+
+
+def small_graph(compiled: Call, graph: Call, key: Callable[[], str], compare: Compare, *, stored: bool = False) -> Call:
+    """`compiled`, until `compare` of the arguments of a later call says that `graph` is faster.
+
+    Arguments:
+        key: gives the key of the backward's entry.
+        compare: None when it cannot be said.
+        stored: an earlier process has told of the graph, perhaps also which is faster.
+    """
+    told = cache.find(_entry(key()), cache.OUTCOME) if stored else None
+    left = {_EAGER: _KNOWN_AT, _COMPILED: 0}.get(told or b"", _COMPARE_AT)
+    current, known, is_described = compiled, left != _COMPARE_AT, stored
+
+    def parts() -> tuple[Any, ...]:
+        nonlocal is_described
+        is_described = True
+        return compiled, graph, key()
+
+    def call(*args: Any) -> Any:
+        nonlocal left, current
+        if left:
+            left -= 1
+            if not left:
+                slower = True if known else compare(args)
+                current = graph if slower else compiled
+                if is_described and not known and slower is not None:
+                    cache.keep(_entry(key()), _EAGER if slower else _COMPILED, cache.OUTCOME)
+        return current(*args)
+
+    return with_recipe(call, "small", parts)
+
+
+def _entry(key: str) -> str:
+    return cache.digest(f"eager beside the backward {key}")
