@@ -1,7 +1,7 @@
 """Small graphs that record gradients: run by eager's kernels from when these were found to be faster.
 
-The first process that calls such a graph often enough compares; it tells later ones by an entry of the disk cache, named
-after the backward's: the key of that says what the comparison depends on, also the processor and the number of threads.
+The first process that calls such a graph often enough compares; it tells later ones by an entry of the disk cache that
+is named after the backward's: the key of that says what this depends on, the processor and the number of threads too.
 """
 
 from __future__ import annotations
