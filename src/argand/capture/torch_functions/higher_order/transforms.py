@@ -51,8 +51,6 @@ def _transform(
         dims: the dimension of each that vmap maps over.
     """
     what, builder = f"torch.func.{name}", state.graph
-    if name in ("jvp", "jacfwd") and builder.dual_level is not None:
-        raise _refused("function transform", what, "A level of forward-mode gradients is open.", "Call it outside.")
     infos = [state.tensor_info(t) for t in flat.tensors]
     extras = [state.tensor_info(t) for t in extra.tensors] if extra is not None else []
     for info in (*infos, *extras):
@@ -271,8 +269,15 @@ def _jacobian(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> 
 
 def _forward_mode(state: CaptureState, func: Function, args: Args, options: dict[str, Any]) -> object:
     flat = subgraphs.flatten(state, (args, {}), "torch.func.jacfwd")
+    _refuse_level(state, "torch.func.jacfwd")
     inputs = [subgraphs.leaf_like(t, t.requires_grad) for t in flat.tensors]
     return _transform(state, "jacfwd", func, options, inputs, flat)
+
+
+def _refuse_level(state: CaptureState, what: str) -> None:
+    """Torch has one level of forward mode: inside one that the program entered, its functions raise."""
+    if state.graph.dual_level is not None:
+        raise _refused("function transform", what, "A level of forward-mode gradients is open.", "Call it outside.")
 
 
 def _jvp(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> object:
@@ -281,6 +286,7 @@ def _jvp(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> objec
     primals, tangents = state.deep_resolve(bound["primals"]), state.deep_resolve(bound["tangents"])
     if not isinstance(primals, tuple) or not isinstance(tangents, tuple):
         return NotImplemented
+    _refuse_level(state, "torch.func.jvp")
     flat = subgraphs.flatten(state, (primals, {}), "torch.func.jvp")
     extra = subgraphs.flatten(state, tangents, "torch.func.jvp", offset=len(flat.tensors))
     inputs = [subgraphs.leaf_like(t, t.requires_grad) for t in flat.tensors]
