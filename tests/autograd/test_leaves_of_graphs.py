@@ -10,6 +10,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.utils import _pytree as pytree
 
 import argand
 from helpers import assert_same, collected
@@ -413,3 +414,51 @@ def test_detached_views_of_varying_size_stay_detached() -> None:
     compiled = argand.compile(fn, backend="aot_eager", dynamic=True)
     for rows in (4, 6):
         assert [y.requires_grad for y in compiled(torch.ones(rows, 2, requires_grad=True))] == [True, False, False]
+
+
+def leaf_and_row(y: torch.Tensor) -> Any:
+    w = y.detach()[0].requires_grad_()
+    return w, w.view(2)
+
+
+def leaf_that_is_a_row(y: torch.Tensor) -> Any:
+    w = y[0].requires_grad_()
+    return w, w.view(1, 2), w * 2
+
+
+def view_of_a_parameter(y: torch.Tensor) -> Any:
+    return nn.Parameter(y).view(4)
+
+
+def views_without_the_leaf(y: torch.Tensor) -> Any:
+    w = y.detach().requires_grad_()
+    return w.unbind(0)[0], w.chunk(2)[1], w.expand(3, 2, 2), w.t(), w.diagonal()
+
+
+def leaf_that_is_a_view(y: torch.Tensor) -> Any:
+    w = y.detach()
+    v = w.view(4)
+    v.requires_grad_()
+    return w, v, v.view(2, 2), w.view(4), v[1:3]
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])
+@pytest.mark.parametrize(
+    "fn", [leaf_and_row, leaf_that_is_a_row, view_of_a_parameter, views_without_the_leaf, leaf_that_is_a_view]
+)
+def test_views_of_leaves_over_the_memory_of_inputs(fn: Callable[..., Any], backend: str) -> None:
+    """To autograd they may be views of the input, of which the leaf is one: they lost their gradient."""
+
+    def seen(fn: Callable[..., Any]) -> Any:
+        y = torch.arange(4.0).view(2, 2)
+        results = pytree.tree_leaves(fn(y))
+        told = [
+            (t.is_leaf, t.requires_grad, t.grad_fn is None, t.data_ptr() - y.data_ptr()) for t in results if t.is_leaf
+        ]
+        sum((t * t).sum() for t in results if t.requires_grad).backward()
+        return told, [t.tolist() for t in results], [t.grad for t in results if t.is_leaf]
+
+    compiled = argand.compile(fn, backend=backend)
+    want = seen(fn)
+    assert_same(want, seen(compiled))
+    assert_same(want, seen(compiled))

@@ -6,7 +6,7 @@ engine itself is asked for the gradients, and what it computes arrives at the sa
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field, replace
 from typing import Any
 
@@ -299,8 +299,9 @@ def _differentiable_input(tracer: JointTracer, leaves: _Leaves, stand_in: TraceT
 class _JointOutputs(Outputs):
     """Sorts outputs as for inference, and notes which results carry a gradient."""
 
-    def __init__(self, tracer: Tracer, inputs: InputBuilder) -> None:
+    def __init__(self, tracer: Tracer, inputs: InputBuilder, given: Iterable[torch.Tensor]) -> None:
         super().__init__(tracer, inputs)
+        self._given = {id(leaf) for leaf in given}  # those that stand for inputs
         self.carriers: dict[int, torch.Tensor] = {}  # result position -> the tensor that autograd knows
         self._taped: set[int] = set()  # ids of roots of which a returned tensor requires grad
 
@@ -333,6 +334,8 @@ class _JointOutputs(Outputs):
         if not tensor.requires_grad:
             # A view of an input without a gradient gives it one when it is multiplied by something that has one.
             return spec
+        if any(id(leaf) not in self._given for leaf in reached_leaves([tensor])):
+            raise AutogradError("the graph returns a view of a leaf that it makes, and not the leaf")
         return replace(spec, untaped=self._made_under_no_grad(tensor))
 
     def _carry(self, position: int, tensor: torch.Tensor) -> None:
@@ -356,14 +359,6 @@ class _JointOutputs(Outputs):
     def refuse_gradient(self, tensor: TraceTensor) -> None:
         """Results may require grad here."""
 
-    def _made_under_no_grad(self, tensor: TraceTensor) -> bool:
-        """Eager's view requires grad, as what it views does, and hands none on."""
-        try:
-            with self.tracer:  # where what it views was written to, autograd makes the view again to tell
-                return tensor._is_view() and tensor.grad_fn is None
-        except RuntimeError as error:  # one of several views that one operation made
-            raise AutogradError(f"autograd has no formula for a view that the graph returns: {error}") from error
-
 
 class _Finisher:
     """From a traced forward to the joint program: results, tangents, the engine's run, gradients."""
@@ -373,7 +368,7 @@ class _Finisher:
         self.edges = edges  # of inputs that are DTensors
         self.builder = builder
         self.leaves = leaves
-        self.outputs = _JointOutputs(tracer, builder)
+        self.outputs = _JointOutputs(tracer, builder, leaves.by_input.values())
         self.tape = Tape((), ())
         self.passed: tuple[int, ...] = ()
 

@@ -10,7 +10,7 @@ from torch import fx
 
 from argand.autograd.recording.bases import shared_memory
 from argand.autograd.recording.inputs import InputBuilder
-from argand.autograd.recording.leaves import is_leaf, refuse_hooks
+from argand.autograd.recording.leaves import is_leaf, reached_leaves, refuse_hooks
 from argand.autograd.recording.recorder import Recorder
 from argand.autograd.recording.values import TraceTensor, Value, make_tensor
 from argand.errors import AutogradError
@@ -124,14 +124,28 @@ class Outputs:
             return False
 
     def _view_of_leaf(self, tensor: TraceTensor) -> OutputSpec | None:
-        """A returned view of a leaf that the graph made, through which its gradient flows."""
-        base = tensor._base if tensor.requires_grad else None
-        if base is None:
+        """A returned view of a leaf that the graph made, through which its gradient flows, or which only looks so.
+
+        To autograd it may be a view of what the leaf is one of: of an input, say.
+        """
+        if not (tensor.requires_grad and tensor._is_view() and self.leaf_inputs):
             return None
+        untaped = self._made_under_no_grad(tensor)
+        behind = [tensor._base] if untaped else reached_leaves([tensor])
         for position, leaf in self.leaf_inputs.items():
-            if leaf is base:
-                return OutputSpec("alias_of_input", position, _replay(tensor.value, leaf.value))
+            if leaf.value.root is tensor.value.root and any(leaf is one for one in behind):
+                if leaf.dtype is not tensor.dtype or leaf.value.spec.conj != tensor.value.spec.conj:
+                    raise AutogradError("the graph returns a leaf that it makes, and a view of other numbers of it")
+                return OutputSpec("alias_of_input", position, _replay(tensor.value, leaf.value), untaped=untaped)
         return None
+
+    def _made_under_no_grad(self, tensor: TraceTensor) -> bool:
+        """Eager's view requires grad, as what it views does, and hands none on."""
+        try:
+            with self.tracer:  # where what it views was written to, autograd makes the view again to tell
+                return tensor._is_view() and tensor.grad_fn is None
+        except RuntimeError as error:  # one of several views that one operation made
+            raise AutogradError(f"autograd has no formula for a view that the graph returns: {error}") from error
 
     def _shared_roots(self, tensors: list[TraceTensor]) -> set[int]:
         """Roots (by id) that distinct returned tensors share."""
