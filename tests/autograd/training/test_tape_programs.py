@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import types
 from collections.abc import Callable
@@ -19,6 +20,7 @@ import tape_programs
 
 import argand
 import sweeps
+from helpers import assert_same
 
 T = torch.Tensor
 
@@ -117,6 +119,36 @@ def test_programs_that_differed(program: Callable[..., Any], backend: str) -> No
     fn = argand.compile(program, backend=backend)
     want = seen(program)
     assert [seen(fn), seen(fn)] == [want, want]
+
+
+@pytest.mark.parametrize("backend", ["eager", "native"])
+def test_hooks_that_are_forbidden(backend: str) -> None:
+    """A checkpoint puts one up: what it raises is caught where the program catches it, also once they are forbidden later."""
+
+    def program(x: T, log: list[str]) -> Any:
+        try:
+            return checkpoint(lambda q: (q * x).sin(), x, use_reentrant=False)
+        except RuntimeError as error:
+            log.append(str(error))
+            return x
+
+    fn = argand.compile(program, backend=backend)
+    for forbidden in (False, True, False):
+        logs: list[list[str]] = [[], []]
+        for one, log in zip((program, fn), logs):
+            with torch.autograd.graph.disable_saved_tensors_hooks("no") if forbidden else contextlib.nullcontext():
+                one(torch.ones(2, requires_grad=True), log)
+        assert logs[0] == logs[1] == ["no"] * forbidden
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "native"])
+def test_tangents_lie_as_what_they_are_of(backend: str) -> None:
+    def tangent(x: T, p: T) -> Any:
+        pushed = torch.func.jvp(torch.sin, (x,), (p,))[1]
+        return pushed, pushed.as_strided((6,), (1,))
+
+    x, p = torch.arange(6.0).view(3, 2).t(), torch.arange(6.0).view(2, 3)
+    assert_same(tangent(x, p), argand.compile(tangent, backend=backend)(x, p))
 
 
 @pytest.mark.parametrize("backend", ["eager", "native"])

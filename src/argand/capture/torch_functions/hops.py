@@ -20,7 +20,7 @@ from torch.utils import _pytree as pytree
 from argand.capture.facts.handlers import Args, Function
 from argand.graph import histories
 from argand.graph.checkpoint_regions import recomputed
-from argand.graph.metadata.strides import contiguous_strides, is_dense
+from argand.graph.metadata.strides import contiguous_strides, is_dense, lies_densely, memory_order
 from argand.graph.operators.custom_backward import is_custom
 from argand.quick_dataclasses import dataclass
 
@@ -39,6 +39,7 @@ class Call:
         extras: how many tensors they have, behind those of the arguments; what follows are the body's surroundings.
         reached: for each tensor of the result, of which of the node's tensors eager records gradients in it, be they
             zeros; None where backends' own way of computing it tells.
+        strides: of each tensor that a transform gives, as capture says.
     """
 
     leaves: list[object]
@@ -51,6 +52,7 @@ class Call:
     extra_spec: object = None
     extras: int = 0
     reached: list[list[int]] | None = None
+    strides: list[tuple[int, ...]] = field(default_factory=list)
 
     def arguments(self, flat: Sequence[object]) -> tuple[tuple[object, ...], dict[str, object]]:
         """The nested (args, kwargs)."""
@@ -331,12 +333,23 @@ def _transform(name: str) -> Callable[..., tuple[torch.Tensor, ...]]:
     def run(body: fx.GraphModule, *flat: torch.Tensor) -> tuple[torch.Tensor, ...]:
         results = _flat(transformed(name, body, flat))
         reached = body.meta["call"].reached
+        if being_traced():
+            results = tuple(map(_laid_out, results, body.meta["call"].strides))
         if reached is None or not being_traced() or not torch.is_grad_enabled():
             return results
         return tuple([_reaching(result, [flat[i] for i in numbers]) for result, numbers in zip(results, reached)])
 
     run.__name__ = run.__qualname__ = name
     return run
+
+
+def _laid_out(result: torch.Tensor, stride: tuple[int, ...]) -> torch.Tensor:
+    """A result as eager's lies in memory, which copies tangents to lie as what they are of."""
+    size = tuple(result.shape)
+    if result.stride() == stride or not (lies_densely(result) and is_dense(size, stride)):
+        return result
+    order = memory_order(size, stride)
+    return result.permute(order).contiguous().permute([order.index(dim) for dim in range(len(size))])
 
 
 _NAMES = ("vmap", "grad", "grad_and_value", "jacrev", "jacfwd", "jvp", "vjp", "functionalize")

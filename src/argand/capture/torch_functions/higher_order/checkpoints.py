@@ -69,6 +69,10 @@ def _checkpoint(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -
         )
     if reentrant and own:
         return NotImplemented
+    if not reentrant:
+        if not compat.saved_tensor_hooks_allowed():
+            raise _refused("It puts up hooks on saved tensors, which are disabled here.")
+        state.guards.add(None, "python", compat.saved_tensor_hooks_allowed, [], label="SAVED_TENSOR_HOOKS", shown=False)
     return _captured(state, function, (tuple(rest), own), options)
 
 

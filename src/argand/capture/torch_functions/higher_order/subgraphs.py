@@ -257,6 +257,9 @@ def record(
     node = builder.effect(function, tuple(args))
     builder.calls += 1
     node.meta["example_value"] = tuple(tensor for tensor, _ in results)
+    if function in hops.TRANSFORMS.values():
+        with torch._C.DisableTorchFunction():
+            bodies[0][1].meta["call"].strides = [tensor.stride() for tensor, _ in results]
     stand_ins = []
     for index, (tensor, device) in enumerate(results):
         part = compat.new_node(builder.graph, "call_function", operator.getitem, (node, index), {})
