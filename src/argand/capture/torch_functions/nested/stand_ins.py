@@ -19,7 +19,7 @@ from argand.graph.nested_tensors import Jagged
 
 def refused(what: str, why: str) -> errors.GraphBreak:
     """The break for what is not done with nested tensors in a graph."""
-    return dtensors.refused(what, why, "Use the values and offsets of the nested tensor")
+    return dtensor_vetting.refused(what, why, "Use the values and offsets of the nested tensor")
 
 
 # ---------------------------------------------------------------------- inputs
