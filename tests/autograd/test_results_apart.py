@@ -74,3 +74,31 @@ def test_writes_to_results_reach_what_they_reach_in_eager(
 ) -> None:
     for name, program in PROGRAMS.items():
         assert seen(argand.compile(program, backend=backend), make, grad) == seen(program, make, grad), name
+
+
+def copied_row(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    rows = x * 2
+    return torch.empty(4).copy_(rows[0]), rows
+
+
+def copied_rows(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    rows = x * 2
+    return tuple(torch.empty(4).copy_(row) for row in rows)
+
+
+def added_to_row(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    rows = x * 2
+    whole = torch.zeros(2, 4)
+    whole[:] = rows.view(4, 2).reshape(2, 4)
+    return rows, whole, torch.add(rows[1], 0, out=torch.empty(4))
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "native"])
+@pytest.mark.parametrize("fn", [copied_row, copied_rows, added_to_row])
+def test_results_that_hold_copies_have_memory_of_their_own(fn: Callable[..., Any], backend: str) -> None:
+    """A graph need not compute a copy of a view; a write to a result would have been one to the other."""
+    results = argand.compile(fn, backend=backend, fullgraph=True)(torch.ones(2, 4))
+    for number, (result, eager) in enumerate(zip(results, fn(torch.ones(2, 4)))):
+        result.mul_(number)
+        assert torch.equal(result, eager * number)
+    assert len({result.untyped_storage().data_ptr() for result in results}) == len(results)
