@@ -199,6 +199,28 @@ def test_loops_of_the_program_are_compiled_round_by_round() -> None:
     assert backend.ops > 3
 
 
+def test_a_loop_of_the_program_around_layers_of_a_package_that_break_is_pythons() -> None:
+    """Each is of another kind, and would be a version of the loop's body."""
+    make, layers = library("/lib/site-packages/layers/kinds.py").before, []
+    for number in range(4):
+        kind = type(f"Layer{number}", (torch.nn.Module,), {"forward": lambda self, y: make(y, 1)})
+        layers.append(kind())
+    findings, backend = Findings(), CountingBackend()
+
+    def program(y: torch.Tensor) -> torch.Tensor:
+        for layer in layers:
+            y = layer(y) * 2
+        return y
+
+    compiled = argand.compile(program, backend=backend)
+    x = torch.rand(3)
+    with findings.listening():
+        for _ in range(3):
+            torch.testing.assert_close(compiled(x), program(x))
+    assert {reason.kind for reason in findings.breaks} == {"print"}  # and no loop that goes on after one
+    assert not findings.recompiles and backend.ops == 3  # of `before`, on both sides
+
+
 def test_a_loop_that_broke_the_graph_of_a_caller_is_not_told_of_twice() -> None:
     program = library("/lib/site-packages/solvers/fixed.py").solve
     findings, backend = Findings(), CountingBackend()

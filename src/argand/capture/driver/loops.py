@@ -53,8 +53,9 @@ def left_alone(
     if reason is not None and not within and _of_values(code, reason):
         return True
     library = library_of(code.co_filename)
-    if library == "torch" and within:
+    if library in ("", "torch") and within:
         library = library_of(within[-1][0].co_filename)
+        library = "" if library == "torch" and not is_torch(code.co_filename) else library
     elif library == "torch" and not code.co_filename.startswith(_OPTIMIZERS):
         library = ""
     if not isinstance(at, Instruction) or at.offset is None or not library:
