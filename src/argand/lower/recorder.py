@@ -79,6 +79,8 @@ class Recorder(Ops):
         return self.load(ref.buffer, sum_of([*terms, ref.offset]), dtype)
 
     def index_expr(self, expr: Expr, dtype: torch.dtype) -> Value:
+        if dtype.is_floating_point:  # by way of integers, which 32 bits may hold
+            return self.to_dtype(self.index_expr(expr, torch.int64), dtype)
         return self.emit("index_expr", (self.simplifier.simplify(expr), dtype), dtype)
 
     def binary(self, op: str, a: Value, b: Value) -> Value:

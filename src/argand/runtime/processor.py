@@ -22,6 +22,18 @@ def facts() -> dict[str, str]:
     return values
 
 
+def gathers() -> bool:
+    """Whether one instruction that looks up all lanes of a vector is faster than one for each lane.
+
+    On Intel's it is, but where microcode takes its time so that it tells no secrets.
+    """
+    try:
+        with open("/sys/devices/system/cpu/vulnerabilities/gather_data_sampling", encoding="utf-8") as stream:
+            return facts().get("vendor_id") == "GenuineIntel" and stream.read().startswith("Not affected")
+    except OSError:
+        return False
+
+
 def count() -> int:
     """How many processors this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

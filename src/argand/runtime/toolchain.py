@@ -22,7 +22,7 @@ from argand import events, files
 from argand.config import config
 from argand.errors import CppCompileError, InternalError, ToolchainError, ToolchainMissing, UserLine
 from argand.quick_dataclasses import dataclass
-from argand.runtime import cache
+from argand.runtime import cache, processor
 from argand.runtime.library import Library, defect, load
 from argand.runtime.process import Ended, run_all
 
@@ -281,7 +281,7 @@ def compile_flags(tools: Toolchain, isa: IsaInfo) -> tuple[str, ...]:
     """Every flag that generated files are compiled with."""
     flags = [*_FLAGS, *_WARNINGS, *isa.flags]
     if not tools.is_clang:
-        return (*flags, *_GCC_FLAGS)
+        return (*flags, *_GCC_FLAGS, *(("-DGATHERS",) if processor.gathers() else ()))
     flags.remove("-fopenmp")  # clang's needs another runtime than the one that torch loads: kernels run on one thread
     return tuple(flags)
 

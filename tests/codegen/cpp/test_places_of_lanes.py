@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from cpp_kernels import body, buffer, compile_plan, plan
 from test_isas import RUNNABLE
 
+import argand
 from argand.codegen.analysis import analyse
 from argand.codegen.cpp.plan import plan_stage
+from argand.runtime import processor, toolchain
+from helpers import collected
 from sweeps import combinations
 
 F32, I64 = torch.float32, torch.int64
@@ -121,3 +126,30 @@ def test_lanes_of_32_bits_are_compared_with_a_number_of_64(isa, turned):
         pair = (numbers[:, None], lanes.long())
         assert torch.equal(out, getattr(torch, name)(*(pair[::-1] if turned else pair))), name
     assert "equal_narrow(" in text and "below_narrow(" in text
+
+
+@pytest.mark.parametrize("bits", (-1, 256))
+@pytest.mark.parametrize("dtype", (torch.float32, torch.float64, torch.bfloat16, torch.int32))
+def test_neighbours_are_looked_up_by_one_load(dtype: torch.dtype, bits: int) -> None:
+    """Places that follow from the loops: near each other, far, in any order, at the end of a page of memory."""
+    x = torch.arange(6 * 1024).to(dtype).reshape(6, 1024)
+
+    def fn(x: Any) -> list[Any]:
+        at = torch.arange(700)
+        places = (at // 3, (at * 37) % 1024, (at * 0.577).int(), 1023 - at, (at * 5 + 3) % 16, 324 + at, at * 0 + 7)
+        return [x[:, place.clamp(0, 1023)] + 1 for place in places]
+
+    with argand.config.patch({"cpp.simdlen": bits}), collected("output_code") as seen:
+        got = argand.compile(fn, fullgraph=True, dynamic=False)(x)
+    assert all(map(torch.equal, got, fn(x)))
+    assert "gather_near<" in seen[-1].text()
+
+
+@pytest.mark.parametrize("gathers", (False, True))
+def test_lanes_are_looked_up_by_one_instruction_where_that_is_fast(gathers: bool, monkeypatch: Any) -> None:
+    monkeypatch.setattr(processor, "gathers", lambda: gathers)
+    for dtype in (torch.float32, torch.int32, torch.bfloat16, torch.float64):
+        x, at = torch.arange(300).to(dtype), torch.randint(-9, 400, (99,), dtype=torch.int32)
+        fn = lambda x, at: x[at.clamp(0, 299)] + 1  # noqa: E731 (one short function for each dtype)
+        assert torch.equal(argand.compile(fn, dynamic=False)(x, at), fn(x, at))
+    assert ("-DGATHERS" in toolchain.compile_flags(toolchain.find_toolchain(), toolchain.cpu_isa())) == gathers

@@ -16,13 +16,17 @@ _FAR = 1 << 31
 _FOLLOWED = frozenset((torch.int32, torch.int64))
 
 
-def integers_of(facts: StageFacts, sizes: dict[Var, Expr]) -> tuple[set[Value], set[Value]]:
-    """int64 values that 32 bits hold, as those do that they are made of, and `indirect`s that are within bounds."""
+def integers_of(facts: StageFacts, sizes: dict[Var, Expr]) -> tuple[set[Value], set[Value], set[Value]]:
+    """int64 values that 32 bits hold, as those do that they are made of, `indirect`s that are within bounds, and those
+    whose position follows from loop variables alone."""
     simplifier = Simplifier(sizes)
     narrow: set[Value] = set()
     inside: set[Value] = set()
+    computed: set[Value] = set()
     limits: dict[Value, Interval] = {}
     for value in with_nested(facts.statements):
+        if value.op not in _READING and all(arg in computed for arg in value.args if isinstance(arg, Value)):
+            computed.add(value)
         if value.dtype not in _FOLLOWED:
             continue
         if value.op == "indirect":
@@ -38,9 +42,10 @@ def integers_of(facts: StageFacts, sizes: dict[Var, Expr]) -> tuple[set[Value], 
             narrow.add(value)
         elif not fits and value.op in _WRAPPING:
             limits[value] = UNBOUNDED
-    return narrow, inside
+    return narrow, inside, {value for value in computed if value.op == "indirect"}
 
 
+_READING = frozenset(("load", "masked", "reduction", "scan"))
 _WRAPPING = frozenset(("add", "sub", "mul", "abs"))
 _MADE_OF = frozenset(("index_expr", "to_dtype", "rshift", *_WRAPPING, "maximum", "minimum", "where"))
 

@@ -45,9 +45,9 @@ def plan_stage(facts: StageFacts, own: Sequence[Var], vector_bytes: int, forced:
         forced: a variable of an outer loop that already runs over lanes.
     """
     sizes = sizes_of(facts)
-    narrow, inside = integers_of(facts, sizes)
+    narrow, inside, near = integers_of(facts, sizes)
     reduce = tuple(facts.body.reduction_vars)
-    scalar = StagePlan(tuple(own), reduce, sizes, None, 1, narrow, inside)
+    scalar = StagePlan(tuple(own), reduce, sizes, None, 1, narrow, inside, near)
     scalar.cost = scalar.work = _cost(facts, scalar)
     if forced is not None:
         return _forced(scalar, forced)
@@ -191,6 +191,9 @@ def _unit(facts: StageFacts, value: Value, plan: StagePlan) -> float:
         if stride is None and value.op == "load" and free_vars(value.args[1]).isdisjoint(facts.indirect):
             crossed = crossing(value.args[1], plan.vector, plan.lanes, "")
             wide = min(wide, 6.0) if crossed is not None and crossed.step == 1 else wide
+        looked_up = [facts.indirect[var] for var in value.args[1].free if var in facts.indirect]
+        if value.op == "load" and stride is None and looked_up and plan.near.issuperset(looked_up):
+            wide = min(wide, 8.0)  # neighbours, mostly
         if value.op == "load" or stride == 1:
             return wide
         return (4 if stride is None else 2) * wide  # places that vary are taken out of vectors one by one

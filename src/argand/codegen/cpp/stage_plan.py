@@ -21,6 +21,7 @@ class StagePlan:
         lanes: how many.
         narrow: int64 values that are computed in 32 bits.
         inside: `indirect` statements whose position is certainly in bounds.
+        near: `indirect` statements whose position follows from loop variables alone.
         cost: estimated work, in vector operations, of one outer point.
         work: scalar operations of one outer point.
         transposed: loads and stores that go through tiles along the second last point loop.
@@ -34,6 +35,7 @@ class StagePlan:
     lanes: int
     narrow: set[Value] = field(default_factory=set)
     inside: set[Value] = field(default_factory=set)
+    near: set[Value] = field(default_factory=set)
     cost: float = 0.0
     work: float = 0.0
     transposed: frozenset[Value] = frozenset()

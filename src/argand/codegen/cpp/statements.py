@@ -323,7 +323,9 @@ class Printer:
         positions = self._positions(index) if not lanes.mask and not lanes.tail else None
         if positions is not None:
             start, places = positions
-            text = f"gather_at<{vector}>({self.address(memory, start)}, {places})"
+            looked_up = [self.facts.indirect[var] for var in index.free if var in self.facts.indirect]
+            name = "gather_near" if self.plan.near.issuperset(looked_up) else "gather_at"
+            text = f"{name}<{vector}>({self.address(memory, start)}, {places})"
         elif lanes.mask and stride == 0:
             text = f"splat_masked<{vector}>({lanes.mask}, [&] {{ return {memory.name}[{to_c(index)}]; }})"
         elif lanes.mask:

@@ -66,16 +66,16 @@ class Axis:
 
     def _at(self, ops: Recorder, position: Value) -> Expr:
         """A whole position, moved into the dimension."""
-        last = ops.constant(self.size - 1, torch.int64)
-        inside = ops.minimum(ops.maximum(position, ops.constant(0, torch.int64)), last)
-        return ops.indirect_var(inside, Const(self.size), False)
+        last = ops.constant(self.size - 1, torch.int32)
+        inside = ops.minimum(ops.maximum(position, ops.constant(0, torch.int32)), last)
+        return ops.indirect_var(ops.to_dtype(inside, torch.int64), Const(self.size), False)
 
     def nearest(self, ops: Recorder, out: Expr) -> list[Tap]:
         """The element that eager takes for `out`."""
         if self.size == self.count:
             return [(out, None)]
         source = ops.mul(ops.index_expr(out, self.math), self._number(ops, self.scale))
-        return [(self._at(ops, ops.to_dtype(ops.floor(source), torch.int64)), None)]
+        return [(self._at(ops, ops.to_dtype(ops.floor(source), torch.int32)), None)]
 
     def nearest_exact(self, ops: Recorder, out: Expr) -> list[Tap]:
         """The element whose middle is nearest."""
@@ -83,24 +83,24 @@ class Axis:
             return [(out, None)]
         middle = ops.add(ops.index_expr(out, self.math), self._number(ops, 0.5))
         source = ops.mul(middle, self._number(ops, self.scale))
-        return [(self._at(ops, ops.to_dtype(ops.floor(source), torch.int64)), None)]
+        return [(self._at(ops, ops.to_dtype(ops.floor(source), torch.int32)), None)]
 
     def linear(self, ops: Recorder, out: Expr) -> list[Tap]:
         """The two neighbours and their weights; where a dimension stays, one twice: infinity times 0 is NaN."""
         if self.size == self.count:
             return [(out, None), (out, self._number(ops, 0.0))]
         source = ops.maximum(self._source(ops, out), self._number(ops, 0.0))
-        low = ops.minimum(ops.to_dtype(source, torch.int64), ops.constant(self.size - 1, torch.int64))
+        low = ops.minimum(ops.to_dtype(source, torch.int32), ops.constant(self.size - 1, torch.int32))
         part = ops.sub(source, ops.to_dtype(low, self.math))
         part = ops.minimum(ops.maximum(part, self._number(ops, 0.0)), self._number(ops, 1.0))
-        high = ops.add(low, ops.constant(1, torch.int64))
+        high = ops.add(low, ops.constant(1, torch.int32))
         return [(self._at(ops, low), ops.sub(self._number(ops, 1.0), part)), (self._at(ops, high), part)]
 
     def cubic(self, ops: Recorder, out: Expr) -> list[Tap]:
         """Four neighbours and their weights (Keys' kernel, A = -0.75)."""
         source = self._source(ops, out)
         whole = ops.floor(source)
-        first, part = ops.to_dtype(whole, torch.int64), ops.sub(source, whole)
+        first, part = ops.to_dtype(whole, torch.int32), ops.sub(source, whole)
         one, two = self._number(ops, 1.0), self._number(ops, 2.0)
         beside = ops.sub(one, part)
         weights = [
@@ -109,7 +109,7 @@ class Axis:
             self._near(ops, beside),
             self._far(ops, ops.sub(two, part)),
         ]
-        steps = [self._at(ops, ops.add(first, ops.constant(step, torch.int64))) for step in (-1, 0, 1, 2)]
+        steps = [self._at(ops, ops.add(first, ops.constant(step, torch.int32))) for step in (-1, 0, 1, 2)]
         return list(zip(steps, weights))
 
     def _near(self, ops: Recorder, x: Value) -> Value:
@@ -219,9 +219,8 @@ def _resized(rank: int, mode: Mode) -> Rule:
                 return enlarged
         refuse(not mode.nearest and not is_float(x), "interpolation of integers")
         axes = _axes(x.size[-rank:], outer[-rank:], mode, options, x.dtype)
-        simple = bool(mode.nearest) or (rank == 2 and mode.taps is Axis.linear)
-        along = as_int(x.stride[-1]) == 1  # else eager's kernel copies the argument first
-        refuse(simple and axes[-1].count > axes[-1].size and along and _looks_up_rows(ctx), _ROWS)
+        few = x.dtype is torch.float64 and mode.taps is not Axis.cubic and axes[-1].count > axes[-1].size
+        refuse(few and as_int(x.stride[-1]) == 1 and _looks_up_rows(ctx), "rows of doubles, of which registers hold few")
         ctx.realise(x)
 
         def load(ops: Recorder, index: Index) -> Value:
@@ -235,9 +234,6 @@ def _resized(rank: int, mode: Mode) -> Rule:
         return ctx.lazy(load, [x], cost=8 * rank + 3 * taps, count=10 * rank + 4 * taps)
 
     return rule
-
-
-_ROWS = "rows whose elements are looked up one by one"
 
 
 def _looks_up_rows(ctx: Context) -> bool:
@@ -278,7 +274,7 @@ def _gradient(rank: int, mode: Mode) -> Rule:
         shape = ctx.sizes(ctx.val.shape)
         axes = _axes(shape[-rank:], grad.size[-rank:], mode, options, dtype)
         refuse(any(extent == 0 for extent in grad.size), "a gradient of nothing")
-        refuse(mode.taps is not Axis.cubic and _looks_up_rows(ctx), _ROWS)
+        refuse(mode.taps is not Axis.cubic and _looks_up_rows(ctx), "rows whose elements are looked up one by one")
         buffer = ctx.new_buffer(shape, ctx.sizes(ctx.val.stride()), dtype, ctx.device)
         ref = ctx.ref_of(buffer)
         ctx.store(ctx.lazy(lambda ops, index: ops.constant(0.0, dtype), []), ref, creates=True)

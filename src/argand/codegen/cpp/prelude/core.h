@@ -229,7 +229,24 @@ template <class V, class F> INLINE V gather(F at) { return gather_lanes<V>(at, n
 //@ gather_at
 // Lane l is p[at[l]].
 template <class V, class T, class I> INLINE V gather_at(const T* p, I at) {
+#if defined(GATHERS) && defined(__AVX512F__)
+  if constexpr (sizeof(V) == 64 && sizeof(T) == 4 && sizeof(I) == 64)
+    return (V)__builtin_ia32_gathersiv16sf(vec<f32, 16>{}, (const void*)p, (vec<i32, 16>)at, (u16)-1, 4);
+#endif
   return gather<V>([&](int l) { return p[at[l]]; });
+}
+//@ gather_near
+// The same, where the positions may be those of a few neighbours: one load and a permutation, within one page of memory.
+template <class V, class T, class I> INLINE V gather_near(const T* p, I at) {
+#if !defined(__clang__)
+  if constexpr (sizeof(T) >= 4 && sizeof(V) >= 32) {
+    const T* from = p + at[0];
+    const auto off = convert<ints<V>>(at - at[0]);
+    const auto far = (ints<V>)((uints<V>)off >= traits<V>::lanes);
+    if (__builtin_expect(!any_lane(far) && ((u64)from & 4095) <= 4096 - sizeof(V), 1)) return __builtin_shuffle(load<V>(from), off);
+  }
+#endif
+  return gather_at<V>(p, at);
 }
 //@ load_pairs
 // Every second element from p on.
