@@ -138,3 +138,20 @@ def test_as_eager(program: Callable[..., Any], backend: str) -> None:
 @pytest.mark.parametrize("program", [_one_by_one, _several_without_gradients, _several_copied, _made_in_inference_mode])
 def test_what_eager_allows_is_one_graph(program: Callable[..., Any]) -> None:
     assert _outcome(argand.compile(program, fullgraph=True)) == _outcome(program)
+
+
+def test_a_leaf_keeps_its_values_when_a_write_is_refused() -> None:
+    """A program whose kernel stores into an input is another than one whose write autograd records, or refuses."""
+
+    def written(x: torch.Tensor, p: torch.Tensor) -> Any:
+        x.add_(1)
+        return p * 2, x
+
+    p = torch.nn.Parameter(torch.ones(3, 5))
+    argand.compile(written)(torch.ones(3, 5), p)  # kept by its text
+    fn = argand.compile(written)
+    fn(torch.ones(3, 5, requires_grad=True) * 1, p)
+    leaf = torch.ones(3, 5, requires_grad=True)
+    with pytest.raises(RuntimeError, match="a leaf Variable"):
+        fn(leaf, p)
+    assert leaf.detach().eq(1).all()

@@ -217,3 +217,18 @@ def test_within_a_checkpoint() -> None:
         g = torch.Generator().manual_seed(1)
         results.append((call(torch.ones(3), g), g.get_state()))
     same(*results)
+
+
+def test_the_seed_of_torchs_own_generator_is_that_of_before() -> None:
+    def seed_then_another(n: int) -> Any:
+        seed = torch.default_generator.initial_seed()
+        torch.manual_seed(n)
+        return seed, torch.rand(2)
+
+    fn = argand.compile(seed_then_another, backend="eager")
+    for n in (3, 4, 5):
+        torch.manual_seed(2 * n)
+        want = seed_then_another(n)
+        torch.manual_seed(2 * n)
+        got = fn(n)
+        assert want[0] == got[0] == 2 * n and torch.equal(want[1], got[1])

@@ -55,7 +55,7 @@ def surroundings(program: AtenProgram) -> str:
     parts.append(str([(spec.kind, spec.index) for spec in program.outputs]))
     parts.append(str(sorted(program.handed_over)))
     parts.append(str([(scalar.sym.name, scalar.sym.minimum, scalar.is_float) for scalar in program.scalars]))
-    parts.append(str([(mutation.input, mutation.output) for mutation in program.mutations]))
+    parts.append(str([(m.input, m.output, m.differentiable) for m in program.mutations]))
     parts.append(str(sorted(program.kept)))
     parts.append(f"arrivals {program.arrivals} {sorted(program.taken)}" if program.arrivals else "")
     parts.append(f"{program.kind} bases {[p for p, spec in enumerate(program.inputs) if spec.kind == 'base']}")

@@ -77,6 +77,8 @@ def _is_state(state: CaptureState, value: object) -> bool:
 @operation_of(_GENERATOR, "initial_seed")
 def _initial_seed(interp: Interpreter, owner: torch.Generator) -> object:
     """That of one from outside is a number that may vary, as long as nothing here seeds it."""
+    if generators.is_torchs_own(interp.state, owner):  # the graph, which may seed it, runs before the number is read
+        raise refused("Torch's own generator is asked for its seed")
     seed = interp.unread(torch.Generator.initial_seed, owner)
     if not interp.is_outer(owner) or interp.state.read_overlay(owner, "state") is not UNSET:
         raise refused("A torch.Generator that captured code made or drew from is asked for its seed")

@@ -12,7 +12,7 @@ from argand.capture.facts.classify import is_plain_tensor
 from argand.capture.facts.interfaces import CaptureState
 from argand.capture.facts.sources import AttrSource, CallSource, Source
 from argand.capture.facts.values.symbolic import SYMBOLIC
-from argand.capture.sizes import dtensors, symbolic_policy
+from argand.capture.sizes import dtensor_vetting, symbolic_policy
 from argand.graph import nested_tensors as jagged
 from argand.graph.nested_tensors import Jagged
 
