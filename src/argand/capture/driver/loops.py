@@ -2,13 +2,14 @@
 
 Going on in the loop costs a version of the rest of the function for each way through it and each kind of value that
 comes round, and a library's function has many callers. The program's own loops, and torch's containers, are compiled
-round by round: their bodies are the model. A container in which code of a package breaks the graph (hooks on each of
-its modules, say) is like a package's loop. So is a package's function that has arrays and no tensors, which is numpy's.
+round by round: their bodies are the model. One of them in which code of a package breaks the graph (hooks on each of
+the modules, say) is like a package's loop. So is a package's function that has arrays and no tensors, which is numpy's.
 """
 
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from types import CodeType, FunctionType, ModuleType
@@ -54,8 +55,9 @@ def left_alone(
         return True
     library = library_of(code.co_filename)
     if library in ("", "torch") and within:
-        library = library_of(within[-1][0].co_filename)
-        library = "" if library == "torch" and not is_torch(code.co_filename) else library
+        inner = library_of(within[-1][0].co_filename)
+        python = inner == "torch" or inner in sys.stdlib_module_names  # its loops are the program's, `with` blocks too
+        library = "" if python and not library else inner
     elif library == "torch" and not code.co_filename.startswith(_OPTIMIZERS):
         library = ""
     if not isinstance(at, Instruction) or at.offset is None or not library:
