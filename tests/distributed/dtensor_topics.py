@@ -44,7 +44,8 @@ def _topics(mesh: DeviceMesh, meshes: DeviceMesh) -> dict[str, Callable[[Any, An
         return F.softmax(x, -1), F.log_softmax(x, 1), F.layer_norm(w, (6,)), F.gelu(w)
 
     def maxima(x: Any, w: Any) -> Any:
-        return x.max(1)[0], x.sort(1)[0], x.topk(2, 1)[0]
+        plain = x.detach()  # torch 2.11 has no gradients of these
+        return x.amax(1), plain.max(1)[0], plain.sort(1)[0], plain.topk(2, 1)[0]
 
     def sums_of_parts(x: Any, w: Any) -> Any:
         summed = DTensor.from_local(x.to_local(), mesh, [Partial()], run_check=False)
@@ -83,7 +84,7 @@ def _topics(mesh: DeviceMesh, meshes: DeviceMesh) -> dict[str, Callable[[Any, An
         return torch.rand_like(x) * x, F.dropout(x, 0.5), torch.empty_like(w).uniform_() + torch.randn_like(w)
 
     def first_and_last(x: Any, w: Any) -> Any:
-        return x.argmax(1), w.argmin(), w.argmax(0), abs(x), F.normalize(x, dim=1)
+        return x.argmax(1), w.argmin(1), w.argmax(0), abs(x), F.normalize(x, dim=1)
 
     def convolved(x: Any, w: Any) -> Any:
         return F.conv1d(x.view(8, 1, 6), w[:3].view(3, 1, 6), padding=2)

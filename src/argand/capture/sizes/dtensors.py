@@ -235,10 +235,10 @@ def record(builder: GraphBuilder, func: Function, operation: Function, args: Arg
         meta = _with_casts(builder, infos, name, func, args, kwargs)
     else:
         meta = _with_masks(builder, infos, lambda: computed(name, func, args, kwargs))
-    after = _versions(infos)
     named, behind = written_arguments.written(func, args, kwargs, target.mutates)
-    moved = [info.tensor for info, old, new in zip(infos, before, after) if old != new]
-    written = [*named, *behind, *moved]
+    moved = [info.tensor for info, old, new in zip(infos, before, _versions(infos)) if old != new]
+    counted = name.endswith("_") and not name.startswith("_foreach_")  # else eager does not count the write
+    written = [*(moved if counted else named), *behind, *moved]
     changed = bool(written)
     if changed:
         _note_writes(builder, name, infos, written)
