@@ -261,7 +261,10 @@ def _collectives() -> dict[str, Callable[..., Any]]:
         y = funcol.all_reduce(x, "sum", group)
         return y, (y + w).sum()
 
-    functions = [reduced, gathered, viewed, waited_for, not_saved]
+    def entered(y: Any, w: Any) -> Any:
+        return y * 2, y, (y * y * w).sum()
+
+    functions = [reduced, gathered, viewed, waited_for, not_saved, entered]
     return {function.__name__: function for function in functions}
 
 
@@ -284,7 +287,8 @@ def arrived(rank: int) -> dict[str, object]:
             for way, recorded in [(way, recorded) for way in ways for recorded in (True, False)]:
                 torch.manual_seed(0)
                 x, w = (torch.randn(4, 3).requires_grad_(requires) for requires in (recorded, True))
-                *ys, loss = call(x * 1, w)
+                before = funcol.all_reduce(x, "sum", dist.group.WORLD) if name == "entered" else x * 1
+                *ys, loss = call(before, w)
                 try:
                     ways[way](ys)
                     loss.backward()

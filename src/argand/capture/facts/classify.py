@@ -116,10 +116,8 @@ def handling(value: object) -> str:
     if kind == "tensor":
         return "tensor" if is_plain_tensor(value) else "refuse"
     if kind == "subclass":
-        if is_sharded(cls) or is_jagged(cls) or is_wrapper(cls):
+        if is_sharded(cls) or is_jagged(cls) or is_wrapper(cls) or awaits(cls):
             return "tensor"
-        if awaits(cls):
-            return "refuse" if is_a(value, torch.Tensor) and value.requires_grad else "tensor"
         return "tensor" if not why_not(cls) and is_plain_tensor(value) else "refuse"
     return kind
 

@@ -170,6 +170,7 @@ _PLAIN_PYTHON = frozenset((
     "torch._dynamo._trace_wrapped_higher_order_op", "torch.distributed._functional_collectives",
     "torch.distributed.tensor.parallel.style", "torch.distributed.tensor._dtensor_spec",
     "torch.distributed.tensor.experimental._func_map", "torch.distributed.tensor.placement_types",
+    "torch.distributed.algorithms._checkpoint.checkpoint_wrapper",
 ))  # fmt: skip
 """Within those, modules with helpers of programs (index functions of attention masks, collectives, hooks of parallel
 layers): interpreted."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -14,6 +14,24 @@ from argand.runtime.recipes import with_recipe
 
 Places = Sequence["tuple[int, Edge | PartEdge | None]"]
 """Which inputs are subclasses; with what a DTensor, or a part of another wrapper, shares with the graph."""
+
+
+def _arrived(tensor: Any) -> torch.Tensor:
+    arrived: torch.Tensor = tensor.trigger_wait()
+    return counted_as(tensor, arrived.view_as(arrived)) if torch.is_grad_enabled() or tensor.requires_grad else arrived
+
+
+class _Arrived(torch.autograd.Function):
+    """What a functional collective gave -> what has arrived."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: torch.Tensor) -> torch.Tensor:
+        ctx.set_materialize_grads(False)
+        return _arrived(tensor)
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor | None) -> torch.Tensor | None:
+        return grad
 
 
 def bare(tensor: torch.Tensor, edge: Edge | PartEdge | None, taken: dict[int, Sequence[torch.Tensor]]) -> torch.Tensor:
@@ -28,8 +46,11 @@ def bare(tensor: torch.Tensor, edge: Edge | PartEdge | None, taken: dict[int, Se
         return local_of(tensor, edge)
     wait = getattr(type(tensor), "trigger_wait", None)
     if wait is not None:
-        arrived: torch.Tensor = wait(tensor)
-        return counted_as(tensor, arrived.view_as(arrived)) if torch.is_grad_enabled() else arrived
+        if not tensor.requires_grad:
+            return _arrived(tensor)
+        if torch.is_grad_enabled():
+            return cast(torch.Tensor, _Arrived.apply(tensor))
+        return _arrived(tensor).detach().requires_grad_()
     return torch.Tensor.as_subclass(tensor, torch.Tensor)
 
 

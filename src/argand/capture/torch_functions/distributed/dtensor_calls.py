@@ -15,6 +15,7 @@ from argand.capture.facts.handlers import Args, Function, Kwargs
 from argand.capture.facts.interfaces import CaptureState
 from argand.capture.facts.kinds import is_a
 from argand.capture.facts.sources import ConstSource
+from argand.capture.facts.values.symbolic import SYMBOLIC, SymbolicSize
 from argand.capture.sizes import dtensors
 from argand.capture.sizes.dtensor_vetting import refused
 from argand.capture.torch_functions.torch_calls import CODES, Handler, enter_late
@@ -25,6 +26,8 @@ _LITERALS = (type(None), bool, int, float, str, torch.dtype, torch.Size)
 
 def _constant(state: CaptureState, name: str, value: object) -> object:
     """A value of the program's that a graph can hold."""
+    if type(value) is SymbolicSize or type(value) in SYMBOLIC:
+        dtensors.with_constants(state.graph, name)
     if isinstance(value, (tuple, list)) and type(value) in (tuple, list):
         return type(value)([_constant(state, name, item) for item in value])
     if type(value) in _LITERALS:
