@@ -88,3 +88,9 @@ def test_a_second_start_loads_graphs_with_parallel_layers(tmp_path: Path) -> Non
 @pytest.mark.distributed
 def test_blocks_of_shards_of_parallel_layers_are_one_graph_each() -> None:
     assert not wrong(run_ranks(PARALLEL, ["sharded_blocks"], ranks=4), "sharded_blocks")
+
+
+@pytest.mark.distributed
+def test_training_under_the_older_sharding_ends_where_eager_does() -> None:
+    answers = run_ranks("tests.distributed.worlds.flat_shard_programs", ["flat_shards"])
+    assert all(worst < 1e-4 for answer in answers for worst in answer["flat_shards"].values()), answers  # type: ignore

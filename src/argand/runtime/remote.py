@@ -369,7 +369,7 @@ def _text(error: Exception) -> str:
 
 def _address(name: str) -> str:
     """Under which name the server keeps an entry: those of other keys, of one that was changed say, are beside it."""
-    return f"argand:{_machine()}:{_signature(name, b'', fleet_key()).hex()[:8]}:{name}"
+    return f"argand:{_machine()}:{_signature('', b'', fleet_key()).hex()[:8]}:{name}"
 
 
 REMOTE = RemoteCache()
