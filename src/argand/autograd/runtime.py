@@ -44,9 +44,7 @@ def wrap(
         told: leaves by position that must ask for gradients of these dtypes.
     """
     return compile_wrapper(
-        *wrapper_source(
-            program, run, boxed=boxed, otherwise=otherwise, with_grad=with_grad, untaped=untaped, told=told
-        )
+        *wrapper_source(program, run, boxed=boxed, otherwise=otherwise, with_grad=with_grad, untaped=untaped, told=told)
     )
 
 

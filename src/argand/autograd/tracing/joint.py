@@ -275,7 +275,9 @@ def _leaves_tape(node: fx.Node) -> bool:
     return str(getattr(node.target, "__module__", "")).startswith("argand")
 
 
-def _differentiable_input(tracer: JointTracer, leaves: _Leaves, stand_in: TraceTensor, real: torch.Tensor) -> TraceTensor:
+def _differentiable_input(
+    tracer: JointTracer, leaves: _Leaves, stand_in: TraceTensor, real: torch.Tensor
+) -> TraceTensor:
     position = stand_in.value.input
     if not real.requires_grad or position in leaves.by_input or stand_in.requires_grad:
         return stand_in
