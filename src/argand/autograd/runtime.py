@@ -75,12 +75,7 @@ def wrapper_source(
         else:
             names[f"c{position}"] = program.constants[spec.name]
             inputs.append(f"c{position}")
-    if otherwise is not None:
-        unlike = [f"{inputs[m.input]}.retains_grad" for m in program.mutations if m.differentiable]  # of the new value
-        unlike += [f"{inputs[position]}.grad_dtype is not asked{position}" for position in told or ()]
-        if unlike:
-            names |= {"otherwise": otherwise, **{f"asked{position}": dtype for position, dtype in (told or {}).items()}}
-            lines += [f"    if {' or '.join(unlike)}:", "        return otherwise(*args)"]
+    lines += _unlike_lines(program, inputs, names, otherwise, told or {})
     inputs, views = _with_bases(program, inputs, names, otherwise)
     lines += views
     raised = {position for base in program.bases for position in base.written}
@@ -101,12 +96,8 @@ def wrapper_source(
         running = f"with no_grad(): {running}"
     lines.append("    if autocast_active():")
     lines.append("        guard = disabled_autocast()")  # the casts are in the graph already
-    lines.append("        try:")
-    lines.append(f"            {running}")
-    lines.append("        finally:")
-    lines.append("            del guard")
-    lines.append("    else:")
-    lines.append(f"        {running}")
+    lines += ["        try:", f"            {running}", "        finally:", "            del guard"]
+    lines += ["    else:", f"        {running}"]
     lines += _mutation_lines(program)
     for leaf in program.leaves:
         if leaf.data is not None and needs_data(leaf.data):
@@ -130,6 +121,22 @@ def _scalar_lines(program: AtenProgram, names: dict[str, Any], otherwise: GraphC
         tests = " and ".join(str(condition) for condition in program.conditions)
         lines += [f"    if not ({tests}):", "        return otherwise(*args)"]
     return lines
+
+
+def _unlike_lines(
+    program: AtenProgram,
+    inputs: list[str],
+    names: dict[str, Any],
+    otherwise: GraphCallable | None,
+    told: Mapping[int, torch.dtype | None],
+) -> list[str]:
+    """What autograd is to do for inputs as it is not done around the graph has `otherwise` called."""
+    tests = [f"{inputs[m.input]}.retains_grad" for m in program.mutations if m.differentiable]  # of the new value
+    tests += [f"{inputs[position]}.grad_dtype is not asked{position}" for position in told]
+    if otherwise is None or not tests:
+        return []
+    names |= {"otherwise": otherwise, **{f"asked{position}": dtype for position, dtype in told.items()}}
+    return [f"    if {' or '.join(tests)}:", "        return otherwise(*args)"]
 
 
 def _with_bases(
