@@ -108,16 +108,32 @@ def shared(m: Any, x: T) -> Any:
     return m.w * x
 
 
-ONE_GRAPH: list[Program] = [
-    averaged, returned, read_after, itself, of_a_parameter, descended, swapped, shared,
-    twice,
-]  # fmt: skip
-
-
 def written_before(m: Any, x: T) -> Any:
     m.b.add_(1)
     m.b.data = x.detach()[0] * 2
     return m.b * m.w
+
+
+@torch.no_grad()
+def stepped(m: Any, x: T) -> Any:
+    before = m.w.data
+    view = m.w.data[1:]
+    m.w.add_(x[0], alpha=0.5)
+    torch._foreach_mul_([m.w, m.v], 0.5)
+    m.w.data = m.w.data.clamp(-0.3, 0.3)
+    before.mul_(2)
+    view.sub_(1)
+    m.v.data.mul_(3)
+    torch._foreach_addcmul_([m.v], [m.w.data], [x[0]])
+    m.v.data = before * 1
+    return m.w * x, before, view, m.v + 1
+
+
+ONE_GRAPH: list[Program] = [
+    written_before, stepped,
+    averaged, returned, viewed_before, read_after, itself, of_a_parameter, descended, swapped, shared,
+    twice,
+]  # fmt: skip
 
 
 def used_with_gradients(m: Any, x: T) -> Any:
@@ -176,7 +192,7 @@ def broken_after(m: Any, x: T) -> Any:
 
 
 ELSEWHERE: list[Program] = [
-    viewed_before, written_after, of_an_input, written_before, used_with_gradients, used_before, used_behind, between, added_to, differentiated,
+    viewed_before, written_after, of_an_input, used_with_gradients, used_before, used_behind, between, added_to, differentiated,
     of_a_result_with_gradients, of_another_size, asked, broken_after,
 ]  # fmt: skip
 

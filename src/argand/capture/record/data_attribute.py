@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+from torch import fx
 
 from argand import errors
 from argand.capture.facts.handlers import Args, Function, Kwargs
@@ -35,8 +36,7 @@ def _set_data(builder: GraphBuilder, func: Function, args: Args, kwargs: Kwargs)
         same = (tensor.shape, tensor.stride(), tensor.dtype) == (value.shape, value.stride(), value.dtype)
     fixed = info.dynamic is None and other.dynamic is None and info.device == other.device
     outside = info.source is not None and info.real is not None
-    untouched = id(tensor) not in builder.mutated or any(info is earlier for earlier, _ in builder.moved)
-    if not (plain and same and fixed and outside and untouched and not _has_history(info)):
+    if not (plain and same and fixed and outside) or _has_history(builder, info):
         raise _refused()
     if builder.sharded or builder.graph is not builder.root:
         raise _refused()
@@ -54,10 +54,18 @@ def _set_data(builder: GraphBuilder, func: Function, args: Args, kwargs: Kwargs)
     builder.state.write_overlay(tensor, "data", value)
 
 
-def _has_history(info: TensorInfo) -> bool:
+def _has_history(builder: GraphBuilder, info: TensorInfo) -> bool:
     """Whether a gradient of the tensor is recorded, which in eager is computed from what the tensor is by then."""
-    results = [user.meta.get("example_value") for user in info.node.users]
-    return any(not isinstance(result, _T) or result.requires_grad for result in results)
+    return any(_records(builder, info.tensor, user) for user in info.node.users)
+
+
+def _records(builder: GraphBuilder, tensor: torch.Tensor, user: fx.Node) -> bool:
+    result = user.meta.get("example_value")
+    if isinstance(result, _T):
+        return result is not tensor and result.requires_grad
+    written = [node.meta.get("example_value") for node in builder.writing.get(user, ()) if isinstance(node, fx.Node)]
+    # Only where no gradients are recorded may a leaf be written to that has some.
+    return not written or not all(isinstance(each, _T) and (each.is_leaf or not each.requires_grad) for each in written)
 
 
 def check_end(state: CaptureState) -> None:
@@ -68,7 +76,7 @@ def check_end(state: CaptureState) -> None:
             its gradients are recorded: the graph ends before.
     """
     for info, sequence in state.graph.moved:
-        recorded = info.tensor.requires_grad and _has_history(info)
+        recorded = info.tensor.requires_grad and _has_history(state.graph, info)
         if recorded or any(user in state.graph.writing for user in info.node.users):
             stop = _refused()
             stop.sequence = sequence
