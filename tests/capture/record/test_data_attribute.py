@@ -165,7 +165,7 @@ def between(m: Any, x: T) -> Any:
 def added_to(m: Any, x: T) -> Any:
     m.w.data = x[0] * 2
     m.w.add_(1)
-    return m.w._version
+    return m.w._version > 0
 
 
 def differentiated(m: Any, x: T) -> Any:
@@ -206,6 +206,7 @@ def outcome(program: Program) -> list[Any]:
     same = [*model.buffers(), *model.parameters()]
     for step in range(3):
         x = torch.randn(3, 4, generator=torch.Generator().manual_seed(step)).requires_grad_()
+        versions = [each._version for each in same]
         results = program(model, x)
         results = list(results) if isinstance(results, tuple) else [results]
         tensors = [item for item in results if isinstance(item, torch.Tensor)]
@@ -216,7 +217,7 @@ def outcome(program: Program) -> list[Any]:
         seen += [item.detach().clone() if isinstance(item, torch.Tensor) else item for item in results]
         seen += [each.detach().clone() for each in same]
         seen += [model.b is same[0], model.w is same[1], *shared, x.grad, *(each.grad for each in same)]
-        seen += [each._version for each in same]
+        seen += [each._version > before for each, before in zip(same, versions)]
     return [int(item) if isinstance(item, bool) else item for item in seen if item is not None]
 
 
