@@ -3,7 +3,14 @@
 import dataclasses
 
 from library_programs.program import Program
-from library_programs.untried import families, graphs_and_metrics, packages, probability_and_control, vision
+from library_programs.untried import (
+    families,
+    graphs_and_metrics,
+    more_packages,
+    packages,
+    probability_and_control,
+    vision,
+)
 
 FAST = frozenset(
     (
@@ -17,6 +24,6 @@ FAST = frozenset(
 )  # fmt: skip
 PROGRAMS: dict[str, Program] = {
     name: dataclasses.replace(program, fast=name in FAST)
-    for part in (families, graphs_and_metrics, packages, probability_and_control, vision)
+    for part in (families, graphs_and_metrics, more_packages, packages, probability_and_control, vision)
     for name, program in part.PROGRAMS.items()
 }
