@@ -131,7 +131,7 @@ def stepped(m: Any, x: T) -> Any:
 
 ONE_GRAPH: list[Program] = [
     written_before, stepped,
-    averaged, returned, viewed_before, read_after, itself, of_a_parameter, descended, swapped, shared,
+    averaged, returned, read_after, itself, of_a_parameter, descended, swapped, shared,
     twice,
 ]  # fmt: skip
 
