@@ -11,6 +11,7 @@ from argand import events
 from argand.autograd import needs_autograd, trace_inference, wrap
 from argand.autograd.tracing.gradients import records_gradients
 from argand.backends.compile_watchers import Compiler, watched
+from argand.backends.programs.like_layers.halves import traced_by_layers
 from argand.config import config
 from argand.errors import AutogradError, GpuError
 from argand.graph import time_limit
@@ -78,7 +79,7 @@ def compile_exact(gm: fx.GraphModule, example_inputs: Sequence[Any], compiler: C
             return gm.forward
     try:
         with events.span("trace_inference", "autograd", backend=compiler.backend):
-            program = trace_inference(gm, example_inputs, bases=True)
+            program = traced_by_layers(gm, example_inputs) or trace_inference(gm, example_inputs, bases=True)
     except AutogradError as error:
         _report(compiler, str(error), gm)
         return gm.forward

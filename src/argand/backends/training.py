@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -25,10 +26,13 @@ from argand.autograd.training import (
 )
 from argand.backends.compile_watchers import Compiler
 from argand.backends.eager_contest import unless_too_small
+from argand.backends.programs.like_layers.five_layers import shorter
+from argand.backends.programs.like_layers.forms import Unlike
+from argand.backends.programs.like_layers.halves import halves_of_all
 from argand.backends.programs.rolled_training import keeps_in_loops
 from argand.backends.programs.stored_backward import KeptBackward
 from argand.config import config
-from argand.errors import ArgandError, InternalError
+from argand.errors import ArgandError, AutogradError, InternalError
 from argand.graph import compat, time_limit
 from argand.graph.nodes.module_text import lazy_forward
 from argand.graph.nodes.printing import graph_function, readable
@@ -54,15 +58,44 @@ def compile_training(gm: fx.GraphModule, example_inputs: Sequence[Any], compiler
     Raises:
         AutogradError: the graph cannot be differentiated ahead of time.
     """
-    with events.span("trace_joint", "autograd", backend=compiler.backend):
-        joint = trace_joint(gm, example_inputs, bases=True)
-    if joint.gradients:
-        compiler.joint_pass(joint.program)
+    joint, cut = _by_layers(gm, example_inputs, compiler) or (_traced(gm, example_inputs, compiler), None)
     graph = lazy_forward(gm)
     beside: Beside | None = None
     if compiler.backend == "native" and config.tell_slower and not joint.spent:
         beside = functools.partial(unless_too_small, gm=gm, example_inputs=example_inputs)
-    return compile_joint(joint, compiler, otherwise=graph, graph=graph, beside=beside, meta=gm.meta)
+    return compile_joint(joint, compiler, otherwise=graph, graph=graph, beside=beside, meta=gm.meta, cut=cut)
+
+
+def _traced(gm: fx.GraphModule, example_inputs: Sequence[Any], compiler: Compiler) -> JointProgram:
+    with events.span("trace_joint", "autograd", backend=compiler.backend):
+        joint = trace_joint(gm, example_inputs, bases=True)
+    if joint.gradients:
+        compiler.joint_pass(joint.program)
+    return joint
+
+
+def _by_layers(
+    gm: fx.GraphModule, example_inputs: Sequence[Any], compiler: Compiler
+) -> tuple[JointProgram, Partition] | None:
+    """What a graph with many layers that are alike becomes, by what five of them do; None for any other."""
+    if events.bus.wanted("aot_joint_graph") or config.activation_memory_budget < 1 or compat.autocast_active():
+        return None  # who sees the joint graph, or runs it again, gets that of all layers
+    short = shorter(gm, example_inputs)
+    if short is None:
+        return None
+    with contextlib.suppress(AutogradError, Unlike):
+        joint = _traced(short.gm, short.inputs, compiler)
+        if joint.gradients:
+            return halves_of_all(joint, _cut(joint, compiler), short)
+    return None
+
+
+def _cut(joint: JointProgram, compiler: Compiler) -> Partition:
+    with events.span("partition", "autograd", backend=compiler.backend):
+        return partition(
+            joint, budget=config.activation_memory_budget, default=config.partitioner == "default",
+            keeps_in_loops=keeps_in_loops if compiler.backend == "native" else None,
+        )  # fmt: skip
 
 
 def compile_joint(
@@ -73,6 +106,7 @@ def compile_joint(
     graph: Callable[..., Any] | None = None,
     beside: Beside | None = None,
     meta: dict[str, Any] | None = None,
+    cut: Partition | None = None,
 ) -> Callable[..., Any]:
     """Cut a joint program in two, compile both parts, and put them on autograd's tape.
 
@@ -81,6 +115,7 @@ def compile_joint(
         graph: the captured graph, run once more where gradients are differentiated again.
         beside: of what records gradients, `has_backward` and the `key` of the backward, makes what is called instead.
         meta: of the captured graph; "arrivals" is taken out of it where gradients will arrive so.
+        cut: the two parts, where they are known.
     """
     if joint.differentiates and otherwise is not None:
         joint.differentiates = False
@@ -91,11 +126,7 @@ def compile_joint(
         return _without_gradients(joint, compiler, otherwise)
     backend = compiler.backend
     events.emit("aot_joint_graph", "autograd", lambda: readable(joint.program.graph), backend=backend, model=number)
-    with events.span("partition", "autograd", backend=backend):
-        cut = partition(
-            joint, budget=config.activation_memory_budget, default=config.partitioner == "default",
-            keeps_in_loops=keeps_in_loops if backend == "native" else None,
-        )  # fmt: skip
+    cut = cut or _cut(joint, compiler)
     cut.forward.kind, cut.backward.kind = "forward", "backward"
     together = _plan_arrivals(joint, cut, (meta or {}) if compiler.gives_early else {})
     cut.forward.model = cut.backward.model = number

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import field
 from typing import Any, Literal
 
@@ -370,24 +370,35 @@ def _with_backward(
     gradients = {position: slot_of(node) for position, node in zip(joint.gradients, split.grads)}
     passed = {number: slot_of(node) for number, node in split.passed.items()}
     _finish(graph, list(outputs))
-    handed = {slot.index for slot in gradients.values() if slot.kind == "output"}
-    kept = {slot.index for slot in arguments if slot.kind == "output"} - handed
-    forward.kept = frozenset(index for index in kept if index >= joint.results)
     program = joint.program
     backward = AtenProgram(graph, inputs, [], [], _constants(program, graph), None, len(inputs), {}, program.specs)
     _pass_numbers(joint, backward, arguments)
-    backward.taken = frozenset(
-        position for position, slot in enumerate(arguments) if slot.kind == "output" and slot.index in forward.kept
-    )
-    views = frozenset(
-        slot.index
-        for slot, node in zip(arguments, backward.placeholders)
-        if slot.kind == "input" and all(is_view(user) and "backward" not in user.meta for user in node.users)
-    )
+    views = note_kept(forward, backward, arguments, gradients, joint.results)
     seen = [number for number, tangent in enumerate(split.tangents) if split.sums.get(number) is not tangent]
     on_the_way: frozenset[int] = frozenset().union(*joint.tape.passed)
     opaque = tuple([number for number in seen if number in on_the_way and number not in passed])
     return Partition(forward, backward, arguments, gradients, joint.results, views, passed=passed, opaque=opaque)
+
+
+def note_kept(
+    forward: AtenProgram,
+    backward: AtenProgram,
+    arguments: Sequence[Slot],
+    gradients: Mapping[int, Slot],
+    results: int,
+) -> frozenset[int]:
+    """Tell both programs which values only the backward sees; returns the inputs that it reads through views."""
+    handed = {slot.index for slot in gradients.values() if slot.kind == "output"}
+    kept = {slot.index for slot in arguments if slot.kind == "output"} - handed
+    forward.kept = frozenset(index for index in kept if index >= results)
+    backward.taken = frozenset(
+        position for position, slot in enumerate(arguments) if slot.kind == "output" and slot.index in forward.kept
+    )
+    return frozenset(
+        slot.index
+        for slot, node in zip(arguments, backward.placeholders)
+        if slot.kind == "input" and all(is_view(user) and "backward" not in user.meta for user in node.users)
+    )
 
 
 def _add_inputs(

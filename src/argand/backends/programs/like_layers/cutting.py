@@ -43,21 +43,34 @@ class Cut:
 def cut_layers(program: AtenProgram) -> Cut | None:
     """A program with fewer layers; None where there are few, or something reads what one of the middle left."""
     layers = find_layers(program)
-    return None if layers is None else _Cutting(program, layers).run()
+    if layers is None:
+        return None
+    cutting = Cutting(program.graph, layers)
+    if not cutting.run():
+        return None
+    results = outputs_of(program)
+    places = [number for number, node in enumerate(results) if node not in cutting.gone]
+    kept = [cutting.env[node] if isinstance(node, fx.Node) else node for node in (results[at] for at in places)]
+    cutting.graph.output(tuple(kept))
+    less = _program(program, cutting, places)
+    return None if less is None else Cut(program, less, layers, places, frozenset(cutting.rewired))
 
 
-class _Cutting:
-    """One run of `cut_layers`.
+class Cutting:
+    """A graph with fewer layers, without its results.
 
     Fields:
         first, last: positions of the first call that is left out, and of the first one behind.
         turn: (row, place in it) of inputs and constants of layers.
+        env: what became of the nodes.
+        rewired: names of nodes that read what another layer left.
     """
 
-    def __init__(self, program: AtenProgram, layers: Layers) -> None:
-        self.program = program
+    def __init__(self, whole: fx.Graph, layers: Layers) -> None:
+        self.whole = whole
         self.layers = layers
         self.graph = fx.Graph()
+        self.rewired: list[str] = []
         self.env: dict[fx.Node, fx.Node] = {}
         end = layers.count - TAIL
         self.first, self.last = layers.first(HEAD), layers.first(end)
@@ -77,26 +90,19 @@ class _Cutting:
     def _is_in_tail(self, number: int) -> bool:
         return self.last <= number < self.layers.first(self.layers.count)
 
-    def run(self) -> Cut | None:
-        rewired = []
-        for node in self.program.graph.nodes:
-            if node.op == "output" or node in self.gone:
-                continue
-            self.moved = False
-            self.reader = self.layers.number.get(node, -1)
-            self.env[node] = compat.copy_node(self.graph, node, self._argument)
-            if self.lost is not None or self.env[node].name != node.name:
-                return None
-            if self.moved:
-                rewired.append(node.name)
-        results = outputs_of(self.program)
-        places = [number for number, node in enumerate(results) if node not in self.gone]
-        kept = [self.env[node] if isinstance(node, fx.Node) else node for node in (results[at] for at in places)]
-        self.graph.output(tuple(kept))
-        less = self._program(places)
-        return None if less is None else Cut(self.program, less, self.layers, places, frozenset(rewired))
+    def run(self) -> bool:
+        """Copy what is left; whether nothing of it reads what one of the middle left."""
+        return all(node.op == "output" or node in self.gone or self._copy(node) for node in self.whole.nodes)
 
-    def _argument(self, node: fx.Node) -> fx.Node:
+    def _copy(self, node: fx.Node) -> bool:
+        self.moved = False
+        self.reader = self.layers.number.get(node, -1)
+        self.env[node] = compat.copy_node(self.graph, node, self.argument)
+        if self.moved:
+            self.rewired.append(node.name)
+        return self.lost is None and self.env[node].name == node.name
+
+    def argument(self, node: fx.Node) -> fx.Node:
         """What stands for an argument: what the last layer of the head left, for what the last one left out did."""
         layers = self.layers
         number = layers.number.get(node, -1)
@@ -132,27 +138,27 @@ class _Cutting:
         self.lost = node
         return next(iter(self.env.values()))
 
-    def _program(self, places: list[int]) -> AtenProgram | None:
-        program = self.program
-        nodes = program.placeholders
-        inputs = [number for number, node in enumerate(nodes) if node not in self.gone]
-        new_input = {old: new for new, old in enumerate(inputs)}
-        new_place = {old: new for new, old in enumerate(places)}
-        mutations = []
-        for mutation in program.mutations:
-            if mutation.output not in new_place:
-                continue
-            if mutation.input not in new_input:
-                return None
-            mutations.append(MutationSpec(new_input[mutation.input], new_place[mutation.output]))
-        handed = program.handed_over
-        return replace(
-            program,
-            graph=self.graph,
-            inputs=[program.inputs[number] for number in inputs],
-            outputs=[OutputSpec("value", new_place[place]) for place in places if place in handed],
-            mutations=mutations,
-            kept=frozenset(),
-            taken=frozenset(),
-            leaves=[],
-        )
+
+def _program(program: AtenProgram, cutting: Cutting, places: list[int]) -> AtenProgram | None:
+    nodes = program.placeholders
+    inputs = [number for number, node in enumerate(nodes) if node not in cutting.gone]
+    new_input = {old: new for new, old in enumerate(inputs)}
+    new_place = {old: new for new, old in enumerate(places)}
+    mutations = []
+    for mutation in program.mutations:
+        if mutation.output not in new_place:
+            continue
+        if mutation.input not in new_input:
+            return None
+        mutations.append(MutationSpec(new_input[mutation.input], new_place[mutation.output]))
+    handed = program.handed_over
+    return replace(
+        program,
+        graph=cutting.graph,
+        inputs=[program.inputs[number] for number in inputs],
+        outputs=[OutputSpec("value", new_place[place]) for place in places if place in handed],
+        mutations=mutations,
+        kept=frozenset(),
+        taken=frozenset(),
+        leaves=[],
+    )

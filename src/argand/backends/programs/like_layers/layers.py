@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import torch
@@ -25,6 +25,8 @@ _TIMES: Final = 8
 _PLAIN: Final = frozenset((
     bool, int, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format,
 ))  # fmt: skip
+
+NodesAlike = Callable[[fx.Node, fx.Node], bool]
 
 
 @dataclass(slots=True)
@@ -60,26 +62,38 @@ class Layers:
         return divmod(number - self.begin, self.length)
 
 
-def find_layers(program: AtenProgram) -> Layers | None:
-    """The longest run of layers; None where there are fewer than `LEAST`."""
+def find_layers(program: AtenProgram, least: int = LEAST) -> Layers | None:
+    """The longest run of layers; None where there are fewer than `least`."""
     calls = [node for node in program.graph.nodes if node.op == "call_function"]
-    length = _length(calls)
-    return None if length is None else _Comparison(program, calls, length).layers()
+    return longest_run(calls, _marks(program), lambda one, two: _same_meta(one.meta, two.meta), least)
 
 
-def _length(calls: Sequence[fx.Node]) -> int | None:
+def longest_run(
+    calls: Sequence[fx.Node], marks: Mapping[fx.Node, list[Any]], looks_alike: NodesAlike, least: int = LEAST
+) -> Layers | None:
+    """As `find_layers`, of the calls of any graph.
+
+    Arguments:
+        marks: what is to be the same of calls that correspond, besides arguments.
+        looks_alike: whether the values of two nodes look the same.
+    """
+    length = _length(calls, least)
+    return None if length is None else _Comparison(calls, length, marks, looks_alike).layers(least)
+
+
+def _length(calls: Sequence[fx.Node], least: int) -> int | None:
     """How many nodes a layer has, if there are some: those from one call of a rare target to the same in the next."""
     places: dict[Any, list[int]] = {}
     for number, node in enumerate(calls):
         places.setdefault(node.target, []).append(number)
-    often = sorted((at for at in places.values() if len(at) >= LEAST), key=len)
+    often = sorted((at for at in places.values() if len(at) >= least), key=len)
     for at in often[:_RARE]:
         for times in range(1, _TIMES):
             steps = Counter(later - earlier for earlier, later in zip(at, at[times:]))
             if not steps:
                 break
             length, count = steps.most_common(1)[0]
-            if length >= _SHORTEST and count >= (LEAST - 2) * times and 3 * count >= 2 * sum(steps.values()):
+            if length >= _SHORTEST and count >= (least - 2) * times and 3 * count >= 2 * sum(steps.values()):
                 return length
     return None
 
@@ -93,11 +107,14 @@ class _Comparison:
         _shared: those that all layers read.
     """
 
-    def __init__(self, program: AtenProgram, calls: Sequence[fx.Node], length: int) -> None:
+    def __init__(
+        self, calls: Sequence[fx.Node], length: int, marks: Mapping[fx.Node, list[Any]], looks_alike: NodesAlike
+    ) -> None:
         self.calls = calls
         self.length = length
         self.number = {node: number for number, node in enumerate(calls)}
-        self.marks = _marks(program)
+        self.marks = marks
+        self.looks_alike = looks_alike
         self._restart(0)
 
     def _restart(self, begin: int) -> None:
@@ -106,7 +123,7 @@ class _Comparison:
         self._before: dict[fx.Node, fx.Node] = {}
         self._shared: set[fx.Node] = set()
 
-    def layers(self) -> Layers | None:
+    def layers(self, least: int) -> Layers | None:
         """The longest run."""
         best: tuple[int, int, dict[fx.Node, fx.Node], dict[fx.Node, fx.Node]] = (0, 0, {}, {})
         last = len(self.calls) - self.length
@@ -118,7 +135,7 @@ class _Comparison:
             self._restart(number + 1)
         begin, end, after, before = best
         count = (end - begin) // self.length + 1
-        if count < LEAST:
+        if count < least:
             return None
         given = _given(after, before, count)
         layers = None if given is None else Layers(self.calls, begin, self.length, count, given, self.number)
@@ -136,7 +153,7 @@ class _Comparison:
             one.target is two.target
             and self._same(one.args, two.args)
             and (not (one.kwargs or two.kwargs) or self._same(one.kwargs, two.kwargs))
-            and _same_meta(one.meta, two.meta)
+            and self.looks_alike(one, two)
             and self._same(self.marks.get(one), self.marks.get(two))
         )
 
@@ -155,6 +172,8 @@ class _Comparison:
             return bool(one == two)
         if isinstance(one, (tuple, list)):
             return len(one) == len(two) and all(map(self._same, one, two))
+        if kind is slice:
+            return self._same((one.start, one.stop, one.step), (two.start, two.stop, two.step))
         if isinstance(one, dict):
             return one.keys() == two.keys() and all(self._same(value, two[name]) for name, value in one.items())
         return one is two
@@ -177,7 +196,7 @@ class _Comparison:
         if one in self._shared or two in self._shared:
             return False
         if one not in self._next:
-            if not _same_meta(one.meta, two.meta):
+            if not self.looks_alike(one, two):
                 return False
             self._next[one], self._before[two] = two, one
         return True
@@ -194,7 +213,8 @@ def _given(after: dict[fx.Node, fx.Node], before: dict[fx.Node, fx.Node], count:
                 row.append(node)
                 node = after.get(node)
             given.append(row)
-    return given if all(len(row) >= count for row in given) else None
+    in_rows = sum(map(len, given)) == len({*after, *before})  # else the last layer reads what the first one does
+    return given if in_rows and all(len(row) >= count for row in given) else None
 
 
 def _marks(program: AtenProgram) -> dict[fx.Node, list[Any]]:
