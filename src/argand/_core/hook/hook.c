@@ -18,6 +18,7 @@ typedef struct {
     PyObject **args;  /* strong references, replaced by NULL */
     Py_ssize_t nargs;
     bool uncaptured;  /* capture is off while the frame runs */
+    PyObject *whole;  /* strong or NULL: a tuple to be all arguments of a function of `*args`, which is called without any */
 } Handover;
 
 typedef struct {
@@ -60,10 +61,14 @@ after_fork_in_child(void)
 /* ---- handing arguments over ------------------------------------------------------------------------------------ */
 
 static void
-hand_over(void)
+hand_over(InterpreterFrame *frame)
 {
     Handover given = tls.handover;
     tls.handover.func = NULL;
+    if (given.whole != NULL) {
+        PyObject_GC_Track(given.whole);
+        Py_SETREF(frame->localsplus[0], given.whole);
+    }
     for (Py_ssize_t i = 0; i < given.nargs; i++) {
         Py_CLEAR(given.args[i]);
     }
@@ -79,10 +84,25 @@ function_started_by(PyObject *callable)
     return PyFunction_Check(callable) ? callable : NULL;
 }
 
+#define REFUSE_FLAGS (CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR | CO_ITERABLE_COROUTINE)
+
+/* Whether the hook will see the frame that a call of this object starts at once, and the frame's only arguments are `*args`:
+ * then they need not be copied. */
+static bool
+takes_whole(PyObject *callable)
+{
+    PyCodeObject *code = PyFunction_Check(callable) ? (PyCodeObject *)PyFunction_GET_CODE(callable) : NULL;
+    return code != NULL && code->co_argcount == 0 && code->co_kwonlyargcount == 0 &&
+           (code->co_flags & (CO_VARARGS | CO_VARKEYWORDS | REFUSE_FLAGS)) == CO_VARARGS &&
+           ((PyFunctionObject *)callable)->vectorcall == _PyFunction_Vectorcall && hook_probe == NULL && !native_watch_on() &&
+           _PyInterpreterState_GetEvalFrameFunc(PyInterpreterState_Get()) == hook_eval_frame;
+}
+
 /* Calls anything; the references in args go to the frame of a Python function, also one in a region without a callback.
- * Those that are left afterwards are still the caller's. */
+ * Those that are left afterwards are still the caller's.
+ * whole: a tuple that holds args, or NULL; where it becomes the frame's own, it is replaced by NULL and args are left alone. */
 static PyObject *
-call_handing_over(PyObject *callable, PyObject **args, Py_ssize_t nargs)
+call_handing_over(PyObject *callable, PyObject **args, Py_ssize_t nargs, PyObject **whole)
 {
     PyObject *inner = tls.callback == NULL ? NULL : region_uncaptured_fn(callable);
     if (inner != NULL && function_started_by(inner) != NULL &&
@@ -94,8 +114,15 @@ call_handing_over(PyObject *callable, PyObject **args, Py_ssize_t nargs)
     }
     Py_INCREF(callable); /* a region may go before what it calls returns */
     Handover outer = tls.handover;
-    tls.handover = (Handover){function_started_by(callable), args, nargs, inner != NULL};
+    tls.handover = (Handover){function_started_by(callable), args, nargs, inner != NULL, NULL};
+    if (whole != NULL && takes_whole(callable)) {
+        tls.handover.whole = *whole;
+        nargs = tls.handover.nargs = 0;
+    }
     PyObject *result = PyObject_Vectorcall(callable, args, nargs, NULL);
+    if (tls.handover.whole != NULL && tls.handover.func == NULL) {
+        *whole = NULL;
+    }
     tls.handover = outer;
     Py_DECREF(callable);
     return result;
@@ -115,7 +142,7 @@ hook_call_with_list(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize
     list->ob_item = NULL;
     list->allocated = 0;
     Py_SET_SIZE(list, 0);
-    PyObject *result = call_handing_over(args[0], items, count);
+    PyObject *result = call_handing_over(args[0], items, count, NULL);
     for (Py_ssize_t i = 0; i < count; i++) {
         Py_XDECREF(items[i]);
     }
@@ -144,8 +171,8 @@ hook_call_with_inputs(PyObject *module, PyObject *fn)
         return NULL;
     }
     PyObject_GC_UnTrack(inputs); /* nobody else is to see it while its items go */
-    PyObject *result = call_handing_over(fn, ((PyTupleObject *)inputs)->ob_item, PyTuple_GET_SIZE(inputs));
-    Py_DECREF(inputs);
+    PyObject *result = call_handing_over(fn, ((PyTupleObject *)inputs)->ob_item, PyTuple_GET_SIZE(inputs), &inputs);
+    Py_XDECREF(inputs);
     return result;
 }
 
@@ -317,7 +344,7 @@ run_entry(PyThreadState *tstate, InterpreterFrame *frame, Entry *entry, Py_ssize
     if (func != NULL) {
         PyObject *outer = tls.inputs;
         tls.inputs = inputs;
-        result = call_handing_over((PyObject *)func, frame->localsplus, nargs);
+        result = call_handing_over((PyObject *)func, frame->localsplus, nargs, NULL);
         inputs = tls.inputs;
         tls.inputs = outer;
         Py_DECREF(func);
@@ -414,7 +441,6 @@ ask_callback(InterpreterFrame *frame, const FrameView *view, CodeCache *cache, E
 /* ---- the hook -------------------------------------------------------------------------------------------------- */
 
 #define CAPTURE_FLAGS (CO_OPTIMIZED | CO_NEWLOCALS)
-#define REFUSE_FLAGS (CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR | CO_ITERABLE_COROUTINE)
 
 static PyObject *
 look_up_frame(PyThreadState *tstate, InterpreterFrame *frame, CodeCache *cache, CodeMode mode)
@@ -507,7 +533,7 @@ hook_eval_frame(PyThreadState *tstate, InterpreterFrame *frame, int throwflag)
     }
     if (t->handover.func != NULL && t->handover.func == (PyObject *)FRAME_FUNC(frame)) {
         bool uncaptured = t->handover.uncaptured;
-        hand_over();
+        hand_over(frame);
         if (uncaptured) {
             return run_frame_disabled(tstate, frame);
         }
