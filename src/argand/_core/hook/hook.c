@@ -86,6 +86,8 @@ function_started_by(PyObject *callable)
 
 #define REFUSE_FLAGS (CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR | CO_ITERABLE_COROUTINE)
 
+static vectorcallfunc function_vectorcall; /* of functions as they are made */
+
 /* Whether the hook will see the frame that a call of this object starts at once, and the frame's only arguments are `*args`:
  * then they need not be copied. */
 static bool
@@ -94,7 +96,7 @@ takes_whole(PyObject *callable)
     PyCodeObject *code = PyFunction_Check(callable) ? (PyCodeObject *)PyFunction_GET_CODE(callable) : NULL;
     return code != NULL && code->co_argcount == 0 && code->co_kwonlyargcount == 0 &&
            (code->co_flags & (CO_VARARGS | CO_VARKEYWORDS | REFUSE_FLAGS)) == CO_VARARGS &&
-           ((PyFunctionObject *)callable)->vectorcall == _PyFunction_Vectorcall && hook_probe == NULL && !native_watch_on() &&
+           ((PyFunctionObject *)callable)->vectorcall == function_vectorcall && hook_probe == NULL && !native_watch_on() &&
            _PyInterpreterState_GetEvalFrameFunc(PyInterpreterState_Get()) == hook_eval_frame;
 }
 
@@ -274,6 +276,7 @@ make_function(PyObject *code, PyFunctionObject *original)
     if (func == NULL) {
         return NULL;
     }
+    function_vectorcall = func->vectorcall;
     if (func->func_builtins != original->func_builtins) {
         Py_SETREF(func->func_builtins, Py_NewRef(original->func_builtins));
     }
