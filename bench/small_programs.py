@@ -22,6 +22,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 import argand
+import small_kinds  # noqa: F401  adds its programs
 import small_losses  # noqa: F401  adds its programs
 from small_program_list import PROGRAMS, Program
 

@@ -53,6 +53,16 @@ def test_positions_that_are_bounded_are_not_checked() -> None:
     assert "check_ind" in seen[-1].text().split("extern")[-1]
 
 
+def test_bytes_are_positions_that_fit() -> None:
+    table, at = torch.randn(256), torch.randint(0, 255, (300,), dtype=torch.uint8)
+    for size, checked in ((256, False), (255, True)):
+        argand.reset()
+        with collected("output_code") as seen:
+            got = argand.compile(lambda t, at: t[at.long()] * 2, dynamic=False)(table[:size], at)
+        assert torch.equal(got, table[at.long()] * 2)
+        assert ("check_ind" in seen[-1].text().split("extern")[-1]) == checked
+
+
 def test_every_second_element_and_looked_up_vectors() -> None:
     for count in (1, 3, 8, 16, 17, 33, 64, 100):
         x, at = torch.randn(3, 2 * count), torch.randint(0, 9, (count,))

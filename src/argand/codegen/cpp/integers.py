@@ -14,6 +14,10 @@ from argand.ir.loops import Value, with_nested
 
 _FAR = 1 << 31
 _FOLLOWED = frozenset((torch.int32, torch.int64))
+_SMALL: dict[torch.dtype, Interval] = {
+    torch.bool: (0, 1),
+    **{dtype: (torch.iinfo(dtype).min, torch.iinfo(dtype).max) for dtype in (torch.int8, torch.uint8, torch.int16)},
+}
 
 
 def integers_of(facts: StageFacts, sizes: dict[Var, Expr]) -> tuple[set[Value], set[Value], set[Value]]:
@@ -77,7 +81,10 @@ def _bounds(value: Value, simplifier: Simplifier, limits: dict[Value, Interval])
     if value.op not in _MADE_OF:
         return UNBOUNDED
     if value.op == "to_dtype":
-        return limits.get(value.args[0], UNBOUNDED)
+        source = value.args[0]
+        if source.dtype in _SMALL:
+            return _SMALL[source.dtype]
+        return limits.get(source, UNBOUNDED)
     if value.op == "abs":
         low, high = limits.get(value.args[0], UNBOUNDED)
         return UNBOUNDED if low is None or high is None else (max(0, low, -high), max(-low, high))

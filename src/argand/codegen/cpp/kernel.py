@@ -272,7 +272,8 @@ class KernelPrinter:
             if self.outer_vector is None:
                 self._outer_body(Lanes())
                 return
-            self._outer_vector_loop(pragma if not loops else "")
+            rounds = (as_int(dict(plan.outer)[self.outer_vector]) or 1 << 31) // self.outer_lanes
+            self._outer_vector_loop(pragma if not loops and rounds > 1 else "")
 
     def _outer_vector_loop(self, pragma: str) -> None:
         out, var, lanes = self.out, self.outer_vector, self.outer_lanes
