@@ -102,3 +102,19 @@ def test_results_that_hold_copies_have_memory_of_their_own(fn: Callable[..., Any
         result.mul_(number)
         assert torch.equal(result, eager * number)
     assert len({result.untyped_storage().data_ptr() for result in results}) == len(results)
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])
+def test_views_of_a_result_of_one_element(backend: str) -> None:
+    """Its strides are what the last operation left, and tell nothing: views of it were refused."""
+
+    def filled(x: torch.Tensor) -> Any:
+        y = x.frac()
+        part = y[0:1]
+        y.numpy()[...] = 2.0
+        return y, part
+
+    x = torch.ones(1, 1, dtype=torch.float16)[::2]
+    want, got = filled(x), argand.compile(filled, backend=backend)(x)
+    assert [t.tolist() for t in want] == [t.tolist() for t in got]
+    assert got[0].data_ptr() == got[1].data_ptr()

@@ -1,6 +1,6 @@
 """Random programs over tensors that share memory, of many dtypes, with writes, views, grad modes and errors, against eager.
 
-    python tests/fuzz/memory.py [--count 200] [--seed 0] [--backends aot_eager,native] [--lines 8] [--dynamic] [--no-reduce]
+    python tests/fuzz/memory.py [--count 200] [--seed 0] [--backends aot_eager,native] [--lines 8] [--breaks] [--dynamic] [--no-reduce]
 
 A program is made line by line while it runs eagerly, so that most lines are valid; some that raise stay, in a `try` that notes the error. Arguments
 are one tensor twice, views of one memory, leaves that require gradients. Compared are results and arguments (values, dtypes, sizes, strides, what
@@ -120,8 +120,8 @@ def scalar(rng: random.Random) -> str:
 class Maker:
     """One program being made, with the eager run that says which lines are valid."""
 
-    def __init__(self, seed: int, lines: int) -> None:
-        self.rng = random.Random(seed)
+    def __init__(self, seed: int, lines: int, breaks: bool = False) -> None:
+        self.rng, self.breaks = random.Random(seed), breaks
         self.specs = self.arguments()
         self.body: list[str] = []
         self.names = [f"x{i}" for i in range(len(self.specs))]
@@ -181,6 +181,8 @@ class Maker:
     def statement(self) -> tuple[str, str | None]:
         """One line, and the name that it defines."""
         rng, kind = self.rng, self.rng.random()
+        if self.breaks and rng.random() < 0.1:
+            return "argand.graph_break()", None
         if kind < 0.30:
             return self.fill(rng.choice(WRITES)), None
         if kind < 0.38:
@@ -256,7 +258,7 @@ def tensor(g: torch.Generator) -> Callable[..., torch.Tensor]:
 
 def environment(specs: list[str], seed: int) -> dict[str, Any]:
     g = torch.Generator().manual_seed(seed)
-    env: dict[str, Any] = {"torch": torch, "F": torch.nn.functional, "T": tensor(g)}
+    env: dict[str, Any] = {"torch": torch, "argand": argand, "F": torch.nn.functional, "T": tensor(g)}
     for i, spec in enumerate(specs):
         try:
             env[f"x{i}"] = eval(spec, env)
@@ -354,7 +356,7 @@ NAMES = ("result", "arguments", "versions", "same objects", "shared memory", "pr
 
 
 def compiled_function(source: str, number: str) -> Any:
-    space: dict[str, Any] = {"torch": torch, "F": torch.nn.functional}
+    space: dict[str, Any] = {"torch": torch, "argand": argand, "F": torch.nn.functional}
     exec(compile(source, f"<memory {number}>", "exec"), space)
     return space["f"]
 
@@ -418,11 +420,12 @@ def reduced(specs: list[str], source: str, backend: str) -> str:
 def main() -> int:
     parser = seeds.parser(__doc__, 200, "aot_eager,native")
     parser.add_argument("--lines", type=int, default=8)
+    parser.add_argument("--breaks", action="store_true", help="break graphs in the middle")
     options = parser.parse_args()
     dynamic = True if options.dynamic else None
 
     def trial(seed: int, backend: str) -> str | None:
-        maker = Maker(seed, options.lines)
+        maker = Maker(seed, options.lines, options.breaks)
         source = maker.make()
         how = difference(maker.specs, source, backend, dynamic)
         shown = source if how is None or options.no_reduce else reduced(maker.specs, source, backend)

@@ -213,8 +213,8 @@ def _viewed(
         # Strides are numbers: on a base laid out otherwise they would show other elements.
         want = _base_strides(program, spec.index)
         lines.append(f"    if b{position}.stride() != {want}:")
-        lines.append(f"        raise layout_error({spec.index}, b{position}.stride(), {want})")
-        names["layout_error"] = layout_error
+        lines.append(f"        check_layout({spec.index}, b{position}, {want})")
+        names["check_layout"] = check_layout
     offset = f"b{position}.storage_offset()" + (f" + {view.offset}" if view.offset else "")
     return f"as_strided(b{position}, {view.size}, {view.stride}, {offset})"
 
@@ -225,9 +225,12 @@ def _base_strides(program: AtenProgram, index: int) -> tuple[int, ...]:
     return tuple(results[index].meta["val"].stride())
 
 
-def layout_error(index: int, have: tuple[int, ...], want: tuple[int, ...]) -> InternalError:
-    """A result that other results are views of came out in another layout than the graph says."""
-    return InternalError(f"result {index} of a graph has strides {have}, not {want}: its views cannot be rebuilt")
+def check_layout(index: int, result: torch.Tensor, want: tuple[int, ...]) -> None:
+    """A result that other results are views of came out in another layout than the graph says: where elements lie at
+    other places, its views cannot be rebuilt."""
+    have = result.stride()
+    if result.numel() and any(size > 1 and one != other for size, one, other in zip(result.shape, have, want)):
+        raise InternalError(f"result {index} of a graph has strides {have}, not {want}: its views cannot be rebuilt")
 
 
 def _structure(program: AtenProgram, leaves: list[str], names: dict[str, Any]) -> str:

@@ -412,11 +412,6 @@ def saved_tensor_hooks_active() -> bool:
     return torch._C._autograd._top_saved_tensors_default_hooks(False) is not None
 
 
-def saved_tensor_hooks_allowed() -> bool:
-    """Nobody has forbidden them in this thread."""
-    return torch._C._autograd._saved_tensors_hooks_get_disabled_error_message() is None
-
-
 def own_saved_tensor_hooks_active() -> bool:
     """As `saved_tensor_hooks_active`, and the hook is the program's, not one of torch's."""
     hooks = torch._C._autograd._top_saved_tensors_default_hooks(False)

@@ -306,3 +306,8 @@ def cannot_capture() -> bool:
         or not torch._C._is_torch_function_enabled()
         or _python_dispatch._get_current_dispatch_mode() is not None
     )
+
+
+def saved_tensor_hooks_allowed() -> bool:
+    """Nobody has forbidden them in this thread."""
+    return torch._C._autograd._saved_tensors_hooks_get_disabled_error_message() is None

@@ -39,7 +39,7 @@ from argand.capture.torch_functions import hops, modes
 from argand.capture.torch_functions.higher_order import hook_state, leaf_hooks, subgraphs
 from argand.capture.torch_functions.torch_calls import handler
 from argand.capture.world import pending_effects
-from argand.graph import compat, histories
+from argand.graph import compat, histories, thread_state
 from argand.graph.trees import tensors_of
 from argand.quick_dataclasses import dataclass
 from argand.runtime.tape import checkpoint_reads
@@ -70,9 +70,11 @@ def _checkpoint(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -
     if reentrant and own:
         return NotImplemented
     if not reentrant:
-        if not compat.saved_tensor_hooks_allowed():
+        if not thread_state.saved_tensor_hooks_allowed():
             raise _refused("It puts up hooks on saved tensors, which are disabled here.")
-        state.guards.add(None, "python", compat.saved_tensor_hooks_allowed, [], label="SAVED_TENSOR_HOOKS", shown=False)
+        state.guards.add(
+            None, "python", thread_state.saved_tensor_hooks_allowed, [], label="SAVED_TENSOR_HOOKS", shown=False
+        )
     return _captured(state, function, (tuple(rest), own), options)
 
 
