@@ -422,7 +422,9 @@ def test_positions_in_arrays(kind: str) -> None:
 
     for fn in (read, written):
         argand.reset()
-        compiled = argand.compile(fn, backend="aot_eager", fullgraph="int" in kind or (fn is written and kind == "bool"))
+        compiled = argand.compile(
+            fn, backend="aot_eager", fullgraph="int" in kind or (fn is written and kind == "bool")
+        )
         at = _POSITIONS[kind].copy() if kind != "backwards" else np.arange(3)[::-1]
         for _ in range(2):
             results = []
