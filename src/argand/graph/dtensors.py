@@ -103,6 +103,28 @@ def arrived(local: torch.Tensor) -> torch.Tensor:
     return part
 
 
+def _waiting(tensor: torch.Tensor) -> Any:
+    """Of one counter with the result, which the graph may have saved, and with its own element."""
+    cls = sys.modules["torch.distributed._functional_collectives"].AsyncCollectiveTensor
+    return counted_as(tensor, cls(tensor.detach()))
+
+
+class _Awaiting(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, tensor: torch.Tensor) -> torch.Tensor:
+        ctx.set_materialize_grads(False)
+        return _waiting(tensor)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Any) -> Any:
+        return grad
+
+
+def awaited(tensor: torch.Tensor) -> Any:
+    """A result of a graph as an AsyncCollectiveTensor."""
+    return _Awaiting.apply(tensor) if tensor.requires_grad else _waiting(tensor)
+
+
 def with_spec(local: torch.Tensor, spec: Spec, requires_grad: bool) -> torch.Tensor:
     """The DTensor of which `local` is this process's part; the memory is the same."""
     cls: Any = sharded_class()

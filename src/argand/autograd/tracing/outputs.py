@@ -80,7 +80,7 @@ class Outputs:
         self.leaf_inputs: dict[int, TraceTensor] = {}  # position of the input that stands for a leaf -> the leaf
         self._requires_grad = requires_grad  # per input, where nothing of the graph is recorded by autograd
         self.nodes: list[fx.Node] = []
-        self._made: set[fx.Node] = set()
+        self._owners: set[fx.Node] = set()
         self._objects: dict[int, int] = {}  # id of a returned tensor object -> its graph output
         self._holders: dict[int, torch.Tensor] = {}  # id of a root that several outputs share -> what they are views of
         self._tensors: list[TraceTensor] = []
@@ -251,7 +251,7 @@ class Outputs:
             stride = spec.stride if is_dense(spec.size, spec.stride) else value.held.stride
             fixed = tracer.with_strides(make_tensor(Value(spec, node, value.held)), stride)
             node = tracer.read(fixed.value)
-        if _made_by(node).op in ("placeholder", "get_attr"):
+        if _owner(node).op in ("placeholder", "get_attr"):
             copied = tracer.record(aten.clone.default, (make_tensor(Value(spec, node)),), {})
             node = tracer.read(copied.value)
         if node.meta["val"].stride() != spec.stride and is_dense(spec.size, spec.stride):
@@ -260,10 +260,10 @@ class Outputs:
                 aten.as_strided.default, (_held(tracer, node), list(spec.size), list(spec.stride)), {}
             )
             node = tracer.read(fixed.value)
-        if _made_by(node) in self._made:
+        if _owner(node) in self._owners:
             copied = tracer.record(aten.clone.default, (make_tensor(Value(spec, node)),), {})
             node = tracer.read(copied.value)
-        self._made.add(_made_by(node))
+        self._owners.add(_owner(node))
         self.nodes.append(node)
         return len(self.nodes) - 1
 
@@ -272,7 +272,7 @@ def _held(tracer: Recorder, node: fx.Node) -> TraceTensor:
     return make_tensor(Value(tracer.specs.of_meta(node.meta["val"], node.meta["device"]), node))
 
 
-def _made_by(node: fx.Node) -> fx.Node:
+def _owner(node: fx.Node) -> fx.Node:
     """The node that made the memory of a result, which no argument and no other result has."""
     while node.op == "call_function" and isinstance(node.target, torch._ops.OpOverload):
         if not compat.is_view_op(node.target) or not node.args or not isinstance(node.args[0], fx.Node):

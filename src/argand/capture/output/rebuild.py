@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import collections
 import contextlib
-import sys
 import types
 from collections.abc import Callable, Iterator
 from typing import Any, Final, cast
@@ -15,7 +14,7 @@ from argand.capture.facts.handlers import Args, Function, Kwargs
 from argand.capture.facts.kinds import is_a, is_struct_sequence, namespace
 from argand.capture.facts.optional_packages import numpy
 from argand.capture.facts.typefacts import is_native
-from argand.graph.version_counters import counted_as
+from argand.graph.dtensors import awaited
 
 _WRITTEN_THEIR_WAY: Final = (type, types.ModuleType, types.FunctionType, torch.Generator)
 _read: Final[Function] = object.__getattribute__  # names of the module's own: calls ask for them each time
@@ -351,26 +350,9 @@ def of_inference_mode(tensor: torch.Tensor) -> torch.Tensor:
 
 def awaiting(tensor: torch.Tensor, completed: bool) -> torch.Tensor:
     """A result of the graph as what a functional collective gives; nothing is left to wait for."""
-    wrapped: Any = _Awaiting.apply(tensor) if tensor.requires_grad else _waiting(tensor)
+    wrapped = awaited(tensor)
     wrapped.completed = completed
-    return cast(torch.Tensor, wrapped)
-
-
-def _waiting(tensor: torch.Tensor) -> torch.Tensor:
-    """Of one counter with the result, which the graph may have saved, and with its own element."""
-    cls = sys.modules["torch.distributed._functional_collectives"].AsyncCollectiveTensor
-    return counted_as(tensor, cls(tensor.detach()))
-
-
-class _Awaiting(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, tensor: torch.Tensor) -> torch.Tensor:
-        ctx.set_materialize_grads(False)
-        return _waiting(tensor)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Any) -> Any:
-        return grad
+    return wrapped
 
 
 def array_of(tensor: torch.Tensor, scalar: bool, writeable: bool, strides: tuple[int, ...]) -> object:

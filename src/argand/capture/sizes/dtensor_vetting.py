@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
@@ -13,7 +12,7 @@ from argand.capture.facts.classify import awaits
 from argand.capture.facts.handlers import Args, Function, Kwargs
 from argand.capture.facts.values.tensor_info import TensorInfo
 from argand.graph import compat, dtensors, wrappers
-from argand.graph.dtensors import MaskBuffer, is_sharded
+from argand.graph.dtensors import DTensor, MaskBuffer, is_sharded
 from argand.graph.operators.collectives import NAMESPACES, STARTS
 from argand.graph.trees import mapped
 
@@ -67,7 +66,7 @@ class Vetting(compat.DispatchMode):
             raise refused(self.name, f"{func} has a rule of its own, which may communicate")
 
 
-def _is_local(func: torch._ops.OpOverload, sharded: list[Any], args: Args, kwargs: Kwargs) -> bool:
+def _is_local(func: torch._ops.OpOverload, sharded: list[DTensor], args: Args, kwargs: Kwargs) -> bool:
     """Whether the rule that an operator has of its own sends nothing, or what functional collectives send."""
     name = func._schema.name.partition("::")[2]
     first, dim = sharded[0], args[1] if len(args) > 1 else kwargs.get("dim")
@@ -96,7 +95,7 @@ def types_on_fakes(func: Function, args: Args, kwargs: Kwargs, infos: list[Tenso
     """`types_of` what a call gives, as torch's fake tensors tell, on the devices of the tensors that it is given."""
     devices = {id(info.tensor): info.device for info in infos}
 
-    def faked(value: Any) -> Any:
+    def faked(value: DTensor) -> DTensor:
         if not isinstance(value, torch.Tensor):
             return value
         local: torch.Tensor = getattr(value, "_local_tensor", value)
@@ -113,7 +112,7 @@ def types_on_fakes(func: Function, args: Args, kwargs: Kwargs, infos: list[Tenso
     return types_of(result)
 
 
-def mask_buffers(value: Any) -> list[MaskBuffer]:
+def mask_buffers(value: DTensor) -> list[MaskBuffer]:
     """Where placements of a DTensor keep which rows other processes have; one object serves many DTensors."""
     places = value._spec.placements if is_sharded(type(value)) else ()
     return [place.mask_buffer for place in places if hasattr(place, "mask_buffer")]
@@ -128,7 +127,7 @@ def types_of(result: object) -> list[object]:
     """Type, size and layout of each result."""
     told: list[object] = []
 
-    def tell(value: Any) -> None:
+    def tell(value: DTensor) -> None:
         if isinstance(value, torch.Tensor):
             told.append((value.dtype, value.shape, getattr(value, "placements", None)))
 

@@ -29,7 +29,7 @@ from argand.capture.sizes import subclasses
 from argand.capture.sizes.subclasses import is_default
 from argand.capture.torch_functions import hops
 from argand.capture.world import pending_effects
-from argand.graph.dtensors import is_sharded, made_of
+from argand.graph.dtensors import DTensor, is_sharded, made_of
 from argand.quick_dataclasses import dataclass
 
 WRITE = "write in a subgraph"
@@ -272,7 +272,7 @@ def copy_of(tensor: torch.Tensor, requires_grad: bool) -> torch.Tensor:
     """A stand-in with the same metadata."""
     with torch._C.DisableTorchFunction(), torch.enable_grad():
         if is_sharded(type(tensor)):
-            sharded: Any = tensor
+            sharded: DTensor = tensor
             return made_of(copy_of(sharded._local_tensor, requires_grad), sharded._spec)
         return meta_tensors.new(tuple(tensor.shape), tensor.stride(), tensor.dtype, requires_grad)
 
