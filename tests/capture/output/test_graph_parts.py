@@ -130,9 +130,12 @@ def test_results_are_let_go() -> None:
     count_alive.register_fake(torch.empty_like)
 
     def f(x: torch.Tensor) -> torch.Tensor:
-        large = x.sin().cos() * 2
-        y = remember(large).exp()
-        chosen = y[y > 0]
+        large = x.sin() * 2 + 1
+        chosen = large[large > 0]
+        total = remember(large).exp().sum()
+        del large
+        chosen = chosen.sin().cos() * total
+        chosen = chosen[chosen > 0]
         return count_alive(chosen.sin().cos() * 2)
 
     x = torch.rand(6)
