@@ -11,7 +11,7 @@ from argand import events
 from argand.autograd import needs_autograd, trace_inference, wrap
 from argand.autograd.tracing.gradients import records_gradients
 from argand.backends.compile_watchers import Compiler, watched
-from argand.backends.programs.like_layers.halves import traced_by_layers
+from argand.backends.programs.like_layers.whole_forward import traced_by_layers
 from argand.config import config
 from argand.errors import AutogradError, GpuError
 from argand.graph import time_limit

@@ -27,8 +27,8 @@ from argand.autograd.training import (
 from argand.backends.compile_watchers import Compiler
 from argand.backends.eager_contest import unless_too_small
 from argand.backends.programs.like_layers.five_layers import shorter
-from argand.backends.programs.like_layers.forms import Unlike
 from argand.backends.programs.like_layers.halves import halves_of_all
+from argand.backends.programs.like_layers.layers import Unlike
 from argand.backends.programs.rolled_training import keeps_in_loops
 from argand.backends.programs.stored_backward import KeptBackward
 from argand.config import config
@@ -37,6 +37,7 @@ from argand.graph import compat, time_limit
 from argand.graph.nodes.module_text import lazy_forward
 from argand.graph.nodes.printing import graph_function, readable
 from argand.graph.nodes.program import AtenProgram
+from argand.graph.operators.random_ops import draws_seed
 from argand.runtime import build_turns, late_modules
 from argand.runtime.recipes import described_by
 from argand.runtime.tape.double_backward import Differentiable, by_eager_if_mostly_twice
@@ -85,8 +86,8 @@ def _by_layers(
         return None
     with contextlib.suppress(AutogradError, Unlike):
         joint = _traced(short.gm, short.inputs, compiler)
-        if joint.gradients:
-            return halves_of_all(joint, _cut(joint, compiler), short)
+        if joint.gradients and not any(draws_seed(node.target) for node in joint.program.graph.nodes):
+            return halves_of_all(joint, _cut(joint, compiler), short)  # seeds are for running the joint graph again
     return None
 
 

@@ -22,8 +22,9 @@ from argand.autograd.tracing.joint import JointProgram
 from argand.autograd.tracing.trace import trace_inference, trace_joint
 from argand.backends import training
 from argand.backends.programs.like_layers.five_layers import shorter
-from argand.backends.programs.like_layers.forms import Unlike
-from argand.backends.programs.like_layers.halves import halves_of_all, program_of_all
+from argand.backends.programs.like_layers.halves import halves_of_all
+from argand.backends.programs.like_layers.layers import Unlike
+from argand.backends.programs.like_layers.whole_forward import program_of_all
 from argand.backends.programs.preparation import prepare_joint
 
 

@@ -18,7 +18,7 @@ from argand.autograd.tracing.dynamic import trace_dynamic
 from argand.autograd.tracing.trace import trace_inference
 from argand.backends.programs import generation
 from argand.backends.programs.like_layers import cutting, layers
-from argand.backends.programs.like_layers.forms import Unlike
+from argand.backends.programs.like_layers.layers import Unlike
 from argand.config import config
 from argand.graph.nodes.program import AtenProgram
 from argand.ir.kernel import Schedule

@@ -17,7 +17,7 @@ from argand import events
 from argand.backends.eager import run_eagerly
 from argand.backends.programs import rolling
 from argand.backends.programs.like_layers.cutting import cut_layers
-from argand.backends.programs.like_layers.forms import Unlike
+from argand.backends.programs.like_layers.layers import Unlike
 from argand.backends.programs.like_layers.repeating import with_all_layers
 from argand.backends.programs.memo import memo
 from argand.backends.programs.preparation import prepare_convolutions

@@ -3,7 +3,7 @@ becomes is that with other names.
 
 A captured graph comes first: `five_layers` makes one with five of its layers, which is traced and, for training, cut
 in two; `stretching` makes the ATen graph of all of that of five, by the rule that its calls follow from layer to
-layer, and `halves` what belongs to it: inputs, what is kept for the backward, gradients.
+layer, and `whole_forward` and `halves` what belongs to it: inputs, what is kept for the backward, gradients.
 
 Then, for each ATen graph, in comes an `AtenProgram` that the passes are through with, and out the schedule that the
 whole of it would have had. `layers` finds the runs of nodes, each of which does to its parameters and to what the one

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import torch
 
+from argand.backends.programs.like_layers.layers import Unlike
 from argand.graph.sizes.expr import Expr
 from argand.ir.kernel import KernelPlan, Schedule, Stage, Step
 from argand.ir.loops import Buffer, ExternNode, LoopBody, Origin, TensorRef, statements_of
@@ -22,10 +23,6 @@ _PLAIN: Final = frozenset((
 _NODE_NUMBER: Final = re.compile(r"\bop(\d+)")
 
 Rename = Callable[[str], str]
-
-
-class Unlike(Exception):
-    """Layers whose steps are not those of the layer before, under other names."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,11 @@ _PLAIN: Final = frozenset((
     bool, int, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format,
 ))  # fmt: skip
 
+
+class Unlike(Exception):
+    """Layers that do not become what the layer before does, under other names."""
+
+
 NodesAlike = Callable[[fx.Node, fx.Node], bool]
 
 

@@ -14,14 +14,13 @@ from argand import events
 from argand.backends.programs.like_layers.cutting import HEAD, TAIL, Cut
 from argand.backends.programs.like_layers.forms import (
     Form,
-    Unlike,
     buffer_renamed,
     form_of,
     node_number,
     ref_renamed,
     step_renamed,
 )
-from argand.backends.programs.like_layers.layers import outputs_of
+from argand.backends.programs.like_layers.layers import Unlike, outputs_of
 from argand.ir.kernel import Schedule, Step
 from argand.ir.loops import Buffer, ExternNode, Origin, TensorRef, tensor_refs
 from argand.lower.driver import origin_of

@@ -17,8 +17,7 @@ from torch import fx
 
 from argand.backends.programs.like_layers.cutting import HEAD, TAIL
 from argand.backends.programs.like_layers.five_layers import Shorter
-from argand.backends.programs.like_layers.forms import Unlike
-from argand.backends.programs.like_layers.layers import find_layers
+from argand.backends.programs.like_layers.layers import Unlike, find_layers
 from argand.graph import compat
 from argand.graph.nodes.program import AtenProgram
 from argand.graph.origin import NodeOrigin
