@@ -257,6 +257,63 @@ def test_collected_inputs_die_in_the_callee() -> None:
     assert run(answer, outer) == [True, True] and run(answer, outer) == [True, True]
 
 
+def in_a_cell(*things: Any) -> Any:
+    return [lambda: things][0]()
+
+
+def with_options(*things: Any, last: Any = None, **more: Any) -> Any:
+    return (*things, last, more)[:-2]
+
+
+def first_apart(first: Any, *things: Any) -> Any:
+    return (first, *things)
+
+
+def one_by_one(*things: Any) -> Any:
+    yield from things
+
+
+def changed(*things: Any) -> Any:
+    things = (*things[:1], *things[1:])
+    return things
+
+
+@pytest.mark.parametrize("region", [True, False])
+@pytest.mark.parametrize(
+    "callee", [lambda *things: things, in_a_cell, with_options, first_apart, one_by_one, changed, max, "{0}{1}".format]
+)
+def test_collected_inputs_are_the_arguments_of_any_callee(callee: Any, region: bool) -> None:
+    fn = clone(source)
+
+    def answer(info: Any) -> Any:
+        if info.code is not fn.__code__:
+            return None
+        tree = _C.GuardTree()
+        nodes = [tree.child(0, "local", i) for i in range(2)]
+        for node in nodes:
+            tree.check(node, "type", int, label="type")
+        tree.collect(nodes)
+        return _C.Entry(positional(calls_any), tree, KEY)
+
+    CALLS[0] = _C.Region(None, None, callee) if region else callee
+    one, two = 2**70, 2**80
+    for _ in range(4):
+        before, want = (sys.getrefcount(one), sys.getrefcount(two)), callee(one, two)
+        found = run(answer, fn, one, two)
+        assert type(found) is type(want)
+        assert (list(found) == list(want)) if callee is one_by_one else (found == want)
+        del found, want
+        assert (sys.getrefcount(one), sys.getrefcount(two)) == before
+
+
+CALLS: list[Any] = [None]
+
+
+def calls_any(root: Any, x: Any) -> Any:
+    del root, x
+    return _C.call_with_inputs(CALLS[0])
+
+
 def test_many_threads_collect_from_one_entry() -> None:
     roots = [build(1, 2) for _ in range(3)]
     fn = clone(source)
