@@ -1,5 +1,5 @@
-"""More programs of `small_programs.py`: signals, images of bytes, sampling, segments, sorting, quantisation, physics, finance,
-optimizers by hand, attention and normalisation variants."""
+"""More programs of `small_programs.py`: signals, images of bytes, sampling, segments, sorting, quantisation, physics,
+finance, optimizers by hand, attention and normalisation variants."""
 
 from __future__ import annotations
 
@@ -55,7 +55,9 @@ add(
     trains=False,
 )
 add(
-    "autocorrelation again", lambda x: torch.stack([(x[:, k:] * x[:, : 500 - k]).mean(1) for k in range(1, 12)], 1), (64, 500)
+    "autocorrelation again",
+    lambda x: torch.stack([(x[:, k:] * x[:, : 500 - k]).mean(1) for k in range(1, 12)], 1),
+    (64, 500),
 )
 add(
     "mu law",

@@ -100,7 +100,7 @@ class Ops:
         return self.emit("indirect", (value, size, wrap), torch.int64)
 
     def divisor(self, value: Value) -> Value:
-        """The integer `value`, by which others are divided: where it is 0 the kernel reports an error; args (value,)."""
+        """The integer `value`, by which others are divided; a kernel that meets a 0 reports an error; args (value,)."""
         return self.emit("divisor", (value,), value.dtype)
 
     # --- conversions

@@ -11,8 +11,8 @@ from argand.lower.ops import REDUCTIONS, SCANS
 
 OPS = frozenset(
     (
-        "load", "store", "constant", "index_expr", "indirect", "divisor", "to_dtype", "bitcast", "masked", "where", "fma",
-        "reduction", "scan",
+        "load", "store", "constant", "index_expr", "indirect", "divisor", "to_dtype", "bitcast", "masked", "where",
+        "fma", "reduction", "scan",
     )
 ).union(UNARY, BINARY, COMPARISONS, PREDICATES)  # fmt: skip
 

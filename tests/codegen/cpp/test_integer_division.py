@@ -48,7 +48,9 @@ def test_by_tensors_and_by_numbers(dtype: torch.dtype, bits: int) -> None:
 @pytest.mark.parametrize("count", (1, 5, 100))
 def test_a_divisor_0_raises_where_eager_does(count: int) -> None:
     x, by = torch.arange(count), torch.ones(count, dtype=torch.int64)
-    compiled = [argand.compile(fn) for fn in (lambda a, b: a // b, lambda a, b: a % b + 1, lambda a, b: torch.fmod(a, b))]
+    compiled = [
+        argand.compile(fn) for fn in (lambda a, b: a // b, lambda a, b: a % b + 1, lambda a, b: torch.fmod(a, b))
+    ]
     for run in compiled:
         run(x, by)
     by[-1] = 0

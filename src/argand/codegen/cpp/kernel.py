@@ -61,7 +61,7 @@ class CppSource:
     Arguments:
         text: freestanding C++.
         kernel_symbols: kernel name -> function name.
-        flagged: kernels whose last pointer is an `int32_t*` error flag, set to 1 by an index out of range, 2 by a divisor 0.
+        flagged: kernels whose last pointer is an `int32_t*` error flag: 1 by an index out of range, 2 by a divisor 0.
         parts: the same functions cut into files that compile at the same time; one or none when that does not pay.
     """
 

@@ -191,8 +191,7 @@ def _unit(facts: StageFacts, value: Value, plan: StagePlan) -> float:
         if stride is None and value.op == "load" and free_vars(value.args[1]).isdisjoint(facts.indirect):
             crossed = crossing(value.args[1], plan.vector, plan.lanes, "")
             wide = min(wide, 6.0) if crossed is not None and crossed.step == 1 else wide
-        looked_up = [facts.indirect[var] for var in value.args[1].free if var in facts.indirect]
-        if value.op == "load" and stride is None and looked_up and plan.near.issuperset(looked_up):
+        if value.op == "load" and stride is None and plan.looks_near(facts.indirect, value.args[1]):
             wide = min(wide, 8.0)  # neighbours, mostly
         if value.op == "load" or stride == 1:
             return wide

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import field
 
-from argand.graph.sizes.expr import Expr, Var
+from argand.graph.sizes.expr import Expr, Var, free_vars
 from argand.ir.loops import Value
 from argand.quick_dataclasses import dataclass
 
@@ -40,6 +41,11 @@ class StagePlan:
     work: float = 0.0
     transposed: frozenset[Value] = frozenset()
     streamed: frozenset[Value] = frozenset()
+
+    def looks_near(self, indirect: Mapping[Var, Value], index: Expr) -> bool:
+        """Whether the positions that an index looks up follow from loop variables: neighbours, mostly."""
+        looked_up = [indirect[var] for var in free_vars(index) if var in indirect]
+        return bool(looked_up) and self.near.issuperset(looked_up)
 
     @property
     def horizontal(self) -> bool:

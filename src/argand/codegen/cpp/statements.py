@@ -190,8 +190,6 @@ class Printer:
             self._masked(value, vector)
         elif value.op == "indirect":
             self._indirect(value, vector)
-        elif value.op == "divisor":
-            self._divisor(value, vector)
         elif value.op == "scan":
             self._scan(value, vector)
         else:
@@ -207,6 +205,8 @@ class Printer:
             return self.conversion(self.operand(source, vector), self.dtype(source), self.dtype(value), vector)
         if value.op == "bitcast":
             return f"bits<{self.type_of(value.dtype, vector)}>({self.operand(value.args[0], vector)})"
+        if value.op == "divisor":
+            return self._divisor(value, vector)
         if value.op == "where":
             return self._where(value, vector)
         return self._pointwise(value, vector)
@@ -262,9 +262,8 @@ class Printer:
         operands = [self.operand(arg, vector, torch.float32 if half else common) for arg in args]
         if vector and common == torch.bool and op in _BOOL_COMPARISONS:
             return _BOOL_COMPARISONS[op].format(*operands)
-        by = constant_of(args[-1])
-        if op in INTEGER_DIVISIONS and by not in (None, 0, -1) and not common.is_floating_point and not overrides.replaced(op):
-            assert by is not None  # as was asked
+        by = constant_of(args[-1]) or 0
+        if op in INTEGER_DIVISIONS and by not in (0, -1) and not (common.is_floating_point or overrides.replaced(op)):
             text = f"{op}_by<{literal(by, common)}>({operands[0]})"  # by a number: without dividing
         else:
             text = overrides.expression(op, *operands)
@@ -323,8 +322,7 @@ class Printer:
         positions = self._positions(index) if not lanes.mask and not lanes.tail else None
         if positions is not None:
             start, places = positions
-            looked_up = [self.facts.indirect[var] for var in index.free if var in self.facts.indirect]
-            name = "gather_near" if self.plan.near.issuperset(looked_up) else "gather_at"
+            name = "gather_near" if self.plan.looks_near(self.facts.indirect, index) else "gather_at"
             text = f"{name}<{vector}>({self.address(memory, start)}, {places})"
         elif lanes.mask and stride == 0:
             text = f"splat_masked<{vector}>({lanes.mask}, [&] {{ return {memory.name}[{to_c(index)}]; }})"
@@ -488,15 +486,10 @@ class Printer:
             tail = f", {self.lanes.tail}" if self.lanes.tail else ""
             self.out.line(f"const auto {name} = check_indices<{flag}>({text}, {limit}, error{tail});")
 
-    def _divisor(self, value: Value, vector: bool) -> None:
-        text, name = self.operand(value.args[0], vector), f"tmp{value.id}"
-        if not vector:
-            text = f"check_divisor({text}, error)"
-        elif self.lanes.mask:
-            text = f"check_divisors_masked({text}, error, {self.lanes.mask})"
-        else:
-            text = f"check_divisors({text}, error{f', {self.lanes.tail}' if self.lanes.tail else ''})"
-        self.out.line(f"auto {name} = {text};")
+    def _divisor(self, value: Value, vector: bool) -> str:
+        lanes, name = (self.lanes, "check_divisors") if vector else (Lanes(), "check_divisor")
+        used = "".join(f", {text}" for text in (lanes.mask or lanes.tail,) if text)
+        return f"{name}{'_masked' if lanes.mask else ''}({self.operand(value.args[0], vector)}, error{used})"
 
     # --- scans
 

@@ -220,7 +220,7 @@ def _resized(rank: int, mode: Mode) -> Rule:
         refuse(not mode.nearest and not is_float(x), "interpolation of integers")
         axes = _axes(x.size[-rank:], outer[-rank:], mode, options, x.dtype)
         few = x.dtype is torch.float64 and mode.taps is not Axis.cubic and axes[-1].count > axes[-1].size
-        refuse(few and as_int(x.stride[-1]) == 1 and _looks_up_rows(ctx), "rows of doubles, of which registers hold few")
+        refuse(few and as_int(x.stride[-1]) == 1 and _looks_up_rows(ctx), "rows of doubles")
         ctx.realise(x)
 
         def load(ops: Recorder, index: Index) -> Value:

@@ -303,7 +303,8 @@ def _channels_together(ctx: Context, x: Tensor, taps: int) -> int:
     channels = as_int(x.size[1])
     if channels is None or ctx.inline or ctx.sizes(ctx.val.stride())[-1] is not ONE:
         return 1
-    return max(number for number in range(1, channels + 1) if channels % number == 0 and number * taps <= MOST_LOOKED_UP)
+    most = max(MOST_LOOKED_UP // taps, 1)
+    return max(number for number in range(1, min(channels, most) + 1) if channels % number == 0)
 
 
 def _stored(ctx: Context, sample: Sample, axes: Sequence[Axis], places: Sequence[Tensor], together: int) -> Tensor:
