@@ -38,7 +38,7 @@ def _losses(
     log_probs: torch.Tensor, targets: torch.Tensor, input_lengths: torch.Tensor, target_lengths: torch.Tensor,
     blank: int, zero_infinity: bool, slopes: bool,
 ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
-    lengths = [[int(length) for length in each.reshape(-1).tolist()] for each in (input_lengths, target_lengths)]
+    lengths = [list(map(int, each.reshape(-1).tolist())) for each in (input_lengths, target_lengths)]
     losses, table = aten._ctc_loss.default(log_probs, targets, *lengths, blank, zero_infinity)
     if not slopes:
         return losses, log_probs.new_empty((0, *log_probs.shape[1:]))
@@ -63,6 +63,8 @@ def _losses_with_history(log_probs: torch.Tensor, *rest: Any) -> Any:
     if log_probs.requires_grad and torch.is_grad_enabled():
         return _Losses.apply(log_probs, *rest)
     with torch._C._AutoDispatchBelowAutograd():
+        if type(log_probs) is torch.Tensor and log_probs.is_cpu:  # what the dispatcher would call
+            return _losses(log_probs, *rest)
         return ctc_ops().ctc_losses(log_probs, *rest)
 
 
