@@ -155,3 +155,23 @@ def test_a_leaf_keeps_its_values_when_a_write_is_refused() -> None:
     with pytest.raises(RuntimeError, match="a leaf Variable"):
         fn(leaf, p)
     assert leaf.detach().eq(1).all()
+
+
+def inside_inference_mode(x: torch.Tensor) -> Any:
+    with torch.inference_mode():
+        view = x.view(-1)
+        told = [(t.requires_grad, t.is_leaf, t.grad_fn is None, t.is_inference()) for t in (x, view, x * 2)]
+        return told, [t.grad_fn is None for t in (x,)]
+
+
+@pytest.mark.parametrize("backend", ["eager", "native"])
+@pytest.mark.parametrize("kind", ["leaf", "result", "view", "plain", "inference"])
+def test_tensors_from_before_inference_mode_are_none_of_it(kind: str, backend: str) -> None:
+    def made() -> torch.Tensor:
+        with torch.inference_mode(kind == "inference"):
+            x = torch.ones(2, 2, requires_grad=kind not in ("plain", "inference"))
+            return {"result": lambda: x * 1, "view": lambda: x.t().t()}.get(kind, lambda: x)()
+
+    fn = argand.compile(inside_inference_mode, backend=backend)
+    want = inside_inference_mode(made())
+    assert [fn(made()), fn(made())] == [want, want]

@@ -103,7 +103,10 @@ def note_unsure(unsure: set[int], result: object) -> None:
 
 
 def stand_in(real: torch.Tensor) -> torch.Tensor:
-    """A meta tensor with the metadata of `real`, a leaf or not as `real` is."""
+    """A meta tensor with the metadata of `real`, a leaf or not as `real` is, and of inference mode only if that is."""
+    if torch.is_inference_mode_enabled() and not real.is_inference():
+        with torch.inference_mode(False):
+            return stand_in(real)
     copy = torch.empty_strided(real.shape, real.stride(), dtype=real.dtype, device=_META)
     if type(real) is torch.nn.Parameter:
         return torch.Tensor._make_subclass(torch.nn.Parameter, copy, real.requires_grad)
