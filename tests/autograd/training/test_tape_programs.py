@@ -28,7 +28,7 @@ T = torch.Tensor
 @pytest.mark.parametrize("batch", range(2))
 def test_random_programs(batch: int) -> None:
     """The command of `tape_programs.py` tries more."""
-    for seed in range(batch * 1000, batch * 1000 + sweeps.part(40, 4)):
+    for seed in range(batch * 1000, batch * 1000 + sweeps.part(40, 8)):
         text = tape_programs.program(seed)
         how = tape_programs.difference(text, seed, "eager")
         assert how is None, f"seed {seed}: {how}\n{text}"
