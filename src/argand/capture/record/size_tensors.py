@@ -134,5 +134,5 @@ def _of_array(builder: GraphBuilder, array: Traced) -> object:
     kind = array.dtype.kind
     if kind not in "bi" or not array.ndim:
         return array
-    tensor: Any = numpy_calls.to_tensor(builder.state, array, "tensor")
+    tensor = numpy_calls.to_tensor(builder.state, array, "tensor")
     return tensor if kind == "b" else builder.call(torch.Tensor.to, (tensor, torch.int64), {})
