@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 from torch import fx
 
@@ -18,11 +18,14 @@ from argand.errors import AutogradError
 from argand.graph.nodes.program import AtenProgram, InputSpec
 from argand.graph.origin import NodeOrigin
 
+_WORTH: Final = 12
+"""Layers that are left out, from which tracing five takes less time: for training, fewer are."""
+
 
 def traced_by_layers(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> AtenProgram | None:
     """As `trace_inference`, for a graph with many layers that are alike, of which five are traced; None for others."""
     short = shorter(gm, example_inputs)
-    if short is not None:
+    if short is not None and short.gap >= _WORTH:
         with contextlib.suppress(AutogradError, Unlike):
             return program_of_all(trace_inference(short.gm, short.inputs, bases=True), short)
     return None
