@@ -135,7 +135,8 @@ def is_overridable(fn: Any) -> bool:
 
 def _only_dispatches(fn: types.FunctionType) -> bool:
     """Functions that mention the protocol without being dispatched themselves."""
-    return fn.__module__ in ("torch.overrides",) or fn.__name__ in ("__torch_function__",)
+    halves = ("_unique_impl", "_unique_consecutive_impl")  # torch 2.11 has them ask once more within torch.unique
+    return fn.__module__ in ("torch.overrides",) or fn.__name__ in ("__torch_function__", *halves)
 
 
 _BREAK_MODULES: dict[str, str] = {
