@@ -155,10 +155,20 @@ walk_all(Walk *walk)
     return status;
 }
 
+/* So many recordings that could not tell are replaced at once. After more, walks pass by first: 64, then twice as many each
+ * time, so that what was useless for a while (another compiler at work on the same modules, say) is not given up for good. */
 #define MAX_FAILED_REPLAYS 16
+#define LONGEST_PAUSE 10
 
-/* After a walk that held: records anew, unless recordings have mostly been useless here. Only while no other evaluation of
- * this tree, further up the stack or in another thread, may be using the recording. Returns 1 or -1. */
+static int
+pause_after(int replays_failed)
+{
+    int further = replays_failed - MAX_FAILED_REPLAYS;
+    return further < 0 ? 0 : 64 << (further < LONGEST_PAUSE ? further : LONGEST_PAUSE);
+}
+
+/* After a walk that held: records anew, unless recordings have been useless lately. Only while no other evaluation of this
+ * tree, further up the stack or in another thread, may be using the recording. Returns 1 or -1. */
 static int
 record_success(Walk *walk, bool replay_failed)
 {
@@ -169,9 +179,10 @@ record_success(Walk *walk, bool replay_failed)
     if (replay_failed) {
         replay_free(tree->replay);
         tree->replay = NULL;
-        tree->replays_failed++;
+        int pause = pause_after(++tree->replays_failed);
+        tree->successes = pause > 0 ? -pause : tree->successes;
     }
-    if (tree->replay == NULL && ++tree->successes >= 2 && tree->replays_failed < MAX_FAILED_REPLAYS) {
+    if (tree->replay == NULL && ++tree->successes >= 2) {
         Replay *replay = replay_record(walk);
         if (replay == NULL && PyErr_Occurred()) {
             return -1;
