@@ -35,7 +35,7 @@ from argand.capture.facts.code.directives import (
     mark_static,
     mark_step_begin,
 )
-from argand.capture.facts.code.skip import with_frame
+from argand.capture.facts.code.skip import in_frame, with_frame
 from argand.capture.output.tracebacks import tidy
 from argand.config import config
 from argand.debug.accuracy import same
@@ -46,7 +46,7 @@ from argand.debug.times import compile_times
 from argand.errors import ArgandError, BackendCompilerFailed, ConfigError
 from argand.events import bus
 from argand.graph import thread_state
-from argand.hosts import Forward, HostedModule, refuse_symbolic_trace
+from argand.hosts import Forward, HostedModule, has_own_hooks, hooks_are_capturable, refuse_symbolic_trace
 from argand.outcomes.store import STORE
 from argand.report.sinks import counters, metrics
 from argand.runtime import profile
@@ -331,7 +331,7 @@ class OptimizedModule(HostedModule):
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         module: Any = self._modules["_orig_mod"]
-        if _has_own_hooks(self):  # hooks of every module are the original's to call, once, as in eager
+        if has_own_hooks(self):  # hooks of every module are the original's to call, once, as in eager
             return super().__call__(*args, **kwargs)
         compiled, own, on_class = self.__dict__["_forward"]
         unchanged = module.__dict__.get("forward") is own and getattr(type(module), "forward", None) is on_class
@@ -360,16 +360,20 @@ class OptimizedModule(HostedModule):
         return _restore(_original(fn), _Request(*self.__dict__["_region"]))
 
     def _with_hooks(self, module: Any) -> Any:
-        """A callable that runs the module, its hooks included, under the frame hook."""
+        """A callable that runs the module, its hooks included: these are part of its graph where they can be, else they
+        run under the frame hook, one by one."""
+        whole = hooks_are_capturable(module)
         hooked = self.__dict__.get("_hooked")
-        if hooked is None or hooked[0] is not module:
+        if hooked is None or hooked[0] is not module or hooked[1] != whole:
             callback, region = self.__dict__["_region"]
 
             def call(*args: Any, **kwargs: Any) -> Any:
                 return _C.run_with_callback(callback, region, module, args, kwargs)
 
-            hooked = self.__dict__["_hooked"] = (module, _audited(call, module.__call__))
-        return hooked[1]
+            framed = in_frame(module.__call__, type(module).__name__)
+            compiled = _C.Region(callback, region, framed) if whole else call
+            hooked = self.__dict__["_hooked"] = (module, whole, _audited(compiled, module.__call__))
+        return hooked[2]
 
     def __getattr__(self, name: str) -> Any:
         modules = self.__dict__.get("_modules")
@@ -466,18 +470,11 @@ def _restore(model: Any, request: _Request) -> Any:
     return make(model, callback, region)
 
 
-def _has_own_hooks(module: torch.nn.Module) -> bool:
-    own = module.__dict__
-    return bool(
-        own["_forward_hooks"] or own["_forward_pre_hooks"] or own["_backward_hooks"] or own["_backward_pre_hooks"]
-    )
-
-
 def has_hooks(module: torch.nn.Module) -> bool:
     """Whether calling the module does more than calling its forward."""
     call = type(module).__call__
     return bool(
-        _has_own_hooks(module)
+        has_own_hooks(module)
         or _modules._global_forward_hooks
         or _modules._global_forward_pre_hooks
         or _modules._global_backward_hooks

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.nn.modules import module as _modules
 
 from argand.errors import ArgandError
 
@@ -114,3 +115,26 @@ def tell_accelerate() -> None:
         member._name_ = member._value_ = "ARGAND"
         DynamoBackend._member_map_["ARGAND"] = DynamoBackend._value2member_map_["ARGAND"] = member
         DynamoBackend._member_names_.append("ARGAND")
+
+
+def has_own_hooks(module: torch.nn.Module) -> bool:
+    """Whether hooks were put on the module itself."""
+    own = module.__dict__
+    return bool(
+        own["_forward_hooks"] or own["_forward_pre_hooks"] or own["_backward_hooks"] or own["_backward_pre_hooks"]
+    )
+
+
+_LEFT_TO_TORCH = ("torch.distributed.fsdp.", "torch.distributed._composable", "torch.nn.parallel.")
+"""Modules whose hooks communicate in ways that are not captured."""
+
+
+def hooks_are_capturable(module: torch.nn.Module) -> bool:
+    """Whether a module's hooks may be part of its graph: none is called in the backward, none is one that breaks it."""
+    own = module.__dict__
+    if own["_backward_hooks"] or own["_backward_pre_hooks"]:
+        return False
+    if _modules._global_backward_hooks or _modules._global_backward_pre_hooks:
+        return False
+    hooks = (*own["_forward_pre_hooks"].values(), *own["_forward_hooks"].values())
+    return not any(str(getattr(hook, "__module__", "")).startswith(_LEFT_TO_TORCH) for hook in hooks)

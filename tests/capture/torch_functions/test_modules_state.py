@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn.utils import parametrize, prune
 
 import argand
-from helpers import assert_same
+from helpers import CountingBackend, assert_same
 
 
 class Converts(nn.Module):
@@ -186,3 +186,33 @@ def test_hooks_that_are_no_hooks(hooks: Any) -> None:
         seen += [repr(fn(torch.ones(2), module, [])) for _ in range(2)]
         outcomes.append(seen)
     assert outcomes[0] == outcomes[1]
+
+
+def scored() -> nn.Module:
+    """Hooks on the module that is compiled itself."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
+    model.register_forward_pre_hook(lambda module, args, kwargs: ((args[0] + 1,), kwargs), with_kwargs=True)
+    model.register_forward_hook(lambda module, args, out: out * 2 + args[0])
+    return model
+
+
+def test_hooks_of_the_compiled_module_are_part_of_its_graph() -> None:
+    backend, x, model = CountingBackend(), torch.randn(2, 4), scored()
+    compiled = argand.compile(model, backend=backend, fullgraph=True)
+    for _ in range(3):
+        assert torch.equal(compiled(x), scored()(x))
+    assert len(backend.graphs) == 1
+    model.register_forward_hook(lambda module, args, out: out + 5)
+    assert torch.equal(compiled(x), scored()(x) + 5)
+
+
+def test_hooks_of_its_backward_are_called_by_the_engine() -> None:
+    logs: list[list[Any]] = [[], []]
+    for log, wrap in zip(logs, (lambda module: module, lambda module: argand.compile(module, fullgraph=True))):
+        model = scored()
+        model.register_full_backward_hook(lambda module, gi, go, log=log: log.append([g.shape for g in (*gi, *go)]))
+        x = torch.ones(2, 4, requires_grad=True)
+        wrap(model)(x).sum().backward()
+        log.append(x.grad.tolist())
+    assert logs[0] == logs[1] and len(logs[0]) == 2

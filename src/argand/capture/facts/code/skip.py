@@ -137,11 +137,15 @@ def with_frame(fn: Function) -> Callable[..., Any]:
     code = _code_of(fn)
     if code is not None and why_never(code) is None:
         return fn
+    return in_frame(fn, str(getattr(fn, "__name__", type(fn).__name__)))
+
+
+def in_frame(fn: Function, name: str) -> Callable[..., object]:
+    """A function of that name that calls `fn`, with code of its own."""
 
     def call(*args: Any, **kwargs: Any) -> Any:
         return fn(*args, **kwargs)
 
-    name = str(getattr(fn, "__name__", type(fn).__name__))
     code = call.__code__.replace(co_filename=f"<call of {name}>", co_firstlineno=1, co_name=name)
     return types.FunctionType(code, {"__name__": __name__, "__builtins__": builtins}, name, None, call.__closure__)
 
