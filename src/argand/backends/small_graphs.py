@@ -16,9 +16,9 @@ Call = Callable[..., Any]
 Compare = Callable[[Sequence[Any]], bool | None]
 
 _COMPARE_AT = 16  # calls
-_KNOWN_AT = (
-    2  # the first one is the quicker for it where the process has just begun: the graph is read when it is first run
-)
+# Where it is known: the first call is the quicker for it in a process that has just begun, as the graph is read when it
+# is first run.
+_KNOWN_AT = 2
 _EAGER, _COMPILED = b"eager", b"compiled"
 
 

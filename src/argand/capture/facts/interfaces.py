@@ -397,7 +397,6 @@ class GraphBuilder(Protocol):
     conditions: set[str]
     outside: dict[int, int]
     written: set[int]
-    lent: dict[int, tuple[fx.Node, int]]
     staying: dict[int, GraphBreak]
     rerun: object
     dual_level: Any
@@ -409,7 +408,7 @@ class GraphBuilder(Protocol):
     input_names: dict[str, int]
     constants: dict[str, torch.Tensor]
     mutated: dict[int, TensorInfo]
-    moved: list[tuple[TensorInfo, int]]
+    moved: list[tuple[TensorInfo, int, int]]
     calls: int
     arguments: tuple[object, ...]
     answered: object

@@ -43,14 +43,17 @@ def in_parts(
         return None
     output = gm.graph.output_node()
     slots = {node: number for number, node in enumerate(placeholders)}
+    part_of = {node: number for number, (_, nodes) in enumerate(parts) for node in nodes} | {output: len(parts)}
     steps: list[_Step] = []
     for number, (compiled, nodes) in enumerate(parts):
-        members = set(nodes)
-        later = {user for _, others in parts[number + 1 :] for user in others} | {output}
-        takes = list(dict.fromkeys(n for node in nodes for n in node.all_input_nodes if n not in members))
+
+        def is_needed_later(node: fx.Node, number: int = number) -> bool:
+            return any(part_of[user] > number for user in node.users)
+
+        takes = list(dict.fromkeys(n for node in nodes for n in node.all_input_nodes if part_of.get(n) != number))
         takes = [node for node in takes if node.op != "get_attr"]
-        gives = [node for node in nodes if not later.isdisjoint(node.users)]
-        drops = [node for node in takes if later.isdisjoint(node.users)]
+        gives = list(filter(is_needed_later, nodes))
+        drops = [node for node in takes if not is_needed_later(node)]
         function: Callable[..., Iterable[object]] = _module(gm, nodes, takes, gives).forward
         if compiled:
             function = skip.with_frame(function)

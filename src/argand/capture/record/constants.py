@@ -13,7 +13,6 @@ from functools import partial
 import torch
 from torch._ops import OpOverload
 
-from argand import errors
 from argand.capture.facts.handlers import Args, Function, Kwargs
 from argand.capture.facts.interfaces import GraphBuilder
 from argand.capture.facts.kinds import is_a
@@ -244,24 +243,6 @@ def forget(builder: GraphBuilder, info: TensorInfo) -> None:
             if compat.storage_address(other.tensor) in written:
                 other.constant = None
     builder.known[:] = [other for other in builder.known if other.constant is not None]
-
-
-def check_leaving(builder: GraphBuilder, info: TensorInfo) -> None:
-    """Raise the break of a stand-in that the graph must not return: its own, or that of a view of new data."""
-    with torch._C.DisableTorchFunction():
-        storage = compat.storage_address(info.tensor)
-    stop, data_set = builder.staying.get(storage), builder.lent.get(storage)
-    if stop is None and data_set is not None and data_set[0] < info.node:  # else it is the data itself
-        stop = _data_set()
-        stop.sequence = data_set[1]
-    if stop is not None:
-        raise stop
-
-
-def _data_set() -> errors.GraphBreak:
-    """Eager counts the writes to a tensor apart from those to the tensor that it has its memory of."""
-    explanation = "Memory that was set as the data of a tensor is returned by a view."
-    return errors.graph_break(kind="tensor attribute assignment", context="data", explanation=explanation)
 
 
 def _restart_if_asked(builder: GraphBuilder, storage: int) -> None:

@@ -11,17 +11,17 @@ from argand.capture.facts.interfaces import CaptureState, GraphBuilder
 from argand.capture.facts.values.tensor_info import TensorInfo
 from argand.capture.metadata.special_calls import special
 from argand.capture.record import constants
+from argand.graph import compat
 
 _T = torch.Tensor
 _PLAIN = (_T, torch.nn.Parameter)
 
 
-def _refused() -> errors.GraphBreak:
-    return errors.graph_break(
-        kind="tensor attribute assignment",
-        context="data",
-        explanation="The graph sets the data of leaves to tensors like them, where it records no gradient of the leaf.",
-    )
+def _refused(sequence: int | None = None, why: str = "") -> errors.GraphBreak:
+    why = why or "The graph sets the data of leaves to tensors like them, where it records no gradient of the leaf."
+    stop = errors.graph_break(kind="tensor attribute assignment", context="data", explanation=why)
+    stop.sequence = sequence
+    return stop
 
 
 @special(_T.data.__set__)
@@ -36,21 +36,19 @@ def _set_data(builder: GraphBuilder, func: Function, args: Args, kwargs: Kwargs)
         same = (tensor.shape, tensor.stride(), tensor.dtype) == (value.shape, value.stride(), value.dtype)
     fixed = info.dynamic is None and other.dynamic is None and info.device == other.device
     outside = info.source is not None and info.real is not None
-    if not (plain and same and fixed and outside) or _has_history(builder, info):
-        raise _refused()
-    if builder.sharded or builder.graph is not builder.root:
+    whole = builder.graph is builder.root and not builder.sharded
+    if not (plain and same and fixed and outside and whole) or _has_history(builder, info):
         raise _refused()
     data = builder.record(_T.data.__get__, (value,), {})
     with torch._C.DisableTorchFunction():
         tensor.data = value
+        memory = compat.storage_address(tensor)
     constants.forget(builder, info)
     node = builder.tensors[id(data)].node
     builder.mutated[id(tensor)] = builder.tensors[id(tensor)] = TensorInfo(
         tensor, node, info.device, info.source, info.real
     )
-    with torch._C.DisableTorchFunction():
-        builder.lent[tensor.untyped_storage()._cdata] = node, builder.state.interpreter.number
-    builder.moved.append((builder.tensors[id(tensor)], builder.state.interpreter.number))
+    builder.moved.append((builder.tensors[id(tensor)], memory, builder.state.interpreter.number))
     builder.state.write_overlay(tensor, "data", value)
 
 
@@ -75,9 +73,19 @@ def check_end(state: CaptureState) -> None:
         GraphBreak: a tensor whose data was set has been written to since, which would raise the version of another, or
             its gradients are recorded: the graph ends before.
     """
-    for info, sequence in state.graph.moved:
+    for info, _, sequence in state.graph.moved:
         recorded = info.tensor.requires_grad and _has_history(state.graph, info)
         if recorded or any(user in state.graph.writing for user in info.node.users):
-            stop = _refused()
-            stop.sequence = sequence
-            raise stop
+            raise _refused(sequence)
+
+
+def check_leaving(builder: GraphBuilder, info: TensorInfo, memory: int) -> None:
+    """Where the graph returns a tensor, which has this memory.
+
+    Raises:
+        GraphBreak: it is a view of new data: eager counts the writes to that tensor apart from those to the tensor that
+            it has its memory of.
+    """
+    for moved, where, sequence in builder.moved:
+        if where == memory and moved.node < info.node:  # else it is the data itself
+            raise _refused(sequence, "Memory that was set as the data of a tensor is returned by a view.")

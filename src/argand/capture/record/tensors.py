@@ -43,7 +43,7 @@ from argand.capture.metadata.call_targets import (
     target_of,
 )
 from argand.capture.metadata.special_calls import CONSTANTS, SPECIAL
-from argand.capture.record import constants, scopes, size_tensors
+from argand.capture.record import constants, data_attribute, scopes, size_tensors
 from argand.capture.sizes import (
     dtensors,
     piecewise,
@@ -102,7 +102,7 @@ class GraphBuilder:
         tensors: id of a stand-in -> TensorInfo.
         inputs: infos of the placeholders, in their order.
         constants: attribute name -> real tensor that the graph holds.
-        moved: tensors whose data was set, as they are since, and the root instruction (`data_attribute`).
+        moved: tensors whose data was set, as they are since, their new memory, the root instruction (`data_attribute`).
         dynamics: the symbols of the capture; None while nothing varies.
         arguments: of the call that is being recorded.
         answered: the function of a call that a rule of its own answered since somebody set it to None.
@@ -114,7 +114,6 @@ class GraphBuilder:
         hooks: those on tensors that the program made (`higher_order.hook_state.Later`).
         asked: id of an input's stand-in whose value was told -> what notes that it varies.
         outside: storages of inputs' stand-ins -> those of the inputs; written: of inputs that the graph has written to.
-        lent: storages that a tensor from outside was given as its data -> the node of that, number of the instruction.
         staying: storage of stand-ins that the graph must not return -> the break that this is.
         rerun: the graph so far, as it ran on new stand-ins to tell of gradients (`gradients.engine_runs.Run`).
         dual_level: of forward-mode gradients, that captured code has entered (`higher_order.dual_levels.Level`).
@@ -147,7 +146,7 @@ class GraphBuilder:
         self.constants: dict[str, torch.Tensor] = {}
         self.kept: set[fx.Node] = set()
         self.mutated: dict[int, TensorInfo] = {}
-        self.moved: list[tuple[TensorInfo, int]] = []
+        self.moved: list[tuple[TensorInfo, int, int]] = []
         self.calls = 0
         self.arguments: tuple[object, ...] = ()
         self.answered: object = None
@@ -161,7 +160,7 @@ class GraphBuilder:
         self.asked: dict[int, Callable[[], None]] = {}
         self.conditions: set[str] = set()
         self.outside: dict[int, int] = {}
-        self.written, self.lent = set[int](), dict[int, tuple[fx.Node, int]]()
+        self.written: set[int] = set()
         self.staying: dict[int, errors.GraphBreak] = {}
         self.rerun: object = None
         self.dual_level: Any = None
@@ -576,10 +575,14 @@ class GraphBuilder:
 
     def check_staying(self, outputs: Sequence[object]) -> None:
         """Raise the break of a stand-in that this graph, or subgraph, must not return."""
-        for value in outputs if self.staying or self.lent else ():
+        for value in outputs if self.staying or self.moved else ():
             info = self.tensors.get(id(value))
             if info is not None and info.source is None:
-                constants.check_leaving(self, info)
+                with torch._C.DisableTorchFunction():
+                    memory = info.tensor.untyped_storage()._cdata
+                if memory in self.staying:
+                    raise self.staying[memory]
+                data_attribute.check_leaving(self, info, memory)
 
     def _output(self, value: object) -> object:
         return self.number_node(value) if type(value) in SYMBOLIC else self.node_of(self.tensors[id(value)])

@@ -535,7 +535,6 @@ def _with_result(builder: GraphBuilder, func: Function, args: Args, kwargs: Kwar
 
 
 from argand.capture.record import contiguity as _contiguity  # noqa: E402,F401  (registers its functions)
-from argand.capture.record import data_attribute as _data_attribute  # noqa: E402,F401
 from argand.capture.record import grad_attribute as _grad_attribute  # noqa: E402,F401
 from argand.capture.torch_functions import tensor_constructors as _constructors  # noqa: E402,F401
 from argand.capture.torch_functions import tensor_flags as _flags  # noqa: E402,F401

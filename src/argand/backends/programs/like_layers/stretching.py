@@ -220,9 +220,7 @@ class Stretching:
             if arg in self.repeated:
                 key, layer = self.places.get(arg) or self.ends[arg]
                 return self._given(key, layer + shift)
-            if arg in self.places:
-                raise Unlike
-            if arg in self.beside:
+            if arg in self.places or arg in self.beside:
                 raise Unlike
             return self._plain(arg)
 
