@@ -237,8 +237,8 @@ def calls(root: Any, x: Any) -> Any:
     return _C.call_with_inputs(CALLEE)
 
 
-def test_collected_inputs_die_in_the_callee() -> None:
-    fn = clone(source)
+def collecting(fn: Any, kind: type, callee: Any) -> Any:
+    """Answers for `fn` with an entry whose guards collect its two arguments, of that type, and which runs `callee`."""
 
     def answer(info: Any) -> Any:
         if info.code is not fn.__code__:
@@ -246,9 +246,16 @@ def test_collected_inputs_die_in_the_callee() -> None:
         tree = _C.GuardTree()
         nodes = [tree.child(0, "local", i) for i in range(2)]
         for node in nodes:
-            tree.check(node, "type", Thing, label="type")
+            tree.check(node, "type", kind, label="type")
         tree.collect(nodes)
-        return _C.Entry(positional(calls), tree, KEY)
+        return _C.Entry(positional(callee), tree, KEY)
+
+    return answer
+
+
+def test_collected_inputs_die_in_the_callee() -> None:
+    fn = clone(source)
+    answer = collecting(fn, Thing, calls)
 
     def outer() -> Any:
         return _C.call_with_list(fn, [Thing(), Thing()])
@@ -284,17 +291,7 @@ def changed(*things: Any) -> Any:
 )
 def test_collected_inputs_are_the_arguments_of_any_callee(callee: Any, region: bool) -> None:
     fn = clone(source)
-
-    def answer(info: Any) -> Any:
-        if info.code is not fn.__code__:
-            return None
-        tree = _C.GuardTree()
-        nodes = [tree.child(0, "local", i) for i in range(2)]
-        for node in nodes:
-            tree.check(node, "type", int, label="type")
-        tree.collect(nodes)
-        return _C.Entry(positional(calls_any), tree, KEY)
-
+    answer = collecting(fn, int, calls_any)
     CALLS[0] = _C.Region(None, None, callee) if region else callee
     one, two = 2**70, 2**80
     for _ in range(4):

@@ -319,15 +319,11 @@ def main() -> int:
     options = seeds.parser(__doc__, 1000, "eager").parse_args()
     dynamic = True if options.dynamic else None
 
-    def trial(seed: int, backend: str) -> str | None:
-        text = program(seed)
+    def differing(text: str, seed: int, backend: str) -> str | None:
         how = difference(text, backend, dynamic)
-        return (
-            how
-            and f"{how[:1500]}\n{text if options.no_reduce else seeds.reduced(text, lambda part: difference(part, backend, dynamic))}"
-        )
+        return how and how[:1500]
 
-    return seeds.run(options, trial)
+    return seeds.run_programs(options, program, differing)
 
 
 if __name__ == "__main__":

@@ -44,6 +44,26 @@ def run(options: argparse.Namespace, trial: Trial) -> int:
     return 1 if bad else 0
 
 
+def run_programs(
+    options: argparse.Namespace, program: Callable[[int], str], difference: Callable[[str, int, str], str | None]
+) -> int:
+    """`run`, of programs that are texts.
+
+    Arguments:
+        program: of a seed.
+        difference: how a program, made of a seed and compiled by a backend, differs.
+    """
+
+    def trial(seed: int, backend: str) -> str | None:
+        text = program(seed)
+        how = difference(text, seed, backend)
+        if how is None:
+            return None
+        return f"{how}\n{text if options.no_reduce else reduced(text, lambda part: difference(part, seed, backend))}"
+
+    return run(options, trial)
+
+
 def reduced(text: str, difference: Callable[[str], str | None]) -> str:
     """A program without what its difference does not need: a line with all that is below it, or that line alone.
 

@@ -15,6 +15,18 @@ from argand import events
 
 STORED = {"program_cache": True, "outcome_cache": True, "verify_ir": False}
 NAME = "stored_program"
+SQUARE = """
+class Square(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x * x
+    @staticmethod
+    def backward(ctx, grad):
+        (x,) = ctx.saved_tensors
+        return grad * 2 * x
+"""
+"""A function of the program's own, part of the texts of several tests' modules."""
 
 
 class Program:

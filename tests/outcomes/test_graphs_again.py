@@ -9,23 +9,16 @@ from types import ModuleType
 import pytest
 
 import argand
-from outcomes.processes import STORED, Program
+from outcomes.processes import SQUARE, STORED, Program
 
-TWICE = """
+TWICE = (
+    """
 import functools
 import torch
 from torch.utils.checkpoint import checkpoint
-
-class Square(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x):
-        ctx.save_for_backward(x)
-        return x * x
-    @staticmethod
-    def backward(ctx, grad):
-        (x,) = ctx.saved_tensors
-        return grad * 2 * x
-
+"""
+    + SQUARE
+    + """
 class Once(Square):
     @staticmethod
     def backward(ctx, grad):
@@ -55,6 +48,7 @@ def main(compile):
 def check(compile):
     torch.testing.assert_close(main(compile), main(lambda fn: fn))
 """
+)
 
 
 @pytest.mark.parametrize("kind", ["custom", "checkpointed", "mapped"])

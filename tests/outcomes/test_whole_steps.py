@@ -15,26 +15,19 @@ import argand
 from argand.backends.stored_functions import exact_sizes
 from argand.graph.nodes import codec
 from argand.outcomes.resolver import Late, run_graph
-from outcomes.processes import STORED, Program
+from outcomes.processes import SQUARE, STORED, Program
 
-STEPS = """
+STEPS = (
+    """
 import copy
 import functools
 import torch
 
 RATE = 0.1
 FACTOR = torch.tensor([2.0, 3.0])
-
-class Square(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x):
-        ctx.save_for_backward(x)
-        return x * x
-    @staticmethod
-    def backward(ctx, grad):
-        (x,) = ctx.saved_tensors
-        return grad * 2 * x
-
+"""
+    + SQUARE
+    + """
 class Net(torch.nn.Module):
     def __init__(self):
         super().__init__()
@@ -95,6 +88,7 @@ def main(compile):
 def check(compile):
     torch.testing.assert_close(main(compile), main(lambda fn: fn))
 """
+)
 KINDS = ("by hand", "custom", "adamw", "sgd")
 
 

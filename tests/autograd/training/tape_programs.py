@@ -315,19 +315,7 @@ def difference(text: str, seed: int, backend: str) -> str | None:
 
 
 def main() -> int:
-    options = seeds.parser(__doc__, 500, "eager").parse_args()
-
-    def trial(seed: int, backend: str) -> str | None:
-        text = program(seed)
-        how = difference(text, seed, backend)
-        shown = (
-            text
-            if how is None or options.no_reduce
-            else seeds.reduced(text, lambda part: difference(part, seed, backend))
-        )
-        return how and f"{how}\n{shown}"
-
-    return seeds.run(options, trial)
+    return seeds.run_programs(seeds.parser(__doc__, 500, "eager").parse_args(), program, difference)
 
 
 if __name__ == "__main__":
