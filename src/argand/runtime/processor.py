@@ -22,6 +22,7 @@ def facts() -> dict[str, str]:
     return values
 
 
+@functools.cache
 def gathers() -> bool:
     """Whether one instruction that looks up all lanes of a vector is faster than one for each lane.
 

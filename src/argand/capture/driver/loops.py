@@ -81,9 +81,11 @@ def of_numpy(code: CodeType, reason: BreakReason) -> bool:
 def without_tensors(info: _C.FrameInfo, state: CaptureState) -> bool:
     """Whether a package's function has been given no tensors, and has used none up to the break: where it is left to
     Python, only arrays are not computed by a graph."""
+    if library_of(info.code.co_filename) in ("", "torch"):
+        return False
     sources = [each.source for each in state.graph.inputs]
     arrays = all(isinstance(source, CallSource) and source.key is tensor_of for source in sources)
-    if not arrays or (state.graph.calls and not sources) or library_of(info.code.co_filename) in ("", "torch"):
+    if not arrays or (state.graph.calls and not sources):
         return False
     return not any(map(_has_tensor, info.args))
 

@@ -199,8 +199,8 @@ def _stays(device: torch.device, func: Function, args: Args, kwargs: Kwargs) -> 
         place = rest.pop(1)
     if place is not None and torch.device(cast(str, place)) != device:
         raise refused(func.__name__, "a mesh has the devices that it has")
-    if place is not None and (rest[1:] or named):
-        named.setdefault("dtype", args[0].dtype) if not rest[1:] else None
+    if place is not None and named and not rest[1:]:
+        named.setdefault("dtype", args[0].dtype)
     return tuple(rest), named
 
 
@@ -378,21 +378,23 @@ def _note_writes(builder: GraphBuilder, name: str, infos: list[TensorInfo], writ
     """
     if any(type(info.tensor) in wrappers.KNOWN for info in infos):
         written = [info.tensor for info in infos]
+    outside = _outside(builder)
     for tensor in written:
-        if _is_outside(builder, tensor) and (type(tensor) in wrappers.KNOWN or _is_recorded(tensor)):
+        if storages_of(tensor) & outside and (type(tensor) in wrappers.KNOWN or _is_recorded(tensor)):
             raise refused(name, "it may write to a tensor from outside that wraps others, and autograd records it")
-        builder.note_writes([tensor])
+    builder.note_writes(written)
 
 
 def _is_recorded(tensor: torch.Tensor) -> bool:
     return torch.is_grad_enabled() and tensor.requires_grad
 
 
-def _is_outside(builder: GraphBuilder, tensor: torch.Tensor) -> bool:
-    """Whether the memory of a tensor is that of one from outside."""
+def _outside(builder: GraphBuilder) -> set[int]:
+    """The memory of tensors from outside."""
     outside: set[int] = set().union(*[storages_of(info.tensor) for info in builder.tensors.values() if info.source])
-    outside |= {compat.storage_address(info.tensor) for info in builder.inputs if isinstance(info.tensor, _Tensor)}
-    return bool(storages_of(tensor) & outside)
+    return outside | {
+        compat.storage_address(info.tensor) for info in builder.inputs if isinstance(info.tensor, _Tensor)
+    }
 
 
 def note_write_to_part(builder: GraphBuilder, written: TensorInfo) -> None:
