@@ -11,9 +11,13 @@ _MOST = 1_000_000  # objects that count as old and may be garbage, at most 60 MB
 
 
 class _Process:
-    """Fields: unlooked_at: how many objects were taken for old since garbage was looked for."""
+    """Fields:
+    unlooked_at: how many objects were taken for old since garbage was looked for.
+    frozen: whether the program has frozen objects. To count a million of them takes 0.1 s, so it is asked once.
+    """
 
     unlooked_at = 0
+    frozen = False
 
 
 _process = _Process()
@@ -34,7 +38,9 @@ def paused() -> Iterator[None]:
         yield
     finally:
         young = gc.get_count()[0]
-        if was_enabled and young > _MANY and not gc.get_freeze_count():
+        if was_enabled and young > _MANY and not _process.frozen:
+            _process.frozen = gc.get_freeze_count() > 0
+        if was_enabled and young > _MANY and not _process.frozen:
             _process.unlooked_at += young
             if _process.unlooked_at > _MOST:
                 gc.collect()
