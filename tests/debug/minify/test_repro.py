@@ -243,29 +243,52 @@ def test_crash_is_found_before_it_happens(tmp_path: Path, monkeypatch: pytest.Mo
     assert "torch.relu" in forward_of((only_run(tmp_path) / "repro.py").read_text())[0]
 
 
-def test_wrong_gradient_is_minified(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+WRONG_GRADIENT = """
+import torch
+import argand
 
-    class Wrong(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx, x):
-            return x.clone()
 
-        @staticmethod
-        def backward(ctx, grad):
-            return grad * 3
+class Wrong(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
 
-    def backend(gm: fx.GraphModule, inputs: list):
-        if "exp" not in targets(gm):
-            return gm.forward
-        return lambda *args: [Wrong.apply(result) for result in gm(*args)]
+    @staticmethod
+    def backward(ctx, grad):
+        return grad * 3
 
-    x = torch.randn(4, requires_grad=True)
-    with (
-        argand.config.patch(repro_after="dynamo", repro_level=4),
-        pytest.raises(argand.debug.accuracy.AccuracyError, match="gradient of"),
-    ):
-        argand.compile(lambda x: (x * 2).exp() + 1, backend=backend)(x)
+
+def backend(gm, inputs):
+    if not any(node.target == "exp" for node in gm.graph.nodes):
+        return gm.forward
+    return lambda *args: [Wrong.apply(result) for result in gm(*args)]
+
+
+def program(x):
+    return (x * 2).exp() + 1
+
+
+def begin_threads():
+    class Guard(torch._C._acc.DeviceGuard):
+        def type_(self):
+            return torch._C._autograd.DeviceType.PrivateUse1
+
+    torch._C._acc.register_python_privateuseone_device_guard(Guard())
+    torch.randn(3, requires_grad=True).sum().backward()
+
+
+if __name__ == "__main__":
+    THREADS
+    with argand.config.patch(repro_after="dynamo", repro_level=4):
+        argand.compile(program, backend=backend)(torch.randn(4, requires_grad=True))
+"""
+
+
+@pytest.mark.parametrize("threads", ["", "begin_threads()"], ids=["", "beside another device"])
+def test_wrong_gradient_is_minified(tmp_path: Path, threads: str) -> None:
+    """Also in a process whose forks cannot run backwards: one that sees another device, and has run a backward."""
+    done = run_script(tmp_path, WRONG_GRADIENT.replace("THREADS", threads or "pass"))
+    assert "AccuracyError" in done.stderr and "gradient of" in done.stderr, done.stderr
     lines = forward_of((only_run(tmp_path) / "repro.py").read_text())
     assert len(lines) == 2 and ".exp()" in lines[0]
 

@@ -25,6 +25,9 @@ from argand.errors import ArgandError
 
 Check = Callable[[fx.GraphModule, list[Any]], Any]
 """Raises (or crashes, or hangs) where a graph fails on its inputs."""
+_NO_BACKWARD = "autograd's threading in combination with fork"
+"""What torch raises in a fork of a process with a backend for other devices, once that has run a backward: nothing of
+the graph's, and eager would raise it too."""
 
 
 def plainly(check: Check, gm: fx.GraphModule, inputs: list[Any]) -> Any:
@@ -46,15 +49,17 @@ def attempt(
         NotCode: neither can the program.
     """
     if can_fork():
-        return run_isolated(
+        outcome = run_isolated(
             lambda: function(check, program.gm, program.inputs, **given),
             time_limit=limits.attempt_seconds,
             memory_limit=limits.memory,
         )
+        if not (outcome.failed and _NO_BACKWARD in outcome.message + outcome.detail):
+            return outcome
     if not isinstance(check, BackendCheck):
         raise ArgandError(
             "this process cannot be forked, and the check cannot be taken to another one",
-            remedy="give a BackendCheck, or run where no GPU is in use",
+            remedy="give a BackendCheck, or run where no GPU can be seen (CUDA_VISIBLE_DEVICES='')",
         )
     with tempfile.TemporaryDirectory(prefix="argand-minify-") as folder:
         path = Writer(Path(folder), check, Fingerprint("unknown")).repro(program)
