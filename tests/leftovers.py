@@ -7,6 +7,7 @@ import sys
 from typing import Any
 
 EVALUATOR, TRACE, PROFILE = "another's frame evaluator", "a trace function", "a profile function"
+MARKED, VALIDATED = "optimizers that torch.compile leaves alone", "whether distributions validate arguments"
 _API = ctypes.pythonapi
 _KNOWN = hasattr(_API, "_PyEval_EvalFrameDefault")  # whether this Python tells and takes a frame evaluator
 if _KNOWN:
@@ -39,6 +40,8 @@ def state() -> dict[str, Any]:
             "a function mode": torch._C._len_torch_function_stack(),
             "a grad mode": torch.is_grad_enabled(),
             "a default dtype": torch.get_default_dtype(),
+            MARKED: {kind: kind.__dict__["step"] for kind in (torch.optim.LBFGS, torch.optim.SparseAdam)},
+            VALIDATED: torch.distributions.Distribution._validate_args,
         }
     return told
 
@@ -47,7 +50,8 @@ def left(before: dict[str, Any]) -> list[str]:
     """What is not as `before`; it is taken back where that is possible.
 
     Of an evaluator nothing is said: once it was left by an error (`take_evaluator_away`), torch counts one too many of
-    those who need it, and leaves it after each of its compiles.
+    those who need it, and leaves it after each of its compiles. Nor of what torch's compiler sets for good where it is
+    used for the first time: steps of two optimizers are then its disabled functions, in which argand captures nothing.
     """
     after = state()
     back = {
@@ -56,8 +60,10 @@ def left(before: dict[str, Any]) -> list[str]:
         PROFILE: sys.setprofile,
         "a grad mode": lambda mode: sys.modules["torch"].set_grad_enabled(mode),
         "a default dtype": lambda dtype: sys.modules["torch"].set_default_dtype(dtype),
+        MARKED: lambda steps: [setattr(kind, "step", step) for kind, step in steps.items()],
+        VALIDATED: lambda on: sys.modules["torch"].distributions.Distribution.set_default_validate_args(on),
     }
     changed = [name for name, value in before.items() if after[name] != value]
     for name in changed:
         back.get(name, lambda _: None)(before[name])
-    return [name for name in changed if name != EVALUATOR]
+    return [name for name in changed if name not in (EVALUATOR, MARKED, VALIDATED)]
