@@ -1,6 +1,6 @@
-"""The examples for several processes run under torchrun, with two gloo processes on the CPU, and train as eager does.
+"""The examples for several processes, with two gloo processes on the CPU, train as eager does.
 
-Eager's runs, with which they are compared, are forks (`scripts`).
+One runs under torchrun; those over libraries, and eager's runs, with which they are compared, are forks (`scripts`).
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ TRAINER = (
 )  # fmt: skip
 
 
-def run(script: str, *arguments: str, through: tuple[str, ...] = (), **env: str) -> tuple[str, list[float]]:
+def run(script: str, *arguments: str) -> tuple[str, list[float]]:
     """The parameters, which both ranks have, and rank 0's losses."""
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     with tempfile.TemporaryFile("a+") as output:  # writes go to its end, wherever this process reads
         process = subprocess.Popen(
-            [*command, *through, str(ROOT / "examples" / script), *arguments],
-            env=environment(CUDA_VISIBLE_DEVICES="", GLOO_SOCKET_IFNAME="lo", **env),
+            [*command, str(ROOT / "examples" / script), *arguments],
+            env=environment(CUDA_VISIBLE_DEVICES="", GLOO_SOCKET_IFNAME="lo"),
             cwd=ROOT, stdout=output, stderr=subprocess.STDOUT, text=True,
         )  # fmt: skip
         return results(told(process, output))
 
 
-def run_eager(libraries: str, script: str, *arguments: str) -> tuple[str, list[float]]:
-    """The same of a run with eager, in two forks of a process that has imported libraries."""
+def run_forked(libraries: str, script: str, *arguments: str, **env: str) -> tuple[str, list[float]]:
+    """The same of a run in two forks of a process that has imported libraries."""
     command = ["-m", "tests.distributed.scripts", libraries, str(ROOT / "examples" / script), *arguments]
-    done = warm.run(command, env=environment(CUDA_VISIBLE_DEVICES="", GLOO_SOCKET_IFNAME="lo"), cwd=ROOT)
+    done = warm.run(command, env=environment(CUDA_VISIBLE_DEVICES="", GLOO_SOCKET_IFNAME="lo", **env), cwd=ROOT)
     assert done.returncode == 0, done.stdout + done.stderr[-6000:]
     return results(done.stdout)
 
@@ -96,16 +96,16 @@ def test_ddp() -> None:
 @pytest.mark.distributed
 def test_accelerate(tmp_path: Path) -> None:
     needs("accelerate")
-    ours = run("accelerate_ddp.py", "--steps", "4", ARGAND_TRACE=str(tmp_path))
-    alike(ours, run_eager("accelerate", "accelerate_ddp.py", "--steps", "4", "--eager"))
+    ours = run_forked("accelerate", "accelerate_ddp.py", "--steps", "4", ARGAND_TRACE=str(tmp_path))
+    alike(ours, run_forked("accelerate", "accelerate_ddp.py", "--steps", "4", "--eager"))
     assert compiled_in(tmp_path) == {0, 1}
 
 
 @pytest.mark.distributed
 def test_lightning(tmp_path: Path) -> None:
     needs("lightning")
-    ours = run("lightning_ddp.py", "--steps", "4", ARGAND_TRACE=str(tmp_path))
-    alike(ours, run_eager("lightning", "lightning_ddp.py", "--steps", "4", "--eager"))
+    ours = run_forked("lightning", "lightning_ddp.py", "--steps", "4", ARGAND_TRACE=str(tmp_path))
+    alike(ours, run_forked("lightning", "lightning_ddp.py", "--steps", "4", "--eager"))
     assert compiled_in(tmp_path) == {0, 1}
 
 
@@ -114,6 +114,7 @@ def test_hugging_faces_trainer(tmp_path: Path) -> None:
     needs("accelerate")
     needs("transformers")
     out = ("--output_dir", str(tmp_path / "out"), *TRAINER)
-    ours = run("hf_trainer.py", *out, "--torch_compile_backend", "argand", ARGAND_TRACE=str(tmp_path / "trace"))
-    alike(ours, run_eager("transformers.trainer", "hf_trainer.py", *out))
+    trace, argand = {"ARGAND_TRACE": str(tmp_path / "trace")}, ("--torch_compile_backend", "argand")
+    ours = run_forked("transformers.trainer", "hf_trainer.py", *out, *argand, **trace)
+    alike(ours, run_forked("transformers.trainer", "hf_trainer.py", *out))
     assert compiled_in(tmp_path / "trace") == {0, 1}

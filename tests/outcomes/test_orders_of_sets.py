@@ -43,7 +43,7 @@ print("hit" in stored)
 def test_each_process_has_its_own(tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(PROGRAM)
     environment = {**os.environ, "ARGAND_CACHE_DIR": str(tmp_path / "cache"), "ARGAND_PROGRAM_CACHE": "1"}
-    for seed in ("1", "2", "3"):
+    for seed in ("1", "2"):
         done = subprocess.run(
             [sys.executable, "program.py"], cwd=tmp_path, env={**environment, "PYTHONHASHSEED": seed},
             capture_output=True, text=True, timeout=300,
