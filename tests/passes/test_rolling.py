@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 
 import argand
+import sweeps
 from argand.passes.rolling import windows
 from argand.runtime.kernels import steps
 from helpers import texts_of
@@ -104,8 +105,11 @@ def parts(x, rate):
 LOOPS = [recurrence, moving_average, backwards, every_other, two_states, selective_scan, two_layers]
 
 
-@pytest.mark.parametrize("function", LOOPS, ids=lambda f: f.__name__)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize(
+    ("function", "dtype"),
+    sweeps.chessboard(LOOPS, [torch.float32, torch.float64]),
+    ids=lambda value: getattr(value, "__name__", str(value)),
+)
 def test_loops_are_eagers(function, dtype, loops):
     torch.manual_seed(0)
     x, rate = torch.randn(3, 80, 8, dtype=dtype), torch.rand(3, 8, dtype=dtype)

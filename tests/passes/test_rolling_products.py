@@ -9,6 +9,7 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 import argand
+import sweeps
 from argand.backends.programs import rolling
 from argand.passes.rolling import windows
 from helpers import texts_of
@@ -166,15 +167,21 @@ def check(cell, x):
     argand.reset()
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
-@pytest.mark.parametrize("steps", CELLS, ids=lambda steps: steps.__name__)
+@pytest.mark.parametrize(
+    ("steps", "dtype"),
+    sweeps.chessboard(CELLS, [torch.float32, torch.float64]),
+    ids=lambda value: getattr(value, "__name__", str(value)),
+)
 def test_loops_are_eagers(steps, dtype, loops):
     check(*cell_of(steps, dtype))
     assert loops or steps is masked  # whose rounds compare with numbers of their own
 
 
-@pytest.mark.parametrize("reads", [True, False], ids=["inputs too", "weights"])
-@pytest.mark.parametrize("steps", CELLS, ids=lambda steps: steps.__name__)
+@pytest.mark.parametrize(
+    ("steps", "reads"),
+    sweeps.chessboard(CELLS, [True, False]),
+    ids=lambda value: getattr(value, "__name__", str(value)),
+)
 def test_gradients_are_eagers(steps, reads, loops):
     cell, x = cell_of(steps, torch.float64)
     x.requires_grad_(reads)

@@ -13,6 +13,7 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import CheckpointError, checkpoint
 
 import argand
+import sweeps
 from helpers import assert_same, texts_of
 
 BACKENDS = ["eager", "aot_eager", "native"]
@@ -109,8 +110,11 @@ def outcome(change: Callable[[Net], None], backend: str | None, how: str) -> lis
 CHANGES = [attribute, attribute_put_back, item, mode, data, parameter, buffer, another_tensor, nothing]
 
 
-@pytest.mark.parametrize("how", ["backward", "grad", "two", "break"])
-@pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
+@pytest.mark.parametrize(
+    ("change", "how"),
+    sweeps.chessboard(CHANGES, ["backward", "grad", "two", "break"]),
+    ids=lambda value: getattr(value, "__name__", str(value)),
+)
 def test_what_is_read_is_that_of_the_backward(change: Callable[[Net], None], how: str) -> None:
     with argand.config.patch(fallback_random=True):
         want = outcome(change, None, how)
