@@ -17,7 +17,7 @@ import torch
 from torch.nn.modules import module as _modules
 
 from argand._core import _C
-from argand.backends.ddp.buckets import active_ddp
+from argand.backends.ddp.buckets import ddp_to_cut
 from argand.backends.registry import check_backend, list_backends, lookup_backend, register_backend
 from argand.capture.driver import stance, strict
 from argand.capture.driver.entrance import answer_frame
@@ -103,11 +103,11 @@ def _compiler(request: tuple[Any, ...]) -> CompilerFn:
         kwargs["options"] = options
 
     def call_backend(gm: torch.fx.GraphModule, example_inputs: list[torch.Tensor]) -> Callable[..., Any]:
-        if config.optimize_ddp and active_ddp() is not None:
+        if (ddp := ddp_to_cut()) is not None:
             from argand.backends.ddp.cuts import compile_split
 
             how = {"ahead": bool(stored_as(request)), "contest": backend == "native"}
-            if split := compile_split(gm, example_inputs, active_ddp(), compile_whole, **how):
+            if split := compile_split(gm, example_inputs, ddp, compile_whole, **how):
                 return split
         return compile_whole(gm, example_inputs)
 

@@ -21,14 +21,18 @@ from argand.quick_dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """Declaration of one setting: its default, one sentence of help, the environment variables that set it."""
+    """Declaration of one setting: its default, one sentence of help, the environment variables that set it, the types
+    it takes besides that of the default, and names that it takes."""
 
     default: Any
     help: str
     env: tuple[str, ...] = ()
     types: tuple[type, ...] = ()
+    names: tuple[str, ...] = ()
 
     def accepts(self, value: Any) -> bool:
+        if type(value) is str and value in self.names:
+            return True
         allowed = self.types or (type(self.default),)
         if isinstance(value, bool) and bool not in allowed:
             return False
@@ -85,7 +89,8 @@ class Section:
         if setting is None:
             raise self._unknown(key)
         if not setting.accepts(value):
-            wanted = " or ".join(t.__name__ for t in (setting.types or (type(setting.default),)))
+            types = [t.__name__ for t in (setting.types or (type(setting.default),))]
+            wanted = " or ".join([*types, *map(repr, setting.names)])
             raise ConfigError(
                 f"argand.{self._name}.{key} takes {wanted}, not {type(value).__name__} ({value!r})",
                 remedy=setting.help,
@@ -372,7 +377,8 @@ _ROOT = {
     "optimize_ddp": Setting(
         True,
         "Cut graphs of a module under DistributedDataParallel where its buckets end, so that gradients are reduced "
-        "while the backward still runs.",
+        'while the backward still runs ("ddp_optimizer" is True; with torch\'s other modes, graphs stay whole).',
+        names=("ddp_optimizer", "python_reducer", "python_reducer_without_compiled_forward", "no_optimization"),
     ),
     "check_ranks": Setting(
         False,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from argand.backends.ddp.buckets import active_ddp, buckets_text
+from argand.backends.ddp.buckets import buckets_text, ddp_to_cut
 from argand.config import config
 from argand.debug.observe import JOINT
 
@@ -15,7 +15,7 @@ def stored_as(request: tuple[Any, ...]) -> str:
     watched = JOINT.observer is not None or bool(config.repro_after)
     if backend != "native" or mode not in (None, *_MODES) or watched or not _OPTIONS.issuperset(options or ()):
         return ""
-    ddp = active_ddp() if config.optimize_ddp else None
+    ddp = ddp_to_cut()
     cut = "" if ddp is None else f", {buckets_text(ddp)}"
     asked = "".join(f", {name} {value!r}" for name, value in sorted((options or {}).items()))
     return f"fullgraph {fullgraph}, dynamic {dynamic}, mode {mode or 'default'}{asked}{cut}"

@@ -43,6 +43,12 @@ def mesh_class() -> type | None:
     return None if module is None else vars(module).get("DeviceMesh")
 
 
+def same_mesh(mesh: Any, other: Any) -> bool:
+    """Whether two meshes are of the same devices, in the same order and of the same names, and their process groups
+    are the same ones."""
+    return mesh is other or bool(mesh == other and mesh._dim_group_names == other._dim_group_names)
+
+
 def dispatches_itself(cls: type) -> bool:
     """Whether what operations on tensors of a class do is for the class to say: DTensors, and what awaits data."""
     return cls.__name__ in ("DTensor", "AsyncCollectiveTensor") and cls.__module__.startswith("torch.distributed.")
@@ -214,8 +220,10 @@ def laid_out(layouts: tuple[Layout, ...], *tensors: DTensor) -> bool:
     """Whether DTensors of the same classes, dtypes and global sizes are laid out so."""
     with torch._C.DisableTorchFunction():
         for layout, tensor in zip(layouts, tensors):
-            spec = tensor._spec
-            if not (spec is layout.spec or spec == layout.spec) or _layout(tensor._local_tensor) != layout.part:
+            spec, known = tensor._spec, layout.spec
+            if spec is not known and not (spec == known and same_mesh(known.mesh, spec.mesh)):
+                return False
+            if _layout(tensor._local_tensor) != layout.part:
                 return False
     return True
 

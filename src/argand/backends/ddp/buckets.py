@@ -7,12 +7,19 @@ from typing import Any
 
 import torch
 
+from argand.config import config
+
 _FIRST_BUCKET = 1 << 20  # bytes; torch's own, where a version does not tell
 
 
 def active_ddp() -> Any:
     """The DistributedDataParallel whose forward this process is in; None outside."""
     return torch.nn.parallel.DistributedDataParallel._get_active_ddp_module()
+
+
+def ddp_to_cut() -> Any:
+    """The DistributedDataParallel whose forward this process is in, where its graphs are cut; else None."""
+    return active_ddp() if config.optimize_ddp in (True, "ddp_optimizer") else None
 
 
 def bucket_limits(ddp: Any) -> Iterator[int]:

@@ -131,6 +131,15 @@ def guard_mesh(state: CaptureState, mesh: Spec) -> None:
             raise refused("DeviceMesh", "there is no process group for one of its dimensions")
 
 
+def pin_mesh(state: CaptureState, mesh: Spec) -> None:
+    """The program uses a mesh; another one that is equal, of the same process groups, does the same."""
+    guard_mesh(state, mesh)
+    source = state.outer.get(id(mesh))
+    if source is not None and not isinstance(source, ConstSource):
+        same = functools.partial(dtensors.same_mesh, mesh)
+        state.guards.add(None, "python", same, [source], label="MESH_MATCH", shown=False)
+
+
 # ---------------------------------------------------------------------- operations
 
 

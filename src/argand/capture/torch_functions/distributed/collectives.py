@@ -21,7 +21,7 @@ from argand.capture.facts.interfaces import CaptureState
 from argand.capture.facts.kinds import is_a
 from argand.capture.facts.sources import ConstSource
 from argand.capture.sizes import async_collective_tensors
-from argand.capture.sizes.dtensors import CHECKPOINT
+from argand.capture.sizes.dtensors import CHECKPOINT, pin_mesh
 from argand.capture.torch_functions.torch_calls import (
     Handler,
     enter_late,
@@ -79,7 +79,7 @@ def _name_of_group(state: CaptureState, fn: Function, group: Any) -> str:
         return _facts(state, fn, group.group_name)[0]
     device_mesh = sys.modules.get("torch.distributed.device_mesh")
     if device_mesh is not None and type(mesh) is device_mesh.DeviceMesh and type(dim) is int:
-        state.interpreter.pin(mesh)
+        pin_mesh(state, mesh)
         names = getattr(mesh, "_dim_group_names", ())
         if (mesh is group and len(names) != 1) or not -len(names) <= dim < len(names):
             raise _refused(fn, "a mesh of several dimensions is no group")

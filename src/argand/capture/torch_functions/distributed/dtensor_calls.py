@@ -34,8 +34,7 @@ def _constant(state: CaptureState, name: str, value: object) -> object:
         return value
     module = sys.modules["torch.distributed.tensor"]
     if is_a(value, module.DeviceMesh):
-        state.interpreter.pin(value)
-        dtensors.guard_mesh(state, value)
+        dtensors.pin_mesh(state, value)
         return value
     if is_a(value, module.placement_types.Placement) and is_constant(value):
         return value
@@ -97,8 +96,9 @@ def _of_mesh(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> o
         return NotImplemented
     for each in (mesh, *rest):
         if type(each) is type(mesh):
-            state.interpreter.pin(each)
-            dtensors.guard_mesh(state, each)
+            dtensors.pin_mesh(state, each)
+    if fn.__name__ == "__getitem__":
+        state.interpreter.pin(mesh)  # equal ones need not have had the same dimensions flattened
     with torch._C.DisableTorchFunction():  # a mesh computes with tensors
         answer = fn(*args, **kwargs)
         if type(answer) is torch.Tensor:
