@@ -145,6 +145,12 @@ def _for_gradients(placements: Any) -> tuple[Any, ...]:
     return tuple(Replicate() if placement.is_partial() else placement for placement in placements)
 
 
+def for_gradients(spec: Spec) -> Spec:
+    """How a gradient may be laid out of what is laid out so."""
+    placements = _for_gradients(spec.placements)
+    return spec if placements == spec.placements else type(spec)(spec.mesh, placements, tensor_meta=spec.tensor_meta)
+
+
 def _redistributed(grad: DTensor, placements: Any) -> DTensor:
     return grad if grad.placements == placements else grad.redistribute(placements=placements)
 

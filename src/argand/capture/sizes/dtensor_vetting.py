@@ -33,9 +33,9 @@ def refused(what: str, why: str, remedy: str = "Use the local tensor") -> errors
 class Vetting(compat.DispatchMode):
     """Refuses operations that do more than what their stand-ins tell: draw numbers, look at data, send anything."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, laid_out: bool = True) -> None:
         super().__init__()
-        self.name = name
+        self.name, self.laid_out = name, laid_out
         self.draws = False
 
     def __torch_dispatch__(
@@ -62,7 +62,8 @@ class Vetting(compat.DispatchMode):
             if not all(dtensors.draws_alone(tensor) for tensor in sharded):
                 raise refused(self.name, "processes with GPUs draw random numbers together, which is not captured")
             self.draws = True
-        if func in dtensors.own_rules_of_dtensor() and not _is_local(func, sharded, args, kwargs):
+        own = func in dtensors.own_rules_of_dtensor()
+        if own and not (self.laid_out and _is_local(func, sharded, args, kwargs)):
             raise refused(self.name, f"{func} has a rule of its own, which may communicate")
 
 

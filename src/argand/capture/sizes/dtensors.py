@@ -42,9 +42,13 @@ _VIEWS = frozenset(getter(name) for name in ("T", "mT", "H", "mH", "real", "data
 _GRADIENTS = (getter("grad"), _Tensor.grad.__set__)
 _MOVES = (_Tensor.to, _Tensor.cpu)
 _SPLITS = frozenset(["chunk", "split", "split_with_sizes", "tensor_split", "hsplit", "vsplit", "dsplit", "unbind"])
+_PARTS = frozenset(("to_local", "local_part", "as_local"))
 CHECKPOINT = "torch.utils.checkpoint.checkpoint"
 """What a backward computes again of its own accord: eager calls the function, communication and all, once more."""
+HOOK = "Tensor.register_hook"
 _ROOMS = ("argand.capture.torch_functions.higher_order.", "argand.capture.torch_functions.gradients.")
+_BODIES = frozenset(("tensor_hooks", "autograd_functions"))
+"""Modules of handlers that capture functions with DTensors."""
 _OPTIMIZERS = os.path.join(os.path.dirname(torch.optim.__file__), "")
 
 
@@ -163,8 +167,10 @@ def refuse_functions(decides: Callable[..., object], name: str, args: Args, kwar
     Arguments:
         decides: what is asked what becomes of the call.
     """
-    if decides.__module__.startswith(_ROOMS) and name != CHECKPOINT and among(args, kwargs):
-        raise refused(name, "functions of functions, hooks and gradients of DTensors are not captured")
+    module = decides.__module__
+    entered = name == CHECKPOINT or module.rpartition(".")[2] in _BODIES
+    if module.startswith(_ROOMS) and not entered and among(args, kwargs):
+        raise refused(name, "functions of functions, and gradients of DTensors that are asked for, are not captured")
 
 
 def call(builder: GraphBuilder, func: Function, args: Args, kwargs: Kwargs) -> object:
@@ -192,6 +198,8 @@ def call(builder: GraphBuilder, func: Function, args: Args, kwargs: Kwargs) -> o
 
 def attribute(state: CaptureState, tensor: DTensor, name: str) -> object:
     """`tensor._local_tensor`, which records no gradient, or `tensor._spec`."""
+    if not state.tensor_info(tensor).laid_out:
+        raise unknown_layout(name)
     if name == "_spec":
         return state.load_source(ConstSource(tensor._spec), tensor._spec)
     if tensor._local_tensor.requires_grad:
@@ -221,7 +229,7 @@ def record(builder: GraphBuilder, func: Function, operation: Function, args: Arg
         operation: what the graph calls; where it is `func`, as the program called it.
     """
     name = getattr(func, "__name__", str(func))
-    if any(scope.what != CHECKPOINT for scope in builder.scopes):
+    if any(scope.what not in (CHECKPOINT, HOOK) and scope.results is None for scope in builder.scopes):
         raise refused(name, "it is called in a function of a function, which may run it again")
     infos: list[TensorInfo] = []
     node_args = tuple([builder.to_node(arg, infos) for arg in args])
@@ -236,6 +244,9 @@ def record(builder: GraphBuilder, func: Function, operation: Function, args: Arg
             with_constants(builder, name)
     device = infos[0].device
     target = target_of(operation)
+    laid_out = all(info.laid_out for info in infos)
+    if not laid_out and name in _PARTS:
+        raise unknown_layout(name)
     before = _versions(infos)
     siblings: list[object] = []
     if varies:
@@ -243,13 +254,15 @@ def record(builder: GraphBuilder, func: Function, operation: Function, args: Arg
     elif torch._C._is_any_autocast_enabled() and not str(getattr(func, "__module__", "")).startswith("argand."):
         meta = _with_casts(builder, infos, name, func, args, kwargs)
     else:
-        meta = _with_masks(builder, infos, lambda: computed(name, func, args, kwargs))
+        meta = _with_masks(builder, infos, lambda: computed(name, func, args, kwargs, laid_out))
     named, behind = written_arguments.written(func, args, kwargs, target.mutates)
     moved = [info.tensor for info, old, new in zip(infos, before, _versions(infos)) if old != new]
     counted = name.endswith("_") and not name.startswith("_foreach_")  # else eager does not count the write
     written = [*(moved if counted else named), *behind, *moved]
     changed = bool(written)
     if changed:
+        if not laid_out:
+            raise unknown_layout(name)
         _note_writes(builder, name, infos, written)
     if name.endswith("_") and not (changed or name.endswith("__")):
         raise refused(name, "it changes what a DTensor is, and not what it holds")
@@ -257,8 +270,27 @@ def record(builder: GraphBuilder, func: Function, operation: Function, args: Arg
         raise refused(name, "it gives, or does, what is known only when the program runs")
     builder.sharded = True
     result = builder.finish_call(target, node_args, node_kwargs, meta, device, changed, written)
+    if not laid_out and name not in ("redistribute", "full_tensor"):
+        mapped(result, functools.partial(_with_unknown_layout, builder))
     note_parts(builder, result, device)
     return symbolic_tensors.attach(builder, result, siblings) if varies else result
+
+
+def _with_unknown_layout(builder: GraphBuilder, value: object) -> None:
+    if id(value) in builder.tensors:
+        builder.tensors[id(value)].laid_out = False
+
+
+def unknown_layout(name: str) -> errors.GraphBreak:
+    """The break where a program asks how a gradient is laid out, which the backward decides when it runs."""
+    return refused(name, "how a gradient is laid out is known when the backward runs", "Redistribute it first")
+
+
+def gradient_of(builder: GraphBuilder, tensor: torch.Tensor, grad: torch.Tensor, node: fx.Node) -> torch.Tensor:
+    """The stand-in, `grad`, of the gradient of `tensor`."""
+    builder.register(grad, node, builder.tensors[id(tensor)].device)
+    builder.tensors[id(grad)].laid_out = not is_sharded(type(grad))
+    return grad
 
 
 def note_parts(builder: GraphBuilder, result: object, device: torch.device) -> None:
@@ -416,12 +448,16 @@ def note_write_to_part(builder: GraphBuilder, written: TensorInfo) -> None:
             builder.mutated[id(info.tensor)] = info
 
 
-def computed(name: str, func: Function, args: Args, kwargs: Kwargs) -> object:
-    """What `func` gives of stand-ins. Nothing is sent: collectives of tensors without data only tell sizes."""
+def computed(name: str, func: Function, args: Args, kwargs: Kwargs, laid_out: bool = True) -> object:
+    """What `func` gives of stand-ins. Nothing is sent: collectives of tensors without data only tell sizes.
+
+    Arguments:
+        laid_out: all of them are laid out as the tensors will be for which they stand.
+    """
     compat.keep_torch_compiler_out()
     with torch._C.DisableTorchFunction():
         try:
-            with Vetting(name):
+            with Vetting(name, laid_out):
                 meta = func(*args, **kwargs)
         except errors.GraphBreak:
             raise

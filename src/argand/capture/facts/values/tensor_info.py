@@ -99,6 +99,7 @@ class TensorInfo:
         real: the real tensor, for a graph input.
         constant: the value, where it is known while capturing (tensors made from numbers; ask `record.constants`).
         dynamic: sizes that vary from call to call; None where none do.
+        laid_out: its placements are what the stand-in says. Those of a gradient are known when a backward runs.
     """
 
     tensor: torch.Tensor
@@ -108,6 +109,7 @@ class TensorInfo:
     real: torch.Tensor | None = None
     constant: torch.Tensor | Deferred | None = None
     dynamic: Dynamic | None = None
+    laid_out: bool = True
 
 
 @dataclass(slots=True, eq=False)

@@ -67,6 +67,8 @@ def _answer(name: str) -> Handler:
         (tensor,) = args
         if not is_sharded(type(tensor)):
             return NotImplemented
+        if name == "placements" and not state.tensor_info(tensor).laid_out:
+            raise dtensors.unknown_layout(name)
         answer = getattr(tensor._spec, name)
         return state.load_source(ConstSource(answer), answer)
 

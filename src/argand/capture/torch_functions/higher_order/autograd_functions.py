@@ -15,6 +15,7 @@ from argand.capture.facts.sources import type_lookup
 from argand.capture.facts.values.tensor_info import Scope, TensorInfo
 from argand.capture.objects.call_protocol import native_handlers
 from argand.capture.record.scopes import placeholder
+from argand.capture.sizes import dtensors
 from argand.capture.sizes.symbolic_state import Restart
 from argand.capture.torch_functions import hops
 from argand.capture.torch_functions.higher_order import hook_state, subgraphs
@@ -242,6 +243,7 @@ class _Captured:
     def _can_be_copied(self, arg: Any) -> bool:
         with torch._C.DisableTorchFunction():
             plain = self.state.tensor_info(arg).tensor is arg and not (arg.is_conj() or arg.is_neg())
+            plain = plain and not dtensors.is_sharded(type(arg))
             return plain and lies_densely(arg)
 
     def _copy(self, arg: torch.Tensor) -> torch.Tensor:
@@ -288,7 +290,7 @@ class _Captured:
         """Whether a result shares the memory of an argument."""
         with torch._C.DisableTorchFunction():
             tensors = [arg for arg in self.rest if isinstance(arg, torch.Tensor)]
-            return result.untyped_storage()._cdata in {arg.untyped_storage()._cdata for arg in tensors}
+            return any(dtensors.storages_of(result) & dtensors.storages_of(arg) for arg in tensors)
 
     def _stays_inside(self, shown: torch.Tensor) -> None:
         """Note a view with a history of its own: a graph that returns it would return a plain view instead."""
@@ -297,7 +299,7 @@ class _Captured:
         leaving = _returns_input(self.what)
         leaving.needed = shown
         with torch._C.DisableTorchFunction():
-            self.builder.staying[shown.untyped_storage()._cdata] = leaving
+            self.builder.staying.update(dict.fromkeys(dtensors.storages_of(shown), leaving))
 
     def _shown(self, result: torch.Tensor, differentiable: bool) -> torch.Tensor:
         """The stand-in for a result; for an input that is returned, one that shares its memory."""
@@ -333,8 +335,8 @@ class _Captured:
 
     def _gradient(self, result: torch.Tensor, backward: Scope) -> torch.Tensor:
         stand_in = subgraphs.leaf_like(result, False)
-        node = placeholder(backward.graph, "grad")
-        return self.builder.register(stand_in, node, self.state.tensor_info(result).device)
+        self.state.tensor_info(result)
+        return dtensors.gradient_of(self.builder, result, stand_in, placeholder(backward.graph, "grad"))
 
     def _gradients(self, answer: Any) -> list[torch.Tensor | None]:
         """What backward returned, one for each argument."""

@@ -93,6 +93,7 @@ def note(state: CaptureState, hook: object, before: Parts, watched: Watched, nod
     Raises:
         GraphBreak: it changed something, or looked at what may be another thing when it runs.
     """
+    before = reached(state, hook, {id(value): parts for value, parts in before})
     if not _same(before, reached(state, hook)):
         raise errors.graph_break(
             kind="side effect in a subgraph",
@@ -239,8 +240,11 @@ def of_tensors(state: CaptureState) -> bool:
     return any(isinstance(later, Later) and later.kind is _HOOK for later in state.graph.hooks)
 
 
-def reached(state: CaptureState, hook: object) -> Parts:
+def reached(state: CaptureState, hook: object, earlier: Mapping[int, tuple[object, ...]] | None = None) -> Parts:
     """What hangs together with a hook, of what the compiled function made, and what each part holds.
+
+    Arguments:
+        earlier: what each part held, of which the program has since found some outside, where guards are on it.
 
     Raises:
         GraphBreak: it is too much.
@@ -253,7 +257,7 @@ def reached(state: CaptureState, hook: object) -> Parts:
         if id(value) in seen:
             continue
         seen.add(id(value))
-        parts = _parts(state, value)
+        parts = _parts(state, value) if earlier is None or state.is_outer(value) else earlier.get(id(value), ())
         if parts:
             walked.append((value, parts))
             todo.extend(parts)

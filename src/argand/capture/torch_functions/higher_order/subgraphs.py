@@ -29,7 +29,7 @@ from argand.capture.sizes import subclasses
 from argand.capture.sizes.subclasses import is_default
 from argand.capture.torch_functions import hops
 from argand.capture.world import pending_effects
-from argand.graph.dtensors import DTensor, is_sharded, made_of
+from argand.graph.dtensors import DTensor, for_gradients, is_sharded, made_of, with_spec
 from argand.quick_dataclasses import dataclass
 
 WRITE = "write in a subgraph"
@@ -280,6 +280,9 @@ def copy_of(tensor: torch.Tensor, requires_grad: bool) -> torch.Tensor:
 def leaf_like(tensor: torch.Tensor, requires_grad: bool) -> torch.Tensor:
     """A stand-in with the same metadata that is a leaf."""
     with torch._C.DisableTorchFunction():
+        if is_sharded(type(tensor)):
+            sharded: DTensor = tensor
+            return with_spec(leaf_like(sharded._local_tensor, False), for_gradients(sharded._spec), requires_grad)
         leaf = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=_META)
         return leaf.requires_grad_() if requires_grad and (leaf.is_floating_point() or leaf.is_complex()) else leaf
 

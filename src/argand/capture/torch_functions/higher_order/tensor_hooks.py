@@ -7,6 +7,7 @@ import torch
 from argand.capture.facts.handlers import Args, Function, Kwargs
 from argand.capture.facts.interfaces import CaptureState
 from argand.capture.record.scopes import fixed_sizes, placeholder
+from argand.capture.sizes import dtensors
 from argand.capture.torch_functions import hops
 from argand.capture.torch_functions.higher_order import hook_state, subgraphs
 from argand.capture.torch_functions.torch_calls import handler
@@ -43,8 +44,8 @@ def _register_hook(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs
     fixed_sizes(builder, info)
     grad = subgraphs.leaf_like(tensor, False)
     before = hook_state.reached(state, hook)
-    with subgraphs.scope(state, "Tensor.register_hook") as scope:
-        builder.register(grad, placeholder(scope.graph, "grad"), info.device)
+    with subgraphs.scope(state, dtensors.HOOK) as scope:
+        dtensors.gradient_of(builder, tensor, grad, placeholder(scope.graph, "grad"))
         with subgraphs.grad_mode(False), pending_effects.watching(state) as watched:
             result = state.interpreter.call(hook, (grad,), {})
     hook_state.note(state, hook, before, watched, builder.node_of(info))
