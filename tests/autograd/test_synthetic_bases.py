@@ -287,3 +287,21 @@ def test_writes_over_part_of_an_argument_raise_as_in_eager(fn: Callable[..., Any
             else:
                 base = flat()
                 wrap(fn)(base[:4], base[2:6])
+
+
+def test_several_groups_of_arguments_that_share_memory(reasons: list[str], backend: str) -> None:
+    """Groups are told apart by what they are, not by what their tensors hold."""
+
+    def written(a: torch.Tensor, a2: torch.Tensor, b: torch.Tensor, b2: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        a.mul_(2)
+        b.add_(1)
+        return a2 + 1, b2 * 3
+
+    for length in (6, 1):
+        outcomes = []
+        for call in (written, argand.compile(written, backend=backend)):
+            x, y = torch.ones(length * 2), torch.ones(length * 2)
+            results = call(x[:length], x.view(-1)[:length], y[:length], y.view(-1)[:length])
+            outcomes.append([tensor.tolist() for tensor in (*results, x, y)])
+        assert outcomes[0] == outcomes[1]
+    assert not reasons

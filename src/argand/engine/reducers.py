@@ -219,7 +219,7 @@ class _Known:
 known = _Known()
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Reduction:
     """The reduction that one backward makes for a module.
 

@@ -27,7 +27,7 @@ from argand.quick_dataclasses import dataclass
 from argand.runtime.tape.result_nodes import is_own
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Structure:
     """What a backward would run.
 

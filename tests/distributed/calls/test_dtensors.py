@@ -39,3 +39,12 @@ def test_what_programs_do_with_dtensors() -> None:
     """Each is one graph, with eager's results, layouts and gradients."""
     for answer in run_ranks("tests.distributed.dtensor_topics", ["topics"]):
         assert not answer["topics"], answer["topics"]
+
+
+@pytest.mark.distributed
+def test_hooks_on_dtensors_and_meshes_made_anew() -> None:
+    """Hooks and autograd functions are part of the graph, unless they ask how a gradient is laid out; code is compiled
+    once for equal meshes, anew where their process groups are others."""
+    for answer in run_ranks("tests.distributed.calls.dtensor_hooks", ["hooks", "meshes"]):
+        assert not answer["hooks"], answer["hooks"]
+        assert answer["meshes"] == [1, 3]

@@ -50,7 +50,7 @@ def with_bases(trace: Callable[[Sequence[Sequence[torch.Tensor]]], T], allowed: 
         return trace(shared.groups)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Group:
     """Inputs of one storage, and the base that stands for it in the trace."""
 

@@ -28,7 +28,7 @@ class Backwards(Protocol):
     def of_kind(self, kind: Kind) -> Backwards: ...
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Left:
     """What a call's backward left for results that can still be differentiated, after autograd freed what was saved.
 

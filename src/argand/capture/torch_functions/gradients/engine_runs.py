@@ -221,7 +221,7 @@ def _same(gradients: Sequence[object], values: dict[fx.Node, object], seeds: lis
     return same
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Reached:
     """A leaf in which `backward` accumulates a gradient.
 

@@ -157,7 +157,7 @@ def _node(builder: GraphBuilder, opened: Scope, tensor: torch.Tensor) -> fx.Node
 # ---------------------------------------------------------------------- arguments and results
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Flat:
     """Nested values taken apart: tensors in `tensors`, their places in `leaves`.
 

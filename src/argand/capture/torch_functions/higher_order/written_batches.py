@@ -16,7 +16,7 @@ from argand.capture.torch_functions.higher_order import subgraphs
 from argand.quick_dataclasses import dataclass
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Writes:
     """What a function writes to its arguments.
 

@@ -124,7 +124,7 @@ class Template:
     before: list[Guarding]
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Seen:
     """What was seen of a call while it was interpreted.
 

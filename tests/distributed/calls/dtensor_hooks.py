@@ -1,0 +1,155 @@
+"""Hooks on DTensors, autograd functions of them, and meshes that are made anew."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from tests.distributed.dtensor_topics import _rounded, _tensors
+from tests.distributed.parallel_programs import _told
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
+
+import argand
+from argand import events
+
+
+class Cubed(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, a: Any) -> Any:
+        ctx.save_for_backward(a)
+        return a * a * a
+
+    @staticmethod
+    def backward(ctx: Any, grad: Any) -> Any:
+        return grad * 4.5 * ctx.saved_tensors[0].square()
+
+
+class Product(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, a: Any, b: Any) -> Any:
+        ctx.save_for_backward(a, b)
+        return a @ b, (a @ b).sum()
+
+    @staticmethod
+    def backward(ctx: Any, grad: Any, total: Any) -> Any:
+        a, b = ctx.saved_tensors
+        return (grad + total) @ b.t(), a.t() @ (grad + total)
+
+
+class Turned(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, a: Any) -> Any:
+        return a
+
+    @staticmethod
+    def backward(ctx: Any, grad: Any) -> Any:
+        return -grad
+
+
+class Laid(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, a: Any) -> Any:
+        return a * 2
+
+    @staticmethod
+    def backward(ctx: Any, grad: Any) -> Any:
+        return grad * (2 if isinstance(grad.placements[0], Replicate) else 3)
+
+
+def _hooked(hook: Callable[[Any], Any]) -> Callable[[Any, Any], Any]:
+    def program(x: Any, w: Any) -> Any:
+        y = w * 1
+        y.register_hook(hook)
+        z = x.relu() @ y
+        z.register_hook(hook)
+        return z.sin()
+
+    return program
+
+
+def _captured(x: Any, w: Any) -> Any:
+    y, beside = w * 1, w.detach() * 2
+    y.register_hook(lambda grad: grad + beside)
+    y.register_hook(torch.abs)
+    return x @ y
+
+
+def _product(x: Any, w: Any) -> Any:
+    product, total = Product.apply(x, w)
+    return product * 0.1 + total * 0.01
+
+
+WHOLE: dict[str, Callable[[Any, Any], Any]] = {
+    "scaled": _hooked(lambda grad: grad * 2),
+    "looked at": _hooked(lambda grad: None),
+    "clamped": _hooked(lambda grad: grad.clamp(-0.5, 0.5)),
+    "normed": _hooked(lambda grad: grad / (grad.norm() + 1)),
+    "gathered": _hooked(lambda grad: grad * grad.full_tensor().abs().max()),
+    "captured": _captured,
+    "cubed": lambda x, w: Cubed.apply(x) @ Cubed.apply(w),
+    "product": _product,
+    "turned": lambda x, w: Turned.apply(x * 1) @ Turned.apply(w),
+}
+"""Each is one graph."""
+BROKEN: dict[str, Callable[[Any, Any], Any]] = {
+    "placements": _hooked(lambda grad: grad * (2 if grad.placements[0].is_partial() else 3)),
+    "local": _hooked(lambda grad: DTensor.from_local(grad.to_local() * 2, grad.device_mesh, grad.placements)),
+    "written": _hooked(lambda grad: grad.clone().mul_(2)),
+    "laid out": lambda x, w: Laid.apply(x * 1) @ Laid.apply(w * 1),
+}
+"""What these ask of a gradient is known when a backward runs."""
+
+
+def _run(call: Any, mesh: Any, placement: Any) -> list[Any]:
+    torch.manual_seed(3)
+    x = distribute_tensor(torch.randn(8, 6), mesh, [Shard(0)]).detach().requires_grad_()
+    w = distribute_tensor(torch.randn(6, 6), mesh, [placement]).detach().requires_grad_()
+    results = call(x, w)
+    tensors: list[Any] = _tensors(results)
+    sum((one.full_tensor() * 0.1).square().sum() for one in tensors).backward()  # type: ignore[union-attr]
+    grads: list[Any] = [x.grad, w.grad]
+    return [_rounded(_told(one.full_tensor())) for one in (*tensors, *grads)]
+
+
+def hooks(rank: int) -> list[str]:
+    """Programs that differ from eager; whole ones that break; broken ones that do not."""
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    wrong = []
+    for number, (name, program) in enumerate((WHOLE | BROKEN).items()):
+        backend = ("eager", "aot_eager", "native")[number % 3]
+        compiled = argand.compile(program, backend=backend, fullgraph=name in WHOLE)
+        seen: list[object] = []
+        stop = events.bus.subscribe(seen.append, ("graph_breaks",))
+        for placement in (Replicate(),) if name in BROKEN else (Replicate(), Shard(1), Replicate()):
+            ours, eager = _run(compiled, mesh, placement), _run(program, mesh, placement)
+            if ours != eager:
+                wrong.append(f"{name} {backend} {placement}: {ours} {eager}")
+        stop()
+        if bool(seen) is not (name in BROKEN):
+            wrong.append(f"{name}: {len(seen)} breaks")
+    return wrong
+
+
+def meshes(rank: int) -> list[object]:
+    """How often a function of a mesh is compiled: for equal meshes; for meshes of process groups of their own, whose
+    calls eager makes in these groups."""
+    counts: list[object] = []
+    size = dist.get_world_size()
+    for shape in ((size,), (1, size)):
+        seen: list[object] = []
+        stop = events.bus.subscribe(seen.append, ("graph_code",))
+
+        def gathered(x: Any, mesh: Any) -> Any:
+            return x.redistribute(mesh, [Replicate()] * mesh.ndim).to_local() * mesh.size(-1)
+
+        compiled = argand.compile(gathered, backend="eager")
+        for _ in range(3):
+            mesh = init_device_mesh("cpu", shape)
+            x = distribute_tensor(torch.arange(8.0), mesh, [Shard(0)] * len(shape))
+            assert torch.equal(compiled(x, mesh), torch.arange(8.0) * size)
+        stop()
+        counts.append(len(seen))
+    return counts
