@@ -6,7 +6,7 @@ import pytest
 
 import sweeps
 import warm
-from distributed.ranks import ROOT, environment
+from distributed.ranks import ROOT, environment, run_ranks
 
 
 @pytest.mark.distributed
@@ -18,3 +18,11 @@ def test_random_worlds(kind: str, first: int, count: int) -> None:
     command = ["-m", module, kind, "--first", str(first), "--count", str(sweeps.part(count, 4))]
     done = warm.run(command, env=environment(), cwd=ROOT, timeout=600, imported="ranks")
     assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
+
+
+@pytest.mark.distributed
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_uses_of_shards_layers_and_replicas(ranks: int) -> None:
+    """Policies, accumulation, clipping, states between steps, hooks, frozen and shared parameters, losses in parts."""
+    for answer in run_ranks("tests.distributed.worlds.training_uses", ["sample"], ranks):
+        assert not answer["sample"], answer["sample"]
