@@ -8,9 +8,10 @@ import pytest
 import torch
 
 import argand
+from argand.backends.ddp import buckets
 from argand.backends.ddp.buckets import bucket_limits
 from argand.backends.ddp.cuts import compile_split, cut_places
-from argand.errors import BackendCompilerFailed
+from argand.errors import BackendCompilerFailed, ConfigError
 from argand.report.html import build
 from distributed.models import CNN, GPT, Llama, batch
 from distributed.ranks import run_ranks
@@ -134,6 +135,24 @@ def test_limits_of_buckets() -> None:
     assert usual(given) == [100, 100, 100]
     given._bucket_config = type("Config", (), {"per_bucket_bytes_caps": (5, 7)})
     assert usual(given) == [5, 7, 7]
+
+
+def test_modes_of_torch_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(buckets, "active_ddp", _Caps)
+    cut = {}
+    for mode in (
+        True,
+        "ddp_optimizer",
+        False,
+        "no_optimization",
+        "python_reducer",
+        "python_reducer_without_compiled_forward",
+    ):
+        with argand.config.patch(optimize_ddp=mode):
+            cut[mode] = buckets.ddp_to_cut() is not None
+    assert [mode for mode, one in cut.items() if one] == [True, "ddp_optimizer"]
+    with pytest.raises(ConfigError, match="takes bool or 'ddp_optimizer' or 'python_reducer'.*not str"):
+        argand.config.optimize_ddp = "reducer"
 
 
 def test_graphs_outside_ddp_stay_whole() -> None:

@@ -21,6 +21,7 @@ from argand.capture.torch_functions import hops
 from argand.capture.torch_functions.higher_order import hook_state, subgraphs
 from argand.capture.torch_functions.torch_calls import handler, name_of
 from argand.capture.world import pending_effects
+from argand.graph.dtensors import is_sharded
 from argand.graph.metadata.strides import lies_densely
 
 
@@ -243,7 +244,7 @@ class _Captured:
     def _can_be_copied(self, arg: Any) -> bool:
         with torch._C.DisableTorchFunction():
             plain = self.state.tensor_info(arg).tensor is arg and not (arg.is_conj() or arg.is_neg())
-            plain = plain and not dtensors.is_sharded(type(arg))
+            plain = plain and not is_sharded(type(arg))
             return plain and lies_densely(arg)
 
     def _copy(self, arg: torch.Tensor) -> torch.Tensor:
