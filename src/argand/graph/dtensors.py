@@ -372,14 +372,25 @@ def refuses_writes(tensor: torch.Tensor) -> bool:
     return tensor._is_view() and autograd._get_creation_meta(tensor) == autograd.CreationMeta.IN_CUSTOM_FUNCTION
 
 
+class _ToTorchTensor(torch.autograd.Function):
+    """A view that autograd refuses writes to, and calls by this name, as eager's."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: torch.Tensor) -> torch.Tensor:
+        ctx.set_materialize_grads(False)
+        return tensor.view_as(tensor)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Any) -> Any:
+        return grad
+
+
 def only_read(tensor: torch.Tensor) -> torch.Tensor:
     """A result of a graph as such a view."""
     if not tensor.requires_grad or refuses_writes(tensor):
         return tensor
-    autograd: Any = torch._C._autograd
     with torch.enable_grad():
-        view = tensor.view_as(tensor)
-    autograd._set_creation_meta(view, autograd.CreationMeta.IN_CUSTOM_FUNCTION)
+        view: torch.Tensor = _ToTorchTensor.apply(tensor)
     return view
 
 

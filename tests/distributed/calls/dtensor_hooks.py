@@ -153,3 +153,20 @@ def meshes(rank: int) -> list[object]:
         stop()
         counts.append(len(seen))
     return counts
+
+
+def refused(rank: int) -> list[str]:
+    """What autograd says of writes to what `to_local` gave, by eager and by each backend."""
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+
+    def doubled(x: Any) -> Any:
+        return (x * 2).to_local()
+
+    said = []
+    for call in (doubled, *[argand.compile(doubled, backend=name) for name in ("eager", "aot_eager", "native")]):
+        x = distribute_tensor(torch.ones(8, 4), mesh, [Shard(0)]).detach().requires_grad_()
+        try:
+            call(x).mul_(2)
+        except RuntimeError as error:
+            said.append(str(error))
+    return said
