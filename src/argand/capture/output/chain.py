@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from types import CodeType
 
+from torch import fx
+
 from argand._core import _C
 from argand.bytecode.assemble import Label
 from argand.bytecode.instruction import Instruction
 from argand.bytecode.liveness import live_locals
 from argand.capture.facts.frames import Frame, LazyLocal
 from argand.capture.facts.sources import LocalSource, Source
+from argand.capture.output import tracebacks
 from argand.capture.output.continuation import Continuation, leave_out_caller
 from argand.capture.output.emit import Emitter
 from argand.capture.output.resumes import Resume
@@ -106,11 +109,12 @@ def overwritten(frame: Frame, live: dict[str, object]) -> list[str]:
 
 
 def call_graph(
-    emitter: Emitter, name: str, inputs: list[Source], collected: bool, gives_away: bool
+    emitter: Emitter, name: str, graph: fx.Graph, inputs: list[Source], collected: bool, gives_away: bool
 ) -> Instruction | None:
     """-> results of the graph function. Returns the last instruction that reads its inputs, where the call lets go of
     them: those that the guards have collected, and the arguments of a resume function."""
     asm = emitter.asm
+    tracebacks.keep_lines(asm, graph)
     if collected:
         asm.load_const_callable(_C.call_with_inputs)
         last = asm.load_global(name)

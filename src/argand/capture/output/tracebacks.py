@@ -8,14 +8,23 @@ import re
 from types import TracebackType
 from typing import Any
 
+from torch import fx
+
 from argand._core import _C
+from argand.bytecode.assemble import Assembler
 from argand.config import config
+from argand.graph.dtensors import Asked
+from argand.graph.nodes.meta import caller_line, user_line
+from argand.graph.operators.collectives import starts
 from argand.own_code import OWN_FOLDER
 
 _ARGAND = OWN_FOLDER + os.sep
 _GRAPH = "<eval_with_key>"
 _GENERATED = (_GRAPH, "<argand", "output_code.py")  # graphs, wrappers and host modules that argand wrote
 _PLACE = re.compile(r'  File "(.*)", line (\d+), in (\S+)$', re.MULTILINE)
+
+_COLLECTIVES = "argand: lines with collectives"
+_MOST_LINES = 8
 
 Place = tuple[str, int, str]
 
@@ -60,11 +69,22 @@ def tidy(error: BaseException) -> None:
         linked = TracebackType(linked, entry.tb_frame, lasti, line or entry.tb_lineno)
     error.__traceback__ = linked
     if graph == [] and kept and isinstance(error, Exception):
-        name = kept[caller][0].tb_frame.f_code.co_name
+        code = kept[caller][0].tb_frame.f_code
+        kinds = [const[1:] for const in code.co_consts if type(const) is tuple and const[:1] == (_COLLECTIVES,)]
+        sends = "; it communicates in\n  " + "\n  ".join(dict.fromkeys(sum(kinds, ()))) if kinds else ""
         error.add_note(
-            f"argand: raised by compiled operations of {name}, whose line is not known here; "
-            'argand.compile(..., backend="eager") shows it.'
+            f"argand: raised by compiled operations of {code.co_name}, whose line is not known here{sends}"
+            + ("" if sends else '; argand.compile(..., backend="eager") shows it.')
         )
+
+
+def keep_lines(asm: Assembler, graph: fx.Graph) -> None:
+    """Where the program communicates in a graph, for errors: others may be the cause, and it does not run again."""
+    starting = [node for node in graph.nodes if starts(node.target) or isinstance(node.target, Asked)]
+    lines = dict.fromkeys(caller_line(node) or user_line(node) for node in starting[:_MOST_LINES])
+    if lines:
+        asm.load_const((_COLLECTIVES, *lines))
+        asm.pop_top()
 
 
 def _of_the_program(step: TracebackType) -> bool:

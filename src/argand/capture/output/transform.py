@@ -234,7 +234,8 @@ class Transformer:
         asm = emitter.asm
         collected = bool(self.collected)
         with self.rerun.covering(emitter) if self.rerun is not None else contextlib.nullcontext():
-            self.let_go_before = chain.call_graph(emitter, self.graph_name, inputs, collected, self.gives_away)
+            called = self.graph_name, self.state.graph.root
+            self.let_go_before = chain.call_graph(emitter, *called, inputs, collected, self.gives_away)
         names = list(values.plan.output_names.values())
         if not names:
             asm.pop_top()
