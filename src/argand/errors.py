@@ -12,6 +12,10 @@ from argand.breaks.kinds import EXPLANATIONS, IDS, REMEDIES
 from argand.quick_dataclasses import dataclass
 
 
+UNWRITTEN = "argand_unwritten"
+"""An error has this attribute where the graph that raised it writes to inputs, and has not written yet."""
+
+
 @dataclass(frozen=True, slots=True)
 class UserLine:
     """A position in the user's program.

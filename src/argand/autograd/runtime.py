@@ -13,7 +13,7 @@ import torch
 
 from argand.autograd.recording.bases import base_tensor
 from argand.autograd.recording.leaves import maker_lines, needs_data
-from argand.errors import InternalError
+from argand.errors import UNWRITTEN, InternalError
 from argand.graph import compat
 from argand.graph.nodes.program import AtenProgram, OutputSpec
 from argand.graph.sizes.expr import Expr
@@ -94,10 +94,11 @@ def wrapper_source(
     running = f"out = run({passed})"
     if untaped and any(spec.spec.requires_grad for spec in program.inputs):
         running = f"with no_grad(): {running}"
-    lines.append("    if autocast_active():")
-    lines.append("        guard = disabled_autocast()")  # the casts are in the graph already
-    lines += ["        try:", f"            {running}", "        finally:", "            del guard"]
-    lines += ["    else:", f"        {running}"]
+    tells = _writes(program) and (boxed or program.kind == "inference")  # one that records tells of itself
+    casting = ["    if autocast_active():", "        guard = disabled_autocast()"]  # the casts are in the graph already
+    casting += ["        try:", f"            {running}", "        finally:", "            del guard"]
+    casting += ["    else:", f"        {running}"]
+    lines += ["    try:", *(f"    {line}" for line in casting), *_TELLING] if tells else casting
     lines += _mutation_lines(program)
     for leaf in program.leaves:
         if leaf.data is not None and needs_data(leaf.data):
@@ -106,6 +107,13 @@ def wrapper_source(
     leaves = [_leaf(program, str(position), spec, lines, names) for position, spec in enumerate(program.outputs)]
     lines.append(f"    return {_structure(program, leaves, names)}")
     return "\n".join(lines) + "\n", names
+
+
+_TELLING = ("    except Exception as error:", f"        error.{UNWRITTEN} = True", "        raise")
+
+
+def _writes(program: AtenProgram) -> bool:
+    return bool(program.mutations or program.leaves)
 
 
 def _scalar_lines(program: AtenProgram, names: dict[str, Any], otherwise: GraphCallable | None) -> list[str]:

@@ -235,6 +235,11 @@ class Schedule:
                 by_name.setdefault(step.name, step)
         return list(by_name.values())
 
+    def writes_to_input(self, step: Step) -> bool:
+        """Whether a step stores into an input."""
+        names = step.mutates if isinstance(step, ExternNode) else [memory_of(self.aliases, o) for o in step.outputs]
+        return any(name in self.inputs for name in names)
+
     def in_host_memory(self, name: str) -> bool:
         """Whether a buffer is one that the host's memory plan and argand's own CPU kernels are for."""
         target = self.targets.get(self.buffers[name].device)

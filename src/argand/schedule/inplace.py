@@ -10,9 +10,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from argand.graph.operators import data_checks
 from argand.graph.operators.optimizer_ops import optimizer_ops
 from argand.graph.sizes.expr import Expr, Simplifier, as_int, product, sum_of
-from argand.ir.kernel import KernelPlan, Schedule, Stage, memory_of
+from argand.ir.kernel import KernelPlan, Schedule, Stage, Step, memory_of
 from argand.ir.loops import (
     Buffer,
     ExternNode,
@@ -20,9 +21,11 @@ from argand.ir.loops import (
     TensorRef,
     Value,
     aliases_arguments,
+    checks_values,
     statements_of,
     tensor_refs,
 )
+from argand.schedule.access import has_effect
 from argand.schedule.copier import renamed
 from argand.schedule.space import affine, is_dense_row
 
@@ -64,19 +67,21 @@ def reuse_in_place(schedule: Schedule) -> None:
 def write_inputs_in_place(schedule: Schedule, written: Sequence[tuple[str, int]]) -> None:
     """Let kernels store what inputs shall hold afterwards in the inputs themselves, where nobody needs the old value.
 
-    The result is then the input itself; whoever calls the graph has nothing left to copy.
+    The result is then the input itself; whoever calls the graph has nothing left to copy. What may raise has run by then
+    (`Schedule.writes_to_input`): the program may be run again on what the inputs held.
 
     Arguments:
         written: name of an input, and the position of the result that is its new value.
     """
     last = _last_uses(schedule)
+    raising = max((number for number, step in enumerate(schedule.steps) if may_raise(step)), default=-1)
     returned = [ref.buffer for ref in tensor_refs(schedule.outputs)]
     writers: dict[str, list[int]] = {}
     for number, step in enumerate(schedule.steps):
         for output in (*step.outputs, *(step.mutates if isinstance(step, ExternNode) else ())):
             writers.setdefault(str(output), []).append(number)
     for number, step in enumerate(schedule.steps):
-        if isinstance(step, ExternNode) and str(step.target).startswith("argand.fused_"):
+        if number > raising and isinstance(step, ExternNode) and str(step.target).startswith("argand.fused_"):
             schedule.steps[number] = _updating(schedule, step, number, written, last)
     for name, position in written:
         ref = schedule.outputs[position]
@@ -85,6 +90,8 @@ def write_inputs_in_place(schedule: Schedule, written: Sequence[tuple[str, int]]
         output, [number] = ref.buffer, writers[ref.buffer]
         step = schedule.steps[number]
         if not isinstance(step, KernelPlan) or name not in schedule.inputs or name not in schedule.buffers:
+            continue
+        if number < raising or (number == raising and may_raise(step)):
             continue
         one, two = schedule.buffers[name], schedule.buffers[output]
         if output in schedule.aliases or output in schedule.aliases.values() or returned.count(output) != 1:
@@ -95,6 +102,13 @@ def write_inputs_in_place(schedule: Schedule, written: Sequence[tuple[str, int]]
             continue
         schedule.aliases[output] = name
         _rename(step, name, output)
+
+
+def may_raise(step: Step) -> bool:
+    """Whether values in the host's memory can make a step raise."""
+    if isinstance(step, ExternNode):
+        return has_effect(step) or data_checks.may_raise(step.target, step.args, step.kwargs)
+    return step.device.type == "cpu" and any(checks_values(stage.body.statements) for stage in step.stages)
 
 
 def _updating(

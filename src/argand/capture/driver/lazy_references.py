@@ -28,6 +28,7 @@ class StoredRerun:
         code: of the frame.
         again, noticed, may_split, devices: of the `Rerun`.
         entry: `of_torch` of the block that the frame begins in; None where there is none.
+        unwritten: of the `Rerun`.
     """
 
     def __init__(
@@ -38,9 +39,10 @@ class StoredRerun:
         may_split: bool,
         devices: tuple[torch.device, ...],
         entry: bool | None,
+        unwritten: bool,
     ) -> None:
         self.code = weakref.ref(code)
-        self.parts = again, noticed, may_split, devices, entry
+        self.parts = again, noticed, may_split, devices, entry, unwritten
         self.plan: Any = None
 
     def real(self) -> Any:

@@ -113,7 +113,7 @@ def _rerun_parts(plan: rerun.Rerun) -> tuple[str, tuple[object, ...]]:
     if plan.points is not None or code is None:
         raise Unstorable("code that runs where the graph raises")
     entry = None if plan.entry is None else plan.entry.of_torch
-    parts = (code, plan.again, plan.noticed, plan.may_split, plan.devices, entry)
+    parts = (code, plan.again, plan.noticed, plan.may_split, plan.devices, entry, plan.unwritten)
     return "argand.capture.driver.lazy_references:StoredRerun", parts
 
 

@@ -52,6 +52,8 @@ class OnData:
         foreign: there is one that is not torch's and may raise anything.
         noticed: there is one inside a `try` or `with` that would be told.
         outside: the graph does what running the frame again would do twice.
+        effects: something other than a write to an input is among that.
+        late: there is one behind a write to an input.
         behind: (the node after which such an operation was recorded, whether it is a noticed one).
         opaque: there is a function of the program's, marked to be one node: what else it does is not known.
         saved: small inputs to which the graph writes: they are copied before it runs.
@@ -65,6 +67,8 @@ class OnData:
     foreign: bool = False
     noticed: bool = False
     outside: bool = False
+    effects: bool = False
+    late: bool = False
     opaque: bool = False
     behind: list[tuple[fx.Node, bool]] = field(default_factory=list)
     saved: list[TensorInfo] = field(default_factory=list)

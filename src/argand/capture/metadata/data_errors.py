@@ -151,6 +151,7 @@ def raises(builder: GraphBuilder, name: str) -> None:
     """An operation that values can make raise becomes part of the graph. Raises GraphBreak as `check` does."""
     on_data = builder.on_data
     on_data.possible = True
+    on_data.late = on_data.late or on_data.outside or bool(on_data.saved)
     noticed = _any_notices(builder)
     if noticed:
         if on_data.split or on_data.outside or on_data.opaque:
@@ -222,7 +223,7 @@ def written(builder: GraphBuilder, info: TensorInfo, func: Function | None = Non
     if builder.on_data.outside:
         return
     if not repeatable_writes.repeatable(builder, info, func, args):
-        changes_outside(builder, "an input that is written to")
+        changes_outside(builder, "an input that is written to", effects=False)
 
 
 def _may_be_refused(builder: GraphBuilder, info: TensorInfo, args: Args) -> bool:
@@ -271,13 +272,17 @@ def _place(tensor: torch.Tensor) -> tuple[object, ...]:
     return tensor.storage_offset(), tensor.shape, tensor.stride()
 
 
-def changes_outside(builder: GraphBuilder, name: str) -> None:
+def changes_outside(builder: GraphBuilder, name: str, *, effects: bool = True) -> None:
     """The graph is to do something that must not be done twice.
+
+    Arguments:
+        effects: it is done where it stands. A backend that writes to inputs at its end says so when it raises.
 
     Raises:
         GraphBreak: behind an operation whose error the program would notice.
     """
     builder.on_data.outside = True
+    builder.on_data.effects = builder.on_data.effects or effects
     if builder.on_data.noticed:
         raise errors.graph_break(kind="effect behind an operation that may raise inside a try block", context=name)
     points = None if builder.on_data.known is None else builder.on_data.points

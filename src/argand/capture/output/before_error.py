@@ -151,14 +151,17 @@ def _manager_cleans_up(leave: object) -> bool:
 
 
 def do_effects(
-    error: BaseException, points: Points, arguments: list[object], cells: tuple[types.CellType, ...]
+    error: BaseException, points: Points, answer: object, arguments: list[object], cells: tuple[types.CellType, ...]
 ) -> None:
     """The graph raised: do what the program did before the operation that failed.
 
     Where the operation is not known, the backend having made other operations of the graph's, only what was done
     before the first of them is certain.
+
+    Arguments:
+        answer: of `rerun.raised`: the frame's own code may do it all again.
     """
-    if not isinstance(error, Exception) or isinstance(error, errors.ArgandError):
+    if answer or not isinstance(error, Exception) or isinstance(error, errors.ArgandError):
         return
     code = _effects_before(error, points)
     if code is None:

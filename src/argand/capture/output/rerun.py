@@ -93,6 +93,7 @@ class Rerun:
         points: what to do before the error goes on, where the frame does not start again; None: nothing.
         written: inputs that the graph writes to, and that are put back before the frame starts again.
         copies: the temporary with copies of them.
+        unwritten: it writes to others, and starts again only where what raised says that none was written to yet.
     """
 
     code: weakref.ref[CodeType]
@@ -107,6 +108,7 @@ class Rerun:
     points: Points | None = None
     written: tuple[Source, ...] = ()
     copies: str = ""
+    unwritten: bool = False
 
     @contextlib.contextmanager
     def covering(self, emitter: Emitter) -> Iterator[None]:
@@ -129,8 +131,6 @@ class Rerun:
         asm = emitter.asm
         asm.bind(self.catch)
         exc = emitter.store_temp("x")
-        if self.points is not None:
-            self._do_effects(emitter, exc)
         asm.load_const_callable(raised)
         asm.load_fast(exc)
         asm.load_const(self)
@@ -142,6 +142,8 @@ class Rerun:
             asm.load_fast(self.copies)
         asm.call(2 + bool(self.saved or self.copies) + bool(self.copies))
         answer = emitter.store_temp("a")
+        if self.points is not None:
+            self._do_effects(emitter, exc, answer)
         leave, at_entry = Label(), Label()
         asm.load_fast(answer)
         asm.jump_if_none(leave)
@@ -158,16 +160,17 @@ class Rerun:
             asm.bind(at_entry)
             _raise_at_entry(emitter, ending, self.entry, exc)
 
-    def _do_effects(self, emitter: Emitter, exc: str) -> None:
+    def _do_effects(self, emitter: Emitter, exc: str, answer: str) -> None:
         asm, code = emitter.asm, emitter.code
         asm.load_const_callable(before_error.do_effects)
         asm.load_fast(exc)
         asm.load_const(self.points)
+        asm.load_fast(answer)
         self._load_arguments(emitter)
         for name in code.co_freevars:
             asm.load_closure(name)
         asm.build_tuple(len(code.co_freevars))
-        asm.call(4)
+        asm.call(5)
         asm.pop_top()
 
     def _load_arguments(self, emitter: Emitter) -> None:
@@ -210,16 +213,22 @@ def plan(state: CaptureState, gives_away: bool, entry: Entry | None) -> Rerun | 
     outside = on_data.outside or (bool(on_data.saved) and not needed)
     lost = on_data.points is not None and on_data.points.lost
     outside = outside or (on_data.opaque and not lost)  # such a function runs twice rather than that an effect is lost
-    again = not outside and (needed or not (gives_away or random))
+    free = not (gives_away or (random and any(info.device.type != "cpu" for info in builder.tensors.values())))
+    late = on_data.late or (on_data.possible and free)
+    unwritten = outside and late and not (on_data.effects or on_data.opaque)
+    again = unwritten or (not outside and (needed or free))
     points = on_data.points if outside and on_data.points is not None and on_data.points.any else None
     if not again and entry is None and points is None:
         return None
     devices = tuple(dict.fromkeys(info.device for info in builder.tensors.values())) if random and again else ()
     code = weakref.ref(state.code)
     answered = _answered(on_data) if again else ()
-    written = tuple([info.source for info in on_data.saved if info.source is not None]) if again else ()
+    saved = on_data.saved if again and not unwritten else ()
+    written = tuple([info.source for info in saved if info.source is not None])
     noticed, may_split = on_data.noticed, on_data.may_split
-    return Rerun(code, on_data.known, answered, noticed, may_split, devices, entry, Label(), "", points, written)
+    return Rerun(
+        code, on_data.known, answered, noticed, may_split, devices, entry, Label(), "", points, written, "", unwritten
+    )
 
 
 def stored(
@@ -230,10 +239,13 @@ def stored(
     may_split: bool,
     devices: tuple[torch.device, ...],
     of_torch: bool | None,
+    unwritten: bool,
 ) -> Rerun:
     """The plan of transformed code that an earlier process made."""
     entry = None if of_torch is None else Entry(None, [], of_torch)
-    return Rerun(code, known, again, noticed, may_split, devices, entry, Label())
+    rerun = Rerun(code, known, again, noticed, may_split, devices, entry, Label())
+    rerun.unwritten = unwritten
+    return rerun
 
 
 def _lacks_memory(error: Exception) -> bool:
@@ -332,6 +344,8 @@ def raised(
     if not isinstance(error, Exception):
         return None if plan.entry is None else False
     ours = isinstance(error, plan.again) or (bool(plan.again) and _lacks_memory(error))
+    unwritten = error.__dict__.pop(errors.UNWRITTEN, False) and not _lacks_memory(error)
+    ours = ours and (unwritten or not plan.unwritten)
     if not ours or isinstance(error, errors.ArgandError):
         return False if plan.entry is not None and plan.entry.of_torch else None
     _put_back(copies)

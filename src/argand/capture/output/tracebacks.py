@@ -115,8 +115,10 @@ def node_at(step: TracebackType) -> Any:
     start = next((i for i, line in enumerate(lines) if line.startswith("def forward")), 0)
     number = step.tb_lineno - step.tb_frame.f_code.co_firstlineno + start
     text = lines[number] if 0 <= number < len(lines) else ""
-    name = text.strip().split(" ", 1)[0].rstrip(":")
-    return next((node for node in nodes if node.name == name), None)
+    # `x[i] = y;  setitem = x` has the node's name behind what it does
+    names = [part.strip().split(" ", 1)[0].rstrip(":") for part in text.split(";")]
+    by_name = {node.name: node for node in nodes}
+    return next((by_name[name] for name in names if name in by_name), None)
 
 
 def _made_up(place: Place, following: TracebackType | None) -> TracebackType:

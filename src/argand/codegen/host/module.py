@@ -157,8 +157,12 @@ class _Writer:
         if self.kernels is not None:
             self.body += gpu.choosing(self.kernels.triton)
         self.leaving = leaving_early(schedule) if schedule.arrivals else []
+        unchecked = True
         for number, step in enumerate(schedule.steps):
             self._allocate(number)
+            if unchecked and schedule.writes_to_input(step):
+                unchecked = False
+                self.body += [line for arena in self.arenas.values() for line in arena.check()]
             if isinstance(step, KernelPlan):
                 self._launch(step)
             else:

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from argand.errors import UNWRITTEN
 from argand.graph import compat
 from argand.graph.version_counters import share_counters
 from argand.runtime.recipes import with_recipe
@@ -49,7 +50,7 @@ def training_function(plan: Plan, forward: Boxed, backwards: Backwards, again: D
         def forward(ctx: Any, inputs: Sequence[Any], link: Any, *_: Any) -> Any:
             before = {position: inputs[position].clone() for position in plan.before}
             random = RandomStates(plan.tangents[0].device) if plan.draws else None
-            out = forward(list(inputs))
+            out = forward(list(inputs)) if not plan.written else _told(forward, inputs)
             if plan.written:
                 _write_back(plan, inputs, out)
             for position, result in plan.leaves:  # before anything is saved: what is saved of a leaf is the leaf itself
@@ -113,6 +114,15 @@ def arriving(plan: Plan) -> list[Sequence[int]]:
 def without_base(result: torch.Tensor) -> torch.Tensor:
     """A result that the graph's kernels made as a view of something that nobody else sees may be written to."""
     return result.detach() if result._is_view() else result
+
+
+def _told(forward: Boxed, inputs: Sequence[Any]) -> Sequence[torch.Tensor]:
+    """What a forward gives that has its inputs written to; an error says that they are not yet."""
+    try:
+        return forward(list(inputs))
+    except Exception as error:
+        vars(error)[UNWRITTEN] = True
+        raise
 
 
 def _write_back(plan: Plan, inputs: Sequence[Any], out: Sequence[torch.Tensor]) -> None:
