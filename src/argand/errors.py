@@ -11,7 +11,6 @@ from types import CodeType
 from argand.breaks.kinds import EXPLANATIONS, IDS, REMEDIES
 from argand.quick_dataclasses import dataclass
 
-
 UNWRITTEN = "argand_unwritten"
 """An error has this attribute where the graph that raised it writes to inputs, and has not written yet."""
 

@@ -118,3 +118,46 @@ def test_views_of_a_result_of_one_element(backend: str) -> None:
     want, got = filled(x), argand.compile(filled, backend=backend)(x)
     assert [t.tolist() for t in want] == [t.tolist() for t in got]
     assert got[0].data_ptr() == got[1].data_ptr()
+
+
+def _view_made_before_its_base_asks(y: torch.Tensor) -> Any:
+    w = y.detach()
+    v = w.view(4)
+    w.requires_grad_()
+    return v, w, v * 2, v.requires_grad
+
+
+def _view_of_a_detached(y: torch.Tensor) -> Any:
+    w = y.detach()
+    return w.view(4)[1:], w
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])
+def test_view_of_a_result_that_is_no_view(backend: str) -> None:
+    for fn in (_view_made_before_its_base_asks, _view_of_a_detached):
+        for run in (fn, argand.compile(fn, backend=backend)):
+            view, base, *others = run(torch.arange(4.0).view(2, 2))
+            assert view._base is base and not base._is_view()
+            base.requires_grad_()
+            assert view.requires_grad
+            with pytest.raises(RuntimeError, match="a view of a leaf"):
+                view.mul_(2)
+            assert [getattr(other, "requires_grad", other) for other in others] == [True] * len(others)
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "native"])
+def test_versions_count_every_write(backend: str) -> None:
+    def write(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        x.mul_(2)
+        x[1:].add_(1)
+        x.view(-1).clamp_(0, 9)
+        x.data.add_(1)
+        return x * w
+
+    for grad in (False, True):
+        versions = []
+        for run in (write, argand.compile(write, backend=backend)):
+            x = torch.arange(4.0)
+            run(x, torch.ones(4, requires_grad=grad))
+            versions.append(x._version)
+        assert versions == [3, 3]

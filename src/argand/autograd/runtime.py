@@ -90,23 +90,33 @@ def wrapper_source(
     if boxed:  # only `run` holds what it is given: it may let go early
         lines += [f"    inputs = [{passed}]", "    del args"]
         passed = "inputs"
-    names["autocast_active"], names["disabled_autocast"] = compat.autocast_active, compat.disabled_autocast
     running = f"out = run({passed})"
     if untaped and any(spec.spec.requires_grad for spec in program.inputs):
         running = f"with no_grad(): {running}"
-    tells = _writes(program) and (boxed or program.kind == "inference")  # one that records tells of itself
-    casting = ["    if autocast_active():", "        guard = disabled_autocast()"]  # the casts are in the graph already
-    casting += ["        try:", f"            {running}", "        finally:", "            del guard"]
-    casting += ["    else:", f"        {running}"]
-    lines += ["    try:", *(f"    {line}" for line in casting), *_TELLING] if tells else casting
+    lines += _running_lines(running, names, tells=_writes(program) and (boxed or program.kind == "inference"))
     lines += _mutation_lines(program)
     for leaf in program.leaves:
         if leaf.data is not None and needs_data(leaf.data):
             data = _leaf(program, f"leaf{leaf.input}", leaf.data, lines, names)
             lines.append(f"    i{leaf.input}.data = {data}")
-    leaves = [_leaf(program, str(position), spec, lines, names) for position, spec in enumerate(program.outputs)]
+    viewed = {spec.of for spec in program.outputs}
+    leaves = [""] * len(program.outputs)
+    for position, spec in sorted(enumerate(program.outputs), key=lambda item: item[1].of >= 0):
+        leaves[position] = _leaf(program, str(position), spec, lines, names)
+        if position in viewed:
+            lines.append(f"    r{position} = {leaves[position]}")
+            leaves[position] = f"r{position}"
     lines.append(f"    return {_structure(program, leaves, names)}")
     return "\n".join(lines) + "\n", names
+
+
+def _running_lines(running: str, names: dict[str, Any], tells: bool) -> list[str]:
+    """`tells`: an error says that nothing was written yet; a graph that records says so itself."""
+    names["autocast_active"], names["disabled_autocast"] = compat.autocast_active, compat.disabled_autocast
+    lines = ["    if autocast_active():", "        guard = disabled_autocast()"]  # the casts are in the graph already
+    lines += ["        try:", f"            {running}", "        finally:", "            del guard"]
+    lines += ["    else:", f"        {running}"]
+    return ["    try:", *(f"    {line}" for line in lines), *_TELLING] if tells else lines
 
 
 _TELLING = ("    except Exception as error:", f"        error.{UNWRITTEN} = True", "        raise")
@@ -176,13 +186,16 @@ def _mutation_lines(program: AtenProgram) -> list[str]:
     for m in plain:  # a kernel may have stored the new values in the input already
         target = f"i{m.input}.data" if m.unseen else f"i{m.input}"
         lines += [f"        if out[{m.output}] is not i{m.input}:", f"            {target}.copy_(out[{m.output}])"]
-    raised = ", ".join(f"i{position}" for base in program.bases for position in base.written)
-    if raised and plain:
-        lines.append(f"    written_in_place([{raised}])")
+    raised = [f"i{position}" for base in program.bases for position in base.written] if plain else []
+    raised += [f"i{m.input}" for m in plain for _ in range(m.raises - 1)]
+    if raised:
+        lines.append(f"    written_in_place([{', '.join(raised)}])")
     pairs = ", ".join(f"(i{m.input}, out[{m.output}])" for m in plain if not m.unseen)
     if pairs:
         lines.append(f"    written_in_place([i for i, o in ({pairs},) if i is o])")
-    return lines + [f"    i{m.input}.copy_(out[{m.output}])" for m in program.mutations if m.differentiable]
+    lines += [f"    i{m.input}.copy_(out[{m.output}])" for m in program.mutations if m.differentiable]
+    again = [f"i{m.input}" for m in program.mutations if m.differentiable for _ in range(m.raises - 1)]
+    return lines + ([f"    written_in_place([{', '.join(again)}])"] if again else [])
 
 
 def _leaf(program: AtenProgram, position: str, spec: OutputSpec, lines: list[str], names: dict[str, Any]) -> str:
@@ -192,6 +205,7 @@ def _leaf(program: AtenProgram, position: str, spec: OutputSpec, lines: list[str
         names[f"v{position}"] = spec.value
         return f"v{position}"
     base = f"i{spec.index}" if "input" in spec.kind else f"out[{spec.index}]"
+    base = f"r{spec.of}" if spec.of >= 0 else base
     if spec.view is None:
         return base
     away = "data" if spec.unseen else "detach()"

@@ -182,6 +182,7 @@ def leaving(cut: Partition, groups: Sequence[Sequence[int]]) -> Arrivals:
 def plan_of(joint: JointProgram, cut: Partition, arrivals: tuple[tuple[int, ...], ...] = ()) -> Plan:
     """What moves where around the two compiled graphs; `arrivals` as `arriving_together` gives them."""
     written = [mutation for mutation in cut.forward.mutations if not mutation.differentiable]
+    again = [mutation.input for mutation in written for _ in range(mutation.raises - 1)]
     gone = {mutation.output for mutation in written}
     recorded = {mutation.output for mutation in cut.forward.mutations} - gone
     leaves = data_of_results(cut.forward.leaves)
@@ -191,7 +192,7 @@ def plan_of(joint: JointProgram, cut: Partition, arrivals: tuple[tuple[int, ...]
         inputs=len(joint.forward_inputs),
         results=cut.results,
         written=tuple([(mutation.input, mutation.output, mutation.unseen) for mutation in written]),
-        raised=tuple([position for base in cut.forward.bases for position in base.written]),
+        raised=tuple([*again, *(position for base in cut.forward.bases for position in base.written)]),
         plain=tuple([i for i in range(cut.results) if i not in joint.differentiable and i not in gone]),
         handed_over=tuple(["none" if i in gone else "same" if i in recorded else "fresh" for i in range(cut.results)]),
         leaves=tuple(leaves),

@@ -453,15 +453,6 @@ def written_in_place(tensors: list[torch.Tensor]) -> None:
         torch._C._increment_version(tensors)
 
 
-def share_version(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Whether a write to one tensor raises the version of the other."""
-    before = one._version, other._version
-    written_in_place([one])
-    shared = int(other._version) != before[1]
-    torch._C._autograd._unsafe_set_version_counter((one,), (before[0],))
-    return shared
-
-
 def tree_flatten(value: Any) -> tuple[list[Any], Any]:
     """Leaves and structure of nested tuples, lists, dicts and registered classes."""
     from torch.utils import _pytree

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from argand.graph.compat import DispatchMode
+from argand.graph.compat import DispatchMode, written_in_place
 
 
 class _Answered(DispatchMode):
@@ -46,3 +46,17 @@ def counted_as(tensor: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
     """`other`, with the version counter of `tensor`."""
     share_counters((tensor,), (other,))
     return other
+
+
+def set_versions(tensors: tuple[torch.Tensor, ...], versions: tuple[int, ...]) -> None:
+    """Give tensors these versions."""
+    torch._C._autograd._unsafe_set_version_counter(tensors, versions)
+
+
+def share_version(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether a write to one tensor raises the version of the other."""
+    before = one._version, other._version
+    written_in_place([one])
+    shared = int(other._version) != before[1]
+    set_versions((one,), (before[0],))
+    return shared

@@ -67,8 +67,8 @@ def reuse_in_place(schedule: Schedule) -> None:
 def write_inputs_in_place(schedule: Schedule, written: Sequence[tuple[str, int]]) -> None:
     """Let kernels store what inputs shall hold afterwards in the inputs themselves, where nobody needs the old value.
 
-    The result is then the input itself; whoever calls the graph has nothing left to copy. What may raise has run by then
-    (`Schedule.writes_to_input`): the program may be run again on what the inputs held.
+    The result is then the input itself; whoever calls the graph has nothing left to copy. What may raise has run by
+    then (`Schedule.writes_to_input`): the program may be run again on what the inputs held.
 
     Arguments:
         written: name of an input, and the position of the result that is its new value.

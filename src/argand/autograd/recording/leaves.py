@@ -68,8 +68,9 @@ def maker_lines(program: AtenProgram, names: dict[str, Any], inputs: list[str]) 
         if data is not None and data.kind == "alias_of_input" and data.view is not None and not data.view.chain:
             view = data.view
             base = f"{inputs[data.index]}.detach()"
+            own = ".detach()" if data.detached else ""
             offset = f"{inputs[data.index]}.storage_offset()" + (f" + {view.offset}" if view.offset else "")
-            lines.append(f"    {name} = as_strided({base}, {view.size}, {view.stride}, {offset}).requires_grad_()")
+            lines.append(f"    {name} = as_strided({base}, {view.size}, {view.stride}, {offset}){own}.requires_grad_()")
             continue
         names["empty_leaf"] = empty_leaf
         names[f"dtype{spec.index}"], names[f"device{spec.index}"] = spec.spec.dtype, spec.spec.device

@@ -20,7 +20,7 @@ from argand.autograd.recording.leaves import reached_leaves, refuse_separate_his
 from argand.autograd.recording.values import TraceTensor, Value, make_tensor
 from argand.autograd.tracing.gradients import records_gradients
 from argand.autograd.tracing.inference import Attention, lift_attributes, run_graph
-from argand.autograd.tracing.outputs import Outputs, check_aliased_inputs, written_unseen
+from argand.autograd.tracing.outputs import Outputs, check_aliased_inputs, versions_raised
 from argand.autograd.tracing.tape import Tape, read_tape
 from argand.autograd.tracing.tracer import Tracer
 from argand.errors import AutogradError
@@ -420,7 +420,7 @@ class _Finisher:
                 changed = False  # written under no_grad
             if changed:
                 outputs.carriers[position] = tensor
-            mutations.append(MutationSpec(index, position, changed, written_unseen(tracer, index)))
+            mutations.append(MutationSpec(index, position, changed, versions_raised(tracer, index)))
         return mutations
 
     def _spent(self) -> dict[int, str]:

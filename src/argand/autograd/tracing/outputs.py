@@ -18,6 +18,7 @@ from argand.graph import compat
 from argand.graph.metadata.strides import is_dense
 from argand.graph.nodes.meta import eliminate_dead
 from argand.graph.nodes.program import AtenProgram, LeafSpec, MutationSpec, OutputSpec, ViewReplay
+from argand.graph.version_counters import share_version
 
 aten = torch.ops.aten
 
@@ -29,7 +30,7 @@ def finish(tracer: Recorder, inputs: InputBuilder, result: Any) -> AtenProgram:
     builder = Outputs(tracer, inputs, tuple(real.requires_grad for real in inputs.reals))
     outputs = builder.classify(flat)
     mutations = [
-        MutationSpec(index, builder.result(root), unseen=written_unseen(tracer, index))
+        MutationSpec(index, builder.result(root), raises=versions_raised(tracer, index))
         for index, root in tracer.mutated.items()
     ]
     graph = tracer.graph
@@ -44,9 +45,9 @@ def finish(tracer: Recorder, inputs: InputBuilder, result: Any) -> AtenProgram:
     )  # fmt: skip
 
 
-def written_unseen(tracer: Recorder, index: int) -> bool:
-    """An input was written to through `.data` only: its stand-in's version did not move."""
-    return int(tracer.inputs[index]._version) == 0
+def versions_raised(tracer: Recorder, index: int) -> int:
+    """How far writes raised the version of an input; through `.data` alone they do not."""
+    return int(tracer.inputs[index]._version)
 
 
 def check_aliased_inputs(tracer: Recorder, reals: list[torch.Tensor]) -> None:
@@ -99,7 +100,17 @@ class Outputs:
                 specs.append(OutputSpec("constant", value=leaf))
             else:
                 specs.append(self._tensor(tensor, shared, bases))
-        return specs
+        return [spec if t is None else self._of_another(spec, t, tensors) for spec, t in zip(specs, tensors)]
+
+    def _of_another(self, spec: OutputSpec, tensor: TraceTensor, tensors: list[TraceTensor | None]) -> OutputSpec:
+        """A view of another returned tensor, where that is itself no view of what both lie in."""
+        if not spec.detached_base or spec.view is None or spec.view.chain:
+            return spec
+        for position, other in enumerate(tensors):
+            if other is not None and other is tensor._base and other.dtype is tensor.dtype:
+                view = _replay(tensor.value, other.value)
+                return spec if view.chain else replace(spec, detached_base=False, view=view, of=position)
+        return spec
 
     def _find_leaves(self, tensors: list[TraceTensor], shared: set[int], bases: dict[int, int]) -> None:
         """Inputs for the returned tensors that are leaves of the graph's own, before anything is a view of them."""
@@ -215,7 +226,7 @@ class Outputs:
         viewed = tensor._base if tensor._is_view() else tensor
         if viewed is holder or (viewed is not tensor and viewed is holder._base):
             return spec
-        unseen = not compat.share_version(tensor, holder)
+        unseen = not share_version(tensor, holder)
         return replace(spec, detached=viewed is tensor, detached_base=viewed is not tensor, unseen=unseen)
 
     def counted(self) -> tuple[tuple[int, ...], ...]:
@@ -228,7 +239,7 @@ class Outputs:
         ]
         while left:
             (first, _), *others = left
-            together = [one for one in left if one[0] is first or compat.share_version(first, one[0])]
+            together = [one for one in left if one[0] is first or share_version(first, one[0])]
             left = [one for one in others if not any(one is each for each in together)]
             groups.append(sorted({position for _, position in together}))
         return tuple([tuple(group) for group in groups if len(group) > 1])

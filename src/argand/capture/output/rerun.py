@@ -41,6 +41,7 @@ from argand.capture.output.restart_snapshots import Copies, copies_of, generator
 from argand.capture.output.resumes import Resumes
 from argand.capture.record.tensor_attributes import any_pending
 from argand.capture.torch_functions import hops, modes
+from argand.graph.version_counters import set_versions
 from argand.quick_dataclasses import dataclass
 
 
@@ -324,10 +325,12 @@ def _draws(node: fx.Node) -> bool:
 
 def _put_back(copies: Copies) -> None:
     with torch._C.DisableTorchFunction(), torch.no_grad():
-        for held, copy in copies:
+        for held, copy, version in copies:
             tensor = held()
             if tensor is not None:
-                tensor.data.copy_(copy)  # to autograd nothing was written
+                tensor.data.copy_(copy)
+                if version is not None:  # to autograd nothing was written
+                    set_versions((tensor,), (version,))
 
 
 def raised(

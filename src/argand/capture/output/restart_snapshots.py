@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import torch
 
-Copies = Sequence[tuple[weakref.ref[torch.Tensor], torch.Tensor]]
+Copies = Sequence[tuple[weakref.ref[torch.Tensor], torch.Tensor, int | None]]
 
 
 def random_states(devices: tuple[torch.device, ...]) -> list[tuple[torch.device, torch.Tensor]]:
@@ -24,6 +24,9 @@ def generator_of(device: torch.device) -> torch.Generator:
 
 
 def copies_of(*inputs: torch.Tensor) -> Copies:
-    """Inputs that the graph is about to write to, and what they hold now."""
+    """Inputs that the graph is about to write to, what they hold now, and their versions."""
     with torch._C.DisableTorchFunction():
-        return [(weakref.ref(tensor), tensor.detach().clone()) for tensor in inputs]
+        return [
+            (weakref.ref(tensor), tensor.detach().clone(), None if tensor.is_inference() else tensor._version)
+            for tensor in inputs
+        ]

@@ -32,7 +32,7 @@ from argand.capture.sizes.dtensor_vetting import Vetting, mask_buffers, refused
 from argand.capture.sizes.symbolic_calls import ProbedCall
 from argand.capture.sizes.symbolic_state import Restart
 from argand.capture.world.process_groups import guarded_facts
-from argand.graph import compat, dtensors, wrappers
+from argand.graph import compat, dtensors, version_counters, wrappers
 from argand.graph.dtensors import DTensor, Edge, Layout, Repeated, Spec, Step, is_sharded
 from argand.graph.trees import mapped
 
@@ -530,7 +530,7 @@ def _counted_apart(first: torch.Tensor, steps: list[fx.Node]) -> str:
     used = False
     for node, following in zip(steps, [*steps[1:], None]):
         value = node.meta["example_value"]
-        if isinstance(value, _Tensor) and not compat.share_version(value, counted):
+        if isinstance(value, _Tensor) and not version_counters.share_version(value, counted):
             counted, used = value, False
         used |= counted is not first and any(user is not following for user in node.users)
     return "autograd counts writes to what gave it by themselves" if used else ""

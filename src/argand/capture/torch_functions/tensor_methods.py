@@ -328,6 +328,12 @@ def _requires_grad(builder: GraphBuilder, func: Function, args: Args, kwargs: Kw
         raise errors.graph_break(kind="autograd state of an input changed", context=func.__name__)
     with torch._C.DisableTorchFunction():
         is_view = args[0]._is_view()
+        viewed = any(other.tensor._is_view() and other.tensor._base is args[0] for other in builder.tensors.values())
+    if func is _T.requires_grad_ and viewed:
+        explanation = "To autograd, views of a tensor that were made before become leaves too."
+        raise errors.graph_break(
+            kind="autograd state of an input changed", context="requires_grad_", explanation=explanation
+        )
     if func is _T.detach_ and is_view:
         raise errors.graph_break(
             kind="autograd state of an input changed",

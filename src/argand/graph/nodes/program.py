@@ -90,6 +90,7 @@ class OutputSpec:
         detached_base: it is a view of a tensor that is no view of what both lie in.
         unseen: autograd does not notice writes to it there, and the other way round (`.data`).
         untaped: a view made under no_grad.
+        of: position of the output that it is a view of, to autograd too; -1: of what `kind` says.
     """
 
     kind: Literal["value", "input", "alias_of_input", "alias_of_output", "constant"]
@@ -100,6 +101,7 @@ class OutputSpec:
     detached_base: bool = False
     unseen: bool = False
     untaped: bool = False
+    of: int = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,13 +109,18 @@ class MutationSpec:
     """After the graph ran: `graph input[input].copy_(graph output[output])`, recorded by autograd if differentiable.
 
     Arguments:
-        unseen: eager writes through `.data`, so that autograd does not notice (the tensor's version stays).
+        raises: how far eager raises the tensor's version; 0 where it writes through `.data`: autograd does not notice.
     """
 
     input: int
     output: int
     differentiable: bool = False
-    unseen: bool = False
+    raises: int = 1
+
+    @property
+    def unseen(self) -> bool:
+        """Whether autograd does not notice."""
+        return not self.raises
 
 
 @dataclass(frozen=True, slots=True)
