@@ -161,3 +161,35 @@ def test_versions_count_every_write(backend: str) -> None:
             run(x, torch.ones(4, requires_grad=grad))
             versions.append(x._version)
         assert versions == [3, 3]
+
+
+@pytest.mark.parametrize("share", [lambda x: x[:], lambda x: x.data, lambda x: x.view(2, 2).t()])
+def test_versions_of_inputs_that_share_memory(share: Any) -> None:
+    def write(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        x.mul_(2)
+        y.add_(1)
+        y[:1] = 3
+        return x + y.flatten()
+
+    versions = []
+    for run in (write, argand.compile(write, backend="aot_eager")):
+        x = torch.arange(4.0)
+        y = share(x)
+        run(x, y)
+        versions.append((x._version, y._version, x.tolist()))
+    assert versions[0] == versions[1]
+
+
+class _Plain(torch.Tensor):
+    pass
+
+
+def test_leaf_of_a_subclass_stays_a_leaf() -> None:
+    def leaf(x: torch.Tensor) -> Any:
+        w = x.clone().requires_grad_()
+        (w * w).sum().backward()
+        return w
+
+    for run in (leaf, argand.compile(leaf, backend="aot_eager")):
+        w = run(torch.ones(3).as_subclass(_Plain))
+        assert type(w) is _Plain and w.is_leaf and w.grad.tolist() == [2.0] * 3

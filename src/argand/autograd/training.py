@@ -192,7 +192,7 @@ def plan_of(joint: JointProgram, cut: Partition, arrivals: tuple[tuple[int, ...]
         inputs=len(joint.forward_inputs),
         results=cut.results,
         written=tuple([(mutation.input, mutation.output, mutation.unseen) for mutation in written]),
-        raised=tuple([*again, *(position for base in cut.forward.bases for position in base.written)]),
+        raised=(*again, *(position for base in cut.forward.bases for position in base.written)),
         plain=tuple([i for i in range(cut.results) if i not in joint.differentiable and i not in gone]),
         handed_over=tuple(["none" if i in gone else "same" if i in recorded else "fresh" for i in range(cut.results)]),
         leaves=tuple(leaves),

@@ -113,7 +113,9 @@ class Bases:
             offsets = tuple(stand_in.value.spec.offset - group.stand_ins[0].value.spec.offset
                             for stand_in in group.stand_ins)  # fmt: skip
             written = tuple(
-                position for position, stand_in in zip(members, group.stand_ins) if stand_in._version > group.raised
+                position
+                for position, stand_in in zip(members, group.stand_ins)
+                for _ in range(stand_in._version - group.raised)
             )
             start = group.low - group.stand_ins[0].value.spec.offset
             described.append(BaseSpec(members, offsets, start, group.length, written))

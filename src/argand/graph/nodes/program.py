@@ -132,7 +132,7 @@ class BaseSpec:
         offsets: storage offset of each, counted from the first one's.
         start: storage offset of the base, counted from the first member's.
         length: elements of the base.
-        written: positions of the members whose version eager raises.
+        written: positions of the members whose version eager raises, once for each time.
     """
 
     members: tuple[int, ...]
