@@ -336,6 +336,9 @@ def delete_attribute(original: object, name: str) -> None:
 
 def as_subclass(tensor: torch.Tensor, cls: type) -> torch.Tensor:
     """A result of the graph as an instance of the program's class of tensors."""
+    if tensor.is_leaf and tensor.requires_grad:  # one that the graph made: another object would be none
+        tensor.__class__ = cls
+        return tensor
     return torch.Tensor.as_subclass(tensor, cls)
 
 

@@ -324,8 +324,7 @@ def _requires_grad(builder: GraphBuilder, func: Function, args: Args, kwargs: Kw
     wanted = bool(args[1] if len(args) > 1 else kwargs.get("requires_grad", True))
     if func is _T.requires_grad_ and args[0].requires_grad == wanted:
         return args[0]
-    dressed = id(args[0]) in builder.wearers  # `as_subclass` of a leaf is none
-    if info.source is not None or dressed or func not in (_T.requires_grad_, _T.detach_):
+    if info.source is not None or func not in (_T.requires_grad_, _T.detach_):
         raise errors.graph_break(kind="autograd state of an input changed", context=func.__name__)
     with torch._C.DisableTorchFunction():
         is_view = args[0]._is_view()
