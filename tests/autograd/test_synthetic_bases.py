@@ -305,3 +305,19 @@ def test_several_groups_of_arguments_that_share_memory(reasons: list[str], backe
             outcomes.append([tensor.tolist() for tensor in (*results, x, y)])
         assert outcomes[0] == outcomes[1]
     assert not reasons
+
+@pytest.mark.parametrize("backend", ["aot_eager", "native"])
+def test_results_are_views_of_what_they_are_in_eager(backend: str) -> None:
+    def write(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        x.mul_(2)
+        return x.detach(), x[1:], y[:2], x.data, y.detach(), x.view(2, 2)
+
+    for share in (torch.Tensor.detach, lambda x: x.data[1:], lambda x: x[1:]):
+        outcomes = []
+        for run in (write, argand.compile(write, backend=backend)):
+            x = torch.arange(4.0)
+            results = run(x, share(x))
+            views = [result._is_view() for result in results]
+            x.requires_grad_()
+            outcomes.append((views, [result.requires_grad for result in results], [r.tolist() for r in results]))
+        assert outcomes[0] == outcomes[1]

@@ -181,10 +181,14 @@ class Outputs:
         value = tensor.value
         root = value.root
         if root.input >= 0:
-            untaped = root.input < len(self._requires_grad) and self._requires_grad[root.input]
-            spec = OutputSpec("alias_of_input", root.input, _replay(value, root), untaped=untaped)
-            holds = None if self.tracer.bases.is_base(root) else self.tracer.inputs[root.input]
-            return self._apart(spec, tensor, holds)
+            index = self._member(tensor) if self.tracer.bases.is_base(root) else root.input
+            untaped = 0 <= index < len(self._requires_grad) and self._requires_grad[index]
+            if index < 0:
+                apart = not tensor._is_view()  # a `.data`: nothing else has its counter
+                return OutputSpec("alias_of_input", root.input, _replay(value, root), detached=apart)
+            holder = self.tracer.inputs[index]
+            spec = OutputSpec("alias_of_input", index, _replay(value, holder.value), untaped=untaped)
+            return self._apart(spec, tensor, holder)
         known = self._objects.get(id(tensor))
         if known is not None:
             return OutputSpec("alias_of_output", known)
@@ -204,6 +208,15 @@ class Outputs:
                 return OutputSpec("value", base)
         self.tracer.read(value)
         return self._apart(OutputSpec("alias_of_output", base, _replay(value, root)), tensor, holder)
+
+    def _member(self, tensor: TraceTensor) -> int:
+        """Position of the input, one of several that share memory, that the tensor is a view of, or has the counter of."""
+        viewed = tensor._base if tensor._is_view() else tensor
+        inputs = [(index, one) for index, one in enumerate(self.tracer.inputs) if one.value.root is tensor.value.root]
+        for index, one in inputs:
+            if viewed is one or (viewed is tensor and not tensor.is_inference() and share_version(tensor, one)):
+                return index
+        return -1
 
     def _find_holders(self, tensors: list[TraceTensor], shared: set[int]) -> None:
         """Of each shared root, the tensor that others are views of to autograd: a returned one, if there is any."""
