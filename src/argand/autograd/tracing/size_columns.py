@@ -15,6 +15,7 @@ ROWS = 4
 MORE_ROWS = 6  # where sizes are divided and rounded
 _GAPS = (151, 163, 173, 181, 193, 149, 157, 167, 179, 191)  # primes
 _FACTORS = ((2, 3, 5, 4, 7, 6), (5, 2, 3, 9, 4, 7), (3, 7, 2, 5, 8, 4), (7, 5, 4, 3, 2, 8), (4, 9, 7, 2, 3, 5))
+_FAR = 1 << 16  # how far from the call's number others are looked for: it may be one of 2 ** 60
 _DIVISORS = (1, 2, 3, 4, 5, 6, 7, 8, 14, 16, 32)
 
 
@@ -26,7 +27,7 @@ def in_step(one: list[Any], two: list[Any]) -> bool:
 
 def chosen(hint: int, low: int, high: int, kind: str, number: int, used: set[int]) -> list[int] | None:
     """Different sizes, whose halves, quarters, ... are odd and even, so that rounded quotients can be told apart."""
-    top = max(2 * abs(hint), hint + 250)
+    top = min(max(2 * abs(hint), hint + 250), hint + _FAR)
     if kind == "multiples":
         column = [hint * factor for factor in _FACTORS[number % len(_FACTORS)]]
         return column if all(low <= n <= high for n in column) and hint > 1 else None
@@ -37,7 +38,7 @@ def chosen(hint: int, low: int, high: int, kind: str, number: int, used: set[int
     elif kind == "above":
         room = [n for n in range(hint + 1, min(high, top) + 1) if n not in used]
     else:
-        room = [n for n in range(max(low, hint // 2), hint) if n not in used]
+        room = [n for n in range(max(low, hint // 2, hint - _FAR), hint) if n not in used]
         if len(room) < 16:  # a small size has no room below: its values lie above
             room = [n for n in range(hint + 1, min(high, top) + 1) if n not in used]
     if len(room) < MORE_ROWS:
