@@ -58,3 +58,10 @@ def test_three_rows_find_no_multiples_of_what_is_no_symbol():
     assert Fitter(rows, lines=False).fit(square) is None
     assert Fitter(rows, lines=False).fit([3 * n + 5 for n in (101, 150, 211)]) is 3 * N + 5
     assert Fitter(rows, lines=False).fit([3 * n * n for n in (101, 150, 211)]) is 3 * N * N
+
+
+def test_huge_numbers_have_others_close_by():
+    for hint, kind in itertools.product((1 << 31, (1 << 53) + 1, -(1 << 62)), ("above", "below", "congruent")):
+        column = chosen(hint, -(1 << 63), 1 << 64, kind, 0, set())
+        assert column is not None and len(set(column)) == len(column)
+        assert all(abs(n - hint) <= 1 << 17 for n in column)

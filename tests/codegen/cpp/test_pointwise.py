@@ -11,6 +11,7 @@ from cpp_kernels import body, buffer, check, compile_plan, plan, sample
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import argand
 import sweeps
 from argand.graph.sizes.expr import Sym
 from argand.ir.operations import BINARY, COMPARISONS, PREDICATES, UNARY
@@ -437,3 +438,15 @@ def test_random_expressions_are_the_same_in_vector_and_scalar_code(functions, n)
         assert torch.equal(torch.isnan(vector), torch.isnan(scalar))
         same = torch.isnan(vector) | (vector.view(torch.int32) == scalar.view(torch.int32))
         assert bool(same.all())
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.int32, torch.int64])
+def test_divisors_at_the_ends_of_a_dtype(dtype):
+    low, high = torch.iinfo(dtype).min, torch.iinfo(dtype).max
+    divisions = {"floordiv": torch.floor_divide, "remainder": torch.remainder, "fmod": torch.fmod}
+
+    def program(x):
+        return [op(x, number) for op in divisions.values() for number in (low, low + 1, high)]
+
+    x = torch.tensor([0, 1, -1, 7, high, low, low + 1] * 3, dtype=dtype)
+    assert all(map(torch.equal, program(x), argand.compile(program)(x)))

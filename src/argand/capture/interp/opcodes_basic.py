@@ -8,6 +8,7 @@ from argand.bytecode.instruction import Instruction
 from argand.bytecode.opcodes import PY313
 from argand.capture.facts.frames import NULL, RETURN, Frame, LazyLocal
 from argand.capture.facts.interfaces import Interpreter
+from argand.capture.facts.sources import ConstSource
 from argand.capture.facts.values.symbolic import SymbolicBool
 from argand.capture.interp.optable import opcode, root_opcode
 from argand.capture.objects import attribute_writes, attributes, generators, names, operators
@@ -57,6 +58,8 @@ def swap(interp: Interpreter, frame: Frame, arg: int) -> None:
 
 @opcode("LOAD_CONST")
 def load_const(interp: Interpreter, frame: Frame, arg: object) -> None:
+    if arg.__class__ is float and arg != arg:  # the same one in each call
+        interp.state.load_source(ConstSource(arg), arg)
     frame.stack.append(arg)
 
 

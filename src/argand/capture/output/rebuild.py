@@ -334,6 +334,11 @@ def delete_attribute(original: object, name: str) -> None:
             object.__delattr__(original, name)
 
 
+def another(value: complex) -> complex:
+    """An object of its own that holds the same number."""
+    return type(value)(value.real, value.imag) if isinstance(value, complex) else value * 1.0
+
+
 def as_subclass(tensor: torch.Tensor, cls: type) -> torch.Tensor:
     """A result of the graph as an instance of the program's class of tensors."""
     if tensor.is_leaf and tensor.requires_grad:  # one that the graph made: another object would be none

@@ -67,6 +67,8 @@ class Reconstructor(Values):
         if classify.is_constant(obj) and not self._is_local(obj):
             if source is not None and is_a(obj, _WITH_PARTS) and is_a(root_of(source), _FLEETING):
                 self.push_outer(source)  # as a constant the code would keep it alive
+            elif source is None and is_a(obj, float | complex) and obj != obj:
+                self._not_a_number(obj)
             else:
                 self.asm.load_const(obj)
             return
@@ -81,6 +83,12 @@ class Reconstructor(Values):
             local_objects.push(self, obj)
         finally:
             del self._open[id(obj)]
+
+    def _not_a_number(self, obj: object) -> None:
+        """What each call computes is a key of its own."""
+        self.asm.load_const(obj)
+        self.emitter.call_helper(rebuild.another)
+        self.remember(obj)
 
     def _is_local(self, obj: object) -> bool:
         return is_a(obj, type) and id(obj) in self.state.local_objects

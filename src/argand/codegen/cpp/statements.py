@@ -263,6 +263,7 @@ class Printer:
         if vector and common == torch.bool and op in _BOOL_COMPARISONS:
             return _BOOL_COMPARISONS[op].format(*operands)
         by = constant_of(args[-1]) or 0
+        by = 0 if by == -(1 << 63) else by  # the template negates it
         if op in INTEGER_DIVISIONS and by not in (0, -1) and not (common.is_floating_point or overrides.replaced(op)):
             text = f"{op}_by<{literal(by, common)}>({operands[0]})"  # by a number: without dividing
         else:
