@@ -27,6 +27,10 @@ UNSET = _Marker("<unset>")
 """From a read of an overlay: not written during capture, look at the real object."""
 
 
+ADDED = frozenset(("end", "items", "elements"))
+"""Kinds of overlay: what is added to a container that has no shadow (`world/additions.py`)."""
+
+
 @dataclass(slots=True, eq=False)
 class Shadow:
     """The stand-in of a container that existed before the frame.
@@ -51,11 +55,11 @@ class Overlay:
     """Pending writes to one object that existed before the frame.
 
     Arguments:
-        obj: the object (instance, cell, or globals dict).
-        kind: "attr", "global" or "cell".
-        values: name -> value or DELETED, in order of first write.
+        obj: the object (instance, cell, globals dict, or container).
+        kind: "attr", "global" or "cell"; or one of `ADDED`.
+        values: name -> value or DELETED, in order of first write; number, key or element -> what is added.
     """
 
     obj: Any
     kind: str
-    values: dict[str, Any] = field(default_factory=dict)
+    values: dict[Any, Any] = field(default_factory=dict)

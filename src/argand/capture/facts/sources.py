@@ -535,6 +535,7 @@ def FuncKwdefaultsSource(base: Source, key: str) -> DictItemSource:
 # ---------------------------------------------------------------------- questions about paths
 
 
+_PARTS_OF_MODULES = ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set")
 _LOOKUPS = frozenset(
     {LocalSource, GlobalSource, ConstSource, InstanceDictSource, RawInstanceDictSource, DictItemSource,
      RawDictItemSource, SequenceItemSource}
@@ -546,6 +547,11 @@ def root_of(source: Source) -> Source:
     while source.base is not None and type(source) is not ImportedSource:
         source = source.base
     return source
+
+
+def is_module_table(source: Source) -> bool:
+    """Whether it is one of the tables that make up a module of torch's."""
+    return isinstance(source, DictItemSource | AttrSource) and source.key in _PARTS_OF_MODULES
 
 
 def collectable(source: Source) -> bool:

@@ -43,7 +43,7 @@ from argand.capture.objects.call_protocol.binding import guarded_by_code
 from argand.capture.objects.text_proxy import PLAIN_VALUES, standing_for, textual, textual_items
 from argand.capture.record import contiguity, numpy_functions, tensor_attributes
 from argand.capture.torch_functions import torch_calls
-from argand.capture.world import identity, native_reads
+from argand.capture.world import additions, identity, native_reads
 from argand.capture.world.native_reads import unseen_object
 from argand.errors import graph_break
 
@@ -233,17 +233,20 @@ class Access:
 
     def container_length(self, obj: object) -> int:
         """`len` of a container, guarded if it is outer and untouched."""
-        touched = id(obj) in self.state.shadows or self.state.has_pending_names(obj)
+        added = self.state.additions.get(id(obj)) if type(obj) is list else None
+        touched = added is None and (self.state.is_touched(obj) or self.state.has_pending_names(obj))
         if id(obj) in self.outer and not touched:
             self.state.refuse_written_names(obj)
             length = raw_length(obj)
             self.state.guard(self.outer[id(obj)], "len", length)
-            return length
+            return length if added is None else length + len(added.values)
         return int(self.unread(len, self.shadow(obj)))
 
     def outer_has_key(self, container: Any, key: object) -> bool:
         """`key in container` for an outer dict or set."""
         kind: Any = dict if is_a(container, dict) else set if is_a(container, set) else frozenset
+        if self._added(container, key) is not UNSET:
+            return True
         if id(container) in self.state.shadows or not self._plain_key(key):
             self.pin(key)
             native_reads.check(self, kind.__contains__, (key,), "hash")
@@ -261,10 +264,22 @@ class Access:
         """Whether a key means the same outside: a stand-in is only a key of shadows."""
         return (type(key) in self.fast and not self.is_tensor(key)) or is_a(key, type)
 
+    def _added(self, container: object, key: object) -> object:
+        """What captured code put into a dict or set that has no shadow, under a key; UNSET if nothing."""
+        added = self.state.additions.get(id(container))
+        if added is None:
+            return UNSET
+        if added.kind == "end" or not additions.is_plain_key(key):
+            self.state.shadow(container)
+            return UNSET
+        return added.values.get(key, UNSET)
+
     def outer_item(self, container: object, key: object) -> object:
         """An item of an outer container: by its own source while the container is untouched."""
         if is_a(container, collections.deque) and self.types.lookup(type(key), "__index__") is NULL:
             return self.unread(operator.getitem, _AN_EMPTY_DEQUE, key)  # refused, in other words than by the method
+        if (value := self._added(container, key)) is not UNSET:
+            return value
         if id(container) in self.state.shadows:
             return self.unread(_own_getitem, self.state.shadow(container), key)
         if is_a(container, dict):

@@ -47,7 +47,7 @@ from argand.capture.sizes import dtensors, subclasses, symbolic_policy, symbolic
 from argand.capture.sizes.symbolic_policy import Policy
 from argand.capture.torch_functions import torch_calls
 from argand.capture.torch_functions.nested import stand_ins
-from argand.capture.world import identity, shadows, views
+from argand.capture.world import additions, identity, shadows, views
 from argand.capture.world.pending_effects import whole_globals
 from argand.config import Section
 from argand.graph.dtensors import is_sharded
@@ -97,6 +97,7 @@ class CaptureState:
         self.elements = 0  # of the containers in `shadows`
         self.value_sources: dict[int, tuple[Any, list[Source]]] = {}
         self.overlay: dict[int, Overlay] = {}
+        self.additions: dict[int, Overlay] = {}
         self.effect_order: list[Shadow | Overlay] = []
         self.tensors: dict[int, TensorInfo] = graph.tensors
         self.inputs_by_real: dict[int, torch.Tensor] = {}
@@ -406,8 +407,13 @@ class CaptureState:
 
     def resolve(self, obj: object) -> object:
         """The shadow of `obj` if it has one, else `obj`."""
-        entry = self.shadows.get(id(obj))
-        return obj if entry is None else entry.shadow
+        return self.shadow(obj) if id(obj) in self.shadows or id(obj) in self.additions else obj
+
+    def is_touched(self, obj: object) -> bool:
+        """Whether a shadow stands for an outer container: it was changed, or walked."""
+        if id(obj) in self.additions:
+            self.shadow(obj)
+        return id(obj) in self.shadows
 
     def shadow(self, obj: object) -> object:
         """The shadow of an outer container, made now if need be; any other object as it is."""
@@ -424,7 +430,12 @@ class CaptureState:
         self.shadows[id(obj)] = entry
         self.shadow_origin[id(shadow)] = entry
         self._keep.append(shadow)
-        self.effect_order.append(entry)
+        added = self.additions.pop(id(obj), None)
+        if added is None:
+            self.effect_order.append(entry)
+        else:
+            self.effect_order[self.effect_order.index(added)] = entry
+            additions.put(shadow, added)
         if owner is not None:
             self._adopt_instance_dict(owner, shadow)
         return shadow

@@ -29,7 +29,7 @@ from argand.capture.objects.call_protocol.native_handlers import (
     python_object_in_native,
 )
 from argand.capture.sizes import symbolic_ops
-from argand.capture.world import native_reads
+from argand.capture.world import additions, native_reads
 from argand.graph.python_operators import BINARY, COMPARE, Comparison
 
 _BY_METHOD: Final[dict[str, Comparison]] = {op.method: op for op in COMPARE.values()}
@@ -93,6 +93,8 @@ def keeping(interp: Interpreter, cls: type, name: str, owner: object, args: Args
     """Changes the object, storing the arguments as they are."""
     if name == "pop":
         iteration.note_order(interp, owner)
+    if name == "append" and len(args) == 1 and not kwargs and additions.add(interp.state, owner, args):
+        return None
     return interp.unread(getattr(cls, name), interp.shadow(owner), *args, **kwargs)
 
 
@@ -122,6 +124,8 @@ def hashing(interp: Interpreter, cls: type, name: str, owner: object, args: Args
     """Hashes its first argument; stores arguments as they are."""
     if args:
         keys.check_hash(interp, args[0], owner)
+    if name == "add" and len(args) == 1 and not kwargs and additions.add(interp.state, owner, args):
+        return None
     return interp.unread(getattr(cls, name), interp.shadow(owner), *args, **kwargs)
 
 
@@ -129,6 +133,9 @@ def iterating(interp: Interpreter, cls: type, name: str, owner: object, args: Ar
     """Iterates over its arguments."""
     hint = not issubclass(cls, collections.deque)  # which does not ask
     args = [iteration.native_iterable(interp, arg, hint) if iteration.is_iterable(interp, arg) else arg for arg in args]
+    adds = name in ("extend", "__iadd__") and len(args) == 1 and not kwargs
+    if adds and type(args[0]) in (list, tuple) and additions.add(interp.state, owner, args[0]):
+        return None if name == "extend" else owner
     return interp.unread(getattr(cls, name), interp.shadow(owner), *args, **kwargs)
 
 
@@ -317,7 +324,8 @@ SAFE_NEW.add(collections.deque)
 
 # ---- dicts ---------------------------------------------------------------------------------------------------------
 
-add_methods(dict, hashing, "__setitem__ __delitem__ pop setdefault")
+add_methods(dict, hashing, "__delitem__ pop")
+
 add_methods(dict, subscript, "__getitem__")
 add_methods(dict, keeping, "clear popitem")
 add_methods(dict, moving, "keys values items __len__ __iter__ __reversed__ __hash__")
@@ -326,8 +334,28 @@ add_methods(dict, comparing, COMPARISONS)
 add_methods(dict, textual, "__repr__")
 
 
+@method(dict, "__setitem__")
+def _dict_setitem(interp: Interpreter, cls: type, name: str, owner: object, args: Args, kwargs: Kwargs) -> object:
+    if len(args) == 2 and not kwargs:
+        keys.check_hash(interp, args[0], owner)
+        if additions.add(interp.state, owner, [tuple(args)]):
+            return None
+    return hashing(interp, cls, name, owner, args, kwargs)
+
+
+@method(dict, "setdefault")
+def _dict_setdefault(interp: Interpreter, cls: type, name: str, owner: object, args: Args, kwargs: Kwargs) -> object:
+    if not kwargs and len(args) in (1, 2) and additions.of(interp.state, owner) and additions.is_plain_key(args[0]):
+        if interp.outer_has_key(owner, args[0]):
+            return interp.outer_item(owner, args[0])
+        value = args[1] if len(args) == 2 else None
+        additions.add(interp.state, owner, [(args[0], value)])
+        return value
+    return hashing(interp, cls, name, owner, args, kwargs)
+
+
 @method(dict, "get")
-def _dict_get(interp: Interpreter, cls: type, name: str, owner: Any, args: Args, kwargs: Kwargs) -> object:
+def _dict_get(interp: Interpreter, cls: type, name: str, owner: object, args: Args, kwargs: Kwargs) -> object:
     if kwargs or not 1 <= len(args) <= 2:
         return interp.native(dict.get, {}, *args, **kwargs)
     keys.check_hash(interp, args[0], owner)

@@ -291,6 +291,6 @@ def _is_heard(state: CaptureState) -> bool:
     own = show is not warnings._showwarning_orig  # type: ignore[attr-defined]
     if not own and is_a(log, types.BuiltinMethodType) and log.__name__ == "append" and is_a(log.__self__, list):
         state.listener = log.__self__  # as `catch_warnings(record=True)` has it
-        return id(log.__self__) in state.shadows
+        return state.is_touched(log.__self__)
     own = own or not is_a(log, types.FunctionType) or log.__module__ != warnings.__name__
     return own and any_held_back(state)

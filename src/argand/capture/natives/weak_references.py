@@ -53,7 +53,7 @@ def _is_held(interp: Interpreter, tensor: object) -> bool:
         seen.add(id(value))
         if (shadow := state.shadows.get(id(value))) is not None:
             value = shadow.shadow
-        if (overlay := state.overlay.get(id(value))) is not None:
+        if (overlay := state.overlay.get(id(value)) or state.additions.get(id(value))) is not None:
             todo += overlay.values.values()
         elif is_a(value, dict):
             todo += [item for _, item in raw_items(value)]

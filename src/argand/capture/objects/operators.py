@@ -23,7 +23,7 @@ from argand.capture.facts.values.ragged_sizes import RAGGED
 from argand.capture.facts.values.symbolic import SYMBOLIC, SymbolicScalar
 from argand.capture.objects import descriptors, iteration, keys, polyfills, stand_ins
 from argand.capture.sizes import symbolic_ops, symbolic_scalars
-from argand.capture.world import identity
+from argand.capture.world import additions, identity
 from argand.graph.python_operators import NEGATIVE, BinaryOperator, Comparison, UnaryOperator
 
 # ---- binary --------------------------------------------------------------------------------------------------------
@@ -83,9 +83,11 @@ def _arithmetic(interp: Interpreter, native: Callable[..., object], *operands: o
 
 def _inplace_outer(interp: Interpreter, op: BinaryOperator, left: object, right: object) -> object:
     """`outer += x`: the shadow changes, the name keeps the original."""
-    target = interp.shadow(left)
     iterates = is_a(left, list | collections.deque) and op.name == "add" and iteration.is_iterable(interp, right)
     operand = iteration.native_iterable(interp, right, is_a(left, list)) if iterates else interp.plain(right)
+    if iterates and type(operand) in (list, tuple) and additions.add(interp.state, left, operand):
+        return left
+    target = interp.shadow(left)
     result = interp.native(op.native, target, operand)
     return left if result is target else result
 
@@ -440,15 +442,16 @@ def _getitem_dict(interp: Interpreter, container: dict[object, object], key: obj
     if interp.is_outer(container):
         if interp.outer_has_key(container, key):
             return interp.outer_item(container, key)
-        container = interp.shadow(container)
+        if interp.state.is_touched(container) or not additions.is_plain_key(key):
+            container = interp.shadow(container)
     cls = type(container)
     missing = interp.types.lookup(cls, "__missing__")
     if missing is NULL:
         return interp.unread(container.__getitem__, key)
-    if interp.unread(dict.__contains__, container, key):
+    if not interp.is_outer(container) and interp.unread(dict.__contains__, container, key):
         return dict.__getitem__(container, key)
     if is_a(container, collections.defaultdict) and not interp.types.python_level(cls, "__missing__"):
-        factory = container.default_factory
+        factory = interp.getattr(container, "default_factory")
         if factory is None:
             raise interp.throw(KeyError(key))
         value = interp.call(factory)
@@ -461,6 +464,8 @@ def setitem(interp: Interpreter, container: Any, key: object, value: object) -> 
     """`container[key] = value`."""
     cls = type(container)
     if (cls is list or cls is dict) and type(key) in interp.fast and type(key) is not slice:
+        if cls is dict and additions.add(interp.state, container, [(key, value)]):
+            return
         target = interp.shadow(container) if interp.is_outer(container) else container
         try:
             target[key] = value
@@ -501,6 +506,8 @@ def _write_item(
     interp.check_known(container)
     if is_a(container, dict):
         keys.check_hash(interp, key, container)
+        if value and additions.add(interp.state, container, [(key, *value)]):
+            return
     else:
         key = keys.native_key(interp, key)
     run = interp.unread if slot is Slot.CONTAINER else interp.native

@@ -9,7 +9,7 @@ from typing import Any
 from argand._core import _C
 from argand.capture.facts.frames import CodePlace
 from argand.capture.facts.handlers import Function, Kwargs
-from argand.capture.facts.overlays import DELETED, Overlay, Shadow
+from argand.capture.facts.overlays import ADDED, DELETED, Overlay, Shadow
 from argand.capture.facts.sources import ClosureCellSource, Source
 from argand.capture.interp.state import CaptureState
 from argand.capture.output import rebuild
@@ -150,6 +150,9 @@ class Replay:
         if entry.kind == "cell":
             self._evaluate_cell(entry)
             return
+        if entry.kind in ADDED:
+            self._evaluate_additions(entry)
+            return
         target = self._target(entry.obj)
         for name, value in entry.values.items():
             if value is DELETED:
@@ -157,6 +160,14 @@ class Replay:
             else:
                 self.values.push(value)
                 self._later(rebuild.write_attribute, target, self._temp(), name)
+
+    def _evaluate_additions(self, entry: Overlay) -> None:
+        target = self._target(entry.obj)
+        if entry.kind == "items":
+            self.values.push_map(entry.values)
+        else:
+            self.values.push_list(entry.values if entry.kind == "elements" else entry.values.values())
+        self._later(rebuild.fill_dict if entry.kind == "items" else rebuild.extend, target, self._temp())
 
     def _later_delete(self, target: str, name: str) -> None:
         def emit() -> None:

@@ -190,6 +190,11 @@ def fill_list(sequence: list[object], items: list[object]) -> None:
     list.extend(sequence, items)
 
 
+def extend(container: list[object] | collections.deque[object] | set[object], items: list[object]) -> None:
+    """Add to a list or deque at its end, or to a set."""
+    (container.update if isinstance(container, set) else container.extend)(items)
+
+
 def fill_dict(mapping: dict[object, object], items: dict[object, object]) -> None:
     put = collections.OrderedDict.__setitem__ if isinstance(mapping, collections.OrderedDict) else dict.__setitem__
     for key, value in items.items():

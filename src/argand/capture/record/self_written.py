@@ -72,6 +72,8 @@ def _written(state: CaptureState) -> dict[Source, tuple[_Held, _Held]]:
         if isinstance(entry, Shadow):
             if isinstance(entry.original, dict):
                 written[source] = entry.original, entry.shadow
+        elif entry.kind == "items":
+            written[source] = entry.obj, entry.values
         elif entry.kind == "attr":
             values: dict[object, object] = {name: new for name, new in entry.values.items() if new is not DELETED}
             before: dict[object, object] = dict(namespace(entry.obj) or {})

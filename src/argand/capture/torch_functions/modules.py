@@ -49,8 +49,7 @@ def has_no_hooks(state: CaptureState, module: torch.nn.Module) -> bool:
 
 
 def _filled_here(state: CaptureState, hooks: object) -> bool:
-    held = state.shadows.get(id(hooks))
-    return held is not None and bool(held.shadow)
+    return state.is_touched(hooks) and bool(state.shadows[id(hooks)].shadow)
 
 
 _STEPS: dict[str, object] = {"_compiled_call_impl": None, "_call_impl": torch.nn.Module._call_impl}

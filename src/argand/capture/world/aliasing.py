@@ -15,19 +15,16 @@ import torch
 from argand.capture.facts import classify
 from argand.capture.facts.interfaces import CaptureState
 from argand.capture.facts.sources import (
-    AttrSource,
     CellContentsSource,
     ConstSource,
-    DictItemSource,
     InstanceDictSource,
     Source,
+    is_module_table,
 )
 from argand.capture.world import identity
 from argand.capture.world.pending_effects import pending as held_back
 from argand.capture.world.pending_effects import whole_globals
 from argand.graph.compat import storage_address
-
-_TABLES = ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set")
 
 
 def guard(state: CaptureState) -> None:
@@ -47,11 +44,7 @@ def _movable(source: Source) -> bool:
     """Whether another call may find another object there: not constants, not the internals of an object."""
     if isinstance(source.root, ConstSource) or isinstance(source, InstanceDictSource | CellContentsSource):
         return False
-    return not _module_table(source)
-
-
-def _module_table(source: Source) -> bool:
-    return isinstance(source, DictItemSource | AttrSource) and source.key in _TABLES
+    return not is_module_table(source)
 
 
 def _objects(state: CaptureState) -> None:
@@ -111,7 +104,7 @@ def _argument(source: Source) -> bool:
     """Found in the arguments or variables of the program rather than in a module."""
     step: Source | None = source
     while step is not None:
-        if _module_table(step):
+        if is_module_table(step):
             return False
         step = step.base
     return not isinstance(source.root, ConstSource)

@@ -16,7 +16,7 @@ from argand.capture.facts.code.stack_text import line_of_frame
 from argand.capture.facts.frames import Frame
 from argand.capture.facts.interfaces import CaptureState
 from argand.capture.facts.name_tables import source_line
-from argand.capture.facts.overlays import Shadow
+from argand.capture.facts.overlays import ADDED, Shadow
 from argand.capture.world.pending_effects import pending
 from argand.errors import UserLine
 
@@ -115,6 +115,8 @@ def side_effects(state: CaptureState) -> None:
     for entry in pending(state):
         if isinstance(entry, Shadow):
             lines.append(f"  the {type(entry.original).__name__} {_named(state, entry.original)}: its contents")
+        elif entry.kind in ADDED:
+            lines.append(f"  the {type(entry.obj).__name__} {_named(state, entry.obj)}: {len(entry.values)} added")
         else:
             what = {"attr": "attributes", "global": "globals", "cell": "variables of an outer function"}[entry.kind]
             lines.append(f"  {_named(state, entry.obj)}: {what} {', '.join(entry.values)}")

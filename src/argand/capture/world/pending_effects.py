@@ -162,10 +162,12 @@ def taken_away(entry: Shadow | Overlay) -> Iterator[object]:
         kept = {id(item) for item in _held(shadows.contents(entry.shadow)[0])}
         yield from (item for item in _held(entry.snapshot[0]) if id(item) not in kept)
         return
+    if entry.kind in ("end", "elements"):
+        return
     if entry.kind == "cell":
         before = {"cell_contents": entry.obj.cell_contents} if entry.obj != types.CellType() else {}
     else:
-        before = entry.obj if entry.kind == "global" else namespace(entry.obj)
+        before = entry.obj if entry.kind in ("global", "items") else namespace(entry.obj)
     for name, value in entry.values.items():
         old = before.get(name) if is_a(before, dict) else None
         if old is not value:

@@ -1,0 +1,80 @@
+"""What captured code adds to containers from before the frame without looking at what they hold: no guard says how long
+they are. Whoever looks asks for the shadow (`CaptureState.shadow`), which takes over what was added until then."""
+
+from __future__ import annotations
+
+import collections
+import sys
+import warnings
+from collections.abc import Iterable
+from typing import Final, cast
+
+from argand.capture.facts.interfaces import CaptureState
+from argand.capture.facts.kinds import is_a
+from argand.capture.facts.overlays import Overlay
+from argand.capture.facts.sources import InstanceDictSource, is_module_table
+
+_KINDS: Final[dict[type, str]] = {
+    list: "end", collections.deque: "end", set: "elements",
+    dict: "items", collections.defaultdict: "items", collections.Counter: "items",
+}  # fmt: skip
+_KEYS: Final = frozenset((str, int, bool, bytes, type(None)))
+
+
+def is_plain_key(key: object) -> bool:
+    """Whether nothing has to be known of a dict or set for this to be put into it."""
+    return type(key) in _KEYS or (type(key) is tuple and all(map(is_plain_key, key)))
+
+
+def of(state: CaptureState, obj: object) -> Overlay | None:
+    """What was added to a container, or may be; None where its shadow stands for it, or has to."""
+    entry = state.additions.get(id(obj))
+    kind = _KINDS.get(type(obj))
+    if entry is not None or kind is None or id(obj) in state.shadows:
+        return entry
+    source = state.outer.get(id(obj))
+    if source is None or is_a(source, InstanceDictSource) or is_module_table(source) or obj is state.listener:
+        return None
+    if (
+        obj is warnings.filters
+        or obj is sys.modules
+        or (is_a(obj, dict) and ("__builtins__" in obj or "__spec__" in obj))
+    ):
+        return None
+    return Overlay(obj, kind)
+
+
+def add(state: CaptureState, obj: object, values: Iterable[object]) -> bool:
+    """Note that values go to the end of a list or deque, or into a set; items (pairs) into a dict.
+
+    Returns:
+        Whether that is all there is to it; otherwise the shadow has to take them.
+    """
+    entry = of(state, obj)
+    if entry is None:
+        return False
+    added = list(values)
+    if entry.kind == "end":
+        entry.values.update(zip(range(len(entry.values), len(entry.values) + len(added)), added))
+    else:
+        pairs = [(key, None) for key in added]
+        if entry.kind == "items":
+            pairs = cast("list[tuple[object, None]]", added)
+        if not all(is_plain_key(key) for key, _ in pairs):
+            return False
+        entry.values.update(pairs)
+    if id(obj) not in state.additions:
+        state.additions[id(obj)] = entry
+        state.effect_order.append(entry)
+        state.keep(obj)
+    return True
+
+
+def put(target: object, entry: Overlay) -> None:
+    """Add to a shadow what was added to its container."""
+    if is_a(target, dict):
+        dict.update(target, entry.values)
+    elif is_a(target, set):
+        set.update(target, list(entry.values))
+    elif isinstance(target, list | collections.deque):
+        target.extend(entry.values.values())
