@@ -445,11 +445,15 @@ class _Capture:
             modes.guard_transforms(state)
         modes.guard_current_gpu(state)
         transformer = Transformer(state, _process.resumes, exit, before, after, self.reason)
-        prefix = transformer.build_prefix() if empty else None
-        if prefix is None:
-            finalizers.check_generators(state)
+        prefix = transformer.build_prefix() if empty and not finalizers.suspended(state) else None
         with late_modules.gathered(store.wanted() and bool(self.region.stored_as())) as late:
-            transformed = prefix or transformer.build(self._backend)
+            try:
+                transformed = prefix or transformer.build(self._backend)
+            except errors.GraphBreak:  # a generator that cannot be made anew
+                prefix = transformer.build_prefix() if empty else None
+                if prefix is None:
+                    raise
+                transformed = prefix
         once = _this_call_only(state)
         keeper = outcome_storing.keeper(self.info, self.region, state) if once is None else None
         guards = state.guards.build(transformed.collected, keeper.log if keeper is not None else None)

@@ -433,27 +433,21 @@ _TRACED = generators.TracedGenerator
 def _send(interp: Interpreter, fn: Function, args: Args, kwargs: Kwargs) -> object:
     if len(args) != 2 or kwargs:
         raise interp.throw(TypeError(f"generator.send() takes exactly one argument ({len(args) - 1} given)"))
-    return _generator_result(interp, *generators.resume(args[0], args[1]))
+    return generators.result(interp, *generators.resume(args[0], args[1]))
 
 
 @operation(_TRACED.__next__)
 def _generator_next(interp: Interpreter, generator: Any) -> object:
-    return _generator_result(interp, *generators.resume(generator, None))
+    return generators.result(interp, *generators.resume(generator, None))
 
 
 @function(_TRACED.throw)
 def _throw(interp: Interpreter, fn: Function, args: Args, kwargs: Kwargs) -> object:
-    return _generator_result(interp, *generators.throw(*args))
+    return generators.result(interp, *generators.throw(*args))
 
 
 operation(_TRACED.__iter__)(kept)
 operation(_TRACED.close, generators.close_in)(lambda interp, generator: generators.close_in(generator))
-
-
-def _generator_result(interp: Interpreter, done: bool, value: object) -> object:
-    if done:
-        raise interp.throw(StopIteration(value) if value is not None else StopIteration())
-    return value
 
 
 # ---- class methods and constructors --------------------------------------------------------------------------------

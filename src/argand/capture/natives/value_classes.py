@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from argand.capture.natives.builtin_methods import read_only
 from argand.capture.natives.rows import enter_class_methods, enter_methods, enter_rows
+from argand.capture.objects import outer_generators
 from argand.capture.objects.call_protocol.native_handlers import pure
 
 # Where the process decides (clocks, its time zone, its locale, the decimal context), the graph breaks: there is no row.
@@ -31,7 +32,8 @@ enter_methods({
         (read_only, "is_canonical is_finite is_infinite is_nan is_qnan is_snan is_signed is_zero adjusted canonical "
                     "conjugate radix copy_abs copy_negate as_integer_ratio"),
     "struct.Struct": (read_only, "pack unpack unpack_from iter_unpack"),
-    "types.GeneratorType types.CoroutineType": (read_only, "send throw close"),
+    "types.GeneratorType": (outer_generators.call_method, "send throw close"),
+    "types.CoroutineType": (read_only, "send throw close"),
     "types.AsyncGeneratorType": (read_only, "asend athrow aclose"),
     "types.FrameType": (read_only, "clear"),
     "typing.TypeVar typing.ParamSpec typing.TypeVarTuple": (read_only, "has_default[python>=3.13]"),

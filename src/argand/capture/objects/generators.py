@@ -8,11 +8,12 @@ from typing import Any
 from argand._core import _C
 from argand.bytecode.opcodes import CO_ASYNC_GENERATOR, CO_COROUTINE, OPMAP, PY312, PY313
 from argand.capture.facts.exceptions import ExcState, InternalFailure, ObservedException, chain_context, raise_native
-from argand.capture.facts.frames import NULL, YIELD, Frame
+from argand.capture.facts.frames import NULL, YIELD, Frame, Previous
 from argand.capture.facts.interfaces import Interpreter
 from argand.capture.facts.kinds import is_a
 from argand.capture.objects import text
 from argand.errors import graph_break
+from argand.quick_dataclasses import dataclass
 
 _HANDLES = OPMAP["PUSH_EXC_INFO"]
 
@@ -137,6 +138,31 @@ def first_argument(generator: TracedGenerator) -> object:
 def is_suspended(generator: TracedGenerator) -> bool:
     """Whether it stands at a yield."""
     return generator._started and not generator._finished and not generator.gi_running
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What a suspended generator holds: on its stack, in its variables that are set, in its cells."""
+
+    stack: tuple[object, ...]
+    variables: dict[str, object]
+    cells: dict[str, object]
+
+
+def parts_at_yield(generator: TracedGenerator) -> Parts | None:
+    """What a generator holds that stands at a `yield`; None for one that has not begun or is over, and where it handles
+    an exception there, or is in the middle of a call."""
+    frame = generator._frame
+    if not is_suspended(generator) or generator._exc.value is not None:
+        return None
+    if any(value is NULL or type(value) is Previous for value in frame.stack):
+        return None
+    variables: dict[str, object] = {}
+    cells: dict[str, object] = {}
+    for name, value in zip(frame.program.names, frame.fast):
+        if value is not NULL:
+            (cells if is_a(value, CellType) else variables)[name] = value
+    return Parts(tuple(frame.stack), variables, cells)
 
 
 def ends_visibly(obj: object) -> bool:
@@ -264,6 +290,13 @@ def _thrown(interp: Interpreter, args: tuple[Any, ...]) -> BaseException:
     if traceback is not None:
         exc.__traceback__ = traceback
     return exc
+
+
+def result(interp: Interpreter, done: bool, value: object) -> object:
+    """What a method of a generator gives, or raises where the generator is over."""
+    if done:
+        raise interp.throw(StopIteration(value) if value is not None else StopIteration())
+    return value
 
 
 def throw(generator: TracedGenerator, *args: object) -> tuple[bool, object]:

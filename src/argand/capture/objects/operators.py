@@ -442,7 +442,8 @@ def _getitem_dict(interp: Interpreter, container: dict[object, object], key: obj
     if interp.is_outer(container):
         if interp.outer_has_key(container, key):
             return interp.outer_item(container, key)
-        if interp.state.is_touched(container) or not additions.is_plain_key(key):
+        state = interp.state
+        if state.is_touched(container) or state.has_pending_names(container) or not additions.is_plain_key(key):
             container = interp.shadow(container)
     cls = type(container)
     missing = interp.types.lookup(cls, "__missing__")

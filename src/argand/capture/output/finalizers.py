@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import itertools
 import types
+from collections.abc import Container
 from typing import Any, cast
 
 from argand.capture.facts.frames import Frame, LazyLocal
-from argand.capture.facts.kinds import answers_itself
+from argand.capture.facts.kinds import answers_itself, is_a, namespace
 from argand.capture.interp.state import CaptureState
 from argand.capture.objects import generators
 from argand.capture.output.values import unreconstructable
@@ -40,17 +41,24 @@ def check(state: CaptureState) -> None:
                 )
 
 
-def check_generators(state: CaptureState) -> None:
+def suspended(state: CaptureState) -> list[generators.TracedGenerator]:
+    """The generators that the captured code has begun, and that are not over."""
+    return [obj for obj in state.interpreter.generators if generators.is_suspended(obj)]
+
+
+def check_generators(state: CaptureState, rebuilt: Container[int]) -> None:
     """Refuse to give up a generator that the captured code has begun, and whose end runs code of the program.
 
-    In eager it ends with the frame, or with what holds it; here it would never. One that is needed later cannot be
-    rebuilt either.
+    In eager it ends with the frame, or with what holds it; here it would never.
+
+    Arguments:
+        rebuilt: ids of what transformed code makes anew.
 
     Raises:
         GraphBreak: it was made too late, as of a value that cannot be rebuilt.
     """
     interp = state.interpreter
-    begun = [obj for obj in interp.generators if generators.ends_visibly(obj) and generators.is_suspended(obj)]
+    begun = [obj for obj in suspended(state) if id(obj) not in rebuilt and generators.ends_visibly(obj)]
     if begun:
         first = min(begun, key=lambda obj: interp.born.get(id(obj), (None, 0))[1])
         raise unreconstructable(first, first.__qualname__)
@@ -71,10 +79,22 @@ def seen_ending(state: CaptureState, frame: Frame, real_frame: bool) -> frozense
         if type(value) is list or type(value) is tuple:
             ends = any(map(_may_end_visibly, itertools.islice(cast("list[object]", value), _LOOKED_AT)))
         else:
-            ends = real and _may_end_visibly(value)
+            ends = (real and _may_end_visibly(value)) or _has_generator(value)
         if ends:
             names.add(name)
     return frozenset(names)
+
+
+def _has_generator(value: object) -> bool:
+    """Whether an object keeps a generator that is not over, as what a `contextmanager` makes does."""
+    attributes = namespace(value)
+    if not is_a(attributes, dict):
+        return False
+    held = itertools.islice(attributes.values(), _LOOKED_AT)
+    return any(
+        type(part) is types.GeneratorType or (generators.ends_visibly(part) and generators.is_suspended(part))
+        for part in held
+    )
 
 
 def _may_end_visibly(value: object) -> bool:

@@ -22,7 +22,9 @@ from typing import Any
 
 import torch
 
+from argand.bytecode import generators_at_yields
 from argand.capture.facts import classify
+from argand.capture.facts.frames import Frame
 from argand.capture.facts.handlers import Function
 from argand.capture.facts.kinds import is_a, module_of, namespace
 from argand.capture.facts.typefacts import is_native
@@ -31,6 +33,7 @@ from argand.capture.facts.values.array_value import Method, Traced
 from argand.capture.facts.values.symbolic import SymbolicSize
 from argand.capture.facts.values.tainted_values import TaintedText, formatted_tensor
 from argand.capture.interp.interpreter import Trampoline
+from argand.capture.objects import generators
 from argand.capture.objects.call_protocol.classes import LaterCallback
 from argand.capture.objects.generators import TracedGenerator
 from argand.capture.objects.iteration import NativeIterator
@@ -295,7 +298,30 @@ def _native_iterator(values: Values, obj: NativeIterator) -> None:
 
 
 def _generator(values: Values, obj: TracedGenerator) -> None:
-    raise unreconstructable(obj, obj.__qualname__)
+    frame = obj._frame
+    late = generators.ends_visibly(obj) and _is_held_by_call(values.state.interpreter.root, obj)
+    parts = None if late or id(obj) in values.plan.cyclic else generators.parts_at_yield(obj)
+    code = None
+    if parts is not None:
+        stack, names = len(parts.stack), tuple(parts.variables)
+        code = generators_at_yields.suspended_code(frame.code, frame.program.instructions, frame.pc, stack, names)
+    if parts is None or code is None:
+        raise unreconstructable(obj, obj.__qualname__)
+    for part in (code, frame.globals, obj.__name__, obj.__qualname__):
+        values.asm.load_const(part)
+    values.push_tuple([parts.cells[name] for name in generators_at_yields.cells_of(frame.code)])
+    values.push_tuple([*parts.stack, *parts.variables.values()])
+    values.emitter.call_on(rebuild.suspended_generator, 6)
+    values.remember(obj)
+
+
+def _is_held_by_call(root: Frame, obj: TracedGenerator) -> bool:
+    """Whether the call of the resume function would hold on to a generator, and end it later than eager: a variable has
+    it, or the object that keeps it, as where a manager is entered by hand."""
+    if any(value is obj for value in (*root.stack, *root.fast)):
+        return True
+    attributes = [namespace(value) for value in root.fast]
+    return any(part is obj for held in attributes if is_a(held, dict) for part in held.values())
 
 
 def _iterator(values: Values, obj: object) -> None:

@@ -10,6 +10,8 @@ from typing import Any, Final, cast
 
 import torch
 
+from argand._core import _C
+from argand.bytecode import generators_at_yields
 from argand.capture.facts.handlers import Args, Function, Kwargs
 from argand.capture.facts.kinds import is_a, is_struct_sequence, namespace
 from argand.capture.facts.optional_packages import numpy
@@ -180,6 +182,11 @@ def called_at(
 
 def new_cell() -> types.CellType:
     return types.CellType()
+
+
+def suspended_generator(*args: Any) -> object:
+    """See `generators_at_yields.make`; to start it is no part of what is captured."""
+    return _C.run_with_callback(None, None, generators_at_yields.make, args)
 
 
 def fill_cell(cell: types.CellType, value: object) -> None:

@@ -142,6 +142,7 @@ class Transformer:
                 "Objects made in the captured code refer to each other in a circle.",
                 "Make them outside the compiled function.",
             )
+        finalizers.check_generators(self.state, values.temps)
         graph = self._finish_graph(plan)
         inputs = list(self.state.graph.inputs) if graph is not None else []
         sources = [info.source for info in inputs if info.source is not None]

@@ -133,9 +133,9 @@ def watching(state: CaptureState) -> Iterator[Watched]:
     """While this is open, looks at objects from before the frame are noted."""
     answer = Watched()
     changed = changed_objects(state)
-    tables: tuple[Any, Any, Any] = state.shadows, state.overlay, state.dict_shadows
-    watched = _Asked(tables[0]), _Asked(tables[1]), _Asked(tables[2])
-    state.shadows, state.overlay, state.dict_shadows = watched
+    tables: tuple[dict[int, Any], ...] = state.shadows, state.overlay, state.dict_shadows, state.additions
+    watched = tuple(map(_Asked, tables))
+    state.shadows, state.overlay, state.dict_shadows, state.additions = watched
     before, state.loads = state.loads, answer.loads
     try:
         yield answer
@@ -144,8 +144,9 @@ def watching(state: CaptureState) -> Iterator[Watched]:
         if before is not None:
             before += answer.loads
         for table, asked in zip(tables, watched):
+            table.clear()  # what was added to a container is its shadow's, once there is one
             dict.update(table, asked)
-        state.shadows, state.overlay, state.dict_shadows = tables
+        state.shadows, state.overlay, state.dict_shadows, state.additions = tables
     answer.ids = set().union(*(asked.ids for asked in watched)) & state.outer.keys()
     answer.changed = any(changed & asked.ids for asked in watched)
 
