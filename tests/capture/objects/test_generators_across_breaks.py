@@ -160,12 +160,30 @@ def thrown(x: T, log: Log) -> T:
     return x + len(list(values))
 
 
+def by_bound_methods(x: T, log: Log) -> T:
+    values = doubled(x, 4, log)
+    x = x + next(values)
+    send, step = values.send, values.__next__
+    print(end="")
+    return x + send(3.0) + step() + len(type(send).__name__)
+
+
+def called_at_the_break(x: T, log: Log) -> T:
+    values = doubled(x, 4, log)
+    x = x + next(values)
+    try:
+        values.throw(KeyError("k"))
+    except KeyError:
+        print(end="")
+    return x + len(list(values))
+
+
 def handed_back(x: T, log: Log) -> object:
     values = doubled(x, 3, log)
     return next(values), values
 
 
-@pytest.mark.parametrize("program", [walked, sent, ended, thrown])
+@pytest.mark.parametrize("program", [walked, sent, ended, thrown, by_bound_methods, called_at_the_break])
 def test_generators_by_hand(program: Callable[[T, Log], T]) -> None:
     compiled, x = argand.compile(program, backend="eager"), torch.randn(3)
     for _ in range(3):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from types import CellType, CodeType, GeneratorType
-from typing import Any
+from typing import Any, Final
 
 from argand._core import _C
 from argand.bytecode.opcodes import CO_ASYNC_GENERATOR, CO_COROUTINE, OPMAP, PY312, PY313
@@ -117,6 +117,11 @@ class TracedGenerator:
 
 
 TracedGenerator.__name__ = "generator"  # what C code calls it
+METHODS: Final[dict[object, object]] = {
+    getattr(TracedGenerator, name): getattr(GeneratorType, name)
+    for name in ("__iter__", "__next__", "send", "throw", "close")
+}
+"""What behind the graph stands for its methods."""
 
 
 def make(interp: Interpreter, frame: Frame) -> TracedGenerator:

@@ -199,6 +199,10 @@ def _function(values: Values, obj: types.FunctionType) -> None:
 
 
 def _method(values: Values, obj: types.MethodType) -> None:
+    if type(obj.__self__) is TracedGenerator:
+        values.push(obj.__self__)
+        values.asm.load_attr(obj.__name__)
+        return
     values.push(obj.__func__)
     values.push(obj.__self__)
     values.emitter.call_on(types.MethodType, 2)

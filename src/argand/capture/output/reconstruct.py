@@ -19,6 +19,7 @@ from argand.capture.facts.typefacts import CONTAINERS
 from argand.capture.facts.values.symbolic import SYMBOLIC, SymbolicBool, SymbolicNumber, SymbolicScalar
 from argand.capture.facts.values.tensor_info import Dressed
 from argand.capture.interp.state import CaptureState
+from argand.capture.objects.generators import METHODS
 from argand.capture.output import local_objects, rebuild
 from argand.capture.output.emit import Emitter
 from argand.capture.output.values import Again, Plan, Values, unreconstructable
@@ -55,6 +56,8 @@ class Reconstructor(Values):
             self._number(obj)
             return
         obj = shadows.origin(self.state, obj)
+        if type(obj) is types.FunctionType:
+            obj = METHODS.get(obj, obj)
         name = self.temps.get(id(obj))
         if name is not None:
             self.asm.load_fast(name)
