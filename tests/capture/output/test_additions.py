@@ -51,6 +51,13 @@ def to_a_set(held: Any, x: torch.Tensor) -> torch.Tensor:
     return x.sin() if "seen" in held["set"] else x
 
 
+def asked_for_its_length(held: Any, x: torch.Tensor) -> torch.Tensor:
+    held["other"].append(x.dim())
+    if len(held["other"]) > 100:
+        held["other"].pop(0)
+    return x * len(held["other"])
+
+
 def fresh() -> dict[str, Any]:
     return {
         "list": [], "tuple": (3, 4), "deque": collections.deque(maxlen=5), "counter": collections.Counter(),
@@ -65,7 +72,8 @@ def shown(held: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("program", "graphs"), [(appended, 1), (to_a_deque, 1), (counted, 3), (looked_up_by_key, 2), (to_a_set, 1)]
+    ("program", "graphs"),
+    [(appended, 1), (to_a_deque, 1), (counted, 3), (looked_up_by_key, 2), (to_a_set, 1), (asked_for_its_length, 3)],
 )
 def test_no_graph_for_each_length(program: Program, graphs: int) -> None:
     findings, compiled = Findings(), argand.compile(program, backend="eager")
@@ -189,8 +197,8 @@ def disagreement(number: int) -> str:
     made: dict[str, Any] = {}
     exec(text, made)
     compiled, ours, theirs = argand.compile(made["program"], backend="eager"), fresh(), fresh()
-    for call in range(3):
-        x = torch.full((call % 2 + 2,), 0.5)
+    for call in range(5):
+        x = torch.full((call // 3 + 2,), 0.5)
         results: list[object] = []
         for run, held in ((compiled, ours), (made["program"], theirs)):
             try:

@@ -24,7 +24,7 @@ from argand.capture.facts.values.symbolic import SYMBOLIC, SymbolicScalar
 from argand.capture.objects import descriptors, iteration, keys, polyfills, stand_ins
 from argand.capture.sizes import symbolic_ops, symbolic_scalars
 from argand.capture.world import additions, identity
-from argand.graph.python_operators import NEGATIVE, BinaryOperator, Comparison, UnaryOperator
+from argand.graph.python_operators import BINARY, NEGATIVE, BinaryOperator, Comparison, UnaryOperator
 
 # ---- binary --------------------------------------------------------------------------------------------------------
 
@@ -342,6 +342,15 @@ def truth(interp: Interpreter, value: object) -> bool:
     if type(result) is not bool:
         raise interp.throw(TypeError(f"__bool__ should return bool, returned {_C.type_name(type(result))}"))
     return result
+
+
+def length_that_may_vary(interp: Interpreter, value: object) -> object:
+    """`len(value)`: of a list from outside that grows, a number that varies."""
+    number = additions.varying_length(interp.state, value)
+    if number is None:
+        return length(interp, value)
+    first, more = number
+    return binary(interp, BINARY["+"], first, more) if more else first
 
 
 def length(interp: Interpreter, value: object) -> int:
