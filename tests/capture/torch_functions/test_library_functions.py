@@ -109,3 +109,53 @@ def test_autocast_objects_from_before(enabled: bool, broken: bool) -> None:
         assert not torch.is_autocast_enabled("cpu") and vars(context) == seen
     context.fast_dtype = torch.float16 if enabled else torch.bfloat16
     assert [t.dtype for t in compiled(x)[:-1]] == [t.dtype for t in program(x)[:-1]]
+
+
+NEW: dict[str, Any] = {
+    "size": lambda x: x.new(x.shape),
+    "part of a size": lambda x: x.new(x.size()[:-1]),
+    "sum of sizes": lambda x: x.new(x.shape + (2,)),
+    "size of numbers": lambda x: x.new(torch.Size([x.shape[0], 2])),
+    "size by name": lambda x: x.new(size=x.shape),
+    "size and device": lambda x: x.new(x.shape, device="cpu"),
+    "numbers": lambda x: x.new(*x.shape),
+    "nothing": lambda x: x.new(),
+    "tuple": lambda x: x.new(tuple(x.shape)),
+    "list": lambda x: x.new(list(x.shape)),
+    "tensor": lambda x: x.new(x),
+}
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("name", NEW)
+def test_new_tensor_of_a_size_or_of_data(name: str, dynamic: bool) -> None:
+    """`Tensor.new` takes a `torch.Size` for a size, any other sequence for values."""
+
+    def f(x: torch.Tensor) -> torch.Tensor:
+        new = NEW[name](x)
+        return new if name in ("tuple", "list") else new.fill_(2.0)
+
+    compiled = argand.compile(f, backend="eager", dynamic=dynamic)
+    for length in (3, 5):
+        x = torch.zeros(length, 4)
+        assert torch.equal(compiled(x), f(x.clone()))
+        assert torch.equal(x, torch.full_like(x, 2.0 if name == "tensor" else 0.0))
+
+
+@pytest.mark.parametrize("family", ["Laplace", "Cauchy", "HalfCauchy", "Weibull", "Pareto", "Exponential", "Geometric"])
+def test_draws_of_distributions(family: str) -> None:
+    """Those that draw into `loc.new(shape)`: each item is a draw of its own."""
+    cls = getattr(torch.distributions, family)
+    one = cls is torch.distributions.Exponential or cls is torch.distributions.HalfCauchy or family == "Geometric"
+
+    def f(p: torch.Tensor) -> torch.Tensor:
+        return cls(p).sample((2,)) if one else cls(p, p).sample((2,))
+
+    p = torch.linspace(0.1, 0.9, 5)
+    compiled = argand.compile(f, backend="eager")
+    with argand.config.patch(fallback_random=True):
+        for seed in range(2):
+            torch.manual_seed(seed)
+            want = f(p)
+            torch.manual_seed(seed)
+            assert torch.equal(compiled(p), want)

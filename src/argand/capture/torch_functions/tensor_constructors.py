@@ -15,7 +15,7 @@ from argand.capture.facts.interfaces import GraphBuilder
 from argand.capture.facts.kinds import module_of
 from argand.capture.facts.name_tables import words
 from argand.capture.facts.values.array_value import Traced
-from argand.capture.facts.values.symbolic import SYMBOLIC
+from argand.capture.facts.values.symbolic import SYMBOLIC, SymbolicSize
 from argand.capture.metadata import metadata, numpy_scalars
 from argand.capture.metadata.special_calls import named, special
 from argand.capture.record import constants, numpy_calls
@@ -185,6 +185,13 @@ def _new_tensor(builder: GraphBuilder, func: Function, args: Args, kwargs: Kwarg
             explanation="Tensor.new_tensor copies the values of a tensor.",
         )
     return NotImplemented
+
+
+@special(*named(_T, "new"))
+def _new(builder: GraphBuilder, func: Function, args: Args, kwargs: Kwargs) -> object:
+    """A `torch.Size` is a size, any other sequence is data; a graph's arguments do not tell them apart."""
+    sizes = args[1] if len(args) == 2 and type(args[1]) in (torch.Size, SymbolicSize) else None
+    return NotImplemented if sizes is None else builder.call(_T.new_empty, (args[0], tuple(sizes)), kwargs)
 
 
 @special(*named(torch, "from_numpy", "frombuffer", "from_file", "from_dlpack", "set_printoptions", "load"))
