@@ -393,3 +393,39 @@ def test_singledispatch_on_a_number_that_varies_behind_a_break() -> None:
     compiled = argand.compile(f, backend="eager")
     for value in (None, 2, 3, 4):
         assert str(compiled(torch.ones(2), value)) == str(f(torch.ones(2), value))
+
+
+def _experts(x, sizes):
+    return torch.cat([part.sin() * number for number, part in enumerate(x.split(sizes, dim=0))])
+
+
+SPLITS = {
+    "list": _experts,
+    "tuple and dim": lambda x, sizes: torch.split(x, tuple(sizes), dim=-2),
+    "method": lambda x, sizes: x.split_with_sizes(sizes),
+    "rest": lambda x, sizes: torch.split(x, (sizes[0], x.size(0) - sizes[0]), dim=-2),
+}
+
+
+@pytest.mark.parametrize("name", SPLITS)
+def test_parts_whose_sizes_vary(name):
+    """Tokens by expert, boxes by image: numbers that add up to a size, whether that varies or not."""
+    of_16 = [[3, 5, 8], [4, 4, 8], [2, 6, 8], [9, 2, 5], [5, 8, 3]]
+    of_others = [[each * sizes[0] for each in sizes] for sizes in of_16]
+    for lists in (of_16, of_others):
+        run(SPLITS[name], [(torch.randn(sum(sizes), 4), sizes) for sizes in lists], compiles=1, dynamic=True)
+
+
+@pytest.mark.parametrize("name", SPLITS)
+def test_sizes_that_are_no_parts(name):
+    """Parts that are empty, of one row, negative, or too small or large together, after a version for parts of a whole."""
+    argand.reset()
+    compiled = argand.compile(SPLITS[name], backend="eager", dynamic=True)
+    for sizes in ([3, 5, 4], [4, 4, 4], [1, 2, 3], [-1, 5, 8], [20, 20, -28], [0, 12, 0], [1, 11, 0], [2, 2, 8]):
+        x, outcomes = torch.randn(12, 4), []
+        for fn in (SPLITS[name], compiled):
+            try:
+                outcomes.append(fn(x, sizes))
+            except RuntimeError as error:
+                outcomes.append(str(error))
+        assert_same(*outcomes)

@@ -12,8 +12,8 @@ import torch
 
 from argand.capture.facts import compat
 from argand.capture.facts.handlers import Args, Function, Kwargs
-from argand.capture.facts.interfaces import GraphBuilder, Unbacked
-from argand.capture.facts.values.symbolic import SYMBOLIC, SymbolicBool
+from argand.capture.facts.interfaces import Dynamics, GraphBuilder, Unbacked
+from argand.capture.facts.values.symbolic import SYMBOLIC, SymbolicBool, SymbolicInt
 from argand.capture.facts.values.tensor_info import Dynamic, TensorInfo
 from argand.capture.metadata import data_errors, metadata
 from argand.capture.metadata.call_targets import target_of
@@ -319,19 +319,35 @@ def split(builder: GraphBuilder, func: Function, args: Args, kwargs: Kwargs) -> 
     sizes, dim = given.get("sizes"), given.get("dim", 0)
     if set(given) - {"self", "sizes", "dim"} or type(sizes) not in (list, tuple) or type(dim) is not int:
         return NotImplemented
-    unbacked = _unbacked(builder)
-    if unbacked is None or not any(type(s) in SYMBOLIC and unbacked.among(s.expr) for s in sizes):  # type: ignore[union-attr]
+    tensor, dynamics = given["self"], builder.dynamics
+    whole = _sizes(builder, tensor)
+    varying = [size.expr for size in sizes if type(size) in SYMBOLIC]  # type: ignore[union-attr]
+    if dynamics is None or not varying or not -len(whole) <= dim < len(whole):
         return NotImplemented
-    tensor = given["self"]
-    total: Any = 0
+    unbacked = dynamics.unbacked
+    if unbacked is None or not unbacked.among(*varying):
+        if whole[dim] is not None and all(type(size) in (int, SymbolicInt) for size in sizes):  # type: ignore[union-attr]
+            _add_up(dynamics, sizes, dynamics.wrap(whole[dim], tensor.shape[dim]))
+        return NotImplemented
+    total: Any = sum(expr_of(size) for size in sizes)  # type: ignore[union-attr]
     for size in sizes:  # type: ignore[union-attr]
         unbacked.learn(Relation("ge", expr_of(size), 0))
-        total = expr_of(size) + total
-    whole = _sizes(builder, tensor)
-    if not -len(whole) <= dim < len(whole):
-        return NotImplemented
     whole[dim % len(whole)] = total
     return record(builder, func, args, kwargs, (temporary(builder, whole, tensor), sizes, dim))
+
+
+def _add_up(dynamics: Dynamics, sizes: Any, whole: Any) -> None:
+    """Guard that sizes are those of the parts of a whole: at probes where they are not, torch would raise.
+
+    A part that varies is two or more: what is left for the others is said of each, as probes are chosen one by one.
+    """
+    if not dynamics.compare("eq", sum(sizes), whole):
+        return
+    for others, size in zip(reversed(range(len(sizes))), sizes):
+        whole = whole - size
+        left = whole.hint if type(whole) in SYMBOLIC else whole
+        dynamics.compare("ge", size, 0)
+        dynamics.compare("ge", whole, 2 * others if left >= 2 * others else 0)
 
 
 def narrow(builder: GraphBuilder, func: Function, args: Args, kwargs: Kwargs) -> Any:
