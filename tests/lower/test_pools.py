@@ -39,6 +39,12 @@ POOLS = {
     "adaptive maximum of rows": (lambda x: F.adaptive_max_pool1d(x, 5), signal),
     "adaptive maximum of volumes": (lambda x: F.adaptive_max_pool3d(x, (4, 3, 5)), volume),
     "adaptive of volumes": (lambda x: F.adaptive_avg_pool3d(x, (4, 3, 5)), volume),
+    "windows": (lambda x: x.unfold(2, 5, 2) * 2, signal),
+    "windows of windows": (lambda x: x.unfold(2, 4, 4).unfold(3, 4, 3) * 2, image),
+    "windows far apart": (lambda x: x.unfold(-1, 2, 5) * 2, signal),
+    "windows added up": (lambda x: torch.ops.aten.unfold_backward(x * 1, [2, 4, 15], 2, 11, 3), image[:, :, :2]),
+    "blocks added up": (lambda x: F.fold(x, (5, 6), (4, 2), stride=(1, 2), padding=(0, 2)), torch.randn(3, 8, 10)),
+    "blocks added up to rows": (lambda x: F.fold(x, (1, 40), (1, 8), stride=(1, 4)), torch.randn(2, 8, 9)),
 }
 
 

@@ -1,4 +1,4 @@
-"""Pooling over windows, and its gradients."""
+"""Pooling over windows, and its gradients; windows added up to what they were taken from."""
 
 from __future__ import annotations
 
@@ -508,3 +508,65 @@ def _adaptive_avg_pool_backward(ctx: Context, grad: Tensor, x: Tensor) -> Tensor
 for _name in ("_adaptive_avg_pool2d", "_adaptive_avg_pool3d"):
     lowers(getattr(aten, _name).default)(_adaptive_avg_pool)
     lowers(getattr(aten, f"{_name}_backward").default)(_adaptive_avg_pool_backward)
+
+
+def _terms(x: Tensor, windows: Windows) -> int:
+    """Windows that an element may be in."""
+    terms = prod(-(-size // step) for size, step in zip(windows.size, windows.stride))
+    refuse(not is_float(x) or any(extent == 0 for extent in x.size), "windows of integers or nothing")
+    refuse(terms > MAX_TAPS, "elements in many windows")
+    refuse(terms > 1 and math_dtype(x.dtype) != x.dtype, "sums that eager rounds at each window")
+    return terms
+
+
+@lowers(aten.unfold_backward.default)
+def unfold_backward(ctx: Context, grad: Tensor, sizes: Any, dim: int, size: int, step: int) -> Tensor:
+    """Each element takes the gradients of the windows that it is in, the first window's first, as eager does."""
+    extent = ctx.sizes(ctx.val.shape)
+    axis = dim + len(extent) if dim < 0 else dim
+    refuse(not extent, "a window of a number")
+    windows = Windows(size, step, 0, 1, [extent[axis]])
+    terms = _terms(grad, windows)
+    if terms > 1:
+        ctx.realise(grad)
+
+    def load(ops: Recorder, index: Index) -> Value:
+        total: Value | None = None
+        at = index[axis]
+        for window, inside in reversed(_windows_at(ops, windows, 0, at, grad.size[axis])):
+            place = (*index[:axis], window, *index[axis + 1 :], at - window * step)
+            part = tap(ops, grad, place, inside, 0.0)
+            total = part if total is None else ops.add(total, part)
+        assert total is not None
+        return ops.to_dtype(total, grad.dtype)
+
+    return ctx.lazy(load, [grad], cost=6 * terms, count=8 * terms)
+
+
+@lowers(aten.col2im.default)
+def col2im(ctx: Context, x: Tensor, image: Any, size: Any, dilation: Any, padding: Any, stride: Any) -> Tensor:
+    """Each pixel takes its elements of the blocks that it is in, in the order of the elements, as eager does."""
+    extent = ctx.sizes(ctx.val.shape)[-2:]
+    windows = Windows(size, stride, padding, dilation, extent)
+    refuse(windows.dilation != (1, 1), "blocks with gaps")
+    terms = _terms(x, windows)
+    counts = [
+        (extent[axis] + (2 * windows.padding[axis] - windows.size[axis])) // windows.stride[axis] + 1
+        for axis in range(2)
+    ]
+    ctx.realise(x)
+
+    def load(ops: Recorder, index: Index) -> Value:
+        total: Value | None = None
+        along = [_windows_at(ops, windows, axis, index[axis - 2], counts[axis]) for axis in range(2)]
+        for (row, column), inside in taps_of(ops, along):
+            element = index[-3]
+            for axis, window in enumerate((row, column)):
+                start = window * windows.stride[axis] - windows.padding[axis]
+                element = element * windows.size[axis] + (index[axis - 2] - start)
+            part = tap(ops, x, (*index[:-3], element, row * counts[1] + column), inside, 0.0)
+            total = part if total is None else ops.add(total, part)
+        assert total is not None
+        return ops.to_dtype(total, x.dtype)
+
+    return ctx.lazy(load, [x], cost=8 * terms, count=10 * terms)
