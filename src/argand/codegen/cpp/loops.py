@@ -401,13 +401,17 @@ class StageLoops:
         """The innermost point of a jammed vertical reduction: what depends on the vector variable, or deeper."""
         out, plan, width = self.printer.out, self.plan, self.jammed
         var = plan.point[-1]
+        inner = range(len(plan.point), len(plan.point) + len(plan.reduce) + 1)
+        values = [value for level in inner for value in self.levels.get(level, ())]
+        alike = [value for value in values if var not in self.facts.deps[value] and value.op != "store"]
+        for value in alike:  # in all vectors: indices that are read and checked
+            self.printer.emit(value)
         out.line(f"#pragma GCC unroll {width}")
         with out.block(f"for (int u = 0; u < {width}; ++u)"):
             out.line(f"const i64 {var.name} = {var.name}_wide + {plan.lanes} * u;")
-            self.jammed = 0
-            for level in range(len(plan.point), len(plan.point) + len(plan.reduce) + 1):
-                self.statements(level)
-            self.jammed = width
+            for value in values:
+                if value not in alike:
+                    self.printer.emit(value)
             for accumulator in accumulators:
                 accumulator.step(self.printer, position, True)
 

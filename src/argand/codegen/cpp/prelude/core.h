@@ -433,11 +433,12 @@ template <class T> INLINE void atomic_add(T* p, T x) {
   } else __atomic_fetch_add(p, x, __ATOMIC_RELAXED);
 }
 //@ check_index
+// An atomic store would keep what loops add up in memory (GCC at -O1); a volatile one is the same instruction.
 // An index into a dimension of `size`; negative ones count from the end when WRAP. A bad one sets *error and becomes 0.
 template <bool WRAP, class V> INLINE i64 check_index(V x, i64 size, i32* error) {
   i64 i = (i64)x;
   if (WRAP && i < 0) i += size;
-  if (__builtin_expect((u64)i >= (u64)size, 0)) { __atomic_store_n(error, 1, __ATOMIC_RELAXED); return 0; }
+  if (__builtin_expect((u64)i >= (u64)size, 0)) { *(volatile i32*)error = 1; return 0; }
   return i;
 }
 //@ check_indices_masked
@@ -449,7 +450,7 @@ template <bool WRAP, class V, class M> INLINE rebind<V, i64> check_indices_maske
   if (WRAP) at = where(at < 0, at + size, at);
   const I bad = (I)((rebind<V, u64>)at >= (u64)size) & used;
   at &= used & ~bad;
-  if (__builtin_expect(any_lane(bad), 0)) __atomic_store_n(error, 1, __ATOMIC_RELAXED);
+  if (__builtin_expect(any_lane(bad), 0)) *(volatile i32*)error = 1;
   return at;
 }
 //@ check_indices
@@ -459,14 +460,14 @@ template <bool WRAP, class V> INLINE rebind<V, i64> check_indices(V x, i64 size,
 //@ check_divisor
 // A divisor of integers; 0 sets *error and becomes 1.
 template <class V> INLINE V check_divisor(V x, i32* error) {
-  if (__builtin_expect(x == 0, 0)) { __atomic_store_n(error, 2, __ATOMIC_RELAXED); return 1; }
+  if (__builtin_expect(x == 0, 0)) { *(volatile i32*)error = 2; return 1; }
   return x;
 }
 //@ check_divisors_masked
 // The same for lanes where m is true.
 template <class V, class M> INLINE V check_divisors_masked(V x, i32* error, M m) {
   const auto zero = (ints<V>)(x == 0);
-  if (__builtin_expect(any_lane(zero & convert<ints<V>>(m)), 0)) __atomic_store_n(error, 2, __ATOMIC_RELAXED);
+  if (__builtin_expect(any_lane(zero & convert<ints<V>>(m)), 0)) *(volatile i32*)error = 2;
   return where(zero, splat<V>(1), x);
 }
 //@ check_divisors

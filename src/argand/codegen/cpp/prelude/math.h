@@ -259,6 +259,21 @@ template <class V> INLINE V expm1(V x) {
 // x = 2^e (1 + f), 1 + f in [sqrt(1/2), sqrt(2)); x positive and finite, subnormal too.
 template <class V> INLINE V log_parts(V x, V& e) {
   typedef ints<V> I;
+#if defined(__AVX512F__)
+  if constexpr (sizeof(V) == 64) {
+    V m, root;
+    if constexpr (same<elem<V>, f32>::value) {
+      m = __builtin_ia32_getmantps512_mask(x, 0, V{}, (u16)-1, 4), e = __builtin_ia32_getexpps512_mask(x, V{}, (u16)-1, 4);
+      root = bits<V>(splat<I>(0x3fb504f3));
+    } else {
+      m = __builtin_ia32_getmantpd512_mask(x, 0, V{}, (u8)-1, 4), e = __builtin_ia32_getexppd512_mask(x, V{}, (u8)-1, 4);
+      root = bits<V>(splat<I>(0x3ff6a09e667f3bcdLL));
+    }
+    const auto upper = m >= root;
+    e = where(upper, e + splat<V>(1), e);
+    return where(upper, m * splat<V>((elem<V>)0.5), m) - splat<V>(1);
+  } else
+#endif
   if constexpr (same<elem<V>, f32>::value) {
     const auto tiny = x < splat<V>(0x1p-126f);
     const I i = bits<I>(where(tiny, x * splat<V>(0x1p23f), x)), k = (i - splat<I>(0x3f3504f3)) >> 23;
@@ -289,6 +304,14 @@ template <class V> INLINE V log1p_small(V f) {
 //@ log_special
 // The result r of a logarithm where x is positive and finite; what the limits are elsewhere.
 template <class V> INLINE V log_special(V x, V r) {
+#if defined(__AVX512F__)
+  // From the right, a digit for each kind of x (NaNs, 0, 1, -inf, inf, less, more): r, the same NaN, a NaN, -inf or inf.
+  constexpr int kinds = 0x03530422;
+  if constexpr (same<elem<V>, f32>::value && sizeof(V) == 64)
+    return __builtin_ia32_fixupimmps512_mask(r, x, splat<ints<V>>(kinds), 0, (u16)-1, 4);
+  else if constexpr (sizeof(V) == 64)
+    return __builtin_ia32_fixupimmpd512_mask(r, x, splat<ints<V>>(kinds), 0, (u8)-1, 4);
+#endif
   const V inf = splat<V>((elem<V>)__builtin_inff()), nan = splat<V>((elem<V>)__builtin_nanf(""));
   r = where(x < inf, r, x);
   r = where(x == splat<V>(0), -inf, r);
