@@ -327,6 +327,9 @@ class Printer:
             text = f"{name}<{vector}>({self.address(memory, start)}, {places})"
         elif lanes.mask and stride == 0:
             text = f"splat_masked<{vector}>({lanes.mask}, [&] {{ return {memory.name}[{to_c(index)}]; }})"
+        elif stride == 2 and not boolean and (lanes.mask or lanes.tail.isdigit()):
+            mask = lanes.mask or f"tail_mask<i32x{lanes.count}>({lanes.tail})"
+            return f"load_pairs_masked<{vector}>({self.address(memory, index)}, {mask})"
         elif lanes.mask:
             text = f"gather_masked<{vector}>({lanes.mask}, {at})"
         elif stride == -1 and not lanes.tail:

@@ -256,6 +256,20 @@ template <class V, class T, int... I> INLINE V load_pairs(const T* p, sequence<I
   return __builtin_shufflevector(a, b, (I < n / 2 ? 2 * I : 2 * I + 1)...);
 }
 template <class V, class T> INLINE V load_pairs(const T* p) { return load_pairs<V>(p, numbers<traits<V>::lanes>{}); }
+//@ load_pairs_masked
+// Every second element from p on where m is true; the other lanes are zero and their memory is not read.
+template <class V, class M, class T, int... I> INLINE V load_pairs_masked(const T* p, M m, sequence<I...>) {
+#if defined(__AVX512DQ__) && defined(__BMI2__)
+  if constexpr (sizeof(V) == 64 && sizeof(T) == 4) {
+    const unsigned every = __builtin_ia32_pdep_si(__builtin_ia32_cvtd2mask512((vec<i32, 16>)convert<ints<V>>(m)), 0x55555555u);
+    const V a = (V)__builtin_ia32_loaddqusi512_mask((const i32*)p, vec<i32, 16>{}, (u16)every);
+    const V b = (V)__builtin_ia32_loaddqusi512_mask((const i32*)p + 16, vec<i32, 16>{}, (u16)(every >> 16));
+    return __builtin_shufflevector(a, b, (2 * I)...);
+  } else
+#endif
+    return V{(m[I] ? (elem<V>)p[2 * I] : elem<V>{})...};
+}
+template <class V, class M, class T> INLINE V load_pairs_masked(const T* p, M m) { return load_pairs_masked<V>(p, m, numbers<traits<V>::lanes>{}); }
 //@ store_pairs
 // The lanes of a at every second element from p on, those of b between them.
 template <class V, class T, int... I> INLINE void store_pairs(T* p, V a, V b, sequence<I...>) {
