@@ -225,7 +225,8 @@ def _write(tracer: Recorder, target: Any, new: Any) -> None:
 def _check(tracer: Recorder, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Run the writing op itself on fresh meta tensors: its errors are eager's, and no target may change its shape."""
     key = ("check", func, tracer._lower_args(args)[0], *kwargs, *tracer._lower_args(tuple(kwargs.values()))[0])
-    if key in tracer.specs.results:
+    results = tracer.specs.results(func, kwargs)
+    if key in results:
         return
     fresh: dict[int, torch.Tensor] = {}
     targets: list[tuple[torch.Tensor, Spec]] = []
@@ -247,4 +248,4 @@ def _check(tracer: Recorder, func: Any, args: tuple[Any, ...], kwargs: dict[str,
     for meta, spec in targets:
         if tuple(meta.shape) != spec.size:
             raise AutogradError(f"{func} resizes its output tensor")
-    tracer.specs.results[key] = True
+    results[key] = True

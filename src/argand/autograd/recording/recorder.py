@@ -18,7 +18,7 @@ from argand.autograd.recording.values import AliasGroup, TraceTensor, Value, mak
 from argand.errors import AutogradError
 from argand.graph import compat
 from argand.graph.metadata import metas
-from argand.graph.metadata.specs import Spec, SpecTable
+from argand.graph.metadata.specs import Spec, SpecTable, settings, table_for_program
 from argand.graph.metadata.strides import dense_strides, is_dense, memory_order, overlaps
 from argand.graph.origin import NodeOrigin
 
@@ -42,7 +42,8 @@ class Recorder(compat.DispatchMode):
     def __init__(self) -> None:
         super().__init__()
         self.graph = fx.Graph()
-        self.specs = SpecTable()
+        self.specs = table_for_program()
+        self._settings = settings()
         self.origin = NodeOrigin()
         self.inputs: list[TraceTensor] = []
         self.literals: dict[str, torch.Tensor] = {}
@@ -250,8 +251,13 @@ class Recorder(compat.DispatchMode):
 
     # ------------------------------------------------------------------ metadata
 
+    def look_at_settings(self) -> None:
+        """After a call that may have changed a setting of torch: then what other programs know holds no longer."""
+        if settings() != self._settings:
+            self.specs = SpecTable()
+
     def _result_specs(self, key: tuple[Any, ...], func: Any, args: Any, kwargs: Any) -> Any:
-        results = self.specs.results
+        results = self.specs.results(func, kwargs)
         result = results.get(key)
         if result is None:
             held = {name: self._held(value) for name, value in kwargs.items()}

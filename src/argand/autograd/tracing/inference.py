@@ -143,7 +143,9 @@ def _run_nodes(
                 stand_in = attention(*args)
             if tracer.whole_backwards:
                 stand_in = custom.stands_for(node.target, args, kwargs)
-            env[node] = _call(node, node.target, args, kwargs) if stand_in is None else stand_in
+            value = env[node] = _call(node, node.target, args, kwargs) if stand_in is None else stand_in
+            if value is None:
+                tracer.look_at_settings()
             if node.target in ROW_MAJOR:
                 env[node] = _call(node, torch.Tensor.contiguous, (env[node],), {})
         elif op == "placeholder":

@@ -13,7 +13,7 @@ import torch
 
 from argand.capture.facts.handlers import Args, Kwargs
 from argand.capture.world.native_reads import base_value
-from argand.graph import compat
+from argand.graph.metadata.specs import settings
 
 CPU = torch.device("cpu")
 _Tensor = torch.Tensor
@@ -114,6 +114,4 @@ def modes() -> tuple[object, ...]:
     autocast: tuple[object, ...] = ()
     if torch._C._is_any_autocast_enabled():
         autocast = tuple((d, torch.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in ("cpu", "cuda"))
-    flags = [read() for read, _ in compat.FLAGS]
-    settings = [tuple(flag) if isinstance(flag, list) else flag for flag in flags]
-    return torch.get_default_dtype(), torch.is_grad_enabled(), autocast, *settings
+    return torch.is_grad_enabled(), autocast, *settings()

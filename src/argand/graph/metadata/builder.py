@@ -62,9 +62,10 @@ class Builder:
         spec_args = tuple(self.spec(arg) for arg in args)
         spec_kwargs = {name: self.spec(value) for name, value in kwargs.items()}
         key = (func, cache_key(spec_args), *spec_kwargs, cache_key(tuple(spec_kwargs.values())))
-        result = self.table.results.get(key)
+        results = self.table.results(func, kwargs)
+        result = results.get(key)
         if result is None:
-            result = self.table.results[key] = metas.infer(self.table, func, spec_args, spec_kwargs)
+            result = results[key] = metas.infer(self.table, func, spec_args, spec_kwargs)
         return result
 
     def spec(self, value: Any) -> Any:

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+import functools
+from collections.abc import Mapping
+from typing import Any, Final
 
 import torch
 
+from argand.graph import compat
 from argand.graph.nodes.program import TensorSpec
+
+_CPU: Final = torch.device("cpu")
+_MOST: Final = 1 << 13
+"""Operations, or Specs, that are kept for later programs."""
 
 
 class Spec:
@@ -35,20 +42,35 @@ class Spec:
 
 
 class SpecTable:
-    """The Specs of one program, and what ops were found to make of them (`results`, filled by `metadata.metas`)."""
+    """The Specs of one program, and what ops were found to make of them (`results`, filled by `metadata.metas`).
 
-    def __init__(self) -> None:
-        self._specs: dict[tuple[Any, ...], Spec] = {}
-        self.results: dict[tuple[Any, ...], Any] = {}
+    Arguments:
+        common: whose Specs and results are also this one's. What torch's own ops make of Specs is what they make in
+            every program: capture asks the tracer, the graph is traced, passes rewrite, and each op is inferred once.
+    """
+
+    def __init__(self, common: SpecTable | None = None) -> None:
+        self._specs: dict[tuple[Any, ...], Spec] = {} if common is None else common._specs
+        self._lasting: dict[tuple[Any, ...], Any] = {} if common is None else common._lasting
+        self._passing: dict[tuple[Any, ...], Any] = {}
+
+    def results(self, func: Any, kwargs: Mapping[str, Any]) -> dict[tuple[Any, ...], Any]:
+        """Where results of an op are kept: for later programs, too, where nothing but Specs and `settings` decides."""
+        device = kwargs.get("device", _CPU) or _CPU
+        sure = isinstance(device, torch.device) and (device.type == "cpu" or device.index is not None)
+        return self._lasting if sure and _is_torchs(func) and not torch._C._is_any_autocast_enabled() else self._passing
+
+    @property
+    def full(self) -> bool:
+        """Whether as much is kept as may be."""
+        return max(len(self._lasting), len(self._specs)) > _MOST
 
     def of_meta(self, meta: torch.Tensor, device: torch.device) -> Spec:
         """The Spec of a meta tensor with a logical device."""
         size, stride, offset = tuple(meta.shape), meta.stride(), meta.storage_offset()
         key = (size, stride, offset, meta.dtype, device, meta.is_conj(), meta.is_neg())
         spec = self._specs.get(key)
-        if spec is None:
-            spec = self._specs[key] = Spec(_fresh(meta, offset), device, size, stride, offset)
-        return spec
+        return spec or self._specs.setdefault(key, Spec(_fresh(meta, offset), device, size, stride, offset))
 
     def make(
         self,
@@ -62,8 +84,36 @@ class SpecTable:
         key = (size, stride, offset, dtype, device, False, False)
         spec = self._specs.get(key)
         if spec is None:
-            spec = self._specs[key] = Spec(strided_meta(size, stride, offset, dtype), device, size, stride, offset)
+            meta = strided_meta(size, stride, offset, dtype)
+            spec = self._specs.setdefault(key, Spec(meta, device, size, stride, offset))  # one, whichever thread's
         return spec
+
+
+def table_for_program() -> SpecTable:
+    """A table that knows what earlier programs, and capture, found out under the settings that this thread has now."""
+    common = _table_of(settings())
+    if common.full:
+        _table_of.cache_clear()
+        common = _table_of(settings())
+    return SpecTable(common)
+
+
+@functools.lru_cache(maxsize=4)
+def _table_of(_: object) -> SpecTable:
+    return SpecTable()
+
+
+def settings() -> tuple[object, ...]:
+    """What of torch's settings may decide what ops make, but for grad mode and autocast."""
+    flags = [read() for read, _ in compat.FLAGS]
+    plain = [tuple(flag) if isinstance(flag, list) else flag for flag in flags]
+    kernels = torch._C._get_mkldnn_enabled(), torch.is_inference_mode_enabled()
+    return torch.get_default_dtype(), *kernels, *plain
+
+
+@functools.cache
+def _is_torchs(func: Any) -> bool:
+    return getattr(func, "namespace", None) in ("aten", "prims")
 
 
 def strided_meta(size: tuple[int, ...], stride: tuple[int, ...], offset: int, dtype: torch.dtype) -> torch.Tensor:

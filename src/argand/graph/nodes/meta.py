@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 from typing import Any
@@ -71,6 +72,7 @@ def user_stack(node: fx.Node) -> tuple[UserLine, ...]:
     return _frames(str(trace)) if trace else ()
 
 
+@functools.lru_cache(maxsize=256)  # a graph is traced several times, and its layers stand at the same lines
 def _frames(trace: str) -> tuple[UserLine, ...]:
     lines = trace.splitlines()
     user_frames: list[UserLine] = []
