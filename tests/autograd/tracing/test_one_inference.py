@@ -91,7 +91,7 @@ def lines(program: AtenProgram) -> list[object]:
 def alone(patch: pytest.MonkeyPatch, function: Callable[..., Any], inputs: Sequence[torch.Tensor]) -> list[object]:
     """The program where nothing is known."""
     with patch.context() as meanwhile:
-        meanwhile.setattr(recorder, "table_for_program", SpecTable)
+        meanwhile.setattr(recorder, "table_for_program", lambda _: SpecTable())
         return lines(trace_inference(graph_of(function, list(inputs)), inputs))
 
 
@@ -233,8 +233,8 @@ def test_other_settings_infer_anew() -> None:
         assert program.graph.output_node().args[0][0].meta["val"].dtype is dtype
 
 
-def test_passes_under_autocast_infer_for_the_program_at_hand(monkeypatch: pytest.MonkeyPatch) -> None:
-    table = specs.table_for_program()
+def test_passes_under_autocast_infer_for_the_program_at_hand() -> None:
+    table = specs.table_for_program(specs.settings())
     lasting = table.results(aten.add.Tensor, {})
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert table.results(aten.add.Tensor, {}) is not lasting
@@ -243,17 +243,30 @@ def test_passes_under_autocast_infer_for_the_program_at_hand(monkeypatch: pytest
     assert lines(program) != lines(traced(lambda x: (x @ x).exp(), torch.ones(3, 3))())
 
 
-def test_a_setting_that_a_graph_changes() -> None:
+def deterministic(wanted: bool | None) -> bool:
+    before = torch.are_deterministic_algorithms_enabled()
+    torch.use_deterministic_algorithms(not before if wanted is None else wanted)
+    return before
+
+
+def with_onednn(wanted: bool | None) -> bool:
+    before: bool = torch._C._get_mkldnn_enabled()
+    torch._C._set_mkldnn_enabled(not before if wanted is None else wanted)
+    return before
+
+
+@pytest.mark.parametrize("change", [deterministic, with_onednn])
+def test_a_setting_that_a_graph_changes(change: Callable[[bool | None], bool]) -> None:
     tracer = Tracer()
     lasting = tracer.specs.results(aten.add.Tensor, {})
     tracer.look_at_settings()
     assert tracer.specs.results(aten.add.Tensor, {}) is lasting
-    enabled = torch.are_deterministic_algorithms_enabled()
+    before = change(None)
     try:
-        torch.use_deterministic_algorithms(not enabled)
         tracer.look_at_settings()
+        assert Tracer().specs.results(aten.add.Tensor, {}) is not lasting
     finally:
-        torch.use_deterministic_algorithms(enabled)
+        change(before)
     assert tracer.specs.results(aten.add.Tensor, {}) is not lasting
     assert Tracer().specs.results(aten.add.Tensor, {}) is lasting
 
@@ -276,4 +289,4 @@ def test_no_more_is_kept_than_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(specs, "_MOST", 20)
     for size in range(2, 40):
         traced(halves, torch.ones(size, 7, dtype=torch.int64))()
-        assert len(specs.table_for_program()._specs) <= 20
+        assert len(specs.table_for_program(specs.settings())._specs) <= 20

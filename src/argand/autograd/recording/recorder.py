@@ -42,8 +42,8 @@ class Recorder(compat.DispatchMode):
     def __init__(self) -> None:
         super().__init__()
         self.graph = fx.Graph()
-        self.specs = table_for_program()
         self._settings = settings()
+        self.specs = table_for_program(self._settings)
         self.origin = NodeOrigin()
         self.inputs: list[TraceTensor] = []
         self.literals: dict[str, torch.Tensor] = {}

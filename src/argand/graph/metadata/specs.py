@@ -89,12 +89,12 @@ class SpecTable:
         return spec
 
 
-def table_for_program() -> SpecTable:
-    """A table that knows what earlier programs, and capture, found out under the settings that this thread has now."""
-    common = _table_of(settings())
+def table_for_program(now: tuple[object, ...]) -> SpecTable:
+    """A table that knows what capture and earlier programs inferred under the same `settings`."""
+    common = _table_of(now)
     if common.full:
         _table_of.cache_clear()
-        common = _table_of(settings())
+        common = _table_of(now)
     return SpecTable(common)
 
 
