@@ -79,7 +79,8 @@ def compile_exact(gm: fx.GraphModule, example_inputs: Sequence[Any], compiler: C
             return gm.forward
     try:
         with events.span("trace_inference", "autograd", backend=compiler.backend):
-            program = traced_by_layers(gm, example_inputs) or trace_inference(gm, example_inputs, bases=True)
+            by_layers = traced_by_layers(gm, example_inputs, compiler.rewrite)
+            program = by_layers or trace_inference(gm, example_inputs, bases=True)
     except AutogradError as error:
         _report(compiler, str(error), gm)
         return gm.forward

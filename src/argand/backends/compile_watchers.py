@@ -9,7 +9,7 @@ import contextlib
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 from torch import fx
 
@@ -17,9 +17,13 @@ from argand import events
 from argand.backends.registry import Backend
 from argand.graph.nodes.printing import readable
 from argand.graph.nodes.program import AtenProgram
+from argand.passes.rolling.first_look import may_have_loops
 from argand.quick_dataclasses import dataclass
 from argand.threads import bound
 
+_SHOWN: Final = frozenset((
+    "aot_inference_graph", "aot_forward_graph", "aot_backward_graph", "fx_graph", "aten_graph_after_pass",
+))  # fmt: skip
 CompileProgram = Callable[[AtenProgram], Callable[..., Any]]
 Watcher = Callable[[CompileProgram, str, bool], CompileProgram]
 
@@ -34,6 +38,7 @@ class Compiler:
         prepare: graph passes, applied to traces before they are generalised (graphs with symbolic sizes).
         joint_pass: a rewrite of the graph of forward and backward, before it is cut in two.
         gives_early: what it compiles heeds `AtenProgram.arrivals`.
+        passes_early: and `AtenProgram.rewritten`: a program may come with the graph passes applied.
     """
 
     backend: str
@@ -42,6 +47,17 @@ class Compiler:
     prepare: Callable[[AtenProgram], AtenProgram] = lambda program: program
     joint_pass: Callable[[AtenProgram], Any] = lambda program: None
     gives_early: bool = False
+    passes_early: bool = False
+
+    def rewrite(self, program: AtenProgram) -> AtenProgram:
+        """Apply the graph passes to a program of five layers, unless somebody looks at programs as they are traced, or
+        may roll loops of it first."""
+        if self.passes_early and not events.bus.sinks and _SHOWN.isdisjoint(events.bus.named):
+            if not may_have_loops(program.graph):
+                with events.span("passes", "passes"):
+                    program = self.prepare(program)
+                program.rewritten = True
+        return program
 
     def show(self, program: AtenProgram) -> None:
         """Tell of a program without gradients that is compiled."""
@@ -77,4 +93,4 @@ def watched(compiler: Compiler) -> Compiler:
     if watcher is None:
         return compiler
     run = watcher(compiler.compile_program, compiler.backend, compiler.boxed)
-    return replace(compiler, compile_program=run, gives_early=False)
+    return replace(compiler, compile_program=run, gives_early=False, passes_early=False)

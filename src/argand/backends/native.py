@@ -83,8 +83,9 @@ def native(gm: fx.GraphModule, example_inputs: Sequence[Any], **options: Any) ->
             freezing.compile_frozen, constant=frozen, compile_program=compile_one, wanted=wanted
         )
     compiler = Compiler(
-        "native", compile_one, boxed=True, prepare=run_passes, joint_pass=prepare_joint, gives_early=devices == {"cpu"}
-    )
+        "native", compile_one, boxed=True, prepare=run_passes, joint_pass=prepare_joint, gives_early=devices == {"cpu"},
+        passes_early=compile_one.func is compile_program,
+    )  # fmt: skip
     compiled = compile_inference(gm, example_inputs, compiler)
     choose = bool(asked.get("never_slower"))
     if not choose and not config.tell_slower:

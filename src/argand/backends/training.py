@@ -87,7 +87,10 @@ def _by_layers(
     with contextlib.suppress(AutogradError, Unlike):
         joint = _traced(short.gm, short.inputs, compiler)
         if joint.gradients and not any(draws_seed(node.target) for node in joint.program.graph.nodes):
-            return halves_of_all(joint, _cut(joint, compiler), short)  # seeds are for running the joint graph again
+            cut = _cut(joint, compiler)  # seeds are for running the joint graph again
+            cut.forward.kind, cut.backward.kind = "forward", "backward"
+            cut.forward, cut.backward = compiler.rewrite(cut.forward), compiler.rewrite(cut.backward)
+            return halves_of_all(joint, cut, short)
     return None
 
 

@@ -23,19 +23,47 @@ from argand.autograd.tracing.trace import trace_inference, trace_joint
 from argand.backends import training
 from argand.backends.programs.like_layers.five_layers import shorter
 from argand.backends.programs.like_layers.halves import halves_of_all
-from argand.backends.programs.like_layers.layers import Unlike
+from argand.backends.programs.like_layers.layers import Unlike, find_layers, known_layers
 from argand.backends.programs.like_layers.whole_forward import program_of_all
 from argand.backends.programs.preparation import prepare_joint
+from argand.graph.nodes.program import AtenProgram
+from argand.passes import run_passes
+
+Rewrite = Callable[[AtenProgram], AtenProgram]
 
 
-def _halves(gm: fx.GraphModule, given: Sequence[Any]) -> tuple[JointProgram, Partition]:
+def _rewritten(program: AtenProgram) -> AtenProgram:
+    program.rewritten = True
+    return run_passes(program)
+
+
+def _assert_layers_known(*programs: AtenProgram) -> None:
+    """The layers that come with a program are those that are found in it."""
+    for program in programs:
+        if program.layers is not None:
+            assert known_layers(program) == find_layers(program)
+
+
+def _halves(gm: fx.GraphModule, given: Sequence[Any], rewrite: Rewrite) -> tuple[JointProgram, Partition]:
     joint = trace_joint(gm, given, bases=True)
     prepare_joint(joint.program)
-    return joint, partition(joint)
+    cut = partition(joint)
+    cut.forward, cut.backward = rewrite(cut.forward), rewrite(cut.backward)
+    return joint, cut
 
 
-def _compared(model: nn.Module, inputs: Sequence[torch.Tensor], *, gradients: bool = True) -> list[bool]:
-    """For each graph whether it was made from five layers; then it is what the whole became."""
+def _compared(
+    model: nn.Module,
+    inputs: Sequence[torch.Tensor],
+    *,
+    gradients: bool = True,
+    rewrite: Rewrite = lambda program: program,
+) -> list[bool]:
+    """For each graph whether it was made from five layers; then it is what the whole became.
+
+    Arguments:
+        rewrite: what is done to programs, of five layers and of all.
+    """
     told: list[bool] = []
 
     def compare(gm: fx.GraphModule, given: Sequence[Any]) -> Callable[..., Any]:
@@ -43,16 +71,19 @@ def _compared(model: nn.Module, inputs: Sequence[torch.Tensor], *, gradients: bo
         told.append(False)
         with contextlib.suppress(Unlike):
             if short is not None and gradients:
-                mine = same_programs.of_halves(*halves_of_all(*_halves(short.gm, short.inputs), short))
-                whole = same_programs.of_halves(*_halves(gm, given))
+                joint, cut = halves_of_all(*_halves(short.gm, short.inputs, rewrite), short)
+                _assert_layers_known(cut.forward, cut.backward)
+                mine = same_programs.of_halves(joint, cut)
+                whole = same_programs.of_halves(*_halves(gm, given, rewrite))
                 assert mine.keys() == whole.keys()
                 for name, part in whole.items():
                     assert mine[name] == part, name
                 told[-1] = True
             elif short is not None:
-                program = program_of_all(trace_inference(short.gm, short.inputs, bases=True), short)
+                program = program_of_all(rewrite(trace_inference(short.gm, short.inputs, bases=True)), short)
+                _assert_layers_known(program)
                 assert same_programs.of_program(program) == same_programs.of_program(
-                    trace_inference(gm, given, bases=True)
+                    rewrite(trace_inference(gm, given, bases=True))
                 )
                 told[-1] = True
         return gm.forward
@@ -62,6 +93,8 @@ def _compared(model: nn.Module, inputs: Sequence[torch.Tensor], *, gradients: bo
     argand.reset()
     return told
 
+
+REWRITES: dict[str, Rewrite] = {"as they are traced": lambda program: program, "behind the passes": _rewritten}
 
 MADE = (
     "transformer",
@@ -75,20 +108,22 @@ MADE = (
 MADE_WITHOUT_GRADIENTS = (*MADE, "convolutions", "shared mask")
 
 
+@pytest.mark.parametrize("rewrite", REWRITES)
 @pytest.mark.parametrize("gradients", [True, False])
 @pytest.mark.parametrize("name", MODELS)
-def test_models(name: str, gradients: bool) -> None:
+def test_models(name: str, gradients: bool, rewrite: str) -> None:
     make, inputs, _ = MODELS[name]
     torch.manual_seed(0)
     made = name in (MADE if gradients else MADE_WITHOUT_GRADIENTS)
-    assert _compared(make(), inputs(), gradients=gradients) == [made]
+    assert _compared(make(), inputs(), gradients=gradients, rewrite=REWRITES[rewrite]) == [made]
 
 
+@pytest.mark.parametrize("rewrite", REWRITES)
 @pytest.mark.parametrize("gradients", [True, False])
-def test_random_layers(gradients: bool) -> None:
+def test_random_layers(gradients: bool, rewrite: str) -> None:
     inputs = torch.rand(2, 3, WIDTH), torch.rand(2, 3, WIDTH) > 0.3
     seeds = range(44, 44 + sweeps.part(60, 8))
-    made = [_compared(RandomLayers(seed), inputs, gradients=gradients)[0] for seed in seeds]
+    made = [_compared(RandomLayers(seed), inputs, gradients=gradients, rewrite=REWRITES[rewrite])[0] for seed in seeds]
     assert any(made)
 
 

@@ -80,7 +80,7 @@ def backward_part(cut: Backward, tape: Tape, given: Sequence[bool]) -> BackwardP
     if all(given) and len(returned) == len(cut.backward.output_node.args[0]):
         return BackwardPart(cut.backward, list(cut.arguments), dict(cut.gradients))
     own = copied(cut.backward)
-    graph, own.arrivals = own.graph, ()
+    graph, own.arrivals, own.rewritten, own.layers = own.graph, (), False, None
     placeholders = [node for node in graph.nodes if node.op == "placeholder"]
     missing = [
         node for node, slot in zip(placeholders, cut.arguments) if slot.kind == "tangent" and not given[slot.index]

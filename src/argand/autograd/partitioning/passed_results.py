@@ -85,6 +85,7 @@ def cut_at_results(cut: Backward, kind: Kind) -> Half:
     if kind == "whole":
         return Half(cut.backward, cut.arguments, cut.gradients, cut.passed)
     program = copied(cut.backward)
+    program.rewritten, program.layers = False, None
     placeholders = dict(zip(cut.arguments, program.placeholders))
     output = program.output_node
     values: tuple[fx.Node, ...] = output.args[0]

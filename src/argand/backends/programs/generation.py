@@ -183,9 +183,10 @@ def _tell(program: AtenProgram, schedule: Schedule) -> None:
 def _scheduled(program: AtenProgram, *, by_rule: bool = True) -> Schedule:
     """What comes before `_finish`; `by_rule` takes what is faster than ATen's products, by rule."""
     if not program.scalars:  # a program for many sizes is generalised from traces that passes have rewritten
-        program = with_rolled_loops(program, tells=True)
-        with events.span("passes", "passes"):
-            program = run_passes(program)
+        if not program.rewritten:
+            program = with_rolled_loops(program, tells=True)
+            with events.span("passes", "passes"):
+                program = run_passes(program)
         if program.kind == "inference":
             prepare_convolutions(program)
     events.emit("post_grad_graphs", "passes", lambda: readable(program.graph))

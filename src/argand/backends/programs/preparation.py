@@ -5,11 +5,14 @@ from __future__ import annotations
 import torch
 
 from argand.backends.targets import target_of, targets_in
+from argand.graph import compat
 from argand.graph.nodes.program import AtenProgram
 from argand.passes import joint
 from argand.passes.channels_last import convolutions
 from argand.passes.convolution_biases import part_biases
 from argand.passes.one_dimension import as_images
+
+_CONVOLUTIONS = frozenset((torch.ops.aten.convolution.default, torch.ops.aten.convolution_backward.default))
 
 
 def prepare_joint(program: AtenProgram) -> None:
@@ -21,6 +24,9 @@ def prepare_joint(program: AtenProgram) -> None:
 
 def prepare_convolutions(program: AtenProgram) -> None:
     """Without their biases and laid out anew, where that is faster on the program's devices."""
+    if _CONVOLUTIONS.isdisjoint(compat.targets_of(program.graph)):
+        return
+    program.layers = None  # calls come and go
     targets = [target for target in targets_in(program) if target is not None]
     if any(target.parts_biases for target in targets):
         part_biases(program, _parts_biases)

@@ -156,6 +156,22 @@ class LeafSpec:
     data: OutputSpec | None
 
 
+@dataclass(frozen=True, slots=True)
+class LayerRun:
+    """Where a graph has layers that do the same: of its calls, the run of them that begins at `begin`.
+
+    Arguments:
+        length: calls of a layer.
+        count: of layers.
+        given: names of inputs that calls of the first layer read, each with those that stand for it in the others.
+    """
+
+    begin: int
+    length: int
+    count: int
+    given: tuple[tuple[str, ...], ...]
+
+
 Arrivals: TypeAlias = tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]
 """Results that leave a run of a graph together, in order, and the inputs that may be written to from then on."""
 
@@ -192,6 +208,8 @@ class AtenProgram:
     bases: list[BaseSpec] = field(default_factory=list)
     leaves: list[LeafSpec] = field(default_factory=list)
     arrivals: Arrivals = ()  # of a backward: what leaves a run before its end
+    rewritten: bool = False  # the graph passes are through with it
+    layers: LayerRun | None = None  # of such a program, where that is known
     model: int = -1  # number of the captured graph that it belongs to, of those compiled in this process
 
     @property

@@ -7,7 +7,7 @@ from typing import Final
 
 from torch import fx
 
-from argand.backends.programs.like_layers.layers import Layers, find_layers, outputs_of
+from argand.backends.programs.like_layers.layers import Layers, find_layers, known_layers, outputs_of
 from argand.graph import compat
 from argand.graph.nodes.program import AtenProgram, MutationSpec, OutputSpec
 from argand.quick_dataclasses import dataclass
@@ -42,7 +42,7 @@ class Cut:
 
 def cut_layers(program: AtenProgram) -> Cut | None:
     """A program with fewer layers; None where there are few, or something reads what one of the middle left."""
-    layers = find_layers(program)
+    layers = find_layers(program) if program.layers is None else known_layers(program)
     if layers is None:
         return None
     cutting = Cutting(program.graph, layers)

@@ -26,14 +26,17 @@ def halves_of_all(joint: JointProgram, cut: Partition, short: Shorter) -> tuple[
     Raises:
         Unlike: as `program_of_all`.
     """
+    kept = outputs_of(cut.forward)[cut.results :]
+    shared = len(set(kept)) < len(kept)
     unusual = (joint.spent, joint.differentiates, joint.passed, joint.counted, cut.seeds, cut.passed, cut.opaque)
-    if any(unusual):
+    if shared or any(unusual):
         raise Unlike
     forward = Forward(cut.forward, short, joint.results)
     backward = _Backward(cut, forward)
     whole, gradients = forward.program(), backward.gradients()
     own = backward.program(whole, gradients)
-    views = note_kept(whole, own, backward.arguments, gradients, joint.results)
+    note_kept(whole, own, backward.arguments, gradients, joint.results)
+    views = forward.of_all(cut.through_views)
     tape = joint.tape
     reached, alone = ([forward.of_all(positions) for positions in sets] for sets in (tape.reached, tape.alone))
     program = replace(
@@ -191,4 +194,5 @@ class _Backward:
         """The backward of all."""
         graph = self.stretching.graph
         graph.output(tuple(self.outputs)).meta["val"] = tuple([node.meta["val"] for node in self.outputs])
-        return replace(self.cut.backward, graph=graph, inputs=self.inputs, num_args=len(self.inputs))
+        layers = self.stretching.run_of_all()
+        return replace(self.cut.backward, graph=graph, inputs=self.inputs, num_args=len(self.inputs), layers=layers)

@@ -73,6 +73,17 @@ def find_layers(program: AtenProgram, least: int = LEAST) -> Layers | None:
     return longest_run(calls, _marks(program), lambda one, two: _same_meta(one.meta, two.meta), least)
 
 
+def known_layers(program: AtenProgram) -> Layers:
+    """The layers of a program that comes with them."""
+    run, nodes = program.layers, list(program.graph.nodes)
+    assert run is not None
+    calls = [node for node in nodes if node.op == "call_function"]
+    named = {node.name: node for node in nodes if node.op == "placeholder"}
+    given = [[named[name] for name in row] for row in run.given]
+    number = {node: number for number, node in enumerate(calls)}
+    return Layers(calls, run.begin, run.length, run.count, given, number)
+
+
 def longest_run(
     calls: Sequence[fx.Node], marks: Mapping[fx.Node, list[Any]], looks_alike: NodesAlike, least: int = LEAST
 ) -> Layers | None:

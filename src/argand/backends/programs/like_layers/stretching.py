@@ -8,6 +8,7 @@ them. Whatever is not so leads to `Unlike`, and the whole graph is traced.
 
 from __future__ import annotations
 
+import contextlib
 import operator
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import replace
@@ -19,7 +20,7 @@ from argand.backends.programs.like_layers.cutting import HEAD, TAIL
 from argand.backends.programs.like_layers.five_layers import Shorter
 from argand.backends.programs.like_layers.layers import Unlike, find_layers
 from argand.graph import compat
-from argand.graph.nodes.program import AtenProgram
+from argand.graph.nodes.program import AtenProgram, LayerRun
 from argand.graph.origin import NodeOrigin
 
 _LEAST: Final = 4  # periods of a run: those of the first layer and of the last are others, but for some calls
@@ -82,6 +83,7 @@ class Stretching:
                 self.at[node] = compat.copy_node(self.graph, node, self.at.__getitem__)
         for node in calls[:begin]:
             self._copy_outside(node, late=False)
+        self.begin = sum(1 for node in self.graph.nodes if node.op == "call_function")
         kept = self._last_before()
         for turn in range(layers.count + self.gap):
             period = turn if turn <= kept else max(kept, turn - self.gap)
@@ -89,6 +91,20 @@ class Stretching:
                 self._copy_inside(calls[layers.first(period) + position], period, turn, position)
         for node in calls[end:]:
             self._copy_outside(node, late=True)
+
+    def run_of_all(self) -> LayerRun | None:
+        """Where the layers are in `graph`, behind the graph passes; None where that is not told."""
+        if not self.program.rewritten:
+            return None
+        layers, rows = self.layers, []
+        with contextlib.suppress(Unlike):
+            for row in layers.given:
+                key, layer = self.places.get(row[0]) or self.ends[row[0]]
+                first = self.turn(layer)
+                turns = range(first, first + self.step * (len(row) + self.gap), self.step)
+                rows.append(tuple([self._given(key, turn).name for turn in turns]))
+            return LayerRun(self.begin, layers.length, layers.count + self.gap, tuple(rows))
+        return None
 
     def _last_before(self) -> int:
         """The period behind which copies of it come: of the layer before those that are left out."""

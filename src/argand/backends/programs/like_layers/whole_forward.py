@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -22,12 +22,18 @@ _WORTH: Final = 12
 """Layers that are left out, from which tracing five takes less time: for training, fewer are."""
 
 
-def traced_by_layers(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> AtenProgram | None:
-    """As `trace_inference`, for a graph with many layers that are alike, of which five are traced; None for others."""
+def traced_by_layers(
+    gm: fx.GraphModule, example_inputs: Sequence[Any], rewrite: Callable[[AtenProgram], AtenProgram]
+) -> AtenProgram | None:
+    """As `trace_inference`, for a graph with many layers that are alike, of which five are traced; None for others.
+
+    Arguments:
+        rewrite: what is done to the program of five layers first.
+    """
     short = shorter(gm, example_inputs)
     if short is not None and short.gap >= _WORTH:
         with contextlib.suppress(AutogradError, Unlike):
-            return program_of_all(trace_inference(short.gm, short.inputs, bases=True), short)
+            return program_of_all(rewrite(trace_inference(short.gm, short.inputs, bases=True)), short)
     return None
 
 
@@ -151,6 +157,7 @@ class Forward:
         return replace(
             five,
             graph=graph,
+            layers=self.stretching.run_of_all(),
             inputs=self.inputs,
             outputs=outputs,
             num_args=len(values),
