@@ -105,7 +105,8 @@ class LazyBackward:
 
     def _compiled_for(self, given: tuple[bool, ...]) -> Boxed:
         with garbage_collection.paused():
-            return self._make(copied(self.part(given).program))  # compiling changes it
+            program = self.part(given).program
+            return self._make(program if program.rewritten else copied(program))  # passes change it
 
     def _finished(self, given: tuple[bool, ...]) -> Boxed | None:
         """The backward that was begun; None where there is none, or the compiler refused its kernels."""

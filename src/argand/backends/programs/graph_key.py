@@ -26,8 +26,11 @@ def graph_key(program: AtenProgram) -> str | None:
     kinds: dict[int, str] = {}  # of results, which many nodes share
     names: dict[int, str] = {}  # of operations
     parts = [surroundings(program)]
+    left_out = told_by_layers(program)
     for number, node in enumerate(program.graph.nodes):
         numbers[node] = number
+        if node in left_out:
+            continue
         if node.op == "get_attr":
             content = literals.packed(program.constants[str(node.target)])
             if content is None:
@@ -44,7 +47,19 @@ def graph_key(program: AtenProgram) -> str | None:
         if kind is None:
             kind = kinds[id(value)] = _meta(value)
         parts.append(f"{number}={target}({given}){kind}{meta.get('device')}")
+    if (run := program.layers) is not None:
+        position = {spec.name: number for number, spec in enumerate(program.inputs)}
+        parts.append(f"layers {run.begin} {run.length} {run.count} {[list(map(position.get, row)) for row in run.given]}")
     return "\n".join(parts)
+
+
+def told_by_layers(program: AtenProgram) -> set[fx.Node]:
+    """Calls that do what those of the layer before do, by the program's own account: all but the first two layers'."""
+    run = program.layers
+    if run is None:
+        return set()
+    calls = [node for node in program.graph.nodes if node.op == "call_function"]
+    return set(calls[run.begin + 2 * run.length : run.begin + run.count * run.length])
 
 
 def surroundings(program: AtenProgram) -> str:
@@ -74,7 +89,10 @@ def undescribed(program: AtenProgram) -> str:
         if target is not operator.getitem:
             if not isinstance(target, torch._ops.OpOverload) or target.namespace not in OWN_OPERATIONS:
                 return f"{target} is no operation of torch's or argand's own"
+    left_out = told_by_layers(program)
     for node in program.graph.nodes:
+        if node in left_out:
+            continue
         given = node.args if not node.kwargs else (*node.args, *node.kwargs.values())
         if _DESCRIBED.issuperset(map(type, given)):
             continue
