@@ -108,14 +108,18 @@ class Scope:
         self.modules: list[LateModule] = []
         self.meanwhile: list[Callable[[], object]] = []
 
+    def use_time(self) -> None:
+        """Do what there is to do while compilers run: the sooner, the sooner those run that this starts."""
+        while self.meanwhile and any(module.waits() for module in self.modules):
+            self.meanwhile.pop(0)()
+
     def finish(self) -> None:
         """Load them.
 
         Raises:
             ArgandError: one cannot be loaded, and there is nothing to run instead.
         """
-        while self.meanwhile and any(module.waits() for module in self.modules):
-            self.meanwhile.pop(0)()
+        self.use_time()
         self.meanwhile.clear()
         for module in self.modules:
             module.loaded()

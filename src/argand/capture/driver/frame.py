@@ -454,6 +454,7 @@ class _Capture:
                 if prefix is None:
                     raise
                 transformed = prefix
+        late.use_time()
         once = _this_call_only(state)
         keeper = outcome_storing.keeper(self.info, self.region, state) if once is None else None
         guards = state.guards.build(transformed.collected, keeper.log if keeper is not None else None)
