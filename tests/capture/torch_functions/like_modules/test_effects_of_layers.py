@@ -31,6 +31,7 @@ class Shared:
         self.recent: collections.deque[int] = collections.deque(maxlen=3)
         self.numbers = itertools.count()
         self.total = 0
+        self.memory, self.counts = torch.zeros(8), torch.zeros(1)
 
 
 class Base(nn.Module):
@@ -39,7 +40,9 @@ class Base(nn.Module):
         self.number, self.shared = number, shared
         self.inner = nn.Sequential(nn.Linear(4, 4), nn.Tanh())
         self.own, self.table, self.calls = [1], {"calls": 0}, 0
+        self.norm = nn.BatchNorm1d(4)
         self.register_buffer("steps", torch.zeros(4))
+        self.register_buffer("part", shared.memory[number % 3 :][:4])
 
 
 def own_list(layer: Any, x: torch.Tensor) -> torch.Tensor:
@@ -101,6 +104,49 @@ def buffer(layer: Any, x: torch.Tensor) -> torch.Tensor:
     return x + layer.steps
 
 
+def statistics(layer: Any, x: torch.Tensor) -> torch.Tensor:
+    normed: torch.Tensor = layer.norm(x)
+    return normed
+
+
+def in_place(layer: Any, x: torch.Tensor) -> torch.Tensor:
+    x.add_(layer.steps)
+    return x.mul_(2)
+
+
+def view_of_a_buffer(layer: Any, x: torch.Tensor) -> torch.Tensor:
+    layer.steps[1:3].add_(x[0, :2])
+    return x + layer.steps
+
+
+def memory_of_all(layer: Any, x: torch.Tensor) -> torch.Tensor:
+    layer.part.add_(1)
+    return x + layer.part
+
+
+def memory_of_all_is_asked(layer: Any, x: torch.Tensor) -> torch.Tensor:
+    x = x + 1 if layer.part[0] > 2 else x - 1
+    layer.part.add_(1)
+    return x
+
+
+def tensor_of_all(layer: Any, x: torch.Tensor) -> torch.Tensor:
+    layer.shared.counts.add_(1)
+    return x * layer.shared.counts[0]
+
+
+def tensor_of_all_is_asked(layer: Any, x: torch.Tensor) -> torch.Tensor:
+    layer.steps.add_(1)
+    layer.shared.counts.add_(1)
+    return x + 1 if layer.shared.counts[0] > 3 else x - 1
+
+
+def parameter_moves(layer: Any, x: torch.Tensor) -> torch.Tensor:
+    with torch.no_grad():
+        layer.inner[0].weight.mul_(0.5)
+    return x
+
+
 def variable(layer: Any, x: torch.Tensor) -> torch.Tensor:
     VARIABLE.set(VARIABLE.get() + 1.0)
     return x + VARIABLE.get()
@@ -112,7 +158,8 @@ def number_drawn(layer: Any, x: torch.Tensor) -> torch.Tensor:
 
 EFFECTS = (
     own_list, own_dict, own_attribute, list_of_all, tensors_of_all, dict_of_all, set_of_all, deque_of_all,
-    attribute_of_all, iterator_of_all, inner_module, buffer, variable, number_drawn,
+    attribute_of_all, iterator_of_all, inner_module, buffer, statistics, in_place, view_of_a_buffer, memory_of_all,
+    memory_of_all_is_asked, tensor_of_all, tensor_of_all_is_asked, parameter_moves, variable, number_drawn,
 )  # fmt: skip
 
 
@@ -141,11 +188,17 @@ def outcome(effect: Effect, first: bool, twice: bool, compiled: bool, dynamic: b
     for _ in range(2):
         y = context.run(call, torch.ones(2, 4))
         own = [
-            (layer.own[:], dict(layer.table), layer.calls, layer.inner.training, layer.steps.clone())
+            (
+                layer.own[:],
+                dict(layer.table),
+                layer.calls,
+                layer.inner.training,
+                *map(torch.clone, (*layer.buffers(), *layer.parameters())),
+            )
             for layer in layers
         ]
         kept = [item if isinstance(item, int) else item.detach() for item in shared.items]
-        held = dict(shared.table), len(shared.ids), list(shared.recent), shared.total
+        held = dict(shared.table), len(shared.ids), list(shared.recent), shared.total, shared.counts.clone()
         results.append((y.detach(), own, kept, held, context.get(VARIABLE), random.random()))
     return [results, next(shared.numbers)]
 

@@ -34,7 +34,7 @@ _MADE_BY_REPEATING: Final = frozenset((
     "shadows", "shadow_origin", "elements", "effect_order", "tensors", "journal", "loads",
     # of the graph: what recording notes
     "inputs", "input_names", "calls", "arguments", "answered", "observed", "known", "kept", "effectful", "outside",
-    "unsure", "several", "maybe_same", "flags_seen",
+    "unsure", "several", "maybe_same", "flags_seen", "writing", "mutated", "written",
     # of the guards
     "_guards", "runs",
 ))  # fmt: skip
@@ -171,6 +171,7 @@ def _noted(
     assert isinstance(journal, Journal)
     torch_state, known = modes.snapshot(), _is_known(state, module)
     guards, nodes, begin, before = len(state.guards), len(graph.graph.nodes), len(journal.entries), _extent(state)
+    writes = len(graph.writing)
     try:
         with pending_effects.watching(state) as watched:
             result = run()
@@ -183,7 +184,8 @@ def _noted(
     else:
         kind.seen = Seen(
             *(module, source, tensors, journal.entries[begin:], (guards, len(state.guards))),
-            *(len(graph.graph.nodes) - nodes, len(graph.writing), len(interp.frames), watched.ids),
+            *(len(graph.graph.nodes) - nodes, len(graph.writing), len(graph.writing) > writes),
+            *(len(interp.frames), watched.ids),
             *(known, torch_state, kept(result)),
         )
     return result

@@ -28,6 +28,8 @@ from argand.quick_dataclasses import dataclass
 MODULE: Final = 0
 """The place of the module itself among those of a template."""
 _SHARED: Final = -1
+_OF_OBJECTS: Final = frozenset(("type", "id", "is_none", "equals", "len", "has_key", "not_has_key", "tensor"))
+"""Guards that do not ask what tensors hold."""
 _TENSORS: Final = (torch.Tensor, torch.nn.Parameter)
 
 
@@ -134,7 +136,8 @@ class Seen:
         entries: what was loaded and recorded.
         guards: how many there were before and after.
         nodes: how many nodes of the graph were added.
-        writes: how many nodes of the graph write.
+        writes: how many nodes of the graph write, after it.
+        wrote: some of them are the call's.
         depth: how many frames were entered before.
         asked: ids of objects that were looked at.
         known: something of the module was loaded before.
@@ -148,6 +151,7 @@ class Seen:
     guards: tuple[int, int]
     nodes: int
     writes: int
+    wrote: bool
     depth: int
     asked: set[int]
     known: bool
@@ -196,6 +200,8 @@ class Maker:
         first = 0 if seen.known else begin
         every = list(itertools.islice(self.state.guards, first, end))
         ours = [self._concerns(guard) for guard in every]
+        if seen.wrote and any(own and guard.kind not in _OF_OBJECTS for own, guard in zip(ours, every)):
+            raise Unlike  # what tensors hold was asked, and may be what the call writes to
         before = self._guards(every, ours, 0, begin - first)
         nodes = 0
         at = begin - first
