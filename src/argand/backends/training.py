@@ -86,7 +86,8 @@ def _by_layers(
         return None
     with contextlib.suppress(AutogradError, Unlike):
         joint = _traced(short.gm, short.inputs, compiler)
-        if joint.gradients and not any(draws_seed(node.target) for node in joint.program.graph.nodes):
+        program = joint.program
+        if joint.gradients and not (program.mutations or any(draws_seed(node.target) for node in program.graph.nodes)):
             cut = _cut(joint, compiler)  # seeds are for running the joint graph again
             cut.forward.kind, cut.backward.kind = "forward", "backward"
             cut.forward, cut.backward = compiler.rewrite(cut.forward), compiler.rewrite(cut.backward)

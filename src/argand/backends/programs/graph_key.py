@@ -49,7 +49,9 @@ def graph_key(program: AtenProgram) -> str | None:
         parts.append(f"{number}={target}({given}){kind}{meta.get('device')}")
     if (run := program.layers) is not None:
         position = {spec.name: number for number, spec in enumerate(program.inputs)}
-        parts.append(f"layers {run.begin} {run.length} {run.count} {[list(map(position.get, row)) for row in run.given]}")
+        parts.append(
+            f"layers {run.begin} {run.length} {run.count} {[list(map(position.get, row)) for row in run.given]}"
+        )
     return "\n".join(parts)
 
 

@@ -184,9 +184,10 @@ def _noted(
     else:
         kind.seen = Seen(
             *(module, source, tensors, journal.entries[begin:], (guards, len(state.guards))),
-            *(len(graph.graph.nodes) - nodes, len(graph.writing), len(graph.writing) > writes),
-            *(len(interp.frames), watched.ids),
-            *(known, torch_state, kept(result)),
+            len(graph.graph.nodes) - nodes,
+            len(graph.writing),
+            len(graph.writing) > writes,
+            *(len(interp.frames), watched.ids, known, torch_state, kept(result)),
         )
     return result
 
