@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from torch import Tag, fx
+from torch.nn.functional import dropout
 
 from argand import events
 from argand.autograd import wrap
@@ -81,6 +82,9 @@ def _by_layers(
     """What a graph with many layers that are alike becomes, by what five of them do; None for any other."""
     if events.bus.wanted("aot_joint_graph") or config.activation_memory_budget < 1 or compat.autocast_active():
         return None  # who sees the joint graph, or runs it again, gets that of all layers
+    dropped = [node for node in gm.graph.nodes if node.target is dropout and not config.fallback_random]
+    if any(_drops(*node.args, **node.kwargs) for node in dropped):
+        return None  # seeds are for running the joint graph again
     short = shorter(gm, example_inputs)
     if short is None:
         return None
@@ -88,11 +92,16 @@ def _by_layers(
         joint = _traced(short.gm, short.inputs, compiler)
         program = joint.program
         if joint.gradients and not (program.mutations or any(draws_seed(node.target) for node in program.graph.nodes)):
-            cut = _cut(joint, compiler)  # seeds are for running the joint graph again
+            cut = _cut(joint, compiler)
             cut.forward.kind, cut.backward.kind = "forward", "backward"
             cut.forward, cut.backward = compiler.rewrite(cut.forward), compiler.rewrite(cut.backward)
             return halves_of_all(joint, cut, short)
     return None
+
+
+def _drops(input: object, p: object = 0.5, training: bool = True, inplace: bool = False) -> bool:
+    """Whether a call of `dropout` with these arguments draws a seed."""
+    return training and p not in (0, 1)
 
 
 def _cut(joint: JointProgram, compiler: Compiler) -> Partition:

@@ -153,6 +153,21 @@ def _step(model: Nearly, call: Callable[..., Any]) -> list[Any]:
     return [*results, *(p.grad for p in model.parameters()), *model.seen]
 
 
+class Dropping(Nearly):
+    def forward(self, x: torch.Tensor) -> Any:
+        return super().forward(nn.functional.dropout(x, 0.5, self.training))
+
+
+@pytest.mark.parametrize("drops", [True, False])
+def test_what_draws_seeds_is_traced_once(drops: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    traces = []
+    real = training._traced
+    monkeypatch.setattr(training, "_traced", lambda *given: traces.append(given) or real(*given))
+    model = Dropping("nothing", 0).train(drops)
+    argand.compile(model)(torch.rand(3, 8))
+    assert len(traces) == 1
+
+
 def test_training_graphs_are_made_so(monkeypatch: pytest.MonkeyPatch) -> None:
     counts = []
     real = training.halves_of_all
