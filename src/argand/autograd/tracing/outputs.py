@@ -210,7 +210,7 @@ class Outputs:
         return self._apart(OutputSpec("alias_of_output", base, _replay(value, root)), tensor, holder)
 
     def _member(self, tensor: TraceTensor) -> int:
-        """Position of the input, one of several that share memory, that the tensor is a view of, or has the counter of."""
+        """Position of the input, of several that share memory, that the tensor is a view of, or has the counter of."""
         viewed = tensor._base if tensor._is_view() else tensor
         inputs = [(index, one) for index, one in enumerate(self.tracer.inputs) if one.value.root is tensor.value.root]
         for index, one in inputs:
