@@ -99,10 +99,10 @@ def wrapper_source(
         if leaf.data is not None and needs_data(leaf.data):
             data = _leaf(program, f"leaf{leaf.input}", leaf.data, lines, names)
             lines.append(f"    i{leaf.input}.data = {data}")
-    viewed = {spec.of for spec in program.outputs}
+    viewed = {output.of for output in program.outputs}
     leaves = [""] * len(program.outputs)
-    for position, spec in sorted(enumerate(program.outputs), key=lambda item: item[1].of >= 0):
-        leaves[position] = _leaf(program, str(position), spec, lines, names)
+    for position, output in sorted(enumerate(program.outputs), key=lambda item: item[1].of >= 0):
+        leaves[position] = _leaf(program, str(position), output, lines, names)
         if position in viewed:
             lines.append(f"    r{position} = {leaves[position]}")
             leaves[position] = f"r{position}"

@@ -186,9 +186,9 @@ class Outputs:
             if index < 0:
                 apart = not tensor._is_view()  # a `.data`: nothing else has its counter
                 return OutputSpec("alias_of_input", root.input, _replay(value, root), detached=apart)
-            holder = self.tracer.inputs[index]
-            spec = OutputSpec("alias_of_input", index, _replay(value, holder.value), untaped=untaped)
-            return self._apart(spec, tensor, holder)
+            given = self.tracer.inputs[index]
+            spec = OutputSpec("alias_of_input", index, _replay(value, given.value), untaped=untaped)
+            return self._apart(spec, tensor, given)
         known = self._objects.get(id(tensor))
         if known is not None:
             return OutputSpec("alias_of_output", known)
