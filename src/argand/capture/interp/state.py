@@ -209,10 +209,11 @@ class CaptureState:
                 scalar = symbolic_scalars.load(self, source, value)
                 if scalar is not NotImplemented:
                     return scalar
-            if value != value:  # another one would be another key
+            same = value == value  # a NaN is equal to none but itself: as a key, and in lists, which one it is decides
+            if not same:
                 self._register(source, value, keep_first=True)
-            if not constant_root:  # a NaN is equal to none but itself: as a key, and in lists, which one it is decides
-                self.guard(source, "equals" if value == value else "id", value)
+            if not constant_root:
+                self.guard(source, "equals" if same else "id", value)
                 identity.note_value(self, source, value)
             return value
         if handling == "identity":
