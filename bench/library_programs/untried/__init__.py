@@ -6,6 +6,7 @@ from library_programs.program import Program
 from library_programs.untried import (
     families,
     graphs_and_metrics,
+    later,
     more_packages,
     packages,
     probability_and_control,
@@ -24,6 +25,6 @@ FAST = frozenset(
 )  # fmt: skip
 PROGRAMS: dict[str, Program] = {
     name: dataclasses.replace(program, fast=name in FAST)
-    for part in (families, graphs_and_metrics, more_packages, packages, probability_and_control, vision)
+    for part in (families, graphs_and_metrics, later, more_packages, packages, probability_and_control, vision)
     for name, program in part.PROGRAMS.items()
 }
