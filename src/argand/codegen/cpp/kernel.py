@@ -190,6 +190,8 @@ class KernelPrinter:
         nodes = "; ".join(dict.fromkeys(origin.fx_node for origin in plan.origins))
         if nodes:
             out.line(f"// {nodes}")
+        if self._asks_in_loops():  # of other kernels, few gain, and compiling takes longer: bench/optimisation_levels.py
+            out.line(f'extern "C" __attribute__((optimize("O3"))) void {plan.name}(void**, const i64*);')
         with out.block(f'extern "C" void {plan.name}(void** ptrs, const i64* ints)'):
             self._arguments()
             self._guards()
@@ -200,6 +202,14 @@ class KernelPrinter:
                 self._scratch()
                 self._inner_stages()
         return "\n".join(out.lines) + "\n"
+
+    def _asks_in_loops(self) -> bool:
+        """Whether masks that all lanes share are in loops over vectors, which GCC's -O3 splits at what they say."""
+        return any(
+            value.op == "masked" and plan.vector is not None and plan.vector not in facts.deps[value.args[0]]
+            for facts, plan in zip(self.facts, self.plans)
+            for value in facts.statements
+        )
 
     def _inner_stages(self) -> None:
         """Stages without outer loops around them."""
