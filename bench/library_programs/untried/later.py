@@ -10,8 +10,10 @@ from library_programs.untried.families import model_of
 
 _DECODERS: dict[str, dict[str, Any]] = {
     "Phi": {}, "Phi3": {"pad_token_id": 0}, "Bloom": {"n_layer": 2, "n_head": 4}, "Falcon": {}, "Persimmon": {},
-    "GPTNeoX": {}, "Cohere2": {}, "Olmo2": {}, "StableLm": {}, "Granite": {}, "Helium": {"head_dim": 8}, "Apertus": {},
-    "GraniteMoe": {"num_local_experts": 4, "num_experts_per_tok": 2}, "Lfm2": {}, "DiffLlama": {},
+    "GPTNeoX": {}, "Cohere2": {}, "Olmo2": {}, "StableLm": {"num_key_value_heads": 2}, "Granite": {},
+    "Helium": {"head_dim": 8, "num_key_value_heads": 2}, "Apertus": {},
+    "GraniteMoe": {"num_local_experts": 4, "num_experts_per_tok": 2},
+    "Lfm2": {"num_key_value_heads": 2}, "DiffLlama": {},
     "SmolLM3": {"pad_token_id": 0}, "JetMoe": {"num_local_experts": 4, "num_experts_per_tok": 2, "kv_channels": 8},
 }  # fmt: skip
 """Their options beside the usual sizes."""

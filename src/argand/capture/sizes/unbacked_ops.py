@@ -327,7 +327,8 @@ def split(builder: GraphBuilder, func: Function, args: Args, kwargs: Kwargs) -> 
     unbacked = dynamics.unbacked
     if unbacked is None or not unbacked.among(*varying):
         if whole[dim] is not None and all(type(size) in (int, SymbolicInt) for size in sizes):  # type: ignore[union-attr]
-            _add_up(dynamics, sizes, dynamics.wrap(whole[dim], tensor.shape[dim]))
+            size = dynamics.wrap(whole[dim], tensor.shape[dim])
+            _add_up(dynamics, sizes, size)  # type: ignore[arg-type]
         return NotImplemented
     total: Any = sum(expr_of(size) for size in sizes)  # type: ignore[union-attr]
     for size in sizes:  # type: ignore[union-attr]
@@ -336,7 +337,7 @@ def split(builder: GraphBuilder, func: Function, args: Args, kwargs: Kwargs) -> 
     return record(builder, func, args, kwargs, (temporary(builder, whole, tensor), sizes, dim))
 
 
-def _add_up(dynamics: Dynamics, sizes: Any, whole: Any) -> None:
+def _add_up(dynamics: Dynamics, sizes: list[int], whole: int) -> None:
     """Guard that sizes are those of the parts of a whole: at probes where they are not, torch would raise.
 
     A part that varies is two or more: what is left for the others is said of each, as probes are chosen one by one.
@@ -345,7 +346,7 @@ def _add_up(dynamics: Dynamics, sizes: Any, whole: Any) -> None:
         return
     for others, size in zip(reversed(range(len(sizes))), sizes):
         whole = whole - size
-        left = whole.hint if type(whole) in SYMBOLIC else whole
+        left = getattr(whole, "hint", whole)
         dynamics.compare("ge", size, 0)
         dynamics.compare("ge", whole, 2 * others if left >= 2 * others else 0)
 
