@@ -24,6 +24,8 @@ from torch.utils import _pytree as pytree
 import argand
 import small_kinds  # noqa: F401  adds its programs
 import small_losses  # noqa: F401  adds its programs
+import small_methods  # noqa: F401  adds its programs
+import small_sciences  # noqa: F401  adds its programs
 from small_program_list import PROGRAMS, Program
 
 clock = time.perf_counter

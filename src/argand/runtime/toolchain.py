@@ -29,7 +29,7 @@ from argand.runtime.process import Ended, run_all
 _WARNINGS = ("-w",)  # what generated code warns of (vector ABI, ignored attributes) is of no use to anybody
 _FLAGS = (
     "-std=c++17",
-    "-O1",  # vectors are explicit: -O2 gives no faster kernels (bench/kernels.py) and takes 40 % longer
+    "-O1",  # vectors are explicit: -O2 gives 3 % and takes a third longer (bench/optimisation_levels.py)
     "-fPIC",
     "-fopenmp",
     "-fno-math-errno",

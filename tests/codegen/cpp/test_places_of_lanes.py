@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -42,6 +43,54 @@ def test_backwards_and_one_element_under_a_mask(isa, dtype):
     assert torch.equal(spread, torch.zeros(size, dtype=dtype).diagonal_scatter(d, 3))
     if isa.vector_bytes >= 32:
         assert "load_reversed<" in text and "splat_masked<" in text and "gather_masked<" not in text
+
+
+@pytest.mark.parametrize("isa, dtype", combinations(RUNNABLE, DTYPES), ids=lambda x: getattr(x, "name", str(x)))
+def test_every_second_element_under_a_mask(isa, dtype):
+    def record(o, i, j):
+        inside = o.gt(o.index_expr(j, I64), o.index_expr(i, I64))
+        o.store("c", 43 * i + j, o.masked(inside, lambda: o.load("a", 86 * i + 2 * j - 2, dtype), 0))
+
+    plans = plan([body([3, 43], record)], [buffer("a", dtype, [258])], [buffer("c", dtype, [3, 43])])
+    run, text = compile_plan(plans, isa=isa)
+    a, c = (torch.randn(258) * 50).to(dtype), torch.empty(3, 43, dtype=dtype)
+    run([a, c])
+    rows, columns = torch.arange(3)[:, None], torch.arange(43)
+    wanted = a[(86 * rows + 2 * columns - 2).clamp_min(0)]
+    assert torch.equal(c, torch.where(columns > rows, wanted, torch.zeros_like(wanted)))
+    if isa.vector_bytes >= 32 and dtype != torch.bool:
+        assert "load_pairs_masked<" in text and "gather_masked<" not in text
+
+
+def test_masks_that_lanes_share_are_compiled_at_another_level():
+    def shared(o, i, j):
+        inside = o.lt(o.index_expr(i, I64), o.const(2, I64))
+        o.store("c", 64 * i + j, o.masked(inside, lambda: o.load("a", 64 * i + j, F32), 7))
+
+    def plain(o, i, j):
+        o.store("c", 64 * i + j, o.load("a", 64 * i + j, F32))
+
+    for record, count in ((shared, 1), (plain, 0)):
+        ends = [buffer("a", F32, [3, 64])], [buffer("c", F32, [3, 64])]
+        run, text = compile_plan(plan([body([3, 64], record)], *ends))
+        a, c = torch.randn(3, 64), torch.empty(3, 64)
+        run([a, c])
+        assert torch.equal(c[:2], a[:2])
+        assert text.count('optimize("O3")') == count
+
+
+def test_an_index_is_checked_once_for_all_vectors_of_a_row():
+    def f(x, places):
+        return x[places].sum(0)
+
+    x, places = torch.randn(20, 48), torch.randint(-20, 20, (300,))
+    with collected("output_code") as seen:
+        compiled = argand.compile(f)
+        torch.testing.assert_close(compiled(x, places), f(x, places))
+    (loop,) = re.findall(r"check_index<.*?>\((?:.|\n)*?load<f32x\d+>", seen[-1].text())
+    assert "for (int u" in loop  # over the vectors of a row
+    with pytest.raises(IndexError):
+        compiled(x, places + 30)
 
 
 def test_an_element_that_no_lane_wants_is_not_read():
