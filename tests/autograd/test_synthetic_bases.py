@@ -306,6 +306,7 @@ def test_several_groups_of_arguments_that_share_memory(reasons: list[str], backe
         assert outcomes[0] == outcomes[1]
     assert not reasons
 
+
 @pytest.mark.parametrize("backend", ["aot_eager", "native"])
 def test_results_are_views_of_what_they_are_in_eager(backend: str) -> None:
     def write(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:

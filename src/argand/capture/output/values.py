@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import functools
+import operator
 import types
 from collections.abc import Callable, Iterable
 from typing import Any, Final
@@ -162,7 +163,7 @@ class Values:
 
     def _push_sequence(self, kind: type, build: Function, items: Iterable[object]) -> None:
         every = list(items)
-        if _are_plain(every):
+        if self._are_plain(every):
             self._push_copies(kind, every)
         else:
             build(self.push_each(every))
@@ -170,13 +171,22 @@ class Values:
     def push_map(self, obj: dict[Any, object]) -> None:
         """-> a new dict of what a mapping holds."""
         items = list(raw_items(obj))
-        if len(items) >= _MANY and _are_plain([part for item in items for part in item]):
+        if len(items) >= _MANY and self._are_plain([part for item in items for part in item]):
             self._push_copies(dict, dict(items))
             return
         for key, value in items:
             self.push(key)
             self.push(value)
         self.asm.build_map(len(items))
+
+    def _are_plain(self, items: list[object]) -> bool:
+        """Whether one constant can hold them: many, and each without parts and the same in every call, as a NaN that the
+        captured code makes is not."""
+        if len(items) < _MANY or not _PLAIN.issuperset(map(type, items)):
+            return False
+        return all(map(operator.eq, items, items)) or all(
+            item == item or id(item) in self.state.outer for item in items
+        )
 
     def _push_copies(self, kind: type, values: list[object] | dict[object, object]) -> None:
         self.asm.load_const_callable(PlainValues(kind, values))
@@ -203,8 +213,3 @@ class PlainValues:
 
     def __repr__(self) -> str:
         return f"<{self.kind.__name__} of {len(self.values):,} values>"
-
-
-def _are_plain(items: list[object]) -> bool:
-    """Whether one constant can hold them: many, and each without parts and the same in every call."""
-    return len(items) >= _MANY and _PLAIN.issuperset(map(type, items))

@@ -190,9 +190,7 @@ class KernelPrinter:
         nodes = "; ".join(dict.fromkeys(origin.fx_node for origin in plan.origins))
         if nodes:
             out.line(f"// {nodes}")
-        if (
-            self._asks_in_loops()
-        ):  # of other kernels, few gain, and compiling takes longer: bench/optimisation_levels.py
+        if self._asks_in_loops():  # few others gain, and compiling takes longer: bench/optimisation_levels.py
             out.line(f'extern "C" __attribute__((optimize("O3"))) void {plan.name}(void**, const i64*);')
         with out.block(f'extern "C" void {plan.name}(void** ptrs, const i64* ints)'):
             self._arguments()
