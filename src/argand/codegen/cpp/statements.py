@@ -327,15 +327,14 @@ class Printer:
             text = f"{name}<{vector}>({self.address(memory, start)}, {places})"
         elif lanes.mask and stride == 0:
             text = f"splat_masked<{vector}>({lanes.mask}, [&] {{ return {memory.name}[{to_c(index)}]; }})"
-        elif stride == 2 and not boolean and (lanes.mask or lanes.tail.isdigit()):
-            mask = lanes.mask or f"tail_mask<i32x{lanes.count}>({lanes.tail})"
-            return f"load_pairs_masked<{vector}>({self.address(memory, index)}, {mask})"
+        elif stride == 2 and not boolean and (lanes.mask or not lanes.tail or lanes.tail.isdigit()):
+            some = lanes.mask or (f"tail_mask<i32x{lanes.count}>({lanes.tail})" if lanes.tail else "")
+            name, some = ("load_pairs_masked", f", {some}") if some else ("load_pairs", "")
+            return f"{name}<{vector}>({self.address(memory, index)}{some})"
         elif lanes.mask:
             text = f"gather_masked<{vector}>({lanes.mask}, {at})"
         elif stride == -1 and not lanes.tail:
             text = f"load_reversed<{vector}>({self.address(memory, index)})"
-        elif stride == 2 and not lanes.tail and not boolean:
-            return f"load_pairs<{vector}>({self.address(memory, index)})"
         elif stride == 0:  # the index is one for all lanes; only the mask around it differs
             return self.operand_splat(f"{memory.name}[{to_c(index)}]", memory.dtype)
         elif lanes.tail:
@@ -448,8 +447,7 @@ class Printer:
         with self.out.block(""):
             self.out.line(f"const auto value = {text};")
             lane = self._combined(mode, place, lane, memory.dtype)
-            count = lanes.tail or str(lanes.count)
-            self.out.line(f"for (int l = 0; l < {count}; ++l) {place} = {lane};")
+            self.out.line(f"for (int l = 0; l < {lanes.tail or lanes.count}; ++l) {place} = {lane};")
 
     def _index_expr(self, value: Value, vector: bool) -> str:
         expr, want = value.args[0], self.dtype(value)

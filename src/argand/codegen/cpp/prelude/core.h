@@ -502,3 +502,19 @@ template <int ID> static void* workspace(i64 bytes) {
   }
   return block;
 }
+//@ per_lane
+template <class V, class F> INLINE V per_lane(F f, V x) {
+  if constexpr (traits<V>::vector) {
+    V r;
+    for (int l = 0; l < traits<V>::lanes; ++l) r[l] = f((elem<V>)x[l]);
+    return r;
+  } else return f(x);
+}
+//@ per_lane2
+template <class V, class F> INLINE V per_lane2(F f, V x, V y) {
+  if constexpr (traits<V>::vector) {
+    V r;
+    for (int l = 0; l < traits<V>::lanes; ++l) r[l] = f((elem<V>)x[l], (elem<V>)y[l]);
+    return r;
+  } else return f(x, y);
+}

@@ -22,22 +22,6 @@ template <class V> INLINE V fma(V a, V b, V c) {
   return a * b + c;
 #endif
 }
-//@ per_lane
-template <class V, class F> INLINE V per_lane(F f, V x) {
-  if constexpr (traits<V>::vector) {
-    V r;
-    for (int l = 0; l < traits<V>::lanes; ++l) r[l] = f((elem<V>)x[l]);
-    return r;
-  } else return f(x);
-}
-//@ per_lane2
-template <class V, class F> INLINE V per_lane2(F f, V x, V y) {
-  if constexpr (traits<V>::vector) {
-    V r;
-    for (int l = 0; l < traits<V>::lanes; ++l) r[l] = f((elem<V>)x[l], (elem<V>)y[l]);
-    return r;
-  } else return f(x, y);
-}
 //@ any_lane
 template <class M> INLINE bool any_lane(M m) {
 #if defined(__AVX512DQ__) && defined(__AVX512VL__)
@@ -262,16 +246,12 @@ template <class V> INLINE V log_parts(V x, V& e) {
 #if defined(__AVX512F__)
   if constexpr (sizeof(V) == 64) {
     V m, root;
-    if constexpr (same<elem<V>, f32>::value) {
-      m = __builtin_ia32_getmantps512_mask(x, 0, V{}, (u16)-1, 4), e = __builtin_ia32_getexpps512_mask(x, V{}, (u16)-1, 4);
-      root = bits<V>(splat<I>(0x3fb504f3));
-    } else {
-      m = __builtin_ia32_getmantpd512_mask(x, 0, V{}, (u8)-1, 4), e = __builtin_ia32_getexppd512_mask(x, V{}, (u8)-1, 4);
+    if constexpr (same<elem<V>, f32>::value) m = __builtin_ia32_getmantps512_mask(x, 0, V{}, (u16)-1, 4),
+      e = __builtin_ia32_getexpps512_mask(x, V{}, (u16)-1, 4), root = bits<V>(splat<I>(0x3fb504f3));
+    else m = __builtin_ia32_getmantpd512_mask(x, 0, V{}, (u8)-1, 4), e = __builtin_ia32_getexppd512_mask(x, V{}, (u8)-1, 4),
       root = bits<V>(splat<I>(0x3ff6a09e667f3bcdLL));
-    }
-    const auto upper = m >= root;
-    e = where(upper, e + splat<V>(1), e);
-    return where(upper, m * splat<V>((elem<V>)0.5), m) - splat<V>(1);
+    e = where(m >= root, e + splat<V>(1), e);
+    return where(m >= root, m * splat<V>((elem<V>)0.5), m) - splat<V>(1);
   } else
 #endif
   if constexpr (same<elem<V>, f32>::value) {
