@@ -62,4 +62,4 @@ class Overlay:
 
     obj: Any
     kind: str
-    values: dict[object, Any] = field(default_factory=dict)
+    values: dict[Any, Any] = field(default_factory=dict)

@@ -184,7 +184,7 @@ def new_cell() -> types.CellType:
     return types.CellType()
 
 
-def suspended_generator(*args: Any) -> object:
+def suspended_generator(*args: object) -> object:
     """See `generators_at_yields.make`; to start it is no part of what is captured."""
     return _C.run_with_callback(None, None, generators_at_yields.make, args)
 

@@ -180,7 +180,7 @@ class Values:
         self.asm.build_map(len(items))
 
     def _are_plain(self, items: list[object]) -> bool:
-        """Whether one constant can hold them: many, and each without parts and the same in every call, as a NaN that the
+        """Whether one constant can hold them: many, without parts, and the same in every call, as a NaN that the
         captured code makes is not."""
         if len(items) < _MANY or not _PLAIN.issuperset(map(type, items)):
             return False

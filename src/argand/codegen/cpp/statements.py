@@ -263,8 +263,8 @@ class Printer:
         if vector and common == torch.bool and op in _BOOL_COMPARISONS:
             return _BOOL_COMPARISONS[op].format(*operands)
         by = constant_of(args[-1]) or 0
-        by = 0 if by == -(1 << 63) else by  # the template negates it
-        if op in INTEGER_DIVISIONS and by not in (0, -1) and not (common.is_floating_point or overrides.replaced(op)):
+        whole = op in INTEGER_DIVISIONS and not (common.is_floating_point or overrides.replaced(op))
+        if whole and by not in (0, -1, -(1 << 63)):  # the template negates it
             text = f"{op}_by<{literal(by, common)}>({operands[0]})"  # by a number: without dividing
         else:
             text = overrides.expression(op, *operands)
@@ -443,10 +443,9 @@ class Printer:
             self.out.line(f"{name}{'_tail' if tail else ''}({pointer}, {text}{tail});")
             return
         place = f"{memory.name}[{self._lane_index(index)}]"
-        lane = "value[l]" + (" != 0" if boolean else "")
         with self.out.block(""):
             self.out.line(f"const auto value = {text};")
-            lane = self._combined(mode, place, lane, memory.dtype)
+            lane = self._combined(mode, place, "value[l]" + (" != 0" if boolean else ""), memory.dtype)
             self.out.line(f"for (int l = 0; l < {lanes.tail or lanes.count}; ++l) {place} = {lane};")
 
     def _index_expr(self, value: Value, vector: bool) -> str:
