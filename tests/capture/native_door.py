@@ -71,7 +71,7 @@ ALLOWED: Final[dict[str, list[str]]] = {
         "names.py lookup_in: mapping.get(name, NULL)",
         "logging_functions.py _get_logger: name in ('', logging.root.name)",
         "object_methods.py _object_reduce: args[0] < 2",
-        "opcodes_basic.py load_const: arg != arg",
+        "opcodes_basic.py _of_code: value != value",
         "shadows.py _guardable: key == key",
         "shadows.py _same: repr(other)",
         "shadows.py _same: repr(one)",

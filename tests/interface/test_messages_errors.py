@@ -134,8 +134,10 @@ def test_exception_of_a_compiled_operation_has_the_users_lines() -> None:
 
 def test_exception_of_compiled_code_of_unknown_line() -> None:
     def f(x, i):
-        x.mul_(1)  # the graph has written to its input: it cannot be run again
-        return x[i] + 1
+        y = x * 2
+        argand.graph_break()
+        y = y + 1  # the graph has let go of its input: it cannot be run again
+        return y[i]
 
     error = raised_by(f, X.clone(), torch.tensor([7]), backend="native")
     assert isinstance(error, IndexError)

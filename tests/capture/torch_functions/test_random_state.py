@@ -43,7 +43,7 @@ def forked(x: torch.Tensor, seed: int) -> Any:
 
 def forked_when_it_raises(x: torch.Tensor, seed: int) -> Any:
     try:
-        with torch.random.fork_rng():
+        with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             x = x + torch.rand(3)
             raise ValueError("within")

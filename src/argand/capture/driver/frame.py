@@ -48,7 +48,7 @@ from argand.capture.natives import native_warnings
 from argand.capture.objects import generators, outer_generators
 from argand.capture.output import before_error, finalizers, graph_parts, rerun
 from argand.capture.output.resumes import Resumes
-from argand.capture.output.transform import Transformer
+from argand.capture.output.transform import Transformed, Transformer
 from argand.capture.record import data_attribute, self_written
 from argand.capture.record.tensors import GraphBuilder
 from argand.capture.sizes import dtensors, subclasses
@@ -445,15 +445,8 @@ class _Capture:
             modes.guard_transforms(state)
         modes.guard_current_gpu(state)
         transformer = Transformer(state, _process.resumes, exit, before, after, self.reason)
-        prefix = transformer.build_prefix() if empty and not finalizers.suspended(state) else None
         with late_modules.gathered(store.wanted() and bool(self.region.stored_as())) as late:
-            try:
-                transformed = prefix or transformer.build(self._backend)
-            except errors.GraphBreak:  # a generator that cannot be made anew
-                prefix = transformer.build_prefix() if empty else None
-                if prefix is None:
-                    raise
-                transformed = prefix
+            prefix, transformed = self._transformed(state, transformer, empty)
         late.use_time()
         once = _this_call_only(state)
         keeper = outcome_storing.keeper(self.info, self.region, state) if once is None else None
@@ -465,7 +458,7 @@ class _Capture:
             self._look_again(outcome)
         if once is not None:
             once.open = False
-        self.performed = state if prefix is None else None
+        self.performed = None if prefix else state
         installed_names.install(transformed.globals, transformed.code, info.globals)
         for resume in transformed.resumes:
             _process.session().original_offsets.set(resume.code, resume.original_offsets)
@@ -484,6 +477,19 @@ class _Capture:
             transformed.graph is not None,
             resumed,
         )
+
+    def _transformed(self, state: CaptureState, transformer: Transformer, empty: bool) -> tuple[bool, Transformed]:
+        """The code that runs instead, and whether it is the frame's own up to where a graph may begin."""
+        prefix = transformer.build_prefix() if empty and not finalizers.suspended(state) else None
+        if prefix is not None:
+            return True, prefix
+        try:
+            return False, transformer.build(self._backend)
+        except errors.GraphBreak:  # a generator that cannot be made anew
+            prefix = transformer.build_prefix() if empty else None
+            if prefix is None:
+                raise
+            return True, prefix
 
     def _look_again(self, outcome: bool | tuple[int, str, str]) -> None:
         """Guards do not hold right after the capture: once more, for a table, say, that a library's code fills the

@@ -58,9 +58,7 @@ def swap(interp: Interpreter, frame: Frame, arg: int) -> None:
 
 @opcode("LOAD_CONST")
 def load_const(interp: Interpreter, frame: Frame, arg: object) -> None:
-    if arg.__class__ is float and arg != arg:  # the same one in each call
-        interp.state.load_source(ConstSource(arg), arg)
-    frame.stack.append(arg)
+    frame.stack.append(_of_code(interp, arg))
 
 
 @opcode("RETURN_VALUE")
@@ -71,8 +69,15 @@ def return_value(interp: Interpreter, frame: Frame, arg: object) -> object:
 
 @opcode("RETURN_CONST", since=(3, 12))
 def return_const(interp: Interpreter, frame: Frame, arg: object) -> object:
-    frame.result = arg
+    frame.result = _of_code(interp, arg)
     return RETURN
+
+
+def _of_code(interp: Interpreter, value: object) -> object:
+    """A constant; a NaN is the same one in each call."""
+    if value.__class__ is float and value != value:
+        interp.state.load_source(ConstSource(value), value)
+    return value
 
 
 # ---- fast locals ---------------------------------------------------------------------------------------------------
