@@ -261,7 +261,7 @@ def compile(
     bus.prepare()
     region, callback = _region(backend, fullgraph, dynamic, mode, options)
     model = _original(model)
-    if getattr(model, "_torchdynamo_disable", False) is True and not isinstance(model, torch.nn.Module):
+    if directives.is_disabled_by_torch(model) and not isinstance(model, torch.nn.Module):
         return model  # torch.compiler.disable wins
     if isinstance(model, torch.nn.Module):
         return OptimizedModule(model, callback, region)
@@ -281,10 +281,8 @@ def _original(model: Any) -> Any:
     """What was compiled before, by argand or by torch.compile; `model` itself where nothing was."""
     if isinstance(model, OptimizedModule) or type(model).__module__ == "torch._dynamo.eval_frame":
         return getattr(model, "_orig_mod", model)
-    attributes = getattr(model, "__dict__", {})
-    if not attributes.get("_torchdynamo_disable", False):
-        return attributes.get("_torchdynamo_orig_callable", model)
-    return model
+    original = directives.wrapped_by_compiler(model)
+    return model if original is None or directives.is_disabled_by_torch(model) else original
 
 
 def compiled_function(fn: Callable[..., Any], callback: Any, region: Region) -> Any:

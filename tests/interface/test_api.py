@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import copy
+import functools
 import pickle
 import threading
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
 import argand
+from argand.capture.driver.explain import Findings
 from argand.errors import ConfigError
 from helpers import CountingBackend, assert_same
 
@@ -108,6 +111,44 @@ def test_disable() -> None:
     assert not backend.graphs
     model = argand.compile(Net(), disable=True)
     assert type(model) is Net
+
+
+@pytest.mark.parametrize("mark", [torch.compile, torch.compiler.disable])
+def test_wrappers_that_copy_marks_of_compilers(mark: Any) -> None:
+    marked = mark(lambda x: x * 2)
+
+    @functools.wraps(marked)
+    def wrapper(x: torch.Tensor) -> torch.Tensor:
+        return marked(x) + 1
+
+    assert_same(X * 2, argand.compile(marked, backend="eager")(X))
+    assert_same(X * 2 + 1, argand.compile(wrapper, backend="eager")(X))
+    assert_same(X * 2 + 4, argand.compile(lambda x: wrapper(x) + 3, backend="eager")(X))
+
+
+def test_what_torch_marks_for_its_own_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    # As torch does once torch.compile is used.
+    mark = torch.compiler.disable(torch.optim.LBFGS.step, reason="not supported")
+    monkeypatch.setattr(torch.optim.LBFGS, "step", mark)
+
+    def trained(compile: Any) -> tuple[torch.Tensor, list[int]]:
+        weight, steps = nn.Parameter(torch.ones(3)), []
+        optimizer = torch.optim.LBFGS([weight], max_iter=2)
+        optimizer.register_step_post_hook(lambda *_: steps.append(1))
+
+        def closure() -> torch.Tensor:
+            optimizer.zero_grad()
+            loss = (weight - 3).square().sum()
+            loss.backward()
+            return loss
+
+        compile(optimizer.step)(closure)
+        return weight, steps
+
+    findings = Findings()
+    with findings.listening():
+        assert_same(trained(lambda step: step), trained(lambda step: argand.compile(step, backend="eager")))
+    assert findings.graphs or findings.breaks  # captured, or it is said why not
 
 
 def test_generators_and_coroutines_run_untouched() -> None:

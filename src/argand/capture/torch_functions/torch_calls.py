@@ -383,10 +383,10 @@ _DTYPES: dict[object, torch.dtype] = {
 
 def _marked(state: CaptureState, fn: Function, attributes: dict[str, Any], args: Args, kwargs: Kwargs) -> object:
     """Functions that the user, or torch, marked for compilers."""
-    original = attributes.get("_torchdynamo_orig_callable")
-    if original is not None and str(getattr(original, "__module__", "")).startswith("torch."):
-        return state.interpreter.call(original, args, kwargs)  # torch's own marks are for its own compiler
-    if attributes.get(directives.DISABLED) is True or attributes.get("_torchdynamo_disable") is True:
+    original = directives.wrapped_by_compiler(fn)
+    if original is not None and directives.is_of_torch(original):
+        return state.interpreter.call(original, args, kwargs)
+    if attributes.get(directives.DISABLED) is True or directives.is_disabled_by_torch(fn):
         if attributes.get("_torchdynamo_disable_recursive") is False:
             _C.skip_code(attributes["_torchdynamo_orig_callable"].__code__)  # what it calls is captured
         given = attributes.get(directives.REASON) or attributes.get("_torchdynamo_disable_msg")

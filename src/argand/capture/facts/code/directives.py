@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import types
 from typing import Any, TypeVar
 
 from argand.capture.facts.handlers import Function
@@ -75,6 +76,35 @@ def assume_constant_result(fn: T) -> T:
 
 def is_disabled(fn: Function) -> bool:
     return attributes_of(fn).get(DISABLED, False) is True
+
+
+def wrapped_by_compiler(fn: Function) -> Any:
+    """What torch.compile or torch.compiler.disable (or an observer of argand's) wrapped in `fn`; else None.
+
+    functools.wraps copies their marks to functions that do more than the wrapped one: those are not looked through.
+    """
+    original = attributes_of(fn).get("_torchdynamo_orig_callable")
+    while type(fn) is types.MethodType:
+        fn = fn.__func__
+    name = fn.__globals__.get("__name__") if original is not None and type(fn) is types.FunctionType else None
+    return original if type(name) is str and name.startswith(("torch._dynamo.", "argand.")) else None
+
+
+def is_disabled_by_torch(fn: Function) -> bool:
+    """Whether torch.compiler.disable marks `fn`: itself, not a function that it wraps, and not one of torch's own.
+
+    torch marks its own functions for its own compiler, once that was used: steps of LBFGS and SparseAdam, say.
+    """
+    attributes = attributes_of(fn)
+    if attributes.get("_torchdynamo_disable") is not True:
+        return False
+    original = wrapped_by_compiler(fn)
+    return "_torchdynamo_orig_callable" not in attributes or (original is not None and not is_of_torch(original))
+
+
+def is_of_torch(original: object) -> bool:
+    """Whether what was wrapped is torch's: marks on that are for torch's own compiler."""
+    return str(getattr(original, "__module__", "")).startswith("torch.")
 
 
 def is_allowed_in_graph(fn: Function) -> bool:
