@@ -43,6 +43,7 @@ def generalise(
     fitter: Fitter,
     floats: Mapping[tuple[float, ...], Sym],
     conditions: dict[Relation, None],
+    hints: Mapping[Sym, Any],
 ) -> AtenProgram:
     """One program for every size; `programs[0]` is rewritten and returned.
 
@@ -51,13 +52,14 @@ def generalise(
         fitter: knows the assignments.
         floats: numbers that the graph computes outside of tensors: their values -> the symbol.
         conditions: receives what sizes must satisfy for the program to be right.
+        hints: the symbols' values in the call at hand.
 
     Raises:
         NotGeneral: the programs differ in more than sizes, or in sizes that no expression describes.
     """
     program = _Generaliser(programs, fitter, floats, conditions).run()
     conditions.update(fitter.conditions)
-    _divide_symbols(program, conditions)
+    _divide_symbols(program, conditions, hints)
     return program
 
 
@@ -410,7 +412,7 @@ def _window(g: _Generaliser, extent: Any, kernel: Any, stride: Any, padding: Any
 # ---------------------------------------------------------------------- exact divisions
 
 
-def _divide_symbols(program: AtenProgram, conditions: dict[Relation, None]) -> None:
+def _divide_symbols(program: AtenProgram, conditions: dict[Relation, None], hints: Mapping[Sym, Any]) -> None:
     """Where the conditions say that d divides a symbol s, write s as d times a new symbol: divisions disappear.
 
     The condition stays, and the new symbol is computed by whoever calls the program: see `divided`.
@@ -421,7 +423,7 @@ def _divide_symbols(program: AtenProgram, conditions: dict[Relation, None]) -> N
             continue
         for sym in condition.symbols:
             divisor = _needed_divisor(condition.gap, sym)
-            if divisor > 1:
+            if divisor > 1 and hints.get(sym, 0) % divisor == 0:
                 _combine(factors, sym, divisor)
     mapping = {sym: divided(sym, factor) * factor for sym, factor in factors.items()}
     if not mapping:

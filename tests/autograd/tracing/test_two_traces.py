@@ -124,3 +124,24 @@ def test_other_operations_at_other_sizes_are_not_looked_for_twice(two_ways: list
         x = torch.randn(batch, length, 8)
         torch.testing.assert_close(attended(x), compiled(x))
     assert two_ways == [2, 4]  # those above differ, and there are none below; those with common divisors agree
+
+
+@pytest.mark.parametrize("size", [18, 16])
+def test_padding_to_a_multiple_holds_for_sizes_with_the_remainder_of_the_call(two_ways: list[int], size: int) -> None:
+    """Where a multiple needs no padding, there is no operation that pads."""
+    projection = nn.Linear(3, 3)
+
+    def windows(x: torch.Tensor) -> torch.Tensor:
+        batch, height, width = x.shape
+        y = F.pad(x, (0, 0, 0, (4 - height % 4) % 4)).roll(-2, 1)
+        y = projection(y.view(batch, y.shape[1] // 4, 4, width).transpose(1, 2))
+        return y.flatten(1, 2)[:, :height] + x
+
+    told: list[int] = []
+    compiled = argand.compile(windows, fullgraph=True, dynamic=True)
+    with torch.no_grad():
+        for batch, height in ((2, size), (3, size + 4), (5, size + 16), (4, size + 1), (2, size + 3)):
+            x = torch.randn(batch, height, 3)
+            torch.testing.assert_close(compiled(x), windows(x))
+            told.append(len(two_ways))
+    assert 0 < sum(two_ways) <= 16 and told[2] == told[0]

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from argand.autograd.tracing.size_columns import MORE_ROWS, ROWS, chosen, in_step, two
+from argand.autograd.tracing.size_columns import MORE_ROWS, ROWS, chosen, in_step, moduli, two
 from argand.autograd.tracing.trace import trace_inference
 from argand.errors import AutogradError
 from argand.graph.nodes.program import AtenProgram, InputSpec, TensorSpec
@@ -67,6 +67,8 @@ class Tracing:
         self.inputs = [sym for sym in self.table.symbols if sym not in self.table.definitions]
         self.bends = False  # an operation may make the least of two sizes
         self.divides = False  # a number of the last program is a quotient or a remainder
+        self.moduli = moduli(self._known())
+        self.remain: Sequence[Relation] = ()  # conditions of all sizes that the graph is traced at
         self.unfitted = any(None in (node.meta.get("sizes") or ()) for node in gm.graph.nodes)  # of no formula
         self.traces: dict[tuple[tuple[Sym, Any], ...], tuple[AtenProgram, int, bool]] = {}
         self.programs: list[AtenProgram] = []  # those that are generalised
@@ -86,8 +88,11 @@ class Tracing:
                 if assignments in tried:
                     continue
                 tried.append(assignments)
-                if differ and kind in ("below", "probes"):
+                if differ and (kind in ("below", "probes") or (self.moduli and kind in ("congruent", "multiples"))):
                     continue  # sizes without common divisors will not agree either, and those of capture are large
+                if kind == "remainders" and not differ:
+                    continue
+                self.remain = self._remain(pinned) if kind == "remainders" else ()
                 try:
                     return self._trace(assignments, pinned)
                 except AutogradError as failed:
@@ -117,7 +122,9 @@ class Tracing:
     def _assignments(self, pinned: frozenset[Sym]) -> Iterator[tuple[str, list[Assignment]]]:
         """Sets of sizes to trace at, the most general first."""
         taken = self._static_sizes()
-        for kind in ("above", "below", "congruent", "multiples"):
+        for kind in ("above", "remainders", "below", "congruent", "multiples"):
+            if kind == "remainders" and not self._remain(pinned):
+                continue
             columns: dict[Sym, list[Any]] = {}
             used = set(taken)
             for number, sym in enumerate(self.inputs):
@@ -182,7 +189,8 @@ class Tracing:
         low = sym.minimum if sym.minimum is not None else min(hint - 1000, -1000)
         high = self.table.maximum.get(sym, max(4 * abs(hint) + 256, hint + 256))
         for turn in range(8):
-            column = chosen(hint, max(low, 3) if low >= 0 else low, high, kind, number + 10 * turn, used)
+            step = self.moduli.get(sym, 1)
+            column = chosen(hint, max(low, 3) if low >= 0 else low, high, kind, number + 10 * turn, used, step)
             if column is None or not any(in_step(column, other) for other in others.values()):
                 return column
         return None
@@ -200,6 +208,11 @@ class Tracing:
         return static
 
     # --- one set
+
+    def _remain(self, pinned: frozenset[Sym]) -> tuple[Relation, ...]:
+        """Conditions: what the program takes remainders of leaves those of the call."""
+        left = [(sym, step) for sym, step in self.moduli.items() if sym in self._sizes(pinned)]
+        return tuple([Relation("eq", sym % step - int(self.table.hints[sym]) % step) for sym, step in left])
 
     def _trace(self, assignments: list[Assignment], pinned: frozenset[Sym]) -> AtenProgram:
         self.bends = False
@@ -321,7 +334,7 @@ class Tracing:
         for sym in self.table.symbols:
             if self.table.kinds[sym] == "float" and sym not in self.unused:
                 floats.setdefault(tuple([assignment[sym] for assignment in assignments]), sym)
-        conditions: dict[Relation, None] = {}
+        conditions: dict[Relation, None] = dict.fromkeys(self.remain)
         for expr in self._known():
             fitter.learn(expr)
             if (
@@ -334,7 +347,7 @@ class Tracing:
             conditions[Relation("eq", sym - int(self.table.hints[sym]))] = None
         if not all(require(conditions, bound) for bound in domain):
             raise NotGeneral("the sizes of this call are a special case")
-        program = generalise(self.programs, fitter, floats, conditions)
+        program = generalise(self.programs, fitter, floats, conditions, self.table.hints)
         hints = self._hints(conditions)
         if not hold(conditions, hints):
             raise NotGeneral("the sizes of this call are a special case")

@@ -7,15 +7,18 @@ and six where sizes are divided and rounded.
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
-from math import gcd
+from collections.abc import Iterable, Sequence
+from math import gcd, lcm
 from typing import Any
+
+from argand.graph.sizes.expr import Expr, Mod, Sym, as_int
 
 ROWS = 4
 MORE_ROWS = 6  # where sizes are divided and rounded
 _GAPS = (151, 163, 173, 181, 193, 149, 157, 167, 179, 191)  # primes
 _FACTORS = ((2, 3, 5, 4, 7, 6), (5, 2, 3, 9, 4, 7), (3, 7, 2, 5, 8, 4), (7, 5, 4, 3, 2, 8), (4, 9, 7, 2, 3, 5))
 _FAR = 1 << 16  # how far from the call's number others are looked for: it may be one of 2 ** 60
+_MAX_MODULUS = 64
 _DIVISORS = (1, 2, 3, 4, 5, 6, 7, 8, 14, 16, 32)
 
 
@@ -25,14 +28,32 @@ def in_step(one: list[Any], two: list[Any]) -> bool:
     return bool((b - a) * (z - x) == (c - a) * (y - x)) and x != y
 
 
-def chosen(hint: int, low: int, high: int, kind: str, number: int, used: set[int]) -> list[int] | None:
-    """Different sizes, whose halves, quarters, ... are odd and even, so that rounded quotients can be told apart."""
+def moduli(exprs: Iterable[Any]) -> dict[Sym, int]:
+    """What sizes are divided by where a remainder is asked: the least common multiple, for each symbol."""
+    steps: dict[Sym, int] = {}
+    pending = [expr for expr in exprs if isinstance(expr, Expr) and expr.has_divmod]
+    while pending:
+        for atom in {atom for monomial, _ in pending.pop().poly for atom in monomial}:
+            pending += [part for part in atom.args if isinstance(part, Expr)]
+            divisor = as_int(atom.args[1]) if isinstance(atom, Mod) else None
+            for sym in atom.free if divisor and divisor <= _MAX_MODULUS else ():
+                steps[sym] = lcm(steps.get(sym, 1), divisor or 1)
+    return {sym: step for sym, step in steps.items() if step <= _MAX_MODULUS}
+
+
+def chosen(
+    hint: int, low: int, high: int, kind: str, number: int, used: set[int], modulus: int = 1
+) -> list[int] | None:
+    """Different sizes, whose halves, quarters, ... are odd and even, so that rounded quotients can be told apart.
+
+    Of the kind "remainders", they leave that of the hint when divided by `modulus`.
+    """
     top = min(max(2 * abs(hint), hint + 250), hint + _FAR)
     if kind == "multiples":
         column = [hint * factor for factor in _FACTORS[number % len(_FACTORS)]]
         return column if all(low <= n <= high for n in column) and hint > 1 else None
-    if kind == "congruent":
-        step = gcd(hint, 16) if hint else 1
+    if kind in ("congruent", "remainders"):
+        step = modulus if kind == "remainders" else gcd(hint, 16) if hint else 1
         room = [n for n in range(hint + step, min(high, hint + 40 * step) + 1, step) if n not in used]
         room = room or [n for n in range(max(low, hint - 40 * step), hint, step) if n not in used]
     elif kind == "above":
