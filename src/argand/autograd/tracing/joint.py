@@ -551,7 +551,8 @@ class _Finisher:
         value = tracer.tensor(grad).value
         node = tracer.read(value)
         size, stride = value.held.size, value.held.stride
-        if not is_dense(size, stride) or value.held.conj or value.held.neg:
+        as_eager = is_dense(size, stride) or 0 in stride  # what is expanded is not written out
+        if not as_eager or value.held.conj or value.held.neg:
             held = make_tensor(Value(value.held, node))
             node = tracer.read(tracer.one(aten.clone.default, held, memory_format=torch.contiguous_format).value)
         return node
