@@ -85,13 +85,11 @@ class Tracing:
             differ = False
             tried: list[list[Assignment]] = []
             for kind, assignments in self._assignments(pinned):
-                if assignments in tried:
+                if assignments in tried or (kind == "remainders" and not differ):
                     continue
                 tried.append(assignments)
                 if differ and (kind in ("below", "probes") or (self.moduli and kind in ("congruent", "multiples"))):
                     continue  # sizes without common divisors will not agree either, and those of capture are large
-                if kind == "remainders" and not differ:
-                    continue
                 self.remain = self._remain(pinned) if kind == "remainders" else ()
                 try:
                     return self._trace(assignments, pinned)

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from math import gcd, lcm
 from typing import Any
 
-from argand.graph.sizes.expr import Expr, Mod, Sym, as_int
+from argand.graph.sizes.expr import Expr, Mod, Sym, as_int, free_symbols
 
 ROWS = 4
 MORE_ROWS = 6  # where sizes are divided and rounded
@@ -36,7 +36,7 @@ def moduli(exprs: Iterable[Any]) -> dict[Sym, int]:
         for atom in {atom for monomial, _ in pending.pop().poly for atom in monomial}:
             pending += [part for part in atom.args if isinstance(part, Expr)]
             divisor = as_int(atom.args[1]) if isinstance(atom, Mod) else None
-            for sym in atom.free if divisor and divisor <= _MAX_MODULUS else ():
+            for sym in free_symbols(atom) if divisor and divisor <= _MAX_MODULUS else ():
                 steps[sym] = lcm(steps.get(sym, 1), divisor or 1)
     return {sym: step for sym, step in steps.items() if step <= _MAX_MODULUS}
 
