@@ -181,7 +181,7 @@ def _ended(ending: errors.GraphBreak, info: _C.FrameInfo, region: Region, known:
     events.bus.detail("capture_failed", "capture", None, info=info, error=ending)
     if failures.program_raises(ending):
         known.raised_in.add(region)
-    ending.__traceback__ = ending.__context__ = None  # its frames hold the arguments, which may be the last to
+    release.forget_frames(ending)
     once = failures.runs_once(info, region, known) if ending.sets_up else None
     answer = once or failures.gave_up(ending, info, region, known)
     return failures.of_such_arguments(info, region) if loops.around_values(info.code, ending) else answer
@@ -293,6 +293,7 @@ class _Capture:
                     if strict.wanted(state.read_overlay):
                         ending.strict = True
                     break_at = self._restart(ending, break_at)
+                    release.forget_frames(ending)
                     continue
                 after = modes.snapshot()
             if exit.kind == "raise":
@@ -307,6 +308,7 @@ class _Capture:
                 continue
             except errors.GraphBreak as ending:
                 break_at = self._earlier(failures.because_of(ending, self.reason), state, exit, break_at)
+                release.forget_frames(ending)
         raise errors.graph_break(kind="too many restarts", skip_frame=True)
 
     def _count(self, state: CaptureState) -> None:
@@ -481,10 +483,8 @@ class _Capture:
     def _transformed(self, state: CaptureState, transformer: Transformer, empty: bool) -> tuple[bool, Transformed]:
         """The code that runs instead, and whether it is the frame's own up to where a graph may begin."""
         prefix = transformer.build_prefix() if empty and not finalizers.suspended(state) else None
-        if prefix is not None:
-            return True, prefix
         try:
-            return False, transformer.build(self._backend)
+            return prefix is not None, prefix or transformer.build(self._backend)
         except errors.GraphBreak:  # a generator that cannot be made anew
             prefix = transformer.build_prefix() if empty else None
             if prefix is None:

@@ -11,6 +11,7 @@ import contextlib
 
 from argand.capture.facts.typefacts import HEAP_TYPE
 from argand.capture.interp.state import CaptureState
+from argand.errors import GraphBreak
 
 
 class _Parked:
@@ -32,6 +33,11 @@ def forget(state: CaptureState) -> None:
     vars(interpreter).clear()
     vars(state.graph).clear()  # which knows the program's tensors
     vars(state).clear()
+
+
+def forget_frames(ending: GraphBreak) -> None:
+    """Frames of its traceback hold the program's objects, maybe as the last to, and one of them may hold `ending`."""
+    ending.__traceback__ = ending.__context__ = None
 
 
 def _leave_bases(cls: type) -> None:
