@@ -85,7 +85,8 @@ def test_gradients(program, monkeypatch):
     with argand.config.patch(program_cache=False, outcome_cache=False):
         got = results(argand.compile(program))
     for one, other in zip(got, results(program), strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-3)
+        near = 1e-4 * float(other.abs().max())  # of sums whose parts are as large as the largest
+        torch.testing.assert_close(one, other, rtol=1e-3, atol=max(near, 1e-3))
         assert one.stride() == other.stride()
 
 
