@@ -7,6 +7,7 @@ import copy
 import dataclasses
 import decimal
 import functools
+import pprint
 import types
 import warnings
 
@@ -18,7 +19,7 @@ from helpers import collected as argand_events  # noqa: E402
 
 
 def text(value):
-    return repr(value)
+    return pprint.pformat(value, sort_dicts=False)  # sets in one order
 
 
 def agree(fn, *args, calls=2, fullgraph=True):

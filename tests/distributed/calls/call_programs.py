@@ -120,7 +120,7 @@ def _scattered_later(y: torch.Tensor, op: Any, group: Any) -> Any:
     swapped = torch.empty_like(y)
     first = dist.reduce_scatter_tensor(made, y, op, group, async_op=True)
     second = dist.all_to_all_single(swapped, y, group=group, async_op=True)
-    third = dist.broadcast(y, group_src=0, group=group, async_op=True)
+    third = dist.broadcast(y.clone(), group_src=0, group=group, async_op=True)  # the others may still read y
     third.wait(), second.wait(), first.wait()
     return made, swapped
 
