@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import re
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
+import argand
 from argand import events
 
 
@@ -89,8 +91,6 @@ def assert_same(want: Any, got: Any, *, exact: bool = False, strides: bool = Tru
 
 def check(fn: Callable[..., Any], *args: Any, backend: Any = "eager", fullgraph: bool = False, **kwargs: Any) -> Any:
     """Run `fn` eagerly and compiled on equal inputs; results, exceptions and mutated inputs must be equal."""
-    import argand
-
     eager_args, eager_kwargs = copy.deepcopy((args, kwargs))
     compiled_args, compiled_kwargs = copy.deepcopy((args, kwargs))
     torch.manual_seed(0)
@@ -112,3 +112,11 @@ def _outcome(fn: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         return fn(*args, **kwargs)
     except Exception as error:
         return error
+
+
+def try_seeds(disagreement: Callable[[int], str]) -> None:
+    """Print how random programs differ from eager's: `PYTHONPATH=tests python FILE FIRST LAST`."""
+    for seed in range(*map(int, sys.argv[1:3])):
+        argand.reset()
+        if problem := disagreement(seed):
+            print(problem, flush=True)

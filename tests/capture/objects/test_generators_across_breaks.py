@@ -16,6 +16,7 @@ import torch
 
 import argand
 from argand.capture.driver.explain import Findings
+from helpers import try_seeds
 
 T = torch.Tensor
 Log = list[object]
@@ -351,10 +352,5 @@ def test_random_programs(seed: int) -> None:
     assert not disagreement(seed)
 
 
-if __name__ == "__main__":  # python tests/capture/objects/test_generators_across_breaks.py FIRST LAST
-    import sys
-
-    for seed in range(*map(int, sys.argv[1:3])):
-        argand.reset()
-        if problem := disagreement(seed):
-            print(problem, flush=True)
+if __name__ == "__main__":  # PYTHONPATH=tests python tests/capture/objects/test_generators_across_breaks.py FIRST LAST
+    try_seeds(disagreement)

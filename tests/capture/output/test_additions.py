@@ -13,6 +13,7 @@ import torch
 
 import argand
 from argand.capture.driver.explain import Findings
+from helpers import try_seeds
 
 Program = Callable[..., object]
 
@@ -216,10 +217,5 @@ def test_random_programs(seed: int) -> None:
     assert not disagreement(seed)
 
 
-if __name__ == "__main__":  # python tests/capture/output/test_additions.py FIRST LAST
-    import sys
-
-    for seed in range(*map(int, sys.argv[1:3])):
-        argand.reset()
-        if problem := disagreement(seed):
-            print(problem)
+if __name__ == "__main__":  # PYTHONPATH=tests python tests/capture/output/test_additions.py FIRST LAST
+    try_seeds(disagreement)

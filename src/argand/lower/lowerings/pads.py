@@ -12,7 +12,7 @@ from argand.graph.sizes.expr import ONE, Const, Expr, as_int
 from argand.ir.loops import Value
 from argand.lower.context import LOOP_DTYPES, Context, math_dtype
 from argand.lower.lowerings.pointwise import is_float, refuse
-from argand.lower.lowerings.pools import MAX_TAPS, Place, both, tap, taps_of
+from argand.lower.lowerings.pools import MAX_TAPS, Place, added, both, tap, taps_of
 from argand.lower.recorder import Recorder
 from argand.lower.registry import Rule, lowers
 from argand.lower.tensor import Index, Tensor
@@ -148,11 +148,8 @@ def _gradient(kind: _Kind) -> Rule:
 
         def load(ops: Recorder, index: Index) -> Value:
             along = [kind.sources(ops, *one) for one in zip(index[-rank:], size[-rank:], pads)]
-            total: Value | None = None
-            for place, inside in taps_of(ops, along):
-                value = tap(ops, grad, (*index[:-rank], *place), inside, 0.0)
-                total = value if total is None else ops.add(total, value)
-            return ops.to_dtype(total if total is not None else ops.constant(0.0, math), grad.dtype)
+            parts = (tap(ops, grad, (*index[:-rank], *place), inside, 0.0) for place, inside in taps_of(ops, along))
+            return ops.to_dtype(added(ops, parts, math), grad.dtype)
 
         result = ctx.lazy(load, [grad], cost=3 * count, count=5 * count)
         low, high = (kind.reach(pad) if pad else 0 for pad in pads[-1])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import product
 from math import prod
 from typing import Any
@@ -102,6 +102,14 @@ def taps_of(ops: Recorder, along: Sequence[Sequence[Place]]) -> Iterator[tuple[I
         for _, one in places:
             inside = both(ops, inside, one)
         yield tuple([at for at, _ in places]), inside
+
+
+def added(ops: Recorder, parts: Iterable[Value], dtype: torch.dtype) -> Value:
+    """The sum of values, the first ones first; 0 of none."""
+    total: Value | None = None
+    for part in parts:
+        total = part if total is None else ops.add(total, part)
+    return ops.constant(0.0, dtype) if total is None else total
 
 
 def _flat(position: Index, extent: Sequence[Expr]) -> Expr:
@@ -340,11 +348,9 @@ def _avg_pool_backward(
 
     def load(ops: Recorder, index: Index) -> Value:
         along = [_windows_at(ops, windows, axis, index[axis - rank], grad.size[axis - rank]) for axis in range(rank)]
-        total: Value | None = None
-        for place, inside in taps_of(ops, along):
-            part = _part(ops, grad, (*index[:-rank], *place), inside, averages)
-            total = part if total is None else ops.add(total, part)
-        return ops.to_dtype(total if total is not None else ops.constant(0.0, math), dtype)
+        windows_in = taps_of(ops, along)
+        parts = (_part(ops, grad, (*index[:-rank], *place), inside, averages) for place, inside in windows_in)
+        return ops.to_dtype(added(ops, parts, math), dtype)
 
     return ctx.lazy(load, [grad], cost=6 * taps, count=8 * taps)
 
@@ -494,13 +500,15 @@ def _adaptive_avg_pool_backward(ctx: Context, grad: Tensor, x: Tensor) -> Tensor
 
     def load(ops: Recorder, index: Index) -> Value:
         given = list(zip(index[-rank:], inner, outer, most))
-        total: Value | None = None
-        for place, inside in taps_of(ops, [windows(ops, *one) for one in given]):
+
+        def share(place: Index, inside: Value | None) -> Value:
             part = tap(ops, grad, (*index[:-rank], *place), inside, 0.0)
             for window, (_, size, count, _) in zip(place, given):
                 part = ops.truediv(part, ops.to_dtype(_windows_of(ops, window, size, count)[1], math))
-            total = part if total is None else ops.add(total, part)
-        return ops.to_dtype(total if total is not None else ops.constant(0.0, math), grad.dtype)
+            return part
+
+        shares = (share(*one) for one in taps_of(ops, [windows(ops, *one) for one in given]))
+        return ops.to_dtype(added(ops, shares, math), grad.dtype)
 
     return ctx.lazy(load, [grad], cost=8 * prod(most), count=10 * prod(most))
 
@@ -531,14 +539,14 @@ def unfold_backward(ctx: Context, grad: Tensor, sizes: Any, dim: int, size: int,
         ctx.realise(grad)
 
     def load(ops: Recorder, index: Index) -> Value:
-        total: Value | None = None
         at = index[axis]
-        for window, inside in reversed(_windows_at(ops, windows, 0, at, grad.size[axis])):
+
+        def part(window: Expr, inside: Value | None) -> Value:
             place = (*index[:axis], window, *index[axis + 1 :], at - window * step)
-            part = tap(ops, grad, place, inside, 0.0)
-            total = part if total is None else ops.add(total, part)
-        assert total is not None
-        return ops.to_dtype(total, grad.dtype)
+            return tap(ops, grad, place, inside, 0.0)
+
+        parts = (part(*one) for one in reversed(_windows_at(ops, windows, 0, at, grad.size[axis])))
+        return ops.to_dtype(added(ops, parts, math_dtype(grad.dtype)), grad.dtype)
 
     return ctx.lazy(load, [grad], cost=6 * terms, count=8 * terms)
 
@@ -557,16 +565,15 @@ def col2im(ctx: Context, x: Tensor, image: Any, size: Any, dilation: Any, paddin
     ctx.realise(x)
 
     def load(ops: Recorder, index: Index) -> Value:
-        total: Value | None = None
         along = [_windows_at(ops, windows, axis, index[axis - 2], counts[axis]) for axis in range(2)]
-        for (row, column), inside in taps_of(ops, along):
+
+        def part(block: Index, inside: Value | None) -> Value:
             element = index[-3]
-            for axis, window in enumerate((row, column)):
+            for axis, window in enumerate(block):
                 start = window * windows.stride[axis] - windows.padding[axis]
                 element = element * windows.size[axis] + (index[axis - 2] - start)
-            part = tap(ops, x, (*index[:-3], element, row * counts[1] + column), inside, 0.0)
-            total = part if total is None else ops.add(total, part)
-        assert total is not None
-        return ops.to_dtype(total, x.dtype)
+            return tap(ops, x, (*index[:-3], element, _flat(block, counts)), inside, 0.0)
+
+        return ops.to_dtype(added(ops, (part(*one) for one in taps_of(ops, along)), math_dtype(x.dtype)), x.dtype)
 
     return ctx.lazy(load, [x], cost=8 * terms, count=10 * terms)
