@@ -23,6 +23,15 @@ class _Process:
 _process = _Process()
 
 
+def _make_old(young: int) -> None:
+    _process.unlooked_at += young
+    if _process.unlooked_at > _MOST:
+        gc.collect()
+        _process.unlooked_at = 0
+    gc.freeze()
+    gc.unfreeze()
+
+
 @contextlib.contextmanager
 def paused() -> Iterator[None]:
     """No cyclic garbage collection meanwhile: compiling makes many objects that live, and each full collection walks
@@ -38,14 +47,9 @@ def paused() -> Iterator[None]:
         yield
     finally:
         young = gc.get_count()[0]
-        if was_enabled and young > _MANY and not _process.frozen:
-            _process.frozen = gc.get_freeze_count() > 0
-        if was_enabled and young > _MANY and not _process.frozen:
-            _process.unlooked_at += young
-            if _process.unlooked_at > _MOST:
-                gc.collect()
-                _process.unlooked_at = 0
-            gc.freeze()
-            gc.unfreeze()
+        if was_enabled and young > _MANY:
+            _process.frozen = _process.frozen or gc.get_freeze_count() > 0
+            if not _process.frozen:
+                _make_old(young)
         if was_enabled:
             gc.enable()

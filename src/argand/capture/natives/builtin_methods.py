@@ -120,12 +120,16 @@ def comparing(interp: Interpreter, cls: type, name: str, owner: object, args: Ar
     return interp.reading("compare", getattr(cls, name), target, *args, **kwargs)
 
 
+_ADDING: Final = {"add": 1, "__setitem__": 2}  # arguments of what puts a key into a container
+
+
 def hashing(interp: Interpreter, cls: type, name: str, owner: object, args: Args, kwargs: Kwargs) -> object:
     """Hashes its first argument; stores arguments as they are."""
     if args:
         keys.check_hash(interp, args[0], owner)
-    if name == "add" and len(args) == 1 and not kwargs and additions.add(interp.state, owner, args):
-        return None
+    if len(args) == _ADDING.get(name) and not kwargs:
+        if additions.add(interp.state, owner, args if name == "add" else [tuple(args)]):
+            return None
     return interp.unread(getattr(cls, name), interp.shadow(owner), *args, **kwargs)
 
 
@@ -324,23 +328,13 @@ SAFE_NEW.add(collections.deque)
 
 # ---- dicts ---------------------------------------------------------------------------------------------------------
 
-add_methods(dict, hashing, "__delitem__ pop")
-
+add_methods(dict, hashing, "__setitem__ __delitem__ pop")
 add_methods(dict, subscript, "__getitem__")
 add_methods(dict, keeping, "clear popitem")
 add_methods(dict, moving, "keys values items __len__ __iter__ __reversed__ __hash__")
 add_methods(dict, copying, "copy __or__ __ror__")
 add_methods(dict, comparing, COMPARISONS)
 add_methods(dict, textual, "__repr__")
-
-
-@method(dict, "__setitem__")
-def _dict_setitem(interp: Interpreter, cls: type, name: str, owner: object, args: Args, kwargs: Kwargs) -> object:
-    if len(args) == 2 and not kwargs:
-        keys.check_hash(interp, args[0], owner)
-        if additions.add(interp.state, owner, [tuple(args)]):
-            return None
-    return hashing(interp, cls, name, owner, args, kwargs)
 
 
 @method(dict, "setdefault")

@@ -228,8 +228,9 @@ def plan(state: CaptureState, gives_away: bool, entry: Entry | None) -> Rerun | 
     written = tuple([info.source for info in saved if info.source is not None])
     noticed, may_split = on_data.noticed, on_data.may_split
     return Rerun(
-        code, on_data.known, answered, noticed, may_split, devices, entry, Label(), "", points, written, "", unwritten
-    )
+        *(code, on_data.known, answered, noticed, may_split, devices, entry, Label()),
+        points=points, written=written, unwritten=unwritten,
+    )  # fmt: skip
 
 
 def stored(
@@ -244,9 +245,7 @@ def stored(
 ) -> Rerun:
     """The plan of transformed code that an earlier process made."""
     entry = None if of_torch is None else Entry(None, [], of_torch)
-    rerun = Rerun(code, known, again, noticed, may_split, devices, entry, Label())
-    rerun.unwritten = unwritten
-    return rerun
+    return Rerun(code, known, again, noticed, may_split, devices, entry, Label(), unwritten=unwritten)
 
 
 def _lacks_memory(error: Exception) -> bool:

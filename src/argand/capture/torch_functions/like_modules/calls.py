@@ -183,12 +183,10 @@ def _noted(
         kind.failures += 1
     else:
         kind.seen = Seen(
-            *(module, source, tensors, journal.entries[begin:], (guards, len(state.guards))),
-            len(graph.graph.nodes) - nodes,
-            len(graph.writing),
-            len(graph.writing) > writes,
-            *(len(interp.frames), watched.ids, known, torch_state, kept(result)),
-        )
+            module, source, tensors, journal.entries[begin:], (guards, len(state.guards)),
+            len(graph.graph.nodes) - nodes, len(graph.writing), len(graph.writing) > writes,
+            len(interp.frames), watched.ids, known, torch_state, kept(result),
+        )  # fmt: skip
     return result
 
 
