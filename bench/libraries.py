@@ -31,6 +31,7 @@ import traceback
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
 
@@ -392,14 +393,19 @@ def all_results(options: argparse.Namespace) -> dict[str, dict[str, Result]]:
     kept = Path(options.json) if options.json else None
     stored: dict[str, dict[str, Result]] = json.loads(kept.read_text()) if kept and kept.exists() else {}
     names = []
-    for name, area, _ in chosen(options):
-        names.append(name)
-        row = stored.setdefault(name, {})
-        for system in ["argand", *(["torch"] if options.torch else [])]:
-            if system in row and not options.again:
-                continue
-            backend = options.backend if system == "argand" else options.torch_backend
-            result = row[system] = run_one(name, area, system, options, Path(__file__), ["--backend", backend])
+    backends = {"argand": options.backend} | ({"torch": options.torch_backend} if options.torch else {})
+    with ThreadPoolExecutor(options.jobs) as pool:
+        runs = {}
+        for name, area, _ in chosen(options):
+            names.append(name)
+            row = stored.setdefault(name, {})
+            for system, backend in backends.items():
+                if system not in row or options.again:
+                    run = pool.submit(run_one, name, area, system, options, Path(__file__), ["--backend", backend])
+                    runs[run] = (name, system)
+        for run in as_completed(runs):
+            name, system = runs[run]
+            result = stored[name][system] = run.result()
             print(f"{name} ({system}): {said(result)}", flush=True)
             if kept:
                 kept.write_text(json.dumps(stored, indent=1))
@@ -416,6 +422,7 @@ def main() -> int:
     parser.add_argument("--torch-backend", default="inductor", help='torch.compile\'s; "eager" counts breaks sooner')
     parser.add_argument("--seconds", type=float, default=1.0, help="for the comparison of step times; 0 for none")
     parser.add_argument("--threads", type=int, help="of each program; on a machine that does other things, 1")
+    parser.add_argument("--jobs", type=int, default=1, help="programs at once: a machine has cores for so many")
     parser.add_argument("--timeout", type=float, default=600.0, help="seconds for one program under one system")
     parser.add_argument("--json", metavar="OUT", help="results go there, and are not measured again")
     parser.add_argument("--again", action="store_true", help="measure also what OUT has")
