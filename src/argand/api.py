@@ -165,9 +165,10 @@ def _region(
         observe = getattr(backend, "observe_only", False) is True
         request = (backend, fullgraph, dynamic, mode, options)
         call, kept = _compiler(request), functools.partial(stored_as, request)
-        sizes = backend in ("native", "aot_eager", "eager") or getattr(backend, "takes_data_sizes", False) is True
+        told = backend in ("native", "aot_eager", "eager")
+        sizes = told or getattr(backend, "takes_data_sizes", False) is True
         cuts = _callback if backend == "native" and not fullgraph else None
-        own_region = Region(call, _backend_name(backend), fullgraph, dynamic, observe, request, kept, sizes, cuts)
+        own_region = Region(call, _backend_name(backend), fullgraph, dynamic, observe, request, kept, sizes, told, cuts)
         region = _process.regions.setdefault(key, own_region)
     return region, _process.callbacks.setdefault(region, _callback(region))
 

@@ -60,3 +60,38 @@ def test_a_loaded_graph_runs_again(tmp_path: Path, kind: str) -> None:
         program = Program(tmp_path, TWICE)
         assert "bypass" not in program.run(what), program.reasons
         assert "hit" in program.run(what), program.reasons
+
+
+WRITES = """
+import torch
+
+LOG = []
+
+def step(cache, x, at):
+    try:
+        cache.copy_(cache * 2 + 1)
+        return (x.sin() * x)[at]
+    finally:
+        LOG.append(float(cache[0]))
+
+def main(compile):
+    call, cache, x, told = compile(step), torch.ones(100), torch.ones(5, requires_grad=True), []
+    LOG.clear()
+    for at in (1, 9, 2):
+        with torch.autograd.graph.saved_tensors_hooks(lambda t: t * 1, lambda t: t):
+            try:
+                told.append(call(cache, x, torch.tensor([at])))
+            except IndexError:
+                told.append(None)
+    return told, cache, list(LOG)
+
+def check(compile):
+    torch.testing.assert_close(main(compile), main(lambda fn: fn))
+"""
+
+
+def test_a_loaded_graph_puts_back_what_it_wrote(tmp_path: Path) -> None:
+    with argand.config.patch({**STORED, "cache_dir": str(tmp_path / "cache")}):
+        program = Program(tmp_path, WRITES)
+        program.run()
+        assert "hit" in program.run(), program.reasons

@@ -261,9 +261,11 @@ class Describer:
             return number
 
         try:
-            return ("recipe", "graph", (("graph", (codec.encode(module, row), tuple(used))),))
+            encoded = codec.encode(module, row)
         except codec.NoText as error:
             raise Unstorable(str(error)) from error
+        undone = ("row", self.row(tuple(module.meta.get("undone", ()))))
+        return ("recipe", "graph", (("graph", (encoded, tuple(used))), undone))
 
     def _recipe(self, recipe: Recipe) -> Row:
         try:

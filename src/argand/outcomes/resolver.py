@@ -15,6 +15,7 @@ from torch import fx
 
 from argand._core import _C
 from argand.graph.nodes import codec
+from argand.graph.nodes.undone_writes import undoing
 from argand.outcomes import fingerprints
 from argand.outcomes.references import DESCRIPTORS, Checks, Row, reached, step
 from argand.outcomes.resume_codes import PARTS, Place, label_of, labelled, new_label
@@ -270,13 +271,13 @@ class Late:
         return self.graph
 
 
-def run_graph(late: Late) -> Callable[..., Any]:
-    """A captured graph as a function of its arguments."""
+def run_graph(late: Late, undone: Sequence[int]) -> Callable[..., Any]:
+    """A captured graph as a function of its arguments; `undone`: those that it puts back when it raises."""
 
     def run(*args: Any) -> Any:
         return late.module().forward(*args)
 
-    return with_recipe(run, "graph again", lambda: (late,))
+    return with_recipe(undoing(run, undone) if undone else run, "graph again", lambda: (late,))
 
 
 def module_of(graph: Callable[..., Any]) -> fx.GraphModule:

@@ -111,3 +111,24 @@ def test_as_eager(name: str, order: tuple[int, ...]) -> None:
     compiled = argand.compile(lambda x, n: function(x, n), backend="eager")
     for n in order:
         assert repr(outcome(compiled, x, n)) == repr(outcome(function, x, n)), n
+
+
+def test_a_number_that_conditions_leave_one_value_varies_elsewhere() -> None:
+    """A window that fills: at one length two comparisons meet, and behind it all lengths are alike."""
+
+    class Window:
+        length = 3
+
+    def program(window: Window, x: torch.Tensor) -> torch.Tensor:
+        before, window.length = window.length, window.length + 1
+        offset = max(before - 5, 0)
+        return x * 2 + offset if before + 1 > 6 else x + offset
+
+    compiled = argand.compile(program, backend="eager", fullgraph=True)
+    ours, theirs = Window(), Window()
+    findings = Findings()
+    with findings.listening():
+        for _ in range(12):
+            assert torch.equal(compiled(ours, torch.ones(3)), program(theirs, torch.ones(3)))
+    assert ours.length == theirs.length == 15
+    assert len(findings.graphs) <= 4

@@ -324,9 +324,8 @@ class _Capture:
         interpreter.handled_outside = self.handled
         interpreter.patience.endless = self.region.fullgraph
         self.states.append(state)
-        state.graph.on_data = OnData(
-            self.known, not (self.region.fullgraph or strict.wanted()), points=before_error.Points(state)
-        )
+        may_split, points = not (self.region.fullgraph or strict.wanted()), before_error.Points(state)
+        state.graph.on_data = OnData(self.known, may_split, points=points, told=self.region.told)
         if self.region.fullgraph:
             state.data_numbers = state.data_sizes = True
         elif self.region.data_sizes and self.region.dynamic is not False:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from argand._core import _C
-from argand.capture.output.restart_snapshots import Copies
+from argand.graph.nodes.undone_writes import Copies
 
 
 class _Known:

@@ -25,6 +25,7 @@ class Region:
         request: backend, fullgraph, dynamic, mode and options as they were given.
         stored_as: what tells outcomes of this region from those of others, as text; "" where none are stored now.
         data_sizes: the backend takes graphs whose sizes depend on data, so that these need not break.
+        told: an error of a graph says whether what the graph writes to is as it was (`errors.UNWRITTEN`).
         cuts: makes the frame hook's callback for a region in which parts of such graphs are captured, which get the
             sizes with their arguments; None: the backend gets the graphs.
     """
@@ -37,4 +38,5 @@ class Region:
     request: tuple[object, ...] = ()
     stored_as: Callable[[], str] = str
     data_sizes: bool = False
+    told: bool = False
     cuts: Callable[[Region], Callable[[_C.FrameInfo], _C.Answer]] | None = None

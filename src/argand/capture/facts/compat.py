@@ -13,6 +13,7 @@ from torch import fx
 
 from argand.capture.facts.handlers import Args, Kwargs
 from argand.graph import compat
+from argand.graph.nodes.undone_writes import undoing
 from argand.graph.trees import leaves
 
 
@@ -95,6 +96,8 @@ class CapturedGraph(fx.GraphModule):
         python_code = super().recompile()
         forward = vars(type(self)).get("forward")
         if isinstance(forward, types.FunctionType):
+            if self.meta.get("undone"):
+                type(self).forward = undoing(forward, [1 + place for place in self.meta["undone"]])
             forward.__dict__["_argand_source"] = source = _Source()
             _forget_with(source, forward.__code__.co_filename)
         return python_code

@@ -57,6 +57,8 @@ class OnData:
         behind: (the node after which such an operation was recorded, whether it is a noticed one).
         opaque: there is a function of the program's, marked to be one node: what else it does is not known.
         saved: small inputs to which the graph writes: they are copied before it runs.
+        undone: other inputs to which it writes after reading them.
+        told: the backend says of an error that it left what is written to as it was.
         overwriting, overwrites: what the write at hand, and those so far, fill before anything has read it.
         points: such operations, and what the program did before each; None outside of captures.
     """
@@ -72,6 +74,8 @@ class OnData:
     opaque: bool = False
     behind: list[tuple[fx.Node, bool]] = field(default_factory=list)
     saved: list[TensorInfo] = field(default_factory=list)
+    undone: list[TensorInfo] = field(default_factory=list)
+    told: bool = False
     overwriting: fx.Node | None = None
     overwrites: set[fx.Node] = field(default_factory=set)
     points: Points | None = None

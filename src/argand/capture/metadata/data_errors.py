@@ -151,7 +151,7 @@ def raises(builder: GraphBuilder, name: str) -> None:
     """An operation that values can make raise becomes part of the graph. Raises GraphBreak as `check` does."""
     on_data = builder.on_data
     on_data.possible = True
-    on_data.late = on_data.late or on_data.outside or bool(on_data.saved)
+    on_data.late = on_data.late or on_data.outside or bool(on_data.saved or on_data.undone)
     noticed = _any_notices(builder)
     if noticed:
         if on_data.split or on_data.outside or on_data.opaque:

@@ -2,7 +2,9 @@
 
 The frame's own code runs from its beginning then, on inputs to which the graph may have written already (rerun.py).
 That computes what eager does where the graph writes over elements that nothing has read before, as a cache is filled:
-the same is written again. And a small input (a counter) is copied before the graph runs, and put back.
+the same is written again. A small input (a counter) is copied before the graph runs, and put back. Of others argand's
+own backends say, when they raise, that they have not written yet (or have put back what they had written,
+`graph.nodes.undone_writes`); for other backends these are copied too.
 """
 
 from __future__ import annotations
@@ -25,27 +27,31 @@ def repeatable(builder: GraphBuilder, info: TensorInfo, func: Function | None, a
     """Whether a write that is about to be recorded leaves inputs as they have to be for the frame to start again."""
     if builder.on_data.known is None or builder.graph is not builder.root:
         return False
-    if len(builder.on_data.saved) + len(builder.on_data.overwrites) >= _MOST:
-        return False
+    on_data = builder.on_data
     with torch._C.DisableTorchFunction():
         memory = storage_address(info.tensor)
-        sharing = [other for other in builder.tensors.values() if storage_address(other.tensor) == memory]
-        owner = next((other for other in sharing if other.source is not None), None)
-        if owner is None or owner.node.op != "placeholder" or not _alone(builder, owner):
+        owners = [other for other in builder.inputs if storage_address(other.tensor) == memory]
+        if not owners or not all(other.node.op == "placeholder" and _is_plain(other.real) for other in owners):
             return False
-    if any(kept is owner for kept in builder.on_data.saved):
+    small = all(map(_is_small, owners)) and len(on_data.saved) < _MOST
+    overwrites = func is not None and getattr(func, "__name__", "") in _OVERWRITES and args and args[0] is info.tensor
+    if overwrites and not small and _alone(builder, owners[0]) and not _read_before(builder, memory):
+        on_data.overwriting = info.node
         return True
-    if _is_small(owner):
-        builder.on_data.saved.append(owner)
-        return True
-    overwrites = builder.on_data.overwrites
-    if getattr(func, "__name__", "") not in _OVERWRITES or not args or args[0] is not info.tensor:
-        return False
-    nodes = {other.node for other in sharing}
-    if not all(user in nodes or user in overwrites for node in nodes for user in node.users):
-        return False  # what it held was read: the second time that is something else
-    builder.on_data.overwriting = info.node
+    given = (info.tensor, *args)
+    if torch.is_grad_enabled() and any(isinstance(arg, torch.Tensor) and arg.requires_grad for arg in given):
+        return False  # what autograd knows of it is not put back
+    kept = (*on_data.saved, *on_data.undone)
+    (on_data.saved if small else on_data.undone).extend([owner for owner in owners if owner not in kept])
     return True
+
+
+def _read_before(builder: GraphBuilder, memory: int) -> bool:
+    """Whether what lies in this memory was read: the second time that is something else."""
+    overwrites = builder.on_data.overwrites
+    with torch._C.DisableTorchFunction():
+        nodes = {other.node for other in builder.tensors.values() if storage_address(other.tensor) == memory}
+    return not all(user in nodes or user in overwrites for node in nodes for user in node.users)
 
 
 def noted(builder: GraphBuilder, written: torch.fx.Node) -> None:
@@ -58,12 +64,14 @@ def noted(builder: GraphBuilder, written: torch.fx.Node) -> None:
 
 def _alone(builder: GraphBuilder, owner: TensorInfo) -> bool:
     """Whether no other input is known to lie in an input's memory."""
-    real = owner.real
-    if real is None or type(real) not in (torch.Tensor, torch.nn.Parameter) or real.layout is not torch.strided:
-        return False
-    memory = storage_address(real)
     reals = [other.real for other in builder.inputs if other is not owner and isinstance(other.real, torch.Tensor)]
-    return not any(other.layout is not torch.strided or storage_address(other) == memory for other in reals)
+    with torch._C.DisableTorchFunction():
+        memory = storage_address(owner.real)
+        return not any(other.layout is not torch.strided or storage_address(other) == memory for other in reals)
+
+
+def _is_plain(real: torch.Tensor | None) -> bool:
+    return type(real) in (torch.Tensor, torch.nn.Parameter) and real.layout is torch.strided
 
 
 def _is_small(owner: TensorInfo) -> bool:

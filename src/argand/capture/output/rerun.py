@@ -37,11 +37,11 @@ from argand.capture.metadata.call_targets import may_draw
 from argand.capture.metadata.data_errors import RAISED, manager_is_told
 from argand.capture.output import before_error
 from argand.capture.output.emit import Emitter
-from argand.capture.output.restart_snapshots import Copies, copies_of, generator_of, random_states
+from argand.capture.output.restart_snapshots import generator_of, random_states
 from argand.capture.output.resumes import Resumes
 from argand.capture.record.tensor_attributes import any_pending
 from argand.capture.torch_functions import hops, modes
-from argand.graph.version_counters import set_versions
+from argand.graph.nodes.undone_writes import Copies, copies_of, put_back
 from argand.quick_dataclasses import dataclass
 
 
@@ -193,10 +193,11 @@ class Rerun:
         asm.return_value()
 
 
-def plan(state: CaptureState, gives_away: bool, entry: Entry | None) -> Rerun | None:
+def plan(state: CaptureState, graph: fx.GraphModule, gives_away: bool, entry: Entry | None) -> Rerun | None:
     """What happens when the graph raises; None: the error is the frame's.
 
     Arguments:
+        graph: gets, as `meta["undone"]`, which of its inputs its forward is to put back when it raises.
         gives_away: the arguments are those of a resume function, which lets go of them as soon as it can: they are kept
             only where the program would see the difference.
         entry: of `entry_of`.
@@ -211,12 +212,14 @@ def plan(state: CaptureState, gives_away: bool, entry: Entry | None) -> Rerun | 
     needed = needed or (on_data.possible and entry is not None and not entry.of_torch)
     # A graph that raises leaves torch's modes as they were. Which changes the program keeps, only its code knows.
     needed = needed or (on_data.possible and bool(modes.changed_by(builder.root)))
-    outside = on_data.outside or (bool(on_data.saved) and not needed)
     lost = on_data.points is not None and on_data.points.lost
+    needed = needed or (lost and bool(on_data.undone))
+    outside = on_data.outside or (bool(on_data.saved or on_data.undone) and not needed)
     outside = outside or (on_data.opaque and not lost)  # such a function runs twice rather than that an effect is lost
     free = not (gives_away or (random and any(info.device.type != "cpu" for info in builder.tensors.values())))
     late = on_data.late or (on_data.possible and free)
-    unwritten = outside and late and not (on_data.effects or on_data.opaque)
+    told = bool(on_data.undone) and not outside and on_data.told and not graph.meta.get("unbacked")
+    unwritten = told or (outside and late and not (on_data.effects or on_data.opaque))
     again = unwritten or (not outside and (needed or free))
     points = on_data.points if outside and on_data.points is not None and on_data.points.any else None
     if not again and entry is None and points is None:
@@ -224,8 +227,11 @@ def plan(state: CaptureState, gives_away: bool, entry: Entry | None) -> Rerun | 
     devices = tuple(dict.fromkeys(info.device for info in builder.tensors.values())) if random and again else ()
     code = weakref.ref(state.code)
     answered = _answered(on_data) if again else ()
-    saved = on_data.saved if again and not unwritten else ()
-    written = tuple([info.source for info in saved if info.source is not None])
+    saved = (*on_data.saved, *on_data.undone) if again and (told or not unwritten) else ()
+    written = () if told else tuple([info.source for info in saved if info.source is not None])
+    if told:
+        places = [node for node in graph.graph.nodes if node.op == "placeholder"]
+        graph.meta["undone"] = [places.index(info.node) for info in saved]
     noticed, may_split = on_data.noticed, on_data.may_split
     return Rerun(
         *(code, on_data.known, answered, noticed, may_split, devices, entry, Label()),
@@ -322,16 +328,6 @@ def _draws(node: fx.Node) -> bool:
 # ---------------------------------------------------------------------- called by transformed code
 
 
-def _put_back(copies: Copies) -> None:
-    with torch._C.DisableTorchFunction(), torch.no_grad():
-        for held, copy, version in copies:
-            tensor = held()
-            if tensor is not None:
-                tensor.data.copy_(copy)
-                if version is not None:  # to autograd nothing was written
-                    set_versions((tensor,), (version,))
-
-
 def raised(
     error: BaseException,
     plan: Rerun,
@@ -350,7 +346,7 @@ def raised(
     ours = ours and (unwritten or not plan.unwritten)
     if not ours or isinstance(error, errors.ArgandError):
         return False if plan.entry is not None and plan.entry.of_torch else None
-    _put_back(copies)
+    put_back(copies)
     for device, state in states:
         generator_of(device).set_state(state)
     text = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"

@@ -147,7 +147,7 @@ class Transformer:
         inputs = list(self.state.graph.inputs) if graph is not None else []
         sources = [info.source for info in inputs if info.source is not None]
         if graph is not None:
-            self.rerun = rerun.plan(self.state, self.gives_away, rerun.entry_of(self))
+            self.rerun = rerun.plan(self.state, graph, self.gives_away, rerun.entry_of(self))
             self.graph_name = f"__compiled_fn_{next(NUMBERS)}"
             self._emit_graph_event(graph)
             self.globals[self.graph_name] = make_callable(graph, [info.real for info in inputs])

@@ -108,6 +108,7 @@ class Dynamics:
                 modulus=memory.modulus.get(name, 1), facts=memory.facts,
             )  # fmt: skip
         except ValueError:
+            memory.narrow.add(place)
             self.give_up_place(place, Relation("eq", Sym(name, None), hint))
             return hint
         self.places[sym] = place

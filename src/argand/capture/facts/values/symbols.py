@@ -56,7 +56,7 @@ class Memory:
 
     Fields:
         names: the name of the symbol of a place.
-        static: places that are constants after all.
+        static: places that are constants after all; narrow: those that the program's conditions leave one value.
         marked: places that the user wants symbolic (`mark_dynamic`), with their range.
         solved: symbols that equal an expression of earlier ones.
         modulus: by symbol: probes keep their residue modulo this.
@@ -68,6 +68,7 @@ class Memory:
 
     names: dict[Place, str] = field(default_factory=dict)
     static: set[Place] = field(default_factory=set)
+    narrow: set[Place] = field(default_factory=set)
     marked: dict[Place, tuple[int | None, int | None]] = field(default_factory=dict)
     solved: dict[str, Expr] = field(default_factory=dict)
     modulus: dict[str, int] = field(default_factory=dict)
