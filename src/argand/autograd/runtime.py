@@ -93,7 +93,8 @@ def wrapper_source(
     running = f"out = run({passed})"
     if untaped and any(spec.spec.requires_grad for spec in program.inputs):
         running = f"with no_grad(): {running}"
-    lines += _running_lines(running, names, tells=_writes(program) and (boxed or program.kind == "inference"))
+    here = boxed or program.kind == "inference" or all(mutation.differentiable for mutation in program.mutations)
+    lines += _running_lines(running, names, tells=_writes(program) and here)
     lines += _mutation_lines(program)
     for leaf in program.leaves:
         if leaf.data is not None and needs_data(leaf.data):
@@ -111,7 +112,7 @@ def wrapper_source(
 
 
 def _running_lines(running: str, names: dict[str, Any], tells: bool) -> list[str]:
-    """`tells`: an error says that nothing was written yet; a graph that records says so itself."""
+    """`tells`: an error says that nothing was written yet; what records a graph, and writes itself, says so itself."""
     names["autocast_active"], names["disabled_autocast"] = compat.autocast_active, compat.disabled_autocast
     lines = ["    if autocast_active():", "        guard = disabled_autocast()"]  # the casts are in the graph already
     lines += ["        try:", f"            {running}", "        finally:", "            del guard"]

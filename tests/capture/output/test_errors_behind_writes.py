@@ -95,3 +95,27 @@ def test_training() -> None:
         outcomes.append((str(raised.value), x, w.detach(), w.grad))
     for outcome in outcomes[1:]:
         assert_same(outcomes[0], outcome)
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_write_that_autograd_records_and_one_that_it_does_not(backend: str) -> None:
+    def program(x: Any, w: Any, bad: Any) -> Any:
+        try:
+            x.copy_(w.roll(1))
+            x.detach().sub_(2)
+            return w[bad]
+        finally:
+            x.detach().mul_(3)
+
+    outcomes = []
+    for fn in (program, argand.compile(program, backend=backend)):
+        told = []
+        for bad in ([1, 2], [1, 900]):
+            x, w = torch.arange(300.0), torch.ones(300, requires_grad=True)
+            try:
+                told.append(fn(x, w * 1, torch.tensor(bad)))
+            except IndexError:
+                told.append(None)
+            told += [x, x.requires_grad]
+        outcomes.append(told)
+    assert_same(*outcomes)
