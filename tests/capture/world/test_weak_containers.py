@@ -233,3 +233,34 @@ def test_what_a_variable_holds_lives() -> None:
         want = reference_lives(x)
         torch.manual_seed(0)
         assert_same(want, compiled(x))
+
+
+def test_handles_of_hooks_that_a_kept_object_holds() -> None:
+    """What is taken away holds the module, and so the dict that a handle refers to weakly: the object that stays does too."""
+
+    class Explainer:
+        def __init__(self) -> None:
+            self.model = nn.Sequential(nn.Linear(3, 3), nn.ReLU())
+            self.handles: list[Any] = []
+
+        def hook(self, module: nn.Module, inputs: Any, result: torch.Tensor) -> torch.Tensor:
+            return result * 2 if self.model else result
+
+        def remove(self) -> None:
+            for handle in self.handles:
+                handle.remove()
+
+        def explain(self, x: torch.Tensor) -> torch.Tensor:
+            y = self.model(x)
+            self.remove()
+            return y + self.model(x)
+
+    torch.manual_seed(0)
+    explainer = Explainer()
+    compiled = argand.compile(explainer.explain, backend="eager", fullgraph=True)
+    results = []
+    for function in (compiled, explainer.explain):
+        explainer.handles = [layer.register_forward_hook(explainer.hook) for layer in explainer.model]
+        results.append(function(torch.ones(2, 3)))
+        assert not any(layer._forward_hooks for layer in explainer.model)
+    assert_same(*results)

@@ -412,6 +412,7 @@ class GraphBuilder(Protocol):
     constants: dict[str, torch.Tensor]
     mutated: dict[int, TensorInfo]
     moved: list[tuple[TensorInfo, int, int]]
+    flags: dict[int, dict[bool, tuple[TensorInfo, GraphBreak | None]]]
     calls: int
     arguments: tuple[object, ...]
     answered: object

@@ -14,7 +14,7 @@ from argand.capture.record import constants
 from argand.graph import compat
 
 _T = torch.Tensor
-_PLAIN = (_T, torch.nn.Parameter)
+PLAIN = (_T, torch.nn.Parameter)
 
 
 def _refused(sequence: int | None = None, why: str = "") -> errors.GraphBreak:
@@ -32,11 +32,11 @@ def _set_data(builder: GraphBuilder, func: Function, args: Args, kwargs: Kwargs)
         return
     info, other = builder.state.tensor_info(tensor), builder.state.tensor_info(value)
     with torch._C.DisableTorchFunction():
-        plain = type(tensor) in _PLAIN and type(value) in _PLAIN and tensor.is_leaf
+        plain = type(tensor) in PLAIN and type(value) in PLAIN and tensor.is_leaf
         same = (tensor.shape, tensor.stride(), tensor.dtype) == (value.shape, value.stride(), value.dtype)
     fixed = info.dynamic is None and other.dynamic is None and info.device == other.device
     outside = info.source is not None and info.real is not None
-    whole = builder.graph is builder.root and not builder.sharded
+    whole = builder.graph is builder.root and not builder.sharded and id(tensor) not in builder.flags
     if not (plain and same and fixed and outside and whole) or _has_history(builder, info):
         raise _refused()
     data = builder.record(_T.data.__get__, (value,), {})

@@ -43,7 +43,7 @@ from argand.capture.metadata.call_targets import (
     target_of,
 )
 from argand.capture.metadata.special_calls import CONSTANTS, SPECIAL
-from argand.capture.record import constants, data_attribute, scopes, size_tensors
+from argand.capture.record import constants, data_attribute, gradient_flags, scopes, size_tensors
 from argand.capture.sizes import (
     dtensors,
     piecewise,
@@ -95,16 +95,14 @@ class GraphBuilder:
         observed: how many torch calls have reached the trace mode.
         flags_seen: indices of `graph.compat.FLAGS` that are guarded.
         unsure: ids of stand-ins whose strides may not be those that eager's result has.
-        maybe_same: id of a stand-in -> the one that it may be the same object as.
-        known: what is known of stand-ins whose values are (`record.constants`).
+        maybe_same: id of a stand-in -> the one that it may be the same object as; known: those of known values.
         writing: nodes that write to arguments -> the nodes of these.
         effectful: nodes that stay although unused (random numbers).
-        tensors: id of a stand-in -> TensorInfo.
-        inputs: infos of the placeholders, in their order.
+        tensors: id of a stand-in -> TensorInfo; inputs: infos of the placeholders, in their order.
         constants: attribute name -> real tensor that the graph holds.
         moved: tensors whose data was set, as they are since, their new memory, the root instruction (`data_attribute`).
-        dynamics: the symbols of the capture; None while nothing varies.
-        arguments: of the call that is being recorded.
+        flags: id of an input's stand-in -> by its `requires_grad` what it is, and the break there (`gradient_flags`).
+        dynamics: the symbols of the capture; None while nothing varies; arguments: of the call that is being recorded.
         answered: the function of a call that a rule of its own answered since somebody set it to None.
         on_data: operations that values can make raise.
         gradients: id of a stand-in that the program made -> its `.grad`, where that was set.
@@ -147,6 +145,7 @@ class GraphBuilder:
         self.kept: set[fx.Node] = set()
         self.mutated: dict[int, TensorInfo] = {}
         self.moved: list[tuple[TensorInfo, int, int]] = []
+        self.flags: dict[int, dict[bool, tuple[TensorInfo, errors.GraphBreak | None]]] = {}
         self.calls = 0
         self.arguments: tuple[object, ...] = ()
         self.answered: object = None
@@ -556,6 +555,7 @@ class GraphBuilder:
         """
         graph = self.root
         self.check_staying(outputs)
+        gradient_flags.finish(self, outputs)
         graph.output(tuple([self._output(value) for value in outputs]))
         self.drop_dead(graph)
         if self.nested and any(node.target is nested for node in graph.nodes):

@@ -16,7 +16,7 @@ from argand.capture.facts.values.tensor_info import Cost, TensorInfo
 from argand.capture.metadata import data_errors, metadata
 from argand.capture.metadata.call_targets import target_of
 from argand.capture.metadata.special_calls import Special, getter, named, special
-from argand.capture.record import conditions, constants, size_tensors
+from argand.capture.record import conditions, constants, gradient_flags, size_tensors
 from argand.capture.sizes import subclasses, symbolic_index, symbolic_tensors, unbacked_index, unbacked_ops
 from argand.capture.torch_functions import data_dependent, one_sided_branches
 from argand.graph.metadata import metas
@@ -324,16 +324,18 @@ def _requires_grad(builder: GraphBuilder, func: Function, args: Args, kwargs: Kw
     wanted = bool(args[1] if len(args) > 1 else kwargs.get("requires_grad", True))
     if func is _T.requires_grad_ and args[0].requires_grad == wanted:
         return args[0]
-    if info.source is not None or func not in (_T.requires_grad_, _T.detach_):
+    outside = info.source is not None
+    if func is not _T.requires_grad_ and (outside or func is not _T.detach_):
         raise errors.graph_break(kind="autograd state of an input changed", context=func.__name__)
     with torch._C.DisableTorchFunction():
         is_view = args[0]._is_view()
         viewed = any(other.tensor._is_view() and other.tensor._base is args[0] for other in builder.tensors.values())
     if func is _T.requires_grad_ and viewed:
-        explanation = "To autograd, views of a tensor that were made before become leaves too."
-        raise errors.graph_break(
-            kind="autograd state of an input changed", context="requires_grad_", explanation=explanation
-        )
+        raise gradient_flags.refused("To autograd, views of a tensor that were made before become leaves too.")
+    if outside:
+        if id(args[0]) in builder.wearers or not _is_leaf(builder, _T.is_leaf.__get__, args[:1], {}):
+            raise gradient_flags.refused()
+        return gradient_flags.set_flag(builder, info, wanted)
     if func is _T.detach_ and is_view:
         raise errors.graph_break(
             kind="autograd state of an input changed",

@@ -6,13 +6,14 @@ import contextlib
 import gc
 import types
 import weakref
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import field
 from typing import Any
 
 import torch
 
 from argand import errors
+from argand.bytecode.resume import STACK_PREFIX
 from argand.capture.facts.interfaces import CaptureState
 from argand.capture.facts.kinds import is_a, module_of, namespace
 from argand.capture.facts.overlays import Overlay, Shadow
@@ -195,10 +196,16 @@ def may_have_ended(state: CaptureState, *names: object) -> bool:
     root = state.interpreter.root
     instructions = root.program.instructions if root is not None else ()
     stored = {inst.argval for inst in instructions if inst.opname.startswith(("STORE_", "DELETE_"))}
-    gone = [value for name, value in zip(root.program.names, state.args) if name in stored] if root is not None else []
-    gone += [value for entry in pending(state) for value in taken_away(entry)]
+    local = zip(root.program.names, state.args) if root is not None else ()
+    gone = [value for entry in pending(state) for value in taken_away(entry)]
+    kept: list[object] = []
+    for name, value in local:
+        (gone if name in stored or name.startswith(STACK_PREFIX) else kept).append(value)
     wanted = tuple(obj for obj in names if obj is not None)
-    return any(_leads_to(state, value, wanted) for value in gone)
+    if not any(_leads_to(state, value, wanted) is not False for value in gone):
+        return False
+    changed = changed_objects(state)
+    return not any(_leads_to(state, value, wanted, changed) for value in kept)
 
 
 def may_be_gone(referent: object) -> errors.GraphBreak:
@@ -214,18 +221,24 @@ def may_be_gone(referent: object) -> errors.GraphBreak:
 _FAR = 2000  # objects
 
 
-def _leads_to(state: CaptureState, start: object, wanted: tuple[object, ...]) -> bool:
-    """Whether an object is, or may hold, one of these; what holds very much may."""
+def _leads_to(
+    state: CaptureState, start: object, wanted: tuple[object, ...], passed_by: Collection[int] = ()
+) -> bool | None:
+    """Whether an object is, or may hold, one of these; None where it holds very much.
+
+    Arguments:
+        passed_by: ids of objects that are not looked into.
+    """
     todo, seen = [start], set[int]()
     while todo:
         value = todo.pop()
         info = state.tensors.get(id(value))
         if any(value is obj or (info is not None and info.real is obj) for obj in wanted):
             return True
-        if id(value) in seen or is_a(value, type | types.ModuleType | types.CodeType):
+        if id(value) in seen or id(value) in passed_by or is_a(value, type | types.ModuleType | types.CodeType):
             continue
         if len(seen) > _FAR:
-            return True
+            return None
         seen.add(id(value))
         if is_a(value, types.FunctionType):
             todo += (value.__closure__, value.__defaults__, value.__kwdefaults__, value.__dict__)
