@@ -9,7 +9,9 @@ parts go in and out by functions of autograd, on both sides of the graph's edge 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
+from types import FunctionType
 from typing import Any
 
 import torch
@@ -32,11 +34,29 @@ def is_wrapper(cls: type) -> bool:
     own: Any = cls
     return (
         own.__torch_dispatch__ is not torch._C._disabled_torch_dispatch_impl
-        and own.__torch_function__ is torch._C._disabled_torch_function_impl
+        and (own.__torch_function__ is torch._C._disabled_torch_function_impl or asks_class(cls))
         and hasattr(cls, "__tensor_flatten__")
         and hasattr(cls, "__tensor_unflatten__")
         and (not cls.__module__.startswith("torch.") or cls.__module__.startswith("torch.testing."))
     )
+
+
+def asks_class(cls: Any) -> bool:
+    """Whether a wrapper's class has Python code of its own for torch functions, which capture interprets."""
+    code = getattr(cls.__torch_function__, "__func__", None)
+    return isinstance(code, FunctionType) and code is not torch.Tensor.__torch_function__.__func__
+
+
+@functools.cache
+def past_class(func: Callable[..., object]) -> Callable[..., object]:
+    """The operation of a graph that is a call of a torch function without the code that a class has for it."""
+
+    def called(*args: object, **kwargs: object) -> object:
+        with torch._C.DisableTorchFunctionSubclass():
+            return func(*args, **kwargs)
+
+    called.__name__ = getattr(func, "__name__", "called")
+    return called
 
 
 def holds_parts(cls: type) -> bool:

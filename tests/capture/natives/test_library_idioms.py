@@ -313,3 +313,31 @@ def test_regular_expressions() -> None:
     compiled = whole(expressions)
     for count in (1, 3):
         assert_same(compiled(X, count), expressions(X, count))
+
+
+class Version(str):
+    """A text that compares, and counts, in its own way: as `torch.__version__` does."""
+
+    def __ge__(self, other: Any) -> bool:
+        return re.search(r"\d+", self).group() >= str(other)  # type: ignore[union-attr]
+
+    def __len__(self) -> int:
+        return 0
+
+    def __getitem__(self, key: Any) -> str:
+        return "9"
+
+
+def test_texts_of_a_class_are_searched_past_its_methods() -> None:
+    own = Version("v2.13")
+
+    def program(x: torch.Tensor) -> Any:
+        parts = re.findall(r"\d", own), re.split(r"\.", own), re.match("v", own).end()  # type: ignore[union-attr]
+        places = "ab v2.13".find(own), "v2.13".startswith(own), b"ab".hex(), "v2.13 v2.13".split(own)
+        return x * 2 if torch.__version__ >= "2.0" and own >= "2" else x, parts, places, own.upper()
+
+    compiled = argand.compile(program, backend="eager", fullgraph=True)
+    x = torch.ones(2)
+    assert_same(compiled(x), program(x))
+    own = Version("v1.13")
+    assert_same(compiled(x), program(x))

@@ -531,3 +531,34 @@ def test_a_result_is_a_view_of_another() -> None:
         y.sum().backward()
         told.append((view._is_view(), y.a.tolist(), leaf.grad.a.tolist()))
     assert told[1:] == told[:1] * 2
+
+
+class Halved(Quantized):
+    """One whose torch functions are Python code too, which calls the function that it stands for: run twice, it would
+    show."""
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        with torch._C.DisableTorchFunctionSubclass():
+            if func is functional.linear:
+                return functional.linear(args[0], args[1].whole()) / 2 + func(*args)
+            if func is torch.Tensor.add:
+                return func(args[0], args[1], **(kwargs or {})) * args[0].scale
+            return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("how", ["eager", "aot_eager", "native"])
+def test_classes_with_code_for_torch_functions(how: str) -> None:
+    def program(w: Any, x: torch.Tensor) -> Any:
+        assert w.dtype is torch.float32 and w.dim() == 2
+        return functional.linear(x, w), torch.add(w, 1), w.add(x.sum(), alpha=2), w * 2, w.t().scale, w.detach() + 1
+
+    compiled = argand.compile(program, backend=how, fullgraph=True)
+    for seed in (1, 2):
+        made = weight(seed)
+        given = Halved(made.codes, made.scale), torch.full((2, 4), float(seed), requires_grad=True)
+        torch.testing.assert_close(compiled(*given), program(*given))
+        model = nn.Linear(4, 8)
+        model.weight = nn.Parameter(given[0], requires_grad=False)
+        got, want = (run(given[1]).square().sum() for run in (argand.compile(model, backend=how), model))
+        torch.testing.assert_close(torch.autograd.grad(got, given[1]), torch.autograd.grad(want, given[1]))

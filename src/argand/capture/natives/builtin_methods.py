@@ -41,11 +41,17 @@ _BY_METHOD: Final[dict[str, Comparison]] = {op.method: op for op in COMPARE.valu
 _NUMBERS = (int, float, bool, complex)
 
 
+_OF_TEXTS = frozenset((str, bytes, re.Pattern))
+_ITEM_BY_ITEM = frozenset(("join", "translate"))
+"""Of their methods, those that do not read a text's characters as they lie in memory, past methods of its class."""
+
+
 def read_only(interp: Interpreter, cls: type, name: str, owner: object, args: Args, kwargs: Kwargs) -> object:
     """Reads the object; arguments are plain values."""
     args = [interp.plain(arg) for arg in args]
     for arg in args:
-        if type(arg) not in interp.settled and not name.startswith("__") and not interp.benign(arg):
+        unread = name.startswith("__") or (cls in _OF_TEXTS and name not in _ITEM_BY_ITEM and is_a(arg, str | bytes))
+        if type(arg) not in interp.settled and not unread and not interp.benign(arg):
             raise python_object_in_native(getattr(cls, name), arg)
     if interp.dynamic and cls in _NUMBERS:  # its methods answer NotImplemented to a symbolic number
         symbolic_ops.plain_arguments(args, kwargs)

@@ -243,6 +243,8 @@ def record(builder: GraphBuilder, func: Function, operation: Function, args: Arg
         if varies:
             with_constants(builder, name)
     device = infos[0].device
+    if any(type(info.tensor) in wrappers.KNOWN and wrappers.asks_class(type(info.tensor)) for info in infos):
+        operation = wrappers.past_class(operation)
     target = target_of(operation)
     laid_out = all(info.laid_out for info in infos)
     if not laid_out and name in _PARTS:

@@ -47,7 +47,7 @@ def refused(name: str, value: torch.Tensor) -> errors.GraphBreak:
         hints=(
             "Pass a plain torch.Tensor, or use this value outside the compiled function.",
             "Classes that only define __torch_function__ are captured, and those that say what they wrap "
-            "(__tensor_flatten__) and turn __torch_function__ off.",
+            "(__tensor_flatten__).",
         ),
     )
     ending.sets_up = type(value) in (torch.nn.UninitializedParameter, torch.nn.UninitializedBuffer)
