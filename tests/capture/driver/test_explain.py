@@ -11,7 +11,8 @@ import torch
 from rich.console import Console
 
 import argand
-from argand.capture.driver.explain import Explanation
+from argand.capture.driver.explain import Explanation, Findings
+from helpers import assert_same
 
 
 def toy(a, b):
@@ -192,3 +193,31 @@ def test_explaining_leaves_no_trace() -> None:
     backend = CountingBackend()
     argand.compile(toy, backend=backend)(torch.randn(10), torch.ones(10))
     assert len(backend.graphs) == 3
+
+
+def innermost(x: torch.Tensor) -> torch.Tensor:
+    y = x + 1
+    print(end="")
+    return y * 2
+
+
+def between(x: torch.Tensor) -> torch.Tensor:
+    return innermost(x * 3) - 1
+
+
+def outermost(x: torch.Tensor) -> torch.Tensor:
+    return between(x.sin()) + 1
+
+
+def test_a_break_in_what_is_called_is_told_once() -> None:
+    """It ends the graph of each function that the call is in; what is captured anew later tells of it again."""
+    compiled = argand.compile(outermost, backend="eager")
+    told = []
+    for sizes in ((3,), (3,), (3, 3)):
+        findings = Findings()
+        with findings.listening():
+            assert_same(compiled(torch.ones(sizes)), outermost(torch.ones(sizes)))
+        told.append([(reason.kind, len(reason.where)) for reason in findings.breaks])
+    assert told == [[("print", 3)], [], [("print", 3)]]
+    alone = argand.explain(between)(torch.ones(2, 2, 2))
+    assert [len(reason.where) for reason in alone.break_reasons] == [2]

@@ -18,6 +18,7 @@ from argand.capture.output.transform import Transformed
 from argand.capture.record.guards import GuardSet
 from argand.capture.sizes import symbolic_emit
 from argand.capture.world import narration
+from argand.config import config
 from argand.errors import BreakReason, UserLine
 from argand.graph.nodes.module_text import module_text
 from argand.own_code import OWN_FOLDER
@@ -120,3 +121,9 @@ def shown(exc: BaseException | None) -> str:
     args = () if exc is None else vars(BaseException)["args"].__get__(exc)
     plain = (repr(arg) if type(arg) in (str, int, float, bool) else f"<{type(arg).__name__}>" for arg in args)
     return f"{type(exc).__name__}({', '.join(plain)})"
+
+
+def asked_for(code: CodeType) -> bool:
+    """Whether `config.debug_function` names this function: by name or qualified name, several separated by commas."""
+    names = {name.strip() for name in config.debug_function.split(",")}
+    return code.co_name in names or code.co_qualname in names or code_words(code) in names

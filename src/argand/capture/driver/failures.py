@@ -40,6 +40,7 @@ class Known:
         loops: how often a graph was to end in a loop that runs as it is written.
         set_up: how many calls ran eagerly as they set up lazy modules, or filled tables of packages.
         wasted: how many captures made versions that no call ever used before an object that they are for was gone.
+        told: the places (`place_of_break`) at which a caller's graph broke within a call of it, as its own does.
     """
 
     frame_id: int
@@ -55,9 +56,23 @@ class Known:
     histories: dict[Region, History] = field(default_factory=dict)
     wasted: weakref.WeakKeyDictionary[Region, int] = field(default_factory=weakref.WeakKeyDictionary)
 
+    told: set[object] = field(default_factory=set)
+
+    def is_told(self, reason: errors.BreakReason, instruction: object) -> bool:
+        """Whether a break was told when a caller's graph broke there; of each that was told one more is not."""
+        place = place_of_break(reason, instruction)
+        known = place in self.told
+        self.told.discard(place)
+        return known
+
     def history(self, region: Region) -> History:
         """What the captures of this code under one region have seen of its inputs."""
         return self.histories.setdefault(region, History())
+
+
+def place_of_break(reason: errors.BreakReason, instruction: object) -> object:
+    """Where a function breaks the graph, and where in what it calls."""
+    return getattr(instruction, "offset", None), reason.where[-1:]
 
 
 def past_limit(info: _C.FrameInfo, region: Region, known: Known) -> bool:
@@ -105,7 +120,8 @@ def gave_up(ending: errors.GraphBreak, info: _C.FrameInfo, region: Region, known
         if known.loops > 1:  # it was told of: the call at hand alone ran eagerly, or a caller's graph ended there
             return _C.SKIP
     name, reason = code_words(info.code), consequent_breaks.in_terms_of_the_program(ending.reason, info.code)
-    events.emit("graph_breaks", "capture", str(reason), reason=reason, function=name, frame_skipped=True)
+    if not known.is_told(ending.reason, ending.instruction):
+        events.emit("graph_breaks", "capture", str(reason), reason=reason, function=name, frame_skipped=True)
     if program_raises(ending):  # in this call; it may not in the next
         place = -1 if ending.sequence is None else ending.sequence, getattr(ending.instruction, "offset", None)
         return unless_it_returns(info, region, known, ending.reason.headline, place)

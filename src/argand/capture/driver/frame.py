@@ -37,7 +37,6 @@ from argand.capture.facts.code import effort_limits, skip, stack_text
 from argand.capture.facts.code.stack_text import line_of_code
 from argand.capture.facts.data_dependent_errors import OnData
 from argand.capture.facts.exceptions import OF_CAPTURE
-from argand.capture.facts.name_tables import code_words
 from argand.capture.facts.namespaces import ONCE, ThisCallOnly
 from argand.capture.facts.sources import CallSource, ConstSource
 from argand.capture.facts.values.symbols import Memory
@@ -134,7 +133,7 @@ def capture_frame(info: _C.FrameInfo, *, region: Region) -> _C.Answer:
         BackendCompilerFailed: the backend raised (unless `config.suppress_errors`).
     """
     code = info.code
-    if not process_limits.can_capture() or config.disable or (config.debug_function and not _asked_for(code)):
+    if not process_limits.can_capture() or config.disable or (config.debug_function and not announce.asked_for(code)):
         return None
     if skip.why_never(code) is not None:
         return _C.SKIP_RECURSIVE if skip.with_callees(code) else _C.SKIP
@@ -222,12 +221,6 @@ def _caller_runs_eagerly(region: Region) -> bool:
     return False
 
 
-def _asked_for(code: types.CodeType) -> bool:
-    """Whether `config.debug_function` names this function: by name or qualified name, several separated by commas."""
-    names = {name.strip() for name in config.debug_function.split(",")}
-    return code.co_name in names or code.co_qualname in names or code_words(code) in names
-
-
 class _Capture:
     """One answer of the hook: as many attempts as the frame needs."""
 
@@ -237,6 +230,7 @@ class _Capture:
         self.region = region
         self.known = known
         self.reason: errors.BreakReason | None = None
+        self.within: tuple[loops.Call, ...] = ()  # the calls that the break is in
         self.handled = sys.exception()
         self.states: list[CaptureState] = []
         self.performed: CaptureState | None = None  # whose transformed code runs
@@ -265,7 +259,8 @@ class _Capture:
         passing = passing or failures.program_raises(ending)
         keeper = None if passing or _classes_changed(state) else outcome_storing.keeper(self.info, self.region, state)
         if keeper is not None:
-            keeper.keep_eager(ending.reason)
+            told = failures.place_of_break(ending.reason, ending.instruction) in self.known.told
+            keeper.keep_eager(None if told else ending.reason)
 
     def _take_back(self) -> None:
         """Undo what attempts did to classes, except that one whose transformed code goes on from there."""
@@ -398,7 +393,7 @@ class _Capture:
         if alone or loops.without_tensors(self.info, self.states[-1]):
             ending.in_loop = True
             raise ending
-        self.reason = ending.reason
+        self.reason, self.within = ending.reason, ending.within
         return {ending.sequence: None}
 
     def _earlier(self, ending: errors.GraphBreak, state: CaptureState, exit: RootExit, at: BreakAt) -> BreakAt:
@@ -463,10 +458,15 @@ class _Capture:
         installed_names.install(transformed.globals, transformed.code, info.globals)
         for resume in transformed.resumes:
             _process.session().original_offsets.set(resume.code, resume.original_offsets)
-        announce.version(info.code, state, transformed, self.reason)
+        told = self.reason is None or self.known.is_told(self.reason, exit.instruction)
+        reason = None if told else self.reason
+        announce.version(info.code, state, transformed, reason)
+        if self.reason is not None:
+            for code, instruction in self.within:
+                _process.of(code).told.add(failures.place_of_break(self.reason, instruction))
         resumed = resume_label(info.code) is not None
         if keeper is not None:
-            keeper.keep(transformed, self.known, self.reason)
+            keeper.keep(transformed, self.known, reason)
         self._load(late)
         return _C.Entry(
             transformed.code,
