@@ -17,6 +17,7 @@ from argand.capture.metadata.special_calls import named
 from argand.graph import compat as tracing
 from argand.graph import time_limit
 from argand.graph.metadata import metas
+from argand.graph.operators.on_meta import OnMeta
 from argand.graph.trees import tensors_of
 from argand.runtime.kernels.recurrent import FUNCTIONS as RECURRENT
 
@@ -245,6 +246,8 @@ def _on_stand_ins(
     if kwargs.get("pin_memory"):
         kwargs = {**kwargs, "pin_memory": False}
     tracing.keep_torch_compiler_out()
+    if not infos and isinstance(func, torch._ops.OpOverload | torch._ops.OpOverloadPacket):
+        return _second_try(func, args, kwargs, call, None)  # the first would compute something, or draw
     try:
         result = func(*args, **kwargs) if trial_runs.is_view(func) else time_limit.run_checked(func, args, kwargs)
     except errors.GraphBreak:
@@ -270,7 +273,7 @@ def _second_try(func: Function, args: Args, kwargs: Kwargs, call: kinds.Call | N
     name = getattr(func, "__name__", str(func))
     if error is None or "device" in str(error) or "meta" in str(error):
         try:
-            with torch.device("meta"):
+            with OnMeta(), _META:
                 result = time_limit.run_checked(func, args, kwargs)
             if not _on_cpu(result):
                 return result

@@ -240,6 +240,16 @@ def ctc_loss(
     return losses if log_probs.dim() == 3 else losses.squeeze(0)
 
 
+def size(self: torch.Tensor, dim: int | None = None) -> object:
+    """torch.ops.aten.size, which gives a list."""
+    return list(self.shape) if dim is None else self.size(dim)
+
+
+def stride(self: torch.Tensor, dim: int | None = None) -> object:
+    """torch.ops.aten.stride, which gives a list."""
+    return list(self.stride()) if dim is None else self.stride(dim)
+
+
 def nothing() -> object:
     """A context without an effect."""
     return contextlib.nullcontext()

@@ -478,6 +478,20 @@ def _symbolic_tracing(state: CaptureState, fn: Function, args: Args, kwargs: Kwa
 _PLAIN = {"differentiable": False, "capturable": False, "has_complex": ...}
 _UNSCALED = {"grad_scale": None, "found_inf": None, "has_complex": False}
 
+_aten = torch.ops.aten
+for _packets, _function in (
+    ((_aten.size, _aten.sym_size), torch_polyfills.size),
+    ((_aten.stride, _aten.sym_stride), torch_polyfills.stride),
+    ((_aten.numel, _aten.sym_numel), torch.Tensor.numel),
+    ((_aten.sym_storage_offset,), torch.Tensor.storage_offset),
+    ((_aten.dim,), torch.Tensor.dim),
+    ((_aten.is_floating_point,), torch.Tensor.is_floating_point),
+    ((_aten.is_complex,), torch.Tensor.is_complex),
+    ((_aten.is_contiguous,), torch.Tensor.is_contiguous),
+):
+    for _packet in _packets:
+        handler(_packet, *[getattr(_packet, name) for name in _packet.overloads()])(instead(_function))
+
 enter_late({
     "fx.experimental.symbolic_shapes.guard_or_false fx.experimental.symbolic_shapes.guard_or_true":
         instead(bool),  # what a condition on sizes is for eager, which knows them
