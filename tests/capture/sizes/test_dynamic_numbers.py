@@ -429,3 +429,28 @@ def test_sizes_that_are_no_parts(name):
             except RuntimeError as error:
                 outcomes.append(str(error))
         assert_same(*outcomes)
+
+
+LIMITED = {
+    "both": lambda x, n: x * max(min(n, 5), 0),
+    "of a list": lambda x, n: x + min([n, 6]) - max((4, n)),
+    "returned": lambda x, n: (x * 2, min(n, 5), max(9, n) - 1),
+    "sizes": lambda x, n: (x.flatten()[: min(n, 7)], torch.ones(max(n, 5)), x.repeat(min(n, 4), 1)),
+}
+
+
+@pytest.mark.parametrize("backend", [None, "native"])
+@pytest.mark.parametrize("name", LIMITED)
+def test_one_graph_for_numbers_on_both_sides_of_a_limit(name, backend):
+    inputs = [(X, n) for n in (7, 3, 11, 2, 4, 5, 6, 9)]
+    if backend is None:
+        run(LIMITED[name], inputs)
+        return
+    compiled = argand.compile(LIMITED[name], backend=backend, fullgraph=True)
+    for args in inputs:
+        assert_same(LIMITED[name](*args), compiled(*args))
+
+
+def test_a_branch_with_few_numbers_on_one_side_does_not_fix_those_of_the_other():
+    run(lambda x, n: x * n if n > 5 else x + n, [(X, n) for n in range(2, 14)], 3)
+    run(lambda x, n: x * n if n > 4 else x - n, [(X, n) for n in (2, 3, 8, 4, 11, 12, 13, 14, 15)], 3)

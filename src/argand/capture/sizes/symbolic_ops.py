@@ -29,7 +29,7 @@ from argand.capture.facts.values.symbolic import (
     is_number,
     size_of,
 )
-from argand.capture.sizes import subclasses, symbolic_scalars, symbolic_state, symbolic_tensors, unbacked_ops
+from argand.capture.sizes import subclasses, symbolic_policy, symbolic_scalars, symbolic_state, symbolic_tensors, unbacked_ops
 from argand.capture.world import native_reads
 from argand.errors import ConstraintViolation
 from argand.graph.python_operators import ARITHMETIC, COMPARE, NEGATIVE, BinaryOperator, Comparison
@@ -300,7 +300,8 @@ def _select(name: str) -> Native:
             return NotImplemented
         best = items[0]
         for item in items[1:]:
-            best = symbolic.dynamics.select(name, best, item)
+            limited = symbolic_policy.limited(interp.state, name, best, item)
+            best = symbolic.dynamics.select(name, best, item) if limited is NotImplemented else limited
         return best
 
     return run

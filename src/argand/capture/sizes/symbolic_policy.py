@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from dataclasses import field
 from typing import Any
 
@@ -10,7 +12,8 @@ import torch
 from argand import errors
 from argand.capture.facts.code import directives
 from argand.capture.facts.interfaces import CaptureState, Dynamics
-from argand.capture.facts.sources import AttrSource, DictItemSource, InstanceDictSource, Source
+from argand.capture.facts.sources import AttrSource, CallSource, DictItemSource, InstanceDictSource, Source
+from argand.capture.facts.values.symbolic import SymbolicInt
 from argand.capture.facts.values.symbols import Memory, Place
 from argand.capture.sizes import symbolic_state, symbolic_tensors
 from argand.config import config
@@ -181,6 +184,34 @@ def number_input(state: CaptureState, source: Source, value: Any) -> object:
     if what == "float":
         state.guard(source, "type", float)
     return dynamics.wrap(expr, value)
+
+
+@functools.lru_cache(maxsize=1 << 12)
+def _limiter(name: str, limit: int) -> Callable[[int], int]:
+    """`min` or `max` of a number and this one; the same object each time: sources compare by it."""
+    limiter = functools.partial(min if name == "min" else max, limit)
+    limiter.__name__ = f"{name}({limit})"  # type: ignore[attr-defined]
+    return limiter
+
+
+def limited(state: CaptureState, name: str, value: object, limit: object) -> object:
+    """`min` or `max` of a number found outside and a constant: a number that is found there by itself, so that no
+    guard says which of the two it is. NotImplemented for others, and where it is known which."""
+    if type(value) is int:
+        value, limit = limit, value
+    if type(value) is not SymbolicInt or type(limit) is not int or not isinstance(value.expr, Sym):
+        return NotImplemented
+    dynamics, expr = dynamics_of(state), value.expr
+    place = dynamics.places.get(expr)
+    ordered = any(dynamics.bounds.implied(Relation(op, expr, limit)) for op in ("le", "ge"))
+    if place is None or place.what != "int" or ordered:
+        return NotImplemented
+    limiter = _limiter(name, limit)
+    source = CallSource(place.source, limiter)
+    if state.policy is None or f"{source.name()}: int" in state.policy.history.fixed:
+        return NotImplemented
+    result = number_input(state, source, limiter(value.hint))
+    return result if type(result) is SymbolicInt else NotImplemented
 
 
 def tensor_input(state: CaptureState, source: Source, real: torch.Tensor, dims: Any) -> tuple[list[int], list[int]]:

@@ -19,7 +19,7 @@ from argand.graph.sizes import expr as expressions
 from argand.graph.sizes.expr import Expr, Sym, free_symbols
 from argand.graph.sizes.fitting import Fitter
 from argand.graph.sizes.intervals import UNBOUNDED, Interval, hull
-from argand.graph.sizes.relations import Bounds, Number, Relation, Value
+from argand.graph.sizes.relations import Bounds, Number, Relation, Value, single
 from argand.quick_dataclasses import dataclass
 
 Assignment: TypeAlias = "Mapping[Sym, Number]"
@@ -31,6 +31,8 @@ LIMITS = (1 << 15, 1 << 11, 1 << 8, 1 << 5)
 """Probes stay below the first, or four times the hint; below the next ones where their product is too large."""
 _SPREAD = 5040  # divisible by everything up to 10
 _TRIES = 400
+_ENOUGH = 2
+"""Other values that a symbol must have at least; of few, some probes have the same."""
 _PLACES = (37, 31, 29, 23, 19, 13, 11, 7, 5, 3)
 """Primes. A parabola modulo one has no two pairs of points that differ alike, so that of symbols whose two rough probes
 are such points, no `a - b` is a constant or another `c - d`, nor is `2 * a - b` a symbol."""
@@ -176,7 +178,10 @@ class SymbolTable:
                 if all(self._meets(fact, probe) is not False for fact in facts if sym in fact.symbols):
                     break
             else:
-                raise ValueError(f"no other value of {sym} (now {hint}) meets what is known of it")
+                others = [earlier[sym] for earlier in self.probes[:index]]
+                if len(others) < _ENOUGH or modulus > 1 or not all(map(_is_limit, [f for f in facts if sym in f.symbols])):
+                    raise ValueError(f"no other value of {sym} (now {hint}) meets what is known of it")
+                probe[sym] = others[index % _ENOUGH]  # there are no more: every value that it may have is tried
 
     def _meets(self, fact: Relation | Computed, assignment: Assignment) -> bool | None:
         if isinstance(fact, Relation):
@@ -331,6 +336,11 @@ def _candidates(
     for turn in range(1, _TRIES):
         for sign in (1, -1):
             yield from _within(hint + sign * modulus * turn, low, top)
+
+
+def _is_limit(fact: Relation | Computed) -> bool:
+    """Whether a condition is that a symbol is less, or more, than a number."""
+    return isinstance(fact, Relation) and single(fact) is not None
 
 
 def _within(value: int, low: int, top: int) -> tuple[int, ...]:

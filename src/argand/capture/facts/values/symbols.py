@@ -56,7 +56,8 @@ class Memory:
 
     Fields:
         names: the name of the symbol of a place.
-        static: places that are constants after all; narrow: those that the program's conditions leave one value.
+        static: places that are constants after all.
+        narrow: those among them that could be no more than two numbers, as far as is known: others may vary.
         marked: places that the user wants symbolic (`mark_dynamic`), with their range.
         solved: symbols that equal an expression of earlier ones.
         modulus: by symbol: probes keep their residue modulo this.
