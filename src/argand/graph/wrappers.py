@@ -26,7 +26,8 @@ KNOWN: set[type] = set()
 
 
 def is_wrapper(cls: type) -> bool:
-    """Whether tensors of a class can be taken apart, and torch functions of them are decided by dispatch alone."""
+    """Whether tensors of a class can be taken apart, and torch functions of them are decided by dispatch, or by code
+    of the class itself before."""
     if cls in KNOWN:
         return True
     if cls is torch.Tensor or cls is torch.nn.Parameter or not issubclass(cls, torch.Tensor):
@@ -90,8 +91,9 @@ class Layout:
 
 def layout_of(tensor: torch.Tensor) -> Layout:
     """What a wrapper is besides its parts."""
-    names, context = tensor.__tensor_flatten__()
-    return Layout(type(tensor), tuple(names), context, tuple(tensor.shape), tensor.stride())
+    with torch._C.DisableTorchFunction():
+        names, context = tensor.__tensor_flatten__()
+        return Layout(type(tensor), tuple(names), context, tuple(tensor.shape), tensor.stride())
 
 
 def parts_of(tensor: torch.Tensor, layout: Layout) -> list[torch.Tensor]:

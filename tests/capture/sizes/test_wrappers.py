@@ -562,3 +562,51 @@ def test_classes_with_code_for_torch_functions(how: str) -> None:
         model.weight = nn.Parameter(given[0], requires_grad=False)
         got, want = (run(given[1]).square().sum() for run in (argand.compile(model, backend=how), model))
         torch.testing.assert_close(torch.autograd.grad(got, given[1]), torch.autograd.grad(want, given[1]))
+
+
+class Decided(Quantized):
+    """Says itself what some torch functions of it are, and leaves the others to dispatch; counts what it is asked."""
+
+    asked: list[str] = []  # noqa: RUF012
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        cls.asked.append(func.__name__)
+        if func is functional.linear:
+            return args[0] @ args[1].codes.float().T * args[1].scale.T + args[2]
+        with torch._C.DisableTorchFunctionSubclass():
+            result = func(*args, **(kwargs or {}))
+        return result * 2 if func is torch.sin else result
+
+
+@pytest.mark.parametrize("backend", [None, "native"])
+def test_classes_that_say_what_torch_functions_are(backend: Any) -> None:
+    model = nn.Sequential(nn.Linear(6, 4), nn.ReLU(), nn.Linear(4, 3))
+    for layer in (model[0], model[2]):
+        layer.weight = nn.Parameter(Decided.of(layer.weight.detach()), requires_grad=False)
+    counting = CountingBackend()
+    compiled = argand.compile(model, backend=backend or counting, fullgraph=True)
+    for rows in (2, 3, 5, 7):
+        x = torch.randn(rows, 6)
+        Decided.asked.clear()
+        want = model(x)
+        before = list(Decided.asked)
+        Decided.asked.clear()
+        torch.testing.assert_close(compiled(x), want)
+        assert Decided.asked == before
+    assert len(counting.graphs) == (0 if backend else 2)
+
+
+def test_functions_that_such_a_class_leaves_to_dispatch_are_asked_for_once() -> None:
+    weight = Decided.of(torch.randn(4, 6))
+
+    def function(x: torch.Tensor) -> Any:
+        return x + 1, torch.sin(weight), weight.shape, weight.codes * 2
+
+    compiled = argand.compile(function, backend="eager")
+    for x in (torch.ones(2), torch.ones(2), torch.ones(3)):
+        Decided.asked.clear()
+        want, before = function(x), list(Decided.asked)
+        Decided.asked.clear()
+        torch.testing.assert_close(compiled(x), want)
+        assert Decided.asked == before

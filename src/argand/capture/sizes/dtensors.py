@@ -181,7 +181,8 @@ def call(builder: GraphBuilder, func: Function, args: Args, kwargs: Kwargs) -> o
     """
     name = getattr(func, "__name__", str(func))
     if func in CONSTANTS or func in _OF_STAND_INS:
-        return func(*args, **kwargs)
+        with torch._C.DisableTorchFunctionSubclass():
+            return func(*args, **kwargs)
     if func == getter("device"):
         return builder.tensors[id(args[0])].device
     if func in _GRADIENTS:
@@ -520,7 +521,8 @@ def origin(builder: GraphBuilder, tensor: torch.Tensor) -> tuple[torch.Tensor, R
 
 def records(builder: GraphBuilder) -> bool:
     """Whether any tensor of a graph requires grad."""
-    return any(info.tensor.requires_grad for info in builder.tensors.values())
+    with torch._C.DisableTorchFunctionSubclass():
+        return any(info.tensor.requires_grad for info in builder.tensors.values())
 
 
 def _counted_apart(first: torch.Tensor, steps: list[fx.Node]) -> str:

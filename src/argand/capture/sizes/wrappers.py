@@ -66,8 +66,11 @@ def _comparable(context: object, depth: int = 0) -> bool:
 def new_input(state: CaptureState, source: Source, real: torch.Tensor) -> torch.Tensor:
     """The stand-in of a wrapper that existed before the frame."""
     with torch._C.DisableTorchFunction():
-        layout = wrappers.layout_of(real)
-        why = _why_not(real, layout)
+        try:
+            layout = wrappers.layout_of(real)
+            why = _why_not(real, layout)
+        except AttributeError:  # within its `__init__`
+            why = "it does not have its parts yet"
     if why:
         raise refused(f"{source.friendly()}: {type(real).__name__}", why)
     builder = state.graph
