@@ -433,9 +433,6 @@ class CallSource(Source):
     __slots__ = ()
     step = Step("call", _call_label, lambda to, at: to.call_helper(at.key), friendly=False)
 
-    def _key_identity(self) -> int:
-        return id(self.key)
-
 
 # ---------------------------------------------------------------------- parts of functions
 

@@ -29,7 +29,14 @@ from argand.capture.facts.values.symbolic import (
     is_number,
     size_of,
 )
-from argand.capture.sizes import subclasses, symbolic_policy, symbolic_scalars, symbolic_state, symbolic_tensors, unbacked_ops
+from argand.capture.sizes import (
+    subclasses,
+    symbolic_policy,
+    symbolic_scalars,
+    symbolic_state,
+    symbolic_tensors,
+    unbacked_ops,
+)
 from argand.capture.world import native_reads
 from argand.errors import ConstraintViolation
 from argand.graph.python_operators import ARITHMETIC, COMPARE, NEGATIVE, BinaryOperator, Comparison

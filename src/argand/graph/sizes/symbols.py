@@ -179,7 +179,11 @@ class SymbolTable:
                     break
             else:
                 others = [earlier[sym] for earlier in self.probes[:index]]
-                if len(others) < _ENOUGH or modulus > 1 or not all(map(_is_limit, [f for f in facts if sym in f.symbols])):
+                if (
+                    len(others) < _ENOUGH
+                    or modulus > 1
+                    or not all(map(_is_limit, [f for f in facts if sym in f.symbols]))
+                ):
                     raise ValueError(f"no other value of {sym} (now {hint}) meets what is known of it")
                 probe[sym] = others[index % _ENOUGH]  # there are no more: every value that it may have is tried
 

@@ -336,3 +336,36 @@ def test_a_cache_that_tells_types_apart() -> None:
     for typed in (True, False):
         made = functools.lru_cache(typed=typed)(lambda n, m: n * m)
         assert repr(compiled(torch.ones(2), made)) == repr(program(torch.ones(2), made))
+
+
+def test_guards_and_loads_ask_the_cache_without_a_call_and_an_attempt_asks_as_the_one_before():
+    @functools.lru_cache
+    def mask(size, dtype):
+        return torch.tril(torch.ones(size, size, dtype=dtype))
+
+    def function(x):
+        return x @ mask(x.shape[-1], x.dtype)
+
+    compiled = argand.compile(function, backend="eager", fullgraph=True)
+    for size in (3, 3, 4, 3, 4, 3):
+        assert torch.equal(compiled(torch.ones(2, size)), torch.ones(2, size) @ torch.ones(size, size).tril())
+    assert mask.cache_info().misses == 2
+    assert mask.cache_info().hits <= 4  # eager's
+    mask.cache_clear()
+    assert torch.equal(compiled(torch.ones(2, 3)), torch.ones(2, 3) @ torch.ones(3, 3).tril())
+
+
+def test_tensors_of_a_cache_that_tells_types_apart():
+    @functools.lru_cache(typed=True)
+    def table(number):
+        return torch.full((2,), number)
+
+    def function(x):
+        return table(1), table(1.0), x + 1
+
+    compiled = argand.compile(function, backend="eager")
+    for _ in range(3):
+        whole, real, _ = compiled(torch.ones(2))
+        assert (whole.dtype, real.dtype) == (torch.int64, torch.float32)
+        assert whole is table(1)
+        assert real is table(1.0)

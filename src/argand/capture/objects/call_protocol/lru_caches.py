@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import gc
+import itertools
 import types
 import weakref
 from collections.abc import Iterator
@@ -38,7 +39,7 @@ _STEADY = types.FunctionType | types.BuiltinFunctionType | types.ModuleType | ty
 class _Question:
     """A call of a cached function. Arguments that are objects, which are guarded, are not kept alive by it."""
 
-    def __init__(self, fn: Function, args: list[object], kwargs: dict[str, object]) -> None:
+    def __init__(self, fn: Any, args: list[object], kwargs: dict[str, object]) -> None:
         self.fn = fn
         self.args = [value if is_a(value, _LASTING) else _weak(value) for value in args]
         self.kwargs = {name: value if is_a(value, _LASTING) else _weak(value) for name, value in kwargs.items()}
@@ -60,26 +61,54 @@ def _is_identity(value: object) -> bool:
     return own and is_heap(cls) and cls.__weakrefoffset__ != 0
 
 
+class _Entry:
+    """What a cache holds for a key, found without a call, which the cache would count.
+
+    Arguments:
+        table: the cache's own dict. It is asked for keys of plain values alone: others would be kept alive.
+        held: what it holds: the result, or a link of C code's around it.
+    """
+
+    def __init__(self, table: dict[object, object], key: object, ask: _Question) -> None:
+        plain = not any(type(value) is weakref.ref for value in (*ask.args, *ask.kwargs.values()))
+        self.table, self.key, self.held = (table, key, table.get(key, NULL)) if plain else ({}, None, NULL)
+
+    def is_there(self) -> bool:
+        """Whether the cache holds what it held."""
+        return self.held is not NULL and self.table.get(self.key) is self.held
+
+
 class Answer:
     """A guard: the cache gives what it gave."""
 
-    def __init__(self, fn: Function, args: list[object], kwargs: dict[str, object], value: object) -> None:
-        self.ask, self.value = _Question(fn, args, kwargs), value
+    def __init__(self, ask: _Question, value: object, entry: _Entry) -> None:
+        self.ask, self.value, self.entry = ask, value, entry
 
     def __call__(self, _: object) -> bool:
+        if self.entry.is_there():
+            return True
         result = self.ask()
         return result is self.value or (type(result) is type(self.value) and bool(result == self.value))
 
 
 class Cached:
-    """What a source reads: what the cache gives for these arguments."""
+    """What a source reads: what the cache gives for these arguments. Each attempt at a frame makes an equal one."""
 
-    def __init__(self, fn: Any, args: list[object], kwargs: dict[str, object]) -> None:
-        self.ask = _Question(fn, args, kwargs)
-        self.__name__ = str(fn.__wrapped__.__qualname__)
+    def __init__(self, ask: _Question, value: object, entry: _Entry) -> None:
+        self.ask, self.entry = ask, entry
+        self.value = value if entry.held is not NULL else None
+        self.__name__ = str(ask.fn.__wrapped__.__qualname__)
+        given = (*ask.args, *itertools.chain.from_iterable(ask.kwargs.items()))
+        self._same = (ask.fn, given, tuple(map(type, given)))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Cached) and self._same == other._same
+
+    def __hash__(self) -> int:
+        return hash(self._same)
 
     def __call__(self, _: object) -> object:
-        return self.ask()
+        return self.value if self.entry.is_there() else self.ask()
 
 
 def behind(interp: Interpreter, fn: object) -> object:
@@ -256,11 +285,13 @@ def _answer(interp: Interpreter, fn: Function, args: list[object], kwargs: dict[
     """What the cache itself gives, and must give again."""
     state = interp.state
     with interp.suspended():
-        value = interp.unread(_Question(fn, args, kwargs).__call__)  # which may run the function, on purpose
+        ask = _Question(fn, args, kwargs)
+        value = interp.unread(ask.__call__)  # which may run the function, on purpose
+    entry = _Entry(_table(interp, fn), _key(interp, args, kwargs), ask)
     if interp.is_constant(value) and not interp.is_outer(value) and _is_hashable(value):
-        state.guards.add(CallSource(ConstSource(None), Answer(fn, args, kwargs, value)), "id", True, shown=False)
+        state.guards.add(CallSource(ConstSource(None), Answer(ask, value, entry)), "id", True, shown=False)
         return value
-    return state.load_source(CallSource(ConstSource(None), Cached(fn, args, kwargs)), value)
+    return state.load_source(CallSource(ConstSource(None), Cached(ask, value, entry)), value)
 
 
 def _is_hashable(value: object) -> bool:
@@ -269,27 +300,30 @@ def _is_hashable(value: object) -> bool:
 
 
 def _is_kept(interp: Interpreter, fn: Function, args: list[object], kwargs: dict[str, object]) -> bool:
-    """Whether the cache has a value for these plain arguments, which is the answer whatever has changed since.
+    """Whether the cache has a value for these plain arguments, which is the answer whatever has changed since."""
+    return interp.unread(dict.__contains__, _table(interp, fn), _key(interp, args, kwargs))
 
-    C code keeps it in a dict that nothing but the garbage collector shows. Its key is the argument itself where there
-    is one alone, an `int` or `str`; else a tuple, in which a mark comes before the names.
-    """
+
+def _key(interp: Interpreter, args: list[object], kwargs: dict[str, object]) -> object:
+    """The key of a call: the argument itself where there is one alone, an `int` or `str`; else a tuple, in which a mark
+    comes before the names. Of other calls it is none that the cache has."""
     key: object = args[0] if len(args) == 1 and type(args[0]) in (int, str) else tuple(args)
     if kwargs:
         key = (*args, _mark(interp), *(part for pair in kwargs.items() for part in pair))
-    return any(interp.unread(dict.__contains__, table, key) for table in _tables(interp, fn))
+    return key
 
 
-def _tables(interp: Interpreter, fn: Any) -> list[dict[object, object]]:
-    """The dict of a cached function that holds its results."""
-    return [t for t in interp.unread(gc.get_referents, fn) if type(t) is dict and t is not fn.__dict__]
+def _table(interp: Interpreter, fn: Any) -> dict[object, object]:
+    """The dict in which C code keeps the results of a cached function: nothing but the garbage collector shows it."""
+    tables = [t for t in interp.unread(gc.get_referents, fn) if type(t) is dict and t is not fn.__dict__]
+    return tables[0] if tables else {}
 
 
 def _mark(interp: Interpreter) -> object:
     """What stands before the names of keyword arguments in keys: found in a cache of our own."""
     ours = functools.lru_cache(lambda name: None)
     ours(name=1)
-    key: Any = next(iter(_tables(interp, ours)[0]))
+    key: Any = next(iter(_table(interp, ours)))
     return key[0]
 
 
