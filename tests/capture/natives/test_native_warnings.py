@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 import argand
 from argand.capture import interp, natives, objects
@@ -90,3 +91,30 @@ def test_what_the_program_says_names_the_line_that_says_it(mode: str, caplog: py
         told.append((lines, [(log.filename, log.lineno, log.funcName, log.message) for log in caplog.records]))
     assert told[0] == told[1]
     assert len(told[0][0]) == (18 if mode == "always" else 5)
+
+
+def _losses(x):
+    return F.mse_loss(x, torch.ones(1)), F.softmax(x), F.kl_div(x, x.exp()), F.l1_loss(x, x + 1)
+
+
+def _recorded(x):
+    with warnings.catch_warnings(record=True) as given:
+        warnings.simplefilter("always")
+        loss = F.mse_loss(x, torch.ones(1))
+    return loss, [(str(each.message), each.category, each.filename, each.lineno) for each in given]
+
+
+@pytest.mark.parametrize("backend", ["eager", "native"])
+def test_functions_of_torch_that_warn_name_the_programs_line_in_every_call(backend):
+    compiled, recorded = (argand.compile(f, backend=backend, fullgraph=True) for f in (_losses, _recorded))
+
+    def given_by(function):
+        with warnings.catch_warnings(record=True) as given:
+            warnings.simplefilter("always")
+            function(torch.ones(4))
+        return [(str(each.message), each.category, each.filename, each.lineno) for each in given]
+
+    for _ in range(3):
+        assert given_by(compiled) == given_by(_losses)
+        assert given_by(recorded) == []
+        assert recorded(torch.ones(4))[1] == _recorded(torch.ones(4))[1] != []

@@ -13,9 +13,10 @@ from typing import Any
 
 import torch
 
-from argand.capture.facts.handlers import Function
+from argand.capture.facts.handlers import Args, Function, Kwargs
 from argand.capture.facts.name_tables import words
 from argand.capture.metadata import kinds
+from argand.graph.trees import mapped
 
 _Tensor = torch.Tensor
 _MOST = 1 << 20
@@ -175,6 +176,22 @@ def _run(func: Function, call: kinds.Call, fill: int, smaller: _Smaller | None, 
         torch.set_warn_always(always)
         generator.set_state(state)
     return None
+
+
+def warns(func: Function, args: Args, kwargs: Kwargs) -> bool:
+    """Whether a Python function of torch's warns of these arguments. It is given tensors like them on meta."""
+    with torch._C.DisableTorchFunction(), warnings.catch_warnings(record=True) as given:
+        warnings.simplefilter("always")
+        try:
+            func(*_others(args), **_others(kwargs))
+        except Exception:  # for which the call itself is asked
+            return False
+    return len(given) > 0
+
+
+def _others(value: Any) -> Any:
+    """The same with new tensors."""
+    return mapped(value, lambda leaf: torch.empty_like(leaf, device="meta") if isinstance(leaf, _Tensor) else leaf)
 
 
 # ---------------------------------------------------------------------- real arguments

@@ -24,7 +24,7 @@ from argand.capture.facts.interfaces import CaptureState
 from argand.capture.facts.kinds import attributes_of, is_a, module_of
 from argand.capture.facts.name_tables import public_name
 from argand.capture.facts.values.array_value import Traced, needs_values
-from argand.capture.metadata import call_targets
+from argand.capture.metadata import call_targets, trial_runs
 from argand.capture.record import generators, numpy_calls
 from argand.capture.sizes import dtensors, symbolic_ops
 from argand.capture.torch_functions import assumed_constants
@@ -287,6 +287,8 @@ def torch_call(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) ->
     return NotImplemented
 
 
+_WARN = frozenset(("warnings", "_get_softmax_dim"))
+"""Names by which functions of torch's warn."""
 _BODY_MAY_DO = frozenset(("argument that a graph cannot hold", "result of unknown size"))
 
 
@@ -307,6 +309,8 @@ def _leaf_or_body(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs)
         return _observed(state, fn, args, kwargs)
     if any(type(value) is torch.Generator for value in (*args, *kwargs.values())):
         return NotImplemented
+    if not _WARN.isdisjoint(fn.__code__.co_names) and trial_runs.warns(fn, args, kwargs):
+        return NotImplemented  # the warning is one of captured code
     try:
         return leaf(state, fn, args, kwargs)
     except errors.GraphBreak as stop:
