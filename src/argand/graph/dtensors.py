@@ -190,6 +190,8 @@ class Edge:
         placements: how its gradient is, once the graph's backward was traced, or has run.
         several: results of the graph lay its gradient out in several ways: it is laid out as the DTensor is.
         records: the graph may turn gradients on where it is called without.
+        packed: the size of a part of its gradient, where it is smaller than that of its own: autograd, to which both are
+            plain tensors, takes none of another size, so it is handed over with zeros behind it.
         last: how a part of the last gradient lay in memory, and the gradient's spec.
     """
 
@@ -197,6 +199,7 @@ class Edge:
     placements: tuple[Any, ...] | None = None
     several: bool = False
     records: bool = False
+    packed: torch.Size | None = None
     last: tuple[Any, Spec] | None = None
 
     def gradient(self, local: torch.Tensor) -> torch.Tensor:
@@ -204,6 +207,8 @@ class Edge:
         placements = _for_gradients(self.spec.placements) if self.several else self.placements
         if placements is None:
             raise RuntimeError("argand: it is not known how the gradient of a DTensor is laid out")
+        if self.packed is not None and not self.several:
+            local = local.reshape(-1)[: self.packed.numel()].view(self.packed)
         layout = (placements, local.shape, local.stride(), local.dtype)
         if self.last is not None and self.last[0] == layout and _is_plain(local):
             return with_spec(local, self.last[1], False)
@@ -239,6 +244,12 @@ def _layout(local: torch.Tensor) -> tuple[object, ...]:
     return known, local.shape, local.stride(), local.dtype, local.device
 
 
+def _fits(gradient: Spec, spec: Spec) -> bool:
+    """Whether a part of a gradient is nowhere larger than that of what has `spec`, which all processes answer alike."""
+    each = zip(gradient.placements, spec.placements, spec.mesh.shape)
+    return all(own == other or other.is_replicate() or other.is_partial() or size == 1 for own, other, size in each)
+
+
 class _Entered(torch.autograd.Function):
     """local tensor -> DTensor, inside the graph."""
 
@@ -255,10 +266,14 @@ class _Entered(torch.autograd.Function):
         edge = ctx.edge
         if edge.several:
             grad = _redistributed(grad, _for_gradients(edge.spec.placements))
-        elif grad._local_tensor.shape != ctx.shape:  # in eager it may be laid out in any way
-            grad = grad.redistribute(placements=edge.spec.placements)
-        edge.placements = grad.placements
-        return _part(grad), None
+        elif not _fits(grad._spec, edge.spec):
+            grad = _redistributed(grad, edge.spec.placements)
+        part = _part(grad)
+        edge.placements, edge.packed = grad.placements, None if part.shape == ctx.shape else part.shape
+        if edge.packed is not None:
+            rest = part.new_zeros(ctx.shape.numel() - part.numel())
+            part = torch.cat((part.reshape(-1), rest)).view(ctx.shape)
+        return part, None
 
 
 class _Local(torch.autograd.Function):

@@ -35,7 +35,7 @@ def special() -> dict[type, Callable[[Any], Parts]]:
         spec.DTensorSpec: _spec_parts,
         spec.TensorMeta: lambda meta: (f"{_HERE}tensor_meta", tuple(meta)),
         dtensors.Layout: lambda one: (f"{_HERE}layout", (one.spec, one.part)),
-        dtensors.Edge: lambda one: (f"{_HERE}edge", (one.spec, one.placements, one.several, one.records)),
+        dtensors.Edge: lambda one: (f"{_HERE}edge", (one.spec, one.placements, one.several, one.records, one.packed)),
         dtensors.Entered: lambda one: (f"{_HERE}entered", (one.edge,)),
         dtensors.Repeated: lambda one: (f"{_HERE}repeated", (one.steps,)),
         dtensors.Asked: lambda one: (f"{_HERE}asked", (one.function, one.name, one.rest, tuple(one.named.items()))),
@@ -116,8 +116,8 @@ def layout(of: Any, part: tuple[object, ...]) -> dtensors.Layout:
     return one
 
 
-def edge(of: Any, placements: Any, several: bool, records: bool) -> dtensors.Edge:
-    return dtensors.Edge(of, placements, several, records)
+def edge(of: Any, placements: Any, several: bool, records: bool, packed: torch.Size | None) -> dtensors.Edge:
+    return dtensors.Edge(of, placements, several, records, packed)
 
 
 def entered(of: dtensors.Edge) -> Callable[[torch.Tensor], torch.Tensor]:

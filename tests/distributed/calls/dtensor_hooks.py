@@ -103,6 +103,19 @@ BROKEN: dict[str, Callable[[Any, Any], Any]] = {
 """What these ask of a gradient is known when a backward runs."""
 
 
+def _of_mesh(mesh: Any) -> dict[str, Callable[[Any, Any], Any]]:
+    """Hooks that have a mesh, or placements, from the function around them; each is one graph."""
+    whole = Replicate()
+
+    def scaled(grad: Any) -> Any:
+        return grad.redistribute(mesh, [whole]) * mesh.size()
+
+    def shifted(grad: Any) -> Any:
+        return DTensor.from_local(grad.full_tensor() * 2 + mesh.size(0), mesh, (whole,))
+
+    return {"laid out by a mesh": _hooked(scaled), "made on a mesh": _hooked(shifted)}
+
+
 def _run(call: Any, mesh: Any, placement: Any) -> list[Any]:
     torch.manual_seed(3)
     x = distribute_tensor(torch.randn(8, 6), mesh, [Shard(0)]).detach().requires_grad_()
@@ -118,9 +131,10 @@ def hooks(rank: int) -> list[str]:
     """Programs that differ from eager; whole ones that break; broken ones that do not."""
     mesh = init_device_mesh("cpu", (dist.get_world_size(),))
     wrong = []
-    for number, (name, program) in enumerate((WHOLE | BROKEN).items()):
+    whole = WHOLE | _of_mesh(mesh)
+    for number, (name, program) in enumerate((whole | BROKEN).items()):
         backend = ("eager", "aot_eager", "native")[number % 3]
-        compiled = argand.compile(program, backend=backend, fullgraph=name in WHOLE)
+        compiled = argand.compile(program, backend=backend, fullgraph=name in whole)
         seen: list[object] = []
         stop = events.bus.subscribe(seen.append, ("graph_breaks",))
         for placement in (Replicate(),) if name in BROKEN else (Replicate(), Shard(1), Replicate()):
@@ -153,6 +167,43 @@ def meshes(rank: int) -> list[object]:
         stop()
         counts.append(len(seen))
     return counts
+
+
+UNEVEN: dict[str, tuple[tuple[int, ...], Any, Callable[[Any, Any], Any]]] = {
+    "scale": ((6,), Shard(1), lambda x, w: (x * w).relu()),
+    "bias": ((6,), Shard(1), lambda x, w: x + w.sin()),
+    "rows": ((8, 1), Shard(0), lambda x, w: x * w),
+    "one row": ((1, 6), Shard(1), lambda x, w: x * w + w),
+    "whole": ((8, 6), Shard(0), lambda x, w: x * w.t().contiguous().t()),
+    "part of a sum": ((6,), Shard(0), lambda x, w: x * w),
+    "several results": ((6,), Shard(1), lambda x, w: (x * w, w * 2)),
+}
+"""Gradients whose parts are smaller than those of what they belong to: its size; how `x` is laid out; a program."""
+
+
+def uneven(rank: int) -> list[str]:
+    """Where a gradient, or what a hook on the tensor sees of it, is not laid out as eager's. Where it depends on the
+    results that are differentiated, it is laid out as the tensor."""
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    wrong = []
+    for number, (name, (size, placement, program)) in enumerate(UNEVEN.items()):
+        answers = []
+        backend = ("native", "aot_eager", "eager")[number % 3]
+        for call in (program, argand.compile(program, backend=backend, fullgraph=True)):
+            torch.manual_seed(3)
+            x = distribute_tensor(torch.randn(8, 6), mesh, [placement])
+            w = distribute_tensor(torch.randn(size), mesh, [Replicate()]).requires_grad_()
+            told: list[Any] = []
+            w.register_hook(lambda grad: told.append([*grad.shape, *grad.to_local().shape, str(grad.placements)]))  # noqa: B023
+            for _ in range(2):
+                results = call(x, w)
+                sum((one.full_tensor() * 0.1).square().sum() for one in _tensors(results)).backward()  # type: ignore[union-attr]
+            if name == "several results":
+                told.clear()
+            answers.append([told, _rounded(_told(w.grad.full_tensor()))])
+        if answers[0] != answers[1]:
+            wrong.append(f"{name} {backend}: {answers[1]} {answers[0]}")
+    return wrong
 
 
 def refused(rank: int) -> list[str]:

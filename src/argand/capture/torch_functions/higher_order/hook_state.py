@@ -20,6 +20,7 @@ import torch
 from torch import fx
 
 from argand import errors
+from argand.capture.facts.classify import distributed_values
 from argand.capture.facts.interfaces import CaptureState
 from argand.capture.facts.kinds import held_items, is_a, namespace
 from argand.capture.facts.overlays import Shadow
@@ -41,6 +42,7 @@ from argand.capture.facts.typefacts import ATOMS
 from argand.capture.torch_functions.higher_order.repeated_calls import alike
 from argand.capture.world import pending_effects
 from argand.capture.world.pending_effects import Watched
+from argand.graph.dtensors import mesh_class
 from argand.graph.trees import tensors_of
 from argand.quick_dataclasses import dataclass
 
@@ -136,7 +138,7 @@ def _lasts(source: Source, value: object, loaded: Mapping[Source | None, object]
         loaded: what else was, by where it was, and by where capture found it first.
     """
     own = LocalSource | ConstSource | ImportedSource | BuiltinSource | InstanceDictSource | FuncClosureSource
-    if is_a(value, _STEADY | types.CellType) or is_a(source, own):  # (the contents of a cell tell)
+    if is_a(value, _STEADY | types.CellType) or is_a(source, own) or _is_layout(value):  # (a cell's contents tell)
         return True
     base = source.base
     while is_a(base, InstanceDictSource):
@@ -152,6 +154,11 @@ def _lasts(source: Source, value: object, loaded: Mapping[Source | None, object]
             return True
     name = space.get("__module__" if is_a(owner, type) else "__name__")
     return isinstance(name, str) and name.partition(".")[0] in _LIBRARIES
+
+
+def _is_layout(value: object) -> bool:
+    """Whether a value is a mesh or a placement, which name one layout for as long as the program runs."""
+    return type(value) in (mesh_class(), *distributed_values())
 
 
 def _is_constant(name: object, value: object) -> bool:
