@@ -269,6 +269,7 @@ class GuardTree:
     "instance_dict"     the object's own __dict__ ("module_dict" is the same for modules)
     "dict_item", key    raw item of a dict or dict subclass
     "dict_key", i       i-th key of a dict in its order
+    "dict_value", i     what is at that key
     "sequence_item", i  raw item of a list or tuple (or subclass); negative counts from the end
     "getitem", key      value[key]
     "call", fn          fn(value)

@@ -190,8 +190,8 @@ class Edge:
         placements: how its gradient is, once the graph's backward was traced, or has run.
         several: results of the graph lay its gradient out in several ways: it is laid out as the DTensor is.
         records: the graph may turn gradients on where it is called without.
-        packed: the size of a part of its gradient, where it is smaller than that of its own: autograd, to which both are
-            plain tensors, takes none of another size, so it is handed over with zeros behind it.
+        packed: the size of a part of its gradient, where it is smaller than its own: autograd, to which both are plain
+            tensors, takes none of another size, so that it is handed over with zeros behind it.
         last: how a part of the last gradient lay in memory, and the gradient's spec.
     """
 

@@ -42,12 +42,6 @@ def special() -> dict[type, Callable[[Any], Parts]]:
     }
 
 
-def is_placement(obj: object) -> bool:
-    """Whether an object only says how a dimension of a mesh is used: equal ones mean the same."""
-    module = sys.modules.get("torch.distributed.tensor")
-    return module is not None and type(obj) in (module.Shard, module.Replicate, module.Partial)
-
-
 def _facts(mesh: Any) -> tuple[object, ...]:
     """What tells a mesh from others: devices, ranks, names of its dimensions and of their groups."""
     names = tuple(getattr(mesh, "_dim_group_names", ()))

@@ -6,7 +6,6 @@ from collections.abc import Collection, Sequence
 from typing import Any, Final, TypeVar
 
 from argand._core import _C
-from argand.outcomes import dtensor_layouts
 from argand.outcomes.references import Describer, plain
 from argand.outcomes.resolver import Child, Mismatch, Resolver
 
@@ -87,8 +86,6 @@ def _described(describer: Describer, method: str, args: tuple[Any, ...], label: 
         return method, (args[0], _VERSIONED, describer.row(args[2]), wanted), (2,), label
     if plain(args):
         return method, args, (), label
-    if method == "check" and args[1] == "id" and dtensor_layouts.is_placement(args[2]):  # of which programs make many
-        args = (args[0], "equals", *args[2:])
     described: list[Any] = []
     rows = []
     for place, arg in enumerate(args):

@@ -371,6 +371,7 @@ _ACCESSORS: Final[Mapping[str, Callable[..., Any]]] = {
     "instance_dict": _own_dict,
     "module_dict": _own_dict,
     "dict_item": lambda frame, value, key: dict.__getitem__(value, key),
+    "dict_value": lambda frame, value, index: [*value.values()][index],
     "sequence_item": _item,
     "func_closure": lambda frame, value, index: value.__closure__[index].cell_contents,
     "cell_contents": lambda frame, value: value.cell_contents,

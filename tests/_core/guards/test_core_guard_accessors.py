@@ -163,6 +163,17 @@ def test_dict_key() -> None:
     assert detail(tree, 3) == "no key number 1 in int"
 
 
+def test_dict_value() -> None:
+    tree = one([("local", 0), ("dict_value", 1)], "equals", 2)
+    moved = collections.OrderedDict(a=2, b=1)
+    for value in ({"a": 1, "b": 2}, collections.OrderedDict(a=1, b=2), moved):
+        assert holds(tree, value) is (value is not moved)
+    moved.move_to_end("a")
+    assert holds(tree, moved)
+    assert holds(one([("local", 0), ("dict_value", 0)], "equals", 1), collections.OrderedDict(a=1))
+    assert detail(tree, {"a": 2}) == "no key number 1 in dict"
+
+
 def test_sequence_item() -> None:
     Point = collections.namedtuple("Point", "x y")
     tree = one([("local", 0), ("sequence_item", 1)], "equals", 2)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -144,3 +145,113 @@ def test_a_count_that_is_written(monkeypatch: Any) -> None:
         wanted = repr(fn(torch.ones(2, 3), to))
         assert repr(compiled(torch.ones(2, 3), to)) == wanted
         assert RemovableHandle.next_id == to + 4
+
+
+def _doubled(module: Any, given: Any) -> Any:
+    return given[0] * 2
+
+
+def _named(module: Any, given: Any, named: Any) -> Any:
+    return (given[0] + named["shift"],), {}
+
+
+def _lowered(module: Any, given: Any, out: Any) -> Any:
+    return out - 3
+
+
+def _told(module: Any, given: Any, named: Any, out: Any) -> Any:
+    return out + len(given) + 10 * len(named)
+
+
+class Shifted(torch.nn.Module):
+    def __init__(self, *hooks: Any) -> None:
+        super().__init__()
+        for hook in hooks:
+            behind = hook in (_lowered, _told)
+            put_on: Any = self.register_forward_hook if behind else self.register_forward_pre_hook
+            put_on(hook, with_kwargs=hook in (_named, _told))
+
+    def forward(self, x: torch.Tensor, shift: float = 0.5) -> torch.Tensor:
+        return x.sin() + shift
+
+
+def _calls(module: Any, x: torch.Tensor) -> Any:
+    return module(x, shift=2.0) * 3
+
+
+def test_modules_with_the_same_hooks_are_compiled_once() -> None:
+    """Hooks are called by their places; the ids under which they are kept are others in each module."""
+    findings = Findings()
+    with findings.listening():
+        for hooks in ((_doubled, _lowered), (_named, _doubled, _told, _lowered)):
+            compiled = argand.compile(_calls, backend="eager", fullgraph=True)
+            for i in range(4):
+                module = Shifted(*hooks)
+                assert torch.equal(compiled(module, torch.ones(2) * i), _calls(module, torch.ones(2) * i))
+            argand.reset()
+    assert not findings.recompiles
+
+
+def test_changes_of_hooks_are_seen(monkeypatch: Any) -> None:
+    """Order, number, what they take, and which are called whatever happens."""
+    monkeypatch.setattr(argand.config, "cache_size_limit", 64)
+    compiled = argand.compile(_calls, backend="eager")
+    module = Shifted(_doubled, _lowered)
+    x = torch.arange(3.0)
+
+    def flips(module: Any) -> None:
+        module._forward_hooks.move_to_end(next(iter(module._forward_hooks)))
+
+    def takes_no_names(module: Any) -> None:
+        module._forward_hooks_with_kwargs.clear()
+        module._forward_hooks = collections.OrderedDict.fromkeys(module._forward_hooks, _lowered)
+
+    changes: list[Callable[[Any], object]] = [
+        lambda module: None,
+        lambda module: module.register_forward_hook(_told, with_kwargs=True),
+        flips,
+        flips,
+        lambda module: module.register_forward_hook(_lowered, prepend=True),
+        lambda module: module.register_forward_pre_hook(_named, with_kwargs=True, prepend=True),
+        lambda module: module._forward_pre_hooks.popitem(),
+        takes_no_names,
+        lambda module: module.register_forward_hook(lambda module, given, out: out * 7, always_call=True),
+        lambda module: module._forward_hooks.clear(),
+        lambda module: module.register_full_backward_hook(lambda module, given, out: None),
+    ]
+    for change in changes:
+        change(module)
+        for _ in range(2):
+            assert torch.equal(compiled(module, x), _calls(module, x)), changes.index(change)
+
+
+def test_hooks_that_change_hooks() -> None:
+    """One that removes itself; one that forward puts on, and is called behind it; answers that are no arguments."""
+
+    class Changing(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.register_forward_hook(_lowered)
+            return x * 2
+
+    def once() -> Any:
+        module: Any = Shifted(_doubled)
+        handle = module.register_forward_hook(lambda module, given, out: handle.remove() or out * 5)
+        return module
+
+    def answers_badly() -> Any:
+        module: Any = Shifted()
+        module.register_forward_pre_hook(lambda module, given, named: given, with_kwargs=True)
+        return module
+
+    for make in (once, Changing, lambda: Shifted(_named, _named), answers_badly):
+        told = []
+        for run in (lambda module, x: module(x), argand.compile(lambda module, x: module(x), backend="eager")):
+            module, counts = make(), []
+            for _ in range(3):
+                try:
+                    counts.append(repr(run(module, torch.ones(2))))
+                except (RuntimeError, KeyError) as error:
+                    counts.append(f"{type(error).__name__}: {error}")
+                counts.append(str(len(module._forward_hooks)))
+            told.append(counts)
+        assert told[0] == told[1]

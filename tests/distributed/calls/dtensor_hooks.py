@@ -9,8 +9,10 @@ import torch
 import torch.distributed as dist
 from tests.distributed.dtensor_topics import _rounded, _tensors
 from tests.distributed.parallel_programs import _told
+from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
+from torch.distributed.tensor.parallel import ColwiseParallel, PrepareModuleInput, RowwiseParallel, parallelize_module
 
 import argand
 from argand import events
@@ -167,6 +169,29 @@ def meshes(rank: int) -> list[object]:
         stop()
         counts.append(len(seen))
     return counts
+
+
+def made_anew(rank: int) -> int:
+    """How many graphs modules take that are made parallel one after the other, in the same way."""
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    seen: list[object] = []
+    stop = events.bus.subscribe(seen.append, ("graph_code",))
+    compiled = argand.compile(lambda module, x: module(x) * 2, backend="eager", fullgraph=True)
+    for number in range(3):
+        torch.manual_seed(number)
+        module = nn.Sequential(nn.Linear(6, 8), nn.GELU(), nn.Linear(8, 6))
+        x = torch.randn(4, 6)
+        eager = module(x) * 2
+        plan: Any = {
+            "0": ColwiseParallel(),
+            "2": RowwiseParallel(),
+            "": PrepareModuleInput(
+                input_layouts=(Replicate(),), desired_input_layouts=(Replicate(),), use_local_output=True
+            ),
+        }
+        assert torch.allclose(compiled(parallelize_module(module, mesh, plan), x), eager, atol=1e-5)
+    stop()
+    return len(seen)
 
 
 UNEVEN: dict[str, tuple[tuple[int, ...], Any, Callable[[Any, Any], Any]]] = {

@@ -45,9 +45,12 @@ def test_what_programs_do_with_dtensors() -> None:
 def test_hooks_on_dtensors_and_meshes_made_anew() -> None:
     """Hooks and autograd functions are part of the graph, unless they ask how a gradient is laid out; code is compiled
     once for equal meshes, anew where their process groups are others."""
-    for answer in run_ranks("tests.distributed.calls.dtensor_hooks", ["hooks", "uneven", "meshes", "refused"]):
+    for answer in run_ranks(
+        "tests.distributed.calls.dtensor_hooks", ["hooks", "uneven", "meshes", "made_anew", "refused"]
+    ):
         assert not answer["hooks"], answer["hooks"]
         assert not answer["uneven"], answer["uneven"]
         assert answer["meshes"] == [1, 3]
+        assert answer["made_anew"] == 1
         said = answer["refused"]
         assert isinstance(said, list) and len(said) == 4 and len(set(said)) == 1 and "_ToTorchTensor" in said[0], said

@@ -14,6 +14,7 @@ const AccessorInfo accessor_table[NUM_ACCESSORS] = {
     [ACC_INSTANCE_DICT] = {"instance_dict", ARG_NONE, false, 5},
     [ACC_DICT_ITEM] = {"dict_item", ARG_OBJECT, false, 8},
     [ACC_DICT_KEY] = {"dict_key", ARG_INDEX, false, 10},
+    [ACC_DICT_VALUE] = {"dict_value", ARG_INDEX, false, 10},
     [ACC_SEQUENCE_ITEM] = {"sequence_item", ARG_INDEX, false, 2},
     [ACC_GETITEM] = {"getitem", ARG_OBJECT, false, 60},
     [ACC_CALL] = {"call", ARG_CALLABLE, false, 100},
@@ -151,7 +152,7 @@ fetch_dict_key(PyObject *dict, Py_ssize_t index)
     if (!PyDict_Check(dict)) {
         return NULL;
     }
-    if (PyODict_Check(dict)) { /* its order is not that of the dict underneath */
+    if (PyODict_Check(dict) && PyDict_GET_SIZE(dict) != 1) { /* its order is not that of the dict underneath */
         PyObject *keys = dict_key_list(dict);
         key = keys != NULL && index < PyList_GET_SIZE(keys) ? Py_NewRef(PyList_GET_ITEM(keys, index)) : NULL;
         Py_XDECREF(keys);
@@ -163,6 +164,15 @@ fetch_dict_key(PyObject *dict, Py_ssize_t index)
         }
     }
     return NULL;
+}
+
+static PyObject *
+fetch_dict_value(PyObject *dict, Py_ssize_t index)
+{
+    PyObject *key = fetch_dict_key(dict, index);
+    PyObject *value = key == NULL ? NULL : Py_XNewRef(PyDict_GetItemWithError(dict, key));
+    Py_XDECREF(key);
+    return value;
 }
 
 static PyObject *
@@ -216,6 +226,8 @@ node_fetch(const PlanNode *node, PyObject *obj)
         return PyType_Check(obj) ? Py_XNewRef(_PyType_Lookup((PyTypeObject *)obj, node->arg)) : NULL;
     case ACC_DICT_KEY:
         return fetch_dict_key(obj, node->index);
+    case ACC_DICT_VALUE:
+        return fetch_dict_value(obj, node->index);
     case ACC_GETITEM:
         return PyObject_GetItem(obj, node->arg);
     case ACC_CALL:
@@ -268,6 +280,7 @@ node_missing_detail(const PlanNode *node, PyObject *parent)
         }
         return PyUnicode_FromFormat("no item %zd in %.100s of length %zd", node->index, type, Py_SIZE(parent));
     case ACC_DICT_KEY:
+    case ACC_DICT_VALUE:
         return PyUnicode_FromFormat("no key number %zd in %.100s", node->index, type);
     case ACC_TYPE_ATTR:
         return PyUnicode_FromFormat("attribute %R is missing on %.100s", node->arg,

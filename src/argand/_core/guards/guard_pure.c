@@ -76,6 +76,7 @@ replay_accessor_pure(Accessor accessor, PyObject *obj)
 {
     switch (accessor) {
     case ACC_DICT_KEY:
+    case ACC_DICT_VALUE:
         return PyDict_CheckExact(obj);
     case ACC_TYPE:
     case ACC_SEQUENCE_ITEM:

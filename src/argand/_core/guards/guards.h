@@ -17,6 +17,7 @@ typedef enum {
     ACC_INSTANCE_DICT,
     ACC_DICT_ITEM,
     ACC_DICT_KEY,
+    ACC_DICT_VALUE,
     ACC_SEQUENCE_ITEM,
     ACC_GETITEM,
     ACC_CALL,

@@ -60,7 +60,8 @@ _IDENTITY_INSTANCES: tuple[type, ...] = (
 _ATOMS: frozenset[type] = _EQUALS | _IDENTITY | {types.FunctionType}
 _COLLECTIVES = "torch._C._distributed_c10d"
 _PLACEMENTS = "torch.distributed.tensor.placement_types"
-_NAMES_OF_PLACEMENTS = ("Partial", "Replicate", "Shard", "_MaskPartial", "_StridedShard")
+_PLAIN_PLACEMENTS = ("Partial", "Replicate", "Shard", "_StridedShard")
+_NAMES_OF_PLACEMENTS = (*_PLAIN_PLACEMENTS, "_MaskPartial")
 _CONTAINERS: tuple[type, ...] = (list, tuple, dict, set, frozenset, collections.deque)
 
 
@@ -85,7 +86,7 @@ def handling_of_type(cls: type) -> str:
     if module_of(cls) == "numpy" and cls.__name__ == "ufunc":
         return "identity"
     if any(cls is value for value in distributed_values()):
-        return "identity"
+        return "equals" if cls.__name__ in _PLAIN_PLACEMENTS else "identity"
     return "object"
 
 

@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Protocol
 from argand import errors
 from argand._core import _C
 from argand.capture.facts.handlers import Function
-from argand.capture.facts.kinds import namespace, raw_item
+from argand.capture.facts.kinds import namespace, raw_item, raw_items
 from argand.quick_dataclasses import dataclass
 
 
@@ -381,6 +381,23 @@ class DictKeySource(Source):
 
     __slots__ = ()
     step = Step("dict_key", lambda base, key: f"list({base})[{key}]", _load_key, friendly=False)
+
+
+def values_of(obj: dict[object, object]) -> tuple[object, ...]:
+    """The values of a dict in its order."""
+    return tuple(value for _, value in raw_items(obj))
+
+
+def _load_value(to: LoadTarget, at: Source) -> None:
+    to.call_helper(values_of)
+    to.subscript(at.key)
+
+
+class DictValueSource(Source):
+    """What is at the i-th key of a dict, in its order."""
+
+    __slots__ = ()
+    step = Step("dict_value", lambda base, key: f"list({base}.values())[{key}]", _load_value, friendly=False)
 
 
 class SequenceItemSource(Source):

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 from collections import OrderedDict
+from collections.abc import Iterable
 from types import CellType, CodeType
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch.nn.modules import module as registry
@@ -15,13 +17,26 @@ from argand.capture.facts.handlers import Args, Function, Kwargs
 from argand.capture.facts.interfaces import CaptureState, Interpreter
 from argand.capture.facts.kinds import is_a
 from argand.capture.facts.overlays import UNSET
-from argand.capture.facts.sources import ConstSource, DictItemSource, InstanceDictSource, Source
+from argand.capture.facts.sources import (
+    ConstSource,
+    DictItemSource,
+    DictValueSource,
+    InstanceDictSource,
+    Source,
+    values_of,
+)
 from argand.capture.objects import instances, names
 from argand.capture.torch_functions import torch_polyfills
 from argand.capture.torch_functions.like_modules import calls as like_calls
 from argand.capture.torch_functions.torch_calls import CODES, handler
 
-_OWN_HOOKS = ("_backward_hooks", "_backward_pre_hooks", "_forward_hooks", "_forward_pre_hooks")
+_CALLED, _BEFORE = "_forward_hooks", "_forward_pre_hooks"
+_NEITHER = ("_backward_hooks", "_backward_pre_hooks")
+_OWN_HOOKS = (*_NEITHER, _CALLED, _BEFORE)
+_ALWAYS = "_forward_hooks_always_called"
+_NAMED = "_with_kwargs"
+_TABLES = (_BEFORE, _CALLED, _BEFORE + _NAMED, _CALLED + _NAMED, _ALWAYS)
+Hooks: TypeAlias = tuple[tuple[object, bool], ...]
 _GLOBAL_HOOKS = (
     "_global_backward_pre_hooks",
     "_global_backward_hooks",
@@ -30,13 +45,16 @@ _GLOBAL_HOOKS = (
 )
 
 
-def has_no_hooks(state: CaptureState, module: torch.nn.Module) -> bool:
-    """Whether calling `module` is calling its forward; installs the guards for it where the module is outer."""
+def has_no_hooks(state: CaptureState, module: torch.nn.Module, besides: tuple[str, ...] = ()) -> bool:
+    """Whether calling `module` is calling its forward; installs the guards for it where the module is outer.
+
+    Arguments:
+        besides: tables in which it may have hooks.
+    """
     attributes: dict[str, Any] = module.__dict__
-    for name in _OWN_HOOKS:
-        if attributes.get(name, True) or state.read_overlay(module, name) is not UNSET:
-            return False
-        if _filled_here(state, attributes[name]):
+    tables = [name for name in _OWN_HOOKS if name not in besides]
+    for name in tables:
+        if attributes.get(name, True) or _is_changed(state, module, name):
             return False
     if any(vars(registry)[name] or _filled_here(state, vars(registry)[name]) for name in _GLOBAL_HOOKS):
         return False
@@ -44,8 +62,13 @@ def has_no_hooks(state: CaptureState, module: torch.nn.Module) -> bool:
         return False
     source = state.source_of(module)
     if source is not None:
-        _guard_no_hooks(state, source)
+        _guard_no_hooks(state, source, tables)
     return True
+
+
+def _is_changed(state: CaptureState, module: torch.nn.Module, name: str) -> bool:
+    """Whether the captured code gave a module another table of hooks, or put a hook into it."""
+    return state.read_overlay(module, name) is not UNSET or _filled_here(state, module.__dict__[name])
 
 
 def _filled_here(state: CaptureState, hooks: object) -> bool:
@@ -71,24 +94,88 @@ _REGISTRY = InstanceDictSource(ConstSource(registry, "torch.nn.modules.module"))
 _GLOBAL_HOOK_SOURCES = tuple([DictItemSource(_REGISTRY, name) for name in _GLOBAL_HOOKS])
 
 
-def _guard_no_hooks(state: CaptureState, source: Source) -> None:
+def _guard_no_hooks(state: CaptureState, source: Source, tables: Iterable[str]) -> None:
     base = InstanceDictSource(source)
-    for name in _OWN_HOOKS:
+    for name in tables:
         state.guard(DictItemSource(base, name), "len", 0, label="NO_HOOKS")
     for held in _GLOBAL_HOOK_SOURCES:
         state.guard(held, "len", 0, label="NO_HOOKS")
 
 
+# ---------------------------------------------------------------------- hooks by their places
+
+
+def _with_hooks(state: CaptureState, module: torch.nn.Module, args: Args, kwargs: Kwargs) -> object:
+    """A call of a module from outside that has hooks before and behind its forward: they are called by their places.
+    The ids under which torch keeps them are others in each module, and nothing depends on them."""
+    source, own = state.source_of(module), module.__dict__
+    if source is None or any(type(own.get(name)) not in (dict, OrderedDict) for name in _TABLES) or own[_ALWAYS]:
+        return NotImplemented
+    if any(state.read_overlay(module, name) is not UNSET or state.is_touched(own[name]) for name in _TABLES):
+        return NotImplemented
+    if not has_no_hooks(state, module, (_BEFORE, _CALLED)):
+        return NotImplemented
+    state.guard(DictItemSource(InstanceDictSource(source), _ALWAYS), "len", 0, label="NO_HOOKS")
+    before = _hooks_in_order(state, source, own, _BEFORE)
+    return state.interpreter.call(torch_polyfills.hooked_call, (module, args, dict(kwargs), before), {})
+
+
+def _hooks_in_order(state: CaptureState, source: Source, own: dict[str, Any], name: str) -> Hooks:
+    """The hooks of a table, and of each whether it takes named arguments."""
+    base = InstanceDictSource(source)
+    table, named = DictItemSource(base, name), DictItemSource(base, name + _NAMED)
+    state.guard(table, "len", len(own[name]))
+    flags = _flags_of(name, own)
+    if own[name + _NAMED]:
+        state.guard(base, "call", _flags[name], flags)
+    else:
+        state.guard(named, "len", 0)
+    hooks = [state.load_source(DictValueSource(table, i), hook) for i, hook in enumerate(values_of(own[name]))]
+    return tuple(zip(hooks, flags))
+
+
+def _flags_of(name: str, own: dict[str, Any]) -> tuple[bool, ...]:
+    return tuple(key in own[name + _NAMED] for key in own[name])
+
+
+_flags = {name: functools.partial(_flags_of, name) for name in (_BEFORE, _CALLED)}
+
+
+@handler(torch_polyfills.hooks_behind)
+def _hooks_behind(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> object:
+    """Those that are there when forward is over, which may have changed them."""
+    (module,) = args
+    own, source = module.__dict__, state.source_of(module)
+    if source is None or any(state.read_overlay(module, name) is not UNSET for name in _TABLES):
+        raise _not_known("its hooks are others when its forward is over")
+    if state.is_touched(own[_ALWAYS]):
+        raise _not_known("its forward puts on a hook that is called also when it raises")
+    if state.is_touched(own[_CALLED]) or state.is_touched(own[_CALLED + _NAMED]):
+        return NotImplemented
+    return _hooks_in_order(state, source, own, _CALLED)
+
+
+@handler(torch_polyfills.not_arguments)
+def _not_arguments(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> object:
+    raise _not_known("a hook before its forward answers with something else than arguments")
+
+
+def _not_known(why: str) -> errors.GraphBreak:
+    return errors.graph_break(
+        kind="part of torch that is not captured", context="torch.nn.Module", explanation=f"A module is called: {why}."
+    )
+
+
 @handler(torch.nn.Module._wrapped_call_impl, torch.nn.Module._call_impl)
 def _call_impl(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> object:
-    """Without hooks: forward. With hooks: torch's own Python code, interpreted."""
+    """Without hooks: forward. With hooks of other kinds than those around forward: torch's own code, interpreted."""
     module = args[0]
     if not is_a(module, torch.nn.Module):
         return NotImplemented
 
     def run() -> object:
         if not has_no_hooks(state, module):
-            return NotImplemented
+            return _with_hooks(state, module, args[1:], kwargs)
         forward = state.interpreter.getattr(module, "forward")
         return state.interpreter.call(forward, args[1:], kwargs)
 

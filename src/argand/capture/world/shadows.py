@@ -28,6 +28,7 @@ from argand.capture.facts.sources import (
     SequenceItemSource,
     Source,
     instance_dict,
+    values_of,
 )
 from argand.capture.world.native_reads import unseen_object
 from argand.quick_dataclasses import dataclass
@@ -183,11 +184,6 @@ def load_pinned(state: CaptureState, source: Source, value: object) -> object:
 
 def _by_identity(key: object) -> bool:
     return _refers_weakly(key) or (classify.handling(key) == "object" and not is_a(key, tuple))
-
-
-def values_of(obj: dict[object, object]) -> tuple[object, ...]:
-    """The values of a dict in its order."""
-    return tuple(value for _, value in raw_items(obj))
 
 
 def _make_set(state: CaptureState, obj: Any, source: Source) -> object:
