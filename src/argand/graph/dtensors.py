@@ -8,9 +8,12 @@ laid out is in the `Edge` that the two sides of an input share.
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import gc
 import sys
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeAlias
 
 import torch
@@ -84,11 +87,66 @@ def draws_alone(tensor: DTensor) -> bool:
     return tensor.device_mesh.device_type == "cpu" and _tracker() is None
 
 
+def draws_together(func: Any, tensor: DTensor) -> bool:
+    """Whether an operation on a DTensor draws this process's part of what its mesh draws, by torch's own tracker."""
+    random: Any = sys.modules["torch.distributed.tensor._random"]
+    cls: Any = sharded_class()
+    ours = (
+        type(_tracker()) in (random.OffsetBasedRNGTracker, _traced_tracker())
+        and tensor.device_mesh.device_type == "cuda"
+    )
+    return ours and _tracker().distribute_region_enabled and func in cls._op_dispatcher._random_ops
+
+
+@functools.cache
+def _traced_tracker() -> Any:
+    """The class of what stands for the tracker while one thread traces an operation."""
+    tracker: Any = sys.modules["torch.distributed.tensor._random"].OffsetBasedRNGTracker
+
+    class Traced(tracker):  # type: ignore[misc]
+        def _distribute_region(self, *args: Any, **kwargs: Any) -> Any:
+            if threading.get_ident() != self.thread:
+                return super()._distribute_region(*args, **kwargs)
+            return contextlib.nullcontext()
+
+    return Traced
+
+
+@contextlib.contextmanager
+def tracing_draws() -> Iterator[None]:
+    """Inside, what this thread does with DTensors draws nothing: generators stay where they are."""
+    random: Any = sys.modules["torch.distributed.tensor._random"]
+    before = random._rng_tracker
+    if before is None:
+        yield
+        return
+    cls = _traced_tracker()
+    traced = cls.__new__(cls)
+    vars(traced).update(vars(before), thread=threading.get_ident())
+    random._rng_tracker = traced
+    try:
+        yield
+    finally:
+        random._rng_tracker = before
+
+
+def part_of_draw(spec: Spec) -> tuple[int, int]:
+    """Where this process's part of what a mesh draws begins, and the next draw, from where generators are."""
+    random: Any = sys.modules["torch.distributed.tensor._random"]
+    state, tracker = random._PhiloxState(torch.zeros(16, dtype=torch.uint8)), random._rng_tracker
+    begin = state.offset.clone()
+    tracker._set_pre_op_offset(state, spec)
+    start = int(state.offset)
+    tracker._set_post_op_offset(state, spec, begin)
+    return start, int(state.offset)
+
+
 def dispatching() -> tuple[object, ...]:
     """What decides, besides its arguments, what an operation on DTensors does: contexts of DTensor's put this up."""
     cls: Any = sharded_class()
-    dispatcher = cls._op_dispatcher
-    return len(dispatcher._custom_op_handlers), dispatcher._allow_implicit_replication, _tracker() is None
+    dispatcher, tracker = cls._op_dispatcher, _tracker()
+    draws = None if tracker is None else (type(tracker).__name__, tracker.distribute_region_enabled)
+    return len(dispatcher._custom_op_handlers), dispatcher._allow_implicit_replication, draws
 
 
 def forget_masks(of: Callable[[torch.Tensor], bool]) -> None:

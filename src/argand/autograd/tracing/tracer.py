@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -12,7 +13,16 @@ from argand.autograd.ops import collectives, foreach, masked_writes, mutation, s
 from argand.autograd.recording.recorder import Handler, Recorder
 from argand.autograd.recording.values import TraceTensor
 from argand.graph import compat, time_limit, wrappers
-from argand.graph.dtensors import dispatches_itself, fakes, forget_masks
+from argand.graph.dtensors import (
+    dispatches_itself,
+    draws_together,
+    fakes,
+    forget_masks,
+    is_sharded,
+    part_of_draw,
+    tracing_draws,
+)
+from argand.graph.operators.random_ops import encoded_call, random_ops
 
 aten = torch.ops.aten
 
@@ -28,10 +38,25 @@ def _begins_with_tensor(func: Any) -> bool:
     return schema is not None and bool(schema.arguments) and str(schema.arguments[0].type) == "Tensor"
 
 
+def _named_part(args: tuple[Any, ...]) -> Callable[[object], object]:
+    """What stands for an argument of a call in its text."""
+    tensors = [arg for arg in args if isinstance(arg, TraceTensor)]
+
+    def part(value: object) -> object:
+        if isinstance(value, TraceTensor):
+            return {"tensor": [value is one for one in tensors].index(True)}
+        return {"dtype": str(value).removeprefix("torch.")}
+
+    return part
+
+
 class Tracer(Recorder):
     """Records every ATen call made while it is active."""
 
     _masks = False  # an operation was seen whose rows DTensor may mask
+    _part: tuple[int, int] | None = (
+        None  # of what a mesh draws, while an operation on a DTensor is traced that draws it
+    )
 
     def close(self) -> None:
         """As `Recorder.close`."""
@@ -43,12 +68,44 @@ class Tracer(Recorder):
         if _DTENSOR in sys.modules:
             if any(dispatches_itself(cls) for cls in types):
                 self._masks = self._masks or "embedding" in func._schema.name or "gather" in func._schema.name
+                if (
+                    self._part is None
+                    and compat.is_random(func)
+                    and is_sharded(type(args[0]))
+                    and draws_together(func, args[0])
+                ):
+                    return self._drawn_together(func, args, kwargs or {})
                 return NotImplemented
             if fakes():
                 return func(*args, **(kwargs or {}))
         if wrappers.KNOWN and any(cls in wrappers.KNOWN for cls in types):
             return NotImplemented
+        if self._part is not None and compat.is_random(func):
+            return self._draw_part(func, args, kwargs or {}, *self._part)
         return self.run(func, args, kwargs or {})
+
+    def _drawn_together(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """An operation on a DTensor that draws this process's part of what its mesh draws."""
+        self._part = part_of_draw(args[0]._spec)
+        try:
+            with self, tracing_draws():
+                return func(*args, **kwargs)
+        finally:
+            self._part = None
+
+    def _draw_part(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], start: int, end: int) -> Any:
+        """The operation on the local part, from where that begins in what is drawn."""
+        name = func._schema.name.partition("::")[2]
+        kwargs = {
+            key: value for key, value in kwargs.items() if key not in ("device", "generator") and value is not None
+        }
+        call = encoded_call(name, args, kwargs, _named_part(args))
+        drawn = self.run(
+            random_ops().part_draw, ([arg for arg in args if isinstance(arg, TraceTensor)], call, start, end), {}
+        )
+        if name.endswith("_"):
+            return self.run(aten.copy_.default, (args[0], drawn[0]), {})
+        return drawn if len(func._schema.returns) == 2 else drawn[0]
 
     def run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Record `func(*args, **kwargs)` (any ATen overload) and return its results as the program sees them."""

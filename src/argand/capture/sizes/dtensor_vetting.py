@@ -33,9 +33,9 @@ def refused(what: str, why: str, remedy: str = "Use the local tensor") -> errors
 class Vetting(compat.DispatchMode):
     """Refuses operations that do more than what their stand-ins tell: draw numbers, look at data, send anything."""
 
-    def __init__(self, name: str, laid_out: bool = True) -> None:
+    def __init__(self, name: str, laid_out: bool = True, inside: bool = True) -> None:
         super().__init__()
-        self.name, self.laid_out = name, laid_out
+        self.name, self.laid_out, self.inside = name, laid_out, inside
         self.draws = False
 
     def __torch_dispatch__(
@@ -59,8 +59,9 @@ class Vetting(compat.DispatchMode):
     def _vet(self, func: torch._ops.OpOverload, args: Args, kwargs: Kwargs) -> None:
         sharded = [value for value in args if is_sharded(type(value))]
         if compat.is_random(func):
-            if not all(dtensors.draws_alone(tensor) for tensor in sharded):
-                raise refused(self.name, "processes with GPUs draw random numbers together, which is not captured")
+            together = not self.inside and kwargs.get("generator") is None and dtensors.draws_together(func, sharded[0])
+            if not together and not all(dtensors.draws_alone(tensor) for tensor in sharded):
+                raise refused(self.name, "what processes with GPUs draw together is known only when the program runs")
             self.draws = True
         own = func in dtensors.own_rules_of_dtensor()
         if own and not (self.laid_out and _is_local(func, sharded, args, kwargs)):
@@ -104,7 +105,7 @@ def types_on_fakes(func: Function, args: Args, kwargs: Kwargs, infos: list[Tenso
         return dtensors.with_spec(fake, value._spec, False) if is_sharded(type(value)) else fake
 
     try:
-        with torch._C.DisableTorchFunction(), torch.no_grad(), FakeTensorMode():
+        with torch._C.DisableTorchFunction(), torch.no_grad(), dtensors.tracing_draws(), FakeTensorMode():
             result = func(*mapped(args, faked), **mapped(kwargs, faked))
     except BaseException:
         dtensors.forget_masks(lambda mask: isinstance(mask, FakeTensor))

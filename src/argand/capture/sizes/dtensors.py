@@ -257,7 +257,7 @@ def record(builder: GraphBuilder, func: Function, operation: Function, args: Arg
     elif torch._C._is_any_autocast_enabled() and not str(getattr(func, "__module__", "")).startswith("argand."):
         meta = _with_casts(builder, infos, name, func, args, kwargs)
     else:
-        meta = _with_masks(builder, infos, lambda: computed(name, func, args, kwargs, laid_out))
+        meta = _with_masks(builder, infos, lambda: computed(name, func, args, kwargs, laid_out, bool(builder.scopes)))
     named, behind = written_arguments.written(func, args, kwargs, target.mutates)
     moved = [info.tensor for info, old, new in zip(infos, before, _versions(infos)) if old != new]
     counted = name.endswith("_") and not name.startswith("_foreach_")  # else eager does not count the write
@@ -380,7 +380,7 @@ def _with_casts(
         for dtype in (None, lower, torch.float32):
             given = mapped((args, kwargs), functools.partial(_cast, dtype))
             before = _versions(infos)
-            meta = _with_masks(builder, infos, lambda: computed(name, func, *given))  # noqa: B023
+            meta = _with_masks(builder, infos, lambda: computed(name, func, *given, inside=bool(builder.scopes)))  # noqa: B023
             if dtensor_vetting.types_of(meta) == wanted:
                 return meta
             if _versions(infos) != before:
@@ -451,16 +451,19 @@ def note_write_to_part(builder: GraphBuilder, written: TensorInfo) -> None:
             builder.mutated[id(info.tensor)] = info
 
 
-def computed(name: str, func: Function, args: Args, kwargs: Kwargs, laid_out: bool = True) -> object:
+def computed(
+    name: str, func: Function, args: Args, kwargs: Kwargs, laid_out: bool = True, inside: bool = True
+) -> object:
     """What `func` gives of stand-ins. Nothing is sent: collectives of tensors without data only tell sizes.
 
     Arguments:
         laid_out: all of them are laid out as the tensors will be for which they stand.
+        inside: it is called in a function that may run again.
     """
     compat.keep_torch_compiler_out()
     with torch._C.DisableTorchFunction():
         try:
-            with Vetting(name, laid_out):
+            with Vetting(name, laid_out, inside):
                 meta = func(*args, **kwargs)
         except errors.GraphBreak:
             raise

@@ -7,7 +7,8 @@ any element anywhere, and a backward gets the same numbers as its forward from t
 in the graph's order.
 `generator_draw(state, ...)` is a call of torch's that draws from a `torch.Generator` of the program's, as a function of
 that generator's state: it returns what was drawn, and the state behind it. `seeded_state(seed)` is the state of a
-generator that was seeded.
+generator that was seeded. `part_draw(tensors, call, start, end)` is a call that draws one process's part of what all
+processes of a mesh draw together, `start` behind where the GPU's generator is, and leaves that `end` further.
 
 The generator is SplitMix64: G. Steele, D. Lea, C. Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014.
 """
@@ -83,9 +84,12 @@ def random_ops() -> Operators:
         "generator_draw(Tensor state, Tensor[] tensors, SymInt[] sizes, str call) -> (Tensor, Tensor)": {
             "CompositeExplicitAutograd": _generator_draw
         },
+        "part_draw(Tensor[] tensors, str call, int start, int end) -> (Tensor, Tensor)": {
+            "CompositeExplicitAutograd": _part_draw
+        },
     }
     drawn = (torch.Tag.nondeterministic_seeded,)
-    return Operators(table, dict.fromkeys(("seed", "set_seed", "rng_state", "set_rng_state"), drawn))
+    return Operators(table, dict.fromkeys(("seed", "set_seed", "rng_state", "set_rng_state", "part_draw"), drawn))
 
 
 def draws_seed(func: object) -> bool:
@@ -112,7 +116,8 @@ STATE_OF_THE_CPU = torch.get_rng_state().numel()
 def of_generators(func: object) -> bool:
     """Whether an operation sets or reads the state of generators."""
     ops = random_ops()
-    return func in (ops.set_seed, ops.rng_state, ops.set_rng_state, ops.seeded_state, ops.generator_draw)
+    states = ops.set_seed, ops.rng_state, ops.set_rng_state, ops.seeded_state
+    return func in (*states, ops.generator_draw, ops.part_draw)
 
 
 def _set_seed(seed: int, *, device: torch.device) -> torch.Tensor:
@@ -147,12 +152,31 @@ def _generator_draw(
     if state.device.type != "meta":
         place["generator"] = generator = torch.Generator()
         generator.set_state(state)
-    if name.endswith("_"):  # which fills a tensor that lies in memory as the argument does
-        blank = torch.empty_strided(args[0].size(), args[0].stride(), dtype=args[0].dtype, device=args[0].device)
-        drawn = getattr(blank, name)(*args[1:], **kwargs, **place)
-    else:
-        drawn = getattr(torch, name)(*args, **kwargs, **place)
+    drawn = _drawn(name, args, {**kwargs, **place})
     return drawn, torch.empty_like(state) if state.device.type == "meta" else generator.get_state()
+
+
+def _drawn(name: str, args: Any, kwargs: dict[str, Any]) -> Any:
+    if not name.endswith("_"):
+        return getattr(torch, name)(*args, **kwargs)
+    blank = torch.empty_strided(args[0].size(), args[0].stride(), dtype=args[0].dtype, device=args[0].device)
+    return getattr(blank, name)(*args[1:], **kwargs)  # it fills a tensor that lies in memory as the argument does
+
+
+def _part_draw(tensors: Sequence[torch.Tensor], call: str, start: int, end: int) -> tuple[torch.Tensor, torch.Tensor]:
+    name, args, kwargs = _decoded(json.loads(call), tensors, ())
+    device = tensors[0].device
+    if device.type == "meta":
+        drawn = _drawn(name, args, kwargs)
+    else:
+        generator = torch.cuda.default_generators[device.index]
+        begin = generator.get_offset()
+        generator.set_offset(begin + start)
+        try:
+            drawn = _drawn(name, args, kwargs)
+        finally:
+            generator.set_offset(begin + end)
+    return drawn if isinstance(drawn, tuple) else (drawn, torch.empty(0, dtype=torch.bool, device=device))
 
 
 def encoded_call(name: str, args: object, kwargs: object, part: Callable[[object], object]) -> str:

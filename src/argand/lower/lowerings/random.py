@@ -17,7 +17,7 @@ from argand.lower.tensor import Index, Tensor
 
 COST = 12
 
-for _name in ("seed", "set_seed", "rng_state", "set_rng_state", "seeded_state", "generator_draw"):
+for _name in ("seed", "set_seed", "rng_state", "set_rng_state", "seeded_state", "generator_draw", "part_draw"):
     REGISTRY.add_kernel(getattr(random_ops(), _name), ExternKernel())
 
 
