@@ -45,7 +45,7 @@ def compile_dynamic(
         if gradients:
             with events.span("trace_joint", "autograd", backend=backend):
                 joint = trace_joint_dynamic(gm, example_inputs, compiler.prepare)
-            return compile_joint(joint, compiler, otherwise=otherwise, graph=gm.forward)
+            return compile_joint(joint, compiler, otherwise=otherwise, graph=gm.forward, meta=gm.meta)
         with events.span("trace_dynamic", "autograd", backend=backend):
             program = trace_dynamic(gm, example_inputs, compiler.prepare)
         program.model = events.bus.number("model")

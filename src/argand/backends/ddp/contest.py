@@ -56,7 +56,7 @@ class Contest:
     def begins_step(self, device: torch.device) -> bool:
         """The graph that leads is called. Whether a step begins that counts: its backward reduces gradients."""
         ddp = self._ddp()
-        if ddp is None or not ddp.require_backward_grad_sync or not self.differentiated or _cannot_compare(device):
+        if not getattr(ddp, "require_backward_grad_sync", False) or not self.differentiated or _cannot_compare(device):
             return False
         self.differentiated = False
         settling = _WINDOWS[self._window][1]
@@ -147,7 +147,7 @@ def contest_of(ddp: Any) -> Contest:
     """The contest of a module under DDP."""
     entry = _contests().get(ddp)
     if entry is None:
-        group, numbers = ddp.process_group.group_name, _numbers()
+        group, numbers = getattr(getattr(ddp, "process_group", None), "group_name", ""), _numbers()
         numbers[group] = numbers.get(group, 0) + 1
         entry = _contests()[ddp] = numbers[group], Contest(ddp)
     return entry[1]

@@ -14,11 +14,12 @@ from __future__ import annotations
 import bisect
 import functools
 import operator
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import fx
+from torch.amp.autocast_mode import _enter_autocast
 
 from argand import events
 from argand.autograd import needs_autograd
@@ -50,8 +51,17 @@ def compile_split(
         ahead: parts are compiled before they are called; it looks at what describes their inputs only.
         contest: where whole graphs are faster, they run.
     """
+    contest = contest and not any(starts(node.target) for node in gm.graph.nodes)  # ranks call these in one order
+    recorded, whole = needs_autograd(gm, example_inputs), None
+    stops = cut_places(gm, example_inputs, bucket_limits(ddp), anywhere=True) if contest and recorded else []
+    if stops:
+        gm.meta["arrivals"] = _arrivals(gm, stops)
+        whole = compile_graph(gm, list(example_inputs))
+        if gm.meta.pop("arrivals", None) is None:
+            _tell(gm, stops)
+            return whole
     reason, cuts = "", list[int]()
-    if not needs_autograd(gm, example_inputs):
+    if not recorded:
         reason = "no gradients are recorded"
     elif is_dynamic(gm) or "symbols" in gm.meta:
         reason = "sizes of the graph vary"
@@ -64,16 +74,9 @@ def compile_split(
         reason, cuts = "its steps were faster whole", []
     if not cuts:
         events.emit("optimize_ddp", "backend", f"the graph stays whole: {reason}", parts=1, reason=reason)
-        return None
-    pieces, modules = _pieces(gm, cuts)
-    _tell(gm, pieces, modules)
-    contest = contest and not any(starts(node.target) for node in gm.graph.nodes)  # ranks call these in one order
-    if contest:
-        gm.meta["arrivals"] = _arrivals(gm, cuts)
-        whole = compile_graph(gm, list(example_inputs))
-        if gm.meta.pop("arrivals", None) is None:
-            return whole
-    joined = _joined(gm, pieces, modules, example_inputs if ahead else None, compile_graph)
+        return whole
+    _tell(gm, cuts)
+    joined = _joined(gm, *_pieces(gm, cuts), example_inputs if ahead else None, compile_graph)
     return Alternatives(joined, whole_part(gm, compile_graph), len(cuts) + 1) if contest else joined
 
 
@@ -93,17 +96,20 @@ def _output(gm: fx.GraphModule) -> fx.Node:
     return node
 
 
-def cut_places(gm: fx.GraphModule, example_inputs: Sequence[Any], limits: Iterator[int]) -> list[int]:
+def cut_places(
+    gm: fx.GraphModule, example_inputs: Sequence[Any], limits: Iterator[int], *, anywhere: bool = False
+) -> list[int]:
     """Before which nodes (positions in the graph) a part begins, ascending.
 
     Arguments:
         limits: as `bucket_limits` gives them.
+        anywhere: also where the graph cannot be cut: a backward that is compiled as one may stop there.
     """
     nodes = list(gm.graph.nodes)
     holders = [node for node in nodes if node.op == "placeholder"]
     weights = {node: _gradient_bytes(value) for node, value in zip(holders, example_inputs)}
     place = {node: position for position, node in enumerate(nodes)}
-    allowed = _allowed(nodes, place)
+    allowed: Container[int] = range(len(nodes)) if anywhere else _allowed(nodes, place)
     ready: dict[int, int] = {}  # at a parameter's first use, the last of its gradient arrives
     for node in holders:
         if weights[node]:
@@ -131,8 +137,8 @@ def _gradient_bytes(value: Any) -> int:
 def _allowed(nodes: list[fx.Node], place: dict[fx.Node, int]) -> set[int]:
     """Positions before which the graph may be cut.
 
-    Only tensors cross a cut. A tensor does not while something still writes to its memory; nor may a mode (gradients
-    off, autocast) be on that the graph itself turns on.
+    Only tensors cross a cut. A tensor does not while something still writes to its memory; nor may a mode be on that the
+    graph itself turns on, gradients off say, but for autocast, which each part leaves and the next one enters again.
     """
     barred = [False] * (len(nodes) + 1)
     began, until = dict[int, int](), dict[int, int]()  # memory -> where it appears, and its last write
@@ -141,8 +147,10 @@ def _allowed(nodes: list[fx.Node], place: dict[fx.Node, int]) -> set[int]:
             continue
         here = place[node]
         last = max((place[user] for user in node.users), default=here)
-        if node.op != "get_attr" and not isinstance(node.meta.get("example_value"), torch.Tensor):
-            _bar(barred, here, last)  # a list of tensors, what ends an autocast block
+        if node.target is _enter_autocast:
+            pass
+        elif node.op != "get_attr" and not isinstance(node.meta.get("example_value"), torch.Tensor):
+            _bar(barred, here, last)  # a list of tensors, what ends another block
         elif starts(node.target):
             _bar(barred, here, last)  # the part that starts a collective waits for it
         for memory in _memories(node):
@@ -221,7 +229,7 @@ def _pieces(gm: fx.GraphModule, cuts: list[int]) -> tuple[list[_Cut], list[fx.Gr
     """The parts."""
     nodes = list(gm.graph.nodes)
     begins, ends = [len(gm.graph.find_nodes(op="placeholder")), *cuts], [*cuts, len(nodes) - 1]
-    pieces = [_cut(nodes[begin:end], nodes[end:]) for begin, end in zip(begins, ends)]
+    pieces = [_cut(nodes[:begin], nodes[begin:end], nodes[end:]) for begin, end in zip(begins, ends)]
     return pieces, [fx.GraphModule(gm, cut.graph, class_name=f"submod_{n}") for n, cut in enumerate(pieces)]
 
 
@@ -281,10 +289,11 @@ def _calls(holders: list[fx.Node], pieces: list[_Cut], output: fx.Node, names: d
     return "\n".join([*lines, f"    return {text(output.args[0])}", ""])
 
 
-def _tell(gm: fx.GraphModule, pieces: list[_Cut], modules: list[fx.GraphModule]) -> None:
+def _tell(gm: fx.GraphModule, cuts: list[int]) -> None:
     """Events with the graph that calls the parts, and the parts."""
     if not events.bus.wanted("optimize_ddp_split_graph") and not events.bus.wanted("optimize_ddp_split_child"):
         return
+    pieces, modules = _pieces(gm, cuts)
     whole = fx.Graph()
     known = {node: whole.node_copy(node) for node in gm.graph.find_nodes(op="placeholder")}
     for number, cut in enumerate(pieces):
@@ -300,13 +309,14 @@ def _tell(gm: fx.GraphModule, pieces: list[_Cut], modules: list[fx.GraphModule])
         events.emit("optimize_ddp_split_child", "backend", lambda m=module: module_text(m), graph=module, child=name)
 
 
-def _cut(inside: list[fx.Node], after: list[fx.Node]) -> _Cut:
-    """The part of a graph that consists of these nodes."""
+def _cut(before: list[fx.Node], inside: list[fx.Node], after: list[fx.Node]) -> _Cut:
+    """The part of a graph that consists of the nodes `inside`, in the blocks of autocast that these are in."""
     here, later = set(inside), set(after)
+    entered = [n for n in before if n.target is _enter_autocast and any(user in here or user in later for user in n.users)]
     inputs: list[fx.Node] = []
     for node in inside:
         for used in node.all_input_nodes:
-            if used not in here and used not in inputs and used.op != "get_attr":
+            if used not in here and used not in inputs and used not in entered and used.op != "get_attr":
                 inputs.append(used)
     graph = fx.Graph()
     known: dict[fx.Node, fx.Node] = {}
@@ -319,9 +329,12 @@ def _cut(inside: list[fx.Node], after: list[fx.Node]) -> _Cut:
             known[node] = graph.node_copy(node)
         return known[node]
 
-    for node in inside:
+    for node in (*entered, *inside):
         known[node] = graph.node_copy(node, copied)
-    outputs = [node for node in inside if node.op != "get_attr" and any(user in later for user in node.users)]
+    blocks = [node for node in (*entered, *inside) if node.target is _enter_autocast]
+    for end in [user for node in reversed(blocks) for user in node.users if user in later]:
+        graph.node_copy(end, copied)
+    outputs = [n for n in inside if n.op != "get_attr" and n not in blocks and any(user in later for user in n.users)]
     graph.output(tuple(known[node] for node in outputs))
     return _Cut(graph, inputs, outputs)
 

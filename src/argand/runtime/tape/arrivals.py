@@ -152,7 +152,7 @@ class Order:
     def now(self) -> Groups:
         """Those of the call at hand."""
         ddp: Any = torch.nn.parallel.DistributedDataParallel._get_active_ddp_module()
-        if ddp is None or not ddp.require_backward_grad_sync or ddp in self._listened:
+        if not getattr(ddp, "require_backward_grad_sync", False) or ddp in self._listened:
             return self._groups
         self._listened.add(ddp)
         return self._singly
