@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from torch import fx
+from torch.utils.checkpoint import checkpoint
 
 import argand
 from argand import events
@@ -347,3 +348,22 @@ def test_attention_is_compared_where_it_drops_nothing(dropped: float, monkeypatc
     argand.reset()
     argand.compile(lambda q: torch.nn.functional.scaled_dot_product_attention(q, q, q, dropout_p=dropped))(q)
     assert len(compared) == (dropped == 0.0)
+
+
+@pytest.mark.filterwarnings("ignore:argand. a compiled graph takes")
+@pytest.mark.parametrize("options", [{}, {"never_slower": True}])
+def test_both_runs_of_a_checkpoint_are_alike(options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is saved is counted: another way to run the graph would save other tensors."""
+    monkeypatch.setattr(eager_contest, "_CLEARLY", 0.0)
+    monkeypatch.setattr(eager_contest, "_SLOWER", 0.0)  # whatever is compared is slower
+    model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Tanh())
+    compiled = argand.compile(model, options=options)
+    x = torch.randn(4, 8)
+    for run in (compiled, model) * 9:  # the 16th call, and the third, decide
+        loss = sum(checkpoint(run, x, use_reentrant=False).square().sum() for _ in range(3))
+        torch.testing.assert_close(
+            torch.autograd.grad(loss, model[0].weight), torch.autograd.grad(3 * model(x).square().sum(), model[0].weight)
+        )
+    for _ in range(20):  # decided outside, it still is so inside
+        compiled(x)
+    checkpoint(compiled, x, use_reentrant=False).sum().backward()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ import argand
 from argand.backends.ddp import buckets
 from argand.backends.ddp.buckets import bucket_limits
 from argand.backends.ddp.cuts import compile_split, cut_places
+from argand.backends.registry import lookup_backend
 from argand.errors import BackendCompilerFailed, ConfigError
 from argand.report.html import build
 from distributed.models import CNN, GPT, Llama, batch
@@ -106,20 +108,47 @@ def test_only_tensors_that_nobody_writes_to_cross_a_cut(model) -> None:
                 assert written not in memory or given.op == "placeholder"
 
 
-def test_a_block_of_a_mode_stays_whole() -> None:
+def test_a_block_without_gradients_stays_whole() -> None:
     layers = torch.nn.ModuleList(torch.nn.Linear(12, 12) for _ in range(4))
 
     def call(x: torch.Tensor) -> torch.Tensor:
         x = layers[0](x)
-        with torch.autocast("cpu", torch.bfloat16):
-            x = layers[1](x)
-            x = layers[2](x)
-        return layers[3](x.float())
+        with torch.no_grad():
+            y = layers[1](x)
+            y = layers[2](y)
+        return layers[3](x + y)
 
     gm, cuts = places(layers, 1, call=call)
-    names = [node.name for node in gm.graph.nodes]
-    begin, end = names.index("_enter_autocast"), names.index("_exit_autocast")
-    assert cuts and not any(begin < cut <= end for cut in cuts)
+    modes = [number for number, node in enumerate(gm.graph.nodes) if node.target is torch._C._set_grad_enabled]
+    assert cuts and not any(modes[0] < cut <= modes[1] for cut in cuts)
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_parts_leave_blocks_of_autocast_and_enter_them_again(backend: str) -> None:
+    layers = torch.nn.ModuleList(torch.nn.Linear(12, 12) for _ in range(6))
+    parts: list[torch.fx.GraphModule] = []
+
+    def compile_graph(gm: torch.fx.GraphModule, inputs: list[Any]) -> Any:
+        parts.append(gm)
+        return lookup_backend(backend)(gm, inputs)
+
+    def call(x: torch.Tensor) -> torch.Tensor:
+        with torch.autocast("cpu", torch.bfloat16):
+            x = layers[1](layers[0](x))
+            with torch.autocast("cpu", enabled=False):
+                x = layers[3](layers[2](x.float()))
+            x = layers[5](layers[4](x))
+        return x
+
+    ddp = _Caps()
+    ddp.bucket_bytes_cap, ddp.bucket_bytes_cap_default = 1, False
+    run = argand.compile(call, backend=lambda gm, inputs: compile_split(gm, inputs, ddp, compile_graph))
+    x = torch.randn(4, 12)
+    want, have = call(x), run(x)
+    assert len(parts) == 6 and have.dtype is torch.bfloat16 and not torch.is_autocast_enabled("cpu")
+    torch.testing.assert_close(have, want)
+    gradients = [torch.autograd.grad(out.float().square().sum(), list(layers.parameters())) for out in (want, have)]
+    torch.testing.assert_close(*gradients)
 
 
 class _Caps:

@@ -111,6 +111,8 @@ class Contest:
         self.current: Call = self._early
 
     def _early(self, *args: Any) -> Any:
+        if compat.saved_tensor_hooks_active():  # a checkpoint's: what is saved must be the same when it runs again
+            return self.compiled(*args)
         self.calls += 1
         if self.calls < (_CHOOSE_AT if self.choose else _TELL_AT):
             return self.compiled(*args)
@@ -125,6 +127,9 @@ class Contest:
             return result
         uncaptured(self._decide, args)
         return self.current(*args)
+
+    def _eager(self, *args: Any) -> Any:
+        return (self.compiled if compat.saved_tensor_hooks_active() else self.forward)(*args)
 
     def may_run(self, args: Sequence[Any]) -> bool:
         """Whether a copy of the call would do what the call does, and nobody looks on."""
@@ -174,7 +179,7 @@ class Contest:
 
     def _lost(self, times: _Times, args: Sequence[Any]) -> None:
         if self.choose:
-            self.current = self.forward
+            self.current = self._eager
         kernel = slow_kernels.slowest(lambda: self._run(self.compiled, args), lambda: self._run(self.forward, args))
         text = (
             f"a compiled graph takes {times.compiled * 1e3:.3g} ms a call, eager's kernels take "

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from argand.graph.compat import saved_tensor_hooks_active as is_followed
 from argand.runtime import cache
 from argand.runtime.recipes import with_recipe
 
@@ -23,7 +24,8 @@ _EAGER, _COMPILED = b"eager", b"compiled"
 
 
 def small_graph(compiled: Call, graph: Call, key: Callable[[], str], compare: Compare, *, stored: bool = False) -> Call:
-    """`compiled`, until `compare` of the arguments of a later call says that `graph` is faster.
+    """`compiled`, until `compare` of the arguments of a later call says that `graph` is faster; and always where hooks
+    follow what is saved: a checkpoint compares that with what its second run saves.
 
     Arguments:
         key: gives the key of the backward's entry.
@@ -41,6 +43,8 @@ def small_graph(compiled: Call, graph: Call, key: Callable[[], str], compare: Co
 
     def call(*args: Any) -> Any:
         nonlocal left, current
+        if is_followed():
+            return compiled(*args)
         if left:
             left -= 1
             if not left:

@@ -168,7 +168,7 @@ class Alternatives(Described):
 
     def __call__(self, *args: Any) -> Any:
         ddp = active_ddp()
-        if ddp is None:
+        if ddp is None or compat.saved_tensor_hooks_active():  # a checkpoint runs again outside, and saves the same
             return self.in_parts(*args)
         contest = contest_of(ddp)
         if contest.over:
