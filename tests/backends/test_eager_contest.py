@@ -362,7 +362,8 @@ def test_both_runs_of_a_checkpoint_are_alike(options: dict[str, Any], monkeypatc
     for run in (compiled, model) * 9:  # the 16th call, and the third, decide
         loss = sum(checkpoint(run, x, use_reentrant=False).square().sum() for _ in range(3))
         torch.testing.assert_close(
-            torch.autograd.grad(loss, model[0].weight), torch.autograd.grad(3 * model(x).square().sum(), model[0].weight)
+            torch.autograd.grad(loss, model[0].weight),
+            torch.autograd.grad(3 * model(x).square().sum(), model[0].weight),
         )
     for _ in range(20):  # decided outside, it still is so inside
         compiled(x)

@@ -78,7 +78,9 @@ def loss_of(results: Any) -> torch.Tensor:
 
 
 def both(
-    make: Callable[[], nn.Module], act: Callable[[nn.Module, Callable[..., Any]], list[torch.Tensor]], rtol: float = 1e-4
+    make: Callable[[], nn.Module],
+    act: Callable[[nn.Module, Callable[..., Any]], list[torch.Tensor]],
+    rtol: float = 1e-4,
 ) -> None:
     """What `act` gives of the model and of the compiled model."""
     outcomes = []

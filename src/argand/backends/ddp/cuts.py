@@ -137,8 +137,8 @@ def _gradient_bytes(value: Any) -> int:
 def _allowed(nodes: list[fx.Node], place: dict[fx.Node, int]) -> set[int]:
     """Positions before which the graph may be cut.
 
-    Only tensors cross a cut. A tensor does not while something still writes to its memory; nor may a mode be on that the
-    graph itself turns on, gradients off say, but for autocast, which each part leaves and the next one enters again.
+    Only tensors cross a cut. A tensor does not while something still writes to its memory; nor may a mode be on that
+    the graph itself turns on, but for autocast, which each part leaves and the next one enters again.
     """
     barred = [False] * (len(nodes) + 1)
     began, until = dict[int, int](), dict[int, int]()  # memory -> where it appears, and its last write
@@ -312,7 +312,7 @@ def _tell(gm: fx.GraphModule, cuts: list[int]) -> None:
 def _cut(before: list[fx.Node], inside: list[fx.Node], after: list[fx.Node]) -> _Cut:
     """The part of a graph that consists of the nodes `inside`, in the blocks of autocast that these are in."""
     here, later = set(inside), set(after)
-    entered = [n for n in before if n.target is _enter_autocast and any(user in here or user in later for user in n.users)]
+    entered = [n for n in before if n.target is _enter_autocast and not n.users.keys().isdisjoint([*inside, *after])]
     inputs: list[fx.Node] = []
     for node in inside:
         for used in node.all_input_nodes:
