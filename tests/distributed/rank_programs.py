@@ -125,6 +125,22 @@ def dies_in_a_graph(rank: int) -> None:
     graph(torch.zeros(64, 64))
 
 
+def dies_before_a_backward(rank: int) -> None:
+    """Rank 1 is killed between a compiled forward and its backward, which communicates."""
+    import torch.distributed._functional_collectives as funcol
+
+    @argand.compile(backend="native", fullgraph=True)
+    def graph(x: torch.Tensor) -> torch.Tensor:
+        y = funcol.all_gather_tensor_autograd(x.exp(), 0, dist.group.WORLD)
+        return y.sin().sum()
+
+    graph(torch.ones(8, 8, requires_grad=True)).backward()
+    loss = graph(torch.zeros(8, 8, requires_grad=True))
+    if rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    loss.backward()
+
+
 def _talks(x: torch.Tensor) -> torch.Tensor:
     argand.graph_break()
     return x + 1

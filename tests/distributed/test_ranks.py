@@ -25,7 +25,7 @@ def test_differences_are_told_with_the_reasons_of_both_ranks() -> None:
 
 
 @pytest.mark.distributed
-@pytest.mark.parametrize("how", ["dies", "dies_in_a_graph"])
+@pytest.mark.parametrize("how", ["dies", "dies_in_a_graph", "dies_before_a_backward"])
 def test_a_rank_that_is_killed_ends_the_others_with_an_error(tmp_path: Path, how: str) -> None:
     """While it compiles; and where the others are in the middle of a graph, waiting for what it sends."""
     first, second = ended_ranks(
@@ -38,6 +38,9 @@ def test_a_rank_that_is_killed_ends_the_others_with_an_error(tmp_path: Path, how
     if how == "dies_in_a_graph":
         told = first.text.partition("raised by compiled operations of graph")[2]
         assert "it communicates in" in told and "in graph: return funcol.all_reduce(x.exp()" in told, first.text[-3000:]
+    if how == "dies_before_a_backward":
+        told = first.text.partition("raised by the backward of compiled operations")[2]
+        assert "in graph: y = funcol.all_gather_tensor_autograd(x.exp()" in told, first.text[-3000:]
 
 
 def test_what_is_told_of_a_difference() -> None:

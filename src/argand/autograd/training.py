@@ -21,8 +21,10 @@ from argand.autograd.tracing.joint import JointProgram
 from argand.autograd.tracing.tape import Tape
 from argand.errors import ArgandError
 from argand.graph import compat
+from argand.graph.nodes.meta import distinct_lines
 from argand.graph.nodes.printing import graph_function
 from argand.graph.nodes.program import Arrivals, AtenProgram, InputSpec, copied
+from argand.graph.operators.collectives import starts
 from argand.graph.sizes.expr import Expr
 from argand.locks import fork_safe_lock
 from argand.runtime import late_modules
@@ -215,6 +217,7 @@ def plan_of(joint: JointProgram, cut: Partition, arrivals: tuple[tuple[int, ...]
         draws=draws_as_eager(cut),
         counted=joint.counted,
         arrivals=arrivals,
+        sends=distinct_lines(node for node in cut.backward.graph.nodes if starts(node.target)),
     )
 
 

@@ -14,7 +14,7 @@ from argand._core import _C
 from argand.bytecode.assemble import Assembler
 from argand.config import config
 from argand.graph.dtensors import Asked
-from argand.graph.nodes.meta import caller_line, user_line
+from argand.graph.nodes.meta import distinct_lines
 from argand.graph.operators.collectives import starts
 from argand.own_code import OWN_FOLDER
 
@@ -24,7 +24,6 @@ _GENERATED = (_GRAPH, "<argand", "output_code.py")  # graphs, wrappers and host 
 _PLACE = re.compile(r'  File "(.*)", line (\d+), in (\S+)$', re.MULTILINE)
 
 _COLLECTIVES = "argand: lines with collectives"
-_MOST_LINES = 8
 
 Place = tuple[str, int, str]
 
@@ -81,7 +80,7 @@ def tidy(error: BaseException) -> None:
 def keep_lines(asm: Assembler, graph: fx.Graph) -> None:
     """Where the program communicates in a graph, for errors: others may be the cause, and it does not run again."""
     starting = [node for node in graph.nodes if starts(node.target) or isinstance(node.target, Asked)]
-    lines = dict.fromkeys(caller_line(node) or user_line(node) for node in starting[:_MOST_LINES])
+    lines = distinct_lines(starting)
     if lines:
         asm.load_const((_COLLECTIVES, *lines))
         asm.pop_top()

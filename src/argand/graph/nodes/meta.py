@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import re
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -51,6 +52,12 @@ def caller_line(node: fx.Node) -> str:
         if not frame.filename.startswith(_TORCH):
             return _line_text(frame)
     return ""
+
+
+def distinct_lines(nodes: Iterable[fx.Node], most: int = 8) -> tuple[str, ...]:
+    """The lines of the program, outside torch where that is known, that made some nodes."""
+    lines = dict.fromkeys(caller_line(node) or user_line(node) for node in nodes)
+    return tuple(filter(None, lines))[:most]
 
 
 def _line_text(frame: UserLine) -> str:

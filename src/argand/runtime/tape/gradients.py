@@ -64,7 +64,14 @@ class Gradients:
             return self._again.gradients(node.inputs, grads, passed)
 
         # The user's `backward()` may be called by a frame that is watched.
-        gradients = uncaptured(self._compute, moves, differentiable, given, saved, anchor, tuple(grads), node, arrivals)
+        try:
+            gradients = uncaptured(
+                self._compute, moves, differentiable, given, saved, anchor, tuple(grads), node, arrivals
+            )
+        except Exception as error:
+            if self.plan.sends:
+                error.add_note("\n  ".join([_SENDS, *self.plan.sends]))
+            raise
         if not keep:
             node.inputs.let_go()
         return gradients
@@ -156,6 +163,7 @@ def _once(computed: tuple[Any, ...], sources: tuple[Any, ...], reason: str) -> t
     return tuple([None if grad is None else next(marked) for grad in computed])
 
 
+_SENDS = "argand: raised by the backward of compiled operations, which communicates for"
 _TWICE = (
     "argand: a gradient of a gradient was asked for (create_graph=True) through a compiled graph that cannot run once "
     "more for it: {reason}. Keep the part that needs second derivatives out of the compiled function, or run it with "

@@ -89,6 +89,7 @@ class Plan:
         draws: random numbers are torch's generators', and a call keeps what state these were in.
         counted: results to which writes are counted together.
         arrivals: positions of the inputs whose gradients leave the backward together before its end, in their order.
+        sends: lines of the program whose gradients other processes are asked for.
     """
 
     inputs: int
@@ -116,6 +117,7 @@ class Plan:
     draws: bool
     counted: tuple[tuple[int, ...], ...] = ()
     arrivals: tuple[tuple[int, ...], ...] = ()
+    sends: tuple[str, ...] = ()
 
     def spent(self, given: tuple[bool, ...]) -> int:
         """The results that cannot be differentiated any more after those that are `given`."""
