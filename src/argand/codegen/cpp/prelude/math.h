@@ -349,28 +349,6 @@ template <class V> INLINE V log_add_exp(V total, V x) {
   const V low = minimum(x, total), high = maximum(x, total);
   return where(logical_or(low != high, isfinite(low)), log1p(exp(low - high)) + high, x);
 }
-//@ tanh
-// At most 2 ulp.
-template <class V> INLINE V tanh(V x) {
-  const V a = abs(x), z = x * x;
-  V p;
-  if constexpr (same<elem<V>, f32>::value) {
-    p = horner(z, 2.139281828e-3f, -8.173499068e-3f, 2.169917841e-2f, -5.394649495e-2f, 1.333320398e-1f,
-      -3.333333075e-1f);
-  } else {
-    p = horner(z, -2.263875373746601166e-6, 1.177533846943124127e-5, -3.660481220299514908e-5, 9.573813547737454008e-5,
-      -2.387656224639015068e-4, 5.899478190338106528e-4, -1.455822032075908369e-3, 3.592126697906911279e-3,
-      -8.863235431573827397e-3, 2.186948853150164994e-2, -5.396825396812378407e-2, 1.333333333333314957e-1,
-      -3.333333333333333243e-1);
-  }
-  const V small = fma(p, z * a, a);
-  V n;
-  const V one = splat<V>(1);
-  const V t = raw_min(splat<V>(sizeof(elem<V>) == 4 ? 28 : 56), a * splat<V>(2.885390081777926815));  // 2 log2(e)
-  const V q = exp2_parts(t, n);
-  const V large = one - splat<V>(2) / (scale2(one + q, n) + one);
-  return copysign(where(a < splat<V>((elem<V>)0.625), small, large), x);
-}
 //@ copysign
 template <class V> INLINE V copysign(V x, V s) {
   typedef ints<V> I;
@@ -380,19 +358,6 @@ template <class V> INLINE V copysign(V x, V s) {
 //@ sigmoid
 // At most 2.5 ulp, as eager's, which has the same formula.
 template <class V> INLINE V sigmoid(V x) { return splat<V>(1) / (splat<V>(1) + exp(-x)); }
-//@ erf
-// erf(x) = 1 - 2^(-x Q(x)). float: at most 2.5 ulp. double: the C library's, per lane.
-template <class V> INLINE V erf(V x) {
-  if constexpr (same<elem<V>, f32>::value) {
-    const V a = raw_min(splat<V>(3.93f), abs(x));
-    V p = horner(a, -1.335392661e-5f, 1.697201441e-4f, -9.129895345e-4f, 2.405010574e-3f, -2.314011940e-4f,
-      -2.763203092e-2f, 1.482770665e-1f, 9.184476253e-1f, 0.002907035f);
-    // 2 / (sqrt(pi) log(2)) = 1.625 + 0.0029...: the product with 1.625 is nearly exact
-    V n;
-    const V one = splat<V>(1), q = exp2_parts(fma(p, -a, splat<V>(-1.625f) * a), n), s = scale2(one, n);
-    return copysign(fma(s, q, s - one), x);
-  } else return per_lane([](f64 e) { return __builtin_erf(e); }, x);
-}
 //@ sin_cos
 // sin (QUARTER = 0) or cos (QUARTER = 1). float: at most 2 ulp up to |x| = 30000, beyond that the C library's, per lane.
 template <int QUARTER, class V> INLINE V sin_cos(V x) {
