@@ -22,6 +22,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 import argand
+import small_further  # noqa: F401  adds its programs
 import small_kinds  # noqa: F401  adds its programs
 import small_losses  # noqa: F401  adds its programs
 import small_methods  # noqa: F401  adds its programs
