@@ -1,4 +1,4 @@
-"""Programs of `small_programs.py` written after those: networks' parts, masks, updates of optimizers, integers, signals."""
+"""Further programs of `small_programs.py`: networks' parts, masks, updates of optimizers, integers, signals."""
 
 from __future__ import annotations
 
