@@ -17,17 +17,33 @@ from argand.ir.loops import Buffer, ExternNode, TensorRef
 from argand.quick_dataclasses import dataclass
 from argand.runtime.kernels.steps import LOOPS
 
-# `torch.ops` calls go through a dispatcher of Python objects (3 us); these bindings take the same arguments in 1 us.
-_FAST = {
-    "aten.mm.default": "torch.mm",
-    "aten.bmm.default": "torch.bmm",
-    "aten.addmm.default": "torch.addmm",
-    "aten.baddbmm.default": "torch.baddbmm",
-    "aten.convolution.default": "torch.convolution",
-    "aten.embedding.default": "torch.embedding",
-    "aten._scaled_dot_product_flash_attention.default": "torch._scaled_dot_product_flash_attention",
-    "aten._scaled_dot_product_efficient_attention.default": "torch._scaled_dot_product_efficient_attention",
-    "aten._scaled_dot_product_cudnn_attention.default": "torch._scaled_dot_product_cudnn_attention",
+# `torch.ops` calls go through a dispatcher of Python objects, which takes 1 to 4 us more than these bindings of the
+# same arguments.
+_NAMES = (
+    (
+        torch,
+        "torch",
+        """mm bmm addmm baddbmm convolution embedding _embedding_bag _embedding_bag_forward_only
+        _scaled_dot_product_flash_attention _scaled_dot_product_efficient_attention _scaled_dot_product_cudnn_attention
+        _fft_c2c _fft_c2r _fft_r2c native_layer_norm native_group_norm native_batch_norm grid_sampler_2d multinomial
+        index_put index_add scatter_add gather _unique2 bincount count_nonzero
+        cholesky_solve cholesky_inverse _linalg_solve_ex ormqr triangular_solve
+        _softmax_backward_data _log_softmax_backward_data""",
+    ),
+    (
+        torch._C._nn,
+        "torch._C._nn",
+        """max_pool2d_with_indices max_pool3d_with_indices max_unpool2d max_unpool3d avg_pool2d avg_pool3d
+        adaptive_max_pool2d im2col upsample_linear1d upsample_bilinear2d upsample_bicubic2d upsample_trilinear3d
+        _upsample_bilinear2d_aa""",
+    ),
+    (torch._C._linalg, "torch._C._linalg", "linalg_solve_triangular linalg_lu_solve linalg_lstsq"),
+)
+BINDINGS = {
+    f"aten.{name}.default": f"{place}.{name}"
+    for module, place, names in _NAMES
+    for name in names.split()
+    if hasattr(module, name)
 }
 
 # Operators of argand's that are oneDNN's, with results of sizes that argand knows.
@@ -74,8 +90,8 @@ def extern_function(node: ExternNode) -> ExternFunction:
         return ExternFunction(
             node.out_variant.replace("torch._C._nn.", "").replace(".", "_") + "_out", node.out_variant, several
         )
-    if text in _FAST:
-        return ExternFunction(_FAST[text].replace(".", "_"), _FAST[text], several)
+    if text in BINDINGS:
+        return ExternFunction(BINDINGS[text].replace(".", "_"), BINDINGS[text], several)
     if text.startswith("argand.") and text.endswith(".steps.default"):
         source, loop = LOOPS.told[node.args[0]]
         return ExternFunction(f"steps_{node.args[0]}", f"{LOAD_STEPS}({source!r}, {loop!r})", True)
