@@ -17,7 +17,18 @@ from argand.graph.nodes.devices import made_on
 from argand.graph.sizes.expr import Expr, evaluate
 from argand.graph.trees import leaves
 from argand.ir.kernel import Schedule
-from argand.ir.loops import Buffer, ExternNode, LoopBlock, LoopBody, LoopNode, Program, TensorRef, Value, identity
+from argand.ir.loops import (
+    Buffer,
+    ExternNode,
+    LoopBlock,
+    LoopBody,
+    LoopNode,
+    Program,
+    TensorRef,
+    Value,
+    element_dtype,
+    identity,
+)
 
 Env = dict[str, Any]
 Memory = dict[str, torch.Tensor]
@@ -214,7 +225,7 @@ class _Nest:
     def _elements(self, buffer: str) -> torch.Tensor:
         """What loops see of a buffer: of complex numbers, their parts."""
         memory = self.memory[buffer]
-        return torch.view_as_real(memory).view(-1) if memory.dtype.is_complex else memory
+        return memory.view(element_dtype(memory.dtype))
 
     def op_load(self, statement: Value, buffer: str, index: Expr) -> torch.Tensor:
         memory, position = self._elements(buffer), self.index(index)

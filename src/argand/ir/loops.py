@@ -48,11 +48,18 @@ class Buffer:
     kind: str = "temp"  # "temp" | "input" | "constant"
 
 
-_PARTS: Final = {torch.complex32: torch.float16, torch.complex64: torch.float32, torch.complex128: torch.float64}
+_PARTS: Final = {
+    torch.complex32: torch.float16,
+    torch.complex64: torch.float32,
+    torch.complex128: torch.float64,
+    torch.float8_e4m3fn: torch.uint8,
+    torch.float8_e5m2: torch.uint8,
+}
 
 
 def element_dtype(dtype: torch.dtype) -> torch.dtype:
-    """The dtype of what a kernel reads and writes in a buffer: of complex numbers, their parts, one after the other."""
+    """The dtype of what a kernel reads and writes in a buffer: of complex numbers, their parts, one after the other; of
+    floats of eight bits, these."""
     return _PARTS.get(dtype, dtype)
 
 

@@ -9,6 +9,7 @@ import torch
 
 from argand.ir.loops import Value
 from argand.ir.operations import COMPARISONS, FLOAT_FUNCTIONS, LANE_BY_LANE, cost
+from argand.lower import float8
 from argand.lower.context import LOOP_DTYPES, Context, math_dtype
 from argand.lower.elementwise import Operand, binary_op, pointwise, result_type, unary_op
 from argand.lower.ops import Number
@@ -535,6 +536,8 @@ def convert_element_type(ctx: Context, x: Tensor, dtype: torch.dtype) -> Tensor:
 def converted(ctx: Context, x: Tensor) -> Tensor:
     """`x` in the node's dtype."""
     dtype: torch.dtype = ctx.val.dtype
+    if x.dtype in float8.FORMATS or dtype in float8.FORMATS:
+        return float8.converted(ctx, x)
     refuse(x.dtype not in LOOP_DTYPES, f"loops do not compute with {x.dtype}")
     result = ctx.lazy(
         lambda ops, index: ops.to_dtype(x.load(ops, index), dtype),
