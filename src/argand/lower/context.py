@@ -19,7 +19,8 @@ from argand.lower.recorder import Recorder, without_dead
 from argand.lower.registry import NoLowering
 from argand.lower.tensor import Index, Loader, Tensor
 
-# dtypes that loop bodies compute with; values of others live in ATen kernels only (complex ones: in parts; float8: `float8.py`)
+# dtypes that loop bodies compute with; values of others live in ATen kernels only, but for parts of complex numbers and
+# conversions of float8 (`float8.py`)
 LOOP_DTYPES = frozenset((
     torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.float16, torch.bfloat16,
     torch.float32, torch.float64,
