@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import weakref
 from collections.abc import Callable, Iterator
@@ -76,7 +77,21 @@ def generator(thing: Any, t: torch.Tensor) -> int:
     return len(list(items()))
 
 
-@pytest.mark.parametrize("fn", [whole, raises, breaks, graph, graph_and_break, closure, handled, generator])
+def written_and_listed(thing: Any, t: torch.Tensor) -> list[Any]:
+    thing.x = t + 1
+    return [thing]
+
+
+def attribute_of_a_tensor(thing: Any, t: torch.Tensor) -> None:
+    result = t + 1
+    result.thing = thing  # type: ignore[attr-defined]
+    raise ValueError(result)
+
+
+FUNCTIONS = [whole, raises, breaks, graph, graph_and_break, closure, handled, generator]
+
+
+@pytest.mark.parametrize("fn", [*FUNCTIONS, written_and_listed, attribute_of_a_tensor])
 def test_nothing_is_kept_after_a_call(fn: Callable[..., Any]) -> None:
     compiled = argand.compile(fn, backend="eager")
     for _ in range(2):
@@ -88,6 +103,18 @@ def test_nothing_is_kept_after_a_call(fn: Callable[..., Any]) -> None:
             pass
         del thing
         assert seen() is None
+
+
+def test_a_tensor_dies_that_a_cell_held_and_the_frame_raised() -> None:
+    def f(t: torch.Tensor) -> None:
+        raise ValueError([t + item for item in map(lambda number: (number, t + 1)[0], [1.0])])
+
+    t = torch.ones(2)
+    seen = weakref.ref(t)
+    with contextlib.suppress(ValueError):
+        argand.compile(f, backend="eager")(t)
+    del t
+    assert seen() is None
 
 
 def test_local_dies_behind_a_break_when_it_is_dropped() -> None:

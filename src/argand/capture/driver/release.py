@@ -11,6 +11,7 @@ import contextlib
 
 from argand.capture.facts.typefacts import HEAP_TYPE
 from argand.capture.interp.state import CaptureState
+from argand.capture.record import tensor_attributes
 from argand.errors import GraphBreak
 
 
@@ -30,6 +31,9 @@ def forget(state: CaptureState) -> None:
             frame.exc.value = None
     for cls in interpreter.local_classes.values():
         _leave_bases(cls)
+    for info in state.tensors.values():
+        info.constant = None  # which may be yet to be read, by means of the state
+        tensor_attributes.written(info.tensor).clear()  # the graph keeps stand-ins
     vars(interpreter).clear()
     vars(state.graph).clear()  # which knows the program's tensors
     vars(state).clear()

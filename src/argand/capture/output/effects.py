@@ -47,9 +47,9 @@ class Replay:
             self._evaluate_call(function, args, kwargs)
 
     def write(self) -> None:
-        """Emit the writes."""
-        for emit in self._writes:
-            emit()
+        """Emit the writes, which then are no more: with each other they would hold what the program made."""
+        while self._writes:
+            self._writes.pop(0)()
         self.values.place_iterators()
 
     def _temp(self) -> str:
