@@ -179,10 +179,14 @@ def call(builder: GraphBuilder, func: Function, args: Args, kwargs: Kwargs) -> o
     Raises:
         GraphBreak: the call cannot be part of a graph.
     """
+    with torch._C.DisableTorchFunctionSubclass():  # what a class does with torch functions was interpreted
+        return _call(builder, func, args, kwargs)
+
+
+def _call(builder: GraphBuilder, func: Function, args: Args, kwargs: Kwargs) -> object:
     name = getattr(func, "__name__", str(func))
     if func in CONSTANTS or func in _OF_STAND_INS:
-        with torch._C.DisableTorchFunctionSubclass():
-            return func(*args, **kwargs)
+        return func(*args, **kwargs)
     if func == getter("device"):
         return builder.tensors[id(args[0])].device
     if func in _GRADIENTS:
