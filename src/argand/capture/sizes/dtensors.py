@@ -384,7 +384,9 @@ def _with_casts(
         for dtype in (None, lower, torch.float32):
             given = mapped((args, kwargs), functools.partial(_cast, dtype))
             before = _versions(infos)
-            meta = _with_masks(builder, infos, lambda: computed(name, func, *given, inside=bool(builder.scopes)))  # noqa: B023
+            meta = _with_masks(
+                builder, infos, lambda: computed(name, func, given[0], given[1], inside=bool(builder.scopes))
+            )  # noqa: B023
             if dtensor_vetting.types_of(meta) == wanted:
                 return meta
             if _versions(infos) != before:
