@@ -53,6 +53,15 @@ def written(x):
     return x * 2 if x.sum() > 0 else x
 
 
+def attends_globally(x):
+    mask = (1.0 - x.clamp(0, 1))[None] * -9.0
+    mask = mask.expand(3, 2).contiguous()[:, :]
+    mask[(x == 2).expand(3, 2)] = 5.0
+    row = mask[0]
+    row.mul_(2)
+    return x * 2 if (row > 0).flatten().any().item() else x
+
+
 def masked(x, mask):
     if mask is not None and mask.sum().item() < x.shape[0] * mask.shape[-1]:
         return x.masked_fill(mask == 0, 0.0)
@@ -152,17 +161,24 @@ def test_a_number_that_varies_breaks_the_graph() -> None:
     assert len(backend.graphs) <= 4
 
 
-@pytest.mark.parametrize("name", ["computed", "written"])
-def test_what_the_graph_has_computed_is_not_asked(name: str) -> None:
+def test_what_the_graph_has_computed_is_not_asked() -> None:
     library = _library()
-    f = getattr(library, name)
-    inputs = (torch.ones(2), torch.ones(2)) if name == "computed" else (torch.full((2,), -0.5),)
     with pytest.raises(argand.errors.Unsupported):
-        argand.compile(f, backend="eager", fullgraph=True)(*inputs)
-    compiled = argand.compile(f, backend="eager")
+        argand.compile(library.computed, backend="eager", fullgraph=True)(torch.ones(2), torch.ones(2))
+    compiled = argand.compile(library.computed, backend="eager")
     for sign in (1.0, -1.0, 3.0, -3.0):
-        given = [sign * one for one in inputs]
-        assert torch.equal(compiled(*given), f(*given))
+        given = torch.full((2,), sign), torch.full((2,), sign)
+        assert torch.equal(compiled(*given), library.computed(*given))
+
+
+@pytest.mark.parametrize("backend", ["eager", "native"])
+@pytest.mark.parametrize("name", ["written", "attends_globally"])
+def test_what_the_graph_has_written_to_its_own_tensor_is_asked(name: str, backend: str) -> None:
+    f = getattr(_library(), name)
+    compiled = argand.compile(f, backend=backend, fullgraph=True)
+    for values in ([-0.5, -0.5], [1.0, 2.0], [-3.0, 1.0], [0.0, 2.0], [-0.5, -0.25]):
+        given, want = torch.tensor(values), torch.tensor(values)
+        assert torch.equal(compiled(given), f(want)) and torch.equal(given, want)
 
 
 @pytest.mark.parametrize("backend", ["eager", "native"])

@@ -121,10 +121,26 @@ def rounded_by_autocast(x: torch.Tensor) -> torch.Tensor:
     return x * product.float().sum().item()
 
 
+def overwritten(x: torch.Tensor) -> torch.Tensor:
+    t, u = torch.arange(4), torch.arange(4)
+    t[1:] = u[:-1]
+    t[t > 1] = 7
+    t.clamp_(u, u + 3).add_(1)
+    u.copy_(t)
+    t.zero_()
+    return x * sum(u.tolist()) + t[0].item()
+
+
+@pytest.mark.parametrize("program", [part_written, overwritten], ids=lambda program: program.__name__)
+def test_values_behind_writes_that_are_known(program: Program) -> None:
+    x = torch.tensor([1.0, 2.0])
+    torch.testing.assert_close(argand.compile(program, fullgraph=True)(x), program(x))
+
+
 @pytest.mark.parametrize("backend", ["eager", "native"])
 @pytest.mark.parametrize(
     "program",
-    [view_of_an_unknown_shape, part_written, detached_and_written, written_through_data, given_as_out,
+    [view_of_an_unknown_shape, detached_and_written, written_through_data, given_as_out,
      base_of_an_expanded_view_written, one_of_several_views_written, copied_from_an_input, rounded_by_autocast],
     ids=lambda program: program.__name__,
 )  # fmt: skip

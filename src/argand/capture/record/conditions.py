@@ -43,7 +43,7 @@ _CHEAP = frozenset(
         "square exp log softplus ceil floor round trunc clamp diff getitem select narrow unbind squeeze unsqueeze "
         "view reshape flatten expand expand_as view_as permute transpose t to float double long int bool type type_as "
         "detach clone contiguous cat stack item tolist index is_nonzero one_hot where "
-        "masked_fill cumsum"
+        "masked_fill cumsum setitem fill zero copy"
     )
 )
 

@@ -227,9 +227,56 @@ class _SameEachTime(compat.DispatchMode):
         return func(*args, **kwargs or {})
 
 
-def forget(builder: GraphBuilder, info: TensorInfo) -> None:
-    """`info`'s tensor is written to: neither it nor any view of it is known any more."""
+class _Overwritten:
+    """A function that writes to its first argument as one that returns what that holds then.
+
+    Arguments:
+        calls: how many calls were recorded before it.
+    """
+
+    def __init__(self, func: Function, calls: int) -> None:
+        self.func, self.calls, self.__name__ = func, calls, getattr(func, "__name__", "")
+
+    def __call__(self, x: torch.Tensor, *args: object) -> torch.Tensor:
+        x = x.clone()
+        self.func(x, *args)
+        return x
+
+
+def _after(builder: GraphBuilder, info: TensorInfo, func: Function | None, args: Args) -> Deferred | None:
+    """What a tensor that the graph made holds behind a call that writes to it, where that is known."""
+    held, tensor = info.constant, info.tensor
+    if func is None or held is None or info.source is not None or len(builder.arguments) != len(args):
+        return None
+    if args[0] is not tensor or info.device.type != "cpu" or not _lies_apart(tensor):
+        return None
+    origin = held.origin if type(held) is Deferred else None
+    if isinstance(origin, _Call) and is_a(origin.func, _Overwritten) and origin.func.calls == builder.calls:
+        return None  # the same call, once more with numbers in the places of tensors
+    try:
+        call = _Call(builder, _Overwritten(func, builder.calls), args, {})
+    except _Unknown:
+        return None
+    if call.cost is Cost.CONDITION and not conditions.is_cheap(func):
+        return None
+    return Deferred(call.result, (), call.depth, tensor, call.cost, call)
+
+
+def _lies_apart(tensor: torch.Tensor) -> bool:
+    """Whether no two elements of a tensor share their memory."""
+    reach = 0
+    for stride, size in sorted(zip(tensor.stride(), tensor.shape)):
+        if size > 1 and stride <= reach:
+            return False
+        reach += stride * (size - 1) if size > 1 else 0
+    return True
+
+
+def forget(builder: GraphBuilder, info: TensorInfo, func: Function | None = None, args: Args = ()) -> None:
+    """`info`'s tensor is written to, by this call: neither it, unless what is written is, nor any view of it is known
+    any more."""
     with torch._C.DisableTorchFunction():
+        after = _after(builder, info, func, args)
         storage = compat.storage_address(info.tensor)
         if storage in builder.outside:
             builder.written.add(builder.outside[storage])
@@ -242,6 +289,7 @@ def forget(builder: GraphBuilder, info: TensorInfo) -> None:
         for other in builder.known:
             if compat.storage_address(other.tensor) in written:
                 other.constant = None
+        info.constant = after
     builder.known[:] = [other for other in builder.known if other.constant is not None]
 
 

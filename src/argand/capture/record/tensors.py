@@ -476,7 +476,7 @@ class GraphBuilder:
                 refused_writes.check(self.tensors, self.several, func, args, info.tensor)
                 self.mutated[id(tensor)] = info
                 data_errors.written(self, info, func, args)
-                constants.forget(self, info)
+                constants.forget(self, info, func, args)
 
     def to_node(self, value: Any, infos: list[TensorInfo]) -> object:
         cls = type(value)
