@@ -10,12 +10,14 @@ from torch import fx
 from argand.graph import compat
 from argand.graph.nodes.meta import is_impure
 from argand.graph.nodes.program import AtenProgram
+from argand.graph.operators.custom_backward import is_custom
 
 
 def eliminate_common_subexpressions(program: AtenProgram) -> int:
     """Merge equal pure calls.
 
-    A value that the program returns is never merged into another: the user gets tensors that do not share memory.
+    A value that the program returns is never merged into another: the user gets tensors that do not share memory. Nor
+    are operators of the program's own, which may draw random numbers, or count.
     """
     kept = returned_storages(program.graph)
     seen: dict[Any, fx.Node] = {}
@@ -23,7 +25,9 @@ def eliminate_common_subexpressions(program: AtenProgram) -> int:
     for node in program.graph.nodes:
         if node.op == "get_attr":
             key: Any = ("get_attr", node.target)
-        elif node.op == "call_function" and not is_impure(node) and node not in kept and not _is_blank(node):
+        elif node.op == "call_function" and node not in kept and not (is_impure(node) or _is_blank(node)):
+            if is_custom(node.target):
+                continue
             key = (node.target, _key(node.args), _key(tuple(node.kwargs.items())) if node.kwargs else ())
         else:
             continue

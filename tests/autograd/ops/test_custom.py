@@ -153,3 +153,18 @@ def test_it_is_in_no_cuda_graph() -> None:
         if node.op == "call_function" and "grouped" in str(node.target):
             node.target = torch.ops.aten.relu.default
     assert "the backward of" in why_not(program, [torch.device("cpu")], "cpu")
+
+
+def test_calls_that_look_alike_are_all_made() -> None:
+    calls: list[int] = []
+
+    @torch.library.custom_op("argand_tests_custom::ticket", mutates_args=())
+    def ticket(x: torch.Tensor) -> torch.Tensor:
+        calls.append(len(calls))
+        return x + len(calls)
+
+    ticket.register_fake(torch.empty_like)
+    x = torch.zeros(2)
+    compiled = argand.compile(lambda x: ticket(x) * 10 + ticket(x), backend="native")
+    assert compiled(x).tolist() == [12, 12]
+    assert compiled(x).tolist() == [34, 34]
