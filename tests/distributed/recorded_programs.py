@@ -56,6 +56,7 @@ def train(
     set_to_none: bool = True,
     hook: Any = None,
     uneven: bool = False,
+    by_all: bool = True,
     turns: bool = False,
     two_backwards: bool = False,
     compiled: bool = False,
@@ -75,7 +76,7 @@ def train(
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
     context = contextlib.nullcontext([]) if backend is None else recorded(backend, turns)
     seen: list[Any] = []
-    with context as reasons, ddp.join() if uneven else contextlib.nullcontext():
+    with context as reasons, ddp.join(by_all) if uneven else contextlib.nullcontext():
         for step in range(steps - 2 * rank if uneven else steps):
             optimizer.zero_grad(set_to_none=set_to_none)
             for part in range(accumulate):
@@ -225,6 +226,11 @@ def default_buckets(rank: int) -> dict[str, Any]:
 
 def joined(rank: int) -> dict[str, Any]:
     return compare(rank, CNN, uneven=True, steps=6)
+
+
+def joined_by_some(rank: int) -> dict[str, Any]:
+    """Gradients are divided by the number of ranks that go on."""
+    return compare(rank, ONE_BLOCK, uneven=True, by_all=False, steps=6)
 
 
 def compressed(rank: int) -> dict[str, Any]:

@@ -43,6 +43,7 @@ class Reducer:
         armed: the last forward asked for a reduction that has not begun; None where nobody has seen it.
         calls: backwards since then; `usual`: how many the last reduction took.
         arrived: per bucket, what a graph has received for the backward that runs.
+        active: under a `join()` that divides by the number of ranks that go on, a future of it.
     """
 
     def __init__(self, ddp: Any) -> None:
@@ -52,6 +53,7 @@ class Reducer:
         self.calls = 0
         self.usual = 0
         self.arrived: dict[int, torch.Tensor] = {}
+        self.active: Any = None
         self._layout: tuple[Any, list[Bucket]] | None = None
 
     def ddp(self) -> Any:
@@ -76,13 +78,9 @@ class Reducer:
             done: Any = torch.futures.Future(devices=[buffer.device] if buffer.is_cuda else None)
             done.set_result(arrived)
             return done
-        if ddp._join_config.enable and not ddp._divide_by_initial_world_size:
-            raise RuntimeError(
-                "argand: under compiled autograd, join() of DistributedDataParallel divides by the number of all ranks "
-                "only (divide_by_initial_world_size=True)."
-            )
         group = ddp.process_group
-        buffer.mul_(1.0 / group.size())
+        size = group.size() if self.active is None else int(self.active.value()[0])
+        buffer.mul_(1.0 / size)
         return dist.all_reduce(buffer, group=group, async_op=True).get_future().then(_first)
 
     def buckets(self) -> list[Bucket]:
@@ -148,6 +146,16 @@ class _Watched:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.reducer, name)
+
+    def prepare_for_forward(self) -> None:
+        """A forward begins whose backward is to reduce gradients."""
+        self.reducer.prepare_for_forward()
+        self.state.active = None
+
+    def _set_forward_pass_work_handle(self, work: Any, all_ranks: bool) -> None:
+        """A forward under `join()` counts the ranks that go on."""
+        self.reducer._set_forward_pass_work_handle(work, all_ranks)
+        self.state.active = None if all_ranks else work.get_future()
 
     def prepare_for_backward(self, outputs: Any) -> None:
         """A forward has ended, and its backward is to reduce gradients."""
