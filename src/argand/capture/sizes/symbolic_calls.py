@@ -19,6 +19,7 @@ from argand.capture.sizes.symbolic_tensors import PROBED, at
 from argand.graph import compat, time_limit
 from argand.graph.sizes.expr import Expr, Sym
 from argand.graph.sizes.relations import Number, Relation, solve
+from argand.graph.trees import tensors_of
 
 _Tensor = torch.Tensor
 Run = Callable[..., Any]
@@ -41,6 +42,15 @@ def same_structure(a: object, b: object) -> bool:
     return type(a) is type(b) and bool(a == b)
 
 
+def memory_of(result: object, arguments: object) -> list[int | None]:
+    """Of each tensor of a result the argument that it is (from 0 on) or that it shares memory with (from -1 down)."""
+    given = {id(tensor): i for i, tensor in enumerate(tensors_of(arguments))}
+    tensors = tensors_of(result)
+    with torch._C.DisableTorchFunction():
+        places = {tensor.untyped_storage()._cdata: ~i for i, tensor in enumerate(tensors_of(arguments))}
+        return [given.get(id(tensor), places.get(tensor.untyped_storage()._cdata)) for tensor in tensors]
+
+
 class ProbedCall:
     """A call, computed at the hint and the probes; where it fails at the probes, the condition under which it works.
 
@@ -57,6 +67,7 @@ class ProbedCall:
         self.func = func
         self.args, self.kwargs = args, kwargs
         self.result: object = None
+        self.memory: list[int | None] = []
         self.grad = False
         self.exprs: list[tuple[Any, int]] = []
         self._collect((args, kwargs))
@@ -109,18 +120,23 @@ class ProbedCall:
         Raises:
             Restart: the call works at the sizes of this call only under a condition that is now learned.
         """
-        result = self.run(*self.arguments_at(0))
+        arguments = self.arguments_at(0)
+        result = self.run(*arguments)
+        self.memory = memory_of(result, arguments)
         siblings = []
+        alike = True
         grad = torch.is_grad_enabled()
         torch._C._set_grad_enabled(False)
         try:
             for i in range(1, len(PROBED) + 1):
-                siblings.append(self.run(*self.arguments_at(i), judged=False))
+                arguments = self.arguments_at(i)
+                siblings.append(self.run(*arguments, judged=False))
+                alike = alike and memory_of(siblings[-1], arguments) == self.memory
         except (errors.GraphBreak, Exception):  # what fails at the probes only says something of the sizes, never more
             siblings.clear()
         finally:
             torch._C._set_grad_enabled(grad)
-        if not siblings or not all(same_structure(result, sibling) for sibling in siblings):
+        if not siblings or not alike or not all(same_structure(result, sibling) for sibling in siblings):
             self.result = result
             self.learn()
         return result, siblings
@@ -202,17 +218,23 @@ class ProbedCall:
         return None
 
     def _works(self, assignment: dict[Sym, Number]) -> bool:
-        return same_structure(self.result, self.computed(assignment))
+        result, memory = self._computed(assignment)
+        return memory == self.memory and same_structure(self.result, result)
 
     def computed(self, assignment: dict[Sym, Number]) -> object:
         """The call's result at any sizes; None where it fails."""
+        return self._computed(assignment)[0]
+
+    def _computed(self, assignment: dict[Sym, Number]) -> tuple[object, list[int | None]]:
         time_limit.check()
         grad = torch.is_grad_enabled()
         torch._C._set_grad_enabled(False)
         try:
-            return self.run(self._at(self.args, assignment), self._at(self.kwargs, assignment), judged=False)
+            arguments = self._at(self.args, assignment), self._at(self.kwargs, assignment)
+            result = self.run(*arguments, judged=False)
+            return result, memory_of(result, arguments)
         except (errors.GraphBreak, Exception):
-            return None
+            return None, []
         finally:
             torch._C._set_grad_enabled(grad)
 
