@@ -25,7 +25,7 @@ demo: $(STAMP)
 NPROC ?= 4
 SWEEPS ?= part
 test: $(STAMP)
-	env -u PYTHONDONTWRITEBYTECODE SWEEPS=$(SWEEPS) $(BIN)/python tests/run_all.py -n $(NPROC) $(TESTARGS)
+	env -u PYTHONDONTWRITEBYTECODE SWEEPS=$(SWEEPS) $(BIN)/python tests/run_all.py $(NPROC) $(TESTARGS)
 
 # What only a GPU can show (docs/gpu.md). GPU_PYTHON has a torch with CUDA, triton and pytest; ZOO is a folder of models; GPUARGS="--short tools".
 GPU_PYTHON ?= $(PYTHON)

@@ -39,32 +39,9 @@ def torch_does_not_read_stacks() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Names of tests are the same in every process, as pytest-xdist asks."""
+    """Names of tests are the same in every run."""
     addresses = [item.nodeid for item in items if " at 0x" in item.nodeid]
     assert not addresses, f"names of tests with addresses of objects: {addresses}"
-    if "PYTEST_XDIST_WORKER" in os.environ:
-        items[:] = slow_among_quick(items)
-
-
-def slow_among_quick(items: list[pytest.Item]) -> list[pytest.Item]:
-    """Files with tests that take long or start several processes, one by one among the first two thirds of the others.
-
-    Together they would be in one another's way; at the end one worker would run them while others have nothing to do.
-    """
-    files: dict[object, list[pytest.Item]] = {}
-    for item in items:
-        files.setdefault(item.path, []).append(item)
-    slow, quick = [], []
-    for group in files.values():
-        takes_long = any(item.get_closest_marker(name) for item in group for name in ("slow", "distributed"))
-        (slow if takes_long else quick).append(group)
-    each = max(1, 2 * len(quick) // (3 * len(slow))) if slow else 1
-    ordered = []
-    for number, group in enumerate(quick):
-        if number % each == 0 and slow:
-            ordered += slow.pop(0)
-        ordered += group
-    return [*ordered, *(item for group in slow for item in group)]
 
 
 @pytest.fixture(autouse=True, scope="module")

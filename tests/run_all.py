@@ -3,7 +3,9 @@
 A test that fails beside others and passes alone is a fault too, of the test or of argand, but a rare one: it is told of, and does not
 hide what the rest of the suite says. More than `FEW` failures are taken as they are.
 
-    python tests/run_all.py -n 4 [arguments of pytest]
+    python tests/run_all.py 4 [arguments of pytest]
+
+The number is that of processes that run tests (`workers`).
 """
 
 from __future__ import annotations
@@ -17,31 +19,26 @@ from pathlib import Path
 FEW = 3
 ROOT = Path(__file__).resolve().parent.parent
 FAILED = ROOT / ".pytest_cache" / "v" / "cache" / "lastfailed"
-BY_FILES = (
-    "--dist",
-    "loadfile",
-    "--no-loadscope-reorder",
-)  # what the tests of a file share is made once; `conftest` orders them
 TESTS_FAILED = 1  # pytest's exit status; others mean that the tests were not run to their end
 
 
-def pytest(*arguments: str) -> int:
-    return subprocess.run([sys.executable, "-m", "pytest", *arguments], cwd=ROOT).returncode
+def pytest(count: int, *arguments: str) -> int:
+    return subprocess.run([sys.executable, "tests/workers.py", str(count), *arguments], cwd=ROOT).returncode
 
 
-def main(arguments: list[str]) -> int:
+def main(count: int, arguments: list[str]) -> int:
     if not sys.dont_write_bytecode:
         compileall.compile_dir(ROOT / "src", quiet=2, workers=2)  # else each worker compiles all of it
-    status = pytest("--cache-clear", *BY_FILES, *arguments)
+    status = pytest(count, "--cache-clear", *arguments)
     failed = list(json.loads(FAILED.read_bytes())) if status == TESTS_FAILED and FAILED.is_file() else []
     if not 0 < len(failed) <= FEW:
         return status
     print(f"\n{len(failed)} failed beside the others; now each by itself", flush=True)
-    again = [name for name in failed if pytest("-n", "0", name)]
+    again = [name for name in failed if pytest(1, name)]
     for name in failed:
         print(f"{'FAILED' if name in again else 'UNSTABLE: failed beside others, passes by itself:'} {name}")
     return TESTS_FAILED if again else 0
 
 
 if __name__ == "__main__":
-    raise SystemExit(main(sys.argv[1:]))
+    raise SystemExit(main(int(sys.argv[1]), sys.argv[2:]))

@@ -6,6 +6,9 @@ that its settings come from the environment given. Not for what torch reads from
 With `nested`, what the program runs by this module's `run` is forked from a process that was as fresh as its own. With
 `imported`, it is forked from one that has imported more, for programs that are not about what they import: argand's
 "compiler"; what torch has for "ranks" too; or the compiler and Triton's "interpreter".
+
+The process listens at a socket, and any number of programs runs at the same time. Where nothing is shared each process
+that asks starts its own; forks of one that called `share` use that one's.
 """
 
 from __future__ import annotations
@@ -15,7 +18,9 @@ import contextlib
 import importlib
 import json
 import os
+import select
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -28,17 +33,30 @@ from pathlib import Path
 from typing import IO, Any, NoReturn
 
 
-class _Server:
-    """The process from which others are forked."""
+KINDS = ("", "compiler", "ranks", "interpreter")
 
-    def __init__(self, requests: IO[str], answers: IO[str]) -> None:
-        self.requests, self.answers = requests, answers
+
+class _Server:
+    """The process from which others are forked: it listens at `address`, and ends when `lifeline` is closed."""
+
+    def __init__(self, address: bytes, lifeline: IO[bytes]) -> None:
+        self.address, self.lifeline = address, lifeline
 
     def ask(self, request: dict[str, Any]) -> dict[str, Any]:
-        self.requests.write(json.dumps(request) + "\n")
-        self.requests.flush()
-        answer: dict[str, Any] = json.loads(self.answers.readline())
-        return answer
+        with socket.socket(socket.AF_UNIX) as connection, connection.makefile("rw") as stream:
+            connection.connect(self.address)
+            stream.write(json.dumps(request) + "\n")
+            stream.flush()
+            answer: dict[str, Any] = json.loads(stream.readline())
+            return answer
+
+
+def _listener() -> socket.socket:
+    """A socket with a name of its own, which is in no folder."""
+    listening = socket.socket(socket.AF_UNIX)
+    listening.bind("")
+    listening.listen(256)
+    return listening
 
 
 def _started(imported: str) -> _Server:
@@ -46,34 +64,44 @@ def _started(imported: str) -> _Server:
     env = {name: value for name, value in os.environ.items() if not name.startswith(("ARGAND_", "TORCH"))}
     if imported == "interpreter":
         env["TRITON_INTERPRET"] = "1"  # Triton reads it when it is imported
-    process = subprocess.Popen(
-        [sys.executable, __file__, imported],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env,
-    )  # fmt: skip
-    requests, answers = process.stdin, process.stdout
-    assert requests is not None and answers is not None
+    with _listener() as listening:
+        process = subprocess.Popen(
+            [sys.executable, __file__, imported, str(listening.fileno())],
+            stdin=subprocess.PIPE, env=env, pass_fds=[listening.fileno()],
+        )  # fmt: skip
+        address = listening.getsockname()
+    lifeline, owner = process.stdin, os.getpid()
+    assert lifeline is not None
 
     def close() -> None:
-        requests.close()
-        process.wait(60)
+        if os.getpid() == owner:  # not a fork of it
+            lifeline.close()
+            process.terminate()  # where another still holds the lifeline
+            process.wait(60)
 
     atexit.register(close)
-    return _Server(requests, answers)
+    return _Server(address, lifeline)
 
 
-_servers: dict[tuple[int, str], _Server] = {}  # by process, and by what else they have imported
+_servers: dict[tuple[int, str], _Server] = {}  # by process (0: this one's forks, too), and by what else they have imported
+
+
+def share() -> None:
+    """Start all servers now, for this process and its forks."""
+    for imported in KINDS:
+        _servers[0, imported] = _started(imported)
 
 
 def own_server(imported: str = "") -> _Server:
     """The server of this process, which is started where there is none."""
     key = os.getpid(), imported
     if key not in _servers:
-        _servers[key] = _started(imported)
+        _servers[key] = _servers.get((0, imported)) or _started(imported)
     return _servers[key]
 
 
 def lend(server: _Server) -> None:
-    """Let this process, a fork of the one that started the server and now waits, use it."""
+    """Let this process, a fork of the one that started the server, use it."""
     _servers[os.getpid(), ""] = server
 
 
@@ -135,7 +163,7 @@ _OF_RANKS = (
 _OF_TRITON = ("triton.language.extra.libdevice", "triton.experimental.gluon", "argand.codegen.triton.kernel")
 
 
-def _serve(imported: str) -> None:
+def _serve(imported: str, listening: int) -> None:
     import gc
 
     import torch  # noqa: F401 - what takes the time
@@ -148,33 +176,58 @@ def _serve(imported: str) -> None:
         seed_without_stacks()
     gc.collect()
     gc.freeze()  # else what a child collects at its end is all of torch, of which it gets a copy page by page (0.4 s)
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)
-    _answer(sys.stdin, answers)
+    _answer(socket.socket(fileno=listening), 0)
 
 
-def _answer(requests: IO[str], answers: IO[str]) -> NoReturn:
-    """Run what is asked for, each in a fork."""
-    for line in iter(requests.readline, ""):
-        request = json.loads(line)
-        with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as error:
-            child = os.fork()
-            if child == 0:
-                os.dup2(output.fileno(), 1)
-                os.dup2(error.fileno(), 2)
-                os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-                answers.close()
-                _end(lambda: _become(request))
-            code = _waited(child, time.monotonic() + request["timeout"])
-            texts = []
-            for file in (output, error):
-                file.seek(0)
-                texts.append(file.read().decode(errors="replace"))
-        print(json.dumps({"code": code, "stdout": texts[0], "stderr": texts[1]}), file=answers, flush=True)
-    os._exit(0)
+class _Running:
+    """A program that was asked for, from its fork on."""
+
+    def __init__(self, listening: socket.socket) -> None:
+        self.connection = connection = listening.accept()[0]
+        with connection.makefile("r") as stream:
+            request = json.loads(stream.readline())
+        self.deadline = time.monotonic() + request["timeout"]
+        self.output, self.error = tempfile.TemporaryFile(), tempfile.TemporaryFile()
+        self.child = os.fork()
+        if self.child == 0:
+            listening.close()
+            os.dup2(self.output.fileno(), 1)
+            os.dup2(self.error.fileno(), 2)
+            os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+            end_with(lambda: _become(request))
+
+    def answered(self) -> bool:
+        """Whether it ended, which was told then; at its deadline it is killed, and has no exit code."""
+        done, status = os.waitpid(self.child, os.WNOHANG)
+        code = os.waitstatus_to_exitcode(status) if done else None
+        if not done and time.monotonic() < self.deadline:
+            return False
+        if not done:
+            os.kill(self.child, signal.SIGKILL)
+            os.waitpid(self.child, 0)
+        texts = []
+        for file in (self.output, self.error):
+            file.seek(0)
+            texts.append(file.read().decode(errors="replace"))
+            file.close()
+        with self.connection, contextlib.suppress(OSError):  # who asked may be gone
+            self.connection.sendall(json.dumps({"code": code, "stdout": texts[0], "stderr": texts[1]}).encode() + b"\n")
+        return True
 
 
-def _end(program: Callable[[], None]) -> NoReturn:
+def _answer(listening: socket.socket, lifeline: int) -> NoReturn:
+    """Run what is asked for, each in a fork, until the lifeline is closed."""
+    running: list[_Running] = []
+    while True:
+        ready = select.select([listening, lifeline], [], [], 0.005 if running else None)[0]
+        if listening in ready:
+            running.append(_Running(listening))
+        elif ready:
+            os._exit(0)
+        running = [each for each in running if not each.answered()]
+
+
+def end_with(program: Callable[[], None]) -> NoReturn:
     """Run a program to its end, which is the process's: to take torch apart, as Python does there, takes 0.2 s."""
     code: object = 0
     try:
@@ -195,32 +248,21 @@ def _end(program: Callable[[], None]) -> NoReturn:
     os._exit((code or 0) & 0xFF)
 
 
-def _waited(child: int, deadline: float) -> int | None:
-    """The exit code of a process; None when it was killed at the deadline."""
-    while time.monotonic() < deadline:
-        done, status = os.waitpid(child, os.WNOHANG)
-        if done:
-            return os.waitstatus_to_exitcode(status)
-        time.sleep(0.005)
-    os.kill(child, signal.SIGKILL)
-    os.waitpid(child, 0)
-    return None
-
-
 def _own_fork() -> None:
     """Fork the server of a program that runs others."""
-    pipes = os.pipe(), os.pipe()
-    (asked, ask), (told, tell) = pipes
+    listening = _listener()
+    held, holds = os.pipe()
     helper = os.fork()
     if helper == 0:
-        os.close(ask), os.close(told)
-        _answer(os.fdopen(asked), os.fdopen(tell, "w"))
-    os.close(asked), os.close(tell)
-    server, owner = _Server(os.fdopen(ask, "w"), os.fdopen(told)), os.getpid()
+        os.close(holds)
+        _answer(listening, held)
+    os.close(held)
+    server, owner = _Server(listening.getsockname(), os.fdopen(holds, "wb")), os.getpid()
+    listening.close()
 
     def close() -> None:
         if os.getpid() == owner:  # not a fork of it
-            server.requests.close()
+            server.lifeline.close()
             os.waitpid(helper, 0)
 
     atexit.register(close)
@@ -268,4 +310,4 @@ def _become(request: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    _serve(sys.argv[1])
+    _serve(sys.argv[1], int(sys.argv[2]))
