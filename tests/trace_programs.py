@@ -51,20 +51,28 @@ except Exception:
 """
 
 
-# What torch.compile takes the most time for is not what is traced: trying whether the compiler can make each kind of
-# vector code, and a pool of processes for its compilers, each of which imports torch.
-QUICK_INDUCTOR = {"TORCHINDUCTOR_VEC_ISA_OK": "1", "TORCHINDUCTOR_COMPILE_THREADS": "1"}
+# What torch reads from the environment when it is imported: what it should trace, and how. What torch.compile takes the
+# most time for is not what is traced: trying whether the compiler can make each kind of vector code, and a pool of
+# processes for its compilers, each of which imports torch.
+_READ_ANEW = """import torch._inductor.config as settings, torch._logging._internal as logs
+settings.cpp.vec_isa_ok, settings.compile_threads, settings.trace.provenance_tracking_level = True, 1, 1
+logs.LOG_TRACE_HANDLER = None
+logs._init_logs()
+"""
 
 
 def run_program(compiler: str, backend: str, cwd: Path, *, more: str = "", **environment: str) -> None:
     """PROGRAM, and `more` after it, in a process of its own."""
+    run_text(compiler, PROGRAM.replace("COMPILER", compiler).replace("BACKEND", repr(backend)) + more, cwd, **environment)
+
+
+def run_text(compiler: str, text: str, cwd: Path, **environment: str) -> None:
+    """A program over argand or torch.compile, in a process of its own."""
     script = cwd / f"program_{compiler}.py"
-    script.write_text(PROGRAM.replace("COMPILER", compiler).replace("BACKEND", repr(backend)) + more)
+    script.write_text(text)
+    command = [script] if compiler == "argand" else ["-c", _READ_ANEW + f"import runpy\nrunpy.run_path({str(script)!r})"]
     env = {**os.environ, "OMP_NUM_THREADS": "1", **environment}
-    if compiler == "argand":
-        done = warm.run([script], cwd=cwd, env=env)
-    else:  # torch reads what it should trace when it is imported
-        done = subprocess.run([sys.executable, script], cwd=cwd, env=env, capture_output=True, text=True, check=False)
+    done = warm.run(command, cwd=cwd, env=env, imported="" if compiler == "argand" else "ranks")
     assert done.returncode == 0, done.stderr
 
 

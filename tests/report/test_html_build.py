@@ -23,7 +23,7 @@ from argand.errors import ConfigError
 from argand.report.html import Limits, build
 from argand.report.html.file_names import artifact_file, folder_of, safe_name
 from report_traces import GRAPH, TraceMaker, argand_trace, evil_trace, rich_trace
-from trace_programs import QUICK_INDUCTOR, read
+from trace_programs import read, run_text
 
 
 class Page(HTMLParser):
@@ -241,10 +241,8 @@ torch.compile(lambda x: x.sin().sum())(torch.randn(3, requires_grad=True)).backw
 def inductor_trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What torch.compile records today. Its compiler takes many times as long as all that is asked of the trace."""
     folder = tmp_path_factory.mktemp("inductor")
-    (folder / "model.py").write_text(TORCH_PROGRAM)
-    folders = {"TORCH_TRACE": str(folder / "t"), "TORCHINDUCTOR_CACHE_DIR": str(folder / "c")}
-    env = {**folders, "INDUCTOR_PROVENANCE": "1", **QUICK_INDUCTOR}
-    subprocess.run([sys.executable, folder / "model.py"], check=True, env={**os.environ, **env, "OMP_NUM_THREADS": "1"})
+    traced, compiled = str(folder / "t"), str(folder / "c")
+    run_text("torch", TORCH_PROGRAM, folder, TORCH_TRACE=traced, TORCHINDUCTOR_CACHE_DIR=compiled)
     return folder / "t"
 
 
