@@ -63,14 +63,18 @@ logs._init_logs()
 
 def run_program(compiler: str, backend: str, cwd: Path, *, more: str = "", **environment: str) -> None:
     """PROGRAM, and `more` after it, in a process of its own."""
-    run_text(compiler, PROGRAM.replace("COMPILER", compiler).replace("BACKEND", repr(backend)) + more, cwd, **environment)
+    run_text(
+        compiler, PROGRAM.replace("COMPILER", compiler).replace("BACKEND", repr(backend)) + more, cwd, **environment
+    )
 
 
 def run_text(compiler: str, text: str, cwd: Path, **environment: str) -> None:
     """A program over argand or torch.compile, in a process of its own."""
     script = cwd / f"program_{compiler}.py"
     script.write_text(text)
-    command = [script] if compiler == "argand" else ["-c", _READ_ANEW + f"import runpy\nrunpy.run_path({str(script)!r})"]
+    command = (
+        [script] if compiler == "argand" else ["-c", _READ_ANEW + f"import runpy\nrunpy.run_path({str(script)!r})"]
+    )
     env = {**os.environ, "OMP_NUM_THREADS": "1", **environment}
     done = warm.run(command, cwd=cwd, env=env, imported="" if compiler == "argand" else "ranks")
     assert done.returncode == 0, done.stderr

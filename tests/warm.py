@@ -32,7 +32,6 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, NoReturn
 
-
 KINDS = ("", "compiler", "ranks", "interpreter")
 
 
@@ -83,7 +82,9 @@ def _started(imported: str) -> _Server:
     return _Server(address, lifeline)
 
 
-_servers: dict[tuple[int, str], _Server] = {}  # by process (0: this one's forks, too), and by what else they have imported
+_servers: dict[
+    tuple[int, str], _Server
+] = {}  # by process (0: this one's forks, too), and by what else they have imported
 
 
 def share() -> None:

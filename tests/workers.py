@@ -23,8 +23,9 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
-import warm
 from _pytest.runner import runtestprotocol
+
+import warm
 
 
 def slow_among_quick(items: list[pytest.Item]) -> list[pytest.Item]:
@@ -240,7 +241,6 @@ def _end(workers: Any) -> None:
 def main(count: int, arguments: list[str]) -> NoReturn:
     # Whether there is a GPU is asked of its driver's management library: forks of who asked CUDA could not use it.
     os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
-
 
     def run() -> NoReturn:
         raise SystemExit(pytest.main(arguments, plugins=[Workers(count)]))

@@ -8,13 +8,12 @@ import logging
 import os
 import re
 import runpy
-import subprocess
-import sys
 import textwrap
 import threading
 import warnings
 import xml.etree.ElementTree as ET
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -540,17 +539,18 @@ def test_threads_have_folders_of_their_own(tmp_path: Path, quiet: None) -> None:
 
 
 def test_processes_have_folders_of_their_own(tmp_path: Path) -> None:
-    code = "import torch, argand; argand.compile(lambda x: x + 1)(torch.ones(3))"
+    code = "import os, torch, argand; argand.compile(lambda x: x + 1)(torch.ones(3)); print(os.getpid())"
     log = tmp_path / "log.txt"
     env = {**os.environ, "ARGAND_COMPILE_DEBUG": "1", "ARGAND_COMPILE_DEBUG_DIR": str(tmp_path / "runs")}
     env |= {"ARGAND_LOGS": "output_code,bytecode", "ARGAND_LOGS_OUT": str(log)}
-    running = [subprocess.Popen([sys.executable, "-c", code], env=env, stderr=subprocess.DEVNULL) for _ in range(2)]
-    assert [process.wait() for process in running] == [0, 0]
+    with ThreadPoolExecutor() as threads:
+        ended = list(threads.map(lambda _: warm.run(["-c", code], env=env, check=True), range(2)))
+    processes = {int(each.stdout) for each in ended}
     runs = list((tmp_path / "runs").iterdir())
-    assert {int(run.name.rsplit("_", 1)[1]) for run in runs} == {process.pid for process in running}
+    assert {int(run.name.rsplit("_", 1)[1]) for run in runs} == processes
     lines = log.read_text().splitlines()  # of both, whole
     assert all(re.match(r"[VIW]\d{4} [\d:.]+ \d+ \S+:\d+\]", line) for line in lines)
-    assert {int(line.split()[2]) for line in lines} == {process.pid for process in running}
+    assert {int(line.split()[2]) for line in lines} == processes
 
 
 def test_a_forked_process_writes_into_its_own_folder(tmp_path: Path) -> None:

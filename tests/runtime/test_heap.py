@@ -12,14 +12,18 @@ import pytest
 PROGRAM = """
 import ctypes, os, sys
 import torch, argand
+from argand.runtime.host import keep_heap
 
 class Info(ctypes.Structure):
     _fields_ = [(name, ctypes.c_size_t) for name in
                 "arena ordblks smblks hblks hblkhd usmblks fsmblks uordblks fordblks keepcost".split()]
 
-def measure(kept):
+def measure(kept, compiled):
     argand.config.cpp.kept_heap = kept
-    argand.compile(lambda x: x.sin() + 1)(torch.randn(64))
+    if compiled:
+        argand.compile(lambda x: x.sin() + 1)(torch.randn(64))
+    else:
+        keep_heap()  # as compiled code does
     library = ctypes.CDLL(None)
     library.malloc.restype, library.free.argtypes, library.mallinfo2.restype = ctypes.c_void_p, [ctypes.c_void_p], Info
     pieces = (ctypes.c_void_p * 100)()
@@ -30,10 +34,10 @@ def measure(kept):
     print(library.mallinfo2().keepcost >> 20, flush=True)
 
 torch.set_num_threads(1)
-for kept in map(int, sys.argv[1:]):
+for number, kept in enumerate(map(int, sys.argv[1:])):
     child = os.fork()
     if child == 0:
-        measure(kept)
+        measure(kept, compiled=number == 0)
         os._exit(0)
     os.waitpid(child, 0)
 """
