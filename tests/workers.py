@@ -131,11 +131,6 @@ def _work(session: pytest.Session, connection: connections.Connection, folder: P
         pass  # the other process ends
 
 
-def _threads() -> int:
-    """How many threads this process has, Python's and others; 0 where the system does not say."""
-    return len(os.listdir("/proc/self/task")) if os.path.isdir("/proc/self/task") else 0
-
-
 class Workers:
     """The plugin of the process that collects.
 
@@ -145,7 +140,7 @@ class Workers:
 
     def __init__(self, count: int) -> None:
         self.count = count
-        self.threads = self.tasks = 0
+        self.threads = 0
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection(self, session: pytest.Session) -> None:
@@ -153,7 +148,6 @@ class Workers:
 
         self.threads = torch.get_num_threads()
         torch.set_num_threads(1)  # those of OpenMP would not be in the forks, which would wait for them
-        self.tasks = _threads()
         if session.config.args_source is pytest.Config.ArgsSource.TESTPATHS:  # all of them
             warm.share()
 
@@ -165,7 +159,6 @@ class Workers:
     def pytest_runtestloop(self, session: pytest.Session) -> bool | None:
         if session.testsfailed or session.config.option.collectonly:
             return None  # pytest says so
-        assert _threads() <= self.tasks, "a module of tests starts threads when it is imported, which forks lack"
         folder: Path = session.config._tmp_path_factory.getbasetemp()  # type: ignore[attr-defined]
         names = (folder / f"worker-{number}" for number in itertools.count())
         files = itertools.groupby(range(len(session.items)), lambda number: session.items[number].path)
