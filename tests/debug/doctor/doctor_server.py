@@ -34,6 +34,8 @@ def in_fork(command: list[str], *, cwd: Path, timeout: float, **_: object) -> su
 
 
 def run(arguments: list[str]) -> dict[str, object]:
+    if "--torch" in arguments:
+        import torch._dynamo  # noqa: F401 - so that no fork need import it
     with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as error:
         child = os.fork()
         if child == 0:
