@@ -59,7 +59,7 @@ def run_script(folder: Path, text: str, **env: str) -> subprocess.CompletedProce
 def run_file(path: Path, **env: str) -> subprocess.CompletedProcess[str]:
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("ARGAND_", "TORCH"))}
     kept |= {k: v for k, v in os.environ.items() if k == "ARGAND_CACHE_DIR"}
-    return warm.run([path], cwd=path.parent, env={**kept, **env})
+    return warm.run([path], cwd=path.parent, env={**kept, **env}, imported="compiler")
 
 
 def only_run(folder: Path) -> Path:

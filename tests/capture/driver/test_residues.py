@@ -33,8 +33,8 @@ CYCLES = 25 if sweeps.WHOLE else 15
 
 def grown(backend: str, train: bool, kind: str) -> dict[str, Any]:
     """What cycles in a process of its own leave: in this one, other tests may have left what grows with them."""
-    options = ["--backend", backend, "--cycles", str(CYCLES), "--told", kind, *["--train"] * train]
-    found: dict[str, Any] = json.loads(warm.run([residues.__file__, *options], check=True).stdout.splitlines()[-1])
+    command = [residues.__file__, "--backend", backend, "--cycles", str(CYCLES), "--told", kind, *["--train"] * train]
+    found: dict[str, Any] = json.loads(warm.run(command, check=True, imported="compiler").stdout.splitlines()[-1])
     return found
 
 

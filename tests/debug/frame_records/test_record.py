@@ -46,14 +46,14 @@ except argand.errors.Unsupported as error:
 def recorded(tmp_path: Path) -> Path:
     script = tmp_path / "model.py"
     script.write_text(SCRIPT.replace("import torch, argand", "import torch, argand, argand.errors"))
-    done = warm.run([script], check=True, cwd=tmp_path)
+    done = warm.run([script], check=True, cwd=tmp_path, imported="compiler")
     script.unlink()  # the record needs nothing of the program
     return Path(done.stdout.strip().splitlines()[-1])
 
 
 def replay(*arguments: str) -> subprocess.CompletedProcess[str]:
     command = ["-m", "argand.cli", "replay", *arguments]
-    return warm.run(command)
+    return warm.run(command, imported="compiler")
 
 
 def test_failure_is_replayed_in_another_process(recorded: Path) -> None:
