@@ -20,7 +20,7 @@ def quick_pythons(monkeypatch: pytest.MonkeyPatch) -> None:
     def in_fork(job: process.Job, folder: Path, seconds: float, memory: int) -> dict[str, Any]:
         command = ["-m", process.__name__, str(folder), str(memory), json.dumps(job)]
         try:
-            done = warm.run(command, env=process.environment(), timeout=seconds)
+            done = warm.run(command, env=process.environment(), timeout=seconds, imported="compiler")
         except subprocess.TimeoutExpired as error:
             (folder / "output").write_text(f"{error.stdout}{error.stderr}")
             return {"ended": False, "status": 9}

@@ -31,7 +31,7 @@ f(torch.ones(4), torch.ones(4))
 
 def command(*args: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     env = {**os.environ, "COLUMNS": "200"}
-    return warm.run(["-m", "argand.cli", *args], cwd=cwd, env=env)
+    return warm.run(["-m", "argand.cli", *args], cwd=cwd, env=env, imported="compiler")
 
 
 def test_run_answers_torch_compile(tmp_path: Path) -> None:
