@@ -98,6 +98,14 @@ class Section:
         self._values[key] = value
         self._follow(key)
 
+    def __delattr__(self, key: str) -> None:
+        """Back to the initial value: what tools that patch attributes (pytest's monkeypatch) do in the end."""
+        key = ALIASES.get(key, key)
+        if key not in self._settings:
+            raise self._unknown(key)
+        self._values[key] = _initial(self._settings[key])
+        self._follow(key)
+
     def follow(self, key: str, changed: Callable[[], None]) -> None:
         """Call `changed` whenever this setting is set."""
         self._followers[key] = changed
@@ -404,6 +412,12 @@ class _ConfigModule(types.ModuleType):
             super().__setattr__(key, value)
         else:
             setattr(config, key, value)
+
+    def __delattr__(self, key: str) -> None:
+        if key in self.__dict__:
+            super().__delattr__(key)
+        else:
+            delattr(config, key)
 
 
 sys.modules[__name__].__class__ = _ConfigModule

@@ -79,3 +79,14 @@ def test_every_setting_has_help() -> None:
     assert len(rows) > 10
     for name, _default, text in rows:
         assert text.endswith("."), name
+
+
+def test_a_deleted_setting_has_its_initial_value() -> None:
+    """Tools that patch attributes end so with modules whose attributes are not in their `__dict__`."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(argand.config, "recompile_limit", 3)
+        assert argand.config.cache_size_limit == 3
+        patch.setattr(argand.config.cpp, "simdlen", 0)
+    assert argand.config.cache_size_limit == 8 and argand.config.cpp.simdlen == -1
+    with pytest.raises(ConfigError, match="cache_size_limits"):
+        del argand.config.cache_size_limits

@@ -189,7 +189,7 @@ def test_a_graph_for_many_sizes_compiles_for_those_that_its_program_is_not_for(t
         return len(objects) - 1
 
     encoded = codec.encode(torch.fx.symbolic_trace(fn), row)
-    call = exact_sizes(run_graph(Late(encoded, dict(enumerate(objects)))))
+    call = exact_sizes(run_graph(Late(encoded, dict(enumerate(objects))), ()))
     with argand.config.patch({**STORED, "cache_dir": str(tmp_path)}), torch.no_grad():
         for rows in (3, 1, 3, 0):
             x = torch.randn(rows, 4)
