@@ -240,3 +240,26 @@ def test_effects_before_an_opaque_function_do_not_end_the_graph() -> None:
             results.append((told, memo.last))
         assert_same(*results)
     assert len(backend.graphs) == 1
+
+
+@pytest.mark.parametrize("backend", ["eager", "native"])
+def test_a_number_that_varies_beside_what_is_written(backend: str) -> None:
+    def program(keys: torch.Tensor, count: int, at: torch.Tensor) -> Any:
+        try:
+            more = keys * count
+            keys.copy_(more + 1)
+            return more[at]
+        finally:
+            _LOG.append("left")
+
+    compiled = argand.compile(program, backend=backend)
+    for count, at in ((3, _GOOD), (4, _GOOD), (5, _BAD), (6, _GOOD)):
+        results = []
+        for run in (program, compiled):
+            keys = torch.ones(4, 100)
+            try:
+                told = run(keys, count, at)
+            except IndexError:
+                told = None
+            results.append((told, keys))
+        assert_same(*results)

@@ -30,7 +30,8 @@ def repeatable(builder: GraphBuilder, info: TensorInfo, func: Function | None, a
     on_data = builder.on_data
     with torch._C.DisableTorchFunction():
         memory = storage_address(info.tensor)
-        owners = [other for other in builder.inputs if storage_address(other.tensor) == memory]
+        inputs = [other for other in builder.inputs if isinstance(other.real, torch.Tensor)]
+        owners = [other for other in inputs if storage_address(other.tensor) == memory]
         if not owners or not all(other.node.op == "placeholder" and _is_plain(other.real) for other in owners):
             return False
     small = all(map(_is_small, owners)) and len(on_data.saved) < _MOST
