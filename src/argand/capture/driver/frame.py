@@ -366,7 +366,8 @@ class _Capture:
         if state.graph.hooks and exit.kind != "raise":
             hook_state.check(state, goes_on=exit.kind != "return")
         if state.graph.checkpoints and exit.kind != "raise":
-            checkpoints.check_end(state)
+            with TraceMode(state.graph), native_warnings.heard():  # bodies are interpreted once more
+                checkpoints.check_end(state)
         if state.graph.entered and exit.kind != "raise":
             torch_contexts.check_end(state)
         if state.graph.undressing and exit.kind != "raise":

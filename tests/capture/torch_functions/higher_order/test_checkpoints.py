@@ -14,7 +14,7 @@ from torch.utils.checkpoint import CheckpointError, checkpoint
 
 import argand
 import sweeps
-from helpers import assert_same, texts_of
+from helpers import CountingBackend, assert_same, texts_of
 
 BACKENDS = ["eager", "aot_eager", "native"]
 Make = Callable[[], tuple[nn.Module, Callable[[torch.Tensor], Any]]]
@@ -271,3 +271,31 @@ def test_what_others_change_before_the_backward_of_a_reentrant_checkpoint_is_tol
     block.scale = 4.0
     with pytest.raises(RuntimeError, match="scale is another than in the forward"):
         loss.backward()
+
+
+@pytest.mark.parametrize("name", ["factor", "training"])
+def test_what_is_put_back_behind_a_checkpoint_does_not_end_the_graph(name: str) -> None:
+    """As transformers' models set an option of their config for the time of their forward: what is read is another then."""
+
+    def norm(net: Net, h: torch.Tensor) -> torch.Tensor:
+        wide = h.to(torch.float64)
+        return (wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + net.factor)).to(h.dtype) * net.w
+
+    def program(net: Net, x: torch.Tensor) -> torch.Tensor:
+        before = getattr(net, name)
+        setattr(net, name, 5.0)
+        try:
+            h = checkpoint(lambda h: norm(net, h), x, use_reentrant=False)
+            return checkpoint(lambda h: norm(net, h), h * 2, use_reentrant=False)
+        finally:
+            setattr(net, name, before)
+
+    backend = CountingBackend()
+    gradients = []
+    for run in (program, argand.compile(program, backend=backend, fullgraph=name == "training")):
+        torch.manual_seed(0)
+        net, x = Net(), torch.arange(12.0).view(2, 6).requires_grad_()
+        run(net, x).sum().backward()
+        gradients.append((x.grad, net.w.grad, net.factor))
+    assert_same(*gradients)
+    assert len(backend.graphs) == 1 or name == "factor"
