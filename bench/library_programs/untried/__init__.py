@@ -4,6 +4,7 @@ import dataclasses
 
 from library_programs.program import Program
 from library_programs.untried import (
+    caches_and_checkpoints,
     families,
     graphs_and_metrics,
     later,
@@ -23,8 +24,9 @@ FAST = frozenset(
         "vector-quantize-pytorch LFQ training", "x-transformers decoder of many options",
     )
 )  # fmt: skip
+PARTS = (
+    caches_and_checkpoints, families, graphs_and_metrics, later, more_packages, packages, probability_and_control, vision,
+)  # fmt: skip
 PROGRAMS: dict[str, Program] = {
-    name: dataclasses.replace(program, fast=name in FAST)
-    for part in (families, graphs_and_metrics, later, more_packages, packages, probability_and_control, vision)
-    for name, program in part.PROGRAMS.items()
+    name: dataclasses.replace(program, fast=name in FAST) for part in PARTS for name, program in part.PROGRAMS.items()
 }

@@ -271,7 +271,7 @@ class Late:
         return self.graph
 
 
-def run_graph(late: Late, undone: Sequence[int]) -> Callable[..., Any]:
+def run_graph(late: Late, undone: Sequence[int] = ()) -> Callable[..., Any]:
     """A captured graph as a function of its arguments; `undone`: those that it puts back when it raises."""
 
     def run(*args: Any) -> Any:
