@@ -11,6 +11,7 @@ from library_programs.untried import (
     more_packages,
     packages,
     probability_and_control,
+    rare_packages,
     vision,
 )
 
@@ -25,7 +26,8 @@ FAST = frozenset(
     )
 )  # fmt: skip
 PARTS = (
-    caches_and_checkpoints, families, graphs_and_metrics, later, more_packages, packages, probability_and_control, vision,
+    caches_and_checkpoints, families, graphs_and_metrics, later, more_packages, packages, probability_and_control,
+    rare_packages, vision,
 )  # fmt: skip
 PROGRAMS: dict[str, Program] = {
     name: dataclasses.replace(program, fast=name in FAST) for part in PARTS for name, program in part.PROGRAMS.items()

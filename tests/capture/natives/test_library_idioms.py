@@ -341,3 +341,12 @@ def test_texts_of_a_class_are_searched_past_its_methods() -> None:
     assert_same(compiled(x), program(x))
     own = Version("v1.13")
     assert_same(compiled(x), program(x))
+
+
+def test_functions_of_pybind() -> None:
+    """What they are bound to, a record of their overloads, is no object of the program's."""
+
+    def program(x: torch.Tensor) -> torch.Tensor:
+        return x + (1 if torch._C._is_tracing() or torch._C._functorch.is_batchedtensor(x) else 2)
+
+    assert_same(argand.compile(program, backend="eager", fullgraph=True)(torch.ones(2)), program(torch.ones(2)))

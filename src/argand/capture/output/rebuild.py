@@ -13,9 +13,12 @@ import torch
 from argand._core import _C
 from argand.bytecode import generators_at_yields
 from argand.capture.facts.handlers import Args, Function, Kwargs
+from argand.capture.facts.interfaces import GraphBuilder
 from argand.capture.facts.kinds import is_a, is_struct_sequence, namespace
 from argand.capture.facts.optional_packages import numpy
 from argand.capture.facts.typefacts import is_native
+from argand.capture.metadata import refused_writes
+from argand.capture.torch_functions import hops
 from argand.graph.dtensors import awaited
 
 _WRITTEN_THEIR_WAY: Final = (type, types.ModuleType, types.FunctionType, torch.Generator)
@@ -359,6 +362,12 @@ def as_subclass(tensor: torch.Tensor, cls: type) -> torch.Tensor:
     return torch.Tensor.as_subclass(tensor, cls)
 
 
+def helpers_of(builder: GraphBuilder, value: Any) -> list[Function]:
+    """What is called on a result of the graph, as the graph gives it, for what autograd knows of it."""
+    helpers = [of_inference_mode] if refused_writes.leaves_inference_mode(builder.tensors, value) else []
+    return [*helpers, passed_on] if id(value) in builder.passed_on else helpers
+
+
 def of_inference_mode(tensor: torch.Tensor) -> torch.Tensor:
     """A result of the graph that the program made in inference mode: in the same memory, if the backend did not."""
     if tensor.is_inference() or tensor.layout is not torch.strided:
@@ -366,6 +375,11 @@ def of_inference_mode(tensor: torch.Tensor) -> torch.Tensor:
     with torch.inference_mode():
         empty = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
         return empty.set_(tensor.untyped_storage(), tensor.storage_offset(), tensor.shape, tensor.stride())
+
+
+def passed_on(tensor: torch.Tensor) -> torch.Tensor:
+    """A result of the graph that an autograd.Function of the program gave back as it was given."""
+    return hops.passed_on(tensor)[0]
 
 
 def awaiting(tensor: torch.Tensor, completed: bool) -> torch.Tensor:

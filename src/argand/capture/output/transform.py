@@ -23,7 +23,7 @@ from argand.capture.facts.kinds import is_a
 from argand.capture.facts.sources import Source, collectable
 from argand.capture.interp.interpreter import RootExit
 from argand.capture.interp.state import CaptureState
-from argand.capture.metadata import data_errors, refused_writes
+from argand.capture.metadata import data_errors
 from argand.capture.output import backward_reads, chain, finalizers, prefix, rebuild, rerun
 from argand.capture.output.effects import Replay
 from argand.capture.output.emit import Emitter, graph_table
@@ -243,8 +243,8 @@ class Transformer:
             return
         asm.unpack_sequence(len(names))
         for name, value in zip(names, values.plan.outputs):
-            if refused_writes.leaves_inference_mode(self.state.graph.tensors, value):
-                emitter.call_helper(rebuild.of_inference_mode)
+            for helper in rebuild.helpers_of(self.state.graph, value):
+                emitter.call_helper(helper)
             asm.store_fast(name)
         emitter.temps += names  # let go of like the others where the rest of the program is called
         backward_reads.emit(self.state, emitter, names, values.plan.outputs)

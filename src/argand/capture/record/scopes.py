@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
+
+import torch
 from torch import fx
 
 from argand import errors
 from argand.capture.facts.interfaces import GraphBuilder
 from argand.capture.facts.values.tensor_info import TensorInfo
 from argand.capture.sizes import symbolic_tensors
+from argand.graph.compat import storage_address
 
 
 def lift(builder: GraphBuilder, info: TensorInfo) -> fx.Node:
@@ -74,3 +79,14 @@ def placeholders_first(graph: fx.Graph) -> None:
         elif moving:
             next(iter(graph.nodes)).prepend(node)
         anchor = node
+
+
+def not_passed_on(builder: GraphBuilder, outputs: Sequence[object]) -> list[object]:
+    """Results but those that an autograd.Function passed on and that are alone in their memory, which is no input's:
+    the transformed code passes them on in the same way."""
+    tensors = [value for value in outputs if isinstance(value, torch.Tensor)] if builder.passed_on else []
+    with torch._C.DisableTorchFunction():
+        places = Counter(map(storage_address, tensors))
+        alone = {id(each) for each in tensors if places[storage_address(each)] == 1}
+        alone -= {id(each) for each in tensors if storage_address(each) in builder.outside}
+    return [value for value in outputs if id(value) not in alone & builder.passed_on]

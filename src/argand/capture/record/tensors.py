@@ -92,8 +92,7 @@ class GraphBuilder:
         entered: torch-function modes and devices (`torch_contexts.Entered`) that the program is inside of.
         dressed: id of the stand-in of a subclass -> what it stands for; wearers: the other way (subclasses.py).
         undressing: root instructions that switched `__torch_function__` of classes off, and have not left that.
-        observed: how many torch calls have reached the trace mode.
-        flags_seen: indices of `graph.compat.FLAGS` that are guarded.
+        observed: how many torch calls have reached the trace mode; flags_seen: indices of `compat.FLAGS`, guarded.
         unsure: ids of stand-ins whose strides may not be those that eager's result has.
         maybe_same: id of a stand-in -> the one that it may be the same object as; known: those of known values.
         writing: nodes that write to arguments -> the nodes of these.
@@ -106,13 +105,13 @@ class GraphBuilder:
         answered: the function of a call that a rule of its own answered since somebody set it to None.
         on_data: operations that values can make raise.
         gradients: id of a stand-in that the program made -> its `.grad`, where that was set.
-        checkpoints: those that a backward may compute again (`higher_order.checkpoints`).
-        checkpoint_reads: what functions of others look at, of what may change until their backward.
+        checkpoints: those that a backward may compute again (`higher_order.checkpoints`); checkpoint_reads: what
+            functions of others look at, of what may change until their backward.
         several: ids of stand-ins of views of which one call gave several, and of views of these.
         hooks: those on tensors that the program made (`higher_order.hook_state.Later`).
         asked: id of an input's stand-in whose value was told -> what notes that it varies.
         outside: storages of inputs' stand-ins -> those of the inputs; written: of inputs that the graph has written to.
-        staying: storage of stand-ins that the graph must not return -> the break that this is.
+        staying: storage of stand-ins that the graph must not return -> the break that this is; passed_on: their ids.
         rerun: the graph so far, as it ran on new stand-ins to tell of gradients (`gradients.engine_runs.Run`).
         dual_level: of forward-mode gradients, that captured code has entered (`higher_order.dual_levels.Level`).
         sharded: stand-ins of DTensors were made; layouts: of those that are inputs; local_parts: id of one
@@ -161,6 +160,7 @@ class GraphBuilder:
         self.outside: dict[int, int] = {}
         self.written: set[int] = set()
         self.staying: dict[int, errors.GraphBreak] = {}
+        self.passed_on: set[int] = set()
         self.rerun: object = None
         self.dual_level: Any = None
         self.sharded = False
@@ -554,7 +554,7 @@ class GraphBuilder:
             outputs: stand-ins to return, in order, and symbolic numbers that only the graph can tell.
         """
         graph = self.root
-        self.check_staying(outputs)
+        self.check_staying(scopes.not_passed_on(self, outputs))
         gradient_flags.finish(self, outputs)
         graph.output(tuple([self._output(value) for value in outputs]))
         self.drop_dead(graph)

@@ -111,6 +111,15 @@ def stitched(x: T, y: T) -> Any:
     return value * y, value.requires_grad, value.is_leaf
 
 
+def returned_of_a_result(x: T, y: T) -> Any:
+    return Doubled.apply(x.sin() * 2), y * 2
+
+
+def returned_of_several(x: T, y: T) -> Any:
+    same = Stitched.apply(x * 2, (y * 3).exp())
+    return same, same + 1, Doubled.apply(x.exp())
+
+
 def several(x: T, y: T) -> Any:
     a, b, c = Both.apply(x, y)
     return a * 2, b, c, c.requires_grad, a is x
@@ -174,7 +183,15 @@ def twice(x: T, y: T) -> Any:
     return a + b * 2
 
 
-ONE_GRAPH = [reversed_and_used, doubled, stitched, several, without_gradients]
+ONE_GRAPH = [
+    reversed_and_used,
+    doubled,
+    stitched,
+    several,
+    without_gradients,
+    returned_of_a_result,
+    returned_of_several,
+]
 OTHERS = [returned, of_a_result, several_alone, base_is_written, written, input_is_written, twice,
           reversed_and_returned, checkpointed, base_with_history_is_written, written_without_gradients, view_is_written_without_gradients]  # fmt: skip
 
@@ -209,3 +226,11 @@ def test_as_eager(program: Callable[..., Any], backend: str, grads: tuple[bool, 
     compiled = argand.compile(program, backend=backend, fullgraph=program in ONE_GRAPH)
     for _ in range(2):
         assert str(outcome(compiled, grads)) == str(outcome(program, grads))
+
+
+@pytest.mark.parametrize("backend", ["eager", "native"])
+def test_what_is_passed_on_is_not_written_to(backend: str) -> None:
+    for program in (returned_of_a_result, argand.compile(returned_of_a_result, backend=backend, fullgraph=True)):
+        same, _ = program(torch.ones(3, requires_grad=True), torch.ones(3))
+        with pytest.raises(RuntimeError, match="is a view and is being modified inplace"):
+            same.add_(1)

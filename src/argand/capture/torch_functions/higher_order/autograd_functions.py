@@ -206,7 +206,7 @@ class _Captured:
         self._write_back(new)
         for before, after in zip(outputs, rebuilt):
             if isinstance(before, torch.Tensor) and after.requires_grad and self._is_view(before):
-                self._stays_inside(after)
+                self._stays_inside(after, self._given(before))
         return rebuilt if isinstance(result, tuple) else rebuilt[0]
 
     def _run_forward(self, context: FunctionContext) -> tuple[Scope, object]:
@@ -293,12 +293,18 @@ class _Captured:
             tensors = [arg for arg in self.rest if isinstance(arg, torch.Tensor)]
             return any(dtensors.storages_of(result) & dtensors.storages_of(arg) for arg in tensors)
 
-    def _stays_inside(self, shown: torch.Tensor) -> None:
-        """Note a view with a history of its own: a graph that returns it would return a plain view instead."""
+    def _stays_inside(self, shown: torch.Tensor, given: bool) -> None:
+        """Note a view with a history of its own: a graph that returns it would return a plain view instead.
+
+        Arguments:
+            given: it is an argument as it was given, which the transformed code can pass on in the same way.
+        """
         interp = self.state.interpreter
         interp.born[id(shown)] = (shown, interp.number)
         leaving = _returns_input(self.what)
         leaving.needed = shown
+        if given:
+            self.builder.passed_on.add(id(shown))
         with torch._C.DisableTorchFunction():
             self.builder.staying.update(dict.fromkeys(dtensors.storages_of(shown), leaving))
 
