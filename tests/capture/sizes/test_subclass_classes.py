@@ -236,3 +236,27 @@ def test_class(fn: Any, backend: str) -> None:
         LOG.clear()
         assert (observed(compiled, [make() for make in CASES[fn]]), list(LOG)) == want
     assert counting.compiled == 1
+
+
+class Holding(torch.nn.Parameter):
+    """A tensor without elements that shows the shape of another one."""
+
+    def __new__(cls, data: torch.Tensor) -> Any:
+        return super().__new__(cls, torch.empty(0), requires_grad=False)
+
+    def __init__(self, data: torch.Tensor) -> None:
+        self.inner = data
+
+    @property
+    def shape(self) -> torch.Size:  # type: ignore[override]
+        return self.inner.shape
+
+
+def test_classes_that_say_a_shape_of_their_own() -> None:
+    def program(x: torch.Tensor, held: Any) -> torch.Tensor:
+        return (x * 2 + held.inner.sum()) * held.shape[0]
+
+    given = torch.ones(3), Holding(torch.ones(2, 3))
+    explanation = argand.explain(program)(*given)
+    assert "says another shape than its own" in explanation.break_reasons[0].explanation
+    torch.testing.assert_close(argand.compile(program, backend="eager")(*given), program(*given))

@@ -329,6 +329,8 @@ class CaptureState:
             self.inputs_by_real[id(real)] = shown
             self._keep.append(real)
             return shown
+        if type(real) not in subclasses.PLAIN:
+            subclasses.check_shape(source, real)
         stand_in = self.graph.new_input(source, real)
         self.inputs_by_real[id(real)] = stand_in
         self._keep.append(real)

@@ -21,6 +21,7 @@ from argand.capture.facts.classify import why_not
 from argand.capture.facts.handlers import Args, Function, Kwargs
 from argand.capture.facts.interfaces import CaptureState, GraphBuilder
 from argand.capture.facts.kinds import is_a
+from argand.capture.facts.sources import Source
 from argand.capture.facts.values.symbolic import SYMBOLIC, SymbolicSize
 from argand.capture.facts.values.tensor_info import Dressed
 from argand.capture.sizes import async_collective_tensors
@@ -39,7 +40,10 @@ PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 def refused(name: str, value: torch.Tensor) -> errors.GraphBreak:
     """The break for a tensor of such a class that comes from outside."""
-    why = why_not(type(value)) or f"this {type(value).__name__} is sparse, quantized or nested"
+    why = (
+        why_not(type(value))
+        or f"this {type(value).__name__} is sparse, quantized or nested, or says another shape than its own"
+    )
     ending = errors.graph_break(
         kind="input that a graph cannot hold",
         context=f"{name}: {type(value).__name__}",
@@ -73,6 +77,13 @@ def dress(builder: GraphBuilder, plain: torch.Tensor, cls: type) -> torch.Tensor
     builder.dressed[id(dressed)] = Dressed(dressed, plain)
     builder.wearers[id(plain)] = dressed
     return dressed
+
+
+def check_shape(source: Source, real: torch.Tensor) -> None:
+    """End the graph where the class of a tensor says another shape than that of the tensor."""
+    with torch._C.DisableTorchFunction():
+        if tuple(real.shape) != tuple(_Tensor.size(real)):
+            raise refused(source.friendly(), real)
 
 
 def from_outside(state: CaptureState, plain: torch.Tensor, real: torch.Tensor) -> torch.Tensor:
