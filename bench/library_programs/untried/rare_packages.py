@@ -157,15 +157,14 @@ def root_finding(compile: Compile) -> Step:
     return step
 
 
-def integrals(rule: str) -> Any:
+def integrals(rule: str, **options: Any) -> Any:
     def make(compile: Compile) -> Step:
         import torch
         import torchquad
 
         integrate = getattr(torchquad, rule)().integrate
-        call = compile(
-            lambda: integrate(lambda x: (x[:, 0] * x[:, 1]).sin(), dim=2, N=121, integration_domain=[[0, 1]] * 2)
-        )
+        given = {"dim": 2, "N": 121, "integration_domain": [[0, 1]] * 2, **options}
+        call = compile(lambda: integrate(lambda x: (x[:, 0] * x[:, 1]).sin(), **given))
         return inference_step(lambda: call() * torch.ones(()))
 
     return make
@@ -328,7 +327,7 @@ PROGRAMS: dict[str, Program] = {
     "hypll training": Program("hypll", hyperbolic),
     "xitorch root": Program("xitorch", root_finding),
     "torchquad Boole": Program("torchquad", integrals("Boole")),
-    "torchquad Monte Carlo": Program("torchquad", integrals("MonteCarlo")),
+    "torchquad Monte Carlo": Program("torchquad", integrals("MonteCarlo", seed=0)),
     "blitz training": Program("blitz-bayesian-pytorch", sampled_weights),
     "asteroid filterbanks training": Program("asteroid-filterbanks", filterbanks),
     "torchdr affinities": Program("torchdr", embedding),
