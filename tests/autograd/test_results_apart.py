@@ -193,3 +193,23 @@ def test_leaf_of_a_subclass_stays_a_leaf() -> None:
     for run in (leaf, argand.compile(leaf, backend="aot_eager")):
         w = run(torch.ones(3).as_subclass(_Plain))
         assert type(w) is _Plain and w.is_leaf and w.grad.tolist() == [2.0] * 3
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "native"])
+def test_gradients_lie_as_eagers_where_they_are_parts_of_a_whole(backend: str) -> None:
+    def joined(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> Any:
+        return torch.cat([a, b * 2], 1), torch.stack([a, c], 1), torch.hstack([b, c]).sin()
+
+    def gradients(function: Callable[..., Any]) -> list[Any]:
+        torch.manual_seed(0)
+        given = [torch.randn(2, width, requires_grad=True) for width in (3, 4, 3)]
+        results = function(*given)
+        slopes = [torch.ones_like(result) for result in results]
+        parts = torch.autograd.grad(results, given, slopes, retain_graph=True)
+        torch.autograd.backward(results, slopes)
+        alone = torch.autograd.grad(function(*given)[0], given[0], slopes[0])
+        return [(g, g.stride()) for g in (*parts, *[leaf.grad for leaf in given], *alone) if g is not None]
+
+    for (want, strides), (got, steps) in zip(gradients(joined), gradients(argand.compile(joined, backend=backend))):
+        torch.testing.assert_close(got, want)
+        assert steps == strides

@@ -550,9 +550,7 @@ class _Finisher:
         tracer = self.tracer
         value = tracer.tensor(grad).value
         node = tracer.read(value)
-        size, stride = value.held.size, value.held.stride
-        as_eager = is_dense(size, stride) or 0 in stride  # what is expanded is not written out
-        if not as_eager or value.held.conj or value.held.neg:
+        if value.held.conj or value.held.neg:
             held = make_tensor(Value(value.held, node))
             node = tracer.read(tracer.one(aten.clone.default, held, memory_format=torch.contiguous_format).value)
         return node
