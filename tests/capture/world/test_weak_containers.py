@@ -264,3 +264,31 @@ def test_handles_of_hooks_that_a_kept_object_holds() -> None:
         results.append(function(torch.ones(2, 3)))
         assert not any(layer._forward_hooks for layer in explainer.model)
     assert_same(*results)
+
+class _Ending:
+    pass
+
+
+def _drops_what_is_watched(x, log):
+    thing = _Ending()
+    weakref.finalize(thing, log.append, "finalized")
+    argand.graph_break()
+    y = x * 2
+    del thing
+    return y + len(log), list(log)
+
+
+def _drops_what_calls_back(x, log):
+    thing = _Ending()
+    reference = weakref.ref(thing, lambda _: log.append("called back"))
+    argand.graph_break()
+    y = x * 2
+    del thing
+    return y, list(log), reference() is None
+
+
+@pytest.mark.parametrize("program", [_drops_what_is_watched, _drops_what_calls_back])
+def test_what_is_dropped_calls_back_where_it_does_in_eager(program):
+    compiled = argand.compile(program, backend="eager")
+    for _ in range(3):
+        assert repr(compiled(torch.ones(2), [])) == repr(program(torch.ones(2), []))

@@ -13,6 +13,7 @@ from argand.capture.facts.values.symbolic import SymbolicBool
 from argand.capture.interp.optable import opcode, root_opcode
 from argand.capture.objects import attribute_writes, attributes, generators, names, operators
 from argand.capture.objects.call_protocol import calls, classes
+from argand.capture.world import pending_effects
 from argand.graph.python_operators import BINARY, COMPARE, INVERT, NEGATIVE, POSITIVE, BinaryOperator, Comparison
 
 # ---- no effect -----------------------------------------------------------------------------------------------------
@@ -148,6 +149,14 @@ def read_argument(interp: Interpreter, frame: Frame, slot: int) -> object:
     if type(value) is LazyLocal:
         value = frame.fast[slot] = interp.load_argument(value)
     return value
+
+
+@root_opcode("DELETE_FAST")
+def root_delete_fast(interp: Interpreter, frame: Frame, arg: int) -> None:
+    held = frame.fast[arg]
+    if type(held) is LazyLocal or (held is not NULL and interp.is_outer(held)):
+        pending_effects.refuse_drop(held.value if type(held) is LazyLocal else held)
+    delete_fast(interp, frame, arg)
 
 
 @root_opcode("LOAD_FAST", "LOAD_FAST_CHECK")

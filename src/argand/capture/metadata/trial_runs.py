@@ -189,7 +189,7 @@ def warns(func: Function, args: Args, kwargs: Kwargs) -> bool:
     return len(given) > 0
 
 
-def _others(value: Any) -> Any:
+def _others(value: object) -> Any:
     """The same with new tensors."""
     return mapped(value, lambda leaf: torch.empty_like(leaf, device="meta") if isinstance(leaf, _Tensor) else leaf)
 

@@ -9,14 +9,14 @@ from __future__ import annotations
 import itertools
 import types
 from collections.abc import Container
-from typing import Any, cast
+from typing import cast
 
 from argand.capture.facts.frames import Frame, LazyLocal
-from argand.capture.facts.kinds import answers_itself, is_a, namespace
+from argand.capture.facts.kinds import is_a, namespace
 from argand.capture.interp.state import CaptureState
 from argand.capture.objects import generators
 from argand.capture.output.values import unreconstructable
-from argand.capture.world.pending_effects import may_hold, pending, taken_away
+from argand.capture.world.pending_effects import ends_visibly, may_hold, pending, taken_away
 from argand.errors import graph_break
 
 _ITERATORS = (zip, map, filter, enumerate, itertools.chain, itertools.islice, itertools.takewhile, itertools.dropwhile)
@@ -31,7 +31,7 @@ def check(state: CaptureState) -> None:
     """
     for entry in pending(state):
         for obj in taken_away(entry):
-            if _ends_visibly(obj) or (state.called_at_end and may_hold(obj)):
+            if ends_visibly(obj) or (state.called_at_end and may_hold(obj)):
                 raise graph_break(
                     kind="object dropped",
                     context=type(obj).__qualname__,
@@ -98,14 +98,4 @@ def _has_generator(value: object) -> bool:
 
 
 def _may_end_visibly(value: object) -> bool:
-    return _ends_visibly(value) or type(value) in _ITERATORS
-
-
-def _ends_visibly(obj: Any) -> bool:
-    """Whether code of the program may run when nothing refers to this object any more."""
-    cls = type(obj)
-    if cls is types.GeneratorType:
-        return bool(obj.gi_frame is not None)
-    if answers_itself(cls):
-        return True  # to look closer would run code of the program
-    return any(type(base.__dict__.get("__del__")) is types.FunctionType for base in cls.__mro__)
+    return ends_visibly(value) or type(value) in _ITERATORS

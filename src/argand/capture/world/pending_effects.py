@@ -15,7 +15,7 @@ import torch
 from argand import errors
 from argand.bytecode.resume import STACK_PREFIX
 from argand.capture.facts.interfaces import CaptureState
-from argand.capture.facts.kinds import is_a, module_of, namespace
+from argand.capture.facts.kinds import answers_itself, is_a, module_of, namespace
 from argand.capture.facts.overlays import Overlay, Shadow
 from argand.capture.facts.sources import Source
 from argand.capture.world import shadows
@@ -189,6 +189,42 @@ def may_hold(obj: object) -> bool:
     if module_of(type(obj)).startswith("argand."):
         return False  # a number that varies
     return obj is not None and not is_a(obj, torch.Tensor | int | float | complex | str | bytes | type | weakref.ref)
+
+
+def ends_visibly(obj: Any) -> bool:
+    """Whether code of the program may run when nothing refers to this object any more."""
+    cls = type(obj)
+    if cls is types.GeneratorType:
+        return bool(obj.gi_frame is not None)
+    if answers_itself(cls):
+        return True  # to look closer would run code of the program
+    if any(type(base.__dict__.get("__del__")) is types.FunctionType for base in cls.__mro__):
+        return True
+    return cls.__weakrefoffset__ != 0 and any(map(_calls_the_program, weakref.getweakrefs(obj)))
+
+
+def _calls_the_program(reference: weakref.ref[object]) -> bool:
+    """Whether the end of what a weak reference is of runs code of the program, also by `weakref.finalize`."""
+    back = reference.__callback__
+    if type(back) is weakref.finalize:
+        return True
+    own = type(back) is types.FunctionType and back.__module__
+    return own not in (False, None, weakref.__name__, "_weakrefset") and not own.startswith(("argand.", "torch."))
+
+
+def refuse_drop(obj: object) -> None:
+    """End the graph where the program lets go of an object from before the frame whose end may be seen.
+
+    Raises:
+        GraphBreak: (skip_frame) the frame runs eagerly.
+    """
+    if type(obj) is not types.GeneratorType and ends_visibly(obj):
+        raise errors.graph_break(
+            kind="object dropped",
+            context=type(obj).__qualname__,
+            explanation=f"A {type(obj).__name__} is dropped, whose end runs code: its __del__, or a callback.",
+            skip_frame=True,
+        )
 
 
 def may_have_ended(state: CaptureState, *names: object) -> bool:

@@ -69,9 +69,12 @@ class _Entry:
         held: what it holds: the result, or a link of C code's around it.
     """
 
-    def __init__(self, table: dict[object, object], key: object, ask: _Question) -> None:
-        plain = not any(type(value) is weakref.ref for value in (*ask.args, *ask.kwargs.values()))
-        self.table, self.key, self.held = (table, key, table.get(key, NULL)) if plain else ({}, None, NULL)
+    def __init__(self, interp: Interpreter, ask: _Question, args: list[object], kwargs: dict[str, object]) -> None:
+        self.table, self.key, self.held = _table(interp, ask.fn), _key(interp, args, kwargs), NULL
+        if any(type(value) is weakref.ref for value in (*ask.args, *ask.kwargs.values())):
+            self.table, self.key = {}, None
+        else:
+            self.held = interp.unread(self.table.get, self.key, NULL)
 
     def is_there(self) -> bool:
         """Whether the cache holds what it held."""
@@ -102,7 +105,7 @@ class Cached:
         self._same = (ask.fn, given, tuple(map(type, given)))
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Cached) and self._same == other._same
+        return type(other) is Cached and self._same == other._same
 
     def __hash__(self) -> int:
         return hash(self._same)
@@ -287,7 +290,7 @@ def _answer(interp: Interpreter, fn: Function, args: list[object], kwargs: dict[
     with interp.suspended():
         ask = _Question(fn, args, kwargs)
         value = interp.unread(ask.__call__)  # which may run the function, on purpose
-    entry = _Entry(_table(interp, fn), _key(interp, args, kwargs), ask)
+    entry = _Entry(interp, ask, args, kwargs)
     if interp.is_constant(value) and not interp.is_outer(value) and _is_hashable(value):
         state.guards.add(CallSource(ConstSource(None), Answer(ask, value, entry)), "id", True, shown=False)
         return value
