@@ -208,8 +208,9 @@ def _calls_the_program(reference: weakref.ref[object]) -> bool:
     back = reference.__callback__
     if type(back) is weakref.finalize:
         return True
-    own = type(back) is types.FunctionType and back.__module__
-    return own not in (False, None, weakref.__name__, "_weakrefset") and not own.startswith(("argand.", "torch."))
+    if type(back) is not types.FunctionType or back.__module__ in (None, weakref.__name__, "_weakrefset"):
+        return False
+    return not back.__module__.startswith(("argand.", "torch."))
 
 
 def refuse_drop(obj: object) -> None:
