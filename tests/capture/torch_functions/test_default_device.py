@@ -150,3 +150,32 @@ def test_a_region_that_torch_compiles_once_is_part_of_the_graph() -> None:
     torch.testing.assert_close(compiled(X), program(X))
     scale = 5.0
     torch.testing.assert_close(compiled(X), program(X))
+
+
+def sets_and_unsets(x: torch.Tensor) -> Any:
+    torch.set_default_device("meta")
+    far = torch.zeros(2)
+    torch.set_default_device(torch.device("cpu"))
+    near = torch.ones(3), torch.get_default_device()
+    torch.set_default_device(device=None)
+    return x + near[0], far.device, near[1], torch.empty(1).device
+
+
+def sets(x: torch.Tensor) -> Any:
+    y = x * 2
+    torch.set_default_device("meta")
+    return y, torch.empty(1).device
+
+
+@pytest.mark.parametrize("backend", ["eager", "native"])
+def test_a_default_device_that_captured_code_sets(backend: str) -> None:
+    compiled = argand.compile(sets_and_unsets, backend=backend, fullgraph=True)
+    for _ in range(2):
+        assert repr(compiled(X)) == repr(sets_and_unsets(X))
+        assert torch.get_default_device() == torch.device("cpu")
+    lasting = argand.compile(sets, backend=backend)
+    for _ in range(2):
+        y, device = lasting(X)
+        assert (device.type, torch.empty(1).device.type) == ("meta", "meta")
+        torch.set_default_device(None)
+        assert torch.equal(y, X * 2)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Collection
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -124,6 +124,30 @@ class Entered:
     def __init__(self, mode: object, sequence: int) -> None:
         self.mode = mode
         self.sequence = sequence
+
+
+class SetDevice(Entered):
+    """A default device that captured code has set. The graph ends before that unless it sets another, or none."""
+
+    __slots__ = ()
+
+
+@handler(torch.set_default_device)
+def _set_default_device(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> object:
+    entered: list[Entered] = state.graph.entered
+    (device,) = (*args, *kwargs.values())
+    if any(type(entry) is not SetDevice for entry in entered) or not (device is None or entered or _plain(device)):
+        raise errors.graph_break(
+            kind="torch function with outside effects",
+            context="torch.set_default_device",
+            explanation="The default device is set within other modes, or where it was set before.",
+        )
+    entered[:] = [] if device is None else [SetDevice(torch.device(cast("str", device)), state.interpreter.number)]
+    return None
+
+
+def _plain(device: object) -> bool:
+    return type(device) is str or type(device) is torch.device
 
 
 def enter_default_device(state: CaptureState, device: torch.device | None) -> None:

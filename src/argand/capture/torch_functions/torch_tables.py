@@ -147,7 +147,7 @@ enter_rows({
     """
     seed initial_seed random.seed save load
     set_num_threads set_num_interop_threads
-    set_default_device set_default_tensor_type set_printoptions
+    set_default_tensor_type set_printoptions
     jit.script jit.trace jit.fork jit.wait cuda.synchronize cuda.empty_cache
     cuda.manual_seed cuda.manual_seed_all cuda.set_device set_flush_denormal set_warn_always autograd.set_detect_anomaly
     autograd.detect_anomaly from_dlpack frombuffer
