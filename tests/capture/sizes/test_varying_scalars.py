@@ -225,3 +225,17 @@ def test_gradients_on_the_native_backend() -> None:
             fn(x, np.int64(value), np.float32(value + 0.5)).backward()
             grads.append(x.grad)
         torch.testing.assert_close(grads[0], grads[1])
+
+
+@pytest.mark.parametrize("kind", [np.int64, np.int32, np.float64, np.float32])
+def test_absolute_and_rounded(kind: Any) -> None:
+    def program(x: torch.Tensor, n: Any) -> Any:
+        return x * abs(n), abs(n), round(n) if kind is np.int64 else 0
+
+    backend = CountingBackend()
+    compiled = argand.compile(program, backend=backend, fullgraph=True)
+    for number in (2, 3, 7, -5, -6, 4, -9, 0):
+        want, got = program(torch.arange(3.0), kind(number)), compiled(torch.arange(3.0), kind(number))
+        assert repr(got) == repr(want)
+        assert list(map(type, got)) == list(map(type, want))
+    assert len(backend.graphs) <= 5

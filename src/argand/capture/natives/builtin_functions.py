@@ -19,6 +19,7 @@ from argand.capture.facts.kinds import is_a
 from argand.capture.facts.sources import ConstSource
 from argand.capture.facts.values import tainted_values
 from argand.capture.facts.values.symbolic import SYMBOLIC
+from argand.capture.metadata import numpy_scalars
 from argand.capture.natives.rows import Native, enter_rows, kept, operation, plain
 from argand.capture.objects import (
     attribute_writes,
@@ -188,6 +189,8 @@ def _unary(name: str, fn: Function) -> None:
         ):
             method = descriptors.lookup_special(interp, args[0], name)
             return interp.call(method, args[1:], kwargs)
+        if args and numpy_scalars.is_scalar(args[0]):
+            return interp.native(fn, *args, **kwargs)
         return pure(interp, fn, args, kwargs)
 
     add_functions(handler, fn)

@@ -314,6 +314,14 @@ def _select(name: str) -> Native:
     return run
 
 
+def _of_scalar(answer: Callable[[Interpreter, SymbolicScalar], object]) -> Native:
+    def run(interp: Interpreter, fn: Function, args: list[Any]) -> object:
+        of_one = len(args) == 1 and type(args[0]) is SymbolicScalar
+        return answer(interp, args[0]) if of_one else NotImplemented
+
+    return run
+
+
 def _torch_size(interp: Interpreter, fn: Function, args: list[object]) -> object:
     if len(args) == 1 and is_a(args[0], tuple | list):
         items = interp.shadow(args[0])
@@ -352,4 +360,6 @@ _FUNCTIONS: Final[dict[int, Native]] = {
     id(type): _class_of,
     id(torch.Size): _torch_size,
     id(math.prod): _product,
+    id(abs): _of_scalar(symbolic_scalars.absolute),
+    id(round): _of_scalar(symbolic_scalars.rounded),
 }

@@ -125,6 +125,23 @@ def negative(interp: Interpreter, value: SymbolicScalar) -> object:
     return interp.native(operator.neg, value.number()) if result is NotImplemented else result
 
 
+def absolute(interp: Interpreter, value: SymbolicScalar) -> object:
+    """`abs(value)`."""
+    whole = type(value.hint) is int
+    if value.hint == 0 and not whole:  # which may have a sign
+        return interp.native(abs, value.number())
+    positive = value.dynamics.compare("ge" if whole else "gt", value.inner, 0)
+    if not (positive or whole):
+        value.dynamics.compare("lt", value.inner, 0)
+    return value if positive else negative(interp, value)
+
+
+def rounded(interp: Interpreter, value: SymbolicScalar) -> object:
+    """`round(value)`: of an integer it is Python's number."""
+    whole = type(interp.native(round, _scalar_hint(value))) is int and type(value.hint) is int
+    return value.inner if whole else interp.native(round, value.number())
+
+
 def select(interp: Interpreter, name: str, items: list[Value]) -> object:
     """`min` or `max` of numbers, some of them scalars that vary; NotImplemented where they become constants."""
     comparison = COMPARISONS["lt" if name == "min" else "gt"]
