@@ -238,4 +238,4 @@ def test_absolute_and_rounded(kind: Any) -> None:
         want, got = program(torch.arange(3.0), kind(number)), compiled(torch.arange(3.0), kind(number))
         assert repr(got) == repr(want)
         assert list(map(type, got)) == list(map(type, want))
-    assert len(backend.graphs) <= 5
+    assert len(backend.graphs) <= 6  # of numbers of each sign, of zero, and of the first
