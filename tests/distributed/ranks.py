@@ -29,9 +29,13 @@ TIMEOUT = 150.0
 
 
 def environment(**more: str) -> dict[str, str]:
-    """What a process of ranks is started with."""
+    """What a process of ranks is started with. Ranks on CPUs see no GPU: torch would lay shards and meshes out on it,
+    and dies where they are gathered through gloo."""
     paths = [str(ROOT / "src"), str(ROOT / "tests"), str(ROOT), *sys.path]
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths)), "OMP_NUM_THREADS": "1", **more}
+    own = {"PYTHONPATH": os.pathsep.join(filter(None, paths)), "OMP_NUM_THREADS": "1"}
+    if {**os.environ, **more}.get("RANKS_DEVICE") != "cuda":
+        own["CUDA_VISIBLE_DEVICES"] = ""
+    return {**os.environ, **own, **more}
 
 
 @dataclass(frozen=True)

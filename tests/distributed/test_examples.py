@@ -33,7 +33,7 @@ def run(script: str, *arguments: str) -> tuple[str, list[float]]:
     with tempfile.TemporaryFile("a+") as output:  # writes go to its end, wherever this process reads
         process = subprocess.Popen(
             [*command, str(ROOT / "examples" / script), *arguments],
-            env=environment(CUDA_VISIBLE_DEVICES="", GLOO_SOCKET_IFNAME="lo"),
+            env=environment(GLOO_SOCKET_IFNAME="lo"),
             cwd=ROOT, stdout=output, stderr=subprocess.STDOUT, text=True,
         )  # fmt: skip
         return results(told(process, output))
@@ -42,7 +42,7 @@ def run(script: str, *arguments: str) -> tuple[str, list[float]]:
 def run_forked(libraries: str, script: str, *arguments: str, **env: str) -> tuple[str, list[float]]:
     """The same of a run in two forks of a process that has imported libraries."""
     command = ["-m", "tests.distributed.scripts", libraries, str(ROOT / "examples" / script), *arguments]
-    done = warm.run(command, env=environment(CUDA_VISIBLE_DEVICES="", GLOO_SOCKET_IFNAME="lo", **env), cwd=ROOT)
+    done = warm.run(command, env=environment(GLOO_SOCKET_IFNAME="lo", **env), cwd=ROOT)
     assert done.returncode == 0, done.stdout + done.stderr[-6000:]
     return results(done.stdout)
 

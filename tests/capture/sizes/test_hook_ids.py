@@ -192,9 +192,9 @@ def test_modules_with_the_same_hooks_are_compiled_once() -> None:
     assert not findings.recompiles
 
 
-def test_changes_of_hooks_are_seen(monkeypatch: Any) -> None:
+@argand.config.patch(cache_size_limit=64)
+def test_changes_of_hooks_are_seen() -> None:
     """Order, number, what they take, and which are called whatever happens."""
-    monkeypatch.setattr(argand.config, "cache_size_limit", 64)
     compiled = argand.compile(_calls, backend="eager")
     module = Shifted(_doubled, _lowered)
     x = torch.arange(3.0)

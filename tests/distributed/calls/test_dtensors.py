@@ -54,3 +54,17 @@ def test_hooks_on_dtensors_and_meshes_made_anew() -> None:
         assert answer["made_anew"] == 1
         said = answer["refused"]
         assert isinstance(said, list) and len(said) == 4 and len(set(said)) == 1 and "_ToTorchTensor" in said[0], said
+
+
+@pytest.mark.distributed
+def test_compiled_steps_of_optimizers() -> None:
+    """Parameters and states are eager's; a step is one graph."""
+    for answer in run_ranks("tests.distributed.calls.dtensor_steps", ["steps"]):
+        assert not answer["steps"], answer["steps"]
+
+
+@pytest.mark.distributed
+def test_what_a_mesh_draws_together() -> None:
+    """Each process draws its part of it, from where eager's begins (on GPUs: `tests/gpu/test_one_gpu_mesh.py`)."""
+    for answer in run_ranks("tests.distributed.calls.drawn_together", ["draws"]):
+        assert not answer["draws"], answer["draws"]

@@ -286,3 +286,31 @@ def logger_enabled(logger: Logger, level: int) -> bool:
     if logger.disabled or logger.manager.disable >= level:
         return False
     return level >= logger.getEffectiveLevel()
+
+
+def hooked_call(
+    module: Any, args: Any, kwargs: Any, before: Any, behind: Callable[[Any], Any], refuse: Callable[[], None]
+) -> object:
+    """What calling a module does that has hooks around its forward, and no others.
+
+    Arguments:
+        before: the hooks before its forward, and of each whether it takes named arguments.
+        behind: gives those behind it, when it is over.
+        refuse: what is called where a hook answers with something else than arguments.
+    """
+    for hook, named in before:
+        answer = hook(module, args, kwargs) if named else hook(module, args)
+        if answer is None:
+            continue
+        if not named:
+            args = answer if isinstance(answer, tuple) else (answer,)
+        elif isinstance(answer, tuple) and len(answer) == 2:
+            args, kwargs = answer
+        else:
+            refuse()
+    result = module.forward(*args, **kwargs)
+    for hook, named in behind(module):
+        answer = hook(module, args, kwargs, result) if named else hook(module, args, result)
+        if answer is not None:
+            result = answer
+    return result

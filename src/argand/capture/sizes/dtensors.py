@@ -8,7 +8,6 @@ answer. The graph takes local parts, makes DTensors of them, operates on those, 
 from __future__ import annotations
 
 import functools
-import os
 from collections.abc import Callable, Iterable
 from typing import NoReturn, cast
 
@@ -41,6 +40,7 @@ _OF_STAND_INS = frozenset(getter(name) for name in ("is_leaf", "requires_grad", 
 _VIEWS = frozenset(getter(name) for name in ("T", "mT", "H", "mH", "real", "data"))
 _GRADIENTS = (getter("grad"), _Tensor.grad.__set__)
 _MOVES = (_Tensor.to, _Tensor.cpu)
+_SCALED = ("add", "addcdiv", "addcmul", "sub")
 _SPLITS = frozenset(["chunk", "split", "split_with_sizes", "tensor_split", "hsplit", "vsplit", "dsplit", "unbind"])
 _PARTS = frozenset(("to_local", "local_part", "as_local"))
 CHECKPOINT = "torch.utils.checkpoint.checkpoint"
@@ -49,7 +49,6 @@ HOOK = "Tensor.register_hook"
 _ROOMS = ("argand.capture.torch_functions.higher_order.", "argand.capture.torch_functions.gradients.")
 _BODIES = frozenset(("tensor_hooks", "autograd_functions"))
 """Modules of handlers that capture functions with DTensors."""
-_OPTIMIZERS = os.path.join(os.path.dirname(torch.optim.__file__), "")
 
 
 def why_not(tensor: DTensor) -> str:
@@ -72,8 +71,6 @@ def why_not(tensor: DTensor) -> str:
 def new_input(state: CaptureState, source: Source, real: DTensor) -> torch.Tensor:
     """The stand-in of a DTensor that existed before the frame."""
     why = why_not(real)
-    if any(frame.code.co_filename.startswith(_OPTIMIZERS) for frame in state.interpreter.frames):
-        why = "optimizers make other tensors where code is captured, which do not go together with DTensors"
     if why:
         raise refused(source.friendly(), why)
     builder = state.graph
@@ -191,6 +188,10 @@ def _call(builder: GraphBuilder, func: Function, args: Args, kwargs: Kwargs) -> 
         return builder.tensors[id(args[0])].device
     if func in _GRADIENTS:
         return SPECIAL[func](builder, func, args, kwargs)
+    if name.removeprefix("_foreach_").rstrip("_") in _SCALED and _are_tensors((*args[3:], *kwargs.values())):
+        scaled = SPECIAL[func](builder, func, args, kwargs)
+        if scaled is not NotImplemented:
+            return scaled
     if func in _MOVES:
         args, kwargs = _stays(builder.tensors[id(args[0])].device, func, args, kwargs)
         if not (args[1:] or kwargs):
@@ -199,6 +200,11 @@ def _call(builder: GraphBuilder, func: Function, args: Args, kwargs: Kwargs) -> 
     if name in ("__get__", "__set__") and func not in _VIEWS:
         raise refused(name, "this attribute of a DTensor is known, or set, only when the program runs")
     return record(builder, func, func, args, kwargs)
+
+
+def _are_tensors(scales: Iterable[object]) -> bool:
+    """Whether there are tensors where optimizers have numbers, unless they are captured."""
+    return any(isinstance(one, _Tensor) or (type(one) is list and _are_tensors(one)) for one in scales)
 
 
 def attribute(state: CaptureState, tensor: DTensor, name: str) -> object:

@@ -25,7 +25,7 @@ from argand.capture.facts.sources import (
     Source,
     values_of,
 )
-from argand.capture.objects import instances, names
+from argand.capture.objects import instances, names, polyfills
 from argand.capture.torch_functions import torch_polyfills
 from argand.capture.torch_functions.like_modules import calls as like_calls
 from argand.capture.torch_functions.torch_calls import CODES, handler
@@ -117,7 +117,8 @@ def _with_hooks(state: CaptureState, module: torch.nn.Module, args: Args, kwargs
         return NotImplemented
     state.guard(DictItemSource(InstanceDictSource(source), _ALWAYS), "len", 0, label="NO_HOOKS")
     before = _hooks_in_order(state, source, own, _BEFORE)
-    return state.interpreter.call(torch_polyfills.hooked_call, (module, args, dict(kwargs), before), {})
+    given = (module, args, dict(kwargs), before, torch_polyfills.hooks_behind, torch_polyfills.not_arguments)
+    return state.interpreter.polyfill(polyfills.hooked_call, *given)
 
 
 def _hooks_in_order(state: CaptureState, source: Source, own: dict[str, Any], name: str) -> Hooks:

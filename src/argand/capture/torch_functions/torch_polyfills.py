@@ -281,30 +281,6 @@ def padded_encoder_layer(
     return result.masked_fill((padding & at_the_end.all()).unsqueeze(-1), 0.0)
 
 
-def hooked_call(module: Any, args: Any, kwargs: Any, before: Sequence[tuple[Any, bool]]) -> object:
-    """What calling a module does that has hooks around its forward, and no others.
-
-    Arguments:
-        before: the hooks before its forward, and of each whether it takes named arguments.
-    """
-    for hook, named in before:
-        answer = hook(module, args, kwargs) if named else hook(module, args)
-        if answer is None:
-            continue
-        if not named:
-            args = answer if isinstance(answer, tuple) else (answer,)
-        elif isinstance(answer, tuple) and len(answer) == 2:
-            args, kwargs = answer
-        else:
-            not_arguments()
-    result = module.forward(*args, **kwargs)
-    for hook, named in hooks_behind(module):
-        answer = hook(module, args, kwargs, result) if named else hook(module, args, result)
-        if answer is not None:
-            result = answer
-    return result
-
-
 def hooks_behind(module: Any) -> Sequence[tuple[Any, bool]]:
     """The hooks behind a module's forward, and of each whether it takes named arguments."""
     named = module._forward_hooks_with_kwargs
