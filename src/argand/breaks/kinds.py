@@ -275,7 +275,7 @@ _KINDS: Final[Mapping[str, tuple[str, ...]]] = {
     "flex_attention": ("AG0122",
         "Return one scalar from `score_mod` and one bool from `mask_mod`; look random numbers and tables up in "
         "tensors that are made before."),
-    "activation checkpoint": ("AG0123", "Pass `use_reentrant=False` and no `context_fn`."),
+    "activation checkpoint": ("AG0123", "Pass `use_reentrant=False`, and no `context_fn` but a selective one."),
     "autograd.Function": ("AG0124",
         "Write it with `forward` and `backward` alone: forward returns a tensor or a tuple of tensors, backward a "
         "gradient or None for each argument."),

@@ -2,19 +2,35 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from contextvars import ContextVar
+from typing import Any
 
+from argand.quick_dataclasses import dataclass
 from argand.threads import bound
 
-_region: ContextVar[object | None] = ContextVar("argand_checkpoint_region", default=None)
+
+@dataclass(slots=True, eq=False)
+class Region:
+    """One of them.
+
+    Arguments:
+        keeps: whether the program wants the result of an operation to be kept all the same; None: of none.
+    """
+
+    keeps: Callable[[Any, Any, Any], bool] | None
 
 
-def recomputed() -> AbstractContextManager[None]:
+_region: ContextVar[Region | None] = ContextVar("argand_checkpoint_region", default=None)
+
+
+def recomputed(keeps: Callable[[Any, Any, Any], bool] | None = None) -> AbstractContextManager[None]:
     """What is traced inside is a region of its own; a region inside another one is part of that."""
-    return bound(_region, _region.get() or object())
+    return bound(_region, _region.get() or Region(keeps))
 
 
-def current_region() -> object | None:
-    """The region that code being traced is in."""
-    return _region.get()
+def region_of(func: Any, args: Any, kwargs: Any) -> Region | None:
+    """The region that a call being traced is in, which computes it again."""
+    region = _region.get()
+    return None if region is None or (region.keeps is not None and region.keeps(func, args, kwargs)) else region

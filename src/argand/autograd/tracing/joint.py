@@ -25,7 +25,7 @@ from argand.autograd.tracing.tape import Tape, read_tape
 from argand.autograd.tracing.tracer import Tracer
 from argand.errors import AutogradError
 from argand.graph import compat, time_limit
-from argand.graph.checkpoint_regions import current_region
+from argand.graph.checkpoint_regions import region_of
 from argand.graph.dtensors import Edge
 from argand.graph.metadata.strides import is_dense
 from argand.graph.nodes.meta import attribute, eliminate_dead
@@ -138,7 +138,7 @@ class JointTracer(Tracer):
         node = super()._node(func, args, kwargs, val, device)
         if self.backward:
             node.meta["backward"] = True
-        elif (region := current_region()) is not None:
+        elif (region := region_of(func, args, kwargs)) is not None:
             node.meta["recompute"] = region
         return node
 

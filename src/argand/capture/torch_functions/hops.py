@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
 from typing import Any, TypeAlias
 
@@ -110,10 +110,24 @@ def checkpoint(body: fx.GraphModule, *flat: torch.Tensor) -> tuple[torch.Tensor,
 
     if being_traced():  # the backend decides what is recomputed; drawing random numbers twice would not be the same
         needed = not options["use_reentrant"] or any(t.requires_grad for t in own)
-        with torch.set_grad_enabled(torch.is_grad_enabled() and needed), recomputed():
+        with torch.set_grad_enabled(torch.is_grad_enabled() and needed), recomputed(kept_by(options)):
             return run(*own)
     results = torch.utils.checkpoint.checkpoint(run, *own, **options)
     return tuple(results)
+
+
+def kept_by(options: Mapping[str, Any]) -> Callable[[Any, Any, Any], bool] | None:
+    """Which operations a selective checkpoint keeps the results of, as its list or its policy says."""
+    contexts = options.get("context_fn")
+    if contexts is None:
+        return None
+    (chosen,) = contexts.args
+    if isinstance(chosen, list):
+        return lambda func, args, kwargs: func in chosen
+    policies = torch.utils.checkpoint.CheckpointPolicy
+    keeping = (True, policies.MUST_SAVE, policies.PREFER_SAVE)
+    forward = torch.utils.checkpoint.SelectiveCheckpointContext(is_recompute=False)
+    return lambda func, args, kwargs: chosen(forward, func, *args, **kwargs) in keeping
 
 
 # ---------------------------------------------------------------------- scales that are tensors

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -10,11 +11,19 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
-from torch.utils.checkpoint import CheckpointError, checkpoint
+from torch.utils.checkpoint import (
+    CheckpointError,
+    CheckpointPolicy,
+    checkpoint,
+    create_selective_checkpoint_contexts,
+)
 
 import argand
 import sweeps
 from helpers import CountingBackend, assert_same, texts_of
+
+from argand import events
+from helpers import assert_same, texts_of
 
 BACKENDS = ["eager", "aot_eager", "native"]
 Make = Callable[[], tuple[nn.Module, Callable[[torch.Tensor], Any]]]
@@ -299,3 +308,38 @@ def test_what_is_put_back_behind_a_checkpoint_does_not_end_the_graph(name: str) 
         gradients.append((x.grad, net.w.grad, net.factor))
     assert_same(*gradients)
     assert len(backend.graphs) == 1 or name == "factor"
+
+def _products_alone(context: Any, op: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
+    kept = op is torch.ops.aten.mm.default and not context.is_recompute
+    return CheckpointPolicy.MUST_SAVE if kept else CheckpointPolicy.PREFER_RECOMPUTE
+
+
+def _kept(contexts: dict[str, Any], backend: str) -> tuple[list[torch.Tensor], int]:
+    """Gradients, and the products in the graph of the backward."""
+    torch.manual_seed(0)
+    x, a, b = (torch.randn(8, 8, requires_grad=True) for _ in range(3))
+
+    def two_products(x: torch.Tensor) -> torch.Tensor:
+        return (torch.mm(torch.mm(x, a).sin(), b).cos() * 2).exp()
+
+    def step(x: torch.Tensor) -> torch.Tensor:
+        return checkpoint(two_products, x, use_reentrant=False, **contexts)  # type: ignore[no-any-return]
+
+    seen: list[Any] = []
+    stop = events.bus.subscribe(seen.append, ("aot_forward_graph", "aot_backward_graph"))
+    argand.compile(step, backend=backend, fullgraph=True)(x).sum().backward()
+    stop()
+    gradients = [one.grad for one in (x, a, b)]
+    eager = torch.autograd.grad(checkpoint(two_products, x, use_reentrant=False, **contexts).sum(), (x, a, b))
+    assert all(torch.allclose(one, other, rtol=1e-4) for one, other in zip(gradients, eager))
+    return gradients, sum(event.text().count("mm.default") for event in seen)
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])
+def test_selective_checkpoints_keep_what_they_say(backend: str) -> None:
+    """A list of operations, and a policy; others are computed again."""
+    listed = functools.partial(create_selective_checkpoint_contexts, [torch.ops.aten.mm.default])
+    policy = functools.partial(create_selective_checkpoint_contexts, _products_alone)
+    other = functools.partial(create_selective_checkpoint_contexts, [torch.ops.aten.sin.default])
+    products = [_kept(given, backend)[1] for given in ({}, *({"context_fn": one} for one in (listed, policy, other)))]
+    assert backend == "eager" or products == [8, 6, 6, 7]  # of which 6 are no second ones

@@ -84,7 +84,7 @@ def _placement(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) ->
 
 def _of_placement(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> object:
     """What a placement says of itself, which never changes."""
-    plain = all(type(value) in (int, type(None)) for value in (*args[1:], *kwargs.values()))
+    plain = all(type(value) in (int, str, type(None)) for value in (*args[1:], *kwargs.values()))
     return fn(*args, **kwargs) if args and plain and is_constant(args[0]) else NotImplemented
 
 

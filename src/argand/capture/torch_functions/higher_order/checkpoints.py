@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
+import types
 from collections.abc import Sequence
 from typing import Final, TypeAlias
 
@@ -60,13 +62,16 @@ def _checkpoint(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -
     options = {key: value for key, value in kwargs.items() if key in _OPTIONS}
     if not torch.is_grad_enabled():
         return state.interpreter.call(function, tuple(rest), own)
-    reentrant = options.get("use_reentrant")
+    reentrant, contexts = options.get("use_reentrant"), options.get("context_fn")
+    if contexts is torch.utils.checkpoint.noop_context_fn or (not reentrant and contexts is None):
+        options.pop("context_fn", None)
+    plain = {key: value for key, value in options.items() if key != "context_fn"}
     if not isinstance(reentrant, bool) or not all(
-        isinstance(v, bool) or (k == "determinism_check" and isinstance(v, str)) for k, v in options.items()
+        isinstance(v, bool) or (k == "determinism_check" and isinstance(v, str)) for k, v in plain.items()
     ):
-        raise _refused(
-            "checkpoint is captured with use_reentrant=True or False and no context_fn.", "Pass use_reentrant=False."
-        )
+        raise _refused("checkpoint is captured with use_reentrant=True or False.", "Pass use_reentrant=False.")
+    if len(plain) < len(options) and (reentrant or not _selects(state, contexts)):
+        raise _refused("Its context_fn is no functools.partial of create_selective_checkpoint_contexts.")
     if reentrant and own:
         return NotImplemented
     if not reentrant:
@@ -76,6 +81,21 @@ def _checkpoint(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -
             None, "python", thread_state.saved_tensor_hooks_allowed, [], label="SAVED_TENSOR_HOOKS", shown=False
         )
     return _captured(state, function, (tuple(rest), own), options)
+
+
+def _selects(state: CaptureState, contexts: object) -> bool:
+    """Whether contexts only select what is kept: nothing that is computed depends on that, nor on who it is that says
+    so."""
+    if type(contexts) is not functools.partial or contexts.keywords or len(contexts.args) != 1:
+        return False
+    chosen = contexts.args[0]
+    outside = [each for each in (contexts, chosen) if state.is_outer(each)]
+    for each in outside:
+        state.interpreter.pin(each)
+    known = (type(chosen) is types.FunctionType and bool(outside)) or (
+        type(chosen) is list and all(isinstance(one, torch._ops.OpOverload) for one in chosen)
+    )
+    return contexts.func is torch.utils.checkpoint.create_selective_checkpoint_contexts and known
 
 
 def _captured(
