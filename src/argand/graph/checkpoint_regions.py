@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, TypeAlias
 
 from argand.quick_dataclasses import dataclass
 from argand.threads import bound
+
+Keeps: TypeAlias = Callable[[Any, Any, Any], bool]
+"""Whether the result of an operation, called with some arguments, is kept all the same."""
 
 
 @dataclass(slots=True, eq=False)
@@ -16,16 +19,16 @@ class Region:
     """One of them.
 
     Arguments:
-        keeps: whether the program wants the result of an operation to be kept all the same; None: of none.
+        keeps: what the program wants kept; None: nothing.
     """
 
-    keeps: Callable[[Any, Any, Any], bool] | None
+    keeps: Keeps | None
 
 
 _region: ContextVar[Region | None] = ContextVar("argand_checkpoint_region", default=None)
 
 
-def recomputed(keeps: Callable[[Any, Any, Any], bool] | None = None) -> AbstractContextManager[None]:
+def recomputed(keeps: Keeps | None = None) -> AbstractContextManager[None]:
     """What is traced inside is a region of its own; a region inside another one is part of that."""
     return bound(_region, _region.get() or Region(keeps))
 

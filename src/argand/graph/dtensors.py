@@ -103,7 +103,7 @@ def _traced_tracker() -> Any:
     """The class of what stands for the tracker while one thread traces an operation."""
     tracker: Any = sys.modules["torch.distributed.tensor._random"].OffsetBasedRNGTracker
 
-    class Traced(tracker):  # type: ignore[misc]
+    class Traced(tracker):
         def _distribute_region(self, *args: Any, **kwargs: Any) -> Any:
             if threading.get_ident() != self.thread:
                 return super()._distribute_region(*args, **kwargs)

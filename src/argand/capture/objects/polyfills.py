@@ -288,8 +288,19 @@ def logger_enabled(logger: Logger, level: int) -> bool:
     return level >= logger.getEffectiveLevel()
 
 
+class Called(Protocol):
+    """A module."""
+
+    forward: Callable[..., object]
+
+
 def hooked_call(
-    module: Any, args: Any, kwargs: Any, before: Any, behind: Callable[[Any], Any], refuse: Callable[[], None]
+    module: Called,
+    args: Sequence[object],
+    kwargs: dict[str, object],
+    before: Iterable[tuple[Callable[..., object], bool]],
+    behind: Callable[[Called], Iterable[tuple[Callable[..., object], bool]]],
+    refuse: Callable[[], None],
 ) -> object:
     """What calling a module does that has hooks around its forward, and no others.
 

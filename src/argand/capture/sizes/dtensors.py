@@ -388,11 +388,10 @@ def _with_casts(
     lower = torch.get_autocast_dtype(infos[0].device.type)
     with torch._C.DisableTorchFunction(), torch.autocast(infos[0].device.type, enabled=False):
         for dtype in (None, lower, torch.float32):
-            given = mapped((args, kwargs), functools.partial(_cast, dtype))
+            cast_args, cast_kwargs = mapped((args, kwargs), functools.partial(_cast, dtype))
             before = _versions(infos)
-            meta = _with_masks(
-                builder, infos, lambda: computed(name, func, given[0], given[1], inside=bool(builder.scopes))
-            )  # noqa: B023
+            run = functools.partial(computed, name, func, cast_args, cast_kwargs, inside=bool(builder.scopes))
+            meta = _with_masks(builder, infos, run)
             if dtensor_vetting.types_of(meta) == wanted:
                 return meta
             if _versions(infos) != before:

@@ -19,7 +19,7 @@ from torch.utils import _pytree as pytree
 
 from argand.capture.facts.handlers import Args, Function
 from argand.graph import histories
-from argand.graph.checkpoint_regions import recomputed
+from argand.graph.checkpoint_regions import Keeps, recomputed
 from argand.graph.metadata.strides import contiguous_strides, is_dense, lies_densely, memory_order
 from argand.graph.operators.custom_backward import is_custom
 from argand.quick_dataclasses import dataclass
@@ -116,7 +116,7 @@ def checkpoint(body: fx.GraphModule, *flat: torch.Tensor) -> tuple[torch.Tensor,
     return tuple(results)
 
 
-def kept_by(options: Mapping[str, Any]) -> Callable[[Any, Any, Any], bool] | None:
+def kept_by(options: Mapping[str, Any]) -> Keeps | None:
     """Which operations a selective checkpoint keeps the results of, as its list or its policy says."""
     contexts = options.get("context_fn")
     if contexts is None:

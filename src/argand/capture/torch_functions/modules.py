@@ -15,7 +15,7 @@ from argand import errors
 from argand.capture.facts.frames import NULL
 from argand.capture.facts.handlers import Args, Function, Kwargs
 from argand.capture.facts.interfaces import CaptureState, Interpreter
-from argand.capture.facts.kinds import is_a
+from argand.capture.facts.kinds import is_a, raw_items, raw_length
 from argand.capture.facts.overlays import UNSET
 from argand.capture.facts.sources import (
     ConstSource,
@@ -37,6 +37,7 @@ _ALWAYS = "_forward_hooks_always_called"
 _NAMED = "_with_kwargs"
 _TABLES = (_BEFORE, _CALLED, _BEFORE + _NAMED, _CALLED + _NAMED, _ALWAYS)
 Hooks: TypeAlias = tuple[tuple[object, bool], ...]
+Tables: TypeAlias = dict[object, object]
 _GLOBAL_HOOKS = (
     "_global_backward_pre_hooks",
     "_global_backward_hooks",
@@ -121,25 +122,26 @@ def _with_hooks(state: CaptureState, module: torch.nn.Module, args: Args, kwargs
     return state.interpreter.polyfill(polyfills.hooked_call, *given)
 
 
-def _hooks_in_order(state: CaptureState, source: Source, own: dict[str, Any], name: str) -> Hooks:
+def _hooks_in_order(state: CaptureState, source: Source, own: dict[str, Tables], name: str) -> Hooks:
     """The hooks of a table, and of each whether it takes named arguments."""
     base = InstanceDictSource(source)
     table, named = DictItemSource(base, name), DictItemSource(base, name + _NAMED)
-    state.guard(table, "len", len(own[name]))
     flags = _flags_of(name, own)
-    if own[name + _NAMED]:
-        state.guard(base, "call", _flags[name], flags)
+    state.guard(table, "len", len(flags))
+    if raw_length(own[name + _NAMED]):
+        state.guard(base, "call", _FLAGS[name], flags)
     else:
         state.guard(named, "len", 0)
     hooks = [state.load_source(DictValueSource(table, i), hook) for i, hook in enumerate(values_of(own[name]))]
     return tuple(zip(hooks, flags))
 
 
-def _flags_of(name: str, own: dict[str, Any]) -> tuple[bool, ...]:
-    return tuple(key in own[name + _NAMED] for key in own[name])
+def _flags_of(name: str, own: dict[str, Tables]) -> tuple[bool, ...]:
+    named = [key for key, _ in raw_items(own[name + _NAMED])]
+    return tuple([key in named for key, _ in raw_items(own[name])])
 
 
-_flags = {name: functools.partial(_flags_of, name) for name in (_BEFORE, _CALLED)}
+_FLAGS = {name: functools.partial(_flags_of, name) for name in (_BEFORE, _CALLED)}
 
 
 @handler(torch_polyfills.hooks_behind)

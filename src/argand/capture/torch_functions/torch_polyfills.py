@@ -281,7 +281,7 @@ def padded_encoder_layer(
     return result.masked_fill((padding & at_the_end.all()).unsqueeze(-1), 0.0)
 
 
-def hooks_behind(module: Any) -> Sequence[tuple[Any, bool]]:
+def hooks_behind(module: torch.nn.Module) -> Sequence[tuple[object, bool]]:
     """The hooks behind a module's forward, and of each whether it takes named arguments."""
     named = module._forward_hooks_with_kwargs
     return [(hook, key in named) for key, hook in module._forward_hooks.items()]
