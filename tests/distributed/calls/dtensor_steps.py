@@ -48,13 +48,17 @@ def _trained(name: str, shards: bool, compiled: Callable[[Any], Any]) -> list[to
     model = _model(shards)
     mesh = model[0].weight.device_mesh  # type: ignore[index]
     optimizer = OPTIMIZERS[name](model.parameters())
-    step = compiled(optimizer.step)
+
+    def stepped() -> None:
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=False)
+
+    step = compiled(stepped)
     for number in range(3):
         torch.manual_seed(number)
         x = torch.randn(4, 6)
         model(x if shards else distribute_tensor(x, mesh, [Replicate()])).square().mean().backward()
         step()
-        optimizer.zero_grad()
     states = [optimizer.state[p] for p in model.parameters()]
     values = [state[key] for state in states for key in sorted(state) if isinstance(state[key], torch.Tensor)]
     return [local(value) for value in (*model.parameters(), *values)]

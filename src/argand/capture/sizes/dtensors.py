@@ -38,7 +38,7 @@ from argand.graph.trees import mapped
 _Tensor = torch.Tensor
 _OF_STAND_INS = frozenset(getter(name) for name in ("is_leaf", "requires_grad", "itemsize", "nbytes"))
 _VIEWS = frozenset(getter(name) for name in ("T", "mT", "H", "mH", "real", "data"))
-_GRADIENTS = (getter("grad"), _Tensor.grad.__set__)
+_GRADIENTS = (getter("grad"), _Tensor.grad.__set__, getter("grad_fn"))
 _MOVES = (_Tensor.to, _Tensor.cpu)
 _SCALED = ("add", "addcdiv", "addcmul", "sub")
 _SPLITS = frozenset(["chunk", "split", "split_with_sizes", "tensor_split", "hsplit", "vsplit", "dsplit", "unbind"])
@@ -192,6 +192,8 @@ def _call(builder: GraphBuilder, func: Function, args: Args, kwargs: Kwargs) -> 
         scaled = SPECIAL[func](builder, func, args, kwargs)
         if scaled is not NotImplemented:
             return scaled
+    if func is _Tensor.requires_grad_ and (args[1:] or tuple(kwargs.values())) == (args[0].requires_grad,):
+        return args[0]
     if func in _MOVES:
         args, kwargs = _stays(builder.tensors[id(args[0])].device, func, args, kwargs)
         if not (args[1:] or kwargs):
