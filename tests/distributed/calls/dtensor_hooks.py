@@ -91,6 +91,8 @@ WHOLE: dict[str, Callable[[Any, Any], Any]] = {
     "normed": _hooked(lambda grad: grad / (grad.norm() + 1)),
     "gathered": _hooked(lambda grad: grad * grad.full_tensor().abs().max()),
     "captured": _captured,
+    "written": _hooked(lambda grad: grad.clone().mul_(2)),
+    "written in parts": _hooked(lambda grad: grad.clone().mul_(grad.sign()).div_(grad.abs().sum() + 2)),
     "cubed": lambda x, w: Cubed.apply(x) @ Cubed.apply(w),
     "product": _product,
     "turned": lambda x, w: Turned.apply(x * 1) @ Turned.apply(w),
@@ -99,7 +101,6 @@ WHOLE: dict[str, Callable[[Any, Any], Any]] = {
 BROKEN: dict[str, Callable[[Any, Any], Any]] = {
     "placements": _hooked(lambda grad: grad * (2 if grad.placements[0].is_partial() else 3)),
     "local": _hooked(lambda grad: DTensor.from_local(grad.to_local() * 2, grad.device_mesh, grad.placements)),
-    "written": _hooked(lambda grad: grad.clone().mul_(2)),
     "laid out": lambda x, w: Laid.apply(x * 1) @ Laid.apply(w * 1),
 }
 """What these ask of a gradient is known when a backward runs."""

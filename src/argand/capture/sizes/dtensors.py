@@ -276,8 +276,6 @@ def record(builder: GraphBuilder, func: Function, operation: Function, args: Arg
     written = [*(moved if counted else named), *behind, *moved]
     changed = bool(written)
     if changed:
-        if not laid_out:
-            raise unknown_layout(name)
         _note_writes(builder, name, infos, written)
     if name.endswith("_") and not (changed or name.endswith("__")):
         raise refused(name, "it changes what a DTensor is, and not what it holds")
