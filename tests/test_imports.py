@@ -33,6 +33,7 @@ ALLOWED = {
         "api.py: argand.debug.audit",
         "api.py: argand.debug.repro_after",
         "api.py: argand.debug.numerics",
+        "api.py: argand.runtime.remote",
         "backends/native.py: argand.backends.programs.freezing",
         "debug/directory.py: argand.debug.diagram",
         "debug/directory.py: argand.debug.runnable",

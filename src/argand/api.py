@@ -170,6 +170,10 @@ def _region(
         cuts = _callback if backend == "native" and not fullgraph else None
         own_region = Region(call, _backend_name(backend), fullgraph, dynamic, observe, request, kept, sizes, told, cuts)
         region = _process.regions.setdefault(key, own_region)
+        if config.remote_cache:
+            from argand.runtime.remote import REMOTE
+
+            REMOTE.prepare()
     return region, _process.callbacks.setdefault(region, _callback(region))
 
 

@@ -5,15 +5,18 @@ from __future__ import annotations
 import contextlib
 import queue
 import random
+import shutil
+import subprocess
 import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
-from redis_server import needs_redis, redis_server, silent_server
+from redis_server import free_port, needs_redis, redis_server, silent_server
 
 import argand
 from argand import events
@@ -173,8 +176,9 @@ def test_a_server_that_does_not_answer_costs_little_and_once(
     with silent_server() as silent, config.patch(remote_cache=silent if kind == "silent" else dead()):
         made: list[int] = []
         begun = time.monotonic()
-        text = "does not answer in time" if kind == "silent" else "cannot be asked"
-        with pytest.warns(UserWarning, match=text):
+        # who does not answer at first may be slow to connect, which nobody waits for
+        told = pytest.warns(UserWarning, match="cannot be asked") if kind == "dead" else contextlib.nullcontext()
+        with told:
             cache.get_or_build(KEY, "source", builder(made))
         first = time.monotonic() - begun
         with warnings.catch_warnings():
@@ -182,6 +186,10 @@ def test_a_server_that_does_not_answer_costs_little_and_once(
             for number in range(20):
                 cache.get_or_build(f"{number:040x}", "source", builder(made))
         assert len(made) == 21 and outcomes[0] == "error" and set(outcomes[1:]) == {"skipped"}
+        if kind == "silent":
+            monkeypatch.setattr(remote, "_WRITE_TIMEOUT", 0.0)
+            with pytest.warns(UserWarning, match="does not answer in time"):
+                cache.get_or_build("cd" * 20, "source", builder(made))
         assert (
             first < 250
         )  # it waited 50 ms, on however busy a machine, and not for the thread that talks to the server
@@ -206,6 +214,63 @@ def test_a_server_that_answers_slowly_is_left_alone(server: str, outcomes, monke
         assert [asked.fetch(f"{number:040x}.so") for number in range(6)] == [None] * 6
     assert outcomes.count("error") == 1 and outcomes[-2:] == ["skipped"] * 2
     asked.reset()
+
+
+def test_a_server_that_connects_slowly_is_asked_once_it_is_connected(
+    server: str, outcomes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """TLS and a far server take longer than a question may."""
+    connect, connecting = remote._connect, threading.Event()
+
+    def slowly(url: str) -> Any:
+        connecting.wait()
+        return connect(url)
+
+    monkeypatch.setattr(remote, "_connect", slowly)
+    monkeypatch.setattr(remote, "TIMEOUT", 0.01)
+    monkeypatch.setattr(remote, "_WRITE_TIMEOUT", 500.0)
+    asked = RemoteCache()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert [asked.fetch(f"{number:040x}.so") for number in range(3)] == [None] * 3
+        assert outcomes == ["error", "skipped", "skipped"]
+        monkeypatch.setattr(remote, "TIMEOUT", 100.0)
+        connecting.set()
+        while not asked.usable():
+            time.sleep(0.01)
+        assert asked.fetch(f"{4:040x}.so") is None and outcomes[-1] == "miss"
+    asked.reset()
+
+
+def test_an_address_with_a_password_is_not_shown() -> None:
+    needs_redis()
+    with pytest.raises(ValueError, match="no address") as raised:
+        remote._connect("redis://:hunter:2@host:se/cret")
+    assert "se" not in str(raised.value).split() and "hunter" not in str(raised.value)
+
+
+@pytest.mark.parametrize("password", ["p@ss/w:rd", ""])
+def test_servers_with_a_password_and_tls(tmp_path: Path, password: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remote, "TIMEOUT", 100.0)
+    key, certificate = str(tmp_path / "key.pem"), str(tmp_path / "certificate.pem")
+    name = ["-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1"]
+    made = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", key, "-out", certificate, *name]
+    if shutil.which("openssl") is None or subprocess.run(made, capture_output=True).returncode:
+        pytest.skip("no certificate can be made")
+    port = free_port()
+    tls = ["--tls-cert-file", certificate, "--tls-key-file", key, "--tls-ca-cert-file", certificate]
+    options = ["--tls-port", str(port), *tls, "--tls-auth-clients", "no"]
+    with redis_server(tmp_path, *options, *(["--requirepass", password] if password else [])) as (url, process):
+        if process.poll() is not None:
+            pytest.skip("this server has no TLS")
+        who = f":{quote(password, safe='')}@" if password else ""
+        for address in (f"rediss://{who}127.0.0.1:{port}/0?ssl_ca_certs={certificate}", url.replace("//", f"//{who}")):
+            with config.patch(remote_cache=address):
+                asked = RemoteCache()
+                asked.offer(f"{KEY}.so", b"source", b"library")
+                asked.flush(100)
+                assert asked.fetch(f"{KEY}.so") == (b"source", b"library")
+                asked.reset()
 
 
 def test_outcomes_of_captures_come_from_the_server(tmp_path: Path, server: str, outcomes) -> None:

@@ -113,11 +113,16 @@ class _Worker:
 
     Fields:
         waiting: how many entries it is yet to write.
+        connected: the server has answered once; `failed`: why it did not the first time.
+        late: a question was given up before that.
     """
 
     def __init__(self, url: str) -> None:
         self.url = url
         self.waiting = 0
+        self.begun = time.monotonic()
+        self.connected = self.late = False
+        self.failed: Exception | None = None
         self.asked: queue.SimpleQueue[tuple[Callable[[Any], Any], _Done] | None] = queue.SimpleQueue()
         self.client: Any = None
         with contextlib.suppress(RuntimeError):  # this process may have no more threads: then nobody answers
@@ -131,8 +136,10 @@ class _Worker:
                     self.client = _connect(self.url)
                 reply = do(self.client)
             except Exception as error:  # of the network, the server, the client
+                self.failed = error
                 done(None, error)
             else:
+                self.connected = True
                 done(reply, None)
 
     def _finish(self) -> None:
@@ -145,9 +152,11 @@ def _connect(url: str) -> Any:
     from redis.backoff import NoBackoff
     from redis.retry import Retry
 
-    return redis.Redis.from_url(
-        url, socket_timeout=_WRITE_TIMEOUT, socket_connect_timeout=_WRITE_TIMEOUT, retry=Retry(NoBackoff(), 0)
-    )
+    limits = {"socket_timeout": _WRITE_TIMEOUT, "socket_connect_timeout": _WRITE_TIMEOUT}
+    try:
+        return redis.Redis.from_url(url, retry=Retry(NoBackoff(), 0), **limits)
+    except ValueError as error:  # whose text may be part of a password
+        raise ValueError("config.remote_cache is no address that can be read") from error
 
 
 class RemoteCache:
@@ -180,7 +189,18 @@ class RemoteCache:
             self.reset()
         if self._unwritten:
             self._tell("write", f"what is compiled does not get into the remote cache: {self._unwritten}")
+        worker = self._workers.get("ask")
+        if worker is not None and worker.late and not worker.connected:
+            if worker.failed is None and time.monotonic() < worker.begun + _WRITE_TIMEOUT:
+                return False  # TLS and a far server take their time, which nobody waits for
+            error = worker.failed or TimeoutError(f"no connection within {_WRITE_TIMEOUT:.0f} s")
+            self._leave_alone(_text(error), error)
         return time.monotonic() >= self._resting_until
+
+    def prepare(self) -> None:
+        """Begin to connect: something will be compiled soon."""
+        if config.remote_cache and config.cache and fleet_key() and self._process == os.getpid() and not self._workers:
+            self._worker("ask").asked.put((lambda client: client.ping(), lambda reply, error: None))
 
     def fetch(self, name: str) -> tuple[bytes, bytes] | None:
         """Source and product of an entry; None when the server has none, or none that this fleet signed."""
@@ -304,11 +324,16 @@ class RemoteCache:
             return None
         begun = time.monotonic()
         answer: queue.SimpleQueue[tuple[Any, Exception | None]] = queue.SimpleQueue()
-        self._worker("ask").asked.put((do, lambda reply, error: answer.put((reply, error))))
+        worker = self._worker("ask")
+        worker.asked.put((do, lambda reply, error: answer.put((reply, error))))
         reply, error = None, None
         try:
             reply, error = answer.get(timeout=TIMEOUT)
         except queue.Empty:
+            if not worker.connected:
+                worker.late = True
+                self._note("error", name, begun, f"not connected within {TIMEOUT * 1e3:.0f} ms")
+                return None
             error = TimeoutError(f"no answer within {TIMEOUT * 1e3:.0f} ms")
         spent = time.monotonic() - begun
         self._slow += spent if spent > _SLOW else 0.0
