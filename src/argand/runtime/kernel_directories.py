@@ -135,7 +135,7 @@ def lock(descriptor: int, patience: float, limit: float = 0.0) -> bool:
             return False
         threads.check_ending()
         time.sleep(pause)
-        pause = min(pause * 1.5, 0.05)
+        pause = min(pause * 1.5, 0.01)
 
 
 @contextlib.contextmanager
