@@ -360,3 +360,18 @@ def test_what_is_written_to_retains_the_gradient_of_its_new_value(backend: str, 
         return seen
 
     assert_same(gradients(write), gradients(argand.compile(write, backend=backend)))
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "native"])
+def test_hooks_of_a_graphs_node_see_gradients_of_its_results_alone(backend: str) -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Tanh())
+    x, seen = torch.randn(4, 8), []
+
+    def gradient(run: Any) -> torch.Tensor:
+        y = run(x)
+        y.grad_fn.register_prehook(lambda grads: (seen.append(len(grads)), (grads[0] * 2,))[1])
+        y.grad_fn.register_hook(lambda given, grads: seen.append(len(grads)))
+        return torch.autograd.grad(y.square().sum(), model[0].weight)[0]
+
+    torch.testing.assert_close(gradient(argand.compile(model, backend=backend)), gradient(model))
+    assert seen == [1] * 4

@@ -139,6 +139,19 @@ class Inputs:
         """Keep no tensor alive any more, as what was saved is freed: who has kept the graph has said so."""
         self._held = [weakref.ref(value) if isinstance(value, torch.Tensor) else value for value in self._held]
 
+    def sources(self) -> list[torch.Tensor] | None:
+        """What gradients lead to: the inputs that require some; None where one is gone."""
+        sources: list[torch.Tensor] = []
+        for held in self._held:
+            reference = held.value if isinstance(held, _Let) else held
+            value = reference() if isinstance(reference, weakref.ref) else reference
+            if value is None and isinstance(reference, weakref.ref):
+                if not isinstance(held, _Let) or held.layout[-1]:
+                    return None
+            elif isinstance(value, torch.Tensor) and value.requires_grad:
+                sources.append(value)
+        return sources
+
     def values(self, needed: frozenset[int]) -> list[Any]:
         """The inputs again.
 

@@ -38,7 +38,7 @@ def training_function(plan: Plan, forward: Boxed, backwards: Backwards, again: D
     order = Order(arriving(plan))
 
     class CompiledFunction(torch.autograd.Function):
-        """One call of the compiled graph. Its last result is empty: it stands for all that gradients depend on.
+        """One call of the compiled graph.
 
         It is handed the inputs, what leads to later gradients, or None, and the inputs that it has gradients for.
         """
@@ -61,13 +61,14 @@ def training_function(plan: Plan, forward: Boxed, backwards: Backwards, again: D
             ctx.by_operations = False
             if compat.saved_tensor_hooks_active():
                 out = [*out[: plan.results], *map(_alone, out[plan.results :])]
-            anchor = torch.empty(0, device="cpu")
-            ctx.save_for_backward(*_kept(plan, inputs, out), anchor)
+            ctx.save_for_backward(
+                *_kept(plan, inputs, out), torch.empty(0, device="cpu")
+            )  # the last: until it is freed
             ctx.set_materialize_grads(False)
             results = _result_tensors(plan, out)
             if plan.plain:
                 ctx.mark_non_differentiable(*[results[i] for i in plan.plain])
-            return (*results, anchor)
+            return results
 
         @staticmethod
         def backward(ctx: Any, *grads: Any) -> Any:

@@ -47,7 +47,7 @@ class Gradients:
             node.reads.check()
         given = computed or moves.given(grads)
         saved = self._saved(node, given)
-        anchor = saved.pop()
+        freed = saved.pop() is None
         if not keep:
             left: Left | None = node.left
             spent = moves.conflicts(given) | (0 if left is None else left.spent)
@@ -66,7 +66,7 @@ class Gradients:
         # The user's `backward()` may be called by a frame that is watched.
         try:
             gradients = uncaptured(
-                self._compute, moves, differentiable, given, saved, anchor, tuple(grads), node, arrivals
+                self._compute, moves, differentiable, given, saved, freed, tuple(grads), node, arrivals
             )
         except Exception as error:
             if self.plan.sends:
@@ -87,12 +87,12 @@ class Gradients:
         moves = self.moves("passed")
         given = moves.given(grads)
         saved = self._saved(node, given)
-        anchor = saved.pop()
+        freed = saved.pop() is None
 
         def differentiable() -> tuple[Any, ...]:
             return self._again.contributions(node.inputs, grads, self._passed)
 
-        contributed = uncaptured(self._compute, moves, differentiable, given, saved, anchor, tuple(grads), node)
+        contributed = uncaptured(self._compute, moves, differentiable, given, saved, freed, tuple(grads), node)
         return dict(zip(self.plan.passed, contributed))
 
     def moves(self, kind: Kind) -> Moves:
@@ -103,7 +103,7 @@ class Gradients:
         return moves
 
     def _saved(self, node: Any, given: tuple[bool, ...]) -> list[Any]:
-        """What the forward kept, and the anchor, which is None when all else was freed."""
+        """What the forward kept, and last something that is None when all else was freed."""
         left: Left | None = node.left
         if left is None or any(one and left.spent >> k & 1 for k, one in enumerate(given)):  # autograd says: freed
             return list(node.saved_tensors)
@@ -115,7 +115,7 @@ class Gradients:
         differentiable: Callable[[], tuple[Any, ...]],
         given: tuple[bool, ...],
         saved: list[Any],
-        anchor: torch.Tensor | None,
+        freed: bool,
         grads: tuple[Any, ...],
         node: Any,
         arrivals: Arrivals | None = None,
@@ -126,11 +126,12 @@ class Gradients:
             return differentiable()
         except NotAgain as refused:
             reason = str(refused)
-        if anchor is None:
+        sources = node.inputs.sources()
+        if freed or sources is None:
             raise RuntimeError(_TWICE.format(reason=reason))
         with torch.no_grad():
             computed = moves.gradients(given, saved, grads, node.numbers)
-        return _once(computed, (anchor, *grads), reason)
+        return _once(computed, (*sources, *grads), reason)
 
 
 def _computed(node: Any) -> tuple[bool, ...] | None:
