@@ -23,11 +23,13 @@ _NAMES = (
     (
         torch,
         "torch",
-        """mm bmm addmm baddbmm convolution embedding _embedding_bag _embedding_bag_forward_only
+        """mm bmm addmm baddbmm mv dot vdot convolution embedding _embedding_bag _embedding_bag_forward_only
         _scaled_dot_product_flash_attention _scaled_dot_product_efficient_attention _scaled_dot_product_cudnn_attention
         _fft_c2c _fft_c2r _fft_r2c native_layer_norm native_group_norm native_batch_norm grid_sampler_2d multinomial
         index_put index_add scatter_add gather _unique2 bincount count_nonzero
-        cholesky_solve cholesky_inverse _linalg_solve_ex ormqr triangular_solve
+        nonzero nonzero_static masked_select unique_consecutive topk kthvalue mode median histc cummax cummin bernoulli
+        cholesky cholesky_solve cholesky_inverse _linalg_solve_ex _linalg_det _linalg_slogdet _linalg_eigh _linalg_svd
+        lu_unpack geqrf ormqr triangular_solve
         _softmax_backward_data _log_softmax_backward_data""",
     ),
     (
@@ -37,7 +39,12 @@ _NAMES = (
         adaptive_max_pool2d im2col upsample_linear1d upsample_bilinear2d upsample_bicubic2d upsample_trilinear3d
         _upsample_bilinear2d_aa""",
     ),
-    (torch._C._linalg, "torch._C._linalg", "linalg_solve_triangular linalg_lu_solve linalg_lstsq"),
+    (
+        torch._C._linalg,
+        "torch._C._linalg",
+        """linalg_solve_triangular linalg_lu_factor_ex linalg_lu_solve linalg_lstsq linalg_cholesky_ex linalg_inv_ex linalg_qr
+        linalg_eig linalg_householder_product linalg_ldl_factor_ex linalg_ldl_solve""",
+    ),
 )
 BINDINGS = {
     f"aten.{name}.default": f"{place}.{name}"

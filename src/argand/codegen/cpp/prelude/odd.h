@@ -2,17 +2,20 @@
 // lane, and of G there are 32 polynomials, around equally far points. The fits were made for this file (interpolation at
 // Chebyshev's points).
 //@ odd_by_table
-#if defined(__AVX512F__) && !defined(__clang__)
+#if defined(__AVX512F__) && !defined(__clang__) && __GNUC__ >= 12
 #define TABLES
+// Short vectors in the lower lanes of one register, and back: through memory, a load would wait for a shorter store.
+template <class V, int... I> INLINE vec<f32, 16> widened(V x, sequence<I...>) {
+  return __builtin_shufflevector(x, x, (I < traits<V>::lanes ? I : -1)...);
+}
+template <int... I> INLINE vec<f32, sizeof...(I)> lower_lanes(vec<f32, 16> x, sequence<I...>) {
+  return __builtin_shufflevector(x, x, I...);
+}
 // Arguments: beyond `last`, where x G(x) is exactly 1, the result is; `scale` points a unit; coefficients of scale |x| - n, the
 // highest first.
 template <class V, int TERMS> INLINE V odd_by_table(V x, f32 last, f32 scale, const f32 (&table)[TERMS][32]) {
   if constexpr (traits<V>::vector && sizeof(V) != 64) {
-    vec<f32, 16> wide = {};
-    __builtin_memcpy(&wide, &x, sizeof x);
-    wide = odd_by_table(wide, last, scale, table);
-    __builtin_memcpy(&x, &wide, sizeof x);
-    return x;
+    return lower_lanes(odd_by_table(widened(x, numbers<16>{}), last, scale, table), numbers<traits<V>::lanes>{});
   } else {
     const V c = clamp_keep_nan(x, -last, last), a = abs(c), shift = splat<V>(0x1.8p23f), s = fma(a, splat<V>(scale), shift);
     const V t = fma(a, splat<V>(scale), shift - s);
