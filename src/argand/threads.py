@@ -146,6 +146,11 @@ def begin(
     return future
 
 
+def working() -> bool:
+    """Whether one of these threads does what ends by itself: it compiles, and takes a processor."""
+    return any(one.stop is None for one in list(_threads.alive))
+
+
 def at_end(do: Callable[[], object]) -> None:
     """Have something done when the process ends, again and again until argand's threads have ended."""
     _threads.register()

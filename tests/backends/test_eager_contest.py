@@ -12,7 +12,7 @@ from torch import fx
 from torch.utils.checkpoint import checkpoint
 
 import argand
-from argand import events
+from argand import events, threads
 from argand.backends import eager_contest, training
 from argand.backends.eager_contest import contested, unless_too_small
 from argand.backends.slow_kernels import to_blame
@@ -229,6 +229,27 @@ def test_the_kernel_to_blame() -> None:
     assert to_blame({}, eager) == "the time is not in its kernels"
 
 
+@pytest.fixture(autouse=True)
+def nothing_compiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While a compiler runs, small graphs are not compared."""
+    monkeypatch.setattr(threads, "working", lambda: False)
+
+
+def test_nothing_is_compared_while_a_compiler_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(threads, "working", lambda: True)
+    x = torch.randn(4, 4, requires_grad=True)
+    call, calls = small(lambda x: x.sin(), x)
+    for _ in range(100):
+        call(x)
+    assert len(calls) == 100
+    monkeypatch.setattr(threads, "working", lambda: False)
+    for _ in range(60):
+        call(x)
+    compared = len(calls)
+    call(x)
+    assert len(calls) == compared
+
+
 def small(
     function: Callable[..., Any], *examples: torch.Tensor, seconds: float = 1e-4
 ) -> tuple[Callable[..., Any], list[int]]:
@@ -249,7 +270,7 @@ def test_a_small_graph_that_is_slower_runs_by_eagers_kernels() -> None:
     call, calls = small(lambda x, w: (x @ w).sin(), x, weight)
     told: list[events.Event] = []
     stop = events.bus.subscribe(told.append, ("fallback",))
-    for count in range(1, 20):
+    for count in range(1, 40):
         call(x, weight).sum().backward()
         want = count * torch.autograd.grad((x @ weight).sin().sum(), weight)[0]
         torch.testing.assert_close(weight.grad, want)
@@ -280,7 +301,7 @@ def test_a_small_graph_that_nobody_differentiates_is_compared_without_its_backwa
         return Sine.apply(x)
 
     call = unless_too_small(compiled, gm, [x], has_backward=lambda: False, key=str)
-    for _ in range(20):
+    for _ in range(40):
         assert torch.equal(call(x), x.sin())
     compared = len(calls)
     call(x)
@@ -294,7 +315,7 @@ def test_a_small_graph_stays_compiled(why: str) -> None:
     before = torch.are_deterministic_algorithms_enabled()
     torch.use_deterministic_algorithms(before or why == "deterministic")
     try:
-        for _ in range(20):
+        for _ in range(40):
             call(x)
     finally:
         torch.use_deterministic_algorithms(before)
@@ -316,7 +337,7 @@ def test_large_graphs_have_no_contest() -> None:
 @pytest.mark.parametrize("dropout", [0.0, 0.5])
 def test_small_training_steps_are_eagers(dropout: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also in the steps after the contest, which eager wins here; graphs that draw random numbers have none."""
-    monkeypatch.setattr(eager_contest.Contest, "is_slower", lambda *_: True)
+    monkeypatch.setattr(eager_contest.Contest, "is_slower", lambda *_: "slower")
     told: list[events.Event] = []
     stop = events.bus.subscribe(told.append, ("fallback",))
     weights = []
@@ -326,7 +347,7 @@ def test_small_training_steps_are_eagers(dropout: float, monkeypatch: pytest.Mon
         step: Any = compile(model)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         with argand.config.patch(fallback_random=True):
-            for _ in range(24):
+            for _ in range(48):
                 optimizer.zero_grad()
                 step(torch.ones(2, 4)).sum().backward()
                 optimizer.step()

@@ -38,6 +38,7 @@ _LEAST_ELEMENTS = 1 << 18  # of the arguments of a graph that is watched without
 _MOST_ELEMENTS = 1 << 26  # they are copied
 _LEAST_SECONDS = 5e-3  # of a call of such a graph
 _ROUNDS = 5
+_MORE_ROUNDS, _SHORT = 25, 0.02  # as many, while all take no longer than so many seconds
 _ENOUGH = 1.0  # seconds that all rounds may take, from the second on
 _CLEARLY = 1.15  # of eager's time, from which a graph is said to be slower
 _SLOWER = 1.03  # from which it is run by eager's kernels
@@ -154,8 +155,8 @@ class Contest:
             if times.compiled > times.eager * (_SLOWER if self.choose else _CLEARLY):
                 self._lost(times, args)
 
-    def is_slower(self, args: Sequence[Any], backward: bool) -> bool | None:
-        """Whether a small graph is faster by eager's kernels; it is only noted that it is. None: it was not compared.
+    def is_slower(self, args: Sequence[Any], backward: bool) -> str | None:
+        """That a small graph is faster by eager's kernels, in words; "" where it is not. None: it was not compared.
 
         Arguments:
             backward: gradients are computed, too.
@@ -164,18 +165,16 @@ class Contest:
             return None
         return uncaptured(self._is_slower, args, backward)
 
-    def _is_slower(self, args: Sequence[Any], backward: bool) -> bool | None:
-        slower = None
+    def _is_slower(self, args: Sequence[Any], backward: bool) -> str | None:
         with _unseen():
             times = self._times(args, backward)
-            slower = times.compiled > times.eager * _SLOWER
-        if slower:
-            reason = (
+            if times.compiled <= times.eager * _SLOWER:
+                return ""
+            return (
                 f"a small graph takes {times.compiled * 1e6:.0f} us{' with its gradients' * backward}, and "
                 f"{times.eager * 1e6:.0f} us by eager's kernels, which run it from now on"
             )
-            events.emit("fallback", "backend", reason, reason=reason, scope="graph")
-        return slower
+        return None
 
     def _lost(self, times: _Times, args: Sequence[Any]) -> None:
         if self.choose:
@@ -195,11 +194,11 @@ class Contest:
     def _times(self, args: Sequence[Any], backward: bool = True) -> _Times:
         best = [float("inf"), float("inf")]
         begin = time.perf_counter()
-        for number in range(_ROUNDS):
+        for number in range(_MORE_ROUNDS):
             for place, call in enumerate((self.forward, self.compiled)):
                 taken = self._run(call, args, backward)
                 best[place] = min(best[place], taken) if number else best[place]  # the first warms caches up
-            if number and time.perf_counter() - begin > _ENOUGH:
+            if number and time.perf_counter() - begin > (_ENOUGH if number < _ROUNDS - 1 else _SHORT):
                 break
         return _Times(*best)
 

@@ -1,7 +1,8 @@
 """Small graphs that record gradients: run by eager's kernels from when these were found to be faster.
 
-The first process that calls such a graph often enough compares; it tells later ones by an entry of the disk cache that
-is named after the backward's: the key of that says what this depends on, the processor and the number of threads too.
+The first process that calls such a graph often enough compares, once no compiler runs beside it, and twice before it
+takes eager's kernels: what else the machine does counts, too. It tells later ones by an entry of the disk cache that is
+named after the backward's: the key of that says what this depends on, the processor and the number of threads too.
 """
 
 from __future__ import annotations
@@ -9,12 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from argand import events, threads
 from argand.graph.compat import saved_tensor_hooks_active as is_followed
 from argand.runtime import cache
 from argand.runtime.recipes import with_recipe
 
 Call = Callable[..., Any]
-Compare = Callable[[Sequence[Any]], bool | None]
+Compare = Callable[[Sequence[Any]], str | None]
 
 _COMPARE_AT = 16  # calls
 # Where it is known: the first call is the quicker for it in a process that has just begun, as the graph is read when it
@@ -24,34 +26,46 @@ _EAGER, _COMPILED = b"eager", b"compiled"
 
 
 def small_graph(compiled: Call, graph: Call, key: Callable[[], str], compare: Compare, *, stored: bool = False) -> Call:
-    """`compiled`, until `compare` of the arguments of a later call says that `graph` is faster; and always where hooks
+    """`compiled`, until `compare` of the arguments of later calls says that `graph` is faster; and always where hooks
     follow what is saved: a checkpoint compares that with what its second run saves.
 
     Arguments:
         key: gives the key of the backward's entry.
-        compare: None when it cannot be said.
+        compare: what is to be said of a graph that is faster; "" of others, None when it cannot be said.
         stored: an earlier process has told of the graph, perhaps also which is faster.
     """
     told = cache.find(_entry(key()), cache.OUTCOME) if stored else None
     left = {_EAGER: _KNOWN_AT, _COMPILED: 0}.get(told or b"", _COMPARE_AT)
-    current, known, is_described = compiled, left != _COMPARE_AT, stored
+    current, known, is_described, slower_once = compiled, left != _COMPARE_AT, stored, False
 
     def parts() -> tuple[Any, ...]:
         nonlocal is_described
         is_described = True
         return compiled, graph, key()
 
+    def decide(args: Sequence[Any]) -> None:
+        nonlocal left, current, slower_once
+        if not known and threads.working():
+            left = _COMPARE_AT
+            return
+        slower = "" if known else compare(args)
+        if slower and not slower_once:
+            left, slower_once = _COMPARE_AT, True
+            return
+        current = graph if slower or known else compiled
+        if slower:
+            events.emit("fallback", "backend", slower, reason=slower, scope="graph")
+        if is_described and not known and slower is not None:
+            cache.keep(_entry(key()), _EAGER if slower else _COMPILED, cache.OUTCOME)
+
     def call(*args: Any) -> Any:
-        nonlocal left, current
+        nonlocal left
         if is_followed():
             return compiled(*args)
         if left:
             left -= 1
             if not left:
-                slower = True if known else compare(args)
-                current = graph if slower else compiled
-                if is_described and not known and slower is not None:
-                    cache.keep(_entry(key()), _EAGER if slower else _COMPILED, cache.OUTCOME)
+                decide(args)
         return current(*args)
 
     return with_recipe(call, "small", parts)

@@ -57,7 +57,7 @@ def stored_small(compiled: Callable[..., Any], graph: Callable[..., Any], key: s
         key: of the backward's entry.
     """
 
-    def compare(args: Sequence[Any]) -> bool | None:
+    def compare(args: Sequence[Any]) -> str | None:
         from argand.backends.eager_contest import Contest  # most processes compare nothing
 
         try:

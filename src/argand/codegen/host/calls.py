@@ -42,8 +42,8 @@ _NAMES = (
     (
         torch._C._linalg,
         "torch._C._linalg",
-        """linalg_solve_triangular linalg_lu_factor_ex linalg_lu_solve linalg_lstsq linalg_cholesky_ex linalg_inv_ex linalg_qr
-        linalg_eig linalg_householder_product linalg_ldl_factor_ex linalg_ldl_solve""",
+        """linalg_solve_triangular linalg_lu_factor_ex linalg_lu_solve linalg_lstsq linalg_cholesky_ex linalg_inv_ex
+        linalg_qr linalg_eig linalg_householder_product linalg_ldl_factor_ex linalg_ldl_solve""",
     ),
 )
 BINDINGS = {
