@@ -12,7 +12,7 @@ from argand.runtime import toolchain
 
 # name -> (largest error allowed in ulp for float32, float64; where to look)
 BOUNDS = {
-    "exp": (1.0, 1.0, (-110, 95)),
+    "exp": (1.01, 1.0, (-110, 95)),
     "exp2": (1.1, 1.2, (-155, 130)),
     "expm1": (2.0, 2.0, (-30, 90)),
     "log": (1.0, 1.0, (0, 1e30)),
@@ -20,7 +20,7 @@ BOUNDS = {
     "log10": (1.7, 1.7, (0, 1e30)),
     "log1p": (1.7, 1.7, (-1, 1e10)),
     "tanh": (2.5, 1.7, (-12, 12)),
-    "sigmoid": (2.5, 2.5, (-80, 80)),
+    "sigmoid": (3.1, 2.5, (-80, 80)),
     "erf": (2.5, 1.7, (-5, 5)),
     "erfc": (0.51, 8.0, (-5, 9)),
     "sin": (1.7, 1.0, (-29000, 29000)),

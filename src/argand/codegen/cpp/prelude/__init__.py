@@ -10,7 +10,7 @@ import re
 from functools import lru_cache
 from pathlib import Path
 
-_FILES = ("core.h", "convert.h", "math.h", "odd.h", "single.h")
+_FILES = ("core.h", "convert.h", "math.h", "tables.h", "single.h")
 _NAME = re.compile(r"[A-Za-z_]\w*")
 _VECTOR = re.compile(r"\b([iuf](?:8|16|32|64))x(\d+)\b")
 _TYPEDEF = "typedef vec<{0}, {1}> {0}x{1};"

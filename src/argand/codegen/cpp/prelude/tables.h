@@ -1,9 +1,13 @@
-// Odd functions with limits, of floats: f(x) = x G(|x|). With 512-bit vectors one instruction looks up a coefficient for each
-// lane, and of G there are 32 polynomials, around equally far points. The fits were made for this file (interpolation at
-// Chebyshev's points).
-//@ odd_by_table
+// Functions of floats that look up numbers: with 512-bit vectors one instruction does so for each lane. The fits were made for
+// this file (interpolation at Chebyshev's points).
+//@ looked_up
 #if defined(__AVX512F__) && !defined(__clang__) && __GNUC__ >= 12
 #define TABLES
+// The number in the table's place that the last five bits of i are.
+template <class I> INLINE auto looked_up(I i, const f32* table) {
+  if constexpr (!traits<I>::vector) return table[i & 31];
+  else return __builtin_ia32_vpermt2varps512_mask(i, load<vec<f32, 16>>(table), load<vec<f32, 16>>(table + 16), (u16)-1);
+}
 // Short vectors in the lower lanes of one register, and back: through memory, a load would wait for a shorter store.
 template <class V, int... I> INLINE vec<f32, 16> widened(V x, sequence<I...>) {
   return __builtin_shufflevector(x, x, (I < traits<V>::lanes ? I : -1)...);
@@ -11,23 +15,49 @@ template <class V, int... I> INLINE vec<f32, 16> widened(V x, sequence<I...>) {
 template <int... I> INLINE vec<f32, sizeof...(I)> lower_lanes(vec<f32, 16> x, sequence<I...>) {
   return __builtin_shufflevector(x, x, I...);
 }
+template <class V, class F> INLINE V in_whole_registers(F f, V x) {
+  if constexpr (!traits<V>::vector || sizeof(V) == 64) return f(x);
+  else return lower_lanes(f(widened(x, numbers<16>{})), numbers<traits<V>::lanes>{});
+}
+#endif
+//@ exp_by_table
+#if defined(TABLES)
+alignas(64) static const f32 powers[32] = {  // 2^(k / 32)
+  1.0f, 1.0218972f, 1.04427373f, 1.06714046f, 1.09050775f, 1.1143868f, 1.13878858f, 1.1637249f, 1.18920708f,
+  1.21524739f, 1.24185777f, 1.26905096f, 1.29683959f, 1.32523668f, 1.35425556f, 1.38390994f, 1.41421354f,
+  1.44518077f, 1.47682619f, 1.50916445f, 1.54221082f, 1.5759809f, 1.61049032f, 1.64575553f, 1.68179286f,
+  1.71861935f, 1.75625217f, 1.79470909f, 1.8340081f, 1.87416768f, 1.91520655f, 1.95714414f,
+};
+// exp(x) = 2^n 2^(k / 32) (1 + q), as `exp` says.
+template <class V> INLINE V exp_by_table(V x) {
+  return in_whole_registers([](auto x) {
+    typedef decltype(x) W;
+    const W c = raw_min(splat<W>(89.0f), x), shift = splat<W>(0x1.8p18f), s = fma(c, splat<W>(0x1.715476p+0f), shift), n = s - shift;
+    const W r = fma(n, splat<W>(-0x1.7f7d1cp-20f), fma(n, splat<W>(-0x1.62e4p-1f), c)), p = looked_up(bits<ints<W>>(s), powers);
+    const W result = fma(p, fma(fma(r, splat<W>(1.66666667e-1f), splat<W>(0.5f)), r * r, r), p);
+    if constexpr (traits<W>::vector) {
+      constexpr int not_less = 0x15;  // or NaN
+      const auto kept = __builtin_ia32_cmpps512_mask(x, splat<W>(-104.5f), not_less, (u16)-1, 4);
+      return __builtin_ia32_scalefps512_mask(result, n, W{}, kept, 4);
+    } else return x < -104.5f ? 0.0f : scale2(result, floor(n));
+  }, x);
+}
+#endif
+//@ odd_by_table
+// Odd functions with limits: f(x) = x G(|x|), and of G there are 32 polynomials, around equally far points.
+#if defined(TABLES)
 // Arguments: beyond `last`, where x G(x) is exactly 1, the result is; `scale` points a unit; coefficients of scale |x| - n, the
 // highest first.
 template <class V, int TERMS> INLINE V odd_by_table(V x, f32 last, f32 scale, const f32 (&table)[TERMS][32]) {
-  if constexpr (traits<V>::vector && sizeof(V) != 64) {
-    return lower_lanes(odd_by_table(widened(x, numbers<16>{}), last, scale, table), numbers<traits<V>::lanes>{});
-  } else {
-    const V c = clamp_keep_nan(x, -last, last), a = abs(c), shift = splat<V>(0x1.8p23f), s = fma(a, splat<V>(scale), shift);
-    const V t = fma(a, splat<V>(scale), shift - s);
-    const auto coefficient = [&](int k) {
-      if constexpr (!traits<V>::vector) return table[k][bits<i32>(s) & 31];
-      else return __builtin_ia32_vpermt2varps512_mask(bits<ints<V>>(s), load<V>(table[k]), load<V>(table[k] + 16), (u16)-1);
-    };
-    V p = fma(fma(fma(coefficient(0), t, coefficient(1)), t, coefficient(2)), t, coefficient(3));
-    p = fma(p, t, coefficient(4));
-    if constexpr (TERMS > 5) p = fma(p, t, coefficient(5));
-    return c * p;
-  }
+  return in_whole_registers([&](auto x) {
+    typedef decltype(x) W;
+    const W c = clamp_keep_nan(x, -last, last), a = abs(c), shift = splat<W>(0x1.8p23f), s = fma(a, splat<W>(scale), shift);
+    const W t = fma(a, splat<W>(scale), shift - s);
+    const auto of = [&](int k) { return looked_up(bits<ints<W>>(s), table[k]); };
+    W p = fma(fma(fma(fma(of(0), t, of(1)), t, of(2)), t, of(3)), t, of(4));
+    if constexpr (TERMS > 5) p = fma(p, t, of(5));
+    return W(c * p);
+  }, x);
 }
 #endif
 //@ erf_table
