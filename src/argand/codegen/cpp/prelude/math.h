@@ -357,24 +357,30 @@ template <class V> INLINE V copysign(V x, V s) {
 //@ sigmoid
 // At most 3.1 ulp (eager's 2.5): the same formula.
 template <class V> INLINE V sigmoid(V x) { return splat<V>(1) / (splat<V>(1) + exp(-x)); }
+//@ sin_and_cos
+// Of what is left of x, a float, without whole quarters of a turn; how many these are.
+template <class V> INLINE ints<V> sin_and_cos(V x, V& s, V& c) {
+  const V shift = splat<V>(0x1.8p23f), m = fma(x, splat<V>(0x1.45f306p-1f), shift), n = m - shift;
+  V r = fma(n, splat<V>(-0x1.921fb6p+0f), x);
+  r = fma(n, splat<V>(0x1.777a5cp-25f), r);
+  r = fma(n, splat<V>(0x1.ee59dap-50f), r);
+  const V z = r * r;
+  s = horner(z, 2.718237284e-6f, -1.983932714e-4f, 8.333329362e-3f, -1.666666664e-1f);
+  s = fma(s * z, r, r);
+  c = splat<V>(2.443773042e-5f);
+  c = fma(c, z, splat<V>(-1.388736145e-3f));
+  c = fma(c, z, splat<V>(4.166664675e-2f));
+  c = fma(c, z * z, fma(z, splat<V>(-0.5f), splat<V>(1)));
+  return bits<ints<V>>(m);
+}
 //@ sin_cos
 // sin (QUARTER = 0) or cos (QUARTER = 1). float: at most 2 ulp up to |x| = 30000, beyond that the C library's, per lane.
 template <int QUARTER, class V> INLINE V sin_cos(V x) {
   if constexpr (same<elem<V>, f32>::value) {
     typedef ints<V> I;
     const auto far = abs(x) > splat<V>(30000.0f);
-    const V shift = splat<V>(0x1.8p23f), m = fma(x, splat<V>(0x1.45f306p-1f), shift), n = m - shift;
-    const I k = bits<I>(m) + splat<I>(QUARTER);
-    V r = fma(n, splat<V>(-0x1.921fb6p+0f), x);
-    r = fma(n, splat<V>(0x1.777a5cp-25f), r);
-    r = fma(n, splat<V>(0x1.ee59dap-50f), r);
-    const V z = r * r;
-    V s = horner(z, 2.718237284e-6f, -1.983932714e-4f, 8.333329362e-3f, -1.666666664e-1f);
-    s = fma(s * z, r, r);
-    V c = splat<V>(2.443773042e-5f);
-    c = fma(c, z, splat<V>(-1.388736145e-3f));
-    c = fma(c, z, splat<V>(4.166664675e-2f));
-    c = fma(c, z * z, fma(z, splat<V>(-0.5f), splat<V>(1)));
+    V s, c;
+    const I k = sin_and_cos(x, s, c) + splat<I>(QUARTER);
     const V y = where((k & splat<I>(1)) != splat<I>(0), c, s);
     V result = bits<V>(bits<I>(y) ^ ((k & splat<I>(2)) << 30));
     if (QUARTER == 0) result = where(x == splat<V>(0), x, result);

@@ -95,46 +95,57 @@ template <class V> INLINE V atan_ratio(V n, V d) {
   return fma(t, p, start);
 }
 //@ tan
+// float: at most 3.2 ulp up to |x| = 30000, beyond that the C library's, per lane.
 template <class V> INLINE V tan(V x) {
   if constexpr (same<elem<V>, f32>::value) {
-    const V r = in_double([](auto x) {
-      typedef decltype(x) W;
-      typedef ints<W> I;
-      const W shift = splat<W>(0x1.8p52), m = fma(x, splat<W>(0x1.45f306dc9c883p-1), shift), n = m - shift;
-      const W r = fma(n, splat<W>(-0x1.1a62633145c07p-54), fma(n, splat<W>(-0x1.921fb54442d18p+0), x)), z = r * r;
-      const W s = r * horner(z, -2.475653507847273e-08, 2.755527156450439e-06, -0.00019841263296812382,
-        0.008333333323875107, -0.16666666666616664, 0.9999999999999957);
-      const W c = horner(z, -2.7173399091701643e-07, 2.479892832849235e-05, -0.001388888039172828, 0.0416666665438717,
-        -0.4999999999935085, 0.9999999999999444);
-      const auto odd = (bits<I>(m) & splat<I>(1)) != splat<I>(0);
-      return where(x == splat<W>(0), x, where(odd, -c, s) / where(odd, s, c));
-    }, x);
-    const auto far = abs(x) > splat<V>(0x1p30f);
+    V s, c;
+    const auto odd = (sin_and_cos(x, s, c) & splat<ints<V>>(1)) != splat<ints<V>>(0);
+    const V r = where(x == splat<V>(0), x, V(where(odd, V(-c), s) / where(odd, s, c)));
+    const auto far = abs(x) > splat<V>(30000.0f);
     if (__builtin_expect(!any_lane(far), 1)) return r;
     return where(far, per_lane([](f32 e) { return __builtin_tanf(e); }, x), r);
   } else return per_lane([](f64 e) { return __builtin_tan(e); }, x);
 }
+//@ asin_half
+// asin(s) for s = sqrt(z), at most a half.
+template <class V> INLINE V asin_half(V s, V z) {
+  return fma(horner(z, 3.80939621e-2f, 2.6550663e-2f, 4.50018941e-2f, 7.49885296e-2f, 1.66666724e-1f) * z, s, s);
+}
 //@ asin
+// float: at most 2 ulp.
 template <class V> INLINE V asin(V x) {
-  if constexpr (same<elem<V>, f32>::value) return in_double([](auto x) {
-    const auto a = abs(x), one = splat<decltype(x)>(1);
-    return copysign(atan_ratio(a, sqrt((one - a) * (one + a))), x);
-  }, x);
-  else return per_lane([](f64 e) { return __builtin_asin(e); }, x);
+  if constexpr (same<elem<V>, f32>::value) {
+    const V a = abs(x), half = splat<V>(0.5f);
+    const auto large = a > half;
+    const V z = where(large, fma(-half, a, half), V(a * a)), r = asin_half(where(large, sqrt(z), a), z);
+    return copysign(where(large, fma(splat<V>(-2), r, splat<V>(0x1.921fb6p+0f)) - splat<V>(0x1.777a5cp-25f), r), x);
+  } else return per_lane([](f64 e) { return __builtin_asin(e); }, x);
 }
 //@ acos
+// float: at most 2 ulp.
 template <class V> INLINE V acos(V x) {
-  if constexpr (same<elem<V>, f32>::value) return in_double([](auto x) {
-    const auto one = splat<decltype(x)>(1), half = atan_ratio(sqrt(one - x), sqrt(one + x));
-    return half + half;
-  }, x);
-  else return per_lane([](f64 e) { return __builtin_acos(e); }, x);
+  if constexpr (same<elem<V>, f32>::value) {
+    const V a = abs(x), half = splat<V>(0.5f);
+    const auto large = a > half;
+    const V z = where(large, fma(-half, a, half), V(a * a)), r = asin_half(where(large, sqrt(z), a), z), twice = r + r;
+    const V middle = (splat<V>(0x1.921fb6p+0f) - copysign(r, x)) - splat<V>(0x1.777a5cp-25f);
+    const V behind = (splat<V>(0x1.921fb6p+1f) - twice) - splat<V>(0x1.777a5cp-24f);
+    return where(large, where(x < splat<V>(0), behind, twice), middle);
+  } else return per_lane([](f64 e) { return __builtin_acos(e); }, x);
 }
 //@ atan
+// float: at most 2 ulp.
 template <class V> INLINE V atan(V x) {
-  if constexpr (same<elem<V>, f32>::value)
+  if constexpr (same<elem<V>, f32>::value) {
+#if defined(TABLES)
+    const V a = abs(x), one = splat<V>(1);
+    const auto large = a > one;
+    const V r = odd_by_table(where(large, one / a, a), 1.0f, 31.0f, atan_table);
+    return copysign(where(large, (splat<V>(0x1.921fb6p+0f) - r) - splat<V>(0x1.777a5cp-25f), r), x);
+#else
     return in_double([](auto x) { return copysign(atan_ratio(abs(x), splat<decltype(x)>(1)), x); }, x);
-  else return per_lane([](f64 e) { return __builtin_atan(e); }, x);
+#endif
+  } else return per_lane([](f64 e) { return __builtin_atan(e); }, x);
 }
 //@ atan2
 template <class V> INLINE V atan2(V y, V x) {
