@@ -130,6 +130,12 @@ def is_half(dtype: torch.dtype) -> bool:
     return dtype in (torch.bfloat16, torch.float16)
 
 
+def has_spare_bits(value: Value) -> bool:
+    """Whether sums of such values are the same, but for rounding that nobody sees, in whatever order they are made."""
+    wide = value.dtype is torch.float64 and value.op == "to_dtype" and value.args[0].dtype is not torch.float64
+    return wide or not value.dtype.is_floating_point
+
+
 def hint(size: Expr) -> int:
     """The loop size, or a guess when it is a symbol."""
     known = as_int(size)

@@ -12,7 +12,7 @@ from dataclasses import field, replace
 
 import torch
 
-from argand.codegen.analysis import StageFacts, is_half, lane_stride, store_pair
+from argand.codegen.analysis import StageFacts, has_spare_bits, is_half, lane_stride, store_pair
 from argand.codegen.cpp import overrides
 from argand.codegen.cpp.crossings import Crossing, crossing
 from argand.codegen.cpp.integers import fits
@@ -509,9 +509,9 @@ class Printer:
             step = _SCANS[kind].format("a", "b")
             tail = f", {self.lanes.tail}" if self.lanes.tail else ""
             head = f"scan_lanes({text}, {state}"
-            if kind in ("max", "min"):
+            if kind in ("max", "min") or (kind == "sum" and has_spare_bits(source)):
                 start = literal(identity(kind, value.dtype), self.dtype(value))
-                head = f"scan_extremes({text}, {state}, {start}"
+                head = f"scan_grouped({text}, {state}, {start}"
             text = f"{head}, [](auto a, auto b) {{ return {step}; }}{tail})"
             self.out.line(f"const auto tmp{value.id} = {text};")
             return

@@ -30,7 +30,7 @@ def training_function(plan: Plan, forward: Boxed, backwards: Backwards, again: D
         again: for gradients that are to be differentiated again.
     """
     gradients = Gradients(plan, backwards, again)
-    own_nodes = has_own_nodes(plan)
+    own_nodes, empty = has_own_nodes(plan), compat.cpu_allocator()
     # what no result leads to is no input of the node: its hooks are not called
     connected = [position for position in range(plan.inputs) if position not in plan.unreached]
     touched = sorted({*(entry[0] for entry in plan.written), *plan.raised, *(entry[0] for entry in plan.leaves)})
@@ -61,9 +61,8 @@ def training_function(plan: Plan, forward: Boxed, backwards: Backwards, again: D
             ctx.by_operations = False
             if compat.saved_tensor_hooks_active():
                 out = [*out[: plan.results], *map(_alone, out[plan.results :])]
-            ctx.save_for_backward(
-                *_kept(plan, inputs, out), torch.empty(0, device="cpu")
-            )  # the last: until it is freed
+            anchor = empty((0,), (1,), torch.float32)  # until it is freed
+            ctx.save_for_backward(*_kept(plan, inputs, out), anchor)
             ctx.set_materialize_grads(False)
             results = _result_tensors(plan, out)
             if plan.plain:

@@ -326,7 +326,7 @@ template <class V, class T, class F> INLINE V scan_lanes(V v, T& carry, F f, i64
   for (int l = 0; l < n; ++l) v[l] = carry = T(f(carry, T(v[l])));
   return v;
 }
-//@ scan_extremes
+//@ scan_grouped
 // The same for a function that no grouping of its operands changes: lanes 1, 2, 4 ... apart are combined at once.
 template <int STEP, class V, int... I> INLINE V later_lanes(V v, V start, sequence<I...>) {
   return __builtin_shufflevector(start, v, (I < STEP ? I : traits<V>::lanes + I - STEP)...);
@@ -335,7 +335,7 @@ template <int STEP = 1, class V, class F> INLINE V scan_steps(V v, V start, F f)
   if constexpr (STEP >= traits<V>::lanes) return v;
   else return scan_steps<2 * STEP>(f(v, later_lanes<STEP>(v, start, numbers<traits<V>::lanes>())), start, f);
 }
-template <class V, class T, class F> INLINE V scan_extremes(V v, T& carry, T start, F f, i64 n = traits<V>::lanes) {
+template <class V, class T, class F> INLINE V scan_grouped(V v, T& carry, T start, F f, i64 n = traits<V>::lanes) {
   v = f(splat<V>(carry), scan_steps(v, splat<V>(start), f));
   carry = v[n - 1];
   return v;
