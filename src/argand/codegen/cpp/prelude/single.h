@@ -1,4 +1,4 @@
-// Functions of floats, computed in vectors of doubles: their error is a few thousandths of a float's last place, and none
+// Functions of floats. Most are computed in vectors of doubles: their error is a few thousandths of a float's last place. None
 // needs the C library, which takes one lane at a time. Functions of doubles are the C library's. The fits were made for this
 // file (interpolation at Chebyshev's points); the relative errors stated hold on the reduced interval.
 //@ in_double
