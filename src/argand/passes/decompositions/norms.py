@@ -15,13 +15,13 @@ SCATTERED_GROUPS = 1 << 14  # elements from which on eager's kernel norms groups
 
 @decomposes(aten._softmax.default)
 def _softmax(b: Builder, x: fx.Node, dim: int, half_to_float: bool) -> Any:
-    """exp(x - max x) / sum exp(x - max x): one division a row"""
+    """exp(x - max x) / sum exp(x - max x)"""
     if val(x).numel() == 0 or not is_float(x):
         return NotImplemented
     wide = widen(b, x)
     top = b(aten.amax.default, wide, [dim], True)
     e = b(aten.exp.default, b(aten.sub.Tensor, wide, top))
-    quotient = b(aten.mul.Tensor, e, b(aten.reciprocal.default, b(aten.sum.dim_IntList, e, [dim], True)))
+    quotient = b(aten.div.Tensor, e, b(aten.sum.dim_IntList, e, [dim], True))
     return quotient if half_to_float else cast(b, quotient, val(x).dtype)
 
 
