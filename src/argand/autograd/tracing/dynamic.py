@@ -8,17 +8,18 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import pairwise
+from itertools import combinations, pairwise
 from typing import Any
 
 import torch
 from torch import fx
 
+from argand.autograd.tracing.agreement import check_results, floats_of
 from argand.autograd.tracing.size_columns import MORE_ROWS, ROWS, chosen, in_step, moduli, two
 from argand.autograd.tracing.trace import trace_inference
 from argand.errors import AutogradError
 from argand.graph.nodes.program import AtenProgram, InputSpec, TensorSpec
-from argand.graph.sizes.expr import Expr, Sym, as_int, evaluate, free_symbols
+from argand.graph.sizes.expr import Expr, Sym, as_int, free_symbols
 from argand.graph.sizes.fitting import Fitter
 from argand.graph.sizes.relations import Relation, hold, require
 from argand.graph.sizes.symbolic import Scalar, SymbolicTensor
@@ -138,9 +139,10 @@ class Tracing:
         if not pinned:
             # what capture itself probed with satisfies all that it knows of the sizes
             first, second, *rough = [dict(probe) for probe in self.table.probes]
-            if rough:
-                yield "probes", [first, rough[0], rough[-1]]
-            yield "probes", [first, second, dict(self.table.hints)]
+            for probed in ([first, rough[0], rough[-1]], [first, second, dict(self.table.hints)]):
+                varied = [[row[sym] for row in probed] for sym in self.inputs if sym not in self.unused]
+                if not any(in_step(one, other) for one, other in combinations(varied, 2)):
+                    yield "probes", probed
 
     def _allowed(self, row: Assignment) -> Assignment | None:
         """The row, or another one near the call's sizes, in which sizes are ordered as the program's guards demand."""
@@ -222,7 +224,7 @@ class Tracing:
         rounds = False
         if not self.bends:
             program, rounds = self._generalised(assignments if self.unfitted else assignments[:ROWS], pinned)
-        if self.bends:
+        if self.bends or self.unfitted:
             return self._straight(assignments, pinned)
         if rounds and len(assignments) > ROWS and not self.unfitted:
             program, _ = self._generalised(assignments, pinned)
@@ -328,10 +330,7 @@ class Tracing:
             if len(program.graph.nodes) != len(self.programs[0].graph.nodes):
                 raise OperationsDiffer("the number of operations depends on the sizes")
         fitter = Fitter([self._numbers(assignment) for assignment in assignments], lines=len(assignments) >= ROWS)
-        floats: dict[tuple[float, ...], Sym] = {}
-        for sym in self.table.symbols:
-            if self.table.kinds[sym] == "float" and sym not in self.unused:
-                floats.setdefault(tuple([assignment[sym] for assignment in assignments]), sym)
+        floats = floats_of(self.table, self._known(), self.unused, assignments)
         conditions: dict[Relation, None] = dict.fromkeys(self.remain)
         for expr in self._known():
             fitter.learn(expr)
@@ -349,7 +348,7 @@ class Tracing:
         hints = self._hints(conditions)
         if not hold(conditions, hints):
             raise NotGeneral("the sizes of this call are a special case")
-        self._check_results(program, hints)
+        check_results(self.gm, program, hints)
         attach_scalars(program, list(conditions), self)
         self.divides = fitter.divides
         return program, fitter.rounds
@@ -360,34 +359,6 @@ class Tracing:
         symbols = free_symbols(expr)
         if len(values) == 1 and all(self.table.kinds[sym] == "int" for sym in symbols):
             conditions[Relation("eq", expr - int(values.pop()))] = None
-
-    def _check_results(self, program: AtenProgram, hints: dict[str, int]) -> None:
-        """The results have the sizes that capture saw.
-
-        Raises:
-            NotGeneral: they have not: the traces are on another side of some bound.
-        """
-        output = next(node for node in reversed(self.gm.graph.nodes) if node.op == "output")
-        given = output.args[0]
-        if not isinstance(given, (tuple, list)) or len(given) != len(program.outputs):
-            return
-        nodes = program.graph.output_node().args[0]
-        for node, spec in zip(given, program.outputs):
-            seen = node.meta.get("example_value") if isinstance(node, fx.Node) else None
-            if not isinstance(seen, torch.Tensor):
-                continue
-            if spec.view is not None:
-                sizes = spec.view.size
-            elif spec.kind == "value":
-                sizes = nodes[spec.index].meta["val"].shape
-            else:
-                continue
-            try:
-                computed = tuple([int(evaluate(size, hints)) for size in sizes])
-            except (KeyError, ArithmeticError):
-                continue
-            if computed != tuple(seen.shape):
-                raise NotGeneral("the sizes of this call are a special case")
 
     def _numbers(self, assignment: Assignment) -> dict[Sym, int]:
         return {

@@ -5,6 +5,7 @@ What works at the hint but not at the probes works under a condition, which is s
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -155,6 +156,9 @@ class ProbedCall:
             if modulus is not None:
                 hint = int(self.dynamics.table.hints[sym])
                 self.dynamics.learn(Relation("eq", sym % modulus, hint % modulus), asserted=True)
+        for sym in self.symbols:
+            if self._works_with_sign(sym):
+                self.dynamics.learn(Relation("gt" if self.dynamics.table.hints[sym] > 0 else "lt", sym), asserted=True)
         if self._works_nearby():
             self.dynamics.nearer()
         for sym in self.symbols:
@@ -162,6 +166,16 @@ class ProbedCall:
             if all(self._works({**self._probe(i), sym: hints[sym]}) for i in PROBED):
                 symbolic_tensors.give_up(self.builder, [sym])
         symbolic_tensors.give_up(self.builder, self.symbols or self.dynamics.table.symbols)
+
+    def _works_with_sign(self, sym: Sym) -> bool:
+        """Whether the call works for floats of the sign of the one at hand, and for no others."""
+        hint = self.dynamics.table.hints[sym]
+        if not isinstance(hint, float) or hint == 0:
+            return False
+        probes = [self._probe(i) for i in PROBED]
+        if all(probe[sym] * hint > 0 for probe in probes):
+            return False
+        return all(self._works({**probe, sym: math.copysign(probe[sym], hint)}) for probe in probes)
 
     def _works_nearby(self) -> bool:
         """Whether the call works at sizes that differ little from those at hand."""

@@ -313,8 +313,11 @@ def _candidates(
 ) -> Iterable[Number]:
     """Values for one probe of a new symbol, the preferred ones first."""
     if kind == "float":
+        sign = -1 if index % 2 else 1  # what is computed of both signs is no other number's formula
         for turn in range(_TRIES):
-            yield (abs(hint) + 1.0) * math.sqrt(2 + 7 * number + 3 * index + 61 * turn) / (1 + index)
+            value = sign * (abs(hint) + 1.0) * math.sqrt(2 + 7 * number + 3 * index + 61 * turn) / (1 + index)
+            yield value
+            yield -value
         return
     hint = int(hint)
     if low is None:

@@ -1,0 +1,91 @@
+"""What traces at several sizes and numbers must agree with: what capture saw, and numbers elsewhere."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+import torch
+from torch import fx
+
+from argand.graph.nodes.program import AtenProgram
+from argand.graph.sizes.expr import Expr, Sym, evaluate, free_symbols
+from argand.graph.sizes.symbols import SymbolTable
+from argand.passes.generalise import NotGeneral
+
+_SCALES: Final = (1.0, -1.0, 1e-6, 1e-3, 1e3, 1e9, 1e30)
+"""Of the floats of the call, at which two numbers that the traces do not tell apart are computed."""
+
+
+def floats_of(
+    table: SymbolTable, known: Iterable[Any], unused: frozenset[Sym], assignments: Sequence[Mapping[Sym, Any]]
+) -> dict[tuple[float, ...], Sym]:
+    """Values in the traces -> the number that has them.
+
+    Arguments:
+        known: the expressions that the graph computes; unused: symbols that it does not depend on.
+
+    Raises:
+        NotGeneral: two have the same, and differ elsewhere.
+    """
+    read = {sym for expr in known if isinstance(expr, Expr) for sym in free_symbols(expr)}
+    floats: dict[tuple[float, ...], Sym] = {}
+    for sym in table.symbols:
+        if table.kinds[sym] == "float" and sym not in unused:
+            other = floats.setdefault(tuple([assignment[sym] for assignment in assignments]), sym)
+            if other is not sym and sym in read and not _are_one(table, sym, other):
+                raise NotGeneral(f"{sym} and {other} are equal in all traces")
+    return floats
+
+
+def _are_one(table: SymbolTable, *symbols: Sym) -> bool:
+    """Whether numbers are equal wherever they can be computed."""
+    for scale in _SCALES:
+        row = {
+            sym: hint * scale if isinstance(hint, float) else hint
+            for sym, hint in table.hints.items()
+            if sym not in table.definitions
+        }
+        with contextlib.suppress(ArithmeticError, ValueError):
+            if len({table.evaluate(sym, row) for sym in symbols}) > 1:
+                return False
+    return True
+
+
+def check_results(gm: fx.GraphModule, program: AtenProgram, hints: Mapping[str, int]) -> None:
+    """The results have the sizes that capture saw, and begin in memory where it saw views of arguments begin.
+
+    Raises:
+        NotGeneral: they have, or do, not: the traces are on another side of some bound.
+    """
+    output = next(node for node in reversed(gm.graph.nodes) if node.op == "output")
+    given = output.args[0]
+    if not isinstance(given, (tuple, list)) or len(given) != len(program.outputs):
+        return
+    nodes = program.graph.output_node().args[0]
+    begins = {
+        value.untyped_storage()._cdata: value.storage_offset()
+        for value in [node.meta.get("example_value") for node in gm.graph.nodes if node.op == "placeholder"]
+        if isinstance(value, torch.Tensor) and value.layout == torch.strided
+    }
+    for node, spec in zip(given, program.outputs):
+        seen = node.meta.get("example_value") if isinstance(node, fx.Node) else None
+        if not isinstance(seen, torch.Tensor):
+            continue
+        places: tuple[int, ...] = ()
+        if spec.view is not None:
+            sizes = spec.view.size
+            if spec.kind == "alias_of_input" and seen.untyped_storage()._cdata in begins:
+                sizes = (*sizes, spec.view.offset)
+                places = (seen.storage_offset() - begins[seen.untyped_storage()._cdata],)
+        elif spec.kind == "value":
+            sizes = nodes[spec.index].meta["val"].shape
+        else:
+            continue
+        try:
+            computed = tuple([int(evaluate(size, hints)) for size in sizes])
+        except (KeyError, ArithmeticError):
+            continue
+        if computed != (*seen.shape, *places):
+            raise NotGeneral("the sizes of this call are a special case")
