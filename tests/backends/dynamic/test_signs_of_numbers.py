@@ -73,3 +73,22 @@ def test_integers(name: str, dynamic: bool | None) -> None:
         compiled = argand.compile(program, backend="aot_eager", dynamic=dynamic)
         for k in order:
             assert outcome(compiled, X, k) == outcome(program, X, k), k
+
+
+HALVES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "the last half": lambda x: x[-(x.shape[0] // 2) :],
+    "the last third": lambda x: x[-(x.shape[0] // 3) :],
+    "behind the middle": lambda x: x[x.shape[0] - x.shape[0] // 4 :],
+    "around the middle": lambda x: x[x.shape[0] // 3 : -(x.shape[0] // 4)],
+}
+
+
+@pytest.mark.parametrize("name", HALVES)
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_places_that_are_rounded(name: str, dynamic: bool | None) -> None:
+    """Where the traces were of even sizes alone, `n // 2` and `n - n // 2` are one."""
+    program = HALVES[name]
+    compiled = argand.compile(program, backend="aot_eager", dynamic=dynamic)
+    for n in (9, 12, 7, 5, 16, 33, 30):
+        x = torch.arange(5.0 * n).reshape(n, 5)
+        assert outcome(compiled, x) == outcome(program, x), n

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
-from math import lcm
+from math import gcd, lcm
 from typing import TypeAlias
 
 from argand.graph import time_limit
-from argand.graph.sizes.expr import Const, Expr, Sym, evaluate, free_symbols
+from argand.graph.sizes.expr import Const, Expr, FloorDiv, Mod, Sym, as_expr, as_int, evaluate, free_symbols
 from argand.graph.sizes.relations import Number, Relation
 
 Vector: TypeAlias = "tuple[int, ...]"
@@ -94,17 +94,41 @@ class Fitter:
             search.add(learned, tuple([column[place] for place in places]))
         vector = tuple(values)
         known = search.known.get((type(first), vector))
-        if known is not None:
-            self.divides = self.divides or known.has_divmod
+        if known is not None and known.has_divmod:
+            self.divides = True
+            self._keep_remainders(known, places)
         if known is not None or not all(isinstance(value, int) for value in vector):
             return known
         expr = search.compose(vector)  # type: ignore[arg-type]
         if expr is None or tuple([self.vector(expr)[place] for place in places]) != vector:
             return None
         self.learn(expr)
-        self.rounds = self.rounds or expr.has_divmod
-        self.divides = self.divides or expr.has_divmod
+        if expr.has_divmod:
+            self.rounds = self.divides = True
+            self._keep_remainders(expr, places)
         return expr
+
+    def _keep_remainders(self, expr: Expr, places: Sequence[int]) -> None:
+        """Where all values of a symbol leave one remainder, what was found of its quotients holds for such values."""
+        for sym, divisor in _divisors(expr).items():
+            first, *others = [self.assignments[place][sym] for place in places]
+            modulus = gcd(divisor, *(int(value - first) for value in others))
+            if modulus > 1 and isinstance(first, int):
+                self.conditions[Relation("eq", sym % modulus - first % modulus)] = None
+
+
+def _divisors(expr: Expr) -> dict[Sym, int]:
+    """Of each symbol that is divided, by what in all: a quotient of a quotient by their product."""
+    divisors: dict[Sym, int] = {}
+    pending = [(expr, 1)]
+    while pending:
+        part, outer = pending.pop()
+        for atom in {atom for monomial, _ in part.poly for atom in monomial}:
+            if isinstance(atom, FloorDiv | Mod):
+                pending.append((as_expr(atom.args[0]), outer * (as_int(atom.args[1]) or 1)))
+            elif isinstance(atom, Sym) and outer > 1:
+                divisors[atom] = lcm(divisors.get(atom, 1), outer)
+    return divisors
 
 
 Block: TypeAlias = "tuple[Vector, Expr]"
