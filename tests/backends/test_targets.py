@@ -103,7 +103,7 @@ def test_kernels_are_printed_for_the_target_without_running_them() -> None:
 @pytest.mark.skipif(find_spec("triton") is None, reason="triton is not installed")
 def test_programs_compute_what_eager_computes() -> None:
     environment = {**os.environ, "TRITON_INTERPRET": "1"}
-    done = warm.run([PROGRAM], env=environment)
+    done = warm.run([PROGRAM], env=environment, imported="interpreter")
     assert done.returncode == 0, done.stderr[-4000:]
     assert "graphs agree" in done.stdout
 

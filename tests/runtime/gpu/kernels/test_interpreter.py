@@ -32,7 +32,7 @@ def interpreted(body: str, *, interpret: str = "1") -> str:
     """What a program prints under the interpreter."""
     text = PRELUDE.format(here=str(HERE.parents[2])) + textwrap.dedent(body)
     environment = {**os.environ, "TRITON_INTERPRET": interpret}
-    done = warm.run(["-c", text], env=environment)
+    done = warm.run(["-c", text], env=environment, imported="interpreter" if interpret == "1" else "")
     assert done.returncode == 0, done.stderr[-4000:]
     assert "Warning" not in done.stderr, done.stderr[-4000:]
     return done.stdout

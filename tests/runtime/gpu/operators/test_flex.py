@@ -51,7 +51,7 @@ def shape(width: int, dtype: str = "bf16", scored: bool = True, length: int = 40
 
 def test_programs_compute_what_eager_computes() -> None:
     environment = {**os.environ, "TRITON_INTERPRET": "1"}
-    done = warm.run([HERE.parents[1] / "flex_programs.py"], env=environment)
+    done = warm.run([HERE.parents[1] / "flex_programs.py"], env=environment, imported="interpreter")
     assert done.returncode == 0, done.stderr[-4000:]
     assert "programs agree" in done.stdout
 
