@@ -111,7 +111,7 @@ def run(
     *,
     cwd: str | Path | None = None,
     env: Mapping[str, str] | None = None,
-    timeout: float = 280.0,
+    timeout: float = 500.0,
     check: bool = False,
     nested: bool = False,
     imported: str = "",

@@ -1,13 +1,16 @@
 """Runs a script for several processes in two forks of one process, with the variables that torchrun gives it.
 
-    python -m tests.distributed.scripts LIBRARY,... SCRIPT ARGUMENT...
+    python -m tests.distributed.scripts LIBRARY,... SCRIPT RUNS
 
-What the libraries import is imported once: that takes longer than what a short script does.
+The runs, one after the other, are a list in JSON, of each its arguments and what else is in its environment; a line
+`NEXT` follows what each prints. What the libraries import is imported once: that takes longer than what a short script
+does.
 """
 
 from __future__ import annotations
 
 import importlib
+import json
 import os
 import runpy
 import socket
@@ -19,6 +22,7 @@ import torch
 from distributed.ranks import codes_of
 
 RANKS = 2
+NEXT = "=== the next run"
 
 
 def free_port() -> int:
@@ -27,8 +31,11 @@ def free_port() -> int:
         return int(one.getsockname()[1])
 
 
-def become(rank: int, port: int, script: str, arguments: list[str]) -> None:
+def become(rank: int, port: int, script: str, arguments: list[str], environment: dict[str, str]) -> None:
     """What a rank does in its process; does not return."""
+    os.environ.update(environment)
+    if "argand" in sys.modules:  # a library imported it
+        sys.modules["argand"].config.reset()  # reads the environment
     numbers = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": RANKS, "LOCAL_WORLD_SIZE": RANKS, "MASTER_PORT": port}
     os.environ.update({name: str(number) for name, number in numbers.items()}, MASTER_ADDR="127.0.0.1")
     sys.argv = [script, *arguments]
@@ -42,17 +49,21 @@ def become(rank: int, port: int, script: str, arguments: list[str]) -> None:
 
 
 def main() -> int:
-    libraries, script, *arguments = sys.argv[1:]
+    libraries, script, runs = sys.argv[1:]
     torch.set_num_threads(1)  # threads of OpenMP would stay behind in this process (`forks`)
     for library in libraries.split(","):
         importlib.import_module(library)
-    port, started = free_port(), []
-    for rank in range(RANKS):
-        child = os.fork()
-        if child == 0:
-            become(rank, port, script, arguments)
-        started.append(child)
-    return int(any(codes_of(started)))
+    for arguments, environment in json.loads(runs):
+        port, started = free_port(), []
+        for rank in range(RANKS):
+            child = os.fork()
+            if child == 0:
+                become(rank, port, script, arguments, environment)
+            started.append(child)
+        if any(codes_of(started)):
+            return 1
+        print(NEXT, flush=True)
+    return 0
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ One runs under torchrun; those over libraries, and eager's runs, with which they
 from __future__ import annotations
 
 import importlib.util
+import json
 import re
 import subprocess
 import sys
@@ -19,16 +20,19 @@ import pytest
 import warm
 from argand.report.reader import Reader
 from distributed.ranks import ROOT, environment
+from distributed.scripts import NEXT
 
 PARAMETERS = re.compile(r"rank [01] parameters (\d+\.\d+)")
 TRAINER = (
     "--use_cpu", "--max_steps", "3", "--logging_steps", "1", "--report_to", "none", "--save_strategy", "no",
     "--disable_tqdm", "true", "--learning_rate", "0.01",
 )  # fmt: skip
+Run = tuple[str, list[float]]
+"""The parameters at the end, which both ranks have, and rank 0's losses."""
 
 
-def run(script: str, *arguments: str) -> tuple[str, list[float]]:
-    """The parameters, which both ranks have, and rank 0's losses."""
+def run(script: str, *arguments: str) -> Run:
+    """What a script does under torchrun."""
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     with tempfile.TemporaryFile("a+") as output:  # writes go to its end, wherever this process reads
         process = subprocess.Popen(
@@ -43,11 +47,18 @@ def run_forked(libraries: str, script: str, *arguments: str, **env: str) -> tupl
     """The same of a run in two forks of a process that has imported libraries."""
     command = ["-m", "tests.distributed.scripts", libraries, str(ROOT / "examples" / script), *arguments]
     done = warm.run(command, env=environment(GLOO_SOCKET_IFNAME="lo", **env), cwd=ROOT)
+
+def run_forked(libraries: str, script: str, ours: list[str], eager: list[str], trace: Path) -> tuple[Run, Run]:
+    """The same of two runs, each in two forks of a process that has imported libraries: by argand, traced, and eager's."""
+    runs = json.dumps([(ours, {"ARGAND_TRACE": str(trace)}), (eager, {})])
+    command = ["-m", "tests.distributed.scripts", libraries, str(ROOT / "examples" / script), runs]
+    done = warm.run(command, env=environment(CUDA_VISIBLE_DEVICES="", GLOO_SOCKET_IFNAME="lo"), cwd=ROOT, timeout=550)
     assert done.returncode == 0, done.stdout + done.stderr[-6000:]
-    return results(done.stdout)
+    one, other, _ = done.stdout.split(NEXT)
+    return results(one), results(other)
 
 
-def results(text: str) -> tuple[str, list[float]]:
+def results(text: str) -> Run:
     parameters = PARAMETERS.findall(text)
     assert len(parameters) == 2 and len(set(parameters)) == 1, text[-6000:]
     return parameters[0], [float(loss) for loss in re.findall(r"rank 0 step \d+: loss (\d+\.\d+)", text)]
@@ -76,7 +87,7 @@ def needs(library: str) -> None:
         pytest.skip(f"{library} is not installed")
 
 
-def alike(ours: tuple[str, list[float]], eager: tuple[str, list[float]]) -> None:
+def alike(ours: Run, eager: Run) -> None:
     assert float(ours[0]) == pytest.approx(float(eager[0]), rel=1e-4)
     assert ours[1] == pytest.approx(eager[1], rel=1e-3)
 
@@ -96,16 +107,16 @@ def test_ddp() -> None:
 @pytest.mark.distributed
 def test_accelerate(tmp_path: Path) -> None:
     needs("accelerate")
-    ours = run_forked("accelerate", "accelerate_ddp.py", "--steps", "4", ARGAND_TRACE=str(tmp_path))
-    alike(ours, run_forked("accelerate", "accelerate_ddp.py", "--steps", "4", "--eager"))
+    steps = ["--steps", "4"]
+    alike(*run_forked("accelerate", "accelerate_ddp.py", steps, [*steps, "--eager"], tmp_path))
     assert compiled_in(tmp_path) == {0, 1}
 
 
 @pytest.mark.distributed
 def test_lightning(tmp_path: Path) -> None:
     needs("lightning")
-    ours = run_forked("lightning", "lightning_ddp.py", "--steps", "4", ARGAND_TRACE=str(tmp_path))
-    alike(ours, run_forked("lightning", "lightning_ddp.py", "--steps", "4", "--eager"))
+    steps = ["--steps", "4"]
+    alike(*run_forked("lightning", "lightning_ddp.py", steps, [*steps, "--eager"], tmp_path))
     assert compiled_in(tmp_path) == {0, 1}
 
 
@@ -113,8 +124,7 @@ def test_lightning(tmp_path: Path) -> None:
 def test_hugging_faces_trainer(tmp_path: Path) -> None:
     needs("accelerate")
     needs("transformers")
-    out = ("--output_dir", str(tmp_path / "out"), *TRAINER)
-    trace, argand = {"ARGAND_TRACE": str(tmp_path / "trace")}, ("--torch_compile_backend", "argand")
-    ours = run_forked("transformers.trainer", "hf_trainer.py", *out, *argand, **trace)
-    alike(ours, run_forked("transformers.trainer", "hf_trainer.py", *out))
+    out = ["--output_dir", str(tmp_path / "out"), *TRAINER]
+    argand = [*out, "--torch_compile_backend", "argand"]
+    alike(*run_forked("transformers.trainer", "hf_trainer.py", argand, out, tmp_path / "trace"))
     assert compiled_in(tmp_path / "trace") == {0, 1}

@@ -35,7 +35,7 @@ def test_lines_come_as_parts_end() -> None:
     process = started(f"""
         run(part("hangs", "{SLOW}", 4.0), part("ends", "print('all well')"), part("fails", "assert 1 == 2"))
     """)
-    said, _ = process.communicate(timeout=60)
+    said, _ = process.communicate(timeout=300)
     lines = [line for line in said.splitlines() if line.startswith(("hangs", "ends", "fails"))]
     assert [line.split()[0] for line in lines][-1] == "hangs" and "FAILED (124)" in lines[-1]
     assert any(line.startswith("ends          ok") and line.endswith("all well") for line in lines)
@@ -51,7 +51,7 @@ def test_an_end_from_outside_says_what_had_not_ended() -> None:
     assert process.stdout.readline().startswith("first         ok")
     time.sleep(1.5)
     process.send_signal(signal.SIGTERM)
-    said = process.communicate(timeout=20)[0]
+    said = process.communicate(timeout=300)[0]
     assert said.count(" ended ") == 6 and "in asleep" in said and "it was not started" in said, said
 
 
@@ -59,6 +59,6 @@ def test_each_program_of_the_tools_is_a_part() -> None:
     process = started("""
         print(*[part.name for part in runner.tools()], sep=", ")
     """)
-    names = process.communicate(timeout=60)[0].strip().split(", ")
+    names = process.communicate(timeout=300)[0].strip().split(", ")
     text = (RUNNER.parent / "tool_programs.py").read_text()
     assert len(names) == text.count("@program\n") and names[0].startswith(("tools: doctor", "tools: minifier"))
