@@ -220,7 +220,7 @@ def _answer(listening: socket.socket, lifeline: int) -> NoReturn:
     """Run what is asked for, each in a fork, until the lifeline is closed."""
     running: list[_Running] = []
     while True:
-        ready = select.select([listening, lifeline], [], [], 0.005 if running else None)[0]
+        ready = select.select([listening, lifeline], [], [], 0.01 if running else None)[0]
         if listening in ready:
             running.append(_Running(listening))
         elif ready:
