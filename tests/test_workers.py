@@ -39,7 +39,7 @@ def test_reports_are_those_of_one_process(tmp_path: Path) -> None:
     done = _ran(tmp_path)
     assert done.returncode == 1, done.stderr
     assert re.search(r"6 failed, 9 passed, 3 warnings in ", done.stdout), done.stdout
-    assert done.stdout.count("the process that ran it ended: test_two.py::test_dies") == 1, done.stdout
+    assert done.stdout.count("the process that ran it ended (Killed): test_two.py::test_dies") == 1, done.stdout
     assert done.stdout.count("\nprinted by the test") == done.stdout.count("DeprecationWarning: said by the test") == 3
 
 

@@ -176,12 +176,11 @@ class Workers:
                 for each in connections.wait(list(running)):
                     worker = running[each]  # type: ignore[index]
                     if not _heard(worker, session, waiting):
-                        os.waitpid(worker.process, 0)
                         del running[worker.connection]
                         if waiting and len(running) < self.count:
                             fork()
         finally:
-            _end(running.values())
+            _end(list(running.values()))
         return True
 
 
@@ -191,9 +190,11 @@ def _heard(worker: _Worker, session: pytest.Session, waiting: deque[range]) -> b
     try:
         what, given = worker.connection.recv()
     except (EOFError, ConnectionError):
+        code = os.waitstatus_to_exitcode(os.waitpid(worker.process, 0)[1])
         if worker.left:
             item = session.items[worker.left.popleft()]
-            text = f"the process that ran it ended: {item.nodeid}"
+            how = signal.strsignal(-code) if code < 0 else f"exit code {code}"
+            text = f"the process that ran it ended ({how}): {item.nodeid}"
             report = pytest.TestReport(item.nodeid, item.location, {}, "failed", text, "call")
             hook.pytest_runtest_logreport(report=report)
             waiting.extendleft(range(number, number + 1) for number in reversed(worker.left))
@@ -219,11 +220,10 @@ def _heard(worker: _Worker, session: pytest.Session, waiting: deque[range]) -> b
     return True
 
 
-def _end(workers: Any) -> None:
+def _end(workers: list[_Worker]) -> None:
     """Interrupt what still runs, and kill it where that does not help."""
-    for sign, seconds in ((signal.SIGINT, 20.0), (signal.SIGKILL, 20.0)):
-        deadline = time.monotonic() + seconds
-        workers = [worker for worker in workers if not os.waitpid(worker.process, os.WNOHANG)[0]]
+    for sign in (signal.SIGINT, signal.SIGKILL):
+        deadline = time.monotonic() + 20
         for worker in workers:
             os.kill(worker.process, sign)
         while workers and time.monotonic() < deadline:
