@@ -13,6 +13,7 @@ from argand import events
 from argand.config import config
 from argand.errors import CppCompileError, InternalError, ToolchainMissing
 from argand.runtime import cache, toolchain
+from argand.runtime.library import openmp_in
 
 TEXT = """
 extern "C" void twice(void** ptrs, const long long* ints) {
@@ -190,6 +191,15 @@ def test_library_names_no_openmp_library():
     )
     data = path.read_bytes()
     assert b"GOMP_parallel" in data and b"libgomp.so" not in data
+
+
+def test_openmp_in_folders_of_any_name():
+    begin = "7f00-7f01 r-xp 00000000 103:02 173521                     "
+    paths = ["/a b/my .venv/lib/libgomp-a34b.so.1", "/usr/lib/libiomp5.so"]
+    maps = [f"{begin}{path}\n" for path in [*paths, "/usr/lib/libc.so.6", "[heap]"]] + [
+        "7f00-7f01 rw-p 00000000 00:00 0\n"
+    ]
+    assert openmp_in(maps) == set(paths)
 
 
 def test_a_lost_library_is_an_internal_error(tmp_path):

@@ -8,6 +8,7 @@ import os
 import re
 import struct
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 from argand import files
@@ -74,9 +75,14 @@ def load(path: Path) -> Library:
 def _publish_openmp() -> None:
     """Make the symbols of the OpenMP runtime in this process visible to libraries loaded from now on."""
     with open("/proc/self/maps", encoding="utf8", errors="replace") as stream:
-        mapped = {line.split()[-1] for line in stream if re.search(r"/lib(gomp|iomp5|omp)[^/]*\.so", line)}
+        mapped = openmp_in(stream)
     for path in sorted(mapped) or ["libgomp.so.1"]:
         ctypes.CDLL(path, mode=os.RTLD_GLOBAL)
+
+
+def openmp_in(maps: Iterable[str]) -> set[str]:
+    """The files of OpenMP runtimes among the lines of `/proc/self/maps`."""
+    return {line.split(maxsplit=5)[-1].strip() for line in maps if re.search(r"/lib(gomp|iomp5|omp)[^/]*\.so", line)}
 
 
 def defect(path: Path) -> str:
