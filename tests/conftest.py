@@ -11,6 +11,7 @@ import pytest
 
 import leftovers
 import warm
+import workers
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 # OpenMP reads it when torch is imported. Else threads that have nothing to do spin for milliseconds, on cores that other
@@ -39,9 +40,11 @@ def torch_does_not_read_stacks() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Names of tests are the same in every run."""
+    """Names of tests are the same in every process, as pytest-xdist asks."""
     addresses = [item.nodeid for item in items if " at 0x" in item.nodeid]
     assert not addresses, f"names of tests with addresses of objects: {addresses}"
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        items[:] = workers.slow_among_quick(items)
 
 
 @pytest.fixture(autouse=True, scope="module")

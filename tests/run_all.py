@@ -5,7 +5,8 @@ hide what the rest of the suite says. More than `FEW` failures are taken as they
 
     python tests/run_all.py 4 [arguments of pytest]
 
-The number is that of processes that run tests (`workers`).
+The number is that of processes that run tests: forks of one that collected them (`workers`). Where there is a GPU they
+are pytest-xdist's, which collect for themselves: once its driver was asked anything, forks of that process crash.
 """
 
 from __future__ import annotations
@@ -19,11 +20,16 @@ from pathlib import Path
 FEW = 3
 ROOT = Path(__file__).resolve().parent.parent
 FAILED = ROOT / ".pytest_cache" / "v" / "cache" / "lastfailed"
+DRIVERS = ("/dev/nvidiactl", "/dev/kfd")
+BY_FILES = ("--dist", "loadfile", "--no-loadscope-reorder")  # what the tests of a file share is made once
 TESTS_FAILED = 1  # pytest's exit status; others mean that the tests were not run to their end
 
 
 def pytest(count: int, *arguments: str) -> int:
-    return subprocess.run([sys.executable, "tests/workers.py", str(count), *arguments], cwd=ROOT).returncode
+    command = ["tests/workers.py", str(count)]
+    if any(Path(driver).exists() for driver in DRIVERS):
+        command = ["-m", "pytest", "-n", str(count), *BY_FILES]
+    return subprocess.run([sys.executable, *command, *arguments], cwd=ROOT).returncode
 
 
 def main(count: int, arguments: list[str]) -> int:

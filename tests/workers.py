@@ -89,7 +89,9 @@ class _Worker:
         self.connection, own = connections.Pipe()
         self.left: deque[int] = deque()  # the tests that it was given, as numbers, and has not yet reported
         sys.stdout.flush()
-        self.process = os.fork()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # numpy's threads look after themselves
+            self.process = os.fork()
         if self.process == 0:
             for other in (*others, self.connection):
                 other.close()
@@ -232,9 +234,6 @@ def _end(workers: list[_Worker]) -> None:
 
 
 def main(count: int, arguments: list[str]) -> NoReturn:
-    # Whether there is a GPU is asked of its driver's management library: forks of who asked CUDA could not use it.
-    os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
-
     def run() -> NoReturn:
         raise SystemExit(pytest.main(arguments, plugins=[Workers(count)]))
 
