@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import importlib
+import importlib.util
 import json
 import os
 import select
@@ -82,15 +82,15 @@ def _started(imported: str) -> _Server:
     return _Server(address, lifeline)
 
 
-_servers: dict[
-    tuple[int, str], _Server
-] = {}  # by process (0: this one's forks, too), and by what else they have imported
+# By process (0: what the forks of this one use, too), and by what else they have imported.
+_servers: dict[tuple[int, str], _Server] = {}
 
 
 def share() -> None:
     """Start all servers now, for this process and its forks."""
     for imported in KINDS:
-        _servers[0, imported] = _started(imported)
+        if imported != "interpreter" or importlib.util.find_spec("triton") is not None:
+            _servers[0, imported] = _started(imported)
 
 
 def own_server(imported: str = "") -> _Server:
