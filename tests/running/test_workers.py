@@ -29,7 +29,15 @@ def test_after():
 
 
 def _ran(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, Path(__file__).with_name("workers.py"), "2", "-p", "no:cacheprovider", folder, *options]
+    command = [
+        sys.executable,
+        Path(__file__).parents[1] / "workers.py",
+        "2",
+        "-p",
+        "no:cacheprovider",
+        folder,
+        *options,
+    ]
     return subprocess.run(command, cwd=folder, capture_output=True, text=True)
 
 
