@@ -37,16 +37,11 @@ def run(script: str, *arguments: str) -> Run:
     with tempfile.TemporaryFile("a+") as output:  # writes go to its end, wherever this process reads
         process = subprocess.Popen(
             [*command, str(ROOT / "examples" / script), *arguments],
-            env=environment(GLOO_SOCKET_IFNAME="lo"),
+            env=environment(CUDA_VISIBLE_DEVICES="", GLOO_SOCKET_IFNAME="lo"),
             cwd=ROOT, stdout=output, stderr=subprocess.STDOUT, text=True,
         )  # fmt: skip
         return results(told(process, output))
 
-
-def run_forked(libraries: str, script: str, *arguments: str, **env: str) -> tuple[str, list[float]]:
-    """The same of a run in two forks of a process that has imported libraries."""
-    command = ["-m", "tests.distributed.scripts", libraries, str(ROOT / "examples" / script), *arguments]
-    done = warm.run(command, env=environment(GLOO_SOCKET_IFNAME="lo", **env), cwd=ROOT)
 
 def run_forked(libraries: str, script: str, ours: list[str], eager: list[str], trace: Path) -> tuple[Run, Run]:
     """The same of two runs, each in two forks of a process that has imported libraries: by argand, traced, and eager's."""

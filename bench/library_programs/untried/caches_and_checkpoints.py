@@ -1,4 +1,4 @@
-"""Ways to generate (caches, beams, helpers) and to train (checkpoints, packed rows, prefixes, images) of transformers."""
+"""Ways to generate (caches, beams, helpers) and train (checkpoints, packed rows, prefixes, images) of transformers."""
 
 from __future__ import annotations
 
@@ -18,9 +18,7 @@ def gemma3() -> Any:
     import transformers
 
     layers = ["sliding_attention", "full_attention"]
-    config = transformers.Gemma3TextConfig(
-        **_LLAMA, head_dim=8, sliding_window=6, layer_types=layers, pad_token_id=0
-    )
+    config = transformers.Gemma3TextConfig(**_LLAMA, head_dim=8, sliding_window=6, layer_types=layers, pad_token_id=0)
     return transformers.Gemma3ForCausalLM(config)
 
 

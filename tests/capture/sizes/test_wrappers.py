@@ -579,34 +579,21 @@ class Decided(Quantized):
         return result * 2 if func is torch.sin else result
 
 
-@pytest.mark.parametrize("backend", [None, "native"])
-def test_classes_that_say_what_torch_functions_are(backend: Any) -> None:
+@pytest.mark.parametrize("backend", ["eager", "native"])
+def test_classes_that_say_what_torch_functions_are_are_asked_as_in_eager(backend: str) -> None:
     model = nn.Sequential(nn.Linear(6, 4), nn.ReLU(), nn.Linear(4, 3))
     for layer in (model[0], model[2]):
         layer.weight = nn.Parameter(Decided.of(layer.weight.detach()), requires_grad=False)
-    counting = CountingBackend()
-    compiled = argand.compile(model, backend=backend or counting, fullgraph=True)
-    for rows in (2, 3, 5, 7):
-        x = torch.randn(rows, 6)
-        Decided.asked.clear()
-        want = model(x)
-        before = list(Decided.asked)
-        Decided.asked.clear()
-        torch.testing.assert_close(compiled(x), want)
-        assert Decided.asked == before
-    assert len(counting.graphs) == (0 if backend else 2)
-
-
-def test_functions_that_such_a_class_leaves_to_dispatch_are_asked_for_once() -> None:
     weight = Decided.of(torch.randn(4, 6))
 
-    def function(x: torch.Tensor) -> Any:
+    def function(x: torch.Tensor) -> Any:  # what is left to dispatch
         return x + 1, torch.sin(weight), weight.shape, weight.codes * 2
 
-    compiled = argand.compile(function, backend="eager")
-    for x in (torch.ones(2), torch.ones(2), torch.ones(3)):
-        Decided.asked.clear()
-        want, before = function(x), list(Decided.asked)
-        Decided.asked.clear()
-        torch.testing.assert_close(compiled(x), want)
-        assert Decided.asked == before
+    for run, fullgraph in ((model, True), (function, False)):
+        compiled = argand.compile(run, backend=backend, fullgraph=fullgraph)
+        for rows in (2, 2, 3, 5):
+            x = torch.randn(rows, 6)
+            Decided.asked.clear()
+            torch.testing.assert_close(compiled(x), run(x))
+            half = len(Decided.asked) // 2
+            assert Decided.asked[:half] == Decided.asked[half:]

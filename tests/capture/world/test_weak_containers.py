@@ -265,6 +265,7 @@ def test_handles_of_hooks_that_a_kept_object_holds() -> None:
         assert not any(layer._forward_hooks for layer in explainer.model)
     assert_same(*results)
 
+
 class _Ending:
     pass
 

@@ -73,7 +73,7 @@ def _spelled(value: object) -> object:
 class _LazyForward:
     """Descriptor: compiles the graph's Python code when somebody asks for `forward`."""
 
-    def __get__(self, module: Any, owner: type) -> object:
+    def __get__(self, module: fx.GraphModule | None, owner: type) -> object:
         if module is None:
             return self
         module.recompile()
@@ -97,7 +97,7 @@ class CapturedGraph(fx.GraphModule):
         forward = vars(type(self)).get("forward")
         if isinstance(forward, types.FunctionType):
             if self.meta.get("undone"):
-                type(self).forward = undoing(forward, [1 + place for place in self.meta["undone"]])
+                type.__setattr__(type(self), "forward", undoing(forward, [1 + place for place in self.meta["undone"]]))
             forward.__dict__["_argand_source"] = source = _Source()
             _forget_with(source, forward.__code__.co_filename)
         return python_code

@@ -72,7 +72,7 @@ def _alone(builder: GraphBuilder, owner: TensorInfo) -> bool:
 
 
 def _is_plain(real: torch.Tensor | None) -> bool:
-    return type(real) in (torch.Tensor, torch.nn.Parameter) and real.layout is torch.strided
+    return real is not None and type(real) in (torch.Tensor, torch.nn.Parameter) and real.layout is torch.strided
 
 
 def _is_small(owner: TensorInfo) -> bool:

@@ -362,7 +362,7 @@ def as_subclass(tensor: torch.Tensor, cls: type) -> torch.Tensor:
     return torch.Tensor.as_subclass(tensor, cls)
 
 
-def helpers_of(builder: GraphBuilder, value: Any) -> list[Function]:
+def helpers_of(builder: GraphBuilder, value: object) -> list[Function]:
     """What is called on a result of the graph, as the graph gives it, for what autograd knows of it."""
     helpers = [of_inference_mode] if refused_writes.leaves_inference_mode(builder.tensors, value) else []
     return [*helpers, passed_on] if id(value) in builder.passed_on else helpers

@@ -20,10 +20,8 @@ from torch.utils.checkpoint import (
 
 import argand
 import sweeps
-from helpers import CountingBackend, assert_same, texts_of
-
 from argand import events
-from helpers import assert_same, texts_of
+from helpers import CountingBackend, assert_same, texts_of
 
 BACKENDS = ["eager", "aot_eager", "native"]
 Make = Callable[[], tuple[nn.Module, Callable[[torch.Tensor], Any]]]
@@ -308,6 +306,7 @@ def test_what_is_put_back_behind_a_checkpoint_does_not_end_the_graph(name: str) 
         gradients.append((x.grad, net.w.grad, net.factor))
     assert_same(*gradients)
     assert len(backend.graphs) == 1 or name == "factor"
+
 
 def _products_alone(context: Any, op: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
     kept = op is torch.ops.aten.mm.default and not context.is_recompute
