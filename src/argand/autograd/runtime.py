@@ -93,8 +93,7 @@ def wrapper_source(
     running = f"out = run({passed})"
     if untaped and any(spec.spec.requires_grad for spec in program.inputs):
         running = f"with no_grad(): {running}"
-    here = boxed or program.kind == "inference" or all(mutation.differentiable for mutation in program.mutations)
-    lines += _running_lines(running, names, tells=_writes(program) and here)
+    lines += _running_lines(running, names, tells=_writes(program) and (boxed or _writes_behind(program)))
     lines += _mutation_lines(program)
     for leaf in program.leaves:
         if leaf.data is not None and needs_data(leaf.data):
@@ -121,6 +120,11 @@ def _running_lines(running: str, names: dict[str, Any], tells: bool) -> list[str
 
 
 _TELLING = ("    except Exception as error:", f"        error.{UNWRITTEN} = True", "        raise")
+
+
+def _writes_behind(program: AtenProgram) -> bool:
+    """Whether the wrapper gives inputs their new values, and not what records the graph."""
+    return program.kind == "inference" or all(mutation.differentiable for mutation in program.mutations)
 
 
 def _writes(program: AtenProgram) -> bool:

@@ -97,7 +97,8 @@ class CapturedGraph(fx.GraphModule):
         forward = vars(type(self)).get("forward")
         if isinstance(forward, types.FunctionType):
             if self.meta.get("undone"):
-                type.__setattr__(type(self), "forward", undoing(forward, [1 + place for place in self.meta["undone"]]))
+                undone = [1 + place for place in self.meta["undone"]]  # behind `self`
+                type.__setattr__(type(self), "forward", undoing(forward, undone))
             forward.__dict__["_argand_source"] = source = _Source()
             _forget_with(source, forward.__code__.co_filename)
         return python_code
