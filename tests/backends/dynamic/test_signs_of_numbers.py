@@ -79,6 +79,10 @@ HALVES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "the last half": lambda x: x[-(x.shape[0] // 2) :],
     "the last third": lambda x: x[-(x.shape[0] // 3) :],
     "behind the middle": lambda x: x[x.shape[0] - x.shape[0] // 4 :],
+    "a remainder": lambda x: x[-(x.shape[0] % 32) :],
+    "one of a remainder": lambda x: x[x.shape[0] % 33 - 1],
+    "one before the first": lambda x: x[(x.shape[0] - 6) // 8],
+    "one that goes round": lambda x: x[(x.shape[0] - 6) % x.shape[0]],
     "around the middle": lambda x: x[x.shape[0] // 3 : -(x.shape[0] // 4)],
 }
 

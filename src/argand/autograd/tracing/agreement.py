@@ -11,6 +11,8 @@ from torch import fx
 
 from argand.graph.nodes.program import AtenProgram
 from argand.graph.sizes.expr import Expr, Sym, evaluate, free_symbols
+from argand.graph.sizes.fitting import Fitter
+from argand.graph.sizes.relations import Relation
 from argand.graph.sizes.symbols import SymbolTable
 from argand.passes.generalise import NotGeneral
 
@@ -51,6 +53,21 @@ def _are_one(table: SymbolTable, *symbols: Sym) -> bool:
             if len({table.evaluate(sym, row) for sym in symbols}) > 1:
                 return False
     return True
+
+
+def keep_coincidences(
+    assignments: Sequence[Mapping[Sym, Any]], known: Iterable[Any], conditions: dict[Relation, None]
+) -> None:
+    """Where a quotient or remainder is, at the sizes of all traces, what a formula of other numbers says too, the
+    program may compute that: it holds where the two are one."""
+    quotients = [expr for expr in dict.fromkeys(known) if isinstance(expr, Expr) and expr.has_divmod]
+    fitter = Fitter(assignments)
+    for expr in quotients:
+        if not all(sym in assignments[0] for sym in free_symbols(expr)):
+            continue
+        other = fitter.fit(fitter.vector(expr))
+        if isinstance(other, Expr) and other != expr and not other.has_divmod:
+            conditions[Relation("eq", expr - other)] = None
 
 
 def check_results(gm: fx.GraphModule, program: AtenProgram, hints: Mapping[str, int]) -> None:

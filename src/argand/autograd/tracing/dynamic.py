@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from argand.autograd.tracing.agreement import check_results, floats_of
+from argand.autograd.tracing.agreement import check_results, floats_of, keep_coincidences
 from argand.autograd.tracing.size_columns import MORE_ROWS, ROWS, chosen, in_step, moduli, two
 from argand.autograd.tracing.trace import trace_inference
 from argand.errors import AutogradError
@@ -340,6 +340,7 @@ class Tracing:
                 and not (self.table.inputs(expr) & (pinned | self.unused))
             ):
                 self._may_vary(expr, assignments, conditions)
+        keep_coincidences(fitter.assignments, self._known(), conditions)
         for sym in pinned:
             conditions[Relation("eq", sym - int(self.table.hints[sym]))] = None
         if not all(require(conditions, bound) for bound in domain):

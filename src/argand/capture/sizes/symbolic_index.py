@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from argand.capture.facts.handlers import Args, Kwargs
-from argand.capture.facts.interfaces import GraphBuilder
+from argand.capture.facts.interfaces import Dynamics, GraphBuilder
 from argand.capture.facts.values.symbolic import SYMBOLIC
 from argand.capture.sizes.symbolic_tensors import dim_number
 
@@ -41,9 +41,16 @@ def guard_index(builder: GraphBuilder, tensor: Any, index: object) -> None:
                 size = dim_number(builder, info, dim)
                 if type(size) in SYMBOLIC or type(item) in SYMBOLIC:
                     _ = -size <= item, item < size
+                    _guard_sign(builder.dynamics, item)
             dim += 1
         else:
             dim += _dims_of(item)
+
+
+def _guard_sign(dynamics: Dynamics, item: Any) -> None:
+    """It says from which end an index counts. Of numbers from data the graph itself asks."""
+    if type(item) in SYMBOLIC and (dynamics.unbacked is None or not dynamics.unbacked.among(item.expr)):
+        _ = item < 0
 
 
 def guard_part(builder: GraphBuilder, name: str, args: Args, kwargs: Kwargs) -> None:
