@@ -60,8 +60,7 @@ def wrapper_source(
 ) -> tuple[str, dict[str, Any]]:
     """The wrapper's text and the objects that it names."""
     names: dict[str, Any] = {"run": run, "as_strided": torch.as_strided, "no_grad": torch.no_grad}
-    names["written_in_place"] = compat.written_in_place
-    lines = ["def call(*args):"]
+    names["written_in_place"], lines = compat.written_in_place, ["def call(*args):"]
     if with_grad is not None:
         names["with_grad"], names["is_grad_enabled"] = with_grad, torch.is_grad_enabled
         lines += ["    if is_grad_enabled():", "        return with_grad(*args)"]
