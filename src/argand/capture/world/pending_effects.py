@@ -191,7 +191,7 @@ def may_hold(obj: object) -> bool:
     return obj is not None and not is_a(obj, torch.Tensor | int | float | complex | str | bytes | type | weakref.ref)
 
 
-def ends_visibly(obj: object) -> bool:
+def ends_visibly(obj: Any) -> bool:
     """Whether code of the program may run when nothing refers to this object any more."""
     cls = type(obj)
     if cls is types.GeneratorType:
