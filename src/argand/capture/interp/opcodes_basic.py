@@ -155,7 +155,10 @@ def read_argument(interp: Interpreter, frame: Frame, slot: int) -> object:
 def root_delete_fast(interp: Interpreter, frame: Frame, arg: int) -> None:
     held = frame.fast[arg]
     if type(held) is LazyLocal or (held is not NULL and interp.is_outer(held)):
-        pending_effects.refuse_drop(held.value if type(held) is LazyLocal else held)
+        obj = held.value if type(held) is LazyLocal else held
+        others = [*frame.stack, *frame.fast[:arg], *frame.fast[arg + 1 :]]  # a resume function moves what it is given
+        if not any((other.value if type(other) is LazyLocal else other) is obj for other in others):
+            pending_effects.refuse_drop(obj)
     delete_fast(interp, frame, arg)
 
 
