@@ -284,7 +284,7 @@ _BASES: Final = frozenset((int, float, complex, str, bytes))
 def is_foreign_value(cls: type) -> bool:
     """Whether objects of a class of C are values, which do not change: identity tells them apart. So is what functions
     of pybind11 are bound to, their own overloads."""
-    return issubclass(cls, _VALUES) or cls.__module__ == "pybind11_builtins"
+    return issubclass(cls, _VALUES) or module_of(cls) == "pybind11_builtins"
 
 
 def is_immutable_base(cls: type) -> bool:

@@ -205,12 +205,14 @@ def ends_visibly(obj: Any) -> bool:
 
 def _calls_the_program(reference: weakref.ref[object]) -> bool:
     """Whether the end of what a weak reference is of runs code of the program, also by `weakref.finalize`."""
+    if not issubclass(type(reference), weakref.ref):
+        return True  # a proxy: what it calls cannot be read
     back = reference.__callback__
     if type(back) is weakref.finalize:
         return True
     if type(back) is not types.FunctionType or back.__module__ in (None, weakref.__name__, "_weakrefset"):
         return False
-    return not back.__module__.startswith(("argand.", "torch."))
+    return not str(back.__module__).startswith(("argand.", "torch."))
 
 
 def refuse_drop(obj: object) -> None:
