@@ -66,8 +66,21 @@ def installed(program: Program) -> bool:
 # -- in the process of one program ------------------------------------------------------------------------------------
 
 
-def difference(want: Any, got: Any) -> float:
-    """The largest difference over the largest value; infinite where structure, kind or size differ."""
+ROUNDING = 2.0**-16
+"""Of the largest gradient: what others differ by where they are sums of values that cancel."""
+
+
+def largest(result: Any) -> float:
+    """The largest value of all tensors of a result."""
+    import torch
+    from torch.utils import _pytree as pytree
+
+    tensors = [t.abs() for t in pytree.tree_leaves(result) if isinstance(t, torch.Tensor) and t.numel()]
+    return max([0.0, *(float(torch.nan_to_num(t).max()) for t in tensors)])
+
+
+def difference(want: Any, got: Any, least: float = 0.0) -> float:
+    """The largest difference beyond `least` over the largest value; infinite where structure, kind or size differ."""
     import torch
 
     if isinstance(want, torch.Tensor) or isinstance(got, torch.Tensor):
@@ -79,17 +92,18 @@ def difference(want: Any, got: Any) -> float:
             return 0.0
         wide = torch.complex128 if want.is_complex() else torch.float64
         a, b = (torch.nan_to_num(t.detach().to(wide), nan=1e30, posinf=2e30, neginf=-2e30) for t in (want, got))
-        return float((a - b).abs().max()) / (float(a.abs().max()) or 1.0)
+        return max(float((a - b).abs().max()) - least, 0.0) / (float(a.abs().max()) or 1.0)
     if isinstance(want, float) and isinstance(got, float):
         return 0.0 if want == got or (want != want and got != got) else abs(want - got) / (abs(want) or 1.0)
     if isinstance(want, dict) and isinstance(got, dict):
         if list(want) != list(got):
             return float("inf")
-        return max([0.0, *(difference(want[key], got[key]) for key in want)])
+        rounding = {"gradients": ROUNDING * largest(want.get("gradients"))}
+        return max([0.0, *(difference(want[key], got[key], rounding.get(key, least)) for key in want)])
     if isinstance(want, (list, tuple)) and isinstance(got, (list, tuple)):
         if len(want) != len(got):
             return float("inf")
-        return max([0.0, *map(difference, want, got)])
+        return max([0.0, *(difference(a, b, least) for a, b in zip(want, got))])
     return 0.0 if type(want) is type(got) and want == got else float("inf")
 
 

@@ -39,7 +39,7 @@ def training_step(loss_of: Callable[[], Any], trained: Any, gradients: bool = Fa
     Arguments:
         loss_of: computes the loss, or a tuple of it and what else is compared with eager's.
         trained: an optimizer, which then moves its parameters, or a module.
-        gradients: compare those of the module, too.
+        gradients: compare those of the module, too; one that is zero but for rounding is measured by the others.
     """
     from torch.optim import Optimizer
 
@@ -50,8 +50,10 @@ def training_step(loss_of: Callable[[], Any], trained: Any, gradients: bool = Fa
         computed[0].backward()
         if isinstance(trained, Optimizer):
             trained.step()
-        grads = [p.grad for p in trained.parameters() if p.grad is not None] if gradients else []
-        return [*(each.detach() for each in computed), *grads]
+        values = [each.detach() for each in computed]
+        if not gradients:
+            return values
+        return {"values": values, "gradients": [p.grad for p in trained.parameters() if p.grad is not None]}
 
     return step
 

@@ -211,7 +211,7 @@ def losses_of_torchrl(name: str) -> Any:
         def step() -> Any:
             loss.zero_grad()
             out = call(data.clone())
-            total = sum(out[key] for key in out if key.startswith("loss_"))
+            total = sum(out[key] for key in sorted(out.keys()) if key.startswith("loss_"))
             total.backward()
             return [out[key].detach() for key in sorted(out.keys()) if key.startswith("loss_")]
 
