@@ -438,3 +438,26 @@ def test_positions_in_arrays(kind: str) -> None:
             else:
                 torch.testing.assert_close(results[1], results[0])
             at = np.roll(at, 1) if kind != "backwards" else at
+
+
+def test_what_numpy_itself_computes_is_a_lone_operation_and_its_settings_one_guard(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Where torch's equivalent gives another dtype, nothing of it stays in the graph; settings are asked once a call."""
+
+    def features(x: torch.Tensor) -> torch.Tensor:
+        array = x.numpy()
+        quantiles = np.quantile(np.abs(array), [0.1, 0.5], axis=-1)
+        return torch.from_numpy(np.interp(quantiles, [0.0, 2.0], [1.0, 3.0]))
+
+    backend, x = CountingBackend(), torch.randn(3, 5)
+    compiled = argand.compile(features, backend=backend, fullgraph=True)
+    assert torch.equal(compiled(x), features(x))
+    (graph,) = backend.graphs
+    names = [node.name for node in graph.graph.nodes if node.op == "call_function" and "getitem" not in node.name]
+    assert [name.removesuffix("_1") for name in names] == ["absolute", "numpy_call_default", "numpy_call_default"]
+    asked = []
+    geterr = np.geterr
+    monkeypatch.setattr(np, "geterr", lambda: asked.append(1) or geterr())
+    compiled(x)
+    assert len(asked) == 1

@@ -368,6 +368,7 @@ class Arrays:
             with torch._C.DisableTorchFunction(), numpy_settings.quiet():
                 given, named = (self._to_library(each, real=True, memory=memory) for each in (args, kwargs))
                 checked = other(*given, **named)
+            self._compare(name, expected, checked, traced_in((args, kwargs)))
             self.recording = True
             given, named = (self._to_library(each, real=False, memory=memory) for each in (args, kwargs))
             result = other(*given, **named)
@@ -403,21 +404,31 @@ class Arrays:
         except Exception as e:  # numpy's error: the program gets it where the call really runs
             raise refusal(name, f"numpy says {type(e).__name__}: {e}") from e
 
-    def _results(self, name: str, expected: object, checked: Array, result: object, inputs: list[Traced]) -> object:
+    def _compare(self, name: str, expected: object, checked: Array, inputs: list[Traced]) -> None:
+        """Before anything is recorded: whether torch's results are numpy's."""
         if isinstance(expected, tuple | list):
-            if not isinstance(result, tuple | list) or len(result) != len(expected):
+            if not isinstance(checked, tuple | list) or len(checked) != len(expected):
                 raise refusal(name, "its torch equivalent gives another number of results")
+            for pair in zip(expected, checked):
+                self._compare(name, *pair, inputs)
+        elif not isinstance(expected, numpy.ndarray | numpy.generic):
+            raise needs_values(name)
+        elif all(given._a_dummy is not expected for given in inputs):
+            ours = tensor_in(checked)
+            if ours is None:
+                raise refusal(name, "its torch equivalent gives no array")
+            self._same(name, running_forwards(expected), ours, name in tables.UNDEFINED)
+
+    def _results(self, name: str, expected: Array, checked: Array, result: Array, inputs: list[Traced]) -> object:
+        if isinstance(expected, tuple | list):
             parts = [self._results(name, *three, inputs) for three in zip(expected, checked, result)]
             return parts if type(expected) is list else tuple(parts)
-        if not isinstance(expected, numpy.ndarray | numpy.generic):
-            raise needs_values(name)
         for given in inputs:
             if given._a_dummy is expected:
                 return given
         ours, stand_in = tensor_in(checked), tensor_in(result)
         if ours is None or stand_in is None:
             raise refusal(name, "its torch equivalent gives no array")
-        self._same(name, running_forwards(expected), ours, name in tables.UNDEFINED)
         return Traced(self, expected, self._aliased(name, expected, ours, stand_in, inputs), flips=flips_of(expected))
 
     def _same(self, name: str, expected: Array, got: torch.Tensor, undefined: bool = False) -> None:

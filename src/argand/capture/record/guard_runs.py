@@ -149,4 +149,6 @@ def _one_identity(arg: Any) -> object:
         return (cls, arg)
     if type(arg) in (tuple, list):
         return (type(arg), tuple(_one_identity(item) for item in arg))
+    if cls is dict:
+        return (dict, tuple((_one_identity(key), _one_identity(value)) for key, value in arg.items()))
     return id(arg)

@@ -15,7 +15,7 @@ import torch
 
 from argand.graph.operators.registration import Operators
 
-Described = tuple[torch.dtype, list[int], list[int]]
+Described = tuple[torch.dtype, tuple[int, ...], tuple[int, ...]]
 
 
 @functools.cache
@@ -39,7 +39,7 @@ def _described(results: str) -> list[Described]:
     parts = []
     for text in results.split("; "):
         name, shape, strides = text.replace("]", "").split("[")
-        sizes, steps = ([int(item) for item in each.split(",") if item] for each in (shape, strides))
+        sizes, steps = (tuple([int(item) for item in each.split(",") if item]) for each in (shape, strides))
         parts.append((getattr(torch, name), sizes, steps))
     return parts
 
@@ -76,14 +76,18 @@ def _run(arrays: Sequence[torch.Tensor], call: str, results: str) -> list[torch.
     tensors = []
     for value, (dtype, sizes, strides) in zip(results_of(_function(call)(given)), _described(results), strict=True):
         array = numpy.asarray(value)
-        if not array.flags.writeable or any(numpy.may_share_memory(array, each) for each in given):
+        flags = array.flags
+        shared = not flags.owndata and any(numpy.may_share_memory(array, each) for each in given)
+        if shared or not flags.writeable:
             array = array.copy(order="K")
         tensor = torch.from_numpy(array)
-        if tensor.dtype is not dtype or list(tensor.shape) != sizes:
+        if tensor.dtype is not dtype or tensor.shape != sizes:
             raise RuntimeError(f"{call} gave {array.dtype}{list(array.shape)}, not {results} as for other values")
-        if any(size > 1 and step != want for size, step, want in zip(sizes, tensor.stride(), strides)):
-            tensor = torch.empty_strided(sizes, strides, dtype=dtype).copy_(tensor)
-        tensors.append(tensor.as_strided(sizes, strides))
+        if tensor.stride() != strides:
+            if any(size > 1 and step != want for size, step, want in zip(sizes, tensor.stride(), strides)):
+                tensor = torch.empty_strided(sizes, strides, dtype=dtype).copy_(tensor)
+            tensor = tensor.as_strided(sizes, strides)
+        tensors.append(tensor)
     return tensors
 
 
