@@ -2,16 +2,19 @@
 
 from dataclasses import replace
 
+import pytest
 import torch
 from loop_programs import Builder
 from test_fusion import kernels, relu
 
 import argand
+from argand.errors import InternalError
 from argand.ir.interpret import interpret
 from argand.ir.target import cpu
 from argand.schedule.inplace import write_inputs_in_place
-from argand.schedule.pipeline import schedule
+from argand.schedule.pipeline import name_kernels, schedule
 from argand.schedule.reference import run_schedule
+from argand.schedule.verify import verify
 
 
 def test_a_result_that_later_stages_read_is_stored_in_its_input():
@@ -78,3 +81,41 @@ def test_parts_of_a_gradient_that_two_kernels_write():
 
     for one, two in zip(gradients(function), gradients(argand.compile(function)), strict=True):
         torch.testing.assert_close(two, one)
+
+
+@pytest.mark.parametrize("first", ["a", "b", None])
+@pytest.mark.parametrize("second", ["a", "b", None])
+def test_kernels_that_did_the_same_until_one_was_to_store_in_an_input(first, second):
+    """They shared a compiled function, whose arguments are another number or in another order now."""
+
+    def function(x, y, product):
+        one = x["a"] - x["b"]
+        if first:
+            x[first].copy_(one)
+        product = product @ product
+        two = y["a"] - y["b"]
+        if second:
+            y[second].copy_(two)
+        return product, *(each for each, name in ((one, first), (two, second)) if name is None)
+
+    def given():
+        torch.manual_seed(0)
+        return [*({name: torch.randn(8, 8) for name in "ab"} for _ in range(2)), torch.randn(8, 8)]
+
+    ours, theirs = given(), given()
+    torch.testing.assert_close(argand.compile(function)(*ours), function(*theirs))
+    torch.testing.assert_close(ours, theirs)
+
+
+def test_the_verifier_tells_kernels_of_one_name_that_differ():
+    b = Builder()
+    one, two = (b.pointwise(lambda o, u, v: o.sub(u, v), b.input(5), b.input(5)) for _ in range(2))
+    outs = [one, b.extern(torch.ops.aten.neg.default, one, size=[5]), two]
+    made = schedule(b.program(*outs), targets=lambda device: replace(cpu(1), max_members=1, small_points=0))
+    assert len({plan.name for plan in kernels(made)}) == 1
+    assert write_inputs_in_place(made, [("arg0", 0), ("arg3", 2)])
+    with pytest.raises(InternalError, match="two kernels that differ"):
+        verify(made)
+    name_kernels(made)
+    verify(made)
+    assert len({plan.name for plan in kernels(made)}) == 2

@@ -64,7 +64,7 @@ def reuse_in_place(schedule: Schedule) -> None:
                 break
 
 
-def write_inputs_in_place(schedule: Schedule, written: Sequence[tuple[str, int]]) -> None:
+def write_inputs_in_place(schedule: Schedule, written: Sequence[tuple[str, int]]) -> bool:
     """Let kernels store what inputs shall hold afterwards in the inputs themselves, where nobody needs the old value.
 
     The result is then the input itself; whoever calls the graph has nothing left to copy. What may raise has run by
@@ -72,7 +72,11 @@ def write_inputs_in_place(schedule: Schedule, written: Sequence[tuple[str, int]]
 
     Arguments:
         written: name of an input, and the position of the result that is its new value.
+
+    Returns:
+        Whether a kernel changed: kernels that shared a name may not do the same any more.
     """
+    before = len(schedule.aliases)
     last = _last_uses(schedule)
     raising = max((number for number, step in enumerate(schedule.steps) if may_raise(step)), default=-1)
     returned = [ref.buffer for ref in tensor_refs(schedule.outputs)]
@@ -102,6 +106,7 @@ def write_inputs_in_place(schedule: Schedule, written: Sequence[tuple[str, int]]
             continue
         schedule.aliases[output] = name
         _rename(step, name, output)
+    return len(schedule.aliases) != before
 
 
 def may_raise(step: Step) -> bool:

@@ -77,7 +77,7 @@ def schedule(
     if fusion:
         arrive_in_place(ordered)
         reuse_in_place(ordered)
-    _name(ordered)
+    name_kernels(ordered)
     if whole is not None:
         ordered = whole(ordered)
     if config.verify_ir:
@@ -96,9 +96,8 @@ def join_kernels(ordered: Schedule) -> None:
     """Join alike kernels, in place: the last thing to do to a schedule, when it is known what is written where."""
     before = len(ordered.steps)
     join_segments(ordered)
-    if len(ordered.steps) == before:
-        return
-    _name(ordered)
+    if len(ordered.steps) != before:
+        name_kernels(ordered)
     if config.verify_ir:
         verify(ordered)
 
@@ -140,8 +139,11 @@ def _existing(program: Program, steps: Iterable[Step]) -> dict[str, Buffer]:
     return {name: program.buffers[name] for name in names if name in program.buffers}
 
 
-def _name(ordered: Schedule) -> None:
-    """Name kernels after their ops; kernels that do the same share one name, and so one compiled function."""
+def name_kernels(ordered: Schedule) -> None:
+    """Name kernels after their ops; kernels that do the same share one name, and so one compiled function.
+
+    Whoever changes kernels that have names (which buffers are written in place, say) names all of them again.
+    """
     known: dict[str, str] = {}
     count = 0
     for step in ordered.steps:

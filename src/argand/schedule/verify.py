@@ -10,6 +10,7 @@ from argand.ir.target import Target
 from argand.schedule.access import is_empty
 from argand.schedule.collectives import verify_collectives
 from argand.schedule.joining.segments import Interval, overlap, stored_part
+from argand.schedule.signature import signature
 
 
 def verify(schedule: Schedule) -> None:
@@ -19,10 +20,13 @@ def verify(schedule: Schedule) -> None:
         InternalError: what is wrong, and where.
     """
     defined = {*schedule.inputs, *schedule.constants}
+    named: dict[str, str] = {}
     defined.update(name for name, buffer in schedule.buffers.items() if is_empty(buffer))
     for step in schedule.steps:
         if isinstance(step, KernelPlan):
             verify_kernel(step)
+            text = signature(step)
+            _require(named.setdefault(step.name, text) == text, f"two kernels that differ are {step.name}")
             _require(step.device in schedule.targets, f"{step.name} runs on {step.device}, which has no target")
             verify_legal(step, schedule.targets[step.device])
             reads, writes = step.inputs, step.outputs

@@ -42,7 +42,7 @@ from argand.runtime.host import HostCall, load_module
 from argand.runtime.kernels.background_libraries import begin
 from argand.schedule.dump import post_fusion_text
 from argand.schedule.inplace import write_inputs_in_place
-from argand.schedule.pipeline import join_kernels, schedule
+from argand.schedule.pipeline import join_kernels, name_kernels, schedule
 from argand.schedule.products.rules import choose_by_rule
 from argand.schedule.provenance import code_lines, loop_lines, provenance
 
@@ -196,7 +196,8 @@ def _scheduled(program: AtenProgram, *, by_rule: bool = True) -> Schedule:
     written = [(program.inputs[m.input].name, m.output) for m in plain]
     ordered = _ordered(program)
     with events.span("schedule", "schedule"), size_hints(ordered.hints):
-        write_inputs_in_place(ordered, written)
+        if write_inputs_in_place(ordered, written):
+            name_kernels(ordered)
         ordered.kept = _kept(program, ordered)
         ordered.seen = frozenset(name for i, name in enumerate(ordered.inputs) if i not in program.taken)
         if by_rule:
