@@ -32,3 +32,16 @@ def test_factors_of_matrices(batch: tuple[int, ...], transposed: bool) -> None:
             known = layouts.RULES[op](op(x.to("meta"), *how), x, *how)
             assert described(known) == described(op(x, *how)), (op, x.shape, x.stride(), how)
             assert op not in layouts.PROBED
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (3, 1), (1, 1), (2, 1, 1), (1, 3), (0, 1)])
+def test_norms_over_dims_of_one_element(shape: tuple[int, ...]) -> None:
+    """Regression: torch 2.11's meta kernel keeps such a dim where it is counted from the end."""
+    for dim, keepdim, order in itertools.product(([-1], [0], [-1, 0], [-2, -1], [], None), (False, True), (2, 1, 3, 0)):
+        if dim and (len(shape) < 2 and dim != [-1]):
+            continue
+        x = torch.randn(shape)
+        ops = (aten.linalg_vector_norm.default, *([aten.norm.ScalarOpt_dim] if dim is not None else []))
+        for op in ops:
+            known = layouts.RULES[op](op(x.to("meta"), order, dim, keepdim), x, order, dim, keepdim)
+            assert described([known]) == described([op(x, order, dim, keepdim)]), (op, dim, keepdim, order)

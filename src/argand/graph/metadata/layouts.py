@@ -215,6 +215,15 @@ def _contiguous(result: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
     return in_format(result, torch.contiguous_format)
 
 
+def _vector_norm(
+    result: torch.Tensor, x: torch.Tensor, ord: Any = 2, dim: Any = None, keepdim: bool = False, **kwargs: Any
+) -> Any:
+    """The meta kernel of torch 2.11 keeps dims of one element that are counted from the end."""
+    gone = {d % x.dim() for d in dim or range(x.dim())} if x.dim() else set()
+    sizes = [1 if d in gone else size for d, size in enumerate(x.shape) if keepdim or d not in gone]
+    return torch.empty(sizes, dtype=result.dtype, device="meta")
+
+
 def _resized(result: torch.Tensor, x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
     """In the memory format of the argument."""
     return in_format(result, suggested_format(x))
@@ -321,10 +330,11 @@ RULES: dict[Any, Rule] = {
     ),
     **dict.fromkeys(of_aten(
         "_log_softmax masked_fill.Scalar masked_fill.Tensor diag_embed normal.Tensor_Tensor tril triu sum.dim_IntList "
-        "prod.dim_int amax amin im2col isin.Scalar_Tensor isin.Tensor_Scalar isin.Tensor_Tensor linalg_vector_norm "
+        "prod.dim_int amax amin im2col isin.Scalar_Tensor isin.Tensor_Scalar isin.Tensor_Tensor "
         "rrelu_with_noise var.correction glu_backward"
     ), _contiguous),
     **dict.fromkeys((aten.upsample_bilinear2d.default, aten.upsample_bicubic2d.default), _resized),
+    **dict.fromkeys((aten.linalg_vector_norm.default, aten.norm.ScalarOpt_dim), _vector_norm),
     aten.aminmax.default: _all_contiguous,
     aten.rrelu_with_noise_functional.default: _all_contiguous,
     aten.var_mean.correction: _all_contiguous,
