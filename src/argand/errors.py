@@ -15,6 +15,11 @@ UNWRITTEN = "argand_unwritten"
 """An error has this attribute where the graph that raised it writes to inputs, and has not written yet."""
 
 
+def say_unwritten(error: BaseException) -> None:
+    """Note on an error that what the graph writes to is as it was."""
+    vars(error)[UNWRITTEN] = True
+
+
 @dataclass(frozen=True, slots=True)
 class UserLine:
     """A position in the user's program.

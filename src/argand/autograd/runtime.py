@@ -13,7 +13,7 @@ import torch
 
 from argand.autograd.recording.bases import base_tensor
 from argand.autograd.recording.leaves import maker_lines, needs_data
-from argand.errors import UNWRITTEN, InternalError
+from argand.errors import InternalError, say_unwritten
 from argand.graph import compat
 from argand.graph.nodes.program import AtenProgram, OutputSpec
 from argand.graph.sizes.expr import Expr
@@ -112,13 +112,14 @@ def wrapper_source(
 def _running_lines(running: str, names: dict[str, Any], tells: bool) -> list[str]:
     """`tells`: an error says that nothing was written yet; what records a graph, and writes itself, says so itself."""
     names["autocast_active"], names["disabled_autocast"] = compat.autocast_active, compat.disabled_autocast
+    names["say_unwritten"] = say_unwritten
     lines = ["    if autocast_active():", "        guard = disabled_autocast()"]  # the casts are in the graph already
     lines += ["        try:", f"            {running}", "        finally:", "            del guard"]
     lines += ["    else:", f"        {running}"]
     return ["    try:", *(f"    {line}" for line in lines), *_TELLING] if tells else lines
 
 
-_TELLING = ("    except Exception as error:", f"        error.{UNWRITTEN} = True", "        raise")
+_TELLING = ("    except Exception as error:", "        say_unwritten(error)", "        raise")
 
 
 def _writes_behind(program: AtenProgram) -> bool:

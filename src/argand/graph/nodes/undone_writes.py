@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from argand.errors import UNWRITTEN
+from argand.errors import say_unwritten
 from argand.graph.version_counters import set_versions
 
 Copies = Sequence[tuple[weakref.ref[torch.Tensor], torch.Tensor, int | None]]
@@ -43,7 +43,7 @@ def undoing(run: Callable[..., Any], positions: Sequence[int]) -> Callable[..., 
             return run(*args)
         except Exception as error:
             put_back(copies)
-            vars(error)[UNWRITTEN] = True
+            say_unwritten(error)
             raise
 
     return undone_on_error

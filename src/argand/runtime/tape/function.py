@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from argand.errors import UNWRITTEN
+from argand.errors import say_unwritten
 from argand.graph import compat
 from argand.graph.version_counters import share_counters
 from argand.runtime.recipes import with_recipe
@@ -121,7 +121,7 @@ def _told(forward: Boxed, inputs: Sequence[Any]) -> Sequence[torch.Tensor]:
     try:
         return forward(list(inputs))
     except Exception as error:
-        vars(error)[UNWRITTEN] = True
+        say_unwritten(error)
         raise
 
 
