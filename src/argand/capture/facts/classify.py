@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import collections
+import collections.abc
 import datetime
 import decimal
 import enum
@@ -22,6 +22,7 @@ from argand.graph.wrappers import is_wrapper
 
 _EQUALS: frozenset[type] = frozenset(
     {int, float, complex, str, bytes, range, slice, torch.Size, torch.device, types.GenericAlias, types.UnionType}
+    | {type(collections.abc.Callable[[], None])}
 )
 _SINGLETONS: tuple[type, ...] = (type(sys.version_info), type(sys.flags))
 """Tuples of which there is one, and no other can be made."""
@@ -43,6 +44,10 @@ _IDENTITY: frozenset[type] = frozenset({
 _TYPING_ALIASES: tuple[type, ...] = tuple(
     cls for cls in vars(typing).values() if is_a(cls, type) and cls.__name__ == "_BaseGenericAlias"
 )
+HINTS_WITH_PARTS: tuple[type, ...] = (
+    *_TYPING_ALIASES, types.GenericAlias, types.UnionType, typing.ParamSpecArgs, typing.ParamSpecKwargs
+)  # fmt: skip
+"""What `typing.get_origin` and `typing.get_args` look into."""
 _IDENTITY_INSTANCES: tuple[type, ...] = (
     type,
     enum.Enum,

@@ -21,10 +21,11 @@ import types
 import unicodedata
 from typing import Any
 
+from argand.capture.facts.classify import HINTS_WITH_PARTS
 from argand.capture.facts.exceptions import ObservedException
 from argand.capture.facts.handlers import Function, Kwargs
 from argand.capture.facts.interfaces import Interpreter
-from argand.capture.facts.kinds import is_a
+from argand.capture.facts.kinds import is_a, module_of
 from argand.capture.facts.sources import CallSource
 from argand.capture.natives.builtin_methods import comparing, keeping, known_iterator, read_only
 from argand.capture.natives.iteration_functions import fold, hashed_items
@@ -60,6 +61,7 @@ from argand.capture.objects.call_protocol.native_handlers import (
     method,
     native_on_constants,
     pure,
+    python_object_in_native,
 )
 from argand.errors import graph_break
 
@@ -414,12 +416,29 @@ def by_type(interp: Interpreter, fn: Function, args: Args, kwargs: Kwargs) -> ob
     return interp.unread(fn, *args, **kwargs)
 
 
+def of_hint(interp: Interpreter, fn: Function, args: Args, kwargs: Kwargs) -> object:
+    """Looks at what a type hint is made of, and of all else only at the class."""
+    hints = [arg for arg in (*args, *kwargs.values()) if is_a(arg, HINTS_WITH_PARTS)]
+    if not hints:
+        return by_type(interp, fn, args, kwargs)
+    if any(module_of(type(hint)) not in ("typing", "types", "collections.abc") for hint in hints):
+        return NotImplemented
+    parts = interp.native(fn, *args, **kwargs)
+    # A part may be an object, as in Annotated[int, Least(1)]: it has no source that it could be loaded from.
+    if not all(
+        is_a(part, enum.Enum) or interp.is_constant(part) for part in (parts if is_a(parts, tuple) else (parts,))
+    ):
+        raise python_object_in_native(fn, hints[0])
+    return parts
+
+
 enter_rows({
     "functools.cmp_to_key": Native(takes=(called,)),
     "functools._lru_cache_wrapper _thread.RLock _thread.allocate_lock": constructor,
     "collections.deque": Native(takes=(iterated, kept), reads=1),
     "_abc._abc_init _abc._abc_instancecheck _abc._abc_subclasscheck enum.auto os.fspath": pure,
-    "typing.TypeVar typing.ParamSpec typing.TypeVarTuple typing.get_origin typing.get_args": pure,
+    "typing.TypeVar typing.ParamSpec typing.TypeVarTuple": pure,
+    "typing.get_origin typing.get_args": of_hint,
     "_operator._compare_digest zlib.crc32 zlib.adler32 zlib.compress zlib.decompress": pure,
     "typing.cast": Native(lambda interp, cls, value: value, counts=2),
     "re.sub re.subn": Native(takes=(kept, called, kept), named={"repl": called}, reads=0),
