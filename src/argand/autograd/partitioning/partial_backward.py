@@ -181,7 +181,8 @@ def _is_zero(node: fx.Node, zeros: set[fx.Node]) -> bool:
 
 
 def _other_term(node: fx.Node, zeros: set[fx.Node]) -> fx.Node | None:
-    """What a sum is when one of its two terms is zero, where it has the sum's layout."""
+    """What a sum is when one of its two terms is zero, where it has the sum's layout or is a gradient itself: autograd
+    returns the only part of one as it came."""
     if node.target is not aten.add.Tensor or node.kwargs.get("alpha", 1) != 1 or len(node.args) != 2:
         return None
     one, two = node.args
@@ -190,7 +191,8 @@ def _other_term(node: fx.Node, zeros: set[fx.Node]) -> fx.Node | None:
         return None
     have, want = other.meta["val"], node.meta["val"]
     same = have.dtype == want.dtype and tuple(have.shape) == tuple(want.shape)
-    return other if same and tuple(have.stride()) == tuple(want.stride()) else None
+    free = all(user.op == "output" for user in node.users)
+    return other if same and (free or tuple(have.stride()) == tuple(want.stride())) else None
 
 
 def _as_tensor(graph: fx.Graph, zero: fx.Node) -> fx.Node:
