@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from argand.graph.sizes.expr import Const
+from argand.graph.sizes.expr import Const, Sym
 from argand.graph.sizes.relations import Relation
 from argand.graph.sizes.symbols import CONGRUENT, PROBES, SymbolTable
 
@@ -46,6 +47,21 @@ def test_range_modulus_and_facts_bound_the_probes():
 def test_no_room_is_an_error():
     with pytest.raises(ValueError, match="no other value"):
         SymbolTable().new("n", 3, min=3, max=3)
+
+
+def test_only_one_symbol_has_few_values():
+    """Every value of one is tried; the probes of a second one would be the first one's, and formulas of the two alike."""
+    table = SymbolTable()
+
+    def new(name: str) -> Any:
+        sym = Sym(f"s{len(table.symbols)}", 2)
+        return table.new(name, 3, facts=[Relation("lt", sym, 5)])
+
+    few = new("k")
+    assert {assignment[few] for assignment in table.assignments} == {2, 3, 4}
+    with pytest.raises(ValueError, match="no other value"):
+        new("j")
+    assert all(list(assignment) == [few] for assignment in table.assignments)
 
 
 def test_fit_of_what_models_compute():

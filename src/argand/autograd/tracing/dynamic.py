@@ -133,32 +133,44 @@ class Tracing:
                 columns[sym] = column
                 used.update(column)
             else:
-                rows = [self._allowed(row) for row in self._complete(columns)]
-                if None not in rows:
-                    yield kind, [row for row in rows if row is not None]
+                rows = self._allowed(self._complete(columns), pinned)
+                if self._apart(rows, pinned):
+                    yield kind, rows
         if not pinned:
             # what capture itself probed with satisfies all that it knows of the sizes
             first, second, *rough = [dict(probe) for probe in self.table.probes]
             for probed in ([first, rough[0], rough[-1]], [first, second, dict(self.table.hints)]):
-                varied = [[row[sym] for row in probed] for sym in self.inputs if sym not in self.unused]
-                if not any(in_step(one, other) for one, other in combinations(varied, 2)):
+                if self._apart(probed, pinned):
                     yield "probes", probed
 
-    def _allowed(self, row: Assignment) -> Assignment | None:
-        """The row, or another one near the call's sizes, in which sizes are ordered as the program's guards demand."""
+    def _apart(self, rows: list[Assignment], pinned: frozenset[Sym]) -> bool:
+        """Whether each symbol has another value in each row (of few values, a wrong formula has them too), and none is
+        a multiple of another."""
+        varied = [[row[sym] for row in rows[:ROWS]] for sym in self.inputs if sym not in self.unused | pinned]
+        if not rows or any(len(set(column)) < len(column) for column in varied):
+            return False
+        return len(rows) < 3 or not any(in_step(one, other) for one, other in combinations(varied, 2))
+
+    def _allowed(self, rows: list[Assignment], pinned: frozenset[Sym]) -> list[Assignment]:
+        """The rows, or others near the call's sizes, in which sizes are ordered as the program's guards demand."""
         relations = [relation for relation in self.table.relations if relation.op != "eq"]
-        if all(self.table.holds(relation, row) is not False for relation in relations):
-            return row
-        chooser = random.Random(repr(sorted((sym.name, value) for sym, value in row.items())))
-        for _ in range(200):
-            values = {}
-            for sym in self._sizes(frozenset()):
-                hint = int(self.table.hints[sym])
-                values[sym] = chooser.randint(min(hint, 2), 2 * abs(hint) + 8) if row[sym] != hint else hint
-            other = self._row(row, values)
-            if other is not None and all(self.table.holds(relation, other) is not False for relation in relations):
-                return other
-        return None
+        sizes = self._sizes(pinned)
+        allowed: list[Assignment] = []
+        for row in rows:
+            chooser = random.Random(repr(sorted((sym.name, value) for sym, value in row.items())))
+            other: Assignment | None = row
+            for _ in range(200):
+                if other is not None and all(self.table.holds(relation, other) is not False for relation in relations):
+                    if len(allowed) >= ROWS or self._apart([*allowed, other], pinned):
+                        break
+                hints = {sym: int(self.table.hints[sym]) for sym in sizes}
+                other = self._row(
+                    row, {sym: chooser.randint(min(hint, 2), 2 * abs(hint) + 8) for sym, hint in hints.items()}
+                )
+            else:
+                return []
+            allowed.append(other)
+        return allowed
 
     def _complete(self, columns: dict[Sym, list[Any]]) -> list[Assignment]:
         assignments_made: list[Assignment] = []

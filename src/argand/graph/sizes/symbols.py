@@ -182,10 +182,16 @@ class SymbolTable:
                 if (
                     len(others) < _ENOUGH
                     or modulus > 1
+                    or self._has_few()
                     or not all(map(_is_limit, [f for f in facts if sym in f.symbols]))
                 ):
                     raise ValueError(f"no other value of {sym} (now {hint}) meets what is known of it")
                 probe[sym] = others[index % _ENOUGH]  # there are no more: every value that it may have is tried
+
+    def _has_few(self) -> bool:
+        """Whether a symbol has few values. Those of a second one would go in step with them."""
+        inputs = [sym for sym in self.symbols if sym not in self.definitions]
+        return any(len({probe[sym] for probe in self.probes}) < PROBES for sym in inputs)
 
     def _meets(self, fact: Relation | Computed, assignment: Assignment) -> bool | None:
         if isinstance(fact, Relation):
