@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import math
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -52,6 +53,17 @@ def described(value: Any, seen: dict[int, int]) -> Any:
     return value if type(value).__module__ == "builtins" else type(value)
 
 
+def alike(one: Any, other: Any) -> bool:
+    """Whether descriptions are equal, but for the last bits of numbers: exp of the native backend is its own."""
+    if isinstance(one, float) and isinstance(other, float):
+        return math.isclose(one, other, rel_tol=1e-6)
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(alike(held, other[name]) for name, held in one.items())
+    if isinstance(one, tuple | list) and type(one) is type(other):
+        return len(one) == len(other) and all(map(alike, one, other))
+    return bool(one == other)
+
+
 def observed(fn: Any, args: list[Any]) -> Any:
     LOG.clear()
     seen: dict[int, int] = {}
@@ -76,7 +88,8 @@ def test_program_native(name: str) -> None:
     compiled = argand.compile(fn, backend="native", fullgraph=True)
     want = observed(fn, [make() for make in makers])
     for _ in range(2):
-        assert observed(compiled, [make() for make in makers]) == want
+        got = observed(compiled, [make() for make in makers])
+        assert alike(got, want), (got, want)
 
 
 # ---------------------------------------------------------------------- guards
