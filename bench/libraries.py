@@ -200,9 +200,11 @@ def settle(system: str, step: Callable[[], Any]) -> int:
         import torch._dynamo.utils as utils
 
         count, stop = lambda: len(utils.get_compilation_metrics()), lambda: None
-    for steps in range(1, MOST_STEPS + 1):
+    steps = 0
+    while steps < MOST_STEPS:
         before = count()
         step()
+        steps += 1
         if count() == before:
             break
     stop()
