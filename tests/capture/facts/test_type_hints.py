@@ -78,6 +78,29 @@ def test_an_object_in_a_hint_stays_the_object_that_it_is():
         assert function(torch.ones(1), hint)[1][-1] is least
 
 
+class Table:
+    __class_getitem__ = classmethod(types.GenericAlias)
+    rows = {"a": 1}
+    size = 2
+
+
+def test_attributes_of_a_hint():
+    """Regression: what the class of a generic alias holds was read unguarded, and its arguments were copies."""
+
+    def function(x, hint):
+        hint.rows["b"] = hint.size
+        return x + hint.size, hint.rows, hint.__args__, hint.__name__, getattr(hint, "none", None)
+
+    compiled = argand.compile(function, backend="eager", fullgraph=True)
+    for Table.size in (2, 3, 3):
+        ours = compiled(torch.ones(1), Table[int])
+        assert Table.rows == {"a": 1, "b": Table.size} and ours[1] is Table.rows
+        assert ours == function(torch.ones(1), Table[int])
+    least = Least(3)
+    compiled = argand.compile(lambda x, hint: (x + 1, hint.__args__[0]), backend="eager")
+    assert compiled(torch.ones(1), list[least])[1] is least
+
+
 class Sneaky(types.GenericAlias):
     asked = 0
 

@@ -139,6 +139,10 @@ def _read_native(interp: Interpreter, obj: object, name: str) -> object:
         return interp.tensor_attr(obj, name)
     if name == "__class__":
         return types.GeneratorType if type(obj) is generators.TracedGenerator else type(obj)
+    if type(obj) is types.GenericAlias:
+        value = _read_alias(interp, obj, name)
+        if value is not NULL:
+            return value
     try:
         return getattr(obj, name)
     except AttributeError as e:
@@ -148,6 +152,20 @@ def _read_native(interp: Interpreter, obj: object, name: str) -> object:
     except Exception as e:
         error = e
     raise interp.observe(error)
+
+
+def _read_alias(interp: Interpreter, alias: types.GenericAlias, name: str) -> object:
+    """Of `Table[int]`, what only its class knows, or NULL."""
+    if name[:2] != "__":
+        return read(interp, alias.__origin__, name)
+    value = getattr(alias, name, NULL)
+    if not interp.is_constant(value):
+        raise graph_break(
+            kind="native object from outside",
+            context=f"{name} of a type hint",
+            explanation=f"The {name} of {alias!r} holds objects that no source is known of.",
+        )
+    return value
 
 
 _TELLS_MORE: Final = frozenset({types.GenericAlias, types.UnionType})
