@@ -183,15 +183,14 @@ def warns(func: Function, args: Args, kwargs: Kwargs) -> bool:
     with torch._C.DisableTorchFunction(), warnings.catch_warnings(record=True) as given:
         warnings.simplefilter("always")
         try:
-            func(*_others(args), **_others(kwargs))
+            args, kwargs = mapped(
+                (args, kwargs),
+                lambda leaf: torch.empty_like(leaf, device="meta") if isinstance(leaf, _Tensor) else leaf,
+            )
+            func(*args, **kwargs)
         except Exception:  # for which the call itself is asked
             return False
     return len(given) > 0
-
-
-def _others(value: object) -> Any:
-    """The same with new tensors."""
-    return mapped(value, lambda leaf: torch.empty_like(leaf, device="meta") if isinstance(leaf, _Tensor) else leaf)
 
 
 # ---------------------------------------------------------------------- real arguments
