@@ -198,10 +198,7 @@ def _mutation_lines(program: AtenProgram) -> list[str]:
     pairs = ", ".join(f"(i{m.input}, out[{m.output}])" for m in plain if not m.unseen)
     if pairs:
         lines.append(f"    written_in_place([i for i, o in ({pairs},) if i is o])")
-    copies = [f"    i{m.input}.copy_(out[{m.output}])" for m in program.mutations if m.differentiable]
-    if copies and not plain:  # autograd may refuse the first one, before it writes
-        copies[0] = "\n".join(["    try:", f"    {copies[0]}", *_TELLING])
-    lines += copies
+    lines += [f"    i{m.input}.copy_(out[{m.output}])" for m in program.mutations if m.differentiable]
     again = [f"i{m.input}" for m in program.mutations if m.differentiable for _ in range(m.raises - 1)]
     return lines + ([f"    written_in_place([{', '.join(again)}])"] if again else [])
 
