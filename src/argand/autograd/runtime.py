@@ -31,6 +31,7 @@ def wrap(
     with_grad: GraphCallable | None = None,
     untaped: bool = False,
     told: Mapping[int, torch.dtype | None] | None = None,
+    writes: bool = False,
 ) -> Callable[..., Any]:
     """A callable for the user's arguments.
 
@@ -42,10 +43,10 @@ def wrap(
         with_grad: called with the user's arguments where gradients are recorded.
         untaped: no gradient is recorded of what `run` does, whatever the inputs are.
         told: leaves by position that must ask for gradients of these dtypes.
+        writes: `run` writes to inputs itself, besides what the program says.
     """
-    return compile_wrapper(
-        *wrapper_source(program, run, boxed=boxed, otherwise=otherwise, with_grad=with_grad, untaped=untaped, told=told)
-    )
+    ways: dict[str, Any] = {"otherwise": otherwise, "with_grad": with_grad, "told": told}
+    return compile_wrapper(*wrapper_source(program, run, boxed=boxed, untaped=untaped, writes=writes, **ways))
 
 
 def wrapper_source(
@@ -57,6 +58,7 @@ def wrapper_source(
     with_grad: GraphCallable | None = None,
     untaped: bool = False,
     told: Mapping[int, torch.dtype | None] | None = None,
+    writes: bool = False,
 ) -> tuple[str, dict[str, Any]]:
     """The wrapper's text and the objects that it names."""
     names: dict[str, Any] = {"run": run, "as_strided": torch.as_strided, "no_grad": torch.no_grad}
@@ -93,7 +95,7 @@ def wrapper_source(
     if untaped and any(spec.spec.requires_grad for spec in program.inputs):
         running = f"with no_grad(): {running}"
     lines += _running_lines(running, names, tells=_writes(program) and (boxed or _writes_behind(program)))
-    lines += _mutation_lines(program)
+    lines += _mutation_lines(program, writes or bool(program.leaves))
     for leaf in program.leaves:
         if leaf.data is not None and needs_data(leaf.data):
             data = _leaf(program, f"leaf{leaf.input}", leaf.data, lines, names)
@@ -183,7 +185,8 @@ def _with_bases(
     return given, lines
 
 
-def _mutation_lines(program: AtenProgram) -> list[str]:
+def _mutation_lines(program: AtenProgram, wrote: bool) -> list[str]:
+    """`wrote`: inputs may have been written to before."""
     if not program.mutations:
         return []
     plain = [m for m in program.mutations if not m.differentiable]
@@ -198,7 +201,10 @@ def _mutation_lines(program: AtenProgram) -> list[str]:
     pairs = ", ".join(f"(i{m.input}, out[{m.output}])" for m in plain if not m.unseen)
     if pairs:
         lines.append(f"    written_in_place([i for i, o in ({pairs},) if i is o])")
-    lines += [f"    i{m.input}.copy_(out[{m.output}])" for m in program.mutations if m.differentiable]
+    copies = [f"    i{m.input}.copy_(out[{m.output}])" for m in program.mutations if m.differentiable]
+    if copies and not (plain or wrote):  # autograd refuses it before it writes
+        copies[:1] = ["    try:", f"    {copies[0]}", *_TELLING]
+    lines += copies
     again = [f"i{m.input}" for m in program.mutations if m.differentiable for _ in range(m.raises - 1)]
     return lines + ([f"    written_in_place([{', '.join(again)}])"] if again else [])
 

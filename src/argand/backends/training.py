@@ -159,7 +159,8 @@ def compile_joint(
         scope.meanwhile.append(backward.begin)
     function, again, key = _on_tape(joint, cut, forward, backward, graph, together)
     taped = with_spent(function, joint.spent)
-    recorded = wrap(recorded_program(cut.forward), taped, otherwise=otherwise, told=joint.told)
+    writes = not all(mutation.differentiable for mutation in cut.forward.mutations)
+    recorded = wrap(recorded_program(cut.forward), taped, otherwise=otherwise, told=joint.told, writes=writes)
     if graph is not None:
         recorded = heeding_hooks(by_eager_if_mostly_twice(recorded, graph, again), graph, True)
     if joint.enables_grad:

@@ -6,12 +6,14 @@
 from __future__ import annotations
 
 import ctypes
+import logging
 import random
 import signal
 import sys
 import threading
 import time
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +30,14 @@ from argand.capture.interp.interpreter import Interpreter
 sys.path.insert(0, str(Path(__file__).parents[2] / "fuzz"))
 
 import interrupts
+
+
+@pytest.fixture(autouse=True)
+def lock_of_logging() -> Iterator[None]:
+    """What comes between logging's acquiring its lock and its `try` leaves it held, for which other threads then wait."""
+    yield
+    while logging._lock._is_owned():  # type: ignore[attr-defined]
+        logging._lock.release()  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("number", [0, 3, 4, 7, 8, 11, 13] if sweeps.WHOLE else [0, 4, 7, 13])
