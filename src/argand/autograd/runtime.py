@@ -45,45 +45,18 @@ def wrap(
         told: leaves by position that must ask for gradients of these dtypes.
         writes: `run` writes to inputs itself, besides what the program says.
     """
-    ways: dict[str, Any] = {"otherwise": otherwise, "with_grad": with_grad, "told": told}
-    return compile_wrapper(*wrapper_source(program, run, boxed=boxed, untaped=untaped, writes=writes, **ways))
-
-
-def wrapper_source(
-    program: AtenProgram,
-    run: GraphCallable,
-    *,
-    boxed: bool = False,
-    otherwise: GraphCallable | None = None,
-    with_grad: GraphCallable | None = None,
-    untaped: bool = False,
-    told: Mapping[int, torch.dtype | None] | None = None,
-    writes: bool = False,
-) -> tuple[str, dict[str, Any]]:
-    """The wrapper's text and the objects that it names."""
     names: dict[str, Any] = {"run": run, "as_strided": torch.as_strided, "no_grad": torch.no_grad}
-    names["written_in_place"], lines = compat.written_in_place, ["def call(*args):"]
+    names["written_in_place"] = compat.written_in_place
+    lines = ["def call(*args):"]
     if with_grad is not None:
         names["with_grad"], names["is_grad_enabled"] = with_grad, torch.is_grad_enabled
         lines += ["    if is_grad_enabled():", "        return with_grad(*args)"]
     lines += _scalar_lines(program, names, otherwise)
-    inputs: list[str] = []
-    for position, spec in enumerate(program.inputs):
-        if spec.kind == "arg":
-            inputs.append(f"args[{spec.index}]")
-        elif spec.kind in ("scalar", "base", "leaf"):
-            inputs.append(spec.name)
-        else:
-            names[f"c{position}"] = program.constants[spec.name]
-            inputs.append(f"c{position}")
+    inputs = _input_texts(program, names)
     lines += _unlike_lines(program, inputs, names, otherwise, told or {})
     inputs, views = _with_bases(program, inputs, names, otherwise)
     lines += views
-    raised = {position for base in program.bases for position in base.written}
-    seen = [*program.outputs, *[leaf.data for leaf in program.leaves if leaf.data is not None]]
-    used = {m.input for m in program.mutations} | {o.index for o in seen if "input" in o.kind} | raised
-    used -= {leaf.input for leaf in program.leaves}
-    for position in sorted(used):
+    for position in _used_behind(program):
         lines.append(f"    i{position} = {inputs[position]}")
         inputs[position] = f"i{position}"
     lines += maker_lines(program, names, inputs)
@@ -94,8 +67,36 @@ def wrapper_source(
     running = f"out = run({passed})"
     if untaped and any(spec.spec.requires_grad for spec in program.inputs):
         running = f"with no_grad(): {running}"
-    lines += _running_lines(running, names, tells=_writes(program) and (boxed or _writes_behind(program)))
+    lines += _running_lines(running, names, tells=_writes(program) and not writes)
     lines += _mutation_lines(program, writes or bool(program.leaves))
+    lines += _result_lines(program, names)
+    return compile_wrapper("\n".join(lines) + "\n", names)
+
+
+def _input_texts(program: AtenProgram, names: dict[str, Any]) -> list[str]:
+    """How the wrapper names each input."""
+    texts: list[str] = []
+    for position, spec in enumerate(program.inputs):
+        if spec.kind == "arg":
+            texts.append(f"args[{spec.index}]")
+        elif spec.kind in ("scalar", "base", "leaf"):
+            texts.append(spec.name)
+        else:
+            names[f"c{position}"] = program.constants[spec.name]
+            texts.append(f"c{position}")
+    return texts
+
+
+def _used_behind(program: AtenProgram) -> list[int]:
+    """The inputs, by position, that the wrapper needs when the graph has run."""
+    raised = {position for base in program.bases for position in base.written}
+    seen = [*program.outputs, *[leaf.data for leaf in program.leaves if leaf.data is not None]]
+    used = {m.input for m in program.mutations} | {o.index for o in seen if "input" in o.kind} | raised
+    return sorted(used - {leaf.input for leaf in program.leaves})
+
+
+def _result_lines(program: AtenProgram, names: dict[str, Any]) -> list[str]:
+    lines: list[str] = []
     for leaf in program.leaves:
         if leaf.data is not None and needs_data(leaf.data):
             data = _leaf(program, f"leaf{leaf.input}", leaf.data, lines, names)
@@ -107,12 +108,11 @@ def wrapper_source(
         if position in viewed:
             lines.append(f"    r{position} = {leaves[position]}")
             leaves[position] = f"r{position}"
-    lines.append(f"    return {_structure(program, leaves, names)}")
-    return "\n".join(lines) + "\n", names
+    return [*lines, f"    return {_structure(program, leaves, names)}"]
 
 
 def _running_lines(running: str, names: dict[str, Any], tells: bool) -> list[str]:
-    """`tells`: an error says that nothing was written yet; what records a graph, and writes itself, says so itself."""
+    """`tells`: an error says that nothing was written yet; `run` that writes itself says so itself."""
     names["autocast_active"], names["disabled_autocast"] = compat.autocast_active, compat.disabled_autocast
     names["say_unwritten"] = say_unwritten
     lines = ["    if autocast_active():", "        guard = disabled_autocast()"]  # the casts are in the graph already
@@ -122,11 +122,6 @@ def _running_lines(running: str, names: dict[str, Any], tells: bool) -> list[str
 
 
 _TELLING = ("    except Exception as error:", "        say_unwritten(error)", "        raise")
-
-
-def _writes_behind(program: AtenProgram) -> bool:
-    """Whether the wrapper gives inputs their new values, and not what records the graph."""
-    return program.kind == "inference" or all(mutation.differentiable for mutation in program.mutations)
 
 
 def _writes(program: AtenProgram) -> bool:

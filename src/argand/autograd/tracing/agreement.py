@@ -9,6 +9,7 @@ from typing import Any, Final
 import torch
 from torch import fx
 
+from argand.graph.compat import storage_address
 from argand.graph.nodes.program import AtenProgram
 from argand.graph.sizes.expr import Expr, Sym, evaluate, free_symbols
 from argand.graph.sizes.fitting import Fitter
@@ -82,7 +83,7 @@ def check_results(gm: fx.GraphModule, program: AtenProgram, hints: Mapping[str, 
         return
     nodes = program.graph.output_node().args[0]
     begins = {
-        value.untyped_storage()._cdata: value.storage_offset()
+        storage_address(value): value.storage_offset()
         for value in [node.meta.get("example_value") for node in gm.graph.nodes if node.op == "placeholder"]
         if isinstance(value, torch.Tensor) and value.layout == torch.strided
     }
@@ -93,9 +94,9 @@ def check_results(gm: fx.GraphModule, program: AtenProgram, hints: Mapping[str, 
         places: tuple[int, ...] = ()
         if spec.view is not None:
             sizes = spec.view.size
-            if spec.kind == "alias_of_input" and seen.untyped_storage()._cdata in begins:
+            if spec.kind == "alias_of_input" and (memory := storage_address(seen)) in begins:
                 sizes = (*sizes, spec.view.offset)
-                places = (seen.storage_offset() - begins[seen.untyped_storage()._cdata],)
+                places = (seen.storage_offset() - begins[memory],)
         elif spec.kind == "value":
             sizes = nodes[spec.index].meta["val"].shape
         else:

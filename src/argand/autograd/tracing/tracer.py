@@ -54,9 +54,8 @@ class Tracer(Recorder):
     """Records every ATen call made while it is active."""
 
     _masks = False  # an operation was seen whose rows DTensor may mask
-    _part: tuple[int, int] | None = (
-        None  # of what a mesh draws, while an operation on a DTensor is traced that draws it
-    )
+    # Of what a mesh draws, while an operation on a DTensor is traced that draws it.
+    _part: tuple[int, int] | None = None
 
     def close(self) -> None:
         """As `Recorder.close`."""

@@ -371,16 +371,21 @@ class RawDictItemSource(DictItemSource):
     step = replace(DictItemSource.step, load=_through(dict.__getitem__, keyed=True))
 
 
-def _load_key(to: LoadTarget, at: Source) -> None:
-    to.call_helper(list)
-    to.subscript(at.key)
+def _in_order(parts: Function) -> Load:
+    """parts(base)[key]."""
+
+    def load(to: LoadTarget, at: Source) -> None:
+        to.call_helper(parts)
+        to.subscript(at.key)
+
+    return load
 
 
 class DictKeySource(Source):
     """The i-th key of a dict, in its order."""
 
     __slots__ = ()
-    step = Step("dict_key", lambda base, key: f"list({base})[{key}]", _load_key, friendly=False)
+    step = Step("dict_key", lambda base, key: f"list({base})[{key}]", _in_order(list), friendly=False)
 
 
 def values_of(obj: dict[object, object]) -> tuple[object, ...]:
@@ -388,16 +393,11 @@ def values_of(obj: dict[object, object]) -> tuple[object, ...]:
     return tuple(value for _, value in raw_items(obj))
 
 
-def _load_value(to: LoadTarget, at: Source) -> None:
-    to.call_helper(values_of)
-    to.subscript(at.key)
-
-
 class DictValueSource(Source):
     """What is at the i-th key of a dict, in its order."""
 
     __slots__ = ()
-    step = Step("dict_value", lambda base, key: f"list({base}.values())[{key}]", _load_value, friendly=False)
+    step = Step("dict_value", lambda base, key: f"list({base}.values())[{key}]", _in_order(values_of), friendly=False)
 
 
 class SequenceItemSource(Source):

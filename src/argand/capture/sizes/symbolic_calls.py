@@ -45,11 +45,11 @@ def same_structure(a: object, b: object) -> bool:
 
 def memory_of(result: object, arguments: object) -> list[int | None]:
     """Of each tensor of a result the argument that it is (from 0 on) or that it shares memory with (from -1 down)."""
-    given = {id(tensor): i for i, tensor in enumerate(tensors_of(arguments))}
-    tensors = tensors_of(result)
+    tensors = tensors_of(arguments)
+    given = {id(tensor): i for i, tensor in enumerate(tensors)}
     with torch._C.DisableTorchFunction():
-        places = {tensor.untyped_storage()._cdata: ~i for i, tensor in enumerate(tensors_of(arguments))}
-        return [given.get(id(tensor), places.get(tensor.untyped_storage()._cdata)) for tensor in tensors]
+        places = {compat.storage_address(tensor): ~i for i, tensor in enumerate(tensors)}
+        return [given.get(id(each), places.get(compat.storage_address(each))) for each in tensors_of(result)]
 
 
 class ProbedCall:
