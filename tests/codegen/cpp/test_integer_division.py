@@ -45,6 +45,17 @@ def test_by_tensors_and_by_numbers(dtype: torch.dtype, bits: int) -> None:
     assert "remainder_by<" in seen[-1].text() and "aten_remainder" not in seen[-1].text()
 
 
+def test_positions_beside_numbers_of_64_bits() -> None:
+    def fn(x: Any, y: Any) -> tuple[Any, ...]:
+        by = torch.arange(1, 12)
+        far = torch.arange(-(2**31), -(2**31) + 11)
+        sides = [quotients(a, by) for a in (x, y, torch.tensor(8), by + 3)] + [quotients(by, x), quotients(by, y)]
+        return *(part for side in sides for part in side), *quotients(far, by - 12), by[torch.tensor(8) % by == 0]
+
+    x, y = torch.tensor(2**40 + 3), torch.arange(5, 16) * 2**33
+    assert all(map(torch.equal, argand.compile(fn)(x, y), fn(x, y)))
+
+
 @pytest.mark.parametrize("count", (1, 5, 100))
 def test_a_divisor_0_raises_where_eager_does(count: int) -> None:
     x, by = torch.arange(count), torch.ones(count, dtype=torch.int64)

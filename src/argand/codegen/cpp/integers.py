@@ -21,7 +21,7 @@ _SMALL: dict[torch.dtype, Interval] = {
 
 
 def integers_of(facts: StageFacts, sizes: dict[Var, Expr]) -> tuple[set[Value], set[Value], set[Value]]:
-    """int64 values that 32 bits hold, as those do that they are made of, `indirect`s that are within bounds, and those
+    """int64 values that 32 bits hold (and their negatives), as those do that they are made of, `indirect`s that are within bounds, and those
     whose position follows from loop variables alone."""
     simplifier = Simplifier(sizes)
     narrow: set[Value] = set()
@@ -38,7 +38,7 @@ def integers_of(facts: StageFacts, sizes: dict[Var, Expr]) -> tuple[set[Value], 
                 inside.add(value)
             continue
         limits[value] = low, high = _bounds(value, simplifier, limits)
-        fits = low is not None and low >= -_FAR and high is not None and high < _FAR
+        fits = low is not None and low > -_FAR and high is not None and high < _FAR
         if value.dtype is torch.int32:
             if not fits:  # it wraps around
                 limits[value] = (-_FAR, _FAR - 1)
@@ -51,7 +51,7 @@ def integers_of(facts: StageFacts, sizes: dict[Var, Expr]) -> tuple[set[Value], 
 
 _READING = frozenset(("load", "masked", "reduction", "scan"))
 _WRAPPING = frozenset(("add", "sub", "mul", "abs"))
-_MADE_OF = frozenset(("index_expr", "to_dtype", "rshift", *_WRAPPING, "maximum", "minimum", "where"))
+_MADE_OF = frozenset(("index_expr", "to_dtype", "divisor", "rshift", *_WRAPPING, "maximum", "minimum", "where"))
 
 
 def _fits(arg: object, narrow: set[Value]) -> bool:
@@ -80,7 +80,7 @@ def _bounds(value: Value, simplifier: Simplifier, limits: dict[Value, Interval])
         return simplifier.bounds(value.args[0])
     if value.op not in _MADE_OF:
         return UNBOUNDED
-    if value.op == "to_dtype":
+    if value.op in ("to_dtype", "divisor"):
         source = value.args[0]
         if source.dtype in _SMALL:
             return _SMALL[source.dtype]
