@@ -2,6 +2,7 @@
 
 import collections.abc
 import enum
+import sys
 import types
 import typing
 from typing import Annotated, Any, Callable, ClassVar, Dict, Generic, List, Literal, Optional, Tuple, TypeVar, Union
@@ -12,6 +13,7 @@ import torch
 import argand
 
 T = TypeVar("T")
+Pair: Any = typing.TypeAliasType("Pair", tuple[T, T], type_params=(T,)) if sys.version_info >= (3, 12) else None
 
 
 class Box(Generic[T]):
@@ -33,6 +35,7 @@ HINTS = [
     Dict[str, Optional[Box]], Tuple[int, ...], Callable[[int], str], Callable, ClassVar[int], Annotated[int, "bits"],
     list[int], dict[str, Box], collections.abc.Callable[[int], str], collections.abc.Sequence[Box],
     typing.Required[int], typing.Concatenate[int, ...], typing.NewType("Number", int), typing.ForwardRef("Box"),
+    *([Pair, Pair[int]] if Pair else ()),
 ]  # fmt: skip
 
 
@@ -53,6 +56,15 @@ def test_parts_of_a_hint(hint):
         _, *theirs = given(torch.ones(2))
         assert ours == theirs
         assert [type(each) for each in ours[1]] == [type(each) for each in theirs[1]]
+
+
+@pytest.mark.skipif(Pair is None, reason="aliases are written so since Python 3.12")
+def test_an_alias_with_parameters():
+    def function(x):
+        return typing.cast(Pair[int], x) + 1, Pair[str], Pair.__name__
+
+    ours, *rest = argand.compile(function, backend="eager", fullgraph=True)(torch.ones(2))
+    assert ours.tolist() == [2, 2] and tuple(rest) == (Pair[str], "Pair")
 
 
 def test_another_hint_is_another_answer():

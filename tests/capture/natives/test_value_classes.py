@@ -7,6 +7,7 @@ import datetime
 import decimal
 import operator
 import os
+import re
 import struct
 import sys
 import threading
@@ -56,6 +57,7 @@ VALUES: dict[str, tuple[Callable[[Any], Any], tuple[Any, ...]]] = {
     "timedelta": (lambda n: datetime.timedelta(days=n, hours=1.5).total_seconds(), (1, 2, 0.5)),
     "timezone": (lambda n: datetime.timezone(datetime.timedelta(hours=n)).utcoffset(None), (1, 2)),
     "difference": (lambda d: (datetime.date(2021, 1, 1) - d).days, (datetime.date(2020, 5, 6), OwnDate(2020, 5, 6))),
+    "groups of a match": (lambda m: m[1] + m["rest"], [re.match(r"(\d)(?P<rest>.*)", t) for t in ("1a", "1b", "2a")]),
     "ordinal": (lambda n: datetime.date.fromordinal(n).isocalendar().week, (730000, 730001)),
     "iso": (lambda s: datetime.datetime.fromisoformat(s).timetuple().tm_yday, ("2020-02-03", "2021-02-03T04:05")),
     "bad iso": (lambda s: datetime.date.fromisoformat(s), ("2020-2-3", "2020-02-03")),

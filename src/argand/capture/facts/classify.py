@@ -39,6 +39,7 @@ _IDENTITY: frozenset[type] = frozenset({
     datetime.timedelta,
     datetime.timezone,
     torch.Tag,
+    *(vars(typing)[name] for name in ("TypeAliasType",) if name in vars(typing)),
     *_SINGLETONS,
 })  # fmt: skip
 _TYPING_ALIASES: tuple[type, ...] = tuple(

@@ -361,6 +361,8 @@ class Access:
         cls = type(obj)
         if cls in self.fast or id(obj) not in self.outer or is_a(obj, CONTAINERS):
             return
+        if native_reads.kind(cls) == native_reads.VALUE:
+            return
         if is_native(cls) or module_of(cls) in _ITERATOR_MODULES or is_a(obj, BUFFERS):
             raise unseen_object(obj)
         if self.is_native_iterator(obj) or native_reads.kind(cls) == native_reads.OPAQUE:
