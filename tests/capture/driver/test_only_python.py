@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 import types
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -66,6 +67,49 @@ def test_questions_are_left_to_python_once_they_differ(library: ModuleType) -> N
         library.Slow.on = 5
         assert calls(library.Slow, x) == 5
     assert not [event for event in recompiles if event.data["function"] == "is_on"]
+
+
+class Pair(NamedTuple):
+    first: int
+    second: Any = 0
+
+
+@dataclasses.dataclass
+class Record:
+    first: int
+    second: Any = 0
+
+
+@pytest.mark.parametrize("cls", [Pair, Record])
+def test_tuples_and_records_made_around_a_break_are_pythons(cls: Any) -> None:
+    def program(x: torch.Tensor, n: int) -> Any:
+        return [cls(n, type(argand.graph_break())), cls(n + 1, second=type(argand.graph_break())), x * 2][0]
+
+    findings = Findings()
+    compiled = argand.compile(program, backend="eager")
+    with findings.listening():
+        for n in (3, 5, 8, 9):
+            assert compiled(torch.ones(2), n) == program(torch.ones(2), n)
+    assert {each.function for each in findings.recompiles} == {"program"}
+
+
+def test_a_decorator_around_another_function_is_no_recompile() -> None:
+    def printing(fn: Callable[..., Any]) -> Callable[..., Any]:
+        def wrapper(x: torch.Tensor) -> Any:
+            argand.graph_break()
+            return fn(x) + 1
+
+        return wrapper
+
+    first, second = printing(torch.sin), printing(lambda x: x * 2)
+    third, findings = printing(lambda x: x * 3), Findings()
+    compiled = argand.compile(lambda fn, x: fn(x), backend="eager")
+    with findings.listening():
+        for fn in (first, second, third, first):
+            torch.testing.assert_close(compiled(fn, torch.ones(2)), fn(torch.ones(2)))
+        assert not [each for each in findings.recompiles if "wrapper" in each.function]
+        torch.testing.assert_close(compiled(third, torch.ones(2, 1)), third(torch.ones(2, 1)))
+    assert len([each for each in findings.recompiles if "wrapper" in each.function]) == 1
 
 
 def test_what_computes_for_another_argument_is_compiled(library: ModuleType) -> None:

@@ -52,6 +52,14 @@ def puts_on_several(x: torch.Tensor) -> Any:
     return y, three.id - one.id, one.id - RemovableHandle.next_id
 
 
+def goes_on_behind_a_break(x: torch.Tensor) -> Any:
+    handle = FIRST.register_forward_hook(lambda module, given, out: out * 2)
+    argand.graph_break()
+    y = MODEL(x)
+    handle.remove()
+    return y + 1
+
+
 def in_contexts(x: torch.Tensor) -> Any:
     with FIRST.register_forward_hook(lambda module, given, out: out * 2):
         with register_module_forward_hook(lambda module, given, out: out + 1):
@@ -83,6 +91,17 @@ def test_ids_differ_and_nothing_is_compiled_anew(fn: Callable[..., Any]) -> None
                 results.append((repr(found), RemovableHandle.next_id - before))
             assert results[0] == results[1]
     assert not findings.recompiles
+
+
+def test_a_hook_that_is_taken_off_behind_a_break_is_compiled_twice() -> None:
+    """Once for an id that is a constant, and then with a break where it is taken off."""
+    findings = Findings()
+    compiled = argand.compile(goes_on_behind_a_break, backend="eager")
+    with findings.listening():
+        for i in range(5):
+            x = torch.ones(2, 3) * i
+            assert torch.equal(compiled(x), goes_on_behind_a_break(x)) and not FIRST._forward_hooks
+    assert (len(findings.recompiles), len(findings.breaks)) == (1, 2)
 
 
 def by_hash(handle: Any, hooks: Any) -> Any:

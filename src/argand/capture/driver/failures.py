@@ -6,6 +6,7 @@ import platform
 import re
 import traceback
 import weakref
+from collections.abc import Callable
 from dataclasses import field
 from types import CodeType
 from typing import Any
@@ -36,11 +37,12 @@ class Known:
 
     Arguments:
         only_python: the one capture so far recorded nothing up to the return; or, in a package's function, up
-            to a break, and what goes on behind it neither; or arrays alone were computed.
+            to a break, and what goes on behind it neither; or arrays alone were computed; or one operation.
         loops: how often a graph was to end in a loop that runs as it is written.
         set_up: how many calls ran eagerly as they set up lazy modules, or filled tables of packages.
         wasted: how many captures made versions that no call ever used before an object that they are for was gone.
         told: the places (`place_of_break`) at which a caller's graph broke within a call of it, as its own does.
+        module: the one that the first version is for (`loops.one_operation`).
     """
 
     frame_id: int
@@ -57,6 +59,7 @@ class Known:
     wasted: weakref.WeakKeyDictionary[Region, int] = field(default_factory=weakref.WeakKeyDictionary)
 
     told: set[object] = field(default_factory=set)
+    module: Callable[[], object] = type(None)
 
     def is_told(self, reason: errors.BreakReason, instruction: object) -> bool:
         """Whether a break was told when a caller's graph broke there; of each that was told one more is not."""
@@ -86,7 +89,7 @@ def past_limit(info: _C.FrameInfo, region: Region, known: Known) -> bool:
     return max(entries, known.wasted.get(region, 0)) >= config.cache_size_limit
 
 
-_OF_ANOTHER = re.compile(r"closure '(cell\(C\['\w+'\]\)\.cell_contents|\w+)' FUNCTION_MATCH")
+_OF_ANOTHER = re.compile(r"closure '(cell\(C\['\w+'\]\)\.cell_contents|\w+)(\.__code__)?' FUNCTION_MATCH")
 _MOST_FUNCTIONS = 16  # that have a wrapper's versions each for themselves
 
 
@@ -275,8 +278,8 @@ def _report_skipped(
 
 
 def report_recompile(info: _C.FrameInfo) -> None:
-    """Tell whoever listens why no compiled version fitted."""
-    if not info.failures or not events.bus.wanted("recompiles"):
+    """Tell whoever listens why no compiled version fitted; a decorator's wrapper around another function is another."""
+    if all(_OF_ANOTHER.fullmatch(label) for _, label, _ in info.failures) or not events.bus.wanted("recompiles"):
         return
     recompile = recompiles.of_frame(info.code, info.failures, _C.code_entries(info.code))
     events.emit(

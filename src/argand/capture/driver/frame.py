@@ -426,7 +426,9 @@ class _Capture:
         if exit.kind == "return" and empty:
             return self._without_graph(state)
         idle = bool(skip.library_of(info.code.co_filename)) and (
-            loops.computes_nothing(state) or loops.without_tensors(info, state)
+            loops.computes_nothing(state)
+            or loops.without_tensors(info, state)
+            or loops.one_operation(info, state, self.known)
         )
         if idle and self.known.only_python:
             return _C.RUN_ONLY
@@ -539,7 +541,7 @@ class _Capture:
             if keeper is not None:
                 keeper.keep_eager()
             return _C.SKIP
-        if self.known.only_python and skip.library_of(self.info.code.co_filename):
+        if self.known.only_python and skip.is_of_library(self.info.code):
             return _C.RUN_ONLY
         if self.known.only_python:
             failures.report_recompile(self.info)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import sys
+import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from types import CodeType, FunctionType, ModuleType
@@ -21,6 +22,7 @@ from argand._core import _C
 from argand.bytecode.decode import decode
 from argand.bytecode.instruction import Instruction, Positions
 from argand.capture.arrays.array_arguments import REFUSED, tensor_of
+from argand.capture.driver.failures import Known
 from argand.capture.facts.code.skip import is_torch, library_of
 from argand.capture.facts.kinds import is_a, namespace
 from argand.capture.facts.sources import CallSource
@@ -98,6 +100,18 @@ def computes_nothing(state: CaptureState) -> bool:
             isinstance(value, torch.Tensor) and value.untyped_storage()._cdata in state.graph.outside
             for value in values
         )
+
+
+def one_operation(info: _C.FrameInfo, state: CaptureState, known: Known) -> bool:
+    """Whether a module of torch's is one operation, as `Linear` is, and not what is compiled, but one of several that
+    the program calls around breaks of the graph: a version for each of them would gain nothing."""
+    module = info.args[0] if info.args else None
+    if not is_torch(info.code.co_filename) or not is_a(module, torch.nn.Module) or state.graph.calls > 1:
+        return False
+    if not info.entries:
+        known.module = weakref.ref(module)
+        return not known.only_python  # by another region
+    return known.module() is not module
 
 
 def _has_tensor(value: object, depth: int = 2) -> bool:

@@ -68,6 +68,11 @@ def library_of(filename: str) -> str:
     return ""
 
 
+def is_of_library(code: types.CodeType) -> bool:
+    """Whether code is a library's: of its files, or what it makes of text for a class (`__init__` of a data class)."""
+    return bool(library_of(code.co_filename)) or (code.co_filename == "<string>" and code.co_name == "__init__")
+
+
 def _in_never_package(filename: str) -> bool:
     parts = filename.split(os.sep)
     for i, part in enumerate(parts[:-1]):
@@ -95,6 +100,8 @@ def why_never(code: types.CodeType) -> str | None:
         return "it sets up a lazy module, once"
     if "_make_wrapper_subclass" in code.co_names:
         return "it makes a tensor whose class says what operations do"
+    if code.co_names == ("_tuple_new",):
+        return "it makes a named tuple"
     if code.co_name in _COMPREHENSIONS:
         return "it is a comprehension in which the graph broke: Python runs it, and what it calls is captured"
     if code.co_name in ("<module>", "<genexpr>") and not code.co_flags & 1:

@@ -12,6 +12,7 @@ from argand.capture.facts.interfaces import Interpreter
 from argand.capture.facts.kinds import is_a
 from argand.capture.facts.sources import (
     ConstSource,
+    DictValueSource,
     FuncDefaultsSource,
     FuncDefaultsTupleSource,
     FuncKwdefaultsDictSource,
@@ -196,7 +197,7 @@ def guarded_by_code(source: Source | None, function: types.FunctionType) -> bool
     """Whether a function from here may next time be another one of the same code: with other defaults, other cells."""
     return (
         source is not None
-        and source.kind in ("local", "closure")
+        and (source.kind in ("local", "closure") or is_a(source, DictValueSource))  # hooks of a model that is a global
         and not is_a(source, ConstSource)
         and (bool(function.__closure__) or source.base is None or _WITHIN in function.__code__.co_qualname)
     )

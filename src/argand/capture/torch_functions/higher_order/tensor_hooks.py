@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import torch
+from torch.utils.hooks import RemovableHandle
 
 from argand.capture.facts.handlers import Args, Function, Kwargs
 from argand.capture.facts.interfaces import CaptureState
+from argand.capture.facts.values.symbolic import SYMBOLIC
 from argand.capture.record.scopes import fixed_sizes, placeholder
 from argand.capture.sizes import dtensors
 from argand.capture.torch_functions import hops
@@ -26,6 +28,15 @@ class Handle:
 @handler(Handle.remove)
 def _remove(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> object:
     raise hook_state.refused("The handle of a hook is used; the hook exists only when the program runs.")
+
+
+@handler(RemovableHandle.remove)
+def _remove_known(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> object:
+    """A handle from before, whose id is another in each call (the hook is put on before a break, say): it is the key in
+    dicts that guards would compare, in a version for each call."""
+    if args and state.is_outer(args[0]) and type(state.interpreter.getattr(args[0], "id")) in SYMBOLIC:
+        raise hook_state.refused("A hook is taken off that the program puts on in each call, before the graph begins.")
+    return NotImplemented
 
 
 @handler(torch.Tensor.register_hook)
