@@ -162,8 +162,11 @@ def learned(model, array):
 
 
 @pytest.fixture
-def library_of_arrays(tmp_path: Path) -> types.SimpleNamespace:
-    path = tmp_path / "site-packages" / "arrays.py"
+def library_of_arrays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> types.SimpleNamespace:
+    """As `pip install --target` leaves it."""
+    (tmp_path / "arrays-1.0.dist-info").mkdir()
+    monkeypatch.syspath_prepend(str(tmp_path))
+    path = tmp_path / "arrays.py"
     namespace: dict[str, Any] = {}
     exec(compile(ARRAYS, str(path), "exec"), namespace)
     return types.SimpleNamespace(**namespace)

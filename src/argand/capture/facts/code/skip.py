@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import builtins
+import contextlib
 import functools
 import os
+import sys
 import sysconfig
 import types
 from collections.abc import Callable, Mapping
@@ -51,16 +53,16 @@ def skipped_file(filename: str) -> bool:
     if filename.startswith(_TORCH):
         return filename in _TORCH_NEVER or not filename.startswith(_TORCH_CAPTURED)
     if filename.startswith(_STDLIB):
-        return not filename.startswith((*_SITE, _TESTS)) or _in_never_package(filename)
-    return _in_never_package(filename)
+        return not filename.startswith((*_SITE, _TESTS)) or _installed(filename) in _NEVER_PACKAGES
+    return _installed(filename) in _NEVER_PACKAGES
 
 
+@functools.lru_cache(maxsize=65536)
 def library_of(filename: str) -> str:
     """The installed package, or module of Python's library, that a file belongs to; "" for the program's own files."""
-    parts = filename.split(os.sep)
-    for i, part in enumerate(parts[:-1]):
-        if part in ("site-packages", "dist-packages"):
-            return parts[i + 1].removesuffix(".py")
+    installed = _installed(filename)
+    if installed:
+        return installed
     if filename.startswith(_TORCH):
         return "torch"
     if filename.startswith(_STDLIB) and not filename.startswith(_TESTS):
@@ -73,11 +75,21 @@ def is_of_library(code: types.CodeType) -> bool:
     return bool(library_of(code.co_filename)) or (code.co_filename == "<string>" and code.co_name == "__init__")
 
 
-def _in_never_package(filename: str) -> bool:
+def _installed(filename: str) -> str:
     parts = filename.split(os.sep)
     for i, part in enumerate(parts[:-1]):
-        if part in ("site-packages", "dist-packages"):
-            return parts[i + 1].removesuffix(".py") in _NEVER_PACKAGES
+        if part in ("site-packages", "dist-packages") or (i and _holds_packages(os.sep.join(parts[: i + 1]))):
+            return parts[i + 1].removesuffix(".py")
+    return ""
+
+
+@functools.lru_cache(maxsize=4096)
+def _holds_packages(folder: str) -> bool:
+    """Whether packages were installed to a folder of the program's choice (`pip install --target`)."""
+    if folder not in sys.path:
+        return False
+    with contextlib.suppress(OSError):
+        return any(name.endswith(".dist-info") for name in os.listdir(folder))
     return False
 
 
