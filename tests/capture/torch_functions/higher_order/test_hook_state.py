@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -314,3 +316,36 @@ def test_constants_of_a_library_that_another_module_found_first() -> None:
     x = torch.ones(3, requires_grad=True)
     argand.compile(lambda x: scaled.apply(torch.sin(x)), backend="eager", fullgraph=True)(x).sum().backward()
     assert x.grad is not None and torch.equal(x.grad, torch.ones(3).cos() * torch.pi)
+
+
+_PADDED = """
+import torch
+
+class Padded(torch.autograd.Function):
+    count = 1
+
+    @classmethod
+    def forward(cls, ctx, x, n):
+        return x.clone()
+
+    @classmethod
+    def backward(cls, ctx, grad):
+        return (grad * 3, *[None] * cls.count)
+"""
+
+
+@pytest.mark.parametrize("assigned", (False, True))
+def test_attributes_of_an_installed_function_last_where_its_file_assigns_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, assigned: bool
+) -> None:
+    (tmp_path / "site-packages").mkdir()
+    monkeypatch.syspath_prepend(str(tmp_path / "site-packages"))
+    name = f"padded_{assigned}".lower()
+    change = "\ndef widen(function):\n    function.count += 1\n" if assigned else ""
+    (tmp_path / "site-packages" / f"{name}.py").write_text(_PADDED + change)
+    padded = importlib.import_module(name).Padded
+    x = torch.ones(3, requires_grad=True)
+    explanation = argand.explain(lambda x: padded.apply(x, 2) * 2, backend="eager")(x)
+    assert bool(explanation.break_reasons) == assigned
+    argand.compile(lambda x: padded.apply(x, 2) * 2, backend="eager", fullgraph=not assigned)(x).sum().backward()
+    assert x.grad is not None and x.grad.tolist() == [6.0] * 3

@@ -4,14 +4,17 @@ it must still be the same by then.
 What the compiled function made (containers, instances, cells) is compared part by part, what existed before it by what
 capture holds back for it. Where it may run after the graph, it must not look at what others can change until then: an
 attribute, a global or a free variable that holds data. Numbers and texts of modules and classes whose names are in
-capitals are taken for constants.
+capitals are taken for constants, and so are those that the class body of an installed package's autograd.Function
+gives, where nothing in its file assigns to an attribute of that name.
 """
 
 from __future__ import annotations
 
+import ast
 import collections
 import enum
 import functools
+import linecache
 import sys
 import types
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,6 +24,7 @@ from torch import fx
 
 from argand import errors
 from argand.capture.facts.classify import distributed_values
+from argand.capture.facts.code.skip import library_of
 from argand.capture.facts.interfaces import CaptureState
 from argand.capture.facts.kinds import held_items, is_a, namespace
 from argand.capture.facts.overlays import Shadow
@@ -153,7 +157,13 @@ def _lasts(source: Source, value: object, loaded: Mapping[Source | None, object]
         if _is_constant(source.key, value):
             return True
     name = space.get("__module__" if is_a(owner, type) else "__name__")
-    return isinstance(name, str) and name.partition(".")[0] in _LIBRARIES
+    if not isinstance(name, str):
+        return False
+    if is_a(owner, type) and issubclass(owner, torch.autograd.Function) and type(value) in ATOMS:
+        file = getattr(sys.modules.get(name), "__file__", None)
+        if isinstance(file, str) and library_of(file) and not _is_assigned(file, str(source.key)):
+            return True
+    return name.partition(".")[0] in _LIBRARIES
 
 
 def _is_layout(value: object) -> bool:
@@ -164,6 +174,18 @@ def _is_layout(value: object) -> bool:
 def _is_constant(name: object, value: object) -> bool:
     """Whether a module or a class says of a name, by its letters, that nobody assigns to it again."""
     return is_a(name, str) and name.isupper() and type(value) in ATOMS
+
+
+@functools.lru_cache(maxsize=1024)
+def _is_assigned(file: str, name: str) -> bool:
+    """Whether a file may give an attribute of this name to something; a text of the name may be for `setattr`."""
+    try:
+        nodes = list(ast.walk(ast.parse("".join(linecache.getlines(file)))))
+    except SyntaxError:
+        return True
+    attributes = {node.attr for node in nodes if isinstance(node, ast.Attribute) and not isinstance(node.ctx, ast.Load)}
+    texts = {node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)}
+    return not nodes[1:] or name in attributes or name in texts
 
 
 def check_outputs(state: CaptureState, outputs: Sequence[object]) -> None:
