@@ -41,6 +41,16 @@ def unused(x: Any, w: Any) -> Any:
     return grad((x * 2).sum(), [x, w], allow_unused=True)
 
 
+def penalty(x: Any, w: Any) -> Any:
+    """Of WGAN-GP, as it is mostly written."""
+    g = grad(outputs=x @ w, inputs=x, grad_outputs=torch.ones(2, 2), create_graph=True, retain_graph=True, only_inputs=True)
+    return (g[0].norm(2, dim=1) - 1) ** 2
+
+
+def by_place(x: Any, w: Any) -> Any:
+    return *grad((x * 2).sum(), (x,), None, True, False, True), *grad((w * 3).sum(), (w, x), None, None, True, True, True)
+
+
 def materialized(x: Any, w: Any) -> Any:
     return grad((x * 2).sum(), (x, w), materialize_grads=True)
 
@@ -89,6 +99,7 @@ def descent(x: Any) -> Any:
 
 CASES: dict[Callable[..., Any], tuple[tuple[int, ...], ...]] = {
     simple: ((3,),), of_a_local: ((3,),), seeded: ((2, 3), (3, 2)), unused: ((3,), (3,)), materialized: ((3,), (4,)),
+    penalty: ((2, 3), (3, 2)), by_place: ((3,), (4,)),
     twice: ((2, 3),), one_object: ((3, 3), (3, 3)), the_seed_itself: ((3,), (3,)), under_no_grad: ((3,),),
     under_enable_grad: ((3,),), descent: ((3,),),
 }  # fmt: skip

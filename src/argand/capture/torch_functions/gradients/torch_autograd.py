@@ -17,8 +17,8 @@ from argand.capture.torch_functions.higher_order import checkpoints, hook_state,
 from argand.capture.torch_functions.torch_calls import handler
 
 _NAMES = (
-    "outputs", "inputs", "grad_outputs", "retain_graph", "create_graph", "allow_unused", "is_grads_batched",
-    "materialize_grads",
+    "outputs", "inputs", "grad_outputs", "retain_graph", "create_graph", "only_inputs", "allow_unused",
+    "is_grads_batched", "materialize_grads",
 )  # fmt: skip
 _OPTIONS = ("retain_graph", "create_graph", "allow_unused", "materialize_grads", "is_grads_batched")
 
@@ -28,7 +28,8 @@ def _grad(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> obje
     """The gradients of tensors of this graph with respect to others, or to its inputs."""
     given = dict(zip(_NAMES, [state.deep_resolve(arg) for arg in args]))
     given |= {key: state.deep_resolve(value) for key, value in kwargs.items()}
-    if len(args) > len(_NAMES) or set(given) - set(_NAMES) or not {"outputs", "inputs"} <= set(given):
+    known = set(given) <= set(_NAMES) and given.get("only_inputs", True) is True  # eager warns of False
+    if len(args) > len(_NAMES) or not known or not {"outputs", "inputs"} <= set(given):
         raise refused("These arguments are not known.")
     asked = {key: given[key] for key in _OPTIONS if given.get(key) is not None}
     options = {key: value for key, value in asked.items() if isinstance(value, bool)}
