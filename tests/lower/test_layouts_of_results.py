@@ -32,6 +32,7 @@ FUNCTIONS = {
     "matrix_exp": lambda x: torch.matrix_exp(x[..., :1, :1]),
     "power of a number": lambda x: 2**x,
     "rrelu": lambda x: F.rrelu(x),
+    "expanded by one": lambda x: (x * 2).expand(1, 1, *x.shape),
     "nearest": lambda x: F.interpolate(x, (4, 4)),
 }
 

@@ -21,6 +21,7 @@ from argand.graph.metadata.strides import memory_order
 from argand.graph.nodes.program import AtenProgram, LeafSpec, OutputSpec, ViewReplay
 from argand.graph.sizes.expr import Expr, FloorDiv, Mod, Sym, as_expr, as_int, product, substitute
 from argand.graph.sizes.fitting import Fitter
+from argand.graph.sizes.layout_relations import layout_relations
 from argand.graph.sizes.relations import Relation, at_least, require, split_constant
 from argand.graph.sizes.symbolic import SymbolicTensor, is_tensor, plain_dims
 from argand.graph.trees import leaves
@@ -91,11 +92,11 @@ class _Generaliser:
             for node in nodes:
                 self.place[node] = position
             self._node(nodes)
+        self._frame(first)
         for size in self.sizes:
             # with sizes 0 and 1 broadcasting, squeezing and strides follow other rules
             if not all(require(self.conditions, part, least) for part, least in _factors(size)):
                 raise NotGeneral(f"a size is {size}")
-        self._frame(first)
         return first
 
     # --- nodes
@@ -234,7 +235,10 @@ class _Generaliser:
             self.fitter.learn(step)
         if all(shape[dim] == 1 or self.fitter.vector(strides[dim]) == columns[dim] for dim in order):
             return tuple(strides)
-        return tuple([self.number(column) for column in columns])
+        strides = [self.number(column) for column in columns]
+        for relation in layout_relations(shape, strides, vals[0].shape, vals[0].stride()):
+            self.conditions[relation] = None
+        return tuple(strides)
 
     # --- what surrounds the graph
 
@@ -263,6 +267,7 @@ class _Generaliser:
             return first
         views = [output.view for output in outputs if output.view is not None]
         size, stride, offset = self._tree([(view.size, view.stride, view.offset) for view in views])
+        self.sizes.update(dict.fromkeys(n for n in size if isinstance(n, Expr)))
         chain = self._tree([tuple(args for _, args in view.chain) for view in views])
         if _has_expr(chain):
             raise NotGeneral("a returned view of another dtype depends on the sizes")

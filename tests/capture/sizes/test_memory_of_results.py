@@ -35,11 +35,18 @@ VIEWS: dict[str, Callable[[torch.Tensor, int], torch.Tensor]] = {
     "reshape": lambda x, k: x[:, :k].reshape(-1),
     "flatten": lambda x, k: x.narrow(1, 0, k).flatten(),
     "transposed": lambda x, k: x.t()[:k].contiguous(),
+    "by strides": lambda x, k: x.as_strided((2, 2), (k, 1)).contiguous(),
+    "flattened by strides": lambda x, k: x.as_strided((2, 2), (k, 1)).reshape(-1),
+    "windows": lambda x, k: x.unfold(1, k - 1, 1) * 1,
+    "crossing strides": lambda x, k: x.as_strided((2, 3), (3, k)) * 2,
+    "repeated": lambda x, k: x.expand(k % 3 + 1, 3, 4),
+    "repeated copies": lambda x, k: (x * 2).expand(k % 3 + 1, 3, 4),
+    "the least of two": lambda x, k: x[:, :k].diagonal(),
     "steps": lambda x, k: x.view(-1)[: 12 // k * k].view(-1, k).t().reshape(-1),
 }
 
 
-@pytest.mark.parametrize("backend", ["eager", "native"])
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])
 @pytest.mark.parametrize("dynamic", [None, True])
 def test_copies_are_copies_at_every_size(backend: str, dynamic: bool | None) -> None:
     def program(x: torch.Tensor, k: int) -> list[torch.Tensor]:

@@ -49,6 +49,8 @@ _DIVIDING = frozenset(
 )
 """Functions of which that is so unless a number that they are given varies, and something else with it."""
 _FURTHER = 12  # assignments
+_FAR = 1 << 24
+"""How large a size is tried where nothing bounds it."""
 
 
 @functools.cache
@@ -89,6 +91,9 @@ def guard(builder: GraphBuilder, probed: ProbedCall, result: Any) -> None:
     for sym in symbols:
         if hints[sym] > 2 and _differs(probed, sizes, {sym: 2}):
             dynamics.require(Relation("ge", sym, _smallest(probed, sizes, sym)))
+        highest = dynamics.bounds.of(sym)[1] or _FAR
+        if _differs(probed, sizes, {sym: highest}):
+            dynamics.require(Relation("le", sym, _largest(probed, sizes, sym, highest)))
     if numbers:
         strides = _strides(builder, result)
         varied = [sym for sym in probed.symbols if dynamics.table.kinds[sym] == "int"]
@@ -118,6 +123,12 @@ def _gap(probed: ProbedCall, sizes: object, small: Sym, large: Sym) -> int:
 def _smallest(probed: ProbedCall, sizes: object, sym: Sym) -> int:
     """The size from which on the formulas hold, up to that of the call."""
     return 2 + _least(int(probed.dynamics.table.hints[sym]) - 2, lambda n: _differs(probed, sizes, {sym: 2 + n}))
+
+
+def _largest(probed: ProbedCall, sizes: object, sym: Sym, highest: int) -> int:
+    """The size up to which the formulas hold, from that of the call on."""
+    top = highest - int(probed.dynamics.table.hints[sym])
+    return highest - _least(top, lambda n: _differs(probed, sizes, {sym: highest - n}))
 
 
 def _least(right: int, differs: Callable[[int], bool]) -> int:

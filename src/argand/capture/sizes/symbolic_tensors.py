@@ -17,7 +17,9 @@ from argand.capture.facts.interfaces import Dynamics, GraphBuilder
 from argand.capture.facts.values.symbolic import SYMBOLIC, SymbolicSize, holds_symbols, size_of
 from argand.capture.facts.values.tensor_info import Dynamic, TensorInfo
 from argand.capture.metadata import memory
+from argand.graph.metadata.strides import is_dense, memory_order
 from argand.graph.sizes.expr import Const, Expr, Sym
+from argand.graph.sizes.layout_relations import layout_relations
 from argand.graph.sizes.relations import Relation
 
 PROBED = (3, 4)  # the assignments that siblings stand for: the rough ones
@@ -151,6 +153,28 @@ def note(builder: GraphBuilder, meta: torch.Tensor, siblings: tuple[torch.Tensor
     if unbacked is not None:
         unbacked.found_in(info.node, sizes)
     memory.guard_size(builder, info)
+    _guard_layout(builder, info)
+
+
+def _guard_layout(builder: GraphBuilder, info: TensorInfo) -> None:
+    """A view that is not laid out by its sizes alone stays so, or not: which of its dimensions lies outside of which.
+
+    Raises:
+        Restart: it does not at the probes.
+    """
+    assert info.dynamic is not None
+    size, stride = tuple(info.tensor.shape), info.tensor.stride()
+    order = memory_order(size, stride)
+    if is_dense(size, stride):
+        layouts = [(tuple(sibling.shape), sibling.stride()) for sibling in info.dynamic.siblings]
+        if all(is_dense(*layout) and memory_order(*layout) == order for layout in layouts):
+            return
+    dynamics, strides = _dynamics(builder), strides_of(builder, info)
+    if None in (*info.dynamic.sizes, *strides):
+        return
+    for relation in layout_relations(info.dynamic.sizes, strides, size, stride):
+        if dynamics.unbacked is None or not dynamics.unbacked.among(relation):
+            dynamics.require(relation)
 
 
 def _guard_degenerate(builder: GraphBuilder, sizes: list[object], meta: torch.Tensor) -> None:

@@ -158,7 +158,10 @@ def expanded(ctx: Context, x: Tensor, size: tuple[Expr, ...]) -> Tensor:
     ctx.before_broadcast(x, factor)
 
     def to_ref(ref: TensorRef) -> TensorRef:
-        stride = [ZERO] * lead + [ZERO if lead + dim in grown else step for dim, step in enumerate(ref.stride)]
+        stride = [ZERO if lead + dim in grown else step for dim, step in enumerate(ref.stride)]
+        for dim in reversed(range(lead if stride else 0)):  # a dimension of one is laid out as if it could grow
+            stride.insert(0, size[dim + 1] * stride[0] if size[dim] == 1 else ZERO)
+        stride = [ZERO] * (len(size) - len(stride)) + stride
         return TensorRef(ref.buffer, size, tuple(stride), ref.offset, ref.dtype)
 
     def index(ops: Recorder, position: Index) -> Index:
