@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -175,3 +177,37 @@ def test_tensors_from_before_inference_mode_are_none_of_it(kind: str, backend: s
     fn = argand.compile(inside_inference_mode, backend=backend)
     want = inside_inference_mode(made())
     assert [fn(made()), fn(made())] == [want, want]
+
+
+RESULTS: dict[str, Callable[[torch.Tensor], Any]] = {
+    "one of a result": lambda x: [(x * 2).unbind(0)[1]],
+    "all of a result": lambda x: (x * 2).split(1),
+    "a part of one": lambda x: [(x * 2).chunk(2)[1][:, 1:]],
+    "of an argument": lambda x: [*x.split([1, 1]), x.unbind(1)[0]],
+    "beside what they are views of": lambda x: [y := x * 2, *y.hsplit(2)],
+    "of a number": lambda x: (x.sum() * 2).expand(2).unbind(),
+    "one by one": lambda x: (x * 2).tensor_split(2),
+    "without gradients": lambda x: (x.detach() * 2).unbind(),
+    "a single view": lambda x: [(x * 2)[0]],
+}
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])
+def test_writes_to_results_that_are_views(backend: str) -> None:
+    """What eager refuses of the views that one call gave is refused when they come from a graph, too."""
+
+    def written(program: Callable[[torch.Tensor], Any]) -> list[Any]:
+        told: list[Any] = []
+        leaf = torch.arange(1.0, 5.0).reshape(2, 2).requires_grad_()
+        for result in program(leaf):
+            with contextlib.suppress(RuntimeError):
+                told.append(torch.autograd.grad(result.sum(), leaf, retain_graph=True)[0].tolist())
+            try:
+                told.append(result.mul_(2).tolist())
+            except RuntimeError as error:
+                told.append(re.sub(r"Output \d of \w+", "Output", str(error)))
+            told.append(result._version)
+        return told
+
+    for name, program in RESULTS.items():
+        assert written(argand.compile(program, backend=backend)) == written(program), name

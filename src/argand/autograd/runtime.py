@@ -214,6 +214,7 @@ def _leaf(program: AtenProgram, position: str, spec: OutputSpec, lines: list[str
     base = f"r{spec.of}" if spec.of >= 0 else base
     if spec.view is None:
         return base
+    base = f"{base}.unsqueeze(0).unbind()[0]" if spec.of_several else base
     away = "data" if spec.unseen else "detach()"
     text = _viewed(program, position, spec, f"{base}.{away}" if spec.detached_base else base, lines, names)
     text = f"{text}.{away}" if spec.detached else text

@@ -314,7 +314,8 @@ class _JointOutputs(Outputs):
 
     def may_hold(self, tensor: TraceTensor) -> bool:
         """A detached tensor is a view of the one with the gradient, whichever is returned first."""
-        return (tensor.requires_grad and not self.is_leaf(tensor)) or id(tensor.value.root) not in self._taped
+        taped = (tensor.requires_grad and not self.is_leaf(tensor)) or id(tensor.value.root) not in self._taped
+        return taped and super().may_hold(tensor)
 
     def _tensor(self, tensor: TraceTensor, shared: set[int], bases: dict[int, int]) -> OutputSpec:
         spec = super()._tensor(tensor, shared, bases)

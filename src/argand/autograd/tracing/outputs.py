@@ -45,6 +45,16 @@ def finish(tracer: Recorder, inputs: InputBuilder, result: Any) -> AtenProgram:
     )  # fmt: skip
 
 
+def is_of_several(tensor: torch.Tensor) -> bool:
+    """Whether a tensor that requires grad is one of the views that one call gave: autograd refuses writes to it."""
+    metas = torch._C._autograd.CreationMeta
+    return (
+        tensor.requires_grad
+        and tensor._is_view()
+        and torch._C._autograd._get_creation_meta(tensor) == metas.MULTI_OUTPUT_NODE
+    )
+
+
 def versions_raised(tracer: Recorder, index: int) -> int:
     """How far writes raised the version of an input; through `.data` alone they do not."""
     return int(tracer.inputs[index]._version)
@@ -100,7 +110,12 @@ class Outputs:
                 specs.append(OutputSpec("constant", value=leaf))
             else:
                 specs.append(self._tensor(tensor, shared, bases))
-        return [spec if t is None else self._of_another(spec, t, tensors) for spec, t in zip(specs, tensors)]
+        for place, tensor in enumerate(tensors):
+            if tensor is not None:
+                spec = self._of_another(specs[place], tensor, tensors)
+                refused = spec.view is not None and not spec.detached and is_of_several(tensor)
+                specs[place] = replace(spec, of_several=refused)
+        return specs
 
     def _of_another(self, spec: OutputSpec, tensor: TraceTensor, tensors: list[TraceTensor | None]) -> OutputSpec:
         """A view of another returned tensor, where that is itself no view of what both lie in."""
@@ -160,11 +175,12 @@ class Outputs:
             raise AutogradError(f"autograd has no formula for a view that the graph returns: {error}") from error
 
     def _shared_roots(self, tensors: list[TraceTensor]) -> set[int]:
-        """Roots (by id) that distinct returned tensors share."""
+        """Roots (by id) that distinct returned tensors share, or whose views autograd must know as such."""
         seen: dict[int, set[int]] = {}
         for tensor in tensors:
             seen.setdefault(id(tensor.value.root), set()).add(id(tensor))
-        return {root for root, members in seen.items() if len(members) > 1}
+        viewed = {id(tensor.value.root) for tensor in tensors if is_of_several(tensor)}
+        return {root for root, members in seen.items() if len(members) > 1} | viewed
 
     def _tensor(self, tensor: TraceTensor, shared: set[int], bases: dict[int, int]) -> OutputSpec:
         index = self._inputs.get(id(tensor))
@@ -259,7 +275,7 @@ class Outputs:
 
     def may_hold(self, tensor: TraceTensor) -> bool:
         """Whether the tensor may be the one that others, returned too, are views of."""
-        return True
+        return not is_of_several(tensor)
 
     def refuse_gradient(self, tensor: TraceTensor) -> None:
         """Without gradients nothing that the graph returns may require grad."""

@@ -90,6 +90,7 @@ class OutputSpec:
         detached_base: it is a view of a tensor that is no view of what both lie in.
         unseen: autograd does not notice writes to it there, and the other way round (`.data`).
         untaped: a view made under no_grad.
+        of_several: one of the views that one call gave: autograd refuses writes to it.
         of: position of the output that it is a view of, to autograd too; -1: of what `kind` says.
     """
 
@@ -101,6 +102,7 @@ class OutputSpec:
     detached_base: bool = False
     unseen: bool = False
     untaped: bool = False
+    of_several: bool = False
     of: int = -1
 
 
