@@ -179,7 +179,7 @@ class Outputs:
         seen: dict[int, set[int]] = {}
         for tensor in tensors:
             seen.setdefault(id(tensor.value.root), set()).add(id(tensor))
-        viewed = {id(tensor.value.root) for tensor in tensors if is_of_several(tensor)}
+        viewed = {id(tensor.value.root) for tensor in tensors if is_of_several(tensor) or _is_marked(tensor.value)}
         return {root for root, members in seen.items() if len(members) > 1} | viewed
 
     def _tensor(self, tensor: TraceTensor, shared: set[int], bases: dict[int, int]) -> OutputSpec:
@@ -329,6 +329,15 @@ def _covers(value: Value, root: Value) -> bool:
         and value.spec.dtype is root.spec.dtype
         and (value.spec.conj, value.spec.neg) == (root.spec.conj, root.spec.neg)
     )
+
+
+def _is_marked(value: Value) -> bool:
+    """Whether a view is conjugated or negated by a bit of its own, which a kernel that stores it would not set."""
+    at = value
+    while at.parent is not None and at.view is not None and not at.view[2] and at.view[0] != "as_strided":
+        at = at.parent
+    marks = value.spec.conj, value.spec.neg
+    return at is value.root and value.spec.dtype is at.spec.dtype and marks != (at.spec.conj, at.spec.neg)
 
 
 def _replay(value: Value, root: Value) -> ViewReplay:
