@@ -152,6 +152,11 @@ def test_versions_count_every_write(backend: str) -> None:
         x[1:].add_(1)
         x.view(-1).clamp_(0, 9)
         x.data.add_(1)
+        x.copy_(x)
+        x[:] = x
+        numbers = x.numpy()
+        numbers[0] = 7
+        numbers += 1
         return x * w
 
     for grad in (False, True):
@@ -160,7 +165,7 @@ def test_versions_count_every_write(backend: str) -> None:
             x = torch.arange(4.0)
             run(x, torch.ones(4, requires_grad=grad))
             versions.append(x._version)
-        assert versions == [3, 3]
+        assert versions == [5, 5]
 
 
 @pytest.mark.parametrize("share", [lambda x: x[:], lambda x: x.data, lambda x: x.view(2, 2).t()])

@@ -96,14 +96,12 @@ def same_tensor(tracer: Recorder, func: Any, args: Args, kwargs: Kwargs) -> Any:
 
 
 def trace_copy_(tracer: Recorder, func: Any, args: Args, kwargs: Kwargs) -> Any:
-    """copy_: the target takes the source's values in its own dtype and layout."""
+    """copy_: the target takes the source's values in its own dtype and layout; its own are a write, too."""
     target, source = tracer.tensor(args[0]), tracer.tensor(args[1])
-    if target is not source:
-        refuse_partial_overlap([target], [source])
-        torch.broadcast_shapes(source.shape, target.shape)
-        if len(torch.broadcast_shapes(source.shape, target.shape)) > target.dim():
-            raise RuntimeError(f"cannot copy a tensor of shape {list(source.shape)} into {list(target.shape)}")
-        tracer.write(target, tracer.snapshot(source))
+    refuse_partial_overlap([target], [source])
+    if len(torch.broadcast_shapes(source.shape, target.shape)) > target.dim():
+        raise RuntimeError(f"cannot copy a tensor of shape {list(source.shape)} into {list(target.shape)}")
+    tracer.write(target, tracer.snapshot(source))
     return args[0]
 
 

@@ -76,7 +76,7 @@ def call(state: CaptureState, text: str, positions: str, fn: Function, args: Arg
         results = state.graph.call(numpy_ops().numpy_call, (inputs, whole, spec), {})
     traced = [Traced(state.arrays, part, tensor) for part, tensor in zip(parts, results)]
     if writes:
-        args[0]._a_tensor.copy_(traced[0]._a_tensor)
+        args[0]._a_tensor.data.copy_(traced[0]._a_tensor)
         return None
     if not isinstance(expected, tuple | list):
         return traced[0]

@@ -333,6 +333,7 @@ class Arrays:
             checked = put(*self._to_library((array, key, value), real=True))
         self._same("item assignment", put(*plain((array, key, value))), checked.tensor)
         given, index, what = self._to_library((array, key, value), real=False)
+        given.tensor = given.tensor.data  # torch counts no writes of numpy's
         try:
             given[index] = what
         except (TypeError, ValueError, NotImplementedError, RuntimeError, IndexError) as e:
@@ -353,7 +354,7 @@ class Arrays:
         result = self._run(name, fn, other, args, kwargs)
         if type(result) is not Traced or result._a_dummy.shape != out._a_dummy.shape:
             raise refusal(name, "the result and the array that it is written to differ in shape")
-        out._a_tensor.copy_(result._a_tensor)
+        out._a_tensor.data.copy_(result._a_tensor)
         return out
 
     # ---------------------------------------------------------------- the three runs
