@@ -121,9 +121,7 @@ def kept_by(options: Mapping[str, Any]) -> Keeps | None:
     contexts = options.get("context_fn")
     if contexts is None:
         return None
-    (chosen,) = contexts.args
-    if isinstance(chosen, list):
-        return lambda func, args, kwargs: func in chosen
+    chosen = contexts()[0].policy_fn
     policies = torch.utils.checkpoint.CheckpointPolicy
     keeping = (True, policies.MUST_SAVE, policies.PREFER_SAVE)
     forward = torch.utils.checkpoint.SelectiveCheckpointContext(is_recompute=False)

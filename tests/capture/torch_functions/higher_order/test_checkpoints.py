@@ -334,11 +334,51 @@ def _kept(contexts: dict[str, Any], backend: str) -> tuple[list[torch.Tensor], i
     return gradients, sum(event.text().count("mm.default") for event in seen)
 
 
+def _every_other_product() -> Any:
+    """A policy of its own for each call."""
+    products = {True: 0, False: 0}
+
+    def policy(context: Any, op: Any, *args: Any, **kwargs: Any) -> bool:
+        products[context.is_recompute] += op is torch.ops.aten.mm.default
+        return op is torch.ops.aten.mm.default and products[context.is_recompute] % 2 == 1
+
+    return create_selective_checkpoint_contexts(policy)
+
+
 @pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])
 def test_selective_checkpoints_keep_what_they_say(backend: str) -> None:
-    """A list of operations, and a policy; others are computed again."""
+    """A list of operations, a policy, functions that give contexts for one; others are computed again."""
     listed = functools.partial(create_selective_checkpoint_contexts, [torch.ops.aten.mm.default])
     policy = functools.partial(create_selective_checkpoint_contexts, _products_alone)
     other = functools.partial(create_selective_checkpoint_contexts, [torch.ops.aten.sin.default])
-    products = [_kept(given, backend)[1] for given in ({}, *({"context_fn": one} for one in (listed, policy, other)))]
-    assert backend == "eager" or products == [8, 6, 6, 7]  # of which 6 are no second ones
+    chosen = (listed, policy, other, lambda: listed(), _every_other_product, lambda: (contextlib.nullcontext(),) * 2)
+    products = [_kept(given, backend)[1] for given in ({}, *({"context_fn": one} for one in chosen))]
+    assert backend == "eager" or products == [8, 6, 6, 7, 6, 7, 8]  # of which 6 are no second ones
+
+
+class Scale:
+    factor = 2.0
+
+
+def _applied(module: Any, x: torch.Tensor, scale: Any = None, then: Any = torch.sin) -> torch.Tensor:
+    return then(module(x) if scale is None else module(x) * scale.factor)  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize(("backend", "reentrant"), [("eager", True), ("aot_eager", False), ("native", True)])
+def test_arguments_that_are_objects(backend: str, reentrant: bool) -> None:
+    """Modules, functions and objects are what they are to any call; what they hold is guarded, and is looked at again."""
+    layer, scale = nn.Linear(4, 4), Scale()
+
+    def program(x: torch.Tensor) -> torch.Tensor:
+        x = checkpoint(_applied, layer, x, scale, torch.cos, use_reentrant=reentrant)
+        return checkpoint(_applied, layer, x, use_reentrant=reentrant)  # type: ignore[no-any-return]
+
+    compiled = argand.compile(program, backend=backend, fullgraph=True)
+    for factor in (2.0, 3.0):
+        scale.factor, gradients = factor, []
+        for run in (program, compiled):
+            x = torch.linspace(-1, 1, 8).view(2, 4).requires_grad_()
+            layer.zero_grad()
+            run(x).sum().backward()
+            gradients.append((x.grad, layer.weight.grad, layer.bias.grad))
+        assert_same(*gradients)

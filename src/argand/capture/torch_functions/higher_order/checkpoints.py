@@ -70,8 +70,10 @@ def _checkpoint(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -
         isinstance(v, bool) or (k == "determinism_check" and isinstance(v, str)) for k, v in plain.items()
     ):
         raise _refused("checkpoint is captured with use_reentrant=True or False.", "Pass use_reentrant=False.")
-    if len(plain) < len(options) and (reentrant or not _selects(state, contexts)):
-        raise _refused("Its context_fn is no functools.partial of create_selective_checkpoint_contexts.")
+    if len(plain) < len(options):
+        if reentrant:
+            raise _refused("Its context_fn is nothing for use_reentrant=True.")
+        options = plain | _selection(state, contexts)
     if reentrant and own:
         return NotImplemented
     if not reentrant:
@@ -83,26 +85,55 @@ def _checkpoint(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -
     return _captured(state, function, (tuple(rest), own), options)
 
 
-def _selects(state: CaptureState, contexts: object) -> bool:
-    """Whether contexts only select what is kept: nothing that is computed depends on that, nor on who it is that says
-    so."""
-    if type(contexts) is not functools.partial or contexts.keywords or len(contexts.args) != 1:
-        return False
-    chosen = contexts.args[0]
-    outside = [each for each in (contexts, chosen) if state.is_outer(each)]
-    for each in outside:
-        state.interpreter.pin(each)
-    known = (type(chosen) is types.FunctionType and bool(outside)) or (
-        type(chosen) is list and all(isinstance(one, torch._ops.OpOverload) for one in chosen)
-    )
-    return contexts.func is torch.utils.checkpoint.create_selective_checkpoint_contexts and known
+@dataclass(slots=True, frozen=True)
+class _Selects:
+    """What `create_selective_checkpoint_contexts` gives: contexts that only select what is kept. Nothing that is computed
+    depends on that."""
+
+    chosen: object
+
+
+@handler(torch.utils.checkpoint.create_selective_checkpoint_contexts)
+def _selective(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> object:
+    if len(args) != 1 or kwargs:
+        raise _refused("Its selective contexts may let what they keep be written to.")
+    return _Selects(args[0]), _Selects(args[0])
+
+
+def _selection(state: CaptureState, contexts: object) -> dict[str, object]:
+    """The option for a function that gives contexts.
+
+    Raises:
+        GraphBreak: they do not just select.
+    """
+    before = pending_effects.effects(state)
+    pair = state.interpreter.call(contexts, (), {})
+    if not pending_effects.same_effects(state, before):
+        raise _refused("Its context_fn has effects.")
+    kinds = tuple(map(type, pair)) if isinstance(pair, tuple) else ()
+    if kinds == (contextlib.nullcontext, contextlib.nullcontext):
+        return {}
+    if kinds != (_Selects, _Selects):
+        raise _refused("Its context_fn gives other contexts than those of create_selective_checkpoint_contexts.")
+    chosen = pair[0].chosen
+    if state.is_outer(chosen):
+        state.interpreter.pin(chosen)
+    listed = type(chosen) is list and all(isinstance(one, torch._ops.OpOverload) for one in chosen)
+    if listed or (type(chosen) is types.FunctionType and state.is_outer(chosen)):
+        return {"context_fn": functools.partial(torch.utils.checkpoint.create_selective_checkpoint_contexts, chosen)}
+    if type(contexts) in (types.FunctionType, functools.partial) and state.is_outer(
+        contexts
+    ):  # makes a policy for each call
+        state.interpreter.pin(contexts)
+        return {"context_fn": contexts}
+    raise _refused("Its context_fn makes a policy, and is made in the compiled function.")
 
 
 def _captured(
     state: CaptureState, function: Function, given: tuple[Args, Kwargs], options: dict[str, object]
 ) -> object:
     builder, reentrant = state.graph, bool(options["use_reentrant"])
-    flat = subgraphs.flatten(state, given[0], _WHAT, subclasses="kept")
+    flat = subgraphs.flatten(state, given[0], _WHAT, subclasses="kept", objects=True)
     infos = subgraphs.unique(state, flat.tensors)
     grad = any(t.requires_grad for t in flat.tensors) if reentrant else True
     with pending_effects.watching(state) as watched:

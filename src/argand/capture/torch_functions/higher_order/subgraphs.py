@@ -177,13 +177,16 @@ class Flat:
         return pytree.tree_unflatten(hops.fill(self.leaves, tensors), self.spec)
 
 
-def flatten(state: CaptureState, tree: object, what: str, *, offset: int = 0, subclasses: str = "") -> Flat:
+def flatten(
+    state: CaptureState, tree: object, what: str, *, offset: int = 0, subclasses: str = "", objects: bool = False
+) -> Flat:
     """Take apart arguments or results.
 
     Arguments:
         offset: the number of the first tensor.
         subclasses: "kept" for tensors that may be of subclasses, "lost" for tensors that a transform wraps: it forgets
             their class. The plain stand-ins are taken.
+        objects: other objects may be among them.
 
     Raises:
         GraphBreak: something in it is neither a tensor nor a constant.
@@ -203,7 +206,7 @@ def flatten(state: CaptureState, tree: object, what: str, *, offset: int = 0, su
                 leaf = info.tensor
             places.append(hops.Place(offset + len(tensors)))
             tensors.append(leaf)
-        elif leaf is None or type(leaf) in (bool, int, float, str, complex, torch.dtype, torch.device):
+        elif objects or leaf is None or type(leaf) in (bool, int, float, str, complex, torch.dtype, torch.device):
             places.append(leaf)
         else:
             raise errors.graph_break(
