@@ -1,4 +1,5 @@
-"""Splits reductions that few programs of a device would compute, each for long, into two loop nodes.
+"""Splits reductions that few programs of a device would compute, each for long, into two loop nodes, and on a CPU large
+ones of columns, so that kernels that go through the same rows compute them on the way.
 
 The first reduces chunks, by as many programs as the device runs at once, into a temporary buffer; the second reduces
 what the chunks gave, and does the rest of the node. Where chunks do not divide the loop evenly, elements past its end
@@ -32,7 +33,7 @@ from argand.ir.loops import (
     statements_of,
 )
 from argand.quick_dataclasses import dataclass
-from argand.schedule.access import accesses, device_of, hint, hint_numel, operands
+from argand.schedule.access import accesses, device_of, hint, hint_bytes, hint_numel, operands
 from argand.schedule.copier import Copier
 
 if TYPE_CHECKING:
@@ -41,13 +42,14 @@ if TYPE_CHECKING:
 # A chunk is at least this part of what is too long: shorter ones cost more in the second kernel than they save.
 _LEAST_PART = 8
 _COLUMN_PROGRAMS = 2
+_LEAST_ROWS = 12  # of a chunk: the second kernel reads one row for each
 POSITIONS = {"argmax": "max", "argmin": "min"}
 KINDS = ("sum", "prod", "max", "min", "any", *POSITIONS)
 
 
 def split_reductions(program: Program, targets: Mapping[torch.device, Target]) -> Program:
     """`program` with its long reductions in two nodes each, on devices whose target wants that."""
-    if not any(target.split_reduction for target in targets.values()):
+    if not any(target.split_reduction or target.column_bytes for target in targets.values()):
         return program
     buffers = dict(program.buffers)
     nodes: list[Node] = []
@@ -83,9 +85,9 @@ def _chunks(node: LoopNode, buffers: Mapping[str, Buffer], targets: Mapping[torc
     if not body.reduction_vars or node.mutates:
         return None
     target = targets.get(device_of(accesses(node), buffers, node.name))
-    if target is None or not target.split_reduction or not _can_split(body):
+    if target is None or not (target.split_reduction or target.column_bytes) or not _can_split(body):
         return None
-    wanted = _wanted(body, buffers, target)
+    wanted = _wanted(body, buffers, target) if target.split_reduction else _of_columns(body, buffers, target)
     return _cut(body, wanted) if wanted > 1 else None
 
 
@@ -101,6 +103,19 @@ def _wanted(body: LoopBody, buffers: Mapping[str, Buffer], target: Target) -> in
     if work <= target.split_reduction:
         return 1
     return min(-(-wanted // programs), -(-work * _LEAST_PART // target.split_reduction))
+
+
+def _of_columns(body: LoopBody, buffers: Mapping[str, Buffer], target: Target) -> int:
+    """How many chunks of rows a reduction of columns should have: each stays in a cache."""
+    rows = as_int(body.reduction_sizes[0])
+    statements = statements_of(body)
+    if rows is None or as_int(product(body.sizes)) is None or not _along_points(body, buffers):
+        return 1
+    if any(statement.op == "reduction" and statement.args[0] in POSITIONS for statement in statements):
+        return 1
+    names = {statement.args[0] for statement in statements if statement.op == "load"}
+    wanted = sum(hint_bytes(buffers[name]) for name in names) // target.column_bytes
+    return wanted if max(_LEAST_PART, target.threads) <= wanted <= rows // _LEAST_ROWS else 1
 
 
 def _along_points(body: LoopBody, buffers: Mapping[str, Buffer]) -> bool:

@@ -43,6 +43,24 @@ def test_results(columns: int, threads: int) -> None:
         torch.set_num_threads(before)
 
 
+@pytest.mark.parametrize("columns", [600, 517])
+def test_rows_in_turn(columns: int) -> None:
+    """Sums of columns that are computed with what goes through the same rows, and alone; few rows and many."""
+    x, g, w = (torch.randn(1200, columns, requires_grad=True) for _ in range(3))
+    many, few = w[0].detach().requires_grad_(), x[:50].detach()
+
+    def normed(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.layer_norm(x, (columns,), w)
+
+    def of_few(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return x.sum(0), x.amax(0).exp(), (x.bfloat16() * 2).sum(0), (x.sigmoid() / (x.cos() + 3)).sum(0)
+
+    want = torch.autograd.grad(normed(x.double(), many.double()), (x, many), g.double())
+    found = torch.autograd.grad(argand.compile(normed)(x, many), (x, many), g)
+    torch.testing.assert_close(found, want, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(argand.compile(of_few)(few), of_few(few))
+
+
 @pytest.mark.skipif(toolchain.cpu_isa().vector_bytes < 64, reason="rows of 32 bytes are transposed where they are")
 def test_tiles_of_bytes_share_one_transpose(tmp_path: Path) -> None:
     """Its shuffles at each tile of a kernel are what g++ takes seconds for."""

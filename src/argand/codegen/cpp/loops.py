@@ -26,12 +26,14 @@ from argand.codegen.cpp.reduce import Accumulator, is_arg, position_of
 from argand.codegen.cpp.stage_plan import StagePlan
 from argand.codegen.cpp.statements import Lanes, Printer
 from argand.codegen.cpp.tile import emit_tiled
-from argand.graph.sizes.expr import Expr, Var, as_int, to_c
+from argand.graph.sizes.expr import ZERO, Expr, Var, as_int, to_c
 from argand.ir.loops import Value, with_nested
 from argand.ir.operations import DIVISION, cost
 from argand.quick_dataclasses import dataclass
 
 BLOCK = 128  # additions one after the other before a float sum is flushed
+SWEPT_ROWS = 8  # rows of a vertical reduction that are read side by side, along all columns
+SWEPT_BYTES = 1 << 15  # of columns, whose accumulators stay in the first level of cache
 PARTS = 64  # pieces that a whole-tensor reduction is cut into; fixed, so that results do not depend on the thread count
 
 
@@ -167,7 +169,9 @@ class StageLoops:
         span = self._span(var)
         if var is self.plan.vector and self.plan.lanes > 1:
             width = self._jam_width(var)
-            if width > 1:
+            if self._sweeps(var, span):
+                self._swept_loop(var, span, body)
+            elif width > 1:
                 self._jammed_loop(var, span, width, body)
             else:
                 self._vector_loop(var, span, body)
@@ -220,11 +224,84 @@ class StageLoops:
         most = 8 if plan.lanes >= 16 else 4  # accumulators, of two reductions at most, beside what a point computes
         return max(whole if whole <= most else 4, 1)
 
+    def _sweeps(self, var: Var, span: Span) -> bool:
+        """Whether a vertical reduction goes through rows along all columns, with accumulators in memory: in strips of
+        columns, most of what the hardware reads ahead of a long row is for another strip."""
+        plan, reductions = self.plan, self.facts.reductions
+        if var not in plan.point or len(plan.reduce) != 1 or not reductions or self.facts.scans:
+            return False
+        if any(is_arg(v.args[0]) or v.args[1].dtype == torch.bool for v in reductions):
+            return False
+        return span.count is not None and span.count > 8 * plan.lanes and 16 <= self._iterations(0) <= BLOCK
+
+    def _swept_loop(self, var: Var, span: Span, body: Callable[[], None]) -> None:
+        """Vertical reduction of as many columns at a time as have their accumulators in cache."""
+        assert span.count is not None
+        width = 4 if self._light() else 1
+        step = width * self.plan.lanes
+        widest = SWEPT_BYTES // sum(value.dtype.itemsize for value in self.facts.reductions) // step * step
+        begin = "" if span.begin == "0" else f"{span.begin} + "
+        start = 0
+        while span.count - start >= step:
+            columns = min(widest, (span.count - start) // step * step)
+            with self.printer.out.block(""):
+                self._sweep(var, Span(f"{begin}{start}", f"{begin}{start + columns}", columns), width)
+            start += columns
+        if start < span.count:
+            self._vector_loop(var, Span(f"{begin}{start}", span.end, span.count - start), body)
+
+    def _sweep(self, var: Var, span: Span, width: int) -> None:
+        """A few rows at a time where little is computed for each vector, else row by row."""
+        out, name, lanes, row = self.printer.out, var.name, self.plan.lanes, self.plan.reduce[0]
+        rows, first, at = self._span(row), f"{row.name}_first", f"{name}_wide - ({span.begin}) + {lanes} * u"
+        height = SWEPT_ROWS if width > 1 else 1
+        columns = f"for (i64 {name}_wide = {span.begin}; {name}_wide < {span.end}; {name}_wide += {lanes * width})"
+        vectors = f"for (int u = 0; u < {width}; ++u)"
+        with self.printer.within(Lanes(var, lanes)):
+            accumulators, kept_rows = self._accumulators(), list[str]()
+            for accumulator in accumulators:
+                accumulator.unroll, accumulator.jam = width, True
+                kept_rows.append(f"load<{accumulator.type}>(row{accumulator.value.id} + {at})")
+                out.line(f"alignas(64) {_scalar_type(accumulator)} row{accumulator.value.id}[{span.count}];")
+            self.jammed = width
+            with out.block(f"for (i64 {first} = {rows.begin}; {first} < {rows.end}; {first} += {height})"):
+                if width == 1:
+                    out.line(f"const i64 {row.name} = {first};")
+                    for value in self._jammed_values()[0]:
+                        self.printer.emit(value)
+                else:
+                    out.line(f"const i64 {row.name}_last = min_i64({first} + {height}, {rows.end});")
+                with out.block(columns):
+                    for accumulator, kept in zip(accumulators, kept_rows):
+                        accumulator.declare(self.printer)
+                        out.line(f"if ({first} > {rows.begin}) {vectors} {accumulator.name(True)} = {kept};")
+                    if width == 1:
+                        self._jammed_steps(accumulators, ZERO, swept=True)
+                    else:
+                        self.spans[row] = Span(first, f"{row.name}_last", None)
+                        self._reduce_loop(0, accumulators)
+                        del self.spans[row]
+                    for accumulator in accumulators:
+                        out.line(f"{vectors} store(row{accumulator.value.id} + {at}, {accumulator.name(True)});")
+            self.jammed = 0
+            with out.block(columns):
+                out.line(f"#pragma GCC unroll {width}")
+                with out.block(vectors):
+                    self._column_results(var, accumulators, kept_rows)
+
+    def _column_results(self, var: Var, accumulators: list[Accumulator], results: list[str]) -> None:
+        """What follows a vertical reduction, for one of the vectors side by side."""
+        self.printer.out.line(f"const i64 {var.name} = {var.name}_wide + {self.plan.lanes} * u;")
+        self.statements(len(self.plan.point))
+        for accumulator, result in zip(accumulators, results):
+            self._define(accumulator.value, result)
+        for value in self.after:
+            self.printer.emit(value)
+
     def _jammed_loop(self, var: Var, span: Span, width: int, body: Callable[[], None]) -> None:
         """Vertical reduction of `width` vectors at a time; what remains one vector at a time."""
         out, name, lanes = self.printer.out, var.name, self.plan.lanes
         step = lanes * width
-        unrolled = f"#pragma GCC unroll {width}", f"for (int u = 0; u < {width}; ++u)"
 
         def main() -> None:
             self.jammed = width
@@ -232,14 +309,9 @@ class StageLoops:
                 accumulators = self._accumulators()
                 results = self._reduce(accumulators)
                 self.jammed = 0
-                out.line(unrolled[0])
-                with out.block(unrolled[1]):
-                    out.line(f"const i64 {name} = {name}_wide + {lanes} * u;")
-                    self.statements(len(self.plan.point))
-                    for accumulator, result in zip(accumulators, results):
-                        self._define(accumulator.value, result)
-                    for value in self.after:
-                        self.printer.emit(value)
+                out.line(f"#pragma GCC unroll {width}")
+                with out.block(f"for (int u = 0; u < {width}; ++u)"):
+                    self._column_results(var, accumulators, results)
 
         def rest_of(rest: Span) -> None:
             narrower = 4 if width > 4 else 2 if width > 2 else 1
@@ -397,21 +469,27 @@ class StageLoops:
             self.printer.comment(accumulator.value.origin)
             accumulator.step(self.printer, position, unrolled)
 
-    def _jammed_steps(self, accumulators: Sequence[Accumulator], position: Expr) -> None:
-        """The innermost point of a jammed vertical reduction: what depends on the vector variable, or deeper."""
-        out, plan, width = self.printer.out, self.plan, self.jammed
-        var = plan.point[-1]
+    def _jammed_values(self) -> tuple[list[Value], list[Value]]:
+        """What is computed in the innermost point of a jammed vertical reduction: what is alike in all vectors (indices
+        that are read and checked), and the rest."""
+        plan = self.plan
         inner = range(len(plan.point), len(plan.point) + len(plan.reduce) + 1)
         values = [value for level in inner for value in self.levels.get(level, ())]
-        alike = [value for value in values if var not in self.facts.deps[value] and value.op != "store"]
-        for value in alike:  # in all vectors: indices that are read and checked
+        alike = [value for value in values if plan.point[-1] not in self.facts.deps[value] and value.op != "store"]
+        return alike, [value for value in values if value not in alike]
+
+    def _jammed_steps(self, accumulators: Sequence[Accumulator], position: Expr, swept: bool = False) -> None:
+        """The innermost point of a jammed vertical reduction; `swept`: what is alike in all vectors is known."""
+        out, plan, width = self.printer.out, self.plan, self.jammed
+        var = plan.point[-1]
+        alike, values = self._jammed_values()
+        for value in alike if not swept else ():
             self.printer.emit(value)
         out.line(f"#pragma GCC unroll {width}")
         with out.block(f"for (int u = 0; u < {width}; ++u)"):
             out.line(f"const i64 {var.name} = {var.name}_wide + {plan.lanes} * u;")
             for value in values:
-                if value not in alike:
-                    self.printer.emit(value)
+                self.printer.emit(value)
             for accumulator in accumulators:
                 accumulator.step(self.printer, position, True)
 
