@@ -22,18 +22,16 @@ from dataclasses import field, replace
 import torch
 
 from argand.codegen.analysis import StageFacts, hint
-from argand.codegen.cpp.reduce import Accumulator, is_arg, position_of
+from argand.codegen.cpp.reduce import BLOCK, Accumulator, Span, is_arg, position_of
 from argand.codegen.cpp.stage_plan import StagePlan
 from argand.codegen.cpp.statements import Lanes, Printer
+from argand.codegen.cpp.swept import emit_swept, sweeps
 from argand.codegen.cpp.tile import emit_tiled
-from argand.graph.sizes.expr import ZERO, Expr, Var, as_int, to_c
+from argand.graph.sizes.expr import Expr, Var, as_int, to_c
 from argand.ir.loops import Value, with_nested
 from argand.ir.operations import DIVISION, cost
 from argand.quick_dataclasses import dataclass
 
-BLOCK = 128  # additions one after the other before a float sum is flushed
-SWEPT_ROWS = 8  # rows of a vertical reduction that are read side by side, along all columns
-SWEPT_BYTES = 1 << 15  # of columns, whose accumulators stay in the first level of cache
 PARTS = 64  # pieces that a whole-tensor reduction is cut into; fixed, so that results do not depend on the thread count
 
 
@@ -52,16 +50,6 @@ class Parallel:
     collapse: int = 0
     chunk: int = 0
     pieces: int = 0
-
-
-@dataclass(slots=True)
-class Span:
-    """The iterations of one loop: from `begin` to `end`, how many that is when known, and how many at most."""
-
-    begin: str
-    end: str
-    count: int | None
-    most: int | None = None
 
 
 @dataclass(slots=True)
@@ -112,7 +100,7 @@ class StageLoops:
         for value in self.levels.get(level, ()):
             self.printer.emit(value)
 
-    def _span(self, var: Var) -> Span:
+    def span(self, var: Var) -> Span:
         span = self.spans.get(var)
         if span is None:
             size = self.plan.sizes[var]
@@ -166,15 +154,15 @@ class StageLoops:
 
     def _loop(self, var: Var, body: Callable[[], None]) -> None:
         """One loop over `var`, by vectors if it is the vector variable."""
-        span = self._span(var)
+        span = self.span(var)
         if var is self.plan.vector and self.plan.lanes > 1:
             width = self._jam_width(var)
-            if self._sweeps(var, span):
-                self._swept_loop(var, span, body)
+            if sweeps(self, var, span):
+                emit_swept(self, var, span, body)
             elif width > 1:
                 self._jammed_loop(var, span, width, body)
             else:
-                self._vector_loop(var, span, body)
+                self.vector_loop(var, span, body)
             return
         name = var.name
         if span.count == 1 and span.begin == "0":
@@ -185,7 +173,7 @@ class StageLoops:
         with self.printer.out.block(f"for (i64 {name} = {span.begin}; {name} < {span.end}; ++{name})"):
             body()
 
-    def _vector_loop(self, var: Var, span: Span, body: Callable[[], None]) -> None:
+    def vector_loop(self, var: Var, span: Span, body: Callable[[], None]) -> None:
         """Whole vectors, then the lanes that remain."""
         out, name, lanes = self.printer.out, var.name, self.plan.lanes
         full = Lanes(var, lanes)
@@ -214,82 +202,17 @@ class StageLoops:
     def _jam_width(self, var: Var) -> int:
         """Vectors of a vertical reduction that run side by side: runs of cache lines, and independent additions."""
         plan = self.plan
-        if var not in plan.point or not plan.reduce or not self.facts.reductions or not self._light():
+        if var not in plan.point or not plan.reduce or not self.facts.reductions or not self.light():
             return 1
         if self.facts.scans:
             return 1
-        span = self._span(var)
+        span = self.span(var)
         known = span.count if span.count is not None else span.most or hint(plan.sizes[var])
         whole = known // plan.lanes
         most = 8 if plan.lanes >= 16 else 4  # accumulators, of two reductions at most, beside what a point computes
         return max(whole if whole <= most else 4, 1)
 
-    def _sweeps(self, var: Var, span: Span) -> bool:
-        """Whether a vertical reduction goes through rows along all columns, with accumulators in memory: in strips of
-        columns, most of what the hardware reads ahead of a long row is for another strip."""
-        plan, reductions = self.plan, self.facts.reductions
-        if var not in plan.point or len(plan.reduce) != 1 or not reductions or self.facts.scans:
-            return False
-        if any(is_arg(v.args[0]) or v.args[1].dtype == torch.bool for v in reductions):
-            return False
-        return span.count is not None and span.count > 8 * plan.lanes and 16 <= self._iterations(0) <= BLOCK
-
-    def _swept_loop(self, var: Var, span: Span, body: Callable[[], None]) -> None:
-        """Vertical reduction of as many columns at a time as have their accumulators in cache."""
-        assert span.count is not None
-        width = 4 if self._light() else 1
-        step = width * self.plan.lanes
-        widest = SWEPT_BYTES // sum(value.dtype.itemsize for value in self.facts.reductions) // step * step
-        begin = "" if span.begin == "0" else f"{span.begin} + "
-        start = 0
-        while span.count - start >= step:
-            columns = min(widest, (span.count - start) // step * step)
-            with self.printer.out.block(""):
-                self._sweep(var, Span(f"{begin}{start}", f"{begin}{start + columns}", columns), width)
-            start += columns
-        if start < span.count:
-            self._vector_loop(var, Span(f"{begin}{start}", span.end, span.count - start), body)
-
-    def _sweep(self, var: Var, span: Span, width: int) -> None:
-        """A few rows at a time where little is computed for each vector, else row by row."""
-        out, name, lanes, row = self.printer.out, var.name, self.plan.lanes, self.plan.reduce[0]
-        rows, first, at = self._span(row), f"{row.name}_first", f"{name}_wide - ({span.begin}) + {lanes} * u"
-        height = SWEPT_ROWS if width > 1 else 1
-        columns = f"for (i64 {name}_wide = {span.begin}; {name}_wide < {span.end}; {name}_wide += {lanes * width})"
-        vectors = f"for (int u = 0; u < {width}; ++u)"
-        with self.printer.within(Lanes(var, lanes)):
-            accumulators, kept_rows = self._accumulators(), list[str]()
-            for accumulator in accumulators:
-                accumulator.unroll, accumulator.jam = width, True
-                kept_rows.append(f"load<{accumulator.type}>(row{accumulator.value.id} + {at})")
-                out.line(f"alignas(64) {_scalar_type(accumulator)} row{accumulator.value.id}[{span.count}];")
-            self.jammed = width
-            with out.block(f"for (i64 {first} = {rows.begin}; {first} < {rows.end}; {first} += {height})"):
-                if width == 1:
-                    out.line(f"const i64 {row.name} = {first};")
-                    for value in self._jammed_values()[0]:
-                        self.printer.emit(value)
-                else:
-                    out.line(f"const i64 {row.name}_last = min_i64({first} + {height}, {rows.end});")
-                with out.block(columns):
-                    for accumulator, kept in zip(accumulators, kept_rows):
-                        accumulator.declare(self.printer)
-                        out.line(f"if ({first} > {rows.begin}) {vectors} {accumulator.name(True)} = {kept};")
-                    if width == 1:
-                        self._jammed_steps(accumulators, ZERO, swept=True)
-                    else:
-                        self.spans[row] = Span(first, f"{row.name}_last", None)
-                        self._reduce_loop(0, accumulators)
-                        del self.spans[row]
-                    for accumulator in accumulators:
-                        out.line(f"{vectors} store(row{accumulator.value.id} + {at}, {accumulator.name(True)});")
-            self.jammed = 0
-            with out.block(columns):
-                out.line(f"#pragma GCC unroll {width}")
-                with out.block(vectors):
-                    self._column_results(var, accumulators, kept_rows)
-
-    def _column_results(self, var: Var, accumulators: list[Accumulator], results: list[str]) -> None:
+    def column_results(self, var: Var, accumulators: list[Accumulator], results: list[str]) -> None:
         """What follows a vertical reduction, for one of the vectors side by side."""
         self.printer.out.line(f"const i64 {var.name} = {var.name}_wide + {self.plan.lanes} * u;")
         self.statements(len(self.plan.point))
@@ -306,19 +229,19 @@ class StageLoops:
         def main() -> None:
             self.jammed = width
             with self.printer.within(Lanes(var, lanes)):
-                accumulators = self._accumulators()
+                accumulators = self.accumulators()
                 results = self._reduce(accumulators)
                 self.jammed = 0
                 out.line(f"#pragma GCC unroll {width}")
                 with out.block(f"for (int u = 0; u < {width}; ++u)"):
-                    self._column_results(var, accumulators, results)
+                    self.column_results(var, accumulators, results)
 
         def rest_of(rest: Span) -> None:
             narrower = 4 if width > 4 else 2 if width > 2 else 1
             if narrower > 1 and (rest.count is None or rest.count >= narrower * lanes):
                 self._jammed_loop(var, rest, narrower, body)
             else:
-                self._vector_loop(var, rest, body)
+                self.vector_loop(var, rest, body)
 
         if span.count is not None:
             whole = span.count - span.count % step
@@ -340,7 +263,7 @@ class StageLoops:
 
     # --- reductions
 
-    def _accumulators(self) -> list[Accumulator]:
+    def accumulators(self) -> list[Accumulator]:
         plan = self.plan
         horizontal = plan.horizontal
         accumulators = []
@@ -359,7 +282,7 @@ class StageLoops:
             return
         for scan in self.facts.scans:
             self.printer.declare_state(scan)
-        accumulators = self._accumulators()
+        accumulators = self.accumulators()
         if self.parallel.pieces:
             self._reduce_in_pieces(accumulators)
             return
@@ -371,11 +294,11 @@ class StageLoops:
         self.printer.comment(value.origin)
         self.printer.out.line(f"auto tmp{value.id} = {text};")
 
-    def _iterations(self, depth: int) -> int:
+    def iterations(self, depth: int) -> int:
         """Steps of one accumulator in the reduction loops from `depth` on."""
         total = 1
         for var in self.plan.reduce[depth:]:
-            span = self._span(var)
+            span = self.span(var)
             count = span.count if span.count is not None else max(hint(self.plan.sizes[var]), 4096)
             total *= -(-count // self.plan.lanes) if var is self.plan.vector else count
         return total
@@ -388,7 +311,7 @@ class StageLoops:
         if self.jammed:
             unroll = 1  # what one accumulator adds up
         cascaded = [a for a in accumulators if a.kind == "sum" and a.dtype.is_floating_point]
-        long = cascaded and self._iterations(0) > BLOCK * unroll
+        long = cascaded and self.iterations(0) > BLOCK * unroll
         for accumulator in accumulators:
             accumulator.cascade = bool(long) and accumulator in cascaded
             if accumulator.cascade:
@@ -397,11 +320,11 @@ class StageLoops:
                 accumulator.declare(self.printer)
         if long:
             depth = 0
-            while self._iterations(depth + 1) > BLOCK * unroll:
+            while self.iterations(depth + 1) > BLOCK * unroll:
                 depth += 1
             self._blocks(0, depth, accumulators)
         else:
-            self._reduce_loop(0, accumulators)
+            self.reduce_loop(0, accumulators)
         return [accumulator.result(self.printer) for accumulator in accumulators]
 
     def _blocks(self, depth: int, at: int, accumulators: list[Accumulator]) -> None:
@@ -418,8 +341,8 @@ class StageLoops:
             return
         unroll = 1 if self.jammed else accumulators[0].unroll
         width = self.plan.lanes * unroll if var is self.plan.vector else 1
-        step = max(1, BLOCK * (unroll if width == 1 else 1) // self._iterations(depth + 1)) * width
-        span, name = self._span(var), var.name
+        step = max(1, BLOCK * (unroll if width == 1 else 1) // self.iterations(depth + 1)) * width
+        span, name = self.span(var), var.name
         if span.count is not None and span.count > step:
             step = _even_step(span.count, step, width)
         with out.block(f"for (i64 {name}_block = {span.begin}; {name}_block < {span.end}; {name}_block += {step})"):
@@ -433,7 +356,7 @@ class StageLoops:
                     accumulator.declare(self.printer)
             saved = self.spans.get(var)
             self.spans[var] = Span(f"{name}_block", end, step if even else None)
-            self._reduce_loop(depth, accumulators)
+            self.reduce_loop(depth, accumulators)
             if saved is None:
                 del self.spans[var]
             else:
@@ -441,7 +364,7 @@ class StageLoops:
             for accumulator in accumulators:
                 accumulator.flush(self.printer)
 
-    def _reduce_loop(self, depth: int, accumulators: list[Accumulator]) -> None:
+    def reduce_loop(self, depth: int, accumulators: list[Accumulator]) -> None:
         """Reduction loops from `depth` on, without blocks."""
         reduce = self.plan.reduce
         base = len(self.plan.point)
@@ -455,7 +378,7 @@ class StageLoops:
 
         def body() -> None:
             self.statements(base + depth + 1)
-            self._reduce_loop(depth + 1, accumulators)
+            self.reduce_loop(depth + 1, accumulators)
 
         self._loop(var, body)
 
@@ -463,13 +386,13 @@ class StageLoops:
         body = self.facts.body
         position = position_of(tuple(body.reduction_vars), tuple(body.reduction_sizes))
         if self.jammed:
-            self._jammed_steps(accumulators, position)
+            self.jammed_steps(accumulators, position)
             return
         for accumulator in accumulators:
             self.printer.comment(accumulator.value.origin)
             accumulator.step(self.printer, position, unrolled)
 
-    def _jammed_values(self) -> tuple[list[Value], list[Value]]:
+    def jammed_values(self) -> tuple[list[Value], list[Value]]:
         """What is computed in the innermost point of a jammed vertical reduction: what is alike in all vectors (indices
         that are read and checked), and the rest."""
         plan = self.plan
@@ -478,11 +401,11 @@ class StageLoops:
         alike = [value for value in values if plan.point[-1] not in self.facts.deps[value] and value.op != "store"]
         return alike, [value for value in values if value not in alike]
 
-    def _jammed_steps(self, accumulators: Sequence[Accumulator], position: Expr, swept: bool = False) -> None:
+    def jammed_steps(self, accumulators: Sequence[Accumulator], position: Expr, swept: bool = False) -> None:
         """The innermost point of a jammed vertical reduction; `swept`: what is alike in all vectors is known."""
         out, plan, width = self.printer.out, self.plan, self.jammed
         var = plan.point[-1]
-        alike, values = self._jammed_values()
+        alike, values = self.jammed_values()
         for value in alike if not swept else ():
             self.printer.emit(value)
         out.line(f"#pragma GCC unroll {width}")
@@ -493,7 +416,7 @@ class StageLoops:
             for accumulator in accumulators:
                 accumulator.step(self.printer, position, True)
 
-    def _light(self) -> bool:
+    def light(self) -> bool:
         """Whether several copies of the body and its accumulators fit into the registers."""
         body = [v for v in with_nested(self.facts.statements) if v.op != "constant" and v not in self.facts.after]
         reductions = self.facts.reductions
@@ -504,10 +427,10 @@ class StageLoops:
     def _unroll(self, accumulators: list[Accumulator]) -> int:
         """Independent accumulators: addition takes several cycles, and light bodies would wait for it."""
         plan = self.plan
-        if not plan.horizontal or not accumulators or self.facts.scans or not self._light():
+        if not plan.horizontal or not accumulators or self.facts.scans or not self.light():
             return 1
         assert plan.vector is not None
-        count = self._span(plan.vector).count
+        count = self.span(plan.vector).count
         if count is None:
             return 4
         whole = count // plan.lanes
@@ -518,7 +441,7 @@ class StageLoops:
         out, name, lanes = self.printer.out, var.name, self.plan.lanes
         unroll = accumulators[0].unroll
         width = lanes * unroll
-        span = self._span(var)
+        span = self.span(var)
         level = len(self.plan.point) + len(self.plan.reduce)
 
         def inner(unrolled: bool) -> Callable[[], None]:
@@ -543,12 +466,12 @@ class StageLoops:
                 main_loop(f"for (i64 {name}_wide = {span.begin}; {name}_wide < {begin}{main}; {name}_wide += {width})")
             if span.count > main:
                 rest = Span(f"{begin}{main}", span.end, span.count - main)
-                self._vector_loop(var, rest, inner(False))
+                self.vector_loop(var, rest, inner(False))
             return
         with out.block(""):
             out.line(f"i64 {name}_wide = {span.begin};")
             main_loop(f"for (; {name}_wide + {width} <= {span.end}; {name}_wide += {width})")
-            self._vector_loop(var, Span(f"{name}_wide", span.end, None), inner(False))
+            self.vector_loop(var, Span(f"{name}_wide", span.end, None), inner(False))
 
     def _reduce_in_pieces(self, accumulators: list[Accumulator]) -> None:
         """A reduction of everything to one value: threads reduce pieces, whose results are combined in order."""
@@ -566,7 +489,7 @@ class StageLoops:
             step = f"{name}_step"
         for accumulator in accumulators:
             ident = accumulator.value.id
-            kind = accumulator.total_type if accumulator.kind == "sum" else _scalar_type(accumulator)
+            kind = accumulator.total_type if accumulator.kind == "sum" else accumulator.scalar_type
             out.line(f"{kind} part{ident}[{pieces}];")
             if is_arg(accumulator.kind):
                 out.line(f"i64 part_at{ident}[{pieces}];")
@@ -604,11 +527,7 @@ class StageLoops:
         step = {"sum": "{0} + {1}", "prod": "{0} * {1}", "any": "{0} | {1}"}.get(kind, f"{kind}imum({{0}}, {{1}})")
         text = step.format(whole, f"part{ident}[piece]")
         out.line(f"for (int piece = 1; piece < {pieces}; ++piece) {whole} = {text};")
-        self._define(accumulator.value, f"{_scalar_type(accumulator)}({whole})")
-
-
-def _scalar_type(accumulator: Accumulator) -> str:
-    return replace(accumulator, lanes=1).type
+        self._define(accumulator.value, f"{accumulator.scalar_type}({whole})")
 
 
 def _even_step(count: int, step: int, width: int) -> int:

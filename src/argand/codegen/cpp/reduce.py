@@ -25,6 +25,19 @@ _STEP = {
 _FOLD = {"sum": "fold_sum", "prod": "fold_prod", "max": "fold_max", "min": "fold_min", "any": "fold_any"}
 
 
+BLOCK = 128  # additions one after the other before a float sum is flushed
+
+
+@dataclass(slots=True)
+class Span:
+    """The iterations of one loop: from `begin` to `end`, how many that is when known, and how many at most."""
+
+    begin: str
+    end: str
+    count: int | None
+    most: int | None = None
+
+
 def is_arg(kind: str) -> bool:
     """Whether the reduction finds a position."""
     return kind in ("argmax", "argmin")
@@ -65,7 +78,12 @@ class Accumulator:
     @property
     def type(self) -> str:
         """C++ type of one accumulator."""
-        return vector_type(self.dtype, self.lanes) if self.lanes > 1 else element(self.dtype).name
+        return vector_type(self.dtype, self.lanes) if self.lanes > 1 else self.scalar_type
+
+    @property
+    def scalar_type(self) -> str:
+        """C++ type of one lane."""
+        return element(self.dtype).name
 
     @property
     def index_type(self) -> str:
