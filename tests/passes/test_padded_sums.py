@@ -46,6 +46,7 @@ PROGRAMS = {
     "whole": (whole, PARTS),
     "gaps": (with_gaps, PARTS[:3]),
     "others, and parts that overlap": (with_others, PARTS[:3]),
+    "two halves": (lambda a, b: at(a.exp(), 0, 4, 1) + at(b.sin(), 2, 4, 1), PARTS[:2]),
     "two dimensions": (in_two_dimensions, PARTS[:3]),
 }
 
@@ -73,7 +74,8 @@ def test_zeros_have_eagers_sign():
 @pytest.mark.parametrize(
     "function",
     [
-        lambda a, b, c: at(a, 0, 6, 1) + at(b, 3, 6, 1),  # two
+        lambda a, b, c: at(a, 0, 6, 1) + at(b, 3, 6, 1),  # two, and zeros between
+        lambda a, b, c: (at(a, 0, 4, 1) + at(b, 2, 4, 1)).exp(),  # no memory is needed for the sum
         lambda a, b, c: F.pad(a, (0, 4), value=1.0) + F.pad(b, (2, 2), value=1.0) + F.pad(c, (4, 0), value=1.0),
         lambda a, b, c: F.pad(a, (-1, 5)) + F.pad(b, (2, 2)) + F.pad(c, (4, 0)),
         lambda a, b, c: F.pad(a.int(), (0, 4)) + F.pad(b.int(), (2, 2)) + F.pad(c.int(), (4, 0)),

@@ -12,6 +12,7 @@ from typing import Final
 import torch
 from torch import fx
 
+from argand.graph.compat import is_view_op
 from argand.graph.metadata.builder import Builder
 from argand.graph.metadata.specs import SpecTable
 from argand.graph.nodes.program import AtenProgram
@@ -20,7 +21,10 @@ from argand.quick_dataclasses import dataclass
 
 aten = torch.ops.aten
 
-LEAST_PARTS: Final = 3  # of two, a loop that tests where it is costs no more than two loops
+LEAST_PARTS: Final = (
+    3  # of two that no memory is needed for, a loop that tests where it is costs no more than two loops
+)
+_PRODUCTS: Final = frozenset((aten.mm.default, aten.addmm.default, aten.bmm.default, aten.baddbmm.default))
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +40,7 @@ class _Part:
 def join_padded_sums(program: AtenProgram) -> int:
     """Rewrite sums of zero-padded tensors that do not overlap; returns how many."""
     graph = program.graph
-    if sum(node.target is aten.constant_pad_nd.default for node in graph.nodes) < LEAST_PARTS:
+    if sum(node.target is aten.constant_pad_nd.default for node in graph.nodes) < 2:
         return 0
     builder = Builder(graph, program.specs or SpecTable(), made_by="join_padded_sums")
     changes = 0
@@ -45,7 +49,8 @@ def join_padded_sums(program: AtenProgram) -> int:
             continue
         parts, others = _terms(root)
         joined, left = _disjoint(parts)
-        if len(joined) < LEAST_PARTS:
+        whole = len(joined) == 2 and not others and not left and _whole(joined[0][0], joined[1][0], root)
+        if len(joined) < LEAST_PARTS and not (whole and _in_memory(root)):
             continue
         with builder.at(root):
             joined_sum = _joined(builder, [_summed(builder, same) for same in joined], list(root.meta["val"].shape))
@@ -56,6 +61,19 @@ def join_padded_sums(program: AtenProgram) -> int:
             replace(builder, root, joined_sum)
         changes += 1
     return changes
+
+
+def _whole(first: _Part, second: _Part, root: fx.Node) -> bool:
+    """Whether two parts are all of a sum."""
+    return (first.start, first.end, second.end) == (0, second.start, root.meta["val"].shape[first.dim])
+
+
+def _in_memory(node: fx.Node) -> bool:
+    """Whether a node's value is handed out, or to a product of matrices: loops do not compute it where it is read."""
+    return any(
+        user.op == "output" or user.target in _PRODUCTS or (is_view_op(user.target) and _in_memory(user))
+        for user in node.users
+    )
 
 
 def _is_sum(node: fx.Node) -> bool:

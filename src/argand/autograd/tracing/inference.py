@@ -9,9 +9,10 @@ import torch
 from torch import fx
 
 from argand import garbage_collection
-from argand.autograd.ops import custom, padding, recurrent
+from argand.autograd.ops import custom, padding, recurrent, running_products
 from argand.autograd.ops.attention import ATTENTION, with_cheap_mask
 from argand.autograd.ops.data_checks import CHECKS, ROW_MAJOR
+from argand.autograd.ops.running_products import RUNNING_PRODUCTS
 from argand.autograd.recording.bases import Bases
 from argand.autograd.recording.inputs import InputBuilder
 from argand.autograd.tracing.outputs import finish
@@ -141,7 +142,9 @@ def _run_nodes(
                 stand_in = padding.rounds(args, kwargs, tracer.many_sizes)
             if node.target is flex.flex_attention and attention is not None:
                 stand_in = attention(*args)
-            if tracer.whole_backwards:
+            if node.target in RUNNING_PRODUCTS:
+                stand_in = running_products.stands_for(args, kwargs)
+            elif tracer.whole_backwards:
                 stand_in = custom.stands_for(node.target, args, kwargs)
             value = env[node] = _call(node, node.target, args, kwargs) if stand_in is None else stand_in
             if value is None:
@@ -154,7 +157,8 @@ def _run_nodes(
             tracer.origin = _origin(node)
             time_limit.begin(tracer.origin)
             args, kwargs = _values(node.args, env), _values(node.kwargs, env)
-            env[node] = _call(node, getattr(args[0], node.target), args[1:], kwargs)
+            stand_in = running_products.stands_for(args, kwargs) if node.target in RUNNING_PRODUCTS else None
+            env[node] = _call(node, getattr(args[0], node.target), args[1:], kwargs) if stand_in is None else stand_in
         elif op == "get_attr":
             env[node] = attributes[node.target]
         elif op == "call_module":
