@@ -43,10 +43,10 @@ from argand.debug.logs import set_logs
 from argand.debug.observe import JOINT
 from argand.debug.profiler import CompileProfiler
 from argand.debug.times import compile_times
-from argand.errors import ArgandError, BackendCompilerFailed, ConfigError
+from argand.errors import ArgandError, BackendCompilerFailed, ConfigError, not_traced
 from argand.events import bus
 from argand.graph import thread_state
-from argand.hosts import Forward, HostedModule, has_own_hooks, hooks_are_capturable, refuse_symbolic_trace
+from argand.hosts import Forward, HostedModule, has_own_hooks, hooks_are_capturable, watch_tracers
 from argand.outcomes.store import STORE
 from argand.report.sinks import counters, metrics
 from argand.runtime import profile
@@ -142,7 +142,7 @@ def connect() -> None:
         _C.set_exchange_api(torch.Tensor.__dlpack_c_exchange_api__)
         _C.set_exception_filter(tidy)
         _C.set_ambient(thread_state.snapshot, thread_state.restore)
-        _C.set_code_reader(refuse_symbolic_trace)
+        watch_tracers()
         _C.set_other_compiler(torch._C._dynamo.eval_frame.set_eval_frame)
         profile.connect()
         copyreg.pickle(_C.Region, _reduce_function)
@@ -334,6 +334,8 @@ class OptimizedModule(HostedModule):
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         module: Any = self._modules["_orig_mod"]
+        if torch.compiler._is_exporting_flag:  # torch.export takes the original's operations
+            return module(*args, **kwargs)
         if has_own_hooks(self):  # hooks of every module are the original's to call, once, as in eager
             return super().__call__(*args, **kwargs)
         compiled, own, on_class = self.__dict__["_forward"]
@@ -345,9 +347,7 @@ class OptimizedModule(HostedModule):
     @Forward
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         if type(args) is not tuple:  # torch.fx.symbolic_trace runs this code with a Proxy in its place
-            raise ArgandError(
-                "torch.fx.symbolic_trace does not trace a compiled module", remedy="trace its _orig_mod, then compile"
-            )
+            raise not_traced("torch.fx.symbolic_trace")
         return self._call_original(self._modules["_orig_mod"], args, kwargs)
 
     def _call_original(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -368,13 +368,9 @@ class OptimizedModule(HostedModule):
         whole = hooks_are_capturable(module)
         hooked = self.__dict__.get("_hooked")
         if hooked is None or hooked[0] is not module or hooked[1] != whole:
-            callback, region = self.__dict__["_region"]
-
-            def call(*args: Any, **kwargs: Any) -> Any:
-                return _C.run_with_callback(callback, region, module, args, kwargs)
-
             framed = in_frame(module.__call__, type(module).__name__)
-            compiled = _C.Region(callback, region, framed) if whole else call
+            callback, region = self.__dict__["_region"]
+            compiled = _C.Region(callback, region, framed if whole else module)
             hooked = self.__dict__["_hooked"] = (module, whole, _audited(compiled, module.__call__))
         return hooked[2]
 

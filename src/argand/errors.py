@@ -84,6 +84,14 @@ class ConfigError(ArgandError, ValueError):
     stage = "config"
 
 
+def not_traced(tracer: str) -> ArgandError:
+    """The refusal of a tracer of torch's: it would miss what compiled code does without Python."""
+    return ArgandError(
+        f"{tracer} does not trace what argand compiled: "
+        "trace the original, a module's `_orig_mod` or a function's `__wrapped__`"
+    )
+
+
 class Unsupported(ArgandError):
     """With `fullgraph=True`: the program cannot be captured in one graph."""
 

@@ -12,7 +12,9 @@ from typing import Any
 import torch
 from torch.nn.modules import module as _modules
 
-from argand.errors import ArgandError
+from argand._core import _C
+from argand.config import config
+from argand.errors import not_traced
 
 _TORCHS_NAMES = {"native": "argand"}  # backends that torch.compile knows by another name
 
@@ -93,12 +95,21 @@ class HostedModule(torch.nn.Module):
         return asked
 
 
-def refuse_symbolic_trace() -> None:
+def _refuse_symbolic_trace() -> None:
     """torch.fx's tracer asks what it is given for its code: a compiled function has none of its own."""
     if sys._getframe(1).f_globals is vars(sys.modules["torch.fx._symbolic_trace"]):
-        raise ArgandError(
-            "torch.fx.symbolic_trace does not trace a compiled function", remedy="trace its __wrapped__, then compile"
-        )
+        raise not_traced("torch.fx.symbolic_trace")
+
+
+def _refuse_jit_trace() -> None:
+    """torch.jit.trace would note down what one call happened to do, and nothing of compiled code."""
+    if not config.disable:
+        raise not_traced("torch.jit.trace")
+
+
+def watch_tracers() -> None:
+    """Let compiled functions refuse torch's tracers."""
+    _C.set_tracers(_refuse_symbolic_trace, torch._C._get_tracing_state, _refuse_jit_trace)
 
 
 def tell_accelerate() -> None:

@@ -11,7 +11,6 @@ import argand
 from argand._core import _C
 from argand.backends.interop import argand_for_torch_compile
 from argand.backends.registry import list_backends, lookup_backend
-from argand.errors import ArgandError
 
 
 @pytest.fixture(autouse=True)
@@ -113,14 +112,3 @@ def test_torch_compile_is_on_again_after_an_error_in_argands_region():
 
     f = torch._dynamo.disable(f, recursive=False)
     assert torch.equal(torch.compile(lambda x: f(x) + 1, backend=count)(torch.ones(2)), torch.full((2,), 3.0))
-
-
-def test_symbolic_trace_of_a_compiled_function_is_refused_in_a_sentence():
-    def f(x):
-        return x * 2
-
-    compiled = argand.compile(f, backend="eager")
-    with pytest.raises(ArgandError, match="does not trace a compiled function"):
-        fx.symbolic_trace(compiled)
-    assert not hasattr(compiled, "__code__")
-    assert torch.equal(fx.symbolic_trace(compiled.__wrapped__)(torch.ones(2)), torch.full((2,), 2.0))

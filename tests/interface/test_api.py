@@ -219,18 +219,3 @@ def test_hooks_of_all_modules_fire_as_often_as_in_eager(register) -> None:
     assert seen["eager"] == seen["compiled"] and len(seen["eager"]) == 3
     compiled(torch.ones(1, 2))
     assert len(seen["compiled"]) == 3
-
-
-@pytest.mark.parametrize("backend", ["eager", "native"])
-def test_torch_jit_trace_sees_the_original(backend: str) -> None:
-    import warnings
-
-    module = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.ReLU())
-    x = torch.randn(2, 3)
-    compiled = argand.compile(module, backend=backend)
-    compiled(x)  # what is compiled already is not traced
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        traced = torch.jit.trace(compiled, x)
-    assert torch.equal(traced(x), module(x))
-    assert "relu" in str(traced.inlined_graph)

@@ -15,7 +15,6 @@ import pytest
 import torch
 
 import argand
-from argand.errors import ArgandError
 from helpers import assert_same
 
 X = torch.randn(4, 3)
@@ -155,12 +154,6 @@ def test_torchscript_takes_what_was_compiled() -> None:
     for scripted in (
         torch.jit.script(argand.compile(net)),
         torch.jit.script(torch.nn.Sequential(argand.compile(net))),
-        torch.jit.trace(argand.compile(net), X),
     ):
         torch.testing.assert_close(scripted(X), net(X))
     torch.testing.assert_close(torch.jit.script(argand.compile(plain))(X), plain(X))
-
-
-def test_symbolic_trace_of_a_compiled_module_says_so() -> None:
-    with pytest.raises(ArgandError, match="does not trace a compiled module"):
-        torch.fx.symbolic_trace(argand.compile(Net()))

@@ -17,10 +17,12 @@ from typing import Any
 
 import pytest
 import torch
+from torch.fx.experimental.proxy_tensor import make_fx
 
 import argand
 import warm
 from argand.api import OptimizedModule
+from argand.errors import ArgandError
 
 X, Y = torch.randn(8, 4, generator=torch.Generator().manual_seed(1)), torch.arange(8) % 3
 
@@ -152,12 +154,74 @@ def test_torch_compile_with_argand_as_its_default() -> None:
         torch.compiler.set_default_backend(None)
 
 
-def test_a_trace_is_of_what_was_compiled() -> None:
+class Holder(torch.nn.Module):
+    """Calls what it holds, which may be no module."""
+
+    def __init__(self, held: Callable[..., Any]) -> None:
+        super().__init__()
+        self.held = (held,)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.held[0](x) + 1
+
+
+def _compiled_in_all_ways(backend: str) -> list[Callable[..., Any]]:
+    """Modules and functions of which a part is compiled."""
+    module, hooked = argand.compile(fresh(), backend=backend), argand.compile(fresh(), backend=backend)
+    hooked.register_forward_hook(lambda module, inputs, output: output + 1)
+    by_forward = fresh()
+    by_forward.forward = argand.compile(by_forward.forward, backend=backend)  # type: ignore[method-assign]
+    without_graph = argand.compile(lambda x: next(iter_of(x)), backend=backend)
+    with_backward_hook = fresh()
+    with_backward_hook.fc.register_full_backward_hook(lambda *_: None)
+    torchs = argand.compile(torch.sin, backend=backend)
+    return [
+        module, *map(torch.nn.Sequential, (module, by_forward)), hooked, without_graph, torchs, Holder(torchs),
+        Holder(argand.compile(with_backward_hook, backend=backend)),
+        argand.compile(lambda x: torchs(x) + 1, backend=backend),
+    ]  # fmt: skip
+
+
+def iter_of(x: torch.Tensor) -> Iterator[torch.Tensor]:
+    yield x * 2
+
+
+@pytest.mark.parametrize("backend", ["eager", "native"])
+def test_torchs_tracers_refuse_in_one_sentence(backend: str) -> None:
+    """What torch refuses for its own modules; `make_fx`, TorchScript's compiler and exporters take the original."""
+    sentence = r"^torch.{} does not trace what argand compiled: trace the original, .*`$"
+    trace, fx_trace = sentence.format("jit.trace"), sentence.format("fx.symbolic_trace")
+    for warm_first in (False, True):
+        for compiled in _compiled_in_all_ways(backend):
+            if warm_first:
+                compiled(X)
+            with pytest.raises(ArgandError, match=trace):
+                torch.jit.trace(compiled, X)
+            with pytest.raises(ArgandError, match=fx_trace):
+                torch.fx.symbolic_trace(compiled)
+            torch.testing.assert_close(compiled(X), compiled(X))  # the refusal leaves nothing behind
+    with argand.set_stance("force_eager"):
+        torch.testing.assert_close(torch.jit.trace(within := argand.compile(fresh()), X)(-X), within(-X))
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_exporters_take_the_original(strict: bool) -> None:
+    compiled = argand.compile(fresh(), backend="eager")
+    for model in (compiled, torch.nn.Sequential(compiled)):
+        exported = torch.export.export(model, (X,), strict=strict)
+        torch.testing.assert_close(exported.module()(X), compiled(X))
+    traced = make_fx(compiled)(X)
+    assert "tanh" in traced.code
+    torch.testing.assert_close(traced(X), compiled(X))
+
+
+def test_tracers_in_compiled_code_trace_what_is_not_compiled() -> None:
     net = fresh()
-    compiled = argand.compile(net)
-    compiled(X)
-    traced = torch.jit.trace(compiled, X)
-    torch.testing.assert_close(traced(-X), net(-X))
+
+    def traces(x: torch.Tensor) -> torch.Tensor:
+        return torch.fx.symbolic_trace(net)(x) + torch.jit.trace(net, X)(x)
+
+    torch.testing.assert_close(argand.compile(traces, backend="eager")(X), net(X) * 2)
 
 
 def trained(net: torch.nn.Module, call: Callable[..., Any], steps: int = 2) -> Net:

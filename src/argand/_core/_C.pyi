@@ -179,8 +179,11 @@ def set_exception_filter(filter: Callable[[BaseException], object] | None, /) ->
     """`filter(exception)` is called for each exception that leaves a region that has a callback, before its caller's
     frame joins the traceback; it may set `__traceback__`. What it raises is dropped. None: nobody is called."""
 
-def set_code_reader(reader: Callable[[], object] | None, /) -> None:
-    """`reader()` is called when a region is asked for `__code__`, which it has not; it may raise. None: nobody."""
+def set_tracers(
+    code_reader: Callable[[], object], trace_state: Callable[[], object], trace_reader: Callable[[], object], /
+) -> None:
+    """Who is asked when a tracer takes hold of a region: `code_reader()` when it is asked for `__code__`, which it has
+    not, `trace_reader()` when it is called while `trace_state()` is not None. Both may refuse by raising."""
 
 def set_other_compiler(set_callback: Callable[[Any], Any] | None, /) -> None:
     """`set_callback(callback)` sets another frame hook's callback of this thread and returns the one before.

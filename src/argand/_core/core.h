@@ -158,6 +158,7 @@ int guard_tree_collect(PyObject *tree, const FrameView *view, PyObject **inputs)
 /* New reference: True or (index, label, detail); NULL with an exception outside Exception. */
 PyObject *guard_tree_explain(PyObject *tree, const FrameView *view);
 bool guard_tree_dead(PyObject *tree);
+int state_is_set(PyObject *asked); /* 1 if it answers something but None now; 0, or -1 with an exception */
 
 /* ---- exact equality (equality.c) ------------------------------------------------------------------------------- */
 

@@ -143,3 +143,17 @@ check_first_changed_state(const Check *check)
     }
     return table->count;
 }
+
+int
+state_is_set(PyObject *asked)
+{
+    static const StateRead *read;
+    if (UNLIKELY(read == NULL || read->asked != asked)) {
+        read = read_of(asked);
+        if (read == NULL) {
+            int is_none = compare_result(PyObject_CallNoArgs(asked), Py_None);
+            return is_none < 0 ? -1 : !is_none;
+        }
+    }
+    return read_now(read) != (uint64_t)read->certain;
+}

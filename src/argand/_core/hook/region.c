@@ -4,6 +4,8 @@
 
 static PyObject *exception_filter; /* or NULL: called with each exception that leaves a region with a callback */
 static PyObject *code_reader;      /* or NULL: called when somebody asks a region for __code__, which it has not */
+static PyObject *trace_state;      /* or NULL: tells the state of torch.jit.trace, None where it is not at work */
+static PyObject *trace_reader;     /* called when a region runs while it is; may refuse by raising */
 static bool regions_off;           /* regions run as if their callback were None */
 
 /* Hands the exception that is set to the filter, which may shorten its traceback. A filter that fails changes nothing. */
@@ -39,10 +41,28 @@ set_exception_filter(PyObject *Py_UNUSED(module), PyObject *filter)
 }
 
 static PyObject *
-set_code_reader(PyObject *Py_UNUSED(module), PyObject *reader)
+set_tracers(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
 {
-    Py_XSETREF(code_reader, reader == Py_None ? NULL : Py_NewRef(reader));
+    if (nargs != 3) {
+        return PyErr_Format(PyExc_TypeError, "set_tracers takes 3 arguments (%zd given)", nargs);
+    }
+    Py_XSETREF(code_reader, Py_NewRef(args[0]));
+    Py_XSETREF(trace_state, Py_NewRef(args[1]));
+    Py_XSETREF(trace_reader, Py_NewRef(args[2]));
     Py_RETURN_NONE;
+}
+
+/* Whether a region is not to run, since torch.jit.trace would not see what it does; with an exception then. */
+static bool
+trace_refused(void)
+{
+    int traced = trace_state == NULL ? 0 : state_is_set(trace_state);
+    if (LIKELY(traced == 0)) {
+        return false;
+    }
+    PyObject *told = traced < 0 ? NULL : PyObject_CallNoArgs(trace_reader);
+    Py_XDECREF(told);
+    return told == NULL;
 }
 
 static PyObject *
@@ -136,8 +156,8 @@ PyMethodDef hook_methods[] = {
      "new_frame(code, globals, /)\n--\n\nA frame for tracebacks to show, which never runs."},
     {"set_exception_filter", set_exception_filter, METH_O,
      "set_exception_filter(filter, /)\n--\n\nfilter(exception) is called for exceptions that leave a region; None: nobody."},
-    {"set_code_reader", set_code_reader, METH_O,
-     "set_code_reader(reader, /)\n--\n\nreader() is called when a region is asked for __code__; it may raise. None: nobody."},
+    {"set_tracers", (PyCFunction)(void (*)(void))set_tracers, METH_FASTCALL,
+     "set_tracers(code_reader, trace_state, trace_reader, /)\n--\n\nWho is asked when a tracer takes hold of a region."},
     {"set_regions_enabled", set_regions_enabled, METH_O,
      "set_regions_enabled(enabled, /)\n--\n\nFalse: regions run as if their callback were None. Returns the setting before."},
     {"is_hook_installed", hook_is_installed, METH_NOARGS,
@@ -191,7 +211,10 @@ region_vectorcall(PyObject *callable, PyObject *const *args, size_t nargsf, PyOb
     PyObject *fn = Py_NewRef(self->fn);
     bool hooked = callback != NULL;
     PyObject *result;
-    if (UNLIKELY(hooked && other_hook_is_there())) {
+    if (UNLIKELY(hooked && trace_refused())) {
+        result = NULL;
+    }
+    else if (UNLIKELY(hooked && other_hook_is_there())) {
         result = call_without_other_compiler(fn, &callback, &key, args, nargsf, kwnames);
     }
     else {

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from torch import fx
+from torch.utils._pytree import tree_leaves
+
 from argand import events, garbage_collection
 from argand._core import _C
 from argand.capture.driver import process_limits, stance, strict
 from argand.capture.driver.region import Region
 from argand.capture.facts.code import skip
 from argand.config import config
+from argand.errors import not_traced
 from argand.graph import thread_state
 from argand.outcomes import store
 from argand.runtime import build_turns
@@ -31,6 +35,8 @@ def _answer(info: _C.FrameInfo, region: Region) -> _C.Answer:
         return _C.SKIP_RECURSIVE if skip.with_callees(info.code) else _C.SKIP
     if skip.is_text_of_torch(info.code, info.globals):
         return _C.SKIP
+    if fx._symbolic_trace._is_fx_tracing_flag and any(isinstance(arg, fx.Proxy) for arg in tree_leaves(info.args)):
+        raise not_traced("torch.fx.symbolic_trace")
     request = _request(info, region)
     answer = _stored(info, region, request) if request else None
     if answer is not None:

@@ -138,12 +138,13 @@ def is_torch(filename: str) -> bool:
 _LAZY = os.path.join(_TORCH, "nn", "modules", "lazy.py")
 _DISPATCH = "__torch_dispatch__"
 _COMPILER = tuple(os.path.join(_TORCH, name) + os.sep for name in ("_dynamo", "_inductor", "_functorch", "_export"))
+_COMPILER += (os.path.join(_TORCH, "fx", "_symbolic_trace.py"),)
 
 
 def with_callees(code: types.CodeType) -> bool:
     """Whether what this code calls is not captured either: imports, what sets up lazy modules, what an operation on a
-    subclass of tensors does when it runs, and torch's own compiler, which compiles or leaves alone what it calls by its
-    own rules."""
+    subclass of tensors does when it runs, torch.fx's tracer, and torch's own compiler, which compiles or leaves alone
+    what it calls by its own rules."""
     filename = code.co_filename
     if filename.startswith("<frozen importlib") or filename == _LAZY or code.co_name in ("<module>", _DISPATCH):
         return True
