@@ -325,7 +325,6 @@ class OptimizedModule(HostedModule):
         self._modules["_orig_mod"] = module
         self.__dict__["_region"] = (callback, region)
         self.__dict__["_forward"] = self._make_forward(module)
-        self.__dict__["training"] = module.training
 
     def _make_forward(self, module: torch.nn.Module) -> Any:
         callback, region = self.__dict__["_region"]
@@ -386,11 +385,9 @@ class OptimizedModule(HostedModule):
         if name == "_orig_mod":
             self._modules["_orig_mod"] = value
             self.__dict__["_forward"] = self._make_forward(value)
-        elif name == "__class__" or (name in self.__dict__ and name != "training"):  # fully_shard gives it another
+        elif name == "__class__" or name in self.__dict__:  # fully_shard gives it another
             super().__setattr__(name, value)
         else:
-            if name == "training":
-                self.__dict__["training"] = value
             setattr(self._modules["_orig_mod"], name, value)
 
     def __delattr__(self, name: str) -> None:

@@ -70,6 +70,16 @@ class HostedModule(torch.nn.Module):
         vars(object)["__class__"].__set__(self, cls)
 
     @property
+    def training(self) -> bool:
+        """The original's, which may be put into another mode by itself."""
+        return bool(self._modules["_orig_mod"].training)
+
+    @training.setter
+    def training(self, mode: bool) -> None:
+        if "_modules" in self.__dict__:  # there are none where torch's own __init__ sets its default
+            self._modules["_orig_mod"].training = mode
+
+    @property
     def dynamo_ctx(self) -> Callable[[Any], Any]:
         """Compiles a function as this module was compiled (Lightning compiles the steps of a module by it)."""
         return self._compile_alike

@@ -92,6 +92,15 @@ def test_the_class_is_still_argands() -> None:
     assert list(compiled.state_dict()) == ["_orig_mod.fc.weight", "_orig_mod.fc.bias"]
 
 
+def test_the_mode_is_the_originals() -> None:
+    compiled = argand.compile(fresh(), backend="eager")
+    tells = argand.compile(lambda x: (compiled(x), compiled.training), backend="eager", fullgraph=True)
+    for switch, mode in ((compiled._orig_mod.eval, False), (compiled.train, True), (compiled.eval, False)):
+        switch()
+        assert compiled.training is compiled._orig_mod.fc.training is tells(X)[1] is mode
+        assert copy.deepcopy(compiled).training is mode
+
+
 def test_forward_has_the_signature_of_what_was_compiled() -> None:
     net = fresh()
     compiled = argand.compile(net, backend="eager")
