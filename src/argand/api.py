@@ -275,15 +275,13 @@ def compile(
         raise ConfigError(
             f"argand.compile takes a function, method or module, not {kind}", remedy="compile an instance"
         )
-    if isinstance(model, _C.Region):
-        if model.callback is None:
-            return model  # argand.disable wins
-        model = model.fn
-    return compiled_function(model, callback, region)
+    return model if isinstance(model, _C.Region) else compiled_function(model, callback, region)
 
 
 def _original(model: Any) -> Any:
-    """What was compiled before, by argand or by torch.compile; `model` itself where nothing was."""
+    """What was compiled before, by argand or by torch.compile; `model` itself where nothing was, or it is disabled."""
+    if isinstance(model, _C.Region):
+        return model if model.callback is None else model.fn
     if isinstance(model, OptimizedModule) or type(model).__module__ == "torch._dynamo.eval_frame":
         return getattr(model, "_orig_mod", model)
     original = directives.wrapped_by_compiler(model)
@@ -359,7 +357,8 @@ class OptimizedModule(HostedModule):
         return compiled(*args, **kwargs)
 
     def _compile_alike(self, fn: Any) -> Any:
-        return _restore(_original(fn), _Request(*self.__dict__["_region"]))
+        original = _original(fn)
+        return fn if isinstance(original, _C.Region) else _restore(original, _Request(*self.__dict__["_region"]))
 
     def _with_hooks(self, module: Any) -> Any:
         """A callable that runs the module, its hooks included: these are part of its graph where they can be, else they

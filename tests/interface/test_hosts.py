@@ -145,7 +145,11 @@ def test_it_compiles_functions_as_it_was_compiled() -> None:
     compiled = argand.compile(net, backend=backend)
     alike = compiled.dynamo_ctx(net.forward)
     torch.testing.assert_close(alike(X), net(X))
-    assert len(graphs) == 1
+    again = compiled.dynamo_ctx(alike)  # as Lightning does where a module is fitted twice
+    torch.testing.assert_close(again(X), net(X))
+    assert again.__wrapped__ == alike.__wrapped__ == net.forward and len(graphs) == 1
+    left_alone = argand.disable(net.forward)
+    assert compiled.dynamo_ctx(left_alone) is left_alone
     assert compiled._compile_kwargs["backend"] is backend
     assert argand.compile(net)._compile_kwargs["backend"] == "argand"
 
