@@ -40,7 +40,8 @@ def become(rank: int, port: int, script: str, arguments: list[str], environment:
     numbers = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": RANKS, "LOCAL_WORLD_SIZE": RANKS, "MASTER_PORT": port}
     os.environ.update({name: str(number) for name, number in numbers.items()}, MASTER_ADDR="127.0.0.1")
     sys.argv = [script, *arguments]
-    dist.destroy_process_group = lambda *group: None  # it may wait for ever, in eager's runs too; the process ends anyway
+    # It may wait for ever, in eager's runs too; the process ends anyway.
+    dist.destroy_process_group = lambda *group: None
     try:
         runpy.run_path(script, run_name="__main__")
     except BaseException:

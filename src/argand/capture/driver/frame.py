@@ -425,11 +425,7 @@ class _Capture:
         empty = _is_empty(state)
         if exit.kind == "return" and empty:
             return self._without_graph(state)
-        idle = bool(skip.library_of(info.code.co_filename)) and (
-            loops.computes_nothing(state)
-            or loops.without_tensors(info, state)
-            or loops.one_operation(info, state, self.known)
-        )
+        idle = loops.is_idle(info, state, self.known)
         if idle and self.known.only_python:
             return _C.RUN_ONLY
         self_written.note_counts(state)

@@ -102,6 +102,13 @@ def computes_nothing(state: CaptureState) -> bool:
         )
 
 
+def is_idle(info: _C.FrameInfo, state: CaptureState, known: Known) -> bool:
+    """Whether a package's function gains nothing by a graph."""
+    if not library_of(info.code.co_filename):
+        return False
+    return computes_nothing(state) or without_tensors(info, state) or one_operation(info, state, known)
+
+
 def one_operation(info: _C.FrameInfo, state: CaptureState, known: Known) -> bool:
     """Whether a module of torch's is one operation, as `Linear` is, and not what is compiled, but one of several that
     the program calls around breaks of the graph: a version for each of them would gain nothing."""

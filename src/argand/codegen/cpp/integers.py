@@ -21,8 +21,8 @@ _SMALL: dict[torch.dtype, Interval] = {
 
 
 def integers_of(facts: StageFacts, sizes: dict[Var, Expr]) -> tuple[set[Value], set[Value], set[Value]]:
-    """int64 values that 32 bits hold (and their negatives), as those do that they are made of, `indirect`s that are within bounds, and those
-    whose position follows from loop variables alone."""
+    """int64 values that 32 bits hold (and their negatives), as those do that they are made of, `indirect`s that are
+    within bounds, and those whose position follows from loop variables alone."""
     simplifier = Simplifier(sizes)
     narrow: set[Value] = set()
     inside: set[Value] = set()

@@ -1,7 +1,8 @@
 """What of a tensor's layout decides about others: which of its dimensions lies outside of which, and which two are one.
 
 Results of elementwise operations are laid out by the order of their operands' strides (by sizes, where strides are
-equal), and a view is contiguous, or can be flattened, where one stride is another times a size. What varies may change both.
+equal), and a view is contiguous, or can be flattened, where one stride is another times a size. What varies may change
+both.
 """
 
 from __future__ import annotations

@@ -43,12 +43,16 @@ def unused(x: Any, w: Any) -> Any:
 
 def penalty(x: Any, w: Any) -> Any:
     """Of WGAN-GP, as it is mostly written."""
-    g = grad(outputs=x @ w, inputs=x, grad_outputs=torch.ones(2, 2), create_graph=True, retain_graph=True, only_inputs=True)
+    g = grad(
+        outputs=x @ w, inputs=x, grad_outputs=torch.ones(2, 2), create_graph=True, retain_graph=True, only_inputs=True
+    )
     return (g[0].norm(2, dim=1) - 1) ** 2
 
 
 def by_place(x: Any, w: Any) -> Any:
-    return *grad((x * 2).sum(), (x,), None, True, False, True), *grad((w * 3).sum(), (w, x), None, None, True, True, True)
+    return *grad((x * 2).sum(), (x,), None, True, False, True), *grad(
+        (w * 3).sum(), (w, x), None, None, True, True, True
+    )
 
 
 def materialized(x: Any, w: Any) -> Any:

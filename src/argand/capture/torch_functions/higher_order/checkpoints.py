@@ -87,8 +87,8 @@ def _checkpoint(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -
 
 @dataclass(slots=True, frozen=True)
 class _Selects:
-    """What `create_selective_checkpoint_contexts` gives: contexts that only select what is kept. Nothing that is computed
-    depends on that."""
+    """What `create_selective_checkpoint_contexts` gives: contexts that only select what is kept. Nothing that is
+    computed depends on that."""
 
     chosen: object
 
