@@ -21,9 +21,8 @@ from argand.quick_dataclasses import dataclass
 
 aten = torch.ops.aten
 
-LEAST_PARTS: Final = (
-    3  # of two that no memory is needed for, a loop that tests where it is costs no more than two loops
-)
+# Of two that no memory is needed for, a loop that tests where it is costs no more than two loops.
+LEAST_PARTS: Final = 3
 _PRODUCTS: Final = frozenset((aten.mm.default, aten.addmm.default, aten.bmm.default, aten.baddbmm.default))
 
 
