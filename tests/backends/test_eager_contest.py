@@ -389,3 +389,18 @@ def test_both_runs_of_a_checkpoint_are_alike(options: dict[str, Any], monkeypatc
     for _ in range(20):  # decided outside, it still is so inside
         compiled(x)
     checkpoint(compiled, x, use_reentrant=False).sum().backward()
+
+
+@pytest.mark.parametrize("writes", [False, True])
+def test_arguments_that_are_written_to_are_copied(monkeypatch: pytest.MonkeyPatch, writes: bool) -> None:
+    copies: list[torch.Tensor] = []
+    monkeypatch.setattr(eager_contest, "_apart", lambda tensor: copies.append(tensor) or tensor.clone())
+
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        return (x.add_(1) if writes else x + 1) * 2
+
+    x, y = torch.ones(3), torch.ones(3)
+    compiled = argand.compile(fn, options={"never_slower": True})
+    for _ in range(eager_contest._CHOOSE_AT + 1):
+        assert torch.equal(compiled(x), fn(y)) and torch.equal(x, y)
+    assert bool(copies) == writes

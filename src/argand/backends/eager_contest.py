@@ -1,11 +1,11 @@
 """Compiled graphs beside the graph itself, which eager's kernels run: one of the first calls finds which is faster.
 
-Both are run a few times apart from that call: on copies of its arguments, with gradients taken where the call records
-them (and added up nowhere), and with the random generator put back. So no effect is seen, and none is repeated: graphs
-of which that is not sure are never run twice. A graph that turns out slower is
-said to be so, once, with the kernel that loses most time; with `options={"never_slower": True}` it is then run by
-eager's kernels. So is, without being asked for, a graph of few small operations that records gradients: the node that
-it puts on autograd's tape costs some ten microseconds, and an operation of eager's two or three.
+Both are run a few times apart from that call: on copies of its arguments (where some are written to, or gradients
+recorded), with gradients taken where the call records them (and added up nowhere), and with the random generator put
+back. So no effect is seen, and none is repeated: graphs of which that is not sure are never run twice. A graph that
+turns out slower is said to be so, once, with the kernel that loses most time; with `options={"never_slower": True}` it
+is then run by eager's kernels. So is, without being asked for, a graph of few small operations that records gradients:
+the node that it puts on autograd's tape costs some ten microseconds, and an operation of eager's two or three.
 """
 
 from __future__ import annotations
@@ -54,18 +54,21 @@ def contested(
     *,
     choose: bool,
     kept: frozenset[int] = frozenset(),
+    written: Sequence[bool] = (),
 ) -> Call:
     """`compiled`, until it was found to be slower than the graph `gm`.
 
     Arguments:
         choose: the faster one runs from then on; else it is only said, of those that take long and record no gradients.
         kept: arguments that a copied call gets as they are where no gradients are recorded: a copy would be new to it.
+        written: gets for each program that is compiled whether it writes to its arguments: where none does, and no
+            gradients are recorded, a copied call gets them all as they are.
     """
     if getattr(compiled, "__self__", None) is gm or not _comparable(gm, example_inputs):
         return compiled
     if not choose and not _LEAST_ELEMENTS <= _elements(example_inputs) <= _MOST_ELEMENTS:
         return compiled
-    contest = Contest(compiled, lazy_forward(gm), choose, kept)
+    contest = Contest(compiled, lazy_forward(gm), choose, kept, written)
 
     def call(*args: Any) -> Any:
         return contest.current(*args)
@@ -105,9 +108,16 @@ class _Times:
 class Contest:
     """One compiled graph and the graph itself. Arguments: as `contested`'s."""
 
-    def __init__(self, compiled: Call, forward: Call, choose: bool = True, kept: frozenset[int] = frozenset()) -> None:
+    def __init__(
+        self,
+        compiled: Call,
+        forward: Call,
+        choose: bool = True,
+        kept: frozenset[int] = frozenset(),
+        written: Sequence[bool] = (),
+    ) -> None:
         self.compiled, self.forward, self.choose = compiled, forward, choose
-        self.kept = kept
+        self.kept, self.written = kept, written
         self.calls = 0
         self.current: Call = self._early
 
@@ -204,9 +214,10 @@ class Contest:
 
     def _run(self, call: Call, args: Sequence[Any], backward: bool = True) -> float:
         """Seconds that a call takes, with the gradients of its results where they are recorded."""
-        records = torch.is_grad_enabled()
+        records = torch.is_grad_enabled() and any(each.requires_grad for each in tensors_of(args))
+        copies = records or not self.written or any(self.written)
         same = frozenset[int]() if records else self.kept
-        apart = [isinstance(arg, torch.Tensor) and place not in same for place, arg in enumerate(args)]
+        apart = [copies and isinstance(arg, torch.Tensor) and place not in same for place, arg in enumerate(args)]
         taken = [_apart(arg) if alone else arg for arg, alone in zip(args, apart)]
         begin = time.perf_counter()
         results = call(*taken)

@@ -82,15 +82,21 @@ def native(gm: fx.GraphModule, example_inputs: Sequence[Any], **options: Any) ->
         compile_one = functools.partial(
             freezing.compile_frozen, constant=frozen, compile_program=compile_one, wanted=wanted
         )
+    written: list[bool] = []
+
+    def compile_noted(program: AtenProgram) -> HostCall:
+        written.append(bool(program.mutations or program.bases or program.leaves))
+        return compile_one(program)
+
     compiler = Compiler(
-        "native", compile_one, boxed=True, prepare=run_passes, joint_pass=prepare_joint, gives_early=devices == {"cpu"},
-        passes_early=compile_one.func is compile_program,
+        "native", compile_noted, boxed=True, prepare=run_passes, joint_pass=prepare_joint,
+        gives_early=devices == {"cpu"}, passes_early=compile_one.func is compile_program,
     )  # fmt: skip
     compiled = compile_inference(gm, example_inputs, compiler)
     choose = bool(asked.get("never_slower"))
     if not choose and not config.tell_slower:
         return compiled
-    return contested(compiled, gm, example_inputs, choose=choose, kept=frozen)
+    return contested(compiled, gm, example_inputs, choose=choose, kept=frozen, written=written)
 
 
 def compile_program(program: AtenProgram, mode: str = "default") -> HostCall:
