@@ -225,6 +225,24 @@ def test_slices_of_larger_tensors():
     calls_of(lambda x: x * 2 + x.stride(0), [big[:n, :5] for n in (4, 9, 31)])
 
 
+@pytest.mark.parametrize("name", ("values", "layouts", "contiguous", "views"))
+@pytest.mark.parametrize("heads", (1, 2))
+def test_parts_of_tensors_of_varying_sizes(name, heads):
+    """As a cache that was cropped: nothing but its strides tells how long it was."""
+    functions = {
+        "values": lambda k: torch.cat([k, k.sin()], -2) @ k.transpose(-1, -2),
+        "layouts": lambda k: (torch.empty_like(k).fill_(3) + k.stride(0), k.clone()),
+        "contiguous": lambda k: k + 1 if k.is_contiguous() else k - 1,
+        "views": lambda k: (k.transpose(1, 2), k[..., 2:], k.flatten(0, 1)),
+    }
+    backend = CountingBackend()
+    compiled = argand.compile(functions[name], backend=backend, fullgraph=True)
+    for most, n in ((7, 5), (8, 6), (9, 7), (30, 4), (13, 9), (9, 9)):
+        part = torch.randn(1, heads, most, 8)[:, :, :n]
+        assert_same(functions[name](part), compiled(part))
+    assert len(backend.graphs) == 1 + heads  # with two, the whole is laid out otherwise than its parts
+
+
 def test_results_are_plain_numbers():
     argand.reset()
     compiled = argand.compile(lambda x: (x.shape, x.shape[0], x.shape[0] / 2, x.numel() + 1, x + 1), backend="eager")

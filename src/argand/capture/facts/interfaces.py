@@ -36,7 +36,7 @@ from argand.capture.facts.values.tensor_info import Dressed, Scope, TensorInfo
 from argand.errors import GraphBreak, UserLine
 from argand.graph.dtensors import Layout
 from argand.graph.sizes.expr import Expr, Sym
-from argand.graph.sizes.relations import Bounds, Relation
+from argand.graph.sizes.relations import Bounds, Relation, Value
 from argand.graph.sizes.symbols import SymbolTable
 
 
@@ -267,6 +267,7 @@ class Policy(Protocol):
     def number(self, source: Source, value: object) -> bool:
         """Whether a Python int or float is to be symbolic."""
 
+    def strides(self, source: Source, real: torch.Tensor) -> frozenset[int]: ...
     def is_settled(self, source: Source, value: object) -> bool: ...
 
 
@@ -503,7 +504,9 @@ class Dynamics(Symbols, Protocol):
     @property
     def bounds(self) -> Bounds: ...
 
-    def symbol(self, place: Place, hint: object, *, low: int | None = 2, high: int | None = None) -> object: ...
+    def symbol(
+        self, place: Place, hint: object, *, low: int | None = 2, high: int | None = None, above: Value = 0
+    ) -> object: ...
     def wrap(self, expr: object, hint: object) -> object: ...
     def select(self, name: str, left: object, right: object) -> object: ...
     def require(self, relation: Relation, *, formulas: bool = True) -> None: ...

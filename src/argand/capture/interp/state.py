@@ -337,8 +337,9 @@ class CaptureState:
         if not is_a(source, ConstSource):
             if not _C.has_exchange_api():  # where nothing was compiled yet
                 _C.set_exchange_api(torch.Tensor.__dlpack_c_exchange_api__)
-            dims = self.policy.dims(source, real) if self.policy is not None else None
-            opened = symbolic_policy.tensor_input(self, source, real, dims) if dims else ((), ())
+            dims = self.policy.dims(source, real) if self.policy is not None else {}
+            varies = bool(dims) or (self.policy is not None and bool(self.policy.strides(source, real)))
+            opened = symbolic_policy.tensor_input(self, source, real, dims) if varies else ((), ())
             self.guards.add(source, "tensor", *_C.tensor_guard_args(real, *opened))
             if self.policy is not None:
                 held_values.offer(self, self.policy.history, self.tensors[id(stand_in)])

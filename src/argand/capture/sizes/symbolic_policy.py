@@ -34,7 +34,7 @@ class History:
     Keys are names of sources and places, so that nothing of the program is kept alive.
 
     Fields:
-        sizes, numbers: what the last capture saw.
+        sizes, strides, numbers: what the last capture saw.
         varying: places seen with different values.
         fixed: numbers that the program turned out to need as constants.
         values: contents of small tensors that were asked for; changing: those that vary (`record.held_values`).
@@ -42,6 +42,7 @@ class History:
     """
 
     sizes: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    strides: dict[str, tuple[int, ...]] = field(default_factory=dict)
     numbers: dict[str, Any] = field(default_factory=dict)
     varying: set[str] = field(default_factory=set)
     fixed: set[str] = field(default_factory=set)
@@ -71,7 +72,8 @@ class Policy:
         if self.history.exact or (marked is None and type(real) is torch.nn.Parameter):
             return {}
         shape = tuple(real.shape)
-        self._watch(source, shape)
+        self._watch(source, "size", self.history.sizes, shape)
+        self._watch(source, "stride", self.history.strides, real.stride())
         static = own.get(directives.STATIC) or ()
         ranges: dict[int, tuple[int | None, int | None] | None] = {}
         for dim, size in enumerate(shape):
@@ -83,19 +85,27 @@ class Policy:
                 ranges[dim] = None
         return ranges
 
-    def _varies(self, source: Source, dim: int, given: bool) -> bool:
-        varying = self.history.varying
-        return given or (bool(varying) and str(Place(source, "size", dim)) in varying)
+    def strides(self, source: Source, real: torch.Tensor) -> frozenset[int]:
+        """The dims of a graph input whose strides may be symbols of their own: they varied."""
+        if self.history.exact or not self.history.varying or type(real) is torch.nn.Parameter:
+            return frozenset()
+        return frozenset(
+            dim for dim, step in enumerate(real.stride()) if step and self._varies(source, dim, False, "stride")
+        )
 
-    def _watch(self, source: Source, shape: tuple[int, ...]) -> None:
+    def _varies(self, source: Source, dim: int, given: bool, what: str = "size") -> bool:
+        varying = self.history.varying
+        return given or (bool(varying) and str(Place(source, what, dim)) in varying)
+
+    def _watch(self, source: Source, what: str, last: dict[str, tuple[int, ...]], numbers: tuple[int, ...]) -> None:
         name = source.name()
-        before = self.history.sizes.get(name)
-        self.history.sizes[name] = shape
-        if before is None or before == shape or not self.automatic or len(before) != len(shape):
+        before = last.get(name)
+        last[name] = numbers
+        if before is None or before == numbers or not self.automatic or len(before) != len(numbers):
             return
-        for dim, (old, new) in enumerate(zip(before, shape)):
+        for dim, (old, new) in enumerate(zip(before, numbers)):
             if old != new:
-                self.history.varying.add(str(Place(source, "size", dim)))
+                self.history.varying.add(str(Place(source, what, dim)))
 
     def is_settled(self, source: Source, value: object) -> bool:
         """Whether a value found outside is no symbol, and nothing of one varies; asking changes nothing."""
@@ -111,10 +121,14 @@ class Policy:
             return False
         if type(value) is torch.nn.Parameter or history.exact:
             return True
-        if history.sizes.get(source.name(), value.shape) != tuple(value.shape):
+        shape, strides = tuple(value.shape), value.stride()
+        name = source.name()
+        if history.sizes.get(name, shape) != shape or history.strides.get(name, strides) != strides:
             return False
         given = self.everything and not _of_module(source)
-        return not any(size >= 2 and self._varies(source, dim, given) for dim, size in enumerate(value.shape))
+        if self.strides(source, value):
+            return False
+        return not any(size >= 2 and self._varies(source, dim, given) for dim, size in enumerate(shape))
 
     def number(self, source: Source, value: Any) -> bool:
         """Whether a Python int or float is to be symbolic."""
@@ -230,12 +244,16 @@ def tensor_input(state: CaptureState, source: Source, real: torch.Tensor, dims: 
     stand_in = state.inputs_by_real[id(real)]
     info = state.tensors[id(stand_in)]
     opened = [dim for dim, size in enumerate(sizes) if isinstance(size, Expr)]
-    if not opened:
+    free = state.policy.strides(source, real) if state.policy is not None else frozenset()
+    if not opened and not free:
         return [], []
-    strides = _strides(sizes, tuple(real.shape), real.stride())
+    strides = _strides(dynamics, source, sizes, real, free)
     open_strides = [dim for dim, stride in enumerate(strides) if isinstance(stride, Expr)]
+    if not opened and not open_strides:
+        return [], []
     for dim in open_strides:
-        pin(dynamics, Place(source, "stride", dim), strides[dim])
+        if strides[dim] not in dynamics.places:
+            pin(dynamics, Place(source, "stride", dim), strides[dim])
     try:
         info.dynamic = symbolic_tensors.input_siblings(dynamics, real, sizes, strides)
     except Exception:  # too many elements at the probes, or what is known of the sizes does not hold there
@@ -269,19 +287,29 @@ def _size(dynamics: Dynamics, place: Place, hint: int, given: tuple[int | None, 
     return dynamics.symbol(place, hint, low=max(low or 2, 2), high=high)
 
 
-def _strides(sizes: list[object], hints: tuple[int, ...], strides: tuple[int, ...]) -> list[Any]:
-    """The strides as expressions of the sizes, where the tensor is dense in some order of its dims."""
+def _strides(
+    dynamics: Dynamics, source: Source, sizes: list[object], real: torch.Tensor, free: frozenset[int]
+) -> list[Any]:
+    """The strides as expressions of the sizes, where the tensor is dense in some order of its dims; of those that are
+    free (of a part of a larger tensor), symbols of their own."""
+    hints, strides = tuple(real.shape), real.stride()
     steps: list[Any] = list(strides)
     step: Any = 1
     step_hint = 1
+    before: Any = 0
+    before_hint = 0
     for dim in sorted(range(len(sizes)), key=lambda d: (strides[d], hints[d] != 1, -d)):
-        if hints[dim] == 1:
-            if strides[dim] == step_hint:
-                steps[dim] = step
-            continue
-        if strides[dim] != step_hint:
+        alone = hints[dim] == 1
+        if strides[dim] == step_hint:
+            steps[dim] = step
+        elif dim in free and (alone or strides[dim] > step_hint):
+            floor, floor_hint = (before, before_hint) if alone else (step, step_hint)
+            steps[dim] = dynamics.symbol(Place(source, "stride", dim), strides[dim], low=1, above=floor + 1)
+            if isinstance(steps[dim], Expr):  # whose elements lie further apart is part of the layout
+                dynamics.require(Relation("gt" if strides[dim] > floor_hint else "eq", steps[dim], floor))
+        elif not alone:
             break  # not dense from here on: these strides are guarded as they are
-        steps[dim] = step
-        step = step * sizes[dim]
-        step_hint *= hints[dim]
+        before, before_hint = steps[dim], strides[dim]
+        if not alone:
+            step, step_hint = steps[dim] * sizes[dim], strides[dim] * hints[dim]
     return steps

@@ -23,7 +23,7 @@ from argand.capture.sizes.symbolic_emit import Nodes, text
 from argand.capture.world import narration
 from argand.graph.python_operators import ARITHMETIC, COMPARISONS
 from argand.graph.sizes.expr import Const, Expr, Sym, free_symbols
-from argand.graph.sizes.relations import Bounds, Relation, is_range, moduli, solve
+from argand.graph.sizes.relations import Bounds, Relation, Value, is_range, moduli, solve
 from argand.graph.sizes.symbols import FUNCTIONS, LIMITS, Computed, SymbolTable
 
 _DOMAIN: dict[str, tuple[str, float]] = {
@@ -73,15 +73,21 @@ class Dynamics:
 
     # ---------------------------------------------------------------- making symbols
 
-    def symbol(self, place: Place, hint: object, *, low: int | None = 2, high: int | None = None) -> object:
-        """The expression for the number found at `place`; the number itself where it is to be a constant."""
+    def symbol(
+        self, place: Place, hint: object, *, low: int | None = 2, high: int | None = None, above: Value = 0
+    ) -> object:
+        """The expression for the number found at `place`; the number itself where it is to be a constant.
+
+        Arguments:
+            above: probes are no less than this.
+        """
         if place in self._values:
             return self._values[place]
-        expr = self._values[place] = self._make(place, hint, low, high)
+        expr = self._values[place] = self._make(place, hint, low, high, above)
         self._guard_asserted()
         return expr
 
-    def _make(self, place: Place, hint: Any, low: int | None, high: int | None) -> object:
+    def _make(self, place: Place, hint: Any, low: int | None, high: int | None, above: Value) -> object:
         memory = self.memory
         if place in memory.static or memory.exhausted:
             return hint
@@ -97,15 +103,15 @@ class Dynamics:
             self.places[alias] = place
             self.record(Relation("eq", alias, same))
             return same
-        return self._new(place, hint, name, low, high)
+        return self._new(place, hint, name, low, high, above)
 
-    def _new(self, place: Place, hint: Any, name: str, low: int | None, high: int | None) -> object:
+    def _new(self, place: Place, hint: Any, name: str, low: int | None, high: int | None, above: Value) -> object:
         memory = self.memory
         kind: Any = "float" if place.what == "float" else "int"
         try:
             sym = self.table.new(
                 str(place), hint, min=low, max=high, kind=kind, name=name,
-                modulus=memory.modulus.get(name, 1), facts=memory.facts,
+                modulus=memory.modulus.get(name, 1), facts=memory.facts, above=above,
             )  # fmt: skip
         except ValueError:
             memory.narrow.add(place)

@@ -119,6 +119,7 @@ class SymbolTable:
         modulus: int = 1,
         facts: Iterable[Relation | Computed] = (),
         name: str | None = None,
+        above: Value = 0,
     ) -> Sym:
         """A symbol for an input.
 
@@ -130,6 +131,7 @@ class SymbolTable:
             modulus: the rough probes too are congruent to the hint modulo this.
             facts: conditions that every assignment must meet, as far as their symbols are known already.
             name: default: s0, s1, ...
+            above: of an integer: probes are no less than this.
 
         Raises:
             ValueError: no assignment meets the facts, or the range leaves no room to vary.
@@ -141,7 +143,7 @@ class SymbolTable:
         if max is not None:
             self.maximum[sym] = max
         try:
-            self._choose(sym, hint, min, max, modulus, tuple(facts), number)
+            self._choose(sym, hint, min, max, modulus, tuple(facts), number, above)
         except ValueError:
             for assignment in self.assignments:
                 assignment.pop(sym, None)
@@ -167,11 +169,22 @@ class SymbolTable:
         return sym
 
     def _choose(
-        self, sym: Sym, hint: Number, low: int | None, high: int | None, modulus: int, facts: Any, number: int
+        self,
+        sym: Sym,
+        hint: Number,
+        low: int | None,
+        high: int | None,
+        modulus: int,
+        facts: Any,
+        number: int,
+        above: Value,
     ) -> None:
         for index, probe in enumerate(self.probes):
             taken = {self.hints[sym], *(p[sym] for p in self.probes if sym in p)}
-            for value in _candidates(hint, low, high, modulus, index, number, self.kinds[sym], self.limit):
+            least, first = (self.evaluate(above, values) for values in (probe, self.hints))
+            low = 0 if above else low
+            for value in _candidates(hint - first, low, high, modulus, index, number, self.kinds[sym], self.limit):
+                value = value + least if above else value
                 if value in taken:
                     continue
                 probe[sym] = value
