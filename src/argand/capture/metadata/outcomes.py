@@ -101,6 +101,15 @@ def _stand_ins(outcome: Outcome) -> object:
 @functools.lru_cache(maxsize=1 << 14)
 def _traced(func: Function, call: kinds.Call, devices: tuple[torch.device, ...], modes: object) -> Outcome:
     """What a call of a kind gives; the modes are those that are on."""
+    outcome = _run(func, call, devices)
+    if outcome is Refusal and torch.is_grad_enabled():  # the tracer's tensors are leaves, to which nobody writes
+        with torch.no_grad():
+            outcome = _run(func, call, devices)
+        return outcome if outcome is NotNew else Refusal
+    return outcome
+
+
+def _run(func: Function, call: kinds.Call, devices: tuple[torch.device, ...]) -> Outcome:
     tracer = Tracer()
     given = _Given(tracer, devices)
     try:
