@@ -92,10 +92,11 @@ WRITES = (
     "{v}.mul_(2)", "{v}.add_(1)", "{v}.sin_()", "{v}.zero_()", "{v}.copy_({e})", "{v}.add_({e})", "{v}.t_()", "{v}.detach_()", "{v}.requires_grad_()", "{v}.requires_grad_(False)", "{v}.clamp_(-1, 1)", "{v}.data.mul_(2)", "{v}.data.add_(1)", "{v}.data.copy_({e})",
     "{v}[{s}] = 1.0", "{v}[{s}] = {e}.sum()", "{v}.data = {e}", "x.data = {e}", "p.data = {e}", "{v}.requires_grad = True", "{v}.requires_grad = False", "n += 1", "torch.Tensor.set_(y, {e}.detach())",
 )  # fmt: skip
+# Torch crashes where a hook is registered at a view whose history it has yet to make anew: `grad_fn` makes it.
 GRADIENTS = (
     "{e}.sum().backward()", "{e}.sum().backward(retain_graph=True)", "{e}.sum().backward(create_graph=True)", "{e}.sum().backward(inputs=[x, p])", "{l}.grad = None", "{l}.grad = {e}.detach()", "{l}.grad = torch.ones(2, 2)", "out.append({v}.grad)",
     "if p.grad is not None: p.grad.zero_()", "if p.grad is not None: p.grad.mul_(2)", "if p.grad is not None: p.data.add_(p.grad)", "if p.grad is not None: p.grad = None",
-    "{v}.register_hook(lambda g: g * 2)", "{v}.register_hook(lambda g: out.append(g.sum()))", "{v}.register_hook(lambda g: out.append(1))", "{v}.retain_grad()", "{l}.register_post_accumulate_grad_hook(lambda t: out.append(t.grad.sum()))",
+    "{v}.grad_fn; {v}.register_hook(lambda g: g * 2)", "{v}.grad_fn; {v}.register_hook(lambda g: out.append(g.sum()))", "{v}.grad_fn; {v}.register_hook(lambda g: out.append(1))", "{v}.retain_grad()", "{l}.register_post_accumulate_grad_hook(lambda t: out.append(t.grad.sum()))",
     "out.append(torch.autograd.grad({e}.sum(), {w}, {o})[0])",
 )  # fmt: skip
 QUESTIONS = (
