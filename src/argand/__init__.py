@@ -13,10 +13,12 @@ from argand import config, events, garbage_collection
 from argand.version import __version__ as __version__
 
 if TYPE_CHECKING:
+    from argand import hosts
     from argand.ahead_of_time import load, save
     from argand.api import (
         CompileProfiler,
         allow_in_graph,
+        answer_torch_compile,
         assume_constant_result,
         compile,
         compile_times,
@@ -41,10 +43,10 @@ if TYPE_CHECKING:
     from argand.engine.backward_calls import compiled_autograd
 
 __all__ = [
-    "CompileProfiler", "allow_in_graph", "assume_constant_result", "compile", "compile_times", "compiled_autograd",
-    "config", "counters", "disable", "error_on_graph_break", "explain", "graph_break", "is_compiling",
-    "list_backends", "load", "mark_dynamic", "mark_static", "mark_step_begin", "metrics", "register_backend",
-    "reset", "same", "save", "set_logs", "set_stance", "substitute_in_graph",
+    "CompileProfiler", "allow_in_graph", "answer_torch_compile", "assume_constant_result", "compile", "compile_times",
+    "compiled_autograd", "config", "counters", "disable", "error_on_graph_break", "explain", "graph_break", "hosts",
+    "is_compiling", "list_backends", "load", "mark_dynamic", "mark_static", "mark_step_begin", "metrics",
+    "register_backend", "reset", "same", "save", "set_logs", "set_stance", "substitute_in_graph",
 ]  # fmt: skip
 
 
@@ -88,6 +90,8 @@ def __getattr__(name: str) -> Any:
         if config.config.compiled_autograd:  # by the environment, perhaps
             _follow_compiled_autograd()
         with garbage_collection.paused():
+            if name == "hosts":  # a module
+                return importlib.import_module("argand.hosts")
             return getattr(importlib.import_module(_LATE.get(name, "argand.api")), name)
     raise AttributeError(f"module 'argand' has no attribute {name!r}")
 

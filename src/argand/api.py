@@ -333,7 +333,8 @@ class OptimizedModule(HostedModule):
         module: Any = self._modules["_orig_mod"]
         if torch.compiler._is_exporting_flag:  # torch.export takes the original's operations
             return module(*args, **kwargs)
-        if has_own_hooks(self):  # hooks of every module are the original's to call, once, as in eager
+        # a host has wrapped this module's forward; hooks of every module are the original's to call, once, as in eager
+        if "forward" in self.__dict__ or has_own_hooks(self):
             return super().__call__(*args, **kwargs)
         compiled, own, on_class = self.__dict__["_forward"]
         unchanged = module.__dict__.get("forward") is own and getattr(type(module), "forward", None) is on_class
@@ -384,13 +385,16 @@ class OptimizedModule(HostedModule):
         if name == "_orig_mod":
             self._modules["_orig_mod"] = value
             self.__dict__["_forward"] = self._make_forward(value)
-        elif name == "__class__" or name in self.__dict__:  # fully_shard gives it another
+        elif name in self.__dict__ or hasattr(type(self), name):  # hosts wrap methods of what they were given
             super().__setattr__(name, value)
         else:
             setattr(self._modules["_orig_mod"], name, value)
 
     def __delattr__(self, name: str) -> None:
-        delattr(self._modules["_orig_mod"], name)
+        if name in self.__dict__:
+            super().__delattr__(name)
+        else:
+            delattr(self._modules["_orig_mod"], name)
 
     def __dir__(self) -> list[str]:
         return sorted({*dir(type(self)), *dir(self._orig_mod)})

@@ -101,6 +101,36 @@ def test_the_mode_is_the_originals() -> None:
         assert copy.deepcopy(compiled).training is mode
 
 
+def test_what_a_host_wraps_is_the_compiled_modules_own() -> None:
+    """Accelerate wraps `forward` for mixed precision, others `train` or `state_dict`, and call the ones before."""
+    net = fresh()
+    compiled = argand.compile(net, backend="eager")
+    for name in ("forward", "train", "state_dict"):
+        before = getattr(compiled, name)
+        setattr(compiled, name, functools.wraps(before)(functools.partial(_and_count, before, calls := [])))
+        if name == "forward":
+            torch.testing.assert_close(compiled(X), net(X))
+            torch.testing.assert_close(argand.compile(lambda x: compiled(x) + 1, backend="eager")(X), net(X) + 1)
+        else:
+            getattr(compiled, name)()
+        assert calls and name not in vars(net)
+        calls.clear()
+        delattr(compiled, name)
+        compiled(X)
+        assert not calls and name not in vars(compiled)
+    assert type(copy.deepcopy(compiled)) is OptimizedModule
+    compiled.fc.bias.data.zero_()
+    compiled.scale = 2  # what the class has not is the original's
+    assert net.scale == 2
+    del compiled.scale
+    assert not hasattr(net, "scale")
+
+
+def _and_count(fn: Callable[..., Any], calls: list[None], *args: Any, **kwargs: Any) -> Any:
+    calls.append(None)
+    return fn(*args, **kwargs)
+
+
 def test_forward_has_the_signature_of_what_was_compiled() -> None:
     net = fresh()
     compiled = argand.compile(net, backend="eager")
@@ -257,6 +287,10 @@ def test_accelerate() -> None:
     from accelerate.utils import extract_model_from_parallel, is_compiled_module
 
     net = fresh()
+    accelerator = accelerate.Accelerator(cpu=True, mixed_precision="bf16")
+    half = accelerator.prepare(argand.compile(fresh(), backend="aot_eager"))
+    torch.testing.assert_close(half(X), fresh()(X), rtol=2e-2, atol=2e-2)
+    accelerate.state.AcceleratorState._reset_state(True)
     accelerator = accelerate.Accelerator(cpu=True)
     model = accelerator.prepare(argand.compile(net, backend="aot_eager"))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

@@ -377,8 +377,8 @@ def test_hooks_of_the_wrapper_and_of_the_module_run() -> None:
 
 SCRIPT = """
 import argand, torch
-from argand.api import answer_torch_compile
-with answer_torch_compile(backend="eager"):
+argand.hosts.tell_accelerate()
+with argand.answer_torch_compile(backend="eager"):
     model = torch.nn.Linear(3, 3)
     model.compile()
     assert model(torch.ones(3)).shape == (3,)
