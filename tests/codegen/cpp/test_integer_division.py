@@ -56,6 +56,15 @@ def test_positions_beside_numbers_of_64_bits() -> None:
     assert all(map(torch.equal, argand.compile(fn)(x, y), fn(x, y)))
 
 
+def test_the_least_number_of_32_bits_divided_as_64() -> None:
+    def fn(x: Any, y: Any) -> tuple[Any, ...]:
+        a, b = x.long(), y.long()
+        return *quotients(a, b), *quotients(a, -1), *quotients(a, 3), *quotients(b, a), -a, abs(a)
+
+    x, y = torch.tensor([-(2**31)] * 9 + [5] * 20).int(), torch.tensor([-1, 1, 2] * 9 + [-1, 7]).int()
+    assert all(map(torch.equal, argand.compile(fn)(x, y), fn(x, y)))
+
+
 @pytest.mark.parametrize("count", (1, 5, 100))
 def test_a_divisor_0_raises_where_eager_does(count: int) -> None:
     x, by = torch.arange(count), torch.ones(count, dtype=torch.int64)

@@ -21,8 +21,8 @@ _SMALL: dict[torch.dtype, Interval] = {
 
 
 def integers_of(facts: StageFacts, sizes: dict[Var, Expr]) -> tuple[set[Value], set[Value], set[Value]]:
-    """int64 values that 32 bits hold (and their negatives), as those do that they are made of, `indirect`s that are
-    within bounds, and those whose position follows from loop variables alone."""
+    """int64 values that 32 bits hold, as those do that they are made of, `indirect`s that are within bounds, and those
+    whose position follows from loop variables alone."""
     simplifier = Simplifier(sizes)
     narrow: set[Value] = set()
     inside: set[Value] = set()
@@ -38,7 +38,7 @@ def integers_of(facts: StageFacts, sizes: dict[Var, Expr]) -> tuple[set[Value], 
                 inside.add(value)
             continue
         limits[value] = low, high = _bounds(value, simplifier, limits)
-        fits = low is not None and low > -_FAR and high is not None and high < _FAR
+        fits = low is not None and low >= -_FAR and high is not None and high < _FAR
         if value.dtype is torch.int32:
             if not fits:  # it wraps around
                 limits[value] = (-_FAR, _FAR - 1)
@@ -51,7 +51,8 @@ def integers_of(facts: StageFacts, sizes: dict[Var, Expr]) -> tuple[set[Value], 
 
 _READING = frozenset(("load", "masked", "reduction", "scan"))
 _WRAPPING = frozenset(("add", "sub", "mul", "abs"))
-_MADE_OF = frozenset(("index_expr", "to_dtype", "divisor", "rshift", *_WRAPPING, "maximum", "minimum", "where"))
+_QUOTIENTS = frozenset(("floordiv", "truncdiv"))
+_MADE_OF = frozenset(("index_expr", "to_dtype", "divisor", "rshift", *_WRAPPING, "maximum", "minimum", "where", *_QUOTIENTS))
 
 
 def _fits(arg: object, narrow: set[Value]) -> bool:
@@ -95,6 +96,8 @@ def _bounds(value: Value, simplifier: Simplifier, limits: dict[Value, Interval])
             return UNBOUNDED
         (low, high), count = left, int(by.args[0])
         return None if low is None else low >> count, None if high is None else high >> count
+    if value.op in _QUOTIENTS:
+        return _quotient(left, value.args[1])
     if value.op == "add":
         return plus(left, right)
     if value.op == "sub":
@@ -107,3 +110,13 @@ def _bounds(value: Value, simplifier: Simplifier, limits: dict[Value, Interval])
     if value.op == "maximum":
         return intersection(left, right)[0], both[1]
     return both
+
+
+def _quotient(dividend: Interval, divisor: Value) -> Interval:
+    """The least number of 32 bits by -1 is none of them."""
+    low, high = dividend
+    if low is None or high is None:
+        return UNBOUNDED
+    by = int(divisor.args[0]) if divisor.op == "constant" else 1
+    most = max(-low, high) if abs(by) < 2 else max(-low, high) // abs(by) + 1
+    return -most, most

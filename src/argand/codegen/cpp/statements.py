@@ -34,7 +34,7 @@ _BOOL_COMPARISONS = {
     "gt": "logical_and({0}, logical_not({1}))",
     "ge": "logical_or({0}, logical_not({1}))",
 }
-_STAYS_NARROW = INTEGER_DIVISIONS | {"bitwise_and", "bitwise_or", "bitwise_xor", "bitwise_not"}
+_STAYS_NARROW = frozenset(("remainder", "fmod", "bitwise_and", "bitwise_or", "bitwise_xor", "bitwise_not"))
 """Operations on integers whose result is in 32 bits where the operands are."""
 _NARROW_COMPARISONS = {
     "eq": "equal_narrow({0}, {1})", "ne": "~equal_narrow({0}, {1})",
