@@ -129,8 +129,42 @@ def stepped(m: Any, x: T) -> Any:
     return m.w * x, before, view, m.v + 1
 
 
+def perturbed(m: Any, x: T) -> Any:
+    """As sharpness-aware steps do: a gradient where the parameter was moved to, a step from where it was."""
+    (m.w * x).square().sum().backward()
+    with torch.no_grad():
+        old = m.w.data.clone()
+        m.w.add_(m.w.grad * 0.05)
+    m.w.grad = None
+    loss = (m.w * x).square().sum()
+    loss.backward()
+    with torch.no_grad():
+        m.w.data = old
+        m.w.sub_(m.w.grad * 0.1)
+    m.w.grad = None
+    return loss.detach() * 2, old
+
+
+def perturbed_and_returned(m: Any, x: T) -> Any:
+    y = m.w * x
+    with torch.no_grad():
+        old = m.w.data.clone()
+        m.w.add_(1)
+        m.w.data = old
+    return y
+
+
+def perturbed_before_its_gradient(m: Any, x: T) -> Any:
+    y = (m.w * x.detach()).square().sum()
+    with torch.no_grad():
+        old = m.w.data.clone() + 1
+        m.w.data = old
+    (grad,) = torch.autograd.grad(y, m.w)
+    return grad
+
+
 ONE_GRAPH: list[Program] = [
-    written_before, stepped,
+    written_before, stepped, perturbed,
     averaged, returned, read_after, itself, of_a_parameter, descended, swapped, shared,
     twice,
 ]  # fmt: skip
@@ -193,7 +227,7 @@ def broken_after(m: Any, x: T) -> Any:
 
 ELSEWHERE: list[Program] = [
     viewed_before, written_after, of_an_input, used_with_gradients, used_before, used_behind, between, added_to, differentiated,
-    of_a_result_with_gradients, of_another_size, asked, broken_after,
+    of_a_result_with_gradients, of_another_size, asked, broken_after, perturbed_before_its_gradient,
 ]  # fmt: skip
 
 
@@ -230,6 +264,15 @@ def test_one_graph(program: Program, backend: str) -> None:
 
 def test_native() -> None:
     torch.testing.assert_close(outcome(argand.compile(averaged, fullgraph=True)), outcome(averaged))
+
+
+def test_a_history_that_is_used_behind() -> None:
+    """Eager refuses it: the graph of the history is another one."""
+    for call in (perturbed_and_returned, argand.compile(perturbed_and_returned, backend="eager")):
+        m, x = Holder(), torch.ones(3, 4, requires_grad=True)
+        y = call(m, x)
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            y.sum().backward()
 
 
 @pytest.mark.parametrize("program", ELSEWHERE, ids=lambda program: program.__name__)

@@ -165,3 +165,92 @@ def test_later_processes_know(tmp_path: Path) -> None:
     with argand.config.patch({**STORED, "cache_dir": str(tmp_path / "cache")}):
         program = Program(folder, PACKAGE)
         assert [program.run(), program.run()] == [["stored"] * 2, ["mismatch", "hit", "hit"]], program.reasons
+
+
+TRAINING: dict[str, Callable[..., Any]] = {
+    "Adam": lambda params: (torch.optim.Adam(params, lr=0.1),),
+    "groups": lambda params: (torch.optim.RMSprop([{"params": [p]} for p in params], lr=0.1, momentum=0.5),),
+    "SGD": lambda params: (torch.optim.SGD(params, lr=0.1),),
+    "rates": lambda params: (o := torch.optim.SGD(params, lr=0.1), torch.optim.lr_scheduler.CosineAnnealingLR(o, 9)),
+    "of its own": lambda params: (Momentum(params, {"lr": 0.1}),),
+}
+
+
+class Momentum(torch.optim.Optimizer):
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        for group in self.param_groups:
+            for p in group["params"]:
+                state = self.state[p]
+                if not state:
+                    state["mean"], state["count"] = torch.zeros_like(p), 0
+                state["count"] += 1
+                state["mean"].lerp_(p.grad, 1 / state["count"])
+                p.sub_(state["mean"], alpha=group["lr"])
+
+
+def trained(made: Callable[..., Any], wrap: Callable[..., Any], scaled: bool = False, counts: Any = None) -> list[Any]:
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Tanh(), torch.nn.Linear(4, 2))
+    optimizer, *schedules = made(list(model.parameters()))
+    scaler = torch.amp.GradScaler("cpu", init_scale=4.0, enabled=scaled)
+
+    def step(x: torch.Tensor) -> torch.Tensor:
+        optimizer.zero_grad()
+        loss = model(x).square().mean()
+        scaler.scale(loss).backward()
+        if scaled:
+            scaler.step(optimizer), scaler.update()
+        else:
+            optimizer.step()
+        for schedule in schedules:
+            schedule.step()
+        return loss.detach()
+
+    call, findings, losses = wrap(step), Findings(), []
+    with findings.listening():
+        for number in range(4):
+            losses.append(call(torch.full((2, 3), number + 1.0)))
+            if counts is not None:
+                counts.append(len(findings.graphs))
+    assert not findings.recompiles
+    return [*losses, *(p.detach() for p in model.parameters()), optimizer.param_groups[0]["lr"]]
+
+
+@pytest.mark.parametrize("name", TRAINING)
+def test_the_first_step_of_training_runs_eagerly_where_it_sets_up(name: str) -> None:
+    counts: list[int] = []
+    got = trained(TRAINING[name], lambda step: argand.compile(step, backend="eager"), counts=counts)
+    torch.testing.assert_close(got, trained(TRAINING[name], lambda step: step))
+    assert counts == ([1, 1, 1, 1] if name == "SGD" else [0, 1, 1, 1])
+
+
+def test_the_first_use_of_a_scaler_sets_it_up() -> None:
+    counts: list[int] = []
+    got = trained(TRAINING["SGD"], lambda step: argand.compile(step, backend="eager"), True, counts)
+    torch.testing.assert_close(got, trained(TRAINING["SGD"], lambda step: step, True))
+    assert counts[0] == 0 and counts[1] == counts[-1] > 0
+
+
+def test_optimizers_that_begin_in_every_call_are_compiled() -> None:
+    """As inner loops do that forget what they kept."""
+    w = torch.nn.Parameter(torch.ones(3))
+    optimizer, findings = torch.optim.Adam([w], lr=0.1), Findings()
+
+    def step() -> None:
+        optimizer.state.clear()
+        for _ in range(2):
+            optimizer.zero_grad()
+            w.square().sum().backward()
+            optimizer.step()
+
+    compiled = argand.compile(step, backend="eager")
+    with findings.listening():
+        for _ in range(5):
+            compiled()
+    before = w.detach().clone()
+    w.data = torch.ones(3)
+    for _ in range(5):
+        step()
+    torch.testing.assert_close(w.detach(), before)
+    assert findings.graphs

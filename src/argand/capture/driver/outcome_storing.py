@@ -158,7 +158,8 @@ def take_histories(code: CodeType, known: failures.Known) -> None:
 
 
 def filling_tables(info: _C.FrameInfo, region: Region, state: CaptureState, known: failures.Known) -> _C.Entry | None:
-    """What is answered where a package finds out in this call what it looks up from then on; None for other calls.
+    """What is answered where a package finds out in this call what it looks up from then on, or an optimizer; None for
+    other calls.
 
     Who asked for one graph, or has a backend of their own, gets the graph of the first call.
     """
@@ -166,7 +167,9 @@ def filling_tables(info: _C.FrameInfo, region: Region, state: CaptureState, know
     if not named or region.fullgraph or strict.wanted() or store.STORE.collected is not None:
         return None
     interpreter = state.interpreter
-    if interpreter.types.changed_meanwhile(interpreter.local_classes) or not self_written.fills_one(state):
+    if interpreter.types.changed_meanwhile(interpreter.local_classes):
+        return None
+    if not self_written.fills_one(state) and not self_written.begins_training(state):
         return None
     once = failures.runs_once(info, region, known)
     keeps = keeper(info, region, state) if once is not None else None

@@ -32,7 +32,7 @@ from argand.capture.facts.typefacts import TypeFacts
 from argand.capture.facts.values.symbolic import Symbols
 from argand.capture.facts.values.symbols import Memory, Nodes, Origin, Place
 from argand.capture.facts.values.tainted_values import TaintedText
-from argand.capture.facts.values.tensor_info import Dressed, Scope, TensorInfo
+from argand.capture.facts.values.tensor_info import Dressed, Moved, Scope, TensorInfo
 from argand.errors import GraphBreak, UserLine
 from argand.graph.dtensors import Layout
 from argand.graph.sizes.expr import Expr, Sym
@@ -413,7 +413,7 @@ class GraphBuilder(Protocol):
     input_names: dict[str, int]
     constants: dict[str, torch.Tensor]
     mutated: dict[int, TensorInfo]
-    moved: list[tuple[TensorInfo, int, int]]
+    moved: list[Moved]
     flags: dict[int, dict[bool, tuple[TensorInfo, GraphBreak | None]]]
     calls: int
     arguments: tuple[object, ...]

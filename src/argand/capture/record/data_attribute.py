@@ -8,7 +8,7 @@ from torch import fx
 from argand import errors
 from argand.capture.facts.handlers import Args, Function, Kwargs
 from argand.capture.facts.interfaces import CaptureState, GraphBuilder
-from argand.capture.facts.values.tensor_info import TensorInfo
+from argand.capture.facts.values.tensor_info import Moved, TensorInfo
 from argand.capture.metadata.special_calls import special
 from argand.capture.record import constants
 from argand.graph import compat
@@ -37,7 +37,7 @@ def _set_data(builder: GraphBuilder, func: Function, args: Args, kwargs: Kwargs)
     fixed = info.dynamic is None and other.dynamic is None and info.device == other.device
     outside = info.source is not None and info.real is not None
     whole = builder.graph is builder.root and not builder.sharded and id(tensor) not in builder.flags
-    if not (plain and same and fixed and outside and whole) or _has_history(builder, info):
+    if not (plain and same and fixed and outside and whole):
         raise _refused()
     data = builder.record(_T.data.__get__, (value,), {})
     with torch._C.DisableTorchFunction():
@@ -45,11 +45,34 @@ def _set_data(builder: GraphBuilder, func: Function, args: Args, kwargs: Kwargs)
         memory = compat.storage_address(tensor)
     constants.forget(builder, info)
     node = builder.tensors[id(data)].node
-    builder.mutated[id(tensor)] = builder.tensors[id(tensor)] = TensorInfo(
-        tensor, node, info.device, info.source, info.real
-    )
-    builder.moved.append((builder.tensors[id(tensor)], memory, builder.state.interpreter.number))
+    now = TensorInfo(tensor, node, info.device, info.source, info.real)
+    builder.mutated[id(tensor)] = builder.tensors[id(tensor)] = now
+    builder.moved.append(Moved(now, info, memory, builder.state.interpreter.number))
     builder.state.write_overlay(tensor, "data", value)
+
+
+def _is_counted(builder: GraphBuilder, moved: Moved) -> bool:
+    """Whether the version of the tensor is another one anyway: it was written to before."""
+    return any(moved.before.node in builder.writing.get(user, ()) for user in moved.before.node.users)
+
+
+def _recorded(builder: GraphBuilder, moved: Moved) -> dict[fx.Node, None]:
+    """What was computed from the tensor as it was and has a history. A `backward()` since then has used that up; one
+    that is still to come would compute, in eager, with what the tensor is by then."""
+    users = [user for user in moved.before.node.users if user < moved.info.node]
+    recorded = {user: None for user in users if _records(builder, moved.info.tensor, user)}
+    for node in builder.graph.nodes if recorded else ():
+        result = node.meta.get("example_value")
+        history = not isinstance(result, _T) or (result.requires_grad and not result.is_leaf)
+        if history and node < moved.info.node and any(each in recorded for each in node.all_input_nodes):
+            recorded[node] = None
+    return recorded
+
+
+def _is_differentiated(builder: GraphBuilder, moved: Moved) -> bool:
+    """Whether what was recorded is used since, with gradients."""
+    later = {user for node in _recorded(builder, moved) for user in node.users if moved.info.node < user}
+    return any(not isinstance(v := user.meta.get("example_value"), _T) or v.requires_grad for user in later)
 
 
 def _has_history(builder: GraphBuilder, info: TensorInfo) -> bool:
@@ -73,10 +96,13 @@ def check_end(state: CaptureState) -> None:
         GraphBreak: a tensor whose data was set has been written to since, which would raise the version of another, or
             its gradients are recorded: the graph ends before.
     """
-    for info, _, sequence in state.graph.moved:
-        recorded = info.tensor.requires_grad and _has_history(state.graph, info)
-        if recorded or any(user in state.graph.writing for user in info.node.users):
-            raise _refused(sequence)
+    builder = state.graph
+    for moved in builder.moved:
+        info = moved.info
+        recorded = info.tensor.requires_grad and _has_history(builder, info)
+        written = any(user in builder.writing for user in info.node.users)
+        if recorded or (written and not _is_counted(builder, moved)) or _is_differentiated(builder, moved):
+            raise _refused(moved.sequence)
 
 
 def check_leaving(builder: GraphBuilder, info: TensorInfo, memory: int) -> None:
@@ -84,8 +110,10 @@ def check_leaving(builder: GraphBuilder, info: TensorInfo, memory: int) -> None:
 
     Raises:
         GraphBreak: it is a view of new data: eager counts the writes to that tensor apart from those to the tensor that
-            it has its memory of.
+            it has its memory of. Or its history is one of a tensor whose data was set.
     """
-    for moved, where, sequence in builder.moved:
-        if where == memory and moved.node < info.node:  # else it is the data itself
-            raise _refused(sequence, "Memory that was set as the data of a tensor is returned by a view.")
+    for moved in builder.moved:
+        if moved.memory == memory and moved.info.node < info.node:  # else it is the data itself
+            raise _refused(moved.sequence, "Memory that was set as the data of a tensor is returned by a view.")
+        if info.tensor.requires_grad and info.node in _recorded(builder, moved):
+            raise _refused(moved.sequence)

@@ -45,7 +45,7 @@ def set_flag(builder: GraphBuilder, info: TensorInfo, wanted: bool) -> torch.Ten
     whole = builder.graph is builder.root and not builder.sharded
     if real is None or not (plain and whole) or real.is_inference():
         raise refused()
-    if any(moved.tensor is tensor for moved, *_ in builder.moved):
+    if any(moved.info.tensor is tensor for moved in builder.moved):
         raise refused("Its data was set, too.")
     flags = builder.flags.get(id(tensor), {not wanted: (info, None)})
     if wanted not in flags:

@@ -9,6 +9,10 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 
+from torch.amp import GradScaler
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+
 from argand.capture.facts.code.skip import library_of
 from argand.capture.facts.interfaces import CaptureState
 from argand.capture.facts.kinds import answers_itself, is_a, namespace
@@ -38,6 +42,24 @@ def fills_one(state: CaptureState) -> bool:
         if is_a(source.root, _OF_THE_PROCESS)
     }
     return any(added.values()) and any(_asked(guard, added) for guard in state.guards)
+
+
+_AT_FIRST = (("_step_count", 1), ("_scale", None))
+
+
+def begins_training(state: CaptureState) -> bool:
+    """Whether an optimizer takes its first step, in which it makes what it keeps of parameters, or a scaler; or a
+    schedule of learning rates, which looks then whether it comes behind a step."""
+    grown: set[int] = set()
+    for entry in pending_effects.pending(state):
+        if isinstance(entry, Shadow):
+            if isinstance(entry.original, dict) and len(entry.shadow) > len(entry.original):
+                grown.add(id(entry.original))
+        elif entry.kind == "attr" and is_a(entry.obj, LRScheduler | GradScaler):
+            if any((namespace(entry.obj) or {}).get(name, 0) == value for name, value in _AT_FIRST):
+                return True
+    known = map(state.object_by_id, state.outer if grown else ())
+    return any(is_a(obj, Optimizer) and id((namespace(obj) or {}).get("state")) in grown for obj in known)
 
 
 def note_counts(state: CaptureState) -> None:

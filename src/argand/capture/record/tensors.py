@@ -24,7 +24,7 @@ from argand.capture.facts.interfaces import CaptureState, Dynamics
 from argand.capture.facts.kinds import is_a
 from argand.capture.facts.sources import Source
 from argand.capture.facts.values.symbolic import SYMBOLIC, SymbolicBool
-from argand.capture.facts.values.tensor_info import Dressed, Scope, TensorInfo
+from argand.capture.facts.values.tensor_info import Dressed, Moved, Scope, TensorInfo
 from argand.capture.metadata import (
     data_errors,
     memory,
@@ -99,7 +99,7 @@ class GraphBuilder:
         effectful: nodes that stay although unused (random numbers).
         tensors: id of a stand-in -> TensorInfo; inputs: infos of the placeholders, in their order.
         constants: attribute name -> real tensor that the graph holds.
-        moved: tensors whose data was set, as they are since, their new memory, the root instruction (`data_attribute`).
+        moved: tensors whose data was set.
         flags: id of an input's stand-in -> by its `requires_grad` what it is, and the break there (`gradient_flags`).
         dynamics: the symbols of the capture; None while nothing varies; arguments: of the call that is being recorded.
         answered: the function of a call that a rule of its own answered since somebody set it to None.
@@ -143,7 +143,7 @@ class GraphBuilder:
         self.constants: dict[str, torch.Tensor] = {}
         self.kept: set[fx.Node] = set()
         self.mutated: dict[int, TensorInfo] = {}
-        self.moved: list[tuple[TensorInfo, int, int]] = []
+        self.moved: list[Moved] = []
         self.flags: dict[int, dict[bool, tuple[TensorInfo, errors.GraphBreak | None]]] = {}
         self.calls = 0
         self.arguments: tuple[object, ...] = ()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 from typing import Any
 
 import torch
@@ -10,11 +11,12 @@ import torch
 from argand import errors
 from argand.capture.facts.handlers import Args, Function, Kwargs
 from argand.capture.facts.interfaces import CaptureState, GraphBuilder
+from argand.capture.facts.kinds import is_a, namespace
 from argand.capture.metadata import metadata
 from argand.capture.metadata.call_targets import target_of
 from argand.capture.metadata.rules import RULES
 from argand.capture.metadata.special_calls import named, special
-from argand.capture.torch_functions import hops
+from argand.capture.torch_functions import hops, torch_polyfills
 from argand.capture.torch_functions.torch_calls import all_of, handler
 from argand.graph import compat
 
@@ -30,6 +32,26 @@ def breaks_around_step(state: CaptureState) -> bool:
         return False
     code = frames[-1].code
     return code.co_name == "_use_grad" and code.co_filename.endswith("optimizer.py")
+
+
+@handler(inspect.unwrap(torch.optim.Optimizer.zero_grad), torch.nn.Module.zero_grad)
+def _zero_grad(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> object:
+    given = {**dict(zip(("self", "set_to_none"), args)), **kwargs}
+    owner, to_none = given.pop("self", None), given.pop("set_to_none", True)
+    if to_none is not True or given or not is_a(owner, torch.optim.Optimizer | torch.nn.Module):
+        return NotImplemented
+    if is_a(owner, torch.optim.Optimizer) and "_zero_grad_profile_name" not in (namespace(owner) or ()):
+        return NotImplemented  # it was unpickled, and is set up first
+    return None if state.interpreter.polyfill(torch_polyfills.without_gradients, owner) else NotImplemented
+
+
+@handler(inspect.unwrap(torch.optim.LBFGS.step))
+def _searched_step(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> object:
+    raise errors.graph_break(
+        kind="data-dependent value",
+        context="LBFGS.step",
+        explanation="LBFGS asks for the value of each loss that its closure computes: the closure is captured.",
+    )
 
 
 @handler(*all_of("_C._group_tensors_by_device_and_dtype"))

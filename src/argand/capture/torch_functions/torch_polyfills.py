@@ -40,6 +40,19 @@ def _rebuild(tree: object, leaves: list[object]) -> object:
     return leaves.pop(0)
 
 
+def without_gradients(owner: Any) -> bool:
+    """`zero_grad()` of a module or optimizer: it is not asked which gradients there were, so that no guard asks."""
+    if hasattr(owner, "param_groups"):
+        params = [param for group in owner.param_groups for param in group["params"]]
+    elif getattr(owner, "_is_replica", False):
+        return False
+    else:
+        params = owner.parameters()
+    for param in params:
+        param.grad = None
+    return True
+
+
 def compiled(model: Any) -> object:
     """What torch.compile makes of a function, where the graph holds what the function does."""
 

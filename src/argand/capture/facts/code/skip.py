@@ -30,6 +30,7 @@ _TORCH_NEVER = (
     os.path.join(_TORCH, "nn", "modules", "module.py"),
     os.path.join(_TORCH, "nn", "modules", "lazy.py"),
     os.path.join(_TORCH, "optim", "lr_scheduler.py"),  # counts and rates on plain numbers
+    os.path.join(_TORCH, "optim", "lbfgs.py"),  # asks for the value of each loss
 )
 _STDLIB = sysconfig.get_paths()["stdlib"] + os.sep
 _TESTS = os.path.join(_STDLIB, "test") + os.sep

@@ -125,6 +125,22 @@ class Dressed:
     plain: torch.Tensor
 
 
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """A tensor whose data was set.
+
+    Arguments:
+        info, before: as it is since, and as it was.
+        memory: its new memory.
+        sequence: number of the root instruction.
+    """
+
+    info: TensorInfo
+    before: TensorInfo
+    memory: int
+    sequence: int
+
+
 @dataclass(slots=True, eq=False)
 class Scope:
     """A graph being recorded inside another one.
