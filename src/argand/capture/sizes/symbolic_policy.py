@@ -296,20 +296,19 @@ def _strides(
     steps: list[Any] = list(strides)
     step: Any = 1
     step_hint = 1
-    before: Any = 0
-    before_hint = 0
+    last = -1
     for dim in sorted(range(len(sizes)), key=lambda d: (strides[d], hints[d] != 1, -d)):
         alone = hints[dim] == 1
         if strides[dim] == step_hint:
             steps[dim] = step
         elif dim in free and (alone or strides[dim] > step_hint):
-            floor, floor_hint = (before, before_hint) if alone else (step, step_hint)
+            floor, floor_hint = (step, step_hint) if not alone else (0, 0) if last < 0 else (steps[last], strides[last])
             steps[dim] = dynamics.symbol(Place(source, "stride", dim), strides[dim], low=1, above=floor + 1)
             if isinstance(steps[dim], Expr):  # whose elements lie further apart is part of the layout
                 dynamics.require(Relation("gt" if strides[dim] > floor_hint else "eq", steps[dim], floor))
         elif not alone:
             break  # not dense from here on: these strides are guarded as they are
-        before, before_hint = steps[dim], strides[dim]
+        last = dim
         if not alone:
             step, step_hint = steps[dim] * sizes[dim], strides[dim] * hints[dim]
     return steps
