@@ -82,3 +82,20 @@ def test_of_equal_numbers_the_first_is_chosen(name: str) -> None:
     compiled = argand.compile(choose, backend="eager", dynamic=True)
     for a, b in itertools.product(EQUALS, repeat=2):
         assert repr(compiled(x, a, b)) == repr(choose(x, a, b))
+
+
+FROM_NUMBERS: dict[str, Callable[[torch.Tensor, int], torch.Tensor]] = {
+    "tensor": lambda x, n: torch.tensor([2, n], dtype=torch.float32),
+    "scalar": lambda x, n: torch.tensor(float(n)),
+    "new": lambda x, n: x.new_tensor(n),
+    "half": lambda x, n: torch.tensor([[n]], dtype=torch.bfloat16),
+}
+
+
+@pytest.mark.parametrize("name", FROM_NUMBERS)
+def test_tensors_of_numbers_that_their_dtype_rounds(name: str) -> None:
+    """Numbers near a large one make the same tensor, which is no constant."""
+    make, x = FROM_NUMBERS[name], torch.zeros(2)
+    compiled = argand.compile(make, backend="native", dynamic=True)
+    for number in (1 << 40, 77, 1 << 41, 5):
+        assert torch.equal(compiled(x, number), make(x, number))

@@ -78,6 +78,8 @@ class Tracing:
         for sym in unread:
             if sym not in self.unused:
                 raise NotGeneral(f"{sym} is no size, stride or number of an input")
+        if any(map(_rounds, gm.graph.nodes)):
+            raise NotGeneral("a tensor is made of a number so large that others near it round to the same")
 
     def run(self) -> AtenProgram:
         """The program for the most symbols."""
@@ -546,6 +548,21 @@ class _Scalars:
         source = f"{function}({', '.join(_text(arg) for arg in definition.args)})"
         is_float = self.table.kinds[sym] == "float"
         self.scalars[sym] = Scalar(sym, source, is_float, self.table.hints[sym], {function: FUNCTIONS[definition.op]})
+
+
+_FROM_NUMBERS = frozenset((torch.tensor, torch.as_tensor, torch.asarray, torch.scalar_tensor, "new_tensor"))
+_WHOLE = {torch.float64: 53, torch.float32: 24, torch.float16: 11, torch.bfloat16: 8, torch.int64: 63}
+"""Bits of the whole numbers that a dtype holds exactly."""
+
+
+def _rounds(node: fx.Node) -> bool:
+    """Whether an operation makes a tensor of a number that varies, which its dtype rounds: traces at numbers near it
+    would all have one constant."""
+    if node.target not in _FROM_NUMBERS:
+        return False
+    bits = _WHOLE.get(getattr(node.meta.get("example_value"), "dtype", None), 7)
+    given = [one.meta.get("example_value") for one in node.all_input_nodes if "expr" in one.meta]
+    return any(abs(value) >= 1 << bits for value in given if type(value) in (int, float))
 
 
 def _text(value: Any) -> str:
