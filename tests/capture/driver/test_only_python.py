@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import sys
 import types
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
@@ -134,6 +135,15 @@ def test_a_program_of_ones_own_is_always_captured() -> None:
     x = torch.ones(2)
     assert [program(x, 0), program(x, 1)] == [0, 1] and torch.equal(program(x, 2), x * 2)
     assert len(backend.graphs) == 1
+
+
+def test_versions_of_ones_own_python_alone_end_quietly() -> None:
+    compiled = argand.compile(lambda x, name: (x, name.upper()), backend="eager")
+    x, names = torch.ones(2), [chr(ord("a") + n) for n in range(12)]
+    with collected("recompiles") as recompiles, warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert [compiled(x, name)[1] for name in names] == [name.upper() for name in names]
+    assert not recompiles
 
 
 ARRAYS = """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from typing import Any
 
@@ -132,3 +133,61 @@ def test_a_number_that_conditions_leave_one_value_varies_elsewhere() -> None:
             assert torch.equal(compiled(ours, torch.ones(3)), program(theirs, torch.ones(3)))
     assert ours.length == theirs.length == 15
     assert len(findings.graphs) <= 4
+
+
+SERVED: dict[str, Callable[[torch.Tensor, int], Any]] = {
+    "item": lambda x, n: x[n] * 2,
+    "factor": lambda x, n: x * n - n,
+    "fill": lambda x, n: torch.full((3,), n) + x.new_full((3,), n),
+    "select": lambda x, n: x.select(0, n) / (n + 1),
+    "compared": lambda x, n: (x > n).sum() + torch.where(x == n, x, x + 1),
+    "written": lambda x, n: x.clone().__setitem__(n, 5.0) or x,
+}
+
+
+@pytest.mark.parametrize("name", SERVED)
+def test_0_and_1_are_served_with_larger_numbers_where_they_are_terms_or_indices(name: str) -> None:
+    compiled, x = argand.compile(SERVED[name], backend="native", fullgraph=True), torch.arange(10.0)
+    findings = Findings()
+    with findings.listening():
+        for number in (3, 7, 0, 1, 5, 2):
+            assert torch.equal(compiled(x, number), SERVED[name](x, number))
+    assert len(findings.recompiles) == 1
+
+
+def losses(x: torch.Tensor, n: int) -> Any:
+    low, high = x.min().item(), x.max().item()
+    return x * low + high, low, {"high": high}
+
+
+def rounds(x: torch.Tensor, n: int) -> Any:
+    total = 0
+    for i in range(n):
+        x = x + i
+        print("round", i)
+        total += i
+    return x * total
+
+
+def halves(x: torch.Tensor, n: int) -> Any:
+    count = 0
+    while x.sum() > n:
+        x, count = x / 2, count + 1
+    return x, count
+
+
+def drawn(x: torch.Tensor, n: int) -> Any:
+    return (x.flip(0) if random.random() < 0.5 else x) * random.randint(2, 9)
+
+
+@pytest.mark.parametrize(("program", "most"), [(losses, 0), (rounds, 0), (halves, 1), (drawn, 2)])
+def test_numbers_of_breaks_and_loops_vary_from_the_first_time_on(
+    program: Callable[..., Any], most: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    compiled, seen = argand.compile(program, backend="eager"), []
+    findings = Findings()
+    with findings.listening():
+        for fn in (compiled, program):
+            random.seed(0)
+            seen.append(([str(fn(torch.arange(8.0) + k, 7)) for k in range(5)], capsys.readouterr().out))
+    assert seen[0] == seen[1] and len(findings.recompiles) <= most

@@ -36,8 +36,8 @@ class Known:
     """What is remembered of a code object.
 
     Arguments:
-        only_python: the one capture so far recorded nothing up to the return; or, in a package's function, up
-            to a break, and what goes on behind it neither; or arrays alone were computed; or one operation.
+        only_python: the captures so far recorded nothing up to the return or to a break, and in a package's function
+            what goes on behind it neither; or arrays alone were computed, or one operation.
         loops: how often a graph was to end in a loop that runs as it is written.
         set_up: how many calls ran eagerly as they set up lazy modules, or filled tables of packages.
         wasted: how many captures made versions that no call ever used before an object that they are for was gone.

@@ -19,7 +19,7 @@ from torch import fx
 from argand import errors, events
 from argand._core import _C
 from argand.bytecode.decode import decode
-from argand.bytecode.resume import raising_code, resume_label, transformed_code
+from argand.bytecode.resume import ResumeCode, raising_code, resume_label, transformed_code
 from argand.capture.driver import (
     announce,
     failures,
@@ -50,7 +50,7 @@ from argand.capture.output.resumes import Resumes
 from argand.capture.output.transform import Transformed, Transformer
 from argand.capture.record import data_attribute, self_written
 from argand.capture.record.tensors import GraphBuilder
-from argand.capture.sizes import dtensors, subclasses
+from argand.capture.sizes import dtensors, moving_numbers, subclasses
 from argand.capture.sizes.symbolic_policy import Policy
 from argand.capture.sizes.symbolic_state import Restart
 from argand.capture.torch_functions import modes, torch_contexts
@@ -68,6 +68,7 @@ from argand.runtime.tape import bared_inputs
 BreakAt = dict[int, int | None]
 """As `Interpreter.run_root` takes it: number of an executed root instruction -> its offset, or None."""
 _TOO_DEEP = 3  # so many captures of a function run out of stack; then it is not tried again
+_PYTHON_VERSIONS = 4
 _RESTARTS = 96  # attempts on one frame: each restart breaks at one more place, or has learned about sizes
 
 
@@ -293,7 +294,7 @@ class _Capture:
                 after = modes.snapshot()
             if exit.kind == "raise":
                 return self._raised(exit)
-            if (first := _first_time(state, exit)) is not None:
+            if (first := loops.first_time(state, exit)) is not None:
                 break_at = {first: None}
                 continue
             try:
@@ -422,11 +423,11 @@ class _Capture:
 
     def _compile(self, state: CaptureState, exit: RootExit, before: modes.Snapshot, after: modes.Snapshot) -> _C.Answer:
         info = self.info
-        empty = _is_empty(state)
+        empty = loops.is_empty(state)
         if exit.kind == "return" and empty:
             return self._without_graph(state)
         idle = loops.is_idle(info, state, self.known)
-        if idle and self.known.only_python:
+        if idle and self._left_to_python():
             return _C.RUN_ONLY
         self_written.note_counts(state)
         if eagerly := outcome_storing.filling_tables(info, self.region, state, self.known):
@@ -455,8 +456,7 @@ class _Capture:
             once.open = False
         self.performed = None if prefix else state
         installed_names.install(transformed.globals, transformed.code, info.globals)
-        for resume in transformed.resumes:
-            _process.session().original_offsets.set(resume.code, resume.original_offsets)
+        self._note_resumes(transformed.resumes, exit)
         told = self.reason is None or self.known.is_told(self.reason, exit.instruction)
         reason = None if told else self.reason
         announce.version(info.code, state, transformed, reason)
@@ -477,6 +477,16 @@ class _Capture:
             transformed.graph is not None,
             resumed,
         )
+
+    def _note_resumes(self, resumes: list[ResumeCode], exit: RootExit) -> None:
+        frame, kind = exit.frame, "" if self.reason is None else self.reason.kind
+        values = dict(zip(frame.program.names, frame.fast))
+        for resume in resumes:
+            _process.session().original_offsets.set(resume.code, resume.original_offsets)
+            if exit.instruction is not None:
+                at, passed = frame.program.index[exit.instruction], resume.arg_names[: resume.stack_args]
+                moving = moving_numbers.after_break(frame.program.instructions, at, frame.stack, values, passed, kind)
+                _process.of(resume.code).history(self.region).moving |= moving
 
     def _transformed(self, state: CaptureState, transformer: Transformer, empty: bool) -> tuple[bool, Transformed]:
         """The code that runs instead, and whether it is the frame's own up to where a graph may begin."""
@@ -513,9 +523,9 @@ class _Capture:
 
     def _note_work(self, idle: bool) -> None:
         """From now on each capture of this code is one that pays, unless it is idle; this one was not told yet."""
-        if self.known.only_python:
+        if self.known.only_python and not idle:
             failures.report_recompile(self.info)
-        self.known.only_python = idle and self.info.entries == 0
+        self.known.only_python = idle and (self.known.only_python or self.info.entries == 0)
         users = _process.resumes.of_users(self.info.code)
         if users is not None and not idle:
             _process.of(users).only_python = False
@@ -526,22 +536,26 @@ class _Capture:
         number = "" if now is None else f" {now.frame}/{now.recompile}"
         return f"Argand-Compiled Region:{number} ({self.info.code.co_name})"
 
+    def _left_to_python(self) -> bool:
+        """Whether enough versions, and no others, had nothing of torch's: one more of the same code for each class and
+        each number would gain nothing. A package's function is no part of the model; of the program's, other ways
+        through it may be (`if len(memory) < batch: return`)."""
+        enough = 1 if skip.is_of_library(self.info.code) else _PYTHON_VERSIONS
+        return self.known.only_python and self.info.entries >= enough
+
     def _without_graph(self, state: CaptureState) -> _C.Answer:
         """Nothing of torch's ran: the frame's own code, kept under the guards that led here.
 
-        Where that is so once more under other guards, and the code is a library's, it is left to Python: a version of
-        the same code for each class and each flag would gain nothing.
+        Where that is so again under other guards, it is left to Python (`_left_to_python`).
         """
         keeper = outcome_storing.keeper(self.info, self.region, state)
         if len(state.guards) <= self.surroundings:
             if keeper is not None:
                 keeper.keep_eager()
             return _C.SKIP
-        if self.known.only_python and skip.is_of_library(self.info.code):
+        if self._left_to_python():
             return _C.RUN_ONLY
-        if self.known.only_python:
-            failures.report_recompile(self.info)
-        self.known.only_python = self.info.entries == 0
+        self.known.only_python = self.known.only_python or self.info.entries == 0
         announce.captured(state.guards)
         guards = state.guards.build((), None if keeper is None else keeper.log)
         code = transformed_code(self.info.code, decode(self.info.code))
@@ -581,17 +595,3 @@ def _this_call_only(state: CaptureState) -> ThisCallOnly | None:
     once = ThisCallOnly()
     state.guards.add(CallSource(ConstSource(None), once), "id", True, label=ONCE, shown=False)
     return once
-
-
-def _first_time(state: CaptureState, exit: RootExit) -> int | None:
-    """For a break before anything was recorded: when its instruction was executed for the first time, if it was before.
-
-    Breaking there lets the program's own code run up to it (prefix.py), and is as good.
-    """
-    if exit.instruction is None or exit.kind == "return" or not _is_empty(state):
-        return None
-    return state.interpreter.first_number.get(exit.frame.program.index[exit.instruction])
-
-
-def _is_empty(state: CaptureState) -> bool:
-    return not any(node.op.startswith("call") for node in state.graph.graph.nodes)

@@ -27,6 +27,7 @@ from argand.capture.facts.code.skip import is_torch, library_of
 from argand.capture.facts.kinds import is_a, namespace
 from argand.capture.facts.sources import CallSource
 from argand.capture.facts.typefacts import CONTAINERS
+from argand.capture.interp.interpreter import RootExit
 from argand.capture.interp.state import CaptureState
 from argand.capture.world.native_reads import held
 from argand.errors import BreakReason, GraphBreak
@@ -92,6 +93,21 @@ def without_tensors(info: _C.FrameInfo, state: CaptureState) -> bool:
     return not any(map(_has_tensor, info.args))
 
 
+def is_empty(state: CaptureState) -> bool:
+    """Whether nothing was recorded."""
+    return not any(node.op.startswith("call") for node in state.graph.graph.nodes)
+
+
+def first_time(state: CaptureState, exit: RootExit) -> int | None:
+    """For a break before anything was recorded: when its instruction was executed for the first time, if it was before.
+
+    Breaking there lets the program's own code run up to it (prefix.py), and is as good.
+    """
+    if exit.instruction is None or exit.kind == "return" or not is_empty(state):
+        return None
+    return state.interpreter.first_number.get(exit.frame.program.index[exit.instruction])
+
+
 def computes_nothing(state: CaptureState) -> bool:
     """Whether a graph only looks at parts of its inputs (`sigmas[3]`), if at anything."""
     values = [node.meta.get("example_value") for node in state.graph.graph.nodes if node.op.startswith("call")]
@@ -103,9 +119,9 @@ def computes_nothing(state: CaptureState) -> bool:
 
 
 def is_idle(info: _C.FrameInfo, state: CaptureState, known: Known) -> bool:
-    """Whether a package's function gains nothing by a graph."""
+    """Whether a graph gains nothing: one of the program's functions records nothing, a package's little."""
     if not library_of(info.code.co_filename):
-        return False
+        return is_empty(state)
     return computes_nothing(state) or without_tensors(info, state) or one_operation(info, state, known)
 
 

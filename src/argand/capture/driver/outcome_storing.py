@@ -142,7 +142,11 @@ def _plain_history(known: failures.Known, region: Region) -> dict[str, Any]:
         return {}
     seen = known.history(region)
     numbers = {place: value for place, value in seen.numbers.items() if plain(value)}
-    return {"sizes": dict(seen.sizes), "numbers": numbers, "varying": tuple(seen.varying), "fixed": tuple(seen.fixed)}
+    parts = {name: tuple(getattr(seen, name)) for name in _NAMES}
+    return {"sizes": dict(seen.sizes), "numbers": numbers, **parts}
+
+
+_NAMES = ("varying", "moving", "fixed")  # fields of histories
 
 
 def take_histories(code: CodeType, known: failures.Known) -> None:
@@ -153,8 +157,8 @@ def take_histories(code: CodeType, known: failures.Known) -> None:
             mine = known.history(region)
             mine.sizes.update(history["sizes"])
             mine.numbers.update(history["numbers"])
-            mine.varying.update(history["varying"])
-            mine.fixed.update(history["fixed"])
+            for name in _NAMES:
+                getattr(mine, name).update(history[name])
 
 
 def filling_tables(info: _C.FrameInfo, region: Region, state: CaptureState, known: failures.Known) -> _C.Entry | None:

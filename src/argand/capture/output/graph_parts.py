@@ -138,11 +138,14 @@ def _is_own(gm: fx.GraphModule, node: fx.Node) -> bool:
 
 
 def _varying(takes: Sequence[fx.Node]) -> Iterator[str]:
-    """The places of sizes that depend on data, among a part's arguments."""
+    """The places of sizes that depend on data, and of numbers that vary, among a part's arguments."""
     for at, node in enumerate(takes):
+        source = SequenceItemSource(LocalSource("args"), at)
+        if "expr" in node.meta:
+            yield from (f"{source.name()}: {what}" for what in ("int", "float"))
         for dim, size in enumerate(node.meta.get("sizes") or ()):
             if isinstance(size, Expr):
-                yield str(Place(SequenceItemSource(LocalSource("args"), at), "size", dim))
+                yield str(Place(source, "size", dim))
 
 
 def _module(

@@ -30,7 +30,7 @@ from argand.capture.output.emit import Emitter, graph_table
 from argand.capture.output.reconstruct import Reconstructor
 from argand.capture.output.resumes import Handled, Resumes
 from argand.capture.output.values import Again, Plan, Values
-from argand.capture.sizes import wrappers
+from argand.capture.sizes import moving_numbers, wrappers
 from argand.capture.torch_functions import modes
 from argand.capture.torch_functions.higher_order import hook_state
 from argand.outcomes.resume_codes import NUMBERS
@@ -558,7 +558,7 @@ class Transformer:
         if self.real_frame:  # what is overwritten later must die then
             wanted = wanted | prefix.stored_from(self.instructions, target)
         bound = {name for name, value in zip(self.frame.program.names, self.frame.fast) if value is not NULL}
-        bound |= _stored_by(inst) | stored
+        bound |= moving_numbers.stored_by(inst) | stored
         cells = {*self.state.code.co_cellvars, *self.state.code.co_freevars}
         names = [name for name in self.frame.program.names if name in wanted and name in bound and name not in cells]
         self.resume_with(emitter, target, stack, names)
@@ -590,11 +590,3 @@ class Transformer:
             stack.append(emitter.store_temp("i"))
         stack.append(exc)
         self._resume(emitter, handler.target, stack, inst)
-
-
-def _stored_by(inst: Instruction) -> set[str]:
-    if inst.opname == "STORE_FAST":
-        return {inst.argval}
-    if inst.opname in ("STORE_FAST_STORE_FAST",):
-        return set(inst.argval)
-    return set()

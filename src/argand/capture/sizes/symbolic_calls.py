@@ -52,6 +52,18 @@ def memory_of(result: object, arguments: object) -> list[int | None]:
         return [given.get(id(each), places.get(compat.storage_address(each))) for each in tensors_of(result)]
 
 
+_TERMS = frozenset([
+    getattr(owner, name)
+    for owner in (torch, _Tensor)
+    for base in ("add", "sub", "mul", "div", "truediv", "eq", "ne", "lt", "le", "gt", "ge")
+    for name in (base, f"{base}_", f"__{base}__", f"__r{base}__", f"__i{base}__")
+    if hasattr(owner, name)
+])  # fmt: skip
+_ITEMS = frozenset((_Tensor.__getitem__, _Tensor.__setitem__, _Tensor.select, torch.select))
+_FILLS = {torch.full: 0, _Tensor.new_full: 1, torch.full_like: 0, _Tensor.fill_: 0, _Tensor.masked_fill: 0}
+"""Functions that fill a tensor with a number, and which argument says its sizes."""
+
+
 class ProbedCall:
     """A call, computed at the hint and the probes; where it fails at the probes, the condition under which it works.
 
@@ -102,18 +114,34 @@ class ProbedCall:
         return [sym for sym in self.symbols if any(sym in self.dynamics.table.inputs(expr) for expr in exprs)]
 
     def refuse_counts(self) -> None:
-        """Make a constant of an integer that is 0 or 1 in the call at hand: the probes are larger, and as a size, a
-        factor or an index these two are what no other number is. Floats that are computed from it are like any.
+        """Make a constant of an integer that is 0 or 1 in the call at hand, and guard of others that they are larger,
+        as the probes are: these two are what no other number is as a size or a power, say, if not as a term or an
+        index. Floats that are computed from it are like any.
 
         Raises:
             Restart: there is one.
         """
         dynamics = self.dynamics
+        if self._is_term():
+            return
         places, table = dynamics.places, dynamics.table
         whole = {sym for expr, hint in self.exprs if type(hint) is int for sym in table.inputs(expr)}
         counts = [sym for sym in whole if sym in places and places[sym].what == "int" and table.hints[sym] in (0, 1)]
         if counts:
             symbolic_tensors.give_up(self.builder, counts)
+        for sym in whole:
+            if sym in places and places[sym].what == "int" and table.hints[sym] > 1:
+                dynamics.require(Relation("ge", sym, 2))
+
+    def _is_term(self) -> bool:
+        """Whether numbers are but terms of a sum, a product or a comparison, or say which part of a tensor is taken."""
+        if self.func in _ITEMS and len(self.args) > 1:
+            index = self.args[1]
+            return not any(type(each) is slice for each in (index if type(index) is tuple else (index,)))
+        sizes = _FILLS.get(self.func)
+        if sizes is not None and len(self.args) > sizes:
+            return not any(type(each) in SYMBOLIC for each in compat.tree_flatten(self.args[sizes])[0])
+        return self.func in _TERMS and not self.kwargs
 
     def compute(self) -> tuple[Any, list[Any]]:
         """(result at the hint, results at the probes).

@@ -15,15 +15,15 @@ from argand.capture.facts.interfaces import CaptureState, Dynamics
 from argand.capture.facts.sources import AttrSource, CallSource, DictItemSource, InstanceDictSource, Source
 from argand.capture.facts.values.symbolic import SymbolicInt
 from argand.capture.facts.values.symbols import Memory, Place
-from argand.capture.sizes import symbolic_state, symbolic_tensors
+from argand.capture.sizes import moving_numbers, symbolic_state, symbolic_tensors
 from argand.config import config
 from argand.graph.sizes.expr import Expr, Sym, free_symbols
 from argand.graph.sizes.relations import Relation
 from argand.quick_dataclasses import dataclass
 
 _LIMIT = 1 << 62
-_RANGES = {"float": (None, None), -1: (None, -1), 0: (0, None), 1: (0, None), 2: (2, None)}
-"""Of a float, or of an integer: negative, 0, 1, larger."""
+_RANGES = {"float": (None, None), -1: (None, -1), 0: (0, None)}
+"""Of a float, or of an integer: negative or not."""
 _MISSING = object()
 
 
@@ -36,6 +36,7 @@ class History:
     Fields:
         sizes, strides, numbers: what the last capture saw.
         varying: places seen with different values.
+        moving: locals with numbers that vary, be they seen once (`moving_numbers`).
         fixed: numbers that the program turned out to need as constants.
         values: contents of small tensors that were asked for; changing: those that vary (`record.held_values`).
         exact: everything is a constant: sizes come to DTensors.
@@ -45,6 +46,7 @@ class History:
     strides: dict[str, tuple[int, ...]] = field(default_factory=dict)
     numbers: dict[str, Any] = field(default_factory=dict)
     varying: set[str] = field(default_factory=set)
+    moving: set[str] = field(default_factory=set)
     fixed: set[str] = field(default_factory=set)
     values: dict[str, set[bytes]] = field(default_factory=dict)
     changing: set[str] = field(default_factory=set)
@@ -114,7 +116,8 @@ class Policy:
             place = f"{source.name()}: {'int' if type(value) is int else 'float'}"
             before = history.numbers.get(place, value)
             given = self.everything and _is_argument(source)
-            return not given and before == value and place not in history.varying
+            varies = place in history.varying or moving_numbers.is_one(history.moving, source)
+            return not given and before == value and not varies
         if not isinstance(value, torch.Tensor):
             return True
         if value.__dict__:
@@ -139,7 +142,8 @@ class Policy:
         place = f"{source.name()}: {what}"
         before = history.numbers.get(place, _MISSING)
         history.numbers[place] = value
-        if before is not value and before is not _MISSING and before != value:
+        other = before is not value and before is not _MISSING and before != value
+        if other or (history.moving and moving_numbers.is_one(history.moving, source)):
             history.varying.add(place)
         if what == "float" and not (value == value and abs(value) < 1e300):
             return False
@@ -188,7 +192,7 @@ def number_input(state: CaptureState, source: Source, value: Any) -> object:
     """The symbolic number for a Python number found outside; the number itself where it is a constant after all."""
     dynamics = dynamics_of(state)
     what = "int" if type(value) is int else "float"
-    low, high = _RANGES["float" if what == "float" else min(max(value, -1), 2)]
+    low, high = _RANGES["float" if what == "float" else min(max(value, -1), 0)]
     place = Place(source, what)
     expr = dynamics.symbol(place, value, low=low, high=high)
     if not isinstance(expr, Expr):
