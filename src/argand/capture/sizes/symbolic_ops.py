@@ -49,8 +49,9 @@ _KEPT: Final[frozenset[int]] = frozenset(
     id(fn)
     for fn in (
         isinstance, type, list, tuple, dict, slice, zip, enumerate, getattr, setattr, hasattr, id, callable, sorted,
-        functools.partial, any, all, map, filter, reversed, iter, next, super, vars, bool, divmod, abs, round, sum, math.floor,
-        math.ceil, math.trunc, operator.setitem, operator.getitem, functools.reduce, math.prod, builtins.print,
+        functools.partial, any, all, map, filter, reversed, iter, next, super, vars, bool, divmod, abs, round, sum,
+        math.floor, math.ceil, math.trunc, operator.setitem, operator.getitem, functools.reduce, math.prod,
+        builtins.print,
         *(op.native for op in (*ARITHMETIC.values(), *COMPARE.values(), NEGATIVE) if op.guard),
     )
 )  # fmt: skip
