@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from argand.errors import AutogradError
 from argand.graph.nested_tensors import is_jagged
 from argand.graph.shared_gradients import own
 from argand.graph.version_counters import counted_as, share_counters
@@ -83,9 +84,15 @@ class Layout:
     stride: tuple[int, ...]
 
     def whole(self, *parts: torch.Tensor) -> torch.Tensor:
-        """The wrapper of these parts."""
+        """The wrapper of these parts.
+
+        Raises:
+            AutogradError: its class, which inherits how, makes one of another class.
+        """
         size, stride = torch.Size(self.size), self.stride
         wrapper: torch.Tensor = self.cls.__tensor_unflatten__(dict(zip(self.names, parts)), self.context, size, stride)
+        if type(wrapper) is not self.cls:
+            raise AutogradError(f"the __tensor_unflatten__ of {self.cls.__name__} makes a {type(wrapper).__name__}")
         return wrapper
 
 
@@ -118,7 +125,8 @@ def kinds(parts: Sequence[torch.Tensor]) -> list[tuple[object, ...]]:
 
 def laid_out_with(layout: Layout, like: list[tuple[object, ...]], leaf: bool, tensor: torch.Tensor) -> bool:
     """Whether a wrapper is like another one, a leaf or not, and its parts are like those."""
-    return laid_out(layout, tensor) and tensor.is_leaf is leaf and kinds(parts_of(tensor, layout)) == like
+    with torch._C.DisableTorchFunction():  # guards ask nothing of the program's class
+        return laid_out(layout, tensor) and tensor.is_leaf is leaf and kinds(parts_of(tensor, layout)) == like
 
 
 def laid_out(layout: Layout, tensor: torch.Tensor) -> bool:
@@ -168,14 +176,15 @@ class Entry:
         return tensors[0] if self.gradient is None else self.gradient.whole(*tensors)
 
     def taken(self, tensor: torch.Tensor) -> Sequence[torch.Tensor]:
-        """What a graph gets for the wrapper."""
-        if not tensor.requires_grad:
-            return _detached(tensor, parts_of(tensor, self.layout))
-        if not (self.records or torch.is_grad_enabled()):
-            return [part.detach().requires_grad_() for part in parts_of(tensor, self.layout)]
-        with torch.enable_grad():
-            parts: Sequence[torch.Tensor] = _Taken.apply(tensor, self)
-        return parts
+        """What a graph gets for the wrapper. The program's class is not asked: it was when the graph was captured."""
+        with torch._C.DisableTorchFunctionSubclass():
+            if not tensor.requires_grad:
+                return _detached(tensor, parts_of(tensor, self.layout))
+            if not (self.records or torch.is_grad_enabled()):
+                return [part.detach().requires_grad_() for part in parts_of(tensor, self.layout)]
+            with torch.enable_grad():
+                parts: Sequence[torch.Tensor] = _Taken.apply(tensor, self)
+            return parts
 
     def entered(self, *parts: torch.Tensor) -> torch.Tensor:
         """The operation of a graph that puts the wrapper together."""

@@ -597,3 +597,43 @@ def test_classes_that_say_what_torch_functions_are_are_asked_as_in_eager(backend
             torch.testing.assert_close(compiled(x), run(x))
             half = len(Decided.asked) // 2
             assert Decided.asked[:half] == Decided.asked[half:]
+
+
+class Inherited(TwoTensor):
+    """Does not say how it is made of its parts: TwoTensor does, which makes one of its own class."""
+
+    __torch_function__ = torch.Tensor.__torch_function__
+
+
+class Counted(TwoTensor):
+    """Counts what it is asked."""
+
+    asked: list[str] = []  # noqa: RUF012
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        cls.asked.append(func.__name__)
+        with torch._C.DisableTorchFunctionSubclass():
+            return func(*args, **(kwargs or {}))
+
+    @staticmethod
+    def __tensor_unflatten__(inner: Any, context: Any, size: Any, stride: Any) -> Any:
+        return Counted(inner["a"], inner["b"])
+
+
+def test_a_class_stays_what_it_is() -> None:
+    for requires in (False, True):
+        whole = Inherited(torch.ones(3, 2), torch.ones(3, 2)).requires_grad_(requires)
+        for program in (lambda w: w.sin(), lambda w: (w.t(), Inherited(w.a, w.b))[-1]):
+            assert type(argand.compile(program, backend="eager")(whole)) is type(program(whole)) is Inherited
+
+
+@pytest.mark.parametrize("backend", ["eager", "native"])
+def test_guards_and_graphs_ask_the_class_nothing(backend: str) -> None:
+    compiled = argand.compile(lambda w: w.sin(), backend=backend, dynamic=True)
+    for requires in (False, True):
+        for rows in (3, 4, 5):
+            whole = Counted(torch.ones(rows, 2), torch.ones(rows, 2)).requires_grad_(requires)
+            Counted.asked.clear()
+            compiled(whole)
+            assert Counted.asked == ["sin"]

@@ -22,6 +22,7 @@ from argand.capture.facts.sources import AttrSource, Source
 from argand.capture.metadata import metadata
 from argand.capture.sizes import dtensors
 from argand.capture.sizes.dtensor_vetting import refused
+from argand.errors import AutogradError
 from argand.graph import wrappers
 from argand.graph.wrappers import Layout
 
@@ -44,6 +45,10 @@ def _why_not(tensor: torch.Tensor, layout: Layout) -> str:
         return "what it holds besides tensors is not known to be comparable"
     if torch._C._is_any_autocast_enabled():
         return "what autocast does with tensors without data is not what it does with wrappers"
+    try:
+        layout.whole(*wrappers.parts_of(tensor, layout))
+    except AutogradError as error:
+        return str(error)
     return ""
 
 
