@@ -16,15 +16,20 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "fuzz"))
+FUZZ = Path(__file__).resolve().parents[1] / "fuzz"
+sys.path.insert(0, str(FUZZ))
+sys.path.insert(0, str(FUZZ / "operations"))
 
 import differential
+import extremes
 import mutated
 import mutations
 import programs
 import reads
 import reduction
+import signatures
 import snapshots
+import varying
 import worlds
 
 import argand
@@ -176,3 +181,20 @@ def test_worlds_that_differed(seed: int) -> None:
     differential.load_all()  # one of them looks at `sys.modules`, before and after
     verdict = mutated.check_seed(seed, mutating())
     assert verdict.difference is None, verdict.difference
+
+
+@pytest.mark.parametrize("batch", range(2))
+def test_sizes_and_layouts_that_vary_from_call_to_call(batch: int) -> None:
+    for seed in range(20 * batch, 20 * batch + sweeps.part(20, 5)):
+        text = varying.program(seed)
+        assert varying.difference(text, seed, ("eager", "aot_eager")[batch]) is None, text
+
+
+def test_arithmetic_of_extreme_numbers() -> None:
+    for seed in range(sweeps.part(8, 4)):
+        assert not [*extremes.differences(seed)]
+
+
+def test_calls_by_schemas_with_keywords_in_all_combinations() -> None:
+    for seed in range(sweeps.part(8, 4)):
+        assert not signatures.differences(seed, 30, "aot_eager", signatures.functions())

@@ -4,7 +4,7 @@ Two tensors of all pairs of dtypes hold the least and greatest numbers of their 
 NaN, subnormal and tied numbers; every operation of a table is computed of them, of one of them and a Python number, and
 of one of them and a 0-d tensor, at sizes around a vector's, and as operands of other operations in one loop.
 
-    python tests/fuzz/extremes.py --count 200 --jobs 1
+    python tests/fuzz/operations/extremes.py --count 200
 """
 
 from __future__ import annotations
@@ -14,12 +14,9 @@ import random
 import sys
 import warnings
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import torch
-
-sys.path.insert(0, str(Path(__file__).parents[2]))
 
 import argand
 
@@ -132,7 +129,21 @@ UNARY: dict[str, Operation] = {
 }
 INEXACT = ("xlogy", "sqrt", "lerp", "round to one", "alpha", "addcmul")
 """Of these the last bits are no promise of eager's, which rounds halves on the way."""
-UNSIGNED = ("maximum", "minimum", "fmax", "fmin", "clamp", "amax", "amin", "max", "min", "running", "hardtanh", "relu6", "sorted")
+UNSIGNED = (
+    "maximum",
+    "minimum",
+    "fmax",
+    "fmin",
+    "clamp",
+    "amax",
+    "amin",
+    "max",
+    "min",
+    "running",
+    "hardtanh",
+    "relu6",
+    "sorted",
+)
 """Of these eager says by the length of a tensor which of two zeros it takes."""
 
 
@@ -145,7 +156,25 @@ def values(dtype: torch.dtype, count: int, chooser: random.Random) -> Tensor:
                 info.tiny / 2, info.eps, 1 + info.eps, float("inf"), float("-inf"), float("nan"), 255.0, 1e4, -7.25]  # fmt: skip
         return torch.tensor([chooser.choice(pool) for _ in range(count)], dtype=torch.float64).to(dtype)
     bounds = torch.iinfo(dtype)
-    near = [0, 1, 2, 3, 5, 7, 8, 31, 32, 63, 64, 100, bounds.max, bounds.max - 1, bounds.min, bounds.min + 1, bounds.max // 2]
+    near = [
+        0,
+        1,
+        2,
+        3,
+        5,
+        7,
+        8,
+        31,
+        32,
+        63,
+        64,
+        100,
+        bounds.max,
+        bounds.max - 1,
+        bounds.min,
+        bounds.min + 1,
+        bounds.max // 2,
+    ]
     pool = near + ([-1, -2, -3, -7, -8] if bounds.min else [])
     return torch.tensor([chooser.choice(pool) for _ in range(count)], dtype=dtype)
 
@@ -244,7 +273,11 @@ def differences(seed: int, backend: str = "native") -> Iterator[str]:
         at = ""
         if one.shape == other.shape and one.dtype is other.dtype and one.dim():
             wrong = [i for i in range(one.numel()) if not same(one.flatten()[i], other.flatten()[i], *how)][:2]
-            rows = [(a[i].item(), b[i].item(), one.flatten()[i].item(), other.flatten()[i].item()) for i in wrong if i < size]
+            rows = [
+                (a[i].item(), b[i].item(), one.flatten()[i].item(), other.flatten()[i].item())
+                for i in wrong
+                if i < size
+            ]
             at = f": (a, b, got, eager) {rows}"
         yield f"seed {seed}, {first} and {second}, 0-d {zero_dim.dtype} {zero_dim.item()}, size {size}: {name}: {one.dtype} {other.dtype}{at}"
 

@@ -5,7 +5,7 @@ arguments of the types that its schema says (dims that are negative, tuples, emp
 formats, other layouts, sizes of 0 and 1, 0-d tensors); of what eager allows, a graph of many calls must give the same
 values, dtypes, sizes, strides and objects, and share memory with the same arguments.
 
-    python tests/fuzz/signatures.py --count 400 --only 'sum|std'
+    python tests/fuzz/operations/signatures.py --count 400 --only 'sum|std'
 """
 
 from __future__ import annotations
@@ -17,12 +17,9 @@ import re
 import sys
 import warnings
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import torch
-
-sys.path.insert(0, str(Path(__file__).parents[2]))
 
 import argand
 
@@ -89,7 +86,9 @@ class Drawn:
         if way < 0.1:
             shape = ()
         elif way < 0.25 and shape:
-            shape = tuple([1 if self.chooser.random() < 0.4 else n for n in shape[self.chooser.randrange(len(shape)) :]])
+            shape = tuple(
+                [1 if self.chooser.random() < 0.4 else n for n in shape[self.chooser.randrange(len(shape)) :]]
+            )
         if self.chooser.random() < 0.15:
             dtype = self.chooser.choice(DTYPES)
         return tensor(self.chooser, dtype, shape)
@@ -105,7 +104,11 @@ class Drawn:
             one = self.tensor()
             return [one, *[tensor(self.chooser, self.dtype, tuple(one.shape)) for _ in range(pick((0, 1, 2)))]]
         if kind in ("int", "SymInt"):
-            return self.dim() if "dim" in name or "axis" in name or name in ("start_dim", "end_dim") else pick((0, 1, 2, 3, -1))
+            return (
+                self.dim()
+                if "dim" in name or "axis" in name or name in ("start_dim", "end_dim")
+                else pick((0, 1, 2, 3, -1))
+            )
         if kind in ("List[int]", "List[SymInt]"):
             if "dim" in name or "axis" in name:
                 return [self.dim() for _ in range(pick((0, 1, 1, 2)))]
@@ -115,7 +118,25 @@ class Drawn:
         if kind == "bool":
             return self.chooser.random() < 0.5
         if kind == "str":
-            return pick(("floor", "trunc", "none", "constant", "sum", "mean", "reflect", "ortho", "forward", "linear", "amax", "prod", "fro", "nuc", "tanh"))
+            return pick(
+                (
+                    "floor",
+                    "trunc",
+                    "none",
+                    "constant",
+                    "sum",
+                    "mean",
+                    "reflect",
+                    "ortho",
+                    "forward",
+                    "linear",
+                    "amax",
+                    "prod",
+                    "fro",
+                    "nuc",
+                    "tanh",
+                )
+            )
         return NotImplemented
 
 
@@ -178,7 +199,11 @@ def functions() -> list[tuple[str, Callable[..., Any], Any]]:
         room = next((prefix for prefix in ROOMS if name.startswith(prefix)), "")
         owner: Any = ROOMS.get(room, torch)
         short = name.removeprefix(room)
-        homes = [getattr(home, short, None) for home in (owner, torch.nn.functional, Tensor) if home is not Tensor or not room]
+        homes = [
+            getattr(home, short, None)
+            for home in (owner, torch.nn.functional, Tensor)
+            if home is not Tensor or not room
+        ]
         callables = [each for each in homes if callable(each) and not isinstance(each, type)]
         for each in packet.overloads():
             schema = getattr(packet, each)._schema
@@ -226,11 +251,22 @@ def calls(chooser: random.Random, name: str, function: Any, schema: Any, count: 
             plain = outcome(lambda: function(*copied(args), **copied(kwargs)))
             if isinstance(plain, Exception):
                 continue
-            outs = tuple([torch.empty_like(t) if chooser.random() < 0.5 else torch.empty(0, dtype=t.dtype) for t in leaves(plain) if isinstance(t, Tensor)])
+            outs = tuple(
+                [
+                    torch.empty_like(t) if chooser.random() < 0.5 else torch.empty(0, dtype=t.dtype)
+                    for t in leaves(plain)
+                    if isinstance(t, Tensor)
+                ]
+            )
             kwargs["out"] = outs if len(outs) != 1 else outs[0]
         first = outcome(lambda: function(*copied(args), **copied(kwargs)))
         if not isinstance(first, Exception) and any(isinstance(leaf, Tensor) for leaf in leaves(first)):
-            yield f"{name}({', '.join([*map(shown, args), *(f'{k}={shown(v)}' for k, v in kwargs.items())])})", function, args, kwargs
+            yield (
+                f"{name}({', '.join([*map(shown, args), *(f'{k}={shown(v)}' for k, v in kwargs.items())])})",
+                function,
+                args,
+                kwargs,
+            )
 
 
 def described(result: Any, given: list[Tensor]) -> list[Any]:
@@ -242,7 +278,17 @@ def described(result: Any, given: list[Tensor]) -> list[Any]:
         memory = leaf.untyped_storage().data_ptr() if leaf.numel() else -1
         shared = [leaf is one or memory == one.untyped_storage().data_ptr() for one in given if one.numel()]
         same = [leaf is one for one in given]
-        told.append((leaf.dtype, tuple(leaf.shape), leaf.stride() if leaf.numel() else (), leaf.is_conj(), leaf.is_neg(), shared, same))
+        told.append(
+            (
+                leaf.dtype,
+                tuple(leaf.shape),
+                leaf.stride() if leaf.numel() else (),
+                leaf.is_conj(),
+                leaf.is_neg(),
+                shared,
+                same,
+            )
+        )
     return told
 
 
@@ -251,7 +297,9 @@ def close(got: Any, want: Any) -> bool:
         if isinstance(other, Tensor):
             narrow = other.dtype in (torch.float16, torch.bfloat16)
             rtol, atol = (2e-2, 2e-2) if narrow else (1e-4, 1e-5)
-            if not torch.allclose(one.to(torch.complex128), other.to(torch.complex128), rtol=rtol, atol=atol, equal_nan=True):
+            if not torch.allclose(
+                one.to(torch.complex128), other.to(torch.complex128), rtol=rtol, atol=atol, equal_nan=True
+            ):
                 return False
     return True
 

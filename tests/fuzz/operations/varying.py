@@ -5,7 +5,7 @@ depends: each program is compiled once and called with sizes from 0 on, transpos
 other dtypes, in an order that is drawn. Compared are values, dtypes, sizes, strides, offsets, who shares memory with
 whom, versions of arguments, errors, and what the program itself asks of layouts.
 
-    python tests/fuzz/varying.py --count 200 --backends native,aot_eager
+    python tests/fuzz/operations/varying.py --count 200 --backends native,aot_eager
 """
 
 from __future__ import annotations
@@ -14,12 +14,16 @@ import linecache
 import random
 import sys
 import warnings
+from pathlib import Path
 from typing import Any
 
-import seeds
 import torch
 
 import argand
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+import seeds
 
 Tensor = torch.Tensor
 NUMBERS = ("k", "n", "m", "2", "1", "3", "n // 2", "n - 1", "n - k", "k % 3 + 1", "min(n, k)", "max(m - k, 1)", "m // 2 + 1", "-k", "n * m // 4", "abs(k - 3)", "n % 4", "(n + 1) // 2", "k + 1", "m - 2", "-n", "-1", "0", "len(x)", "x.numel() // 3", "max(n, m)", "k * 2", "n % k if k else 1")  # fmt: skip
@@ -65,18 +69,41 @@ def program(seed: int) -> str:
     for _ in range(rng.randint(4, 8)):
         way = rng.random()
         if way < 0.15:
-            lines += [f"if {filled(rng.choice(CHOICES))}:", *(f"    {filled(rng.choice(WRITES))}" for _ in range(2)), "else:", f"    {filled(rng.choice(WRITES))}"]
+            lines += [
+                f"if {filled(rng.choice(CHOICES))}:",
+                *(f"    {filled(rng.choice(WRITES))}" for _ in range(2)),
+                "else:",
+                f"    {filled(rng.choice(WRITES))}",
+            ]
         elif way < 0.22:
-            lines += [f"for i in range(min(k, 3)):", f"    out.append({filled(rng.choice(VIEWS))})", f"    {filled(rng.choice(WRITES))}"]
+            lines += [
+                "for i in range(min(k, 3)):",
+                f"    out.append({filled(rng.choice(VIEWS))})",
+                f"    {filled(rng.choice(WRITES))}",
+            ]
         else:
             part = statement()
-            lines += part if rng.random() < 0.6 else ["try:", *(f"    {line}" for line in part), "except (RuntimeError, IndexError, ValueError) as error:", "    out.append(type(error).__name__)", *([f"    {names[-1]} = x"] if "=" in part[0] and part[0].startswith(names[-1] + " =") else [])]
+            lines += (
+                part
+                if rng.random() < 0.6
+                else [
+                    "try:",
+                    *(f"    {line}" for line in part),
+                    "except (RuntimeError, IndexError, ValueError) as error:",
+                    "    out.append(type(error).__name__)",
+                    *([f"    {names[-1]} = x"] if "=" in part[0] and part[0].startswith(names[-1] + " =") else []),
+                ]
+            )
     return "\n".join(["def f(x, y, k):", "    out = []", *(f"    {line}" for line in lines), "    return out, x, y"])
 
 
 def arguments(rng: random.Random) -> list[Any]:
     """Tensors of one kind of call."""
-    n, m, k = rng.choice((2, 3, 4, 5, 6, 8, 3, 4, 1, 0)), rng.choice((2, 3, 4, 5, 7, 8, 1)), rng.choice((1, 2, 3, 4, 5, 2, 3, 0))
+    n, m, k = (
+        rng.choice((2, 3, 4, 5, 6, 8, 3, 4, 1, 0)),
+        rng.choice((2, 3, 4, 5, 7, 8, 1)),
+        rng.choice((1, 2, 3, 4, 5, 2, 3, 0)),
+    )
     dtype = rng.choice((torch.float32,) * 5 + (torch.int64, torch.float64))
 
     def tensor(way: float) -> Tensor:
@@ -109,18 +136,35 @@ def seen(fn: Any, seed: int) -> Any:
             for item in value:
                 tell(item)
         elif isinstance(value, Tensor):
-            memory = [t.untyped_storage().data_ptr() == value.untyped_storage().data_ptr() for t in tensors] if value.numel() else []
+            memory = (
+                [t.untyped_storage().data_ptr() == value.untyped_storage().data_ptr() for t in tensors]
+                if value.numel()
+                else []
+            )
             same = [t is value for t in tensors]
             tensors.append(value)
             stride = value.stride() if value.numel() else ()
-            told.append([tuple(value.shape), stride, value.storage_offset() if value.numel() else 0, value.dtype, memory, same, value])
+            told.append(
+                [
+                    tuple(value.shape),
+                    stride,
+                    value.storage_offset() if value.numel() else 0,
+                    value.dtype,
+                    memory,
+                    same,
+                    value,
+                ]
+            )
         else:
             told.append(value)
 
     tell(results)
     for part in told:
         if isinstance(part, list) and isinstance(part[-1], Tensor):
-            part[-1] = [round(number, 3) if isinstance(number, float) and number == number else str(number) for number in part[-1].flatten().tolist()]
+            part[-1] = [
+                round(number, 3) if isinstance(number, float) and number == number else str(number)
+                for number in part[-1].flatten().tolist()
+            ]
     return [*told, [t._version - old for t, old in zip((x, y), versions)]]
 
 
@@ -133,7 +177,9 @@ def loaded(text: str) -> Any:
 
 def first_difference(want: Any, got: Any, path: str = "") -> str | None:
     if isinstance(want, list) and isinstance(got, list) and len(want) == len(got):
-        return next((how for i, pair in enumerate(zip(want, got)) if (how := first_difference(*pair, f"{path}/{i}"))), None)
+        return next(
+            (how for i, pair in enumerate(zip(want, got)) if (how := first_difference(*pair, f"{path}/{i}"))), None
+        )
     if isinstance(want, float) and isinstance(got, float) and abs(want - got) <= 2e-3 * max(1, abs(want)):
         return None
     return None if want == got and type(want) is type(got) else f"{path}: eager {want!r:.300}, compiled {got!r:.300}"
