@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -218,7 +218,16 @@ def plan_of(joint: JointProgram, cut: Partition, arrivals: tuple[tuple[int, ...]
         counted=joint.counted,
         arrivals=arrivals,
         sends=distinct_lines(node for node in cut.backward.graph.nodes if starts(node.target)),
+        larger=tuple(_larger(joint)),
     )
+
+
+def _larger(joint: JointProgram) -> Iterator[tuple[int, torch.Size]]:
+    outputs: Any = joint.program.output_node.args[0]
+    for position, node in zip(joint.gradients, outputs[joint.results :]):
+        size, given = joint.forward_inputs[position].spec.size, node.meta["val"].shape
+        if len(given) != len(size) or any(isinstance(n, int) and n > of for n, of in zip(given, size)):
+            yield position, torch.Size(size)
 
 
 class _Spent(torch.autograd.Function):

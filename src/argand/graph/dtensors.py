@@ -245,11 +245,10 @@ class Edge:
 
     Arguments:
         spec: how the DTensor is laid out, which is guarded.
-        placements: how its gradient is, once the graph's backward was traced, or has run.
+        placements: how its gradient is, once the graph's backward was traced.
         several: results of the graph lay its gradient out in several ways: it is laid out as the DTensor is.
         records: the graph may turn gradients on where it is called without.
-        packed: the size of a part of its gradient, where it is smaller than its own: autograd, to which both are plain
-            tensors, takes none of another size, so that it is handed over with zeros behind it.
+        packed: the size of a part of its gradient, where it is not its own: `carried` hands it over.
         last: how a part of the last gradient lay in memory, and the gradient's spec.
     """
 
@@ -302,10 +301,67 @@ def _layout(local: torch.Tensor) -> tuple[object, ...]:
     return known, local.shape, local.stride(), local.dtype, local.device
 
 
-def _fits(gradient: Spec, spec: Spec) -> bool:
-    """Whether a part of a gradient is nowhere larger than that of what has `spec`, which all processes answer alike."""
-    each = zip(gradient.placements, spec.placements, spec.mesh.shape)
-    return all(own == other or other.is_replicate() or other.is_partial() or size == 1 for own, other, size in each)
+class _Sum(torch.Tensor):
+    """Gradients that autograd takes for one of a plain tensor, of whatever size, and adds up.
+
+    Arguments:
+        of: DTensors, and parts as the graph's backward was traced to give them.
+    """
+
+    of: list[Any]
+
+    @staticmethod
+    def __new__(cls, of: list[Any], size: torch.Size) -> _Sum:
+        make: Any = torch.Tensor._make_wrapper_subclass
+        made: _Sum = make(cls, size, dtype=of[0].dtype, device=of[0].device)
+        made.of = of
+        return made
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        added = args if func.overloadpacket in (torch.ops.aten.add, torch.ops.aten.add_) else args[:1]
+        size = next(one.shape for one in added if type(one) is cls)
+        return cls([part for one in added for part in (one.of if type(one) is cls else [one])], size)
+
+
+class _Summand(torch.autograd.Function):
+    """A gradient -> itself as one of a tensor of another size."""
+
+    @staticmethod
+    def forward(ctx: Any, gradient: torch.Tensor, size: torch.Size) -> torch.Tensor:
+        return _Sum([gradient.detach()], size)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Any) -> Any:
+        return _Total.apply(grad, None), None
+
+
+class _Total(torch.autograd.Function):
+    """What was added up -> the gradient of a DTensor."""
+
+    @staticmethod
+    def forward(ctx: Any, added: Any, edge: Any) -> torch.Tensor:
+        ctx.size = added.shape
+        gradients = [one if is_sharded(type(one)) else edge.gradient(one) for one in added.of]
+        first = with_spec(gradients[0]._local_tensor.clone(), gradients[0]._spec, False)  # the given may be anybody's
+        return sum(gradients[1:], first)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Any) -> Any:
+        return _Summand.apply(grad, ctx.size), None
+
+
+def carried(gradient: torch.Tensor, size: torch.Size) -> torch.Tensor:
+    """A gradient as autograd takes it for a plain tensor of another size: a smaller one with zeros behind it."""
+    rest = size.numel() - gradient.numel()
+    if rest < 0:
+        return _Sum([gradient], size)
+    return torch.cat((gradient.reshape(-1), gradient.new_zeros(rest))).view(size)
+
+
+def whole(gradient: Any) -> Any:
+    """What `carried` was given, where that was larger."""
+    return gradient.of[0] if type(gradient) is _Sum else gradient
 
 
 class _Entered(torch.autograd.Function):
@@ -321,17 +377,15 @@ class _Entered(torch.autograd.Function):
     def backward(ctx: Any, grad: Any) -> Any:
         if grad is None:
             return None, None
-        edge = ctx.edge
+        edge, usual = ctx.edge, _for_gradients(ctx.edge.spec.placements)
         if edge.several:
-            grad = _redistributed(grad, _for_gradients(edge.spec.placements))
-        elif not _fits(grad._spec, edge.spec):
-            grad = _redistributed(grad, edge.spec.placements)
+            grad = _redistributed(grad, usual)
+        runs = type(arrived(grad._local_tensor)) is torch.Tensor  # else it is traced
+        if runs and not (grad.placements == usual and edge.placements in (None, usual)):
+            return _Summand.apply(grad, ctx.shape), None  # laid out as in one run, others need not be
         part = _part(grad)
         edge.placements, edge.packed = grad.placements, None if part.shape == ctx.shape else part.shape
-        if edge.packed is not None:
-            rest = part.new_zeros(ctx.shape.numel() - part.numel())
-            part = torch.cat((part.reshape(-1), rest)).view(ctx.shape)
-        return part, None
+        return part if edge.packed is None else carried(part, ctx.shape), None
 
 
 class _Local(torch.autograd.Function):
@@ -347,7 +401,11 @@ class _Local(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor | None) -> Any:
-        return None, *[None if grad is None else edge.gradient(grad) for grad, edge in zip(own(grads), ctx.edges)]
+        totals = [_Total.apply(*pair) if type(pair[0]) is _Sum else None for pair in zip(grads, ctx.edges)]
+        gradients = zip(own(grads), totals, ctx.edges)
+        return None, *[
+            edge.gradient(part) if part is not None and total is None else total for part, total, edge in gradients
+        ]
 
 
 class _Left(torch.autograd.Function):

@@ -195,38 +195,49 @@ def made_anew(rank: int) -> int:
     return len(seen)
 
 
-UNEVEN: dict[str, tuple[tuple[int, ...], Any, Callable[[Any, Any], Any]]] = {
-    "scale": ((6,), Shard(1), lambda x, w: (x * w).relu()),
-    "bias": ((6,), Shard(1), lambda x, w: x + w.sin()),
-    "rows": ((8, 1), Shard(0), lambda x, w: x * w),
-    "one row": ((1, 6), Shard(1), lambda x, w: x * w + w),
-    "whole": ((8, 6), Shard(0), lambda x, w: x * w.t().contiguous().t()),
-    "part of a sum": ((6,), Shard(0), lambda x, w: x * w),
-    "several results": ((6,), Shard(1), lambda x, w: (x * w, w * 2)),
+_WHOLE, _ROWS, _COLUMNS = Replicate(), Shard(0), Shard(1)
+UNEVEN: dict[str, tuple[tuple[int, ...], Any, Any, Callable[[Any, Any], Any]]] = {
+    "scale": ((6,), _COLUMNS, _WHOLE, lambda x, w: (x * w).relu()),
+    "bias": ((6,), _COLUMNS, _WHOLE, lambda x, w: x + w.sin()),
+    "rows": ((8, 1), _ROWS, _WHOLE, lambda x, w: x * w),
+    "one row": ((1, 6), _COLUMNS, _WHOLE, lambda x, w: x * w + w),
+    "whole": ((8, 6), _ROWS, _WHOLE, lambda x, w: x * w.t().contiguous().t()),
+    "part of a sum": ((6,), _ROWS, _WHOLE, lambda x, w: x * w),
+    "several results": ((6,), _COLUMNS, _WHOLE, lambda x, w: (x * w, w * 2)),
+    "sum of rows": ((8, 6), _ROWS, _ROWS, lambda x, w: x.sum(0) * w.sum(0)),
+    "sum": ((8, 6), _COLUMNS, _ROWS, lambda x, w: x.sum() * w.sum()),
+    "other rows": ((7, 6), _ROWS, _ROWS, lambda x, w: x.sum(0) + w),
+    "product": ((8, 6), _ROWS, _COLUMNS, lambda x, w: (x.t() @ w).sin()),
+    "softmax": ((8, 6), _COLUMNS, _COLUMNS, lambda x, w: x.softmax(1) * w),
 }
-"""Gradients whose parts are smaller than those of what they belong to: its size; how `x` is laid out; a program."""
+"""Gradients whose parts are smaller or larger than those of what they belong to: its size; how `x` and it are laid out;
+a program."""
 
 
 def uneven(rank: int) -> list[str]:
-    """Where a gradient, or what a hook on the tensor sees of it, is not laid out as eager's. Where it depends on the
-    results that are differentiated, it is laid out as the tensor."""
+    """Where a gradient, or what a hook on the tensor sees of it, is not laid out as eager's, differentiated twice or
+    not. Where it depends on the results that are differentiated, it is laid out as the tensor."""
     mesh = init_device_mesh("cpu", (dist.get_world_size(),))
     wrong = []
-    for number, (name, (size, placement, program)) in enumerate(UNEVEN.items()):
+    for number, (name, (size, rows, own, program)) in enumerate(UNEVEN.items()):
         answers = []
         backend = ("native", "aot_eager", "eager")[number % 3]
         for call in (program, argand.compile(program, backend=backend, fullgraph=True)):
             torch.manual_seed(3)
-            x = distribute_tensor(torch.randn(8, 6), mesh, [placement])
-            w = distribute_tensor(torch.randn(size), mesh, [Replicate()]).requires_grad_()
+            x = distribute_tensor(torch.randn(8, 6), mesh, [rows]).requires_grad_()
+            w = distribute_tensor(torch.randn(size), mesh, [own]).requires_grad_()
             told: list[Any] = []
             w.register_hook(lambda grad: told.append([*grad.shape, *grad.to_local().shape, str(grad.placements)]))  # noqa: B023
-            for _ in range(2):
+            for twice in (False, False, True):
                 results = call(x, w)
-                sum((one.full_tensor() * 0.1).square().sum() for one in _tensors(results)).backward()  # type: ignore[union-attr]
+                total: Any = sum((one.full_tensor() * 0.1).square().sum() for one in _tensors(results))  # type: ignore[union-attr]
+                if twice and rows is own:
+                    (again,) = torch.autograd.grad(total, x, create_graph=True)
+                    total = again.full_tensor().square().sum()
+                total.backward()
             if name == "several results":
                 told.clear()
-            answers.append([told, _rounded(_told(w.grad.full_tensor()))])
+            answers.append([told, *(_rounded(_told(one.grad.full_tensor())) for one in (x, w))])
         if answers[0] != answers[1]:
             wrong.append(f"{name} {backend}: {answers[1]} {answers[0]}")
     return wrong

@@ -26,7 +26,7 @@ from argand.autograd.tracing.tracer import Tracer
 from argand.errors import AutogradError
 from argand.graph import compat, time_limit
 from argand.graph.checkpoint_regions import region_of
-from argand.graph.dtensors import Edge
+from argand.graph.dtensors import Edge, whole
 from argand.graph.metadata.strides import is_dense
 from argand.graph.nodes.meta import attribute, eliminate_dead
 from argand.graph.nodes.program import AtenProgram, InputSpec, LeafSpec, MutationSpec, OutputSpec, TensorSpec
@@ -478,7 +478,7 @@ class _Finisher:
         with torch.no_grad(), tracer:
             for (index, _), grad in zip(wanted, grads):
                 if grad is not None:
-                    by_input[index] = grad if index not in by_input else by_input[index] + grad
+                    by_input[index] = whole(grad) if index not in by_input else by_input[index] + whole(grad)
         others = {i: tracer.inputs[i].dtype for i, g in by_input.items() if g.dtype is not tracer.inputs[i].dtype}
         if any(tracer.told.get(index, ...) is None for index in others):
             raise AutogradError("gradients of several dtypes come to a leaf that asks for none in particular")

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import torch
 
 from argand.graph import compat
+from argand.graph.dtensors import carried
 from argand.quick_dataclasses import dataclass
 from argand.runtime.tape.arrivals import Arrivals
 from argand.runtime.tape.plan import Kind, Part, Plan, Slot, Tangent
@@ -68,6 +69,7 @@ class Moves:
         self.backwards = backwards.of_kind(kind)
         self.plan = plan
         self._count = len(plan.passed) if kind == "passed" else plan.inputs
+        self._larger = () if kind == "passed" else plan.larger
         self.differentiable = plan.differentiable
         self.saved = plan.saved
         self._parts: dict[Given, _Part] = {}
@@ -143,6 +145,9 @@ class Moves:
             given_late.begin(gradients, steps, part.at_end)
             if arrivals is None:
                 given_late.finish()
+        for position, size in self._larger:
+            if gradients[position] is not None:
+                gradients[position] = carried(gradients[position], size)
         return tuple(gradients)
 
 

@@ -90,6 +90,7 @@ class Plan:
         counted: results to which writes are counted together.
         arrivals: positions of the inputs whose gradients leave the backward together before its end, in their order.
         sends: lines of the program whose gradients other processes are asked for.
+        larger: (position, size) of inputs, parts of DTensors, whose gradient is larger.
     """
 
     inputs: int
@@ -118,6 +119,7 @@ class Plan:
     counted: tuple[tuple[int, ...], ...] = ()
     arrivals: tuple[tuple[int, ...], ...] = ()
     sends: tuple[str, ...] = ()
+    larger: tuple[tuple[int, torch.Size], ...] = ()
 
     def spent(self, given: tuple[bool, ...]) -> int:
         """The results that cannot be differentiated any more after those that are `given`."""

@@ -19,7 +19,7 @@ from argand.capture.sizes import dtensors
 from argand.capture.sizes.symbolic_state import Restart
 from argand.capture.torch_functions import hops
 from argand.capture.torch_functions.higher_order import hook_state, subgraphs
-from argand.capture.torch_functions.torch_calls import handler, name_of
+from argand.capture.torch_functions.torch_calls import find, handler, name_of
 from argand.capture.world import pending_effects
 from argand.graph.dtensors import is_sharded
 from argand.graph.metadata.strides import lies_densely
@@ -112,6 +112,8 @@ def _function_apply(state: CaptureState, fn: Function, args: Args, kwargs: Kwarg
     """autograd.Function.apply: inlined where no gradient is recorded, else a node with two graphs."""
     cls, *given = args
     rest = tuple(given)
+    if cls is find("distributed._functional_collectives._FromTorchTensor"):  # of torch 2.11; its backward is nothing
+        return state.interpreter.call(find("distributed._functional_collectives._maybe_wrap_tensor"), rest, {})
     what = f"{name_of(cls)}.apply"
     tensors = [arg for arg in rest if isinstance(arg, torch.Tensor)]
     _check_backward_class(state.interpreter, cls, what)
