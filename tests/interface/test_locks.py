@@ -61,7 +61,7 @@ def test_every_lock_of_argand_is_one() -> None:
 
 
 PROGRAM = """
-import os, threading, time, torch, argand
+import faulthandler, os, threading, time, torch, argand
 def f(x): return (x + 1).sum()
 x = torch.ones(3)
 thread = threading.Thread(target=lambda: argand.compile(f, backend="eager")(x))  # imports the compiler
@@ -71,6 +71,7 @@ for _ in range(12):
     time.sleep(0.02)
     child = os.fork()
     if child == 0:
+        faulthandler.dump_traceback_later(150)
         os._exit(0 if argand.compile(f, backend="eager")(x) == 6 else 1)
     children.append(child)
 thread.join()
@@ -99,8 +100,13 @@ def slow_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return "argand.slow"
 
 
-def test_fork_waits_for_an_import_of_another_thread(slow_module: str) -> None:
+@pytest.mark.parametrize("late", [False, True])
+def test_fork_waits_for_an_import_of_another_thread(
+    slow_module: str, monkeypatch: pytest.MonkeyPatch, late: bool
+) -> None:
+    """One that begins too late for that is begun anew in the child."""
     imports.wait_at_forks()
+    monkeypatch.setattr(imports, "_SECONDS", 0.0 if late else 5.0)
     thread = threading.Thread(target=importlib.import_module, args=(slow_module,))
     thread.start()
     while slow_module not in sys.modules:
@@ -115,7 +121,7 @@ def test_fork_waits_for_an_import_of_another_thread(slow_module: str) -> None:
 
 def test_fork_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(imports, "_SECONDS", 0.05)
-    monkeypatch.setattr(imports, "_others", lambda: True)
+    monkeypatch.setattr(imports, "_others", lambda: iter(["argand"]))
     start = time.monotonic()
     imports._wait()
     assert 0.04 < time.monotonic() - start < 30  # seconds; on a loaded machine
