@@ -26,6 +26,7 @@ import small_further  # noqa: F401  adds its programs
 import small_kinds  # noqa: F401  adds its programs
 import small_losses  # noqa: F401  adds its programs
 import small_methods  # noqa: F401  adds its programs
+import small_odd  # noqa: F401  adds its programs
 import small_sciences  # noqa: F401  adds its programs
 from small_program_list import PROGRAMS, Program
 

@@ -1,5 +1,4 @@
-"""Cumulative products: their gradient in a few loops, where torch's own, of tensors that it cannot look at, may take
-all pairs of elements."""
+"""Cumulative products: their gradient in a few loops. Torch's own may take all pairs of elements where it is traced."""
 
 from __future__ import annotations
 

@@ -45,7 +45,13 @@ template <class V> INLINE V sqrt(V x) {
   if constexpr (same<V, f32>::value) return __builtin_sqrtf(x);
   else if constexpr (same<V, f64>::value) return __builtin_sqrt(x);
 #if defined(__AVX512F__)
-  else if constexpr (same<elem<V>, f32>::value && sizeof(V) == 64) return __builtin_ia32_sqrtps512_mask(x, x, (u16)-1, 4);
+  else if constexpr (same<elem<V>, f32>::value && sizeof(V) == 64) {  // the instruction's results, in half of its time
+    const V half = splat<V>(0.5f), r = __builtin_ia32_rsqrt14ps512_mask(x, V{}, (u16)-1), s = x * r, h = half * r;
+    const V more = fma(-s, h, half), t = fma(s, more, s), root = fma(fma(-t, t, x), fma(h, more, h), t);
+    const auto odd = __builtin_ia32_cmpps512_mask(x, splat<V>(0x1p-100f), 9, (u16)-1, 4)  // less, or NaN
+      | __builtin_ia32_cmpps512_mask(x, splat<V>(0x1p+126f), 14, (u16)-1, 4);
+    return __builtin_expect(odd, 0) ? __builtin_ia32_sqrtps512_mask(x, root, odd, 4) : root;
+  }
   else if constexpr (same<elem<V>, f64>::value && sizeof(V) == 64) return __builtin_ia32_sqrtpd512_mask(x, x, (u8)-1, 4);
 #endif
 #if defined(__AVX__)
@@ -299,6 +305,15 @@ template <class V> INLINE V log_special(V x, V r) {
 //@ log
 // At most 1 ulp.
 template <class V> INLINE V log(V x) {
+#if defined(TABLES)
+  if constexpr (same<elem<V>, f32>::value)
+    return in_whole_registers([](auto x) {
+      typedef decltype(x) W;
+      W e, of_c;
+      const W low = log_by_table(x, natural_logs, e, of_c);
+      return log_special(x, fma(e, splat<W>(0x1.62e4p-1f), of_c + fma(e, splat<W>(0x1.7f7d1cp-20f), low)));
+    }, x);
+#endif
   V e;
   const V f = log_parts(x, e);
   constexpr bool single = same<elem<V>, f32>::value;
@@ -308,6 +323,15 @@ template <class V> INLINE V log(V x) {
 //@ log2
 // At most 2 ulp.
 template <class V> INLINE V log2(V x) {
+#if defined(TABLES)
+  if constexpr (same<elem<V>, f32>::value)
+    return in_whole_registers([](auto x) {
+      typedef decltype(x) W;
+      W e, of_c;
+      const W low = log_by_table(x, binary_logs, e, of_c);
+      return log_special(x, e + (of_c + fma(low, splat<W>(0x1.c551d94ae0bf8p-2), low)));
+    }, x);
+#endif
   V e;
   const V f = log_parts(x, e);
   constexpr bool single = same<elem<V>, f32>::value;

@@ -43,6 +43,48 @@ template <class V> INLINE V exp_by_table(V x) {
   }, x);
 }
 #endif
+//@ log_by_table
+#if defined(TABLES)
+// 1 / c for points c in 32 parts of [3/4, 3/2), at which both logarithms of c are very nearly floats; the parts beside 1 have 1.
+alignas(64) static const f32 reciprocals[32] = {
+  1.0f, 0.955308497f, 0.927874625f, 0.901490033f, 0.876681745f, 0.853032768f, 0.831025422f, 0.810285807f,
+  0.790385365f, 0.770747364f, 0.753087044f, 0.735967815f, 0.719152093f, 0.703312695f, 0.68785578f, 0.673583508f,
+  1.31895721f, 1.29228735f, 1.26701736f, 1.2431308f, 1.21863174f, 1.1956538f, 1.17465794f, 1.15309954f, 1.13339663f,
+  1.11307418f, 1.09370482f, 1.07535529f, 1.05818903f, 1.04131901f, 1.0232923f, 1.0f,
+};
+alignas(64) static const f32 natural_logs[32] = {  // log(c)
+  0.0f, 0.0457209572f, 0.074858658f, 0.103706293f, 0.131611243f, 0.158957317f, 0.185094893f, 0.210368246f,
+  0.235234648f, 0.260394633f, 0.283574462f, 0.306568891f, 0.32968241f, 0.351953685f, 0.374176085f, 0.3951433f,
+  -0.276841432f, -0.256413788f, -0.236665606f, -0.217633039f, -0.197728708f, -0.178693146f, -0.160976991f,
+  -0.142453566f, -0.125218987f, -0.107125722f, -0.0895708501f, -0.0726511106f, -0.056558989f, -0.0404881909f,
+  -0.0230251774f, 0.0f,
+};
+alignas(64) static const f32 binary_logs[32] = {  // log2(c)
+  0.0f, 0.0659613982f, 0.107998215f, 0.149616554f, 0.189874887f, 0.229326934f, 0.267035484f, 0.303497225f,
+  0.33937186f, 0.375670046f, 0.40911147f, 0.442285419f, 0.475631177f, 0.507761836f, 0.539821982f, 0.57007128f,
+  -0.399397761f, -0.3699269f, -0.341436297f, -0.313978106f, -0.285262227f, -0.257799715f, -0.232240707f,
+  -0.205517054f, -0.180652812f, -0.154549748f, -0.129223421f, -0.104813397f, -0.0815973729f, -0.0584121123f,
+  -0.0332183093f, 0.0f,
+};
+// x = 2^e m, and m = c (1 + r): log(1 + r), and what is looked up of c. A short chain of operations: what waits for others
+// fills the processor's window, not its units.
+template <class V> INLINE V log_by_table(V x, const f32* logs, V& e, V& of_c) {
+  V m;
+  if constexpr (traits<V>::vector) {
+    m = __builtin_ia32_getmantps512_mask(x, 3, V{}, (u16)-1, 4);
+    e = __builtin_ia32_getexpps512_mask(x, V{}, (u16)-1, 4) - __builtin_ia32_getexpps512_mask(m, V{}, (u16)-1, 4);
+  } else {
+    const bool tiny = x < 0x1p-126f;
+    const i32 i = bits<i32>(tiny ? x * 0x1p23f : x), k = (i - 0x3f400000) >> 23;
+    e = f32(tiny ? k - 23 : k);
+    m = bits<f32>(i - (i32)((u32)k << 23));
+  }
+  const ints<V> part = bits<ints<V>>(m) >> 18;
+  of_c = looked_up(part, logs);
+  const V r = fma(m, looked_up(part, reciprocals), splat<V>(-1)), r2 = r * r;
+  return fma(fma(fma(splat<V>(0.194953031f), r, splat<V>(-0.250030653f)), r2, fma(splat<V>(0.333334416f), r, splat<V>(-0.5f))), r2, r);
+}
+#endif
 //@ odd_by_table
 // Odd functions: f(x) = x G(|x|), and of G there are 32 polynomials, around equally far points.
 #if defined(TABLES)
