@@ -83,7 +83,7 @@ def test_the_default_target_splits_what_keeps_one_processor_long():
     program = b.program(*outputs)
     split = split_reductions(program, {torch.device("cpu"): gpu(132)})
     assert [node.name for node in split.nodes] == ["op0_chunks", "op0", "op1", "op2_chunks", "op2", "op3"]
-    for threads, names in ((4, ["op0", "op1", "op2_chunks", "op2", "op3"]), (128, ["op0", "op1", "op2", "op3"])):
+    for threads, names in ((4, ["op0", "op1", "op2_chunks", "op2", "op3"]), (256, ["op0", "op1", "op2", "op3"])):
         columns = split_reductions(program, {torch.device("cpu"): cpu(threads)})
         assert [node.name for node in columns.nodes] == names
 

@@ -41,7 +41,7 @@ class Target:
         columns: points that a program of a reduction computes, where memory is contiguous along them.
         split_reduction: loop points a program of a reduction should have at most, before it is split in two kernels;
             0 splits none.
-        column_bytes: what chunks of a reduction of columns read, about, where that is not by loop points; 0 cuts none.
+        column_bytes: what chunks of a reduction of columns read of a buffer, about: they stay in a cache; 0 cuts none.
         arena_alignment: bytes; its temporaries share an arena, in which they begin at multiples of this. 0: each is
             allocated.
         arena_largest: bytes; a larger temporary is allocated by itself, so that other tensors get its memory as soon
@@ -135,7 +135,7 @@ def cpu(threads: int) -> Target:
         shares_innermost=False,
         columns=1,
         split_reduction=0,
-        column_bytes=1 << 18,
+        column_bytes=1 << 17,
         arena_alignment=64,
         arena_largest=UNLIMITED,  # the system maps what is that large anew each time, and clears it
         scan_length=ANY_LENGTH,

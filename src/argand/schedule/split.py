@@ -107,14 +107,14 @@ def _wanted(body: LoopBody, buffers: Mapping[str, Buffer], target: Target) -> in
 
 def _of_columns(body: LoopBody, buffers: Mapping[str, Buffer], target: Target) -> int:
     """How many chunks of rows a reduction of columns should have: each stays in a cache."""
-    rows = as_int(body.reduction_sizes[0])
+    rows = as_int(product(body.reduction_sizes))
     statements = statements_of(body)
     if rows is None or as_int(product(body.sizes)) is None or not _along_points(body, buffers):
         return 1
     if any(statement.op == "reduction" and statement.args[0] in POSITIONS for statement in statements):
         return 1
     names = {statement.args[0] for statement in statements if statement.op == "load"}
-    wanted = sum(hint_bytes(buffers[name]) for name in names) // target.column_bytes
+    wanted = max(hint_bytes(buffers[name]) for name in names) // target.column_bytes
     return wanted if max(_LEAST_PART, target.threads) <= wanted <= rows // _LEAST_ROWS else 1
 
 

@@ -163,12 +163,21 @@ def native_batch_norm_backward(
         grad_x = pointwise(ctx, _product, operands, common=math, cost=2, val=x_val)
     elif wanted[0]:
         count = count_of(x, dims)
-        flat, tilt = per_channel(ctx, total, x.ndim), per_channel(ctx, tilted, x.ndim)
+
+        def per_element(summed: Tensor) -> Tensor:
+            """A part of a channel's sum, in memory: nothing is divided for each element."""
+
+            def divided(ops: Recorder, s: Value) -> Value:
+                return ops.truediv(s, size_as(ops, count, math))
+
+            part = pointwise(ctx, divided, [summed], common=math, val=vector)
+            ctx.realise(part)
+            return per_channel(ctx, part, x.ndim)
+
+        flat, tilt = per_element(total), per_element(tilted)
 
         def operation(ops: Recorder, g: Value, f: Value, h: Value, t: Value, *factors: Value) -> Value:
-            size = size_as(ops, count, math)
-            moved = ops.sub(ops.sub(g, ops.truediv(f, size)), ops.mul(h, ops.truediv(t, size)))
-            return _product(ops, moved, *factors)
+            return _product(ops, ops.sub(ops.sub(g, f), ops.mul(h, t)), *factors)
 
         grad_x = pointwise(ctx, operation, [grad, flat, hat, tilt, *operands[1:]], common=math, cost=9, val=x_val)
     grad_weight = pointwise(ctx, _product, [tilted], common=math, val=weight_val) if wanted[1] else None

@@ -22,6 +22,7 @@ from argand.schedule.space import FreshVars, Unifier, affine, is_dense_row
 if TYPE_CHECKING:
     import torch
 
+_SHORT_ROWS = 128  # elements of a row, or rows, of which a reduction of columns reads whole rows
 _WINDOW = 4  # loads of one buffer by one loop node, beyond which they are a window that slides
 
 
@@ -235,7 +236,7 @@ class Merger:
             return merged if self._shared_loops(merged, target) and is_legal(merged, target) else None
         if target.shares_innermost:
             return merged if not self._slides_in_columns(merged) else None
-        return merged if self._one_stage_pays(merged, first, second) else None
+        return merged if self._one_stage_pays(merged, first, second, target) else None
 
     def _unify(self, first: Group, second: Group) -> Group | None:
         unifier = Unifier(dict(first.dims), dict(second.dims), self.fresh)
@@ -322,17 +323,22 @@ class Merger:
         group.blocked = frozenset(blocked)
         return True
 
-    def _one_stage_pays(self, merged: Group, first: Group, second: Group) -> bool:
+    def _one_stage_pays(self, merged: Group, first: Group, second: Group, target: Target) -> bool:
         stage = merged.stages[0]
         if not stage.reduce:
             return True
-        # A pointwise nest that becomes part of a column reduction would walk memory by columns.
+        # A pointwise nest that becomes part of a column reduction would walk memory by columns, but where that goes
+        # through rows.
         alone = [g for g in (first, second) if not any(member.reduce for member in g.members)]
         joins_inside = any(member in stage.inside for member in merged.members if not member.reduce)
         if not alone or not joins_inside:
             return True
         inner = self.unit_stride(stage)
-        return inner is None or inner in stage.reduce
+        if inner is None or inner in stage.reduce:
+            return True
+        rows = hint(product(merged.dims[var] for var in stage.reduce))
+        apart = hint(product(merged.dims[var] for var in stage.loops - stage.reduce - {inner}))
+        return min(rows, hint(merged.dims[inner])) <= _SHORT_ROWS and apart >= target.threads
 
     def _slides_in_columns(self, merged: Group) -> bool:
         """Whether sums of columns would compute windows on the way: each thread has few elements in flight then, and
