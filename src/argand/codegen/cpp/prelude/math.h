@@ -445,7 +445,11 @@ template <auto D, class V> INLINE V truncdiv_by(V x) {
 //@ remainder_by
 template <auto D, class V> INLINE V remainder_by(V x) {
   if constexpr (D > 0 && (D & (D - 1)) == 0) return V(x & elem<V>(D - 1));
-  else return V(x - V(floordiv_by<D>(x) * D));
+  else {
+    if constexpr (D > 0 && traits<V>::vector && sizeof(elem<V>) == 8)  // positions, mostly, which are in range
+      if (!any_lane((uints<V>)x >= splat<uints<V>>(D))) return x;
+    return V(x - V(floordiv_by<D>(x) * D));
+  }
 }
 //@ floordiv_by
 template <auto D, class V> INLINE V floordiv_by(V x) {
