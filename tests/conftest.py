@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
+import logging
 import os
 import sys
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
+from _pytest.logging import caplog_handler_key
 
 import leftovers
 import warm
@@ -17,6 +21,21 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 # OpenMP reads it when torch is imported. Else threads that have nothing to do spin for milliseconds, on cores that other
 # workers and compilers need: that was half of the processor time of tests/autograd, two thirds of some files.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Logs are caught for tests that ask for them: torch has 40 loggers of its own to listen to, at each step of each test."""
+    plugin: Any = session.config.pluginmanager.get_plugin("logging-plugin")
+    caught = plugin._runtest_for
+
+    def caught_where_asked(item: pytest.Item, when: str) -> contextlib.AbstractContextManager[None]:
+        if "caplog" in getattr(item, "fixturenames", ()):
+            return caught(item, when)  # type: ignore[no-any-return]
+        item.stash[caplog_handler_key] = plugin.caplog_handler
+        return contextlib.nullcontext()
+
+    plugin._runtest_for = caught_where_asked
+    logging.getLogger().addHandler(logging.NullHandler())  # else `logging.warning` gives it one that stays
 
 
 def pytest_collection() -> None:

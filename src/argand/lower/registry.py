@@ -50,15 +50,17 @@ class Registry:
         self.entries: dict[Any, Entry] = {}
         self.kernels: dict[Any, ExternKernel] = {}
         self._added: dict[Any, Entry] = {}
+        self._own = True  # whether all of these are argand's
 
     def add(self, op: Any, entry: Entry) -> None:
         if op in self.entries or op in self.kernels:
             raise InternalError(f"{op} has two lowering rules")
         self.entries[op] = self._added[op] = entry
+        self._own &= str(getattr(entry.rule, "__module__", "")).startswith("argand.")
 
     def altered(self) -> bool:
-        """Whether an entry is not the one that was added."""
-        return self.entries != self._added
+        """Whether a rule is not argand's, or not the one that was added."""
+        return not self._own or self.entries != self._added
 
     def add_kernel(self, op: Any, kernel: ExternKernel) -> None:
         if op in self.entries or op in self.kernels:

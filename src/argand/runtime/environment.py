@@ -123,8 +123,4 @@ def replaced() -> bool:
         if table is not None and any(map(table.replaced, table.DEFAULTS)):
             return True
     registry: Any = sys.modules.get("argand.lower.registry")
-    if registry is None:
-        return False
-    rules = (entry.rule for entry in registry.REGISTRY.entries.values())
-    own = all(str(getattr(rule, "__module__", "")).startswith("argand.") for rule in rules)
-    return not own or registry.REGISTRY.altered()
+    return registry is not None and registry.REGISTRY.altered()
