@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -29,6 +30,7 @@ PROGRAMS: dict[str, Callable[[torch.Tensor], Any]] = {
     "tracing": lambda x: x if torch.jit.is_tracing() or torch.jit.is_scripting() else x + 1,
     "shape as a tensor": lambda x: torch._shape_as_tensor(x) + x.detach().sum().round(),
     "apply of an instance": lambda x: Squared().apply(x),
+    "function of arrays": lambda x: torch.compiler.wrap_numpy(np.sin)(x.detach()) + x,
 }
 
 

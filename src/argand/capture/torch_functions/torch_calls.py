@@ -168,13 +168,14 @@ _BREAK_MODULES: dict[str, str] = {
 
 
 _PLAIN_PYTHON = frozenset((
-    "torch._dynamo._trace_wrapped_higher_order_op", "torch.distributed._functional_collectives",
-    "torch.distributed.tensor.parallel.style", "torch.distributed.tensor._dtensor_spec",
-    "torch.distributed.tensor.experimental._func_map", "torch.distributed.tensor.placement_types",
+    "torch._dynamo._trace_wrapped_higher_order_op", "torch._dynamo.external_utils",
+    "torch.distributed._functional_collectives", "torch.distributed.tensor.parallel.style",
+    "torch.distributed.tensor._dtensor_spec", "torch.distributed.tensor.experimental._func_map",
+    "torch.distributed.tensor.placement_types",
     "torch.distributed.algorithms._checkpoint.checkpoint_wrapper",
 ))  # fmt: skip
-"""Within those, modules with helpers of programs (index functions of attention masks, collectives, hooks of parallel
-layers): interpreted."""
+"""Within those, modules with helpers of programs (index functions of attention masks, `torch.compiler.wrap_numpy`,
+collectives, hooks of parallel layers): interpreted."""
 
 
 @functools.lru_cache(maxsize=4096)
