@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import fx
 
+import argand
 from argand.graph.metadata.builder import Builder
 from argand.graph.metadata.specs import SpecTable
 from argand.graph.metadata.strides import dense_strides, is_dense, memory_order, overlaps
@@ -61,6 +64,18 @@ def test_numbers_print_as_themselves(value):
 def test_table_has_a_row_per_node():
     graph, _ = small_graph()
     assert len(table(graph).splitlines()) == len(graph.nodes) + 2
+
+
+def test_backends_print_their_graph_without_other_packages(capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "tabulate", None)
+
+    def backend(gm, example_inputs):
+        gm.graph.print_tabular()
+        return gm.forward
+
+    argand.compile(lambda a: a.abs() + 1, backend=backend)(torch.ones(2))
+    rows = [line.split()[0] for line in capsys.readouterr().out.splitlines()]
+    assert rows[0] == "opcode" and rows[2:] == ["placeholder", "call_function", "call_function", "output"]
 
 
 def test_user_stack_is_outermost_first():

@@ -13,8 +13,16 @@ from torch import fx
 
 from argand.capture.facts.handlers import Args, Kwargs
 from argand.graph import compat
+from argand.graph.nodes.printing import table
 from argand.graph.nodes.undone_writes import undoing
 from argand.graph.trees import leaves
+
+
+class PrintedGraph(fx.Graph):
+    """The graph that a backend is given: it prints its table without the package that torch's own asks for."""
+
+    def print_tabular(self) -> None:
+        print(table(self))
 
 
 @functools.lru_cache(maxsize=4096)

@@ -6,8 +6,6 @@ from collections import Counter
 from collections.abc import Callable
 from types import CodeType
 
-from torch import fx
-
 from argand.bytecode.assemble import Assembler
 from argand.capture.facts.sources import (
     BuiltinSource,
@@ -125,12 +123,3 @@ class Emitter:
         self.asm.load_const_callable(helper)
         self.asm.load_fast(scratch)
         self.asm.call_function_ex(False)
-
-
-def graph_table(graph: fx.GraphModule) -> str:
-    """The graph as a table: opcode, name, target, args, kwargs."""
-    rows = [("opcode", "name", "target", "args", "kwargs")]
-    rows += [(n.op, n.name, str(n.target), str(n.args), str(n.kwargs)) for n in graph.graph.nodes]
-    widths = [max(len(row[i]) for row in rows) for i in range(5)]
-    rows.insert(1, tuple("-" * width for width in widths))  # type: ignore[arg-type]
-    return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in rows)

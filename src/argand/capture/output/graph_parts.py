@@ -16,6 +16,7 @@ from torch import fx
 
 from argand._core import _C
 from argand.capture.facts.code import skip
+from argand.capture.facts.compat import PrintedGraph
 from argand.capture.facts.sources import LocalSource, SequenceItemSource
 from argand.capture.facts.values.symbols import Place
 from argand.capture.sizes.symbolic_policy import History
@@ -151,7 +152,7 @@ def _varying(takes: Sequence[fx.Node]) -> Iterator[str]:
 def _module(
     gm: fx.GraphModule, nodes: Sequence[fx.Node], takes: Sequence[fx.Node], gives: Sequence[fx.Node]
 ) -> fx.GraphModule:
-    graph = fx.Graph()
+    graph = PrintedGraph()
     copies = {node: graph.placeholder(node.name) for node in takes}
     for node in nodes:
         for held in node.all_input_nodes:

@@ -26,13 +26,14 @@ from argand.capture.interp.state import CaptureState
 from argand.capture.metadata import data_errors
 from argand.capture.output import backward_reads, chain, finalizers, prefix, rebuild, rerun
 from argand.capture.output.effects import Replay
-from argand.capture.output.emit import Emitter, graph_table
+from argand.capture.output.emit import Emitter
 from argand.capture.output.reconstruct import Reconstructor
 from argand.capture.output.resumes import Handled, Resumes
 from argand.capture.output.values import Again, Plan, Values
 from argand.capture.sizes import moving_numbers, wrappers
 from argand.capture.torch_functions import modes
 from argand.capture.torch_functions.higher_order import hook_state
+from argand.graph.nodes.printing import table
 from argand.outcomes.resume_codes import NUMBERS
 from argand.quick_dataclasses import dataclass
 
@@ -149,7 +150,7 @@ class Transformer:
         if graph is not None:
             self.rerun = rerun.plan(self.state, graph, self.gives_away, rerun.entry_of(self))
             self.graph_name = f"__compiled_fn_{next(NUMBERS)}"
-            self._emit_graph_event(graph)
+            self._emit_graph_event(graph, self.graph_name)
             self.globals[self.graph_name] = make_callable(graph, [info.real for info in inputs])
         self.resumes.clear()
         self._final = True
@@ -203,9 +204,8 @@ class Transformer:
         calls = any(node.op not in ("placeholder", "output") for node in graph.graph.nodes)
         return graph if calls else None
 
-    def _emit_graph_event(self, graph: fx.GraphModule) -> None:
-        name = self.graph_name
-        events.emit("graph", "capture", lambda: f"{name}\n{graph_table(graph)}", graph=graph, graph_name=name)
+    def _emit_graph_event(self, graph: fx.GraphModule, name: str) -> None:
+        events.emit("graph", "capture", lambda: f"{name}\n{table(graph.graph)}", graph=graph, graph_name=name)
 
     # ---------------------------------------------------------------- the body
 

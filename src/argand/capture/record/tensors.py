@@ -121,7 +121,7 @@ class GraphBuilder:
     """
 
     def __init__(self) -> None:
-        self.root = fx.Graph()
+        self.root: fx.Graph = compat.PrintedGraph()
         self.graph = self.root
         self.scopes: list[Scope] = []
         self.unsure: set[int] = set()

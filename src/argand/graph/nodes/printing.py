@@ -87,8 +87,7 @@ def readable(graph: fx.Graph, name: str = "forward") -> str:
 def table(graph: fx.Graph) -> str:
     """One row per node: opcode, name, target, arguments."""
     rows = [("opcode", "name", "target", "args", "kwargs")]
-    for node in graph.nodes:
-        rows.append((node.op, node.name, target_name(node.target), str(node.args), str(dict(node.kwargs))))
+    rows += [(n.op, n.name, str(n.target), str(n.args), str(n.kwargs)) for n in graph.nodes]
     widths = [max(len(row[column]) for row in rows) for column in range(5)]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in rows]
     lines.insert(1, "  ".join("-" * width for width in widths))
