@@ -16,9 +16,8 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-FUZZ = Path(__file__).resolve().parents[1] / "fuzz"
-sys.path.insert(0, str(FUZZ))
-sys.path.insert(0, str(FUZZ / "operations"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "fuzz"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "fuzz" / "operations"))
 
 import differential
 import extremes
