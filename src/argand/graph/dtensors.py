@@ -313,9 +313,9 @@ class _Sum(torch.Tensor):
     @staticmethod
     def __new__(cls, of: list[Any], size: torch.Size) -> _Sum:
         make: Any = torch.Tensor._make_wrapper_subclass
-        made: _Sum = make(cls, size, dtype=of[0].dtype, device=of[0].device)
-        made.of = of
-        return made
+        wrapper: _Sum = make(cls, size, dtype=of[0].dtype, device=of[0].device)
+        wrapper.of = of
+        return wrapper
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

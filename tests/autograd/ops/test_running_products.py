@@ -33,6 +33,17 @@ def test_gradients(function, dtype):
     torch.testing.assert_close(twice[1], twice[0])
 
 
+def test_gradients_of_gradients_in_one_function():
+    def step(x):
+        x = x.detach().requires_grad_()
+        (gradient,) = torch.autograd.grad(along_rows(x).square().sum(), x, create_graph=True)
+        return gradient.detach(), *torch.autograd.grad(gradient.square().sum(), x)
+
+    x = torch.randn(3, 5, dtype=torch.float64)
+    x[0, 2] = x[0, 3] = x[1, 0] = 0
+    torch.testing.assert_close(argand.compile(step, fullgraph=True)(x), step(x))
+
+
 def test_operations_do_not_depend_on_the_length(tmp_path):
     counts = []
     remove = argand.events.bus.subscribe(lambda event: counts.append(event.text().count("# ")), ("output_code",))

@@ -36,6 +36,8 @@ class _RunningProduct(torch.autograd.Function):
         """An element's gradient is the sum over the later products, without it as a factor: before the first zero, a
         quotient; of the first zero, over products in which there is one in its place; behind it, zero."""
         x, result = ctx.saved_tensors
+        if torch.is_grad_enabled():  # to be differentiated: what is zero there depends on the first zero
+            return *torch.autograd.grad(torch.ops.aten.cumprod.default(x, ctx.dim), x, grad, create_graph=True), None
         zero = x == 0
         zeros = zero.cumsum(ctx.dim)
         first = zero & (zeros == 1)

@@ -50,14 +50,14 @@ from argand.capture.output.resumes import Resumes
 from argand.capture.output.transform import Transformed, Transformer
 from argand.capture.record import data_attribute, self_written
 from argand.capture.record.tensors import GraphBuilder
-from argand.capture.sizes import dtensors, moving_numbers, subclasses
+from argand.capture.sizes import dtensors, subclasses
 from argand.capture.sizes.symbolic_policy import Policy
 from argand.capture.sizes.symbolic_state import Restart
 from argand.capture.torch_functions import modes, torch_contexts
 from argand.capture.torch_functions.higher_order import checkpoints, dual_levels, hook_state
 from argand.capture.torch_functions.nested import stand_ins
 from argand.capture.torch_functions.overriding import TraceMode
-from argand.capture.world import aliasing
+from argand.capture.world import aliasing, moving_numbers
 from argand.config import config
 from argand.graph import thread_state
 from argand.graph.compat import default_device, keep_torch_compiler_out, without_default_device

@@ -30,9 +30,10 @@ from argand.capture.output.emit import Emitter
 from argand.capture.output.reconstruct import Reconstructor
 from argand.capture.output.resumes import Handled, Resumes
 from argand.capture.output.values import Again, Plan, Values
-from argand.capture.sizes import moving_numbers, wrappers
+from argand.capture.sizes import wrappers
 from argand.capture.torch_functions import modes
 from argand.capture.torch_functions.higher_order import hook_state
+from argand.capture.world import moving_numbers
 from argand.graph.nodes.printing import table
 from argand.outcomes.resume_codes import NUMBERS
 from argand.quick_dataclasses import dataclass

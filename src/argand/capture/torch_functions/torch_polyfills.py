@@ -40,14 +40,14 @@ def _rebuild(tree: object, leaves: list[object]) -> object:
     return leaves.pop(0)
 
 
-def without_gradients(owner: Any) -> bool:
+def without_gradients(owner: torch.nn.Module | torch.optim.Optimizer) -> bool:
     """`zero_grad()` of a module or optimizer: it is not asked which gradients there were, so that no guard asks."""
-    if hasattr(owner, "param_groups"):
+    if isinstance(owner, torch.optim.Optimizer):
         params = [param for group in owner.param_groups for param in group["params"]]
     elif getattr(owner, "_is_replica", False):
         return False
     else:
-        params = owner.parameters()
+        params = list(owner.parameters())
     for param in params:
         param.grad = None
     return True

@@ -52,7 +52,9 @@ def integers_of(facts: StageFacts, sizes: dict[Var, Expr]) -> tuple[set[Value], 
 _READING = frozenset(("load", "masked", "reduction", "scan"))
 _WRAPPING = frozenset(("add", "sub", "mul", "abs"))
 _QUOTIENTS = frozenset(("floordiv", "truncdiv"))
-_MADE_OF = frozenset(("index_expr", "to_dtype", "divisor", "rshift", *_WRAPPING, "maximum", "minimum", "where", *_QUOTIENTS))
+_MADE_OF = frozenset(
+    ("index_expr", "to_dtype", "divisor", "rshift", *_WRAPPING, "maximum", "minimum", "where", *_QUOTIENTS)
+)
 
 
 def _fits(arg: object, narrow: set[Value]) -> bool:
