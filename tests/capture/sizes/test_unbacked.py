@@ -290,3 +290,34 @@ def test_stand_ins_of_many_sizes_are_not_larger_than_memory():
         return x.new_zeros(n, m, k, 4).sum() + places
 
     check(blocks, [(T([1.0]), T(2), T(3), T(4)), (T([2.0]), T(5), T(1), T(3))])
+
+
+@pytest.mark.parametrize("kind", (torch.nn.LSTM, torch.nn.GRU, torch.nn.RNN))
+@pytest.mark.parametrize("way", ("sorted", "unsorted", "steps first", "states"))
+def test_packed_sequences(kind, way):
+    """Of any lengths, in batches of any size: one graph, with its gradients."""
+    rnn, first = kind(4, 3, 2, batch_first=way != "steps first", bidirectional=way == "unsorted"), way != "steps first"
+
+    def f(x, lengths, state):
+        packed = torch.nn.utils.rnn.pack_padded_sequence(x * 2, lengths, first, way == "sorted")
+        given = ((state, state) if kind is torch.nn.LSTM else state) if way == "states" else None
+        rows, states = rnn(packed, given)
+        y, of = torch.nn.utils.rnn.pad_packed_sequence(rows, first, 5.0, total_length=7 if way == "states" else None)
+        return y.sin(), of, states, rows.batch_sizes
+
+    argand.reset()
+    graphs = CountingBackend()
+    compiled = argand.compile(f, backend=graphs, fullgraph=True)
+    for lengths in ([3, 2], [6, 6, 1], [4, 3, 3, 2], [5, 1], [2, 0]):
+        order = lengths if way == "sorted" else lengths[::-1]
+        x = torch.randn(len(order), 7, 4) if first else torch.randn(7, len(order), 4)
+        seen = []
+        for call in (f, compiled):
+            given = x.clone().requires_grad_()
+            result = outcome(lambda *args, call=call: call(given, *args), (T(order), torch.ones(2, len(order), 3)))
+            if isinstance(result, tuple):
+                (result[0].square().sum() + result[0].mean()).backward()
+            seen.append((result, given.grad, rnn.weight_hh_l0.grad))
+            rnn.zero_grad()
+        assert_same(*seen)
+    assert len(graphs.graphs) == 2

@@ -47,7 +47,7 @@ from argand.capture.objects.call_protocol.native_handlers import (
     function,
     pure,
 )
-from argand.capture.record import tensor_attributes
+from argand.capture.record import size_tensors, tensor_attributes
 from argand.capture.world import identity, native_reads
 from argand.errors import graph_break
 from argand.graph.python_operators import BINARY, DIVMOD
@@ -272,7 +272,9 @@ def _number(fn: Function, *specials: str) -> None:
                 )
                 raise interp.throw(TypeError(text))
             if interp.is_tensor(args[0]) and fn is not complex:
-                number = interp.native(interp.state.graph.item, args[0])
+                number = interp.native(size_tensors.number, interp.state.graph, args[0])
+                if type(number) not in SYMBOLIC:
+                    number = interp.native(interp.state.graph.item, args[0])
                 if number is not NotImplemented:
                     return number.dynamics.apply(fn.__name__, number)
         return interp.native(fn, *[interp.plain(arg) for arg in args], **kwargs)

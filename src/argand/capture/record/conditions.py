@@ -80,7 +80,7 @@ def is_cheap(func: Function) -> bool:
 
 def ask(builder: GraphBuilder, func: Function, args: Args, kwargs: Kwargs) -> object:
     """The answer to a question for values, guarded from now on; NotImplemented where there is none."""
-    library = _library(builder)
+    library = asked_by(builder)
     if not is_cheap(func) or not library:
         return NotImplemented
     with torch._C.DisableTorchFunction():
@@ -97,7 +97,7 @@ def ask(builder: GraphBuilder, func: Function, args: Args, kwargs: Kwargs) -> ob
 def ask_relation(builder: GraphBuilder, relation: Relation) -> object:
     """Whether a condition on numbers that were read from tensors is true, guarded from now on; or NotImplemented."""
     dynamics = builder.dynamics
-    if dynamics is None or dynamics.unbacked is None or _library(builder) in ("", "torch"):
+    if dynamics is None or dynamics.unbacked is None or asked_by(builder) in ("", "torch"):
         return NotImplemented
     symbols = dynamics.unbacked.among(relation)
     nodes = [dynamics.unbacked.origins[symbol].node for symbol in symbols]
@@ -120,7 +120,7 @@ def ask_relation(builder: GraphBuilder, relation: Relation) -> object:
     return answer
 
 
-def _library(builder: GraphBuilder) -> str:
+def asked_by(builder: GraphBuilder) -> str:
     """The installed package that the innermost code that is captured belongs to; "" for the program's own."""
     code, _ = builder.state.position()
     return "" if builder.state.policy is None else library_of(code.co_filename)

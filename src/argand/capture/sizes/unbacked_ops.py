@@ -282,6 +282,70 @@ def one_hot(builder: GraphBuilder, func: Function, args: Args, kwargs: Kwargs) -
     return _record_result(builder, func, args, kwargs, [([*sizes, count], _LONG, False)], None)
 
 
+# ---------------------------------------------------------------------- packed sequences
+
+
+def _on_cpu(builder: GraphBuilder, tensor: object) -> bool:
+    info = builder.tensors.get(id(tensor))
+    return info is not None and info.device.type == "cpu" and not torch.is_autocast_enabled("cpu")
+
+
+def pack(builder: GraphBuilder, func: Function, args: Args, kwargs: Kwargs) -> object:
+    """`_pack_padded_sequence(input, lengths, batch_first)`: as many rows as all lengths together, and how many there
+    are of each step, which of the first are all sequences."""
+    if kwargs or len(args) != 3 or not _wanted(builder, False) or not all(_on_cpu(builder, each) for each in args[:2]):
+        return NotImplemented
+    padded, _, batch_first = args
+    sizes = _sizes(builder, padded)
+    if len(sizes) < 2 or None in sizes:
+        return NotImplemented
+    rows = _count(builder, "the sum of the lengths of packed sequences", None, low=1)
+    steps = _count(builder, "the length of the longest packed sequence", None, low=1)
+    _bound(builder, rows, sizes[0] * sizes[1])
+    _bound(builder, steps, sizes[1 if batch_first else 0])
+    specs = [([rows, *sizes[2:]], padded.dtype, padded.requires_grad), ([steps], _LONG, False)]
+    data, counts = _record_result(builder, func, args, kwargs, specs, tuple)
+    number = symbolic_tensors.dim_number(builder, builder.tensors[id(padded)], 0 if batch_first else 1)
+    builder.tensors[id(counts)].node.meta["sequences"] = number
+    return data, counts
+
+
+def sequences(builder: GraphBuilder, counts: object) -> int | SymbolicInt | None:
+    """How many sequences were packed, of the tensor that counts the rows of each step; None where it is not known."""
+    info = builder.tensors.get(id(counts))
+    if info is None or any(info.node is written.node for written in builder.mutated.values()):
+        return None
+    number: int | SymbolicInt | None = info.node.meta.get("sequences")
+    return number
+
+
+def recurrent(builder: GraphBuilder, func: Function, args: Args, kwargs: Kwargs) -> object:
+    """`lstm`, `gru`, ... of packed data: (data, counts, states, weights, biases, layers, dropout, train, both)."""
+    if kwargs or len(args) != 9 or not isinstance(args[3], list | tuple) or not _wanted(builder, False):
+        return NotImplemented
+    data, states = args[0], args[2] if isinstance(args[2], list | tuple) else (args[2],)
+    known = [_sizes(builder, each) for each in (data, *states)]
+    if not _on_cpu(builder, data) or any(None in sizes for sizes in known) or sequences(builder, args[1]) is None:
+        return NotImplemented
+    grad = any(each.requires_grad for each in (data, *states, *args[3]))
+    specs = [([known[0][0], known[1][-1] * (2 if args[8] else 1)], data.dtype, grad)]
+    specs += [(sizes, data.dtype, grad) for sizes in known[1:]]
+    return _record_result(builder, func, args, kwargs, specs, tuple)
+
+
+def pad(builder: GraphBuilder, func: Function, args: Args, kwargs: Kwargs) -> object:
+    """`_pad_packed_sequence(data, counts, batch_first, value, length)`."""
+    if kwargs or len(args) != 5 or not _wanted(builder, False):
+        return NotImplemented
+    data, counts, batch_first, _, length = args
+    batch, rest = sequences(builder, counts), _sizes(builder, data)[1:]
+    if batch is None or None in rest or not _on_cpu(builder, data):
+        return NotImplemented
+    shape = [expr_of(batch), expr_of(length)]
+    specs = [([*(shape if batch_first else shape[::-1]), *rest], data.dtype, data.requires_grad)]
+    return _record_result(builder, func, args, kwargs, [*specs, (shape[:1], _LONG, False)], tuple)
+
+
 _TRANSPOSED = frozenset((torch.nonzero, torch.argwhere, _T.nonzero, _T.argwhere))
 
 

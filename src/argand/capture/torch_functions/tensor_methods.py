@@ -402,6 +402,10 @@ def _has_boolean_index(index: object) -> bool:
 
 @special(_T.__getitem__)
 def _getitem(builder: GraphBuilder, func: Function, args: Args, kwargs: Kwargs) -> object:
+    if type(args[1]) is int and not args[1] and conditions.asked_by(builder) == "torch":
+        count = unbacked_ops.sequences(builder, args[0])
+        if count is not None:  # torch's modules only read it: no view is needed
+            return builder.call(torch.tensor, (count,), {})
     index = size_tensors.as_index(builder, args[1])
     if index is not args[1]:
         return builder.call(func, (args[0], index), kwargs)
@@ -430,6 +434,9 @@ def _getitem(builder: GraphBuilder, func: Function, args: Args, kwargs: Kwargs) 
     return NotImplemented
 
 
+special(*named(torch, "_pack_padded_sequence"))(unbacked_ops.pack)
+special(*named(torch, "_pad_packed_sequence"))(unbacked_ops.pad)
+special(*named(torch, "lstm", "gru", "rnn_tanh", "rnn_relu"))(unbacked_ops.recurrent)
 special(*named(_T, "split", "split_with_sizes"), *named(torch, "split", "split_with_sizes"))(unbacked_ops.split)
 special(*named(_T, "narrow"), *named(torch, "narrow"))(unbacked_ops.narrow)
 special(*named(_T, "select"), *named(torch, "select"))(unbacked_ops.select)
