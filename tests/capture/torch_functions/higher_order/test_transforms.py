@@ -220,7 +220,26 @@ def test_transforms_made_outside() -> None:
         return batched(x, y), gradient(x), jacobian(x[0])
 
     x, y = torch.randn(3, 4), torch.randn(3, 4)
-    assert_same(f(x, y), argand.compile(f, backend="eager")(x, y), exact=True)
+    assert_same(f(x, y), argand.compile(f, backend="eager", fullgraph=True)(x, y), exact=True)
+
+
+def test_transformed_functions_are_compiled_themselves() -> None:
+    scale = [2.0]
+
+    def g(a):
+        return (a.sin() * scale[0]).prod()
+
+    x = torch.randn(3, 4)
+    func = torch.func
+    columns = func.jacfwd(lambda a, b: a * b, argnums=1)
+    for made, given in (
+        (func.jacrev(g), x[:1]), (func.jacfwd(g), x[:1]), (func.hessian(g), x[:1]), (torch.vmap(func.hessian(g)), x[None, 0]),
+        (torch.vmap(func.jacrev(torch.sin, chunk_size=2)), x[None]), (func.functionalize(lambda a: a.clone().mul_(2)), x[None]),
+        (columns, (x[0], x[1])),
+    ):  # fmt: skip
+        compiled = argand.compile(made, backend="eager", fullgraph=True)
+        for scale[0] in (2.0, 3.0):
+            assert_same(made(*given), compiled(*given), exact=False)
 
 
 def test_data_and_sorting_in_a_transformed_function() -> None:

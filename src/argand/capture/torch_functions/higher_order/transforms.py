@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import types
 from collections.abc import Sequence
 from typing import Any, cast
 
@@ -12,10 +11,13 @@ from torch import fx
 from torch.utils import _pytree as pytree
 
 from argand import errors
+from argand.capture.facts.frames import NULL
 from argand.capture.facts.handlers import Args, Function, Kwargs
 from argand.capture.facts.interfaces import CaptureState, GraphBuilder
 from argand.capture.facts.values.tensor_info import Scope, TensorInfo
+from argand.capture.objects import names
 from argand.capture.record.scopes import fixed_sizes, placeholder
+from argand.capture.sizes import symbolic_ops
 from argand.capture.torch_functions import hops, torch_polyfills
 from argand.capture.torch_functions.higher_order import repeated_calls, subgraphs, written_batches
 from argand.capture.torch_functions.torch_calls import CODES, all_of, enter_late, handler
@@ -248,15 +250,11 @@ def _grad_impl(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) ->
 
 def _jacobian(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> object:
     """The function that jacrev(...) or jacfwd(...) returned."""
-    cells = {name: cell.cell_contents for name, cell in zip(fn.__code__.co_freevars, fn.__closure__ or ())}
     name = fn.__code__.co_qualname.partition(".")[0]
     if kwargs:
         return NotImplemented
-    func = cells.pop("func")
-    if state.is_outer(fn):
-        return NotImplemented
-    known = ("argnums", "has_aux", "chunk_size", "randomness", "_preallocate_and_copy")
-    options = {key: cells[key] for key in known if key in cells}
+    func, *given = _closed_over(state, fn, "func", *_OF_JACOBIANS)
+    options = {key: value for key, value in zip(_OF_JACOBIANS, given) if value is not NULL}
     options["argnums"] = state.deep_resolve(options.get("argnums", 0))
     if options["argnums"] is None:
         return NotImplemented
@@ -265,6 +263,14 @@ def _jacobian(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> 
         if name == "jacrev"
         else _forward_mode(state, func, args, options)
     )
+
+
+_OF_JACOBIANS = ("argnums", "has_aux", "chunk_size", "randomness", "_preallocate_and_copy")
+
+
+def _closed_over(state: CaptureState, fn: Function, *cells: str) -> list[Any]:
+    """What a transformed function, from outside or not, holds of what it was made of."""
+    return [symbolic_ops.plain(names.closed_over(state.interpreter, fn, cell)) for cell in cells]
 
 
 def _forward_mode(state: CaptureState, func: Function, args: Args, options: dict[str, Any]) -> object:
@@ -337,14 +343,11 @@ def _linearize(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) ->
 
 def _functionalized(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> object:
     """The function that functionalize(...) returned."""
-    assert isinstance(fn, types.FunctionType)
-    cells = {name: cell.cell_contents for name, cell in zip(fn.__code__.co_freevars, fn.__closure__ or ())}
-    if state.is_outer(fn):
-        return NotImplemented
+    func, reapply_views = _closed_over(state, fn, "func", "reapply_views")
     flat = subgraphs.flatten(state, (args, kwargs), "torch.func.functionalize")
     inputs = [(subgraphs.leaf_like if t.is_leaf else subgraphs.copy_of)(t, t.requires_grad) for t in flat.tensors]
-    options = {"remove": "mutations" if cells["reapply_views"] else "mutations_and_views"}
-    return _transform(state, "functionalize", cells["func"], options, inputs, flat)
+    options = {"remove": "mutations" if reapply_views else "mutations_and_views"}
+    return _transform(state, "functionalize", func, options, inputs, flat)
 
 
 def _jacobian_forward(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> object:
