@@ -37,7 +37,8 @@ BINARY: dict[str, Operation] = {
     "div": lambda a, b: a / b,
     "floor divide": lambda a, b: a // b,
     "divide floor": lambda a, b: torch.div(a, b, rounding_mode="floor"),
-    "divide trunc": lambda a, b: torch.div(a, b, rounding_mode="trunc"),
+    # of integers, eager's kernel ends the process where the least one is divided by -1
+    "divide trunc": lambda a, b: torch.div(a.double(), b, rounding_mode="trunc"),
     "remainder": lambda a, b: a % b,
     "fmod": lambda a, b: torch.fmod(a, b),
     "maximum": lambda a, b: torch.maximum(torch.as_tensor(a), torch.as_tensor(b)),

@@ -121,7 +121,8 @@ def arguments(rng: random.Random) -> list[Any]:
     return [x, x if ways[1] < 0.1 else x[:1] if ways[1] < 0.15 else tensor(rng.random()), k]
 
 
-def seen(fn: Any, seed: int) -> Any:
+def seen(fn: Any, seed: int, exact: bool = True) -> Any:
+    """What a call does. `exact`: strides of sizes of one, which aot_eager lays out in its own way, count, too."""
     x, y, k = arguments(random.Random(seed))
     tensors = [x, y]
     versions = [t._version for t in tensors]
@@ -144,6 +145,7 @@ def seen(fn: Any, seed: int) -> Any:
             same = [t is value for t in tensors]
             tensors.append(value)
             stride = value.stride() if value.numel() else ()
+            stride = tuple([step for n, step in zip(value.shape, stride) if exact or n > 1])
             told.append(
                 [
                     tuple(value.shape),
@@ -194,7 +196,7 @@ def difference(text: str, seed: int, backend: str) -> str | None:
             warnings.filterwarnings("error", message="argand: capturing .* failed inside argand")
             for call in range(6):
                 drawn = 1000 * seed + call
-                how = first_difference(seen(eager, drawn), seen(fn, drawn))
+                how = first_difference(*[seen(one, drawn, backend != "aot_eager") for one in (eager, fn)])
                 if how is not None:
                     x, y, k = arguments(random.Random(drawn))
                     return f"call {call} (x {tuple(x.shape)} {x.stride()} {x.dtype}, y {tuple(y.shape)} {y.stride()}, k={k}): {how}"
