@@ -37,6 +37,15 @@ def scaled(x, flag):
         return x * 3
     return x
 
+def twice(x):
+    return x * 2
+
+def tripled(x):
+    return x * 3
+
+def twice_scaled(x):
+    return tripled((argand.graph_break(), twice(x))[1])
+
 def graph_break_and(flag, x):
     argand.graph_break()
     return is_on(flag), scaled(x, flag)
@@ -68,6 +77,14 @@ def test_questions_are_left_to_python_once_they_differ(library: ModuleType) -> N
         library.Slow.on = 5
         assert calls(library.Slow, x) == 5
     assert not [event for event in recompiles if event.data["function"] == "is_on"]
+
+
+def test_one_operation_of_a_package_is_left_to_python_once_it_differs(library: ModuleType) -> None:
+    compiled = argand.compile(lambda x: library.twice_scaled(x) + 1, backend="eager")
+    with collected("recompiles") as recompiles:
+        for x in (torch.ones(2), torch.ones(3, 1), torch.ones(4, dtype=torch.int64)):
+            assert torch.equal(compiled(x), x * 6 + 1)
+    assert not [event for event in recompiles if event.data["function"] in ("twice", "tripled")]
 
 
 class Pair(NamedTuple):
@@ -224,7 +241,7 @@ def coefficient(order, steps):
 
 def scaled(order, x):
     argand.graph_break()
-    return x * order
+    return x * order + 1
 
 def sampled(x, order):
     return x * coefficient(order, x) + 1
@@ -252,5 +269,5 @@ def test_what_goes_on_behind_a_break_with_a_graph_is_captured_for_each(tmp_path:
     compiled = argand.compile(library.scaled, backend=backend)
     for order in ("a", 2, 3.5, True):
         if order != "a":
-            assert torch.equal(compiled(order, torch.ones(2)), torch.ones(2) * order)
+            assert torch.equal(compiled(order, torch.ones(2)), torch.ones(2) * order + 1)
     assert len(backend.graphs) == 3

@@ -126,10 +126,12 @@ def is_idle(info: _C.FrameInfo, state: CaptureState, known: Known) -> bool:
 
 
 def one_operation(info: _C.FrameInfo, state: CaptureState, known: Known) -> bool:
-    """Whether a module of torch's is one operation, as `Linear` is, and not what is compiled, but one of several that
-    the program calls around breaks of the graph: a version for each of them would gain nothing."""
+    """Whether a package's function is one operation, or a module of torch's, as `Linear` is, which is not what is
+    compiled, but one of several that the program calls around breaks of the graph: more versions gain nothing."""
+    if state.graph.calls > 1 or not is_torch(info.code.co_filename):
+        return state.graph.calls <= 1
     module = info.args[0] if info.args else None
-    if not is_torch(info.code.co_filename) or not is_a(module, torch.nn.Module) or state.graph.calls > 1:
+    if not is_a(module, torch.nn.Module):
         return False
     if not info.entries:
         known.module = weakref.ref(module)

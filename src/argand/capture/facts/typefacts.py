@@ -54,6 +54,7 @@ _C_FUNCTIONS: Final[tuple[type, ...]] = (
     types.BuiltinFunctionType,
     types.ClassMethodDescriptorType,
     types.MethodWrapperType,
+    type(vars(torch._C.DispatchKeySet)["has"]),  # methods of classes of C++
 )
 _DUNDERS: Final[frozenset[str]] = frozenset(
     (
@@ -283,8 +284,13 @@ _BASES: Final = frozenset((int, float, complex, str, bytes))
 
 def is_foreign_value(cls: type) -> bool:
     """Whether objects of a class of C are values, which do not change: identity tells them apart. So is what functions
-    of pybind11 are bound to, their own overloads."""
-    return issubclass(cls, _VALUES) or module_of(cls) == "pybind11_builtins"
+    of pybind11 are bound to, their own overloads, and what says how a tree of optree's is built."""
+    return issubclass(cls, _VALUES) or module_of(cls) == "pybind11_builtins" or is_tree_structure(cls)
+
+
+def is_tree_structure(cls: type) -> bool:
+    """Whether objects of a class of C++ say how trees are built."""
+    return cls.__name__ == "PyTreeSpec" and module_of(cls) == "optree"
 
 
 def is_immutable_base(cls: type) -> bool:

@@ -12,6 +12,7 @@ from argand.capture.natives import (  # noqa: F401
     ordered_lists,
     process_state,
     random_generators,
+    trees,
     value_classes,
     weak_references,
 )

@@ -27,7 +27,7 @@ from argand.capture.facts import classify
 from argand.capture.facts.frames import Frame
 from argand.capture.facts.handlers import Function
 from argand.capture.facts.kinds import is_a, module_of, namespace
-from argand.capture.facts.typefacts import is_native
+from argand.capture.facts.typefacts import is_native, is_tree_structure
 from argand.capture.facts.values import ragged_sizes
 from argand.capture.facts.values.array_value import Method, Traced
 from argand.capture.facts.values.symbolic import SymbolicSize
@@ -83,7 +83,11 @@ def push(values: Values, obj: object) -> None:
     if maker is not None:
         maker(values, obj)
         return
-    if is_a(obj, _IMMUTABLE) or (module_of(type(obj)) == "numpy" and classify.handling(obj) != "object"):
+    if (
+        is_a(obj, _IMMUTABLE)
+        or is_tree_structure(type(obj))
+        or (module_of(type(obj)) == "numpy" and classify.handling(obj) != "object")
+    ):
         values.asm.load_const(obj)
     elif is_a(obj, type):
         raise unreconstructable(obj, "a class defined in the captured code")

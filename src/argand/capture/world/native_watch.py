@@ -36,7 +36,7 @@ def judge(function: types.FunctionType, args: Args) -> bool | GraphBreak | None:
         return None
     if trusted(code.co_filename):
         return None
-    if _of_a_library(code.co_filename) or is_read_only(function):
+    if _of_a_library(code.co_filename) or skip.makes_named_tuple(code) or is_read_only(function):
         return True
     return graph_break(
         kind="Python object used by native code",

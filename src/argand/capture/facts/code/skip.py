@@ -71,6 +71,11 @@ def library_of(filename: str) -> str:
     return ""
 
 
+def makes_named_tuple(code: types.CodeType) -> bool:
+    """Whether this is `__new__` of a named tuple, which stores what it gets."""
+    return code.co_names == ("_tuple_new",)
+
+
 def is_of_library(code: types.CodeType) -> bool:
     """Whether code is a library's: of its files, or what it makes of text for a class (`__init__` of a data class)."""
     return bool(library_of(code.co_filename)) or (code.co_filename == "<string>" and code.co_name == "__init__")
@@ -113,7 +118,7 @@ def why_never(code: types.CodeType) -> str | None:
         return "it sets up a lazy module, once"
     if "_make_wrapper_subclass" in code.co_names:
         return "it makes a tensor whose class says what operations do"
-    if code.co_names == ("_tuple_new",):
+    if makes_named_tuple(code):
         return "it makes a named tuple"
     if code.co_name in _COMPREHENSIONS:
         return "it is a comprehension in which the graph broke: Python runs it, and what it calls is captured"

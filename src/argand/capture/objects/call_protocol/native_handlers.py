@@ -46,6 +46,8 @@ STORING_NEW: Final[set[type]] = set()
 """Of these, those whose `__new__` and `__init__` only store their arguments, or take them one by one."""
 ITERABLE_NEW: Final[set[type]] = set()
 """Of these, those whose `__new__`, and not `__init__`, iterates over its first argument."""
+OF_PACKAGES: Final[dict[str, Handler]] = {}
+"""By module and name: C++ functions of packages, which may be imported later."""
 PURE_MODULES: Final[set[str]] = set()
 """Python modules whose functions only compute on their arguments: called natively on constants."""
 BREAK_MODULES: Final[dict[str, str]] = {}
@@ -171,6 +173,9 @@ def native_fallback(interp: Interpreter, fn: Function, args: list[object], kwarg
         result = interp.torch_call(fn, args, kwargs)
     if result is not NotImplemented:
         return result
+    handler = OF_PACKAGES.get(f"{callables.text_of(fn, '__module__')}.{callables.text_of(fn, '__name__')}")
+    if handler is not None:
+        return handler(interp, fn, args, kwargs)
     raise unknown_native(fn)
 
 
