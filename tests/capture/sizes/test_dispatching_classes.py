@@ -1,5 +1,5 @@
 """Classes of tensors with `__torch_dispatch__`, torch's nested ones among them: the graph breaks once where they are
-met, the program runs as in eager, and nothing is compiled of what operations on them do."""
+met, the program runs as in eager, and nothing is compiled of what operations on them do. What is asked of wrappers."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.testing._internal.two_tensor import TwoTensor
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -114,3 +115,43 @@ def test_nested_tensors() -> None:
     for lengths in ((2, 3, 1), (4, 1), (2, 3, 1)):
         nested = torch.nested.nested_tensor([torch.ones(n, 4) * n for n in lengths], layout=torch.jagged)
         torch.testing.assert_close(compiled(nested, 0.5), program(nested, 0.5))
+
+
+class Inherited(TwoTensor):
+    """Does not say how it is made of its parts: TwoTensor does, which makes one of its own class."""
+
+    __torch_function__ = torch.Tensor.__torch_function__
+
+
+class Counted(TwoTensor):
+    """Counts what it is asked."""
+
+    asked: list[str] = []  # noqa: RUF012
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        cls.asked.append(func.__name__)
+        with torch._C.DisableTorchFunctionSubclass():
+            return func(*args, **(kwargs or {}))
+
+    @staticmethod
+    def __tensor_unflatten__(inner: Any, context: Any, size: Any, stride: Any) -> Any:
+        return Counted(inner["a"], inner["b"])
+
+
+def test_a_class_stays_what_it_is() -> None:
+    for requires in (False, True):
+        whole = Inherited(torch.ones(3, 2), torch.ones(3, 2)).requires_grad_(requires)
+        for program in (lambda w: w.sin(), lambda w: (w.t(), Inherited(w.a, w.b))[-1]):
+            assert type(argand.compile(program, backend="eager")(whole)) is type(program(whole)) is Inherited
+
+
+@pytest.mark.parametrize("backend", ["eager", "native"])
+def test_guards_and_graphs_ask_the_class_nothing(backend: str) -> None:
+    compiled = argand.compile(lambda w: w.sin(), backend=backend, dynamic=True)
+    for requires in (False, True):
+        for rows in (3, 4, 5):
+            whole = Counted(torch.ones(rows, 2), torch.ones(rows, 2)).requires_grad_(requires)
+            Counted.asked.clear()
+            compiled(whole)
+            assert Counted.asked == ["sin"]
