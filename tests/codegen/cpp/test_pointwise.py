@@ -450,3 +450,15 @@ def test_divisors_at_the_ends_of_a_dtype(dtype):
 
     x = torch.tensor([0, 1, -1, 7, high, low, low + 1] * 3, dtype=dtype)
     assert all(map(torch.equal, program(x), argand.compile(program)(x)))
+
+
+def test_integers_divided_by_integers_of_another_type():
+    """Those of 32 bits that are computed as 64 may stay in 32 until they divide."""
+    whole = {dtype: torch.arange(2, 21).to(dtype) for dtype in INTEGERS}
+
+    def divided(whole):
+        ops = (torch.remainder, torch.fmod, torch.floor_divide)
+        return [op(a, b) for a in whole.values() for b in whole.values() if a.dtype is not b.dtype for op in ops]
+
+    for got, want in zip(argand.compile(divided, fullgraph=True)(whole), divided(whole), strict=True):
+        assert got.dtype is want.dtype and torch.equal(got, want)
