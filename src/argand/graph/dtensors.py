@@ -162,9 +162,20 @@ def forget_masks(of: Callable[[torch.Tensor], bool]) -> None:
 
 def arrived(local: torch.Tensor) -> torch.Tensor:
     """What is local, once it is there."""
-    wait = getattr(local, "trigger_wait", None)
-    part: torch.Tensor = local if wait is None else wait()
+    known: Any = local
+    wait = getattr(known, "trigger_wait", None)
+    if wait is None:
+        return local
+    try:
+        part: torch.Tensor = wait()
+    except RuntimeError as error:  # torch tells of it once; who reads the tensor afterwards is told again
+        known.trigger_wait = known.wait = functools.partial(_failed, error)
+        raise
     return part
+
+
+def _failed(error: RuntimeError) -> None:
+    raise error
 
 
 def _waiting(tensor: torch.Tensor) -> Any:

@@ -305,6 +305,21 @@ def raising(rank: int) -> dict[str, float]:
     return found
 
 
+def failing(rank: int) -> dict[str, float]:
+    """Whether each way tells of what did not arrive before it was compiled, and whoever reads it again is told again."""
+    found = {}
+    for backend in ("eager", "aot_eager", "native"):
+        x = funcol.all_to_all_single(torch.ones(4, 3), [0, 9], [0, 9], dist.group.WORLD)  # refused while it is sent
+        compiled, refused = argand.compile(lambda x: x * 2, backend=backend), 0
+        for call in (compiled, compiled, torch.neg):
+            try:
+                call(x)
+            except RuntimeError as error:
+                refused += "Split sizes" in str(error)
+        found[backend] = 3.0 - refused
+    return found
+
+
 def audited(rank: int) -> dict[str, float]:
     """An audit, which runs what it picks twice, picks other calls on each rank: none that communicate."""
     i, steps = torch.tensor([0, 3]), range(3)

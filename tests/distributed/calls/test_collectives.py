@@ -38,7 +38,7 @@ def wrong(answers: list[dict[str, object]]) -> list[str]:
 
 @pytest.mark.distributed
 def test_two_ranks() -> None:
-    answers = run_ranks(PROGRAMS, ["compare", "gradients", "breaks", "operators", "raising", "audited"])
+    answers = run_ranks(PROGRAMS, ["compare", "gradients", "breaks", "operators", "raising", "failing", "audited"])
     assert not wrong(answers), "\n".join(wrong(answers))
     for answer in answers:
         calls = answer["operators"]

@@ -567,7 +567,7 @@ class _Capture:
         with events.span("backend", "capture", backend=self.region.backend_name), without_default_device():
             changes = modes.changed_by(graph.graph)
             places = subclasses.places(inputs, graph)
-            compiled = self._in_parts(graph) or self.region.backend(graph, bared_inputs.bare_at(places, inputs))
+            compiled = self._in_parts(graph) or self.region.backend(graph, bared_inputs.examples_at(places, inputs))
             if places:
                 compiled = bared_inputs.bared(compiled, places)
         if changes:

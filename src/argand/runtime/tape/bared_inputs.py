@@ -7,7 +7,8 @@ from typing import Any, cast
 
 import torch
 
-from argand.graph.dtensors import Edge, is_recorded, local_of, locals_of
+from argand import errors
+from argand.graph.dtensors import Edge, arrived, is_recorded, local_of, locals_of
 from argand.graph.version_counters import counted_as
 from argand.graph.wrappers import PartEdge
 from argand.runtime.recipes import with_recipe
@@ -17,8 +18,8 @@ Places = Sequence["tuple[int, Edge | PartEdge | None]"]
 
 
 def _arrived(tensor: Any) -> torch.Tensor:
-    arrived: torch.Tensor = tensor.trigger_wait()
-    return counted_as(tensor, arrived.view_as(arrived)) if torch.is_grad_enabled() or tensor.requires_grad else arrived
+    part = arrived(tensor)
+    return counted_as(tensor, part.view_as(part)) if torch.is_grad_enabled() or tensor.requires_grad else part
 
 
 class _Arrived(torch.autograd.Function):
@@ -67,6 +68,16 @@ def bare_at(at: Places, inputs: Sequence[object]) -> list[Any]:
         for place, part in zip(recorded, parts):
             given[place] = part
     return given
+
+
+def examples_at(at: Places, inputs: Sequence[object]) -> list[Any]:
+    """The same for a backend that is to compile a graph, or a break where something does not come."""
+    try:
+        return bare_at(at, inputs)
+    except RuntimeError as error:
+        reason = f"What comes from other processes did not arrive: {error}"
+        kind = "torch call raises an exception"
+        raise errors.graph_break(kind=kind, context="wait_tensor", explanation=reason) from None
 
 
 def bared(run: Callable[..., Any], at: Places) -> Callable[..., Any]:
