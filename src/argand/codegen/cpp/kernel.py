@@ -12,13 +12,14 @@ from collections.abc import Sequence
 import torch
 
 from argand.codegen.analysis import StageFacts, analyse, apart, hint
-from argand.codegen.cpp.loops import PARTS, Parallel, StageLoops, product_text, static_points
+from argand.codegen.cpp.loops import PARTS, Parallel, product_text, static_points
 from argand.codegen.cpp.plan import _cost as stage_cost
 from argand.codegen.cpp.plan import lanes_for, plan_stage, sizes_of, uses_replaced
 from argand.codegen.cpp.prelude import prelude
 from argand.codegen.cpp.repeated_stages import Declaration, with_tables
 from argand.codegen.cpp.stage_plan import StagePlan
 from argand.codegen.cpp.statements import Lanes, Memory, Printer, Writer
+from argand.codegen.cpp.swept import SweptLoops
 from argand.codegen.cpp.types import element, vector_type
 from argand.config import config
 from argand.errors import InternalError
@@ -314,7 +315,7 @@ class KernelPrinter:
         printer = Printer(self.out, facts, self.memory, stage_plan, lanes or Lanes())
         for name in sorted({self.memory[value.args[0]].name for value in stage_plan.streamed}):
             self.out.line(f"const bool {name}_aligned = (u64){name} % 64 == 0;")
-        StageLoops(printer, stage_plan, facts, parallel).emit()
+        SweptLoops(printer, stage_plan, facts, parallel).emit()
 
     def _streamed(self, facts: StageFacts, stage_plan: StagePlan) -> frozenset[Value]:
         """Stores of results so large that they would only push other data out of the caches."""

@@ -25,7 +25,6 @@ from argand.codegen.analysis import StageFacts, hint
 from argand.codegen.cpp.reduce import BLOCK, Accumulator, Span, is_arg, position_of
 from argand.codegen.cpp.stage_plan import StagePlan
 from argand.codegen.cpp.statements import Lanes, Printer
-from argand.codegen.cpp.swept import emit_swept, sweeps
 from argand.codegen.cpp.tile import emit_tiled
 from argand.graph.sizes.expr import Expr, Var, as_int, to_c
 from argand.ir.loops import Value, with_nested
@@ -157,9 +156,9 @@ class StageLoops:
         span = self.span(var)
         if var is self.plan.vector and self.plan.lanes > 1:
             width = self._jam_width(var)
-            if sweeps(self, var, span):
-                emit_swept(self, var, span, body)
-            elif width > 1:
+            if self.through_rows(var, span, body):
+                return
+            if width > 1:
                 self._jammed_loop(var, span, width, body)
             else:
                 self.vector_loop(var, span, body)
@@ -172,6 +171,10 @@ class StageLoops:
             return
         with self.printer.out.block(f"for (i64 {name} = {span.begin}; {name} < {span.end}; ++{name})"):
             body()
+
+    def through_rows(self, var: Var, span: Span, body: Callable[[], None]) -> bool:
+        """Print a vertical reduction that goes through rows along all columns; False where it does not."""
+        return False
 
     def vector_loop(self, var: Var, span: Span, body: Callable[[], None]) -> None:
         """Whole vectors, then the lanes that remain."""

@@ -336,9 +336,9 @@ class Merger:
         inner = self.unit_stride(stage)
         if inner is None or inner in stage.reduce:
             return True
-        rows = hint(product(merged.dims[var] for var in stage.reduce))
+        sizes = as_int(merged.dims[inner]), as_int(product(merged.dims[var] for var in stage.reduce))
         apart = hint(product(merged.dims[var] for var in stage.loops - stage.reduce - {inner}))
-        return min(rows, hint(merged.dims[inner])) <= _SHORT_ROWS and apart >= target.threads
+        return any(size is not None and size <= _SHORT_ROWS for size in sizes) and apart >= target.threads
 
     def _slides_in_columns(self, merged: Group) -> bool:
         """Whether sums of columns would compute windows on the way: each thread has few elements in flight then, and
