@@ -36,7 +36,7 @@ def test_by_tensors_and_by_numbers(dtype: torch.dtype, bits: int) -> None:
 
     def fn(a: Any, b: Any, c: Any, d: Any) -> list[Any]:
         by = [quotients(a, torch.where(b == 0, 5, b)), quotients(c, torch.where(d == 0, 5, d)), (a // (b[:1] | 1),)]
-        return [*by, *(quotients(a, n) for n in numbers)]
+        return [*by, *(quotients(x, n) for n in numbers for x in ((a, c) if dtype is torch.int64 else (a,)))]
 
     with argand.config.patch({"cpp.simdlen": bits}), collected("output_code") as seen:
         got = argand.compile(fn, fullgraph=True)(a, b, *near)

@@ -439,7 +439,15 @@ template <class V> INLINE V fmod(V x, V y) {
 template <auto D, class V> INLINE V fmod_by(V x) { return V(x - V(truncdiv_by<D>(x) * D)); }
 //@ truncdiv_by
 template <auto D, class V> INLINE V truncdiv_by(V x) {
-  if constexpr (traits<V>::vector && sizeof(elem<V>) == 8 && (D & (D - 1)) != 0) return per_lane([](elem<V> a) { return elem<V>(a / D); }, x);
+  if constexpr (traits<V>::vector && sizeof(elem<V>) == 8 && (D & (D - 1)) != 0) {
+#if defined(__AVX512DQ__)
+    constexpr i64 exact = 1LL << 52;  // below, the quotient of doubles is never rounded up to a whole number
+    if constexpr (sizeof(V) == 64 && D > -exact && D < exact)
+      if (!any_lane((uints<V>)(x + splat<V>(exact)) >= splat<uints<V>>(2 * exact)))
+        return convert<V>(convert<rebind<V, f64>>(x) / splat<rebind<V, f64>>((f64)D));
+#endif
+    return per_lane([](elem<V> a) { return elem<V>(a / D); }, x);
+  }
   else return V(x / D);
 }
 //@ remainder_by
