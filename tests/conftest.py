@@ -116,11 +116,14 @@ def nothing_is_left() -> None:
 
 @pytest.fixture(autouse=True, scope="session")
 def session_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Tests never read the user's kernel cache; one fresh directory a worker.
+    """Tests never read the user's kernel cache; one fresh directory for all workers of `workers`, or for this process.
 
     Programs are not stored, but where a test asks for it: tests replace stages, and what these make would stay.
     """
-    ours = {"ARGAND_CACHE_DIR": str(tmp_path_factory.mktemp("argand-cache")), "ARGAND_PROGRAM_CACHE": "0"}
+    folder = tmp_path_factory.getbasetemp()
+    folder = (folder.parent if folder.name.startswith(workers.FOLDER) else folder) / "argand-cache"
+    folder.mkdir(0o700, exist_ok=True)
+    ours = {"ARGAND_CACHE_DIR": str(folder), "ARGAND_PROGRAM_CACHE": "0"}
     before = {name: os.environ.get(name) for name in ours}
     os.environ.update(ours)
     import argand

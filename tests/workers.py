@@ -27,6 +27,8 @@ from _pytest.runner import runtestprotocol
 
 import warm
 
+FOLDER = "worker-"  # how the names of the workers' folders begin
+
 
 def slow_among_quick(items: list[pytest.Item]) -> list[pytest.Item]:
     """Files with tests that take long or start several processes, one by one among the first two thirds of the others.
@@ -162,7 +164,7 @@ class Workers:
         if session.testsfailed or session.config.option.collectonly:
             return None  # pytest says so
         folder: Path = session.config._tmp_path_factory.getbasetemp()  # type: ignore[attr-defined]
-        names = (folder / f"worker-{number}" for number in itertools.count())
+        names = (folder / f"{FOLDER}{number}" for number in itertools.count())
         files = itertools.groupby(range(len(session.items)), lambda number: session.items[number].path)
         waiting = deque([range(numbers[0], numbers[-1] + 1) for numbers in (list(group) for _, group in files)])
         running: dict[connections.Connection, _Worker] = {}

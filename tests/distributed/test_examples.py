@@ -47,7 +47,8 @@ def run_forked(libraries: str, script: str, ours: list[str], eager: list[str], t
     """The same of two runs, each in two forks of a process that has imported libraries: by argand, traced, and eager's."""
     runs = json.dumps([(ours, {"ARGAND_TRACE": str(trace)}), (eager, {})])
     command = ["-m", "tests.distributed.scripts", libraries, str(ROOT / "examples" / script), runs]
-    done = warm.run(command, env=environment(CUDA_VISIBLE_DEVICES="", GLOO_SOCKET_IFNAME="lo"), cwd=ROOT, timeout=550)
+    around = environment(CUDA_VISIBLE_DEVICES="", GLOO_SOCKET_IFNAME="lo")
+    done = warm.run(command, env=around, cwd=ROOT, timeout=550, imported="ranks")
     assert done.returncode == 0, done.stdout + done.stderr[-6000:]
     one, other, _ = done.stdout.split(NEXT)
     return results(one), results(other)
