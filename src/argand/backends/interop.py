@@ -13,6 +13,7 @@ from torch import fx
 from argand import events
 from argand.backends.registry import lookup_backend
 from argand.errors import UserLine
+from argand.graph.compat import storage_address
 from argand.graph.nodes.meta import user_stack
 from argand.graph.nodes.module_text import module_text
 
@@ -81,7 +82,7 @@ def _torchs_compile_id() -> events.CompileId | None:
 def _sharing(args: tuple[Any, ...]) -> tuple[int, ...]:
     """Which tensors share memory, as the position of the first that does; empty when none do."""
     tensors = [arg for arg in args if isinstance(arg, torch.Tensor) and arg.layout is torch.strided]
-    storages = [tensor.untyped_storage()._cdata for tensor in tensors]
+    storages = [storage_address(tensor) for tensor in tensors]
     return tuple(map(storages.index, storages)) if len(set(storages)) < len(storages) else ()
 
 

@@ -25,6 +25,7 @@ from argand.debug.accuracy import Mismatch
 from argand.debug.observe import code_of, place_of, stand_in
 from argand.debug.tensors import clone_strided
 from argand.debug.trial.scope import MISSING, contents_of, functions_of, roots_of, written_globals
+from argand.graph.compat import storage_address
 
 
 class AuditWarning(UserWarning):
@@ -157,7 +158,7 @@ class _Copier:
     def _tensor(self, value: torch.Tensor) -> torch.Tensor:
         if type(value) is not torch.Tensor or value.layout is not torch.strided:
             return value.detach().clone().requires_grad_(value.requires_grad)
-        key = value.untyped_storage()._cdata
+        key = storage_address(value)
         storage = self.storages.get(key)
         if storage is None:
             storage = self.storages[key] = value.untyped_storage().clone()

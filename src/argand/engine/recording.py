@@ -569,7 +569,7 @@ def _is_written(func: Any, at: int) -> bool:
 
 
 def _storage(tensor: torch.Tensor) -> int:
-    return tensor.untyped_storage()._cdata if tensor.layout is torch.strided else id(tensor)
+    return compat.storage_address(tensor) if tensor.layout is torch.strided else id(tensor)
 
 
 def _is_same(saved: torch.Tensor, tensor: torch.Tensor) -> bool:

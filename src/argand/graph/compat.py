@@ -484,9 +484,14 @@ def is_transformed(tensor: torch.Tensor) -> bool:
     return not torch._C._has_storage(tensor) and tensor.layout is torch.strided
 
 
+def storage_address(tensor: torch.Tensor) -> int:
+    """Where torch keeps what it knows of a tensor's memory: the same for all tensors that share it."""
+    return int(tensor.untyped_storage()._cdata)
+
+
 def storage_key(tensor: torch.Tensor) -> int:
     """Identity of the storage; 0 for a tensor without memory."""
-    return int(tensor.untyped_storage()._cdata) if tensor.device.type != "meta" else 0
+    return storage_address(tensor) if tensor.device.type != "meta" else 0
 
 
 def is_fake(tensor: torch.Tensor) -> bool:
@@ -566,11 +571,6 @@ class Sharing:
     def alone(self) -> bool:
         """Whether as few tensors, records of autograd and Python objects share it as when this was made."""
         return self._counts() == self._alone
-
-
-def storage_address(tensor: torch.Tensor) -> int:
-    """Where torch keeps what it knows of a tensor's memory: the same for all tensors that share it."""
-    return int(tensor.untyped_storage()._cdata)
 
 
 def nothing_in(storage: torch.UntypedStorage, nbytes: int) -> bool:

@@ -26,6 +26,7 @@ from argand.autograd import needs_autograd
 from argand.backends.ddp.buckets import bucket_limits
 from argand.backends.ddp.contest import Alternatives, contest_of, whole_part
 from argand.backends.ddp.parts import CompileGraph, Part
+from argand.graph.compat import storage_address
 from argand.graph.nodes.module_text import module_text
 from argand.graph.operators.collectives import starts
 from argand.graph.sizes.symbols import is_dynamic
@@ -201,9 +202,7 @@ def _memories(node: fx.Node) -> list[int]:
     parts = value if isinstance(value, (tuple, list)) else (value,)
     with torch._C.DisableTorchFunction():
         return [
-            part.untyped_storage()._cdata
-            for part in parts
-            if isinstance(part, torch.Tensor) and part.layout is torch.strided
+            storage_address(part) for part in parts if isinstance(part, torch.Tensor) and part.layout is torch.strided
         ]
 
 

@@ -31,6 +31,7 @@ from argand.capture.interp.interpreter import RootExit
 from argand.capture.interp.state import CaptureState
 from argand.capture.world.native_reads import held
 from argand.errors import BreakReason, GraphBreak
+from argand.graph.compat import storage_address
 
 Call: TypeAlias = tuple[CodeType, object]
 """A call under way, as `GraphBreak.within` has it."""
@@ -113,8 +114,7 @@ def computes_nothing(state: CaptureState) -> bool:
     values = [node.meta.get("example_value") for node in state.graph.graph.nodes if node.op.startswith("call")]
     with torch._C.DisableTorchFunction():
         return not (state.graph.writing or state.graph.effectful) and all(
-            isinstance(value, torch.Tensor) and value.untyped_storage()._cdata in state.graph.outside
-            for value in values
+            isinstance(value, torch.Tensor) and storage_address(value) in state.graph.outside for value in values
         )
 
 

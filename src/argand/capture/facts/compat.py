@@ -17,6 +17,8 @@ from argand.graph.nodes.printing import table
 from argand.graph.nodes.undone_writes import undoing
 from argand.graph.trees import leaves
 
+storage_address = compat.storage_address
+
 
 class PrintedGraph(fx.Graph):
     """The graph that a backend is given: it prints its table without the package that torch's own asks for."""

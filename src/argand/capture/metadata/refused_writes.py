@@ -9,6 +9,7 @@ import torch
 from argand import errors
 from argand.capture.facts.handlers import Args, Function
 from argand.capture.facts.values.tensor_info import TensorInfo
+from argand.graph.compat import storage_address
 
 _APART = frozenset(("tensor_split", "hsplit", "vsplit", "dsplit"))  # each of their results is a view of its own
 
@@ -25,9 +26,9 @@ def note_views(several: set[int], func: Function, first: torch.Tensor | None, re
     if torch.is_grad_enabled() and getattr(func, "__name__", "") not in _APART:
         views = result if isinstance(result, tuple | list) else (result,)
         with torch._C.DisableTorchFunction():
-            memory = first.untyped_storage()._cdata
+            memory = storage_address(first)
             for view in views:
-                if isinstance(view, torch.Tensor) and view.untyped_storage()._cdata == memory:
+                if isinstance(view, torch.Tensor) and storage_address(view) == memory:
                     several.add(id(view))
 
 
@@ -36,10 +37,10 @@ def of_inference_mode(tensors: Mapping[int, TensorInfo], tensor: torch.Tensor) -
     with torch._C.DisableTorchFunction():
         if not tensor.is_inference():
             return False
-        memory = tensor.untyped_storage()._cdata
+        memory = storage_address(tensor)
         for info in tensors.values():  # (stand-ins of inputs are made when these are first used)
             own = info.tensor if info.real is None else info.real
-            if not own.is_inference() and info.tensor.untyped_storage()._cdata == memory:
+            if not own.is_inference() and storage_address(info.tensor) == memory:
                 return False
         return True
 

@@ -18,6 +18,7 @@ from argand.capture.facts.sources import Source
 from argand.capture.facts.values.tensor_info import Cost, Deferred, Leaf, TensorInfo
 from argand.capture.record import conditions, constants
 from argand.capture.sizes.symbolic_policy import History
+from argand.graph.compat import storage_address
 
 _LIMIT = 1024  # elements: a schedule of a thousand steps
 _WORDS = frozenset((torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.float16,
@@ -39,7 +40,7 @@ def offer(state: CaptureState, history: History, info: TensorInfo) -> None:
 def _is_written(state: CaptureState, real: torch.Tensor) -> bool:
     """Whether the graph has written to a tensor's memory before it was met, through another tensor."""
     with torch._C.DisableTorchFunction():
-        return real.untyped_storage()._cdata in state.graph.written
+        return storage_address(real) in state.graph.written
 
 
 def _cost(source: Source, real: torch.Tensor, history: History) -> Cost:

@@ -179,7 +179,7 @@ class GraphBuilder:
         node = self.root.placeholder(free_name(source, self.input_names))
         node.meta.update(example_value=stand_in, source=source)
         with torch._C.DisableTorchFunction():
-            self.outside[stand_in.untyped_storage()._cdata] = real.untyped_storage()._cdata
+            self.outside[compat.storage_address(stand_in)] = compat.storage_address(real)
         info = TensorInfo(stand_in, node, real.device, source, real)
         self.tensors[id(stand_in)] = info
         self.inputs.append(info)
@@ -579,7 +579,7 @@ class GraphBuilder:
             info = self.tensors.get(id(value))
             if info is not None and info.source is None:
                 with torch._C.DisableTorchFunction():
-                    memory = info.tensor.untyped_storage()._cdata
+                    memory = compat.storage_address(info.tensor)
                 if memory in self.staying:
                     raise self.staying[memory]
                 data_attribute.check_leaving(self, info, memory)

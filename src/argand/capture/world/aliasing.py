@@ -113,7 +113,7 @@ def _argument(source: Source) -> bool:
 def sharing(mutated: int, tensors: Iterable[torch.Tensor]) -> tuple[tuple[int, int], ...]:
     """Pairs (mutated tensor, other tensor) that share a storage."""
     with torch._C.DisableTorchFunction():
-        storages = [t.untyped_storage()._cdata for t in tensors]
+        storages = [storage_address(t) for t in tensors]
     if len(set(storages)) == len(storages):  # an optimizer's step has a thousand
         return ()
     places: dict[int, list[int]] = {}

@@ -288,14 +288,14 @@ def _refuse_shared(gradients: list[torch.Tensor], values: Iterable[object]) -> N
     spans: dict[int, list[tuple[int, int]]] = {}
     for value in values:
         if isinstance(value, torch.Tensor) and value.layout is torch.strided and value.numel():
-            spans.setdefault(value.untyped_storage()._cdata, []).append(_span(value))
+            spans.setdefault(compat.storage_address(value), []).append(_span(value))
     for gradient in gradients:
         if gradient.layout is not torch.strided:
             raise refused("A gradient is sparse.", "backward()")
         if not gradient.numel():
             continue
         first, last = _span(gradient)
-        taken = spans.setdefault(gradient.untyped_storage()._cdata, [])
+        taken = spans.setdefault(compat.storage_address(gradient), [])
         if any(a <= last and first <= b for a, b in taken):
             raise refused("A gradient shares memory with another tensor.", "backward()")
         taken.append((first, last))

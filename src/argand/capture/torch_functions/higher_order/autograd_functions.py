@@ -21,6 +21,7 @@ from argand.capture.torch_functions import hops
 from argand.capture.torch_functions.higher_order import hook_state, subgraphs
 from argand.capture.torch_functions.torch_calls import find, handler, name_of
 from argand.capture.world import pending_effects
+from argand.graph.compat import storage_address
 from argand.graph.dtensors import is_sharded
 from argand.graph.metadata.strides import lies_densely
 
@@ -273,9 +274,9 @@ class _Captured:
             )
             others = [info.tensor for info in forward.order if all(info.tensor is not arg for arg, _ in self.copies)]
             kept = [*others, *results, *(info.tensor for info in backward.order)]
-            written = [tensor.untyped_storage()._cdata for pair in self.copies for tensor in pair]
+            written = [storage_address(tensor) for pair in self.copies for tensor in pair]
             alone = len({*written}) == len(written)
-            if used_once and same and alone and not {tensor.untyped_storage()._cdata for tensor in kept} & {*written}:
+            if used_once and same and alone and not {storage_address(tensor) for tensor in kept} & {*written}:
                 return
         raise _refused(
             "write in a subgraph", self.what,

@@ -180,7 +180,7 @@ def _tangent(region: _Region, outputs: list[fx.Node]) -> torch.Tensor | None:
             given = [forward_ad.make_dual(*pair) for pair in zip(copies[:duals], copies[duals:])]
             results = body.forward(*given, *copies[2 * duals :])
             tangent = forward_ad.unpack_dual(results[0]).tangent if results else None
-        return tangent, {copy.untyped_storage()._cdata for copy in copies}
+        return tangent, {compat.storage_address(copy) for copy in copies}
 
     answer: Any = subgraphs.meta_result("torch.autograd.forward_ad", run)
     tangent, storages = answer
@@ -189,7 +189,7 @@ def _tangent(region: _Region, outputs: list[fx.Node]) -> torch.Tensor | None:
     with torch._C.DisableTorchFunction():
         if tangent._is_zerotensor():
             raise _refused("A tangent is a tensor of zeros without memory.")
-        if len(outputs) == 1 and tangent.untyped_storage()._cdata in storages:
+        if len(outputs) == 1 and compat.storage_address(tangent) in storages:
             raise _refused("A tangent shares memory with another tensor.")
         return subgraphs.copy_of(tangent, tangent.requires_grad)
 
@@ -242,7 +242,7 @@ class _Region:
     def _storage(self, node: object) -> int:
         tensor = self.values.get(cast(fx.Node, node))
         with torch._C.DisableTorchFunction():
-            return 0 if tensor is None else cast(int, tensor.untyped_storage()._cdata)
+            return 0 if tensor is None else compat.storage_address(tensor)
 
     def _check(self) -> None:
         builder = self.builder

@@ -13,6 +13,7 @@ from argand.capture.facts.interfaces import CaptureState, GraphBuilder
 from argand.capture.facts.values.tensor_info import Scope
 from argand.capture.torch_functions import hops
 from argand.capture.torch_functions.higher_order import subgraphs
+from argand.graph.compat import storage_address
 from argand.quick_dataclasses import dataclass
 
 
@@ -97,4 +98,4 @@ def of(
 
 def _storages(tensors: list[torch.Tensor]) -> set[int]:
     with torch._C.DisableTorchFunction():
-        return {tensor.untyped_storage()._cdata for tensor in tensors}
+        return {storage_address(tensor) for tensor in tensors}
