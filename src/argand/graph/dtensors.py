@@ -496,7 +496,6 @@ class Asked:
     def __init__(self, function: Callable[..., Any], name: str, rest: tuple[Any, ...], named: dict[str, Any]) -> None:
         self.function, self.name, self.rest, self.named = function, name, rest, named
         self.__name__ = self.__qualname__ = name
-        self.lays_out = name != "from_local" and bool(rest or named)
 
     def __call__(self, tensor: torch.Tensor) -> Any:
         return self.function(tensor, *self.rest, **self.named)

@@ -69,12 +69,7 @@ def _attribute(interp: Interpreter, subject: object, cls: type, name: str, seen:
     if name in seen:
         raise interp.throw(TypeError(f"{_C.type_name(cls)}() got multiple sub-patterns for attribute {name!r}"))
     seen.add(name)
-    try:
-        return interp.getattr(subject, name)
-    except ObservedException as observed:
-        if is_a(observed.value, AttributeError):
-            return NULL
-        raise
+    return interp.try_attr(subject, name)
 
 
 def match_class(
