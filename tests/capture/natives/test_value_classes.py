@@ -1,4 +1,4 @@
-"""Dates, Decimals, structures and texts that C code makes of values; settings of the process that are asked for."""
+"""Dates, Decimals, structures, texts and tuples that C code makes of values; settings of the process that are asked for."""
 
 from __future__ import annotations
 
@@ -201,3 +201,48 @@ def test_what_each_call_must_do_breaks_the_graph(name: str) -> None:
     agree(program, (), ())
     with pytest.raises(Unsupported, match=wanted):
         argand.compile(program, backend="eager", fullgraph=True)(torch.ones(2))
+
+
+# ---- tuples of classes that Python cannot make: their elements, fields and unpacking ------------------------------
+
+DAYS = (datetime.date(2021, 2, 3).isocalendar(), datetime.date(2024, 12, 30).isocalendar())
+TUPLES: dict[str, tuple[Any, Any]] = {
+    "calendar": DAYS,
+    "time": (time.gmtime(0), time.gmtime(10**9)),
+    "file": (os.stat(os.devnull), os.stat(os.curdir)),
+    "return type": tuple(torch.return_types.max((torch.tensor(k), torch.tensor(0))) for k in (1.0, 2.0)),
+}
+
+
+def _unpacked(x: torch.Tensor, t: Any) -> Any:
+    first, *rest = t
+    return x * first, rest
+
+
+def _read(x: torch.Tensor, t: Any) -> Any:
+    return x * t[0], [item for item in t], t[1:], type(t).__name__, t == tuple(t)
+
+
+def _returned(x: torch.Tensor, t: Any) -> Any:
+    return x * 1, t, {"t": t}
+
+
+def _from_a_call(x: torch.Tensor, t: Any) -> Any:
+    first, *rest = datetime.datetime(2021, 2, 3, 4).isocalendar()
+    return x * first, rest
+
+
+@pytest.mark.parametrize("program", [_unpacked, _read, _returned, _from_a_call])
+@pytest.mark.parametrize("name", TUPLES)
+def test_tuples_that_only_c_makes(program: Callable[..., Any], name: str) -> None:
+    compiled = argand.compile(program, backend="eager")
+    x = torch.ones(2)
+    for given in (*TUPLES[name], TUPLES[name][0]):
+        mine, eager = compiled(x, given), program(x, given)
+        assert repr(mine) == repr(eager)
+        assert [type(item) for item in mine] == [type(item) for item in eager]
+
+
+def test_unpacking_such_a_tuple_is_no_failure_of_argand(recwarn: pytest.WarningsRecorder) -> None:
+    argand.compile(_unpacked, backend="eager")(torch.ones(2), DAYS[0])
+    assert not [warning for warning in recwarn if "inside argand" in str(warning.message)]

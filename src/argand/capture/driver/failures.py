@@ -42,7 +42,7 @@ class Known:
         set_up: how many calls ran eagerly as they set up lazy modules, or filled tables of packages.
         wasted: how many captures made versions that no call ever used before an object that they are for was gone.
         told: the places (`place_of_break`) at which a caller's graph broke within a call of it, as its own does.
-        module: the one that the first version is for (`loops.one_operation`).
+        module: the one that the first version is for (`loops.is_idle`).
     """
 
     frame_id: int

@@ -109,7 +109,7 @@ def first_time(state: CaptureState, exit: RootExit) -> int | None:
     return state.interpreter.first_number.get(exit.frame.program.index[exit.instruction])
 
 
-def computes_nothing(state: CaptureState) -> bool:
+def _computes_nothing(state: CaptureState) -> bool:
     """Whether a graph only looks at parts of its inputs (`sigmas[3]`), if at anything."""
     values = [node.meta.get("example_value") for node in state.graph.graph.nodes if node.op.startswith("call")]
     with torch._C.DisableTorchFunction():
@@ -122,10 +122,10 @@ def is_idle(info: _C.FrameInfo, state: CaptureState, known: Known) -> bool:
     """Whether a graph gains nothing: one of the program's functions records nothing, a package's little."""
     if not library_of(info.code.co_filename):
         return is_empty(state)
-    return computes_nothing(state) or without_tensors(info, state) or one_operation(info, state, known)
+    return _computes_nothing(state) or without_tensors(info, state) or _one_operation(info, state, known)
 
 
-def one_operation(info: _C.FrameInfo, state: CaptureState, known: Known) -> bool:
+def _one_operation(info: _C.FrameInfo, state: CaptureState, known: Known) -> bool:
     """Whether a package's function is one operation, or a module of torch's, as `Linear` is, which is not what is
     compiled, but one of several that the program calls around breaks of the graph: more versions gain nothing."""
     if state.graph.calls > 1 or not is_torch(info.code.co_filename):
