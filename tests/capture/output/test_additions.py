@@ -219,3 +219,33 @@ def test_random_programs(seed: int) -> None:
 
 if __name__ == "__main__":  # PYTHONPATH=tests python tests/capture/output/test_additions.py FIRST LAST
     try_seeds(disagreement)
+
+
+class Replay:
+    def __init__(self, most: int | None) -> None:
+        self.kept: collections.deque[torch.Tensor] = collections.deque([], maxlen=most)
+
+    def push(self, x: torch.Tensor) -> None:
+        self.kept.append(x)
+
+    def __len__(self) -> int:
+        return len(self.kept)
+
+
+@pytest.mark.parametrize("most", [None, 9])
+def test_lengths_of_deques_that_grow(most: int | None) -> None:
+    """As of a replay memory: one deque after the other, with and without room for more."""
+
+    def learn(x: torch.Tensor, memory: Replay) -> torch.Tensor:
+        memory.push(x)
+        return x if len(memory) < 4 else x * len(memory)
+
+    compiled = argand.compile(learn, backend="eager")
+    findings = Findings()
+    with findings.listening():
+        for limit in (most, 11):
+            mine, eagers = Replay(limit), Replay(limit)
+            for number in range(14):
+                x = torch.ones(2) + number
+                assert torch.equal(compiled(x, mine), learn(x, eagers)) and len(mine) == len(eagers)
+    assert len(findings.recompiles) <= 5

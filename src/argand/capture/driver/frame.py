@@ -33,7 +33,7 @@ from argand.capture.driver import (
 )
 from argand.capture.driver import own_functions as _  # noqa: F401 - what it registers
 from argand.capture.driver.region import Region
-from argand.capture.facts.code import effort_limits, skip, stack_text
+from argand.capture.facts.code import effort_limits, moving_numbers, skip, stack_text
 from argand.capture.facts.code.stack_text import line_of_code
 from argand.capture.facts.data_dependent_errors import OnData
 from argand.capture.facts.exceptions import OF_CAPTURE
@@ -57,7 +57,7 @@ from argand.capture.torch_functions import modes, torch_contexts
 from argand.capture.torch_functions.higher_order import checkpoints, dual_levels, hook_state
 from argand.capture.torch_functions.nested import stand_ins
 from argand.capture.torch_functions.overriding import TraceMode
-from argand.capture.world import aliasing, moving_numbers
+from argand.capture.world import aliasing
 from argand.config import config
 from argand.graph import thread_state
 from argand.graph.compat import default_device, keep_torch_compiler_out, without_default_device

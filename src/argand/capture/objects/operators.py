@@ -20,11 +20,11 @@ from argand.capture.facts.typefacts import BUFFERS, CONTAINERS, SEQUENCES, Slot
 from argand.capture.facts.values import ragged_sizes
 from argand.capture.facts.values.array_value import Traced
 from argand.capture.facts.values.ragged_sizes import RAGGED
-from argand.capture.facts.values.symbolic import SYMBOLIC, SymbolicScalar
+from argand.capture.facts.values.symbolic import SYMBOLIC, SymbolicInt, SymbolicScalar
 from argand.capture.objects import descriptors, iteration, keys, polyfills, stand_ins
 from argand.capture.sizes import symbolic_ops, symbolic_scalars
 from argand.capture.world import additions, identity
-from argand.graph.python_operators import BINARY, NEGATIVE, BinaryOperator, Comparison, UnaryOperator
+from argand.graph.python_operators import BINARY, COMPARE, NEGATIVE, BinaryOperator, Comparison, UnaryOperator
 
 # ---- binary --------------------------------------------------------------------------------------------------------
 
@@ -345,12 +345,18 @@ def truth(interp: Interpreter, value: object) -> bool:
 
 
 def length_that_may_vary(interp: Interpreter, value: object) -> object:
-    """`len(value)`: of a list from outside that grows, a number that varies."""
+    """`len(value)`: of a list from outside that grows, or of an object of the program's around it, a number that
+    varies."""
     number = additions.varying_length(interp.state, value)
+    if number is None and interp.types.slot(type(value), "__len__") is Slot.PYTHON:
+        result = descriptors.call_special(interp, value, "__len__")
+        counted = type(result) is SymbolicInt and truth(interp, compare(interp, COMPARE[">="], result, 0))
+        return result if counted else _checked_length(interp, result)
     if number is None:
         return length(interp, value)
-    first, more = number
-    return binary(interp, BINARY["+"], first, more) if more else first
+    first, more, most = number
+    total = binary(interp, BINARY["+"], first, more) if more else first
+    return total if most is None or truth(interp, compare(interp, COMPARE["<="], total, most)) else most
 
 
 def length(interp: Interpreter, value: object) -> int:
@@ -359,13 +365,16 @@ def length(interp: Interpreter, value: object) -> int:
     if slot is Slot.CONTAINER:
         return interp.container_length(value)
     if slot is Slot.PYTHON:
-        result = descriptors.call_special(interp, value, "__len__")
-        return int(interp.native(len, _Length(keys.to_index(interp, result))))
+        return _checked_length(interp, descriptors.call_special(interp, value, "__len__"))
     if slot is Slot.ABSENT:
         interp.note_class(type(value))
         return int(interp.unread(len, value))  # raises
     interp.check_known(value)
     return int(interp.native(len, value))
+
+
+def _checked_length(interp: Interpreter, result: object) -> int:
+    return int(interp.native(len, _Length(keys.to_index(interp, result))))
 
 
 class _Length:

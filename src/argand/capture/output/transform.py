@@ -18,6 +18,7 @@ from argand.bytecode.liveness import live_locals
 from argand.bytecode.opcodes import PY312, PY313
 from argand.bytecode.resume import ResumeCode, StackSlot, transformed_code
 from argand.bytecode.stack import operand_slots, stack_effect
+from argand.capture.facts.code import moving_numbers
 from argand.capture.facts.frames import NULL, LazyLocal, Previous
 from argand.capture.facts.kinds import is_a
 from argand.capture.facts.sources import Source, collectable
@@ -33,7 +34,6 @@ from argand.capture.output.values import Again, Plan, Values
 from argand.capture.sizes import wrappers
 from argand.capture.torch_functions import modes
 from argand.capture.torch_functions.higher_order import hook_state
-from argand.capture.world import moving_numbers
 from argand.graph.nodes.printing import table
 from argand.outcomes.resume_codes import NUMBERS
 from argand.quick_dataclasses import dataclass

@@ -137,7 +137,8 @@ class ProbedCall:
         """Whether numbers are but terms of a sum, a product or a comparison, or say which part of a tensor is taken."""
         if self.func in _ITEMS and len(self.args) > 1:
             index = self.args[1]
-            return not any(type(each) is slice for each in (index if type(index) is tuple else (index,)))
+            slices = [each for each in (index if type(index) is tuple else (index,)) if type(each) is slice]
+            return not any(type(end) in SYMBOLIC for each in slices for end in (each.start, each.stop, each.step))
         sizes = _FILLS.get(self.func)
         if sizes is not None and len(self.args) > sizes:
             return not any(type(each) in SYMBOLIC for each in compat.tree_flatten(self.args[sizes])[0])

@@ -10,13 +10,12 @@ from typing import Any
 import torch
 
 from argand import errors
-from argand.capture.facts.code import directives
+from argand.capture.facts.code import directives, moving_numbers
 from argand.capture.facts.interfaces import CaptureState, Dynamics
 from argand.capture.facts.sources import AttrSource, CallSource, DictItemSource, InstanceDictSource, Source
 from argand.capture.facts.values.symbolic import SymbolicInt
 from argand.capture.facts.values.symbols import Memory, Place
 from argand.capture.sizes import symbolic_state, symbolic_tensors
-from argand.capture.world import moving_numbers
 from argand.config import config
 from argand.graph.sizes.expr import Expr, Sym, free_symbols
 from argand.graph.sizes.relations import Relation

@@ -12,7 +12,7 @@ from typing import Final, cast
 from argand.capture.facts.interfaces import CaptureState
 from argand.capture.facts.kinds import is_a
 from argand.capture.facts.overlays import Overlay
-from argand.capture.facts.sources import CallSource, InstanceDictSource, is_module_table
+from argand.capture.facts.sources import AttrSource, CallSource, InstanceDictSource, is_module_table
 
 _KINDS: Final[dict[type, str]] = {
     list: "end", collections.deque: "end", set: "elements",
@@ -70,19 +70,23 @@ def add(state: CaptureState, obj: object, values: Iterable[object]) -> bool:
     return True
 
 
-def varying_length(state: CaptureState, obj: object) -> tuple[object, int] | None:
-    """The number of elements of a list from outside where that varies from call to call, and how many were added to it;
-    None where it does not, or the list is known by what it holds."""
-    if type(obj) is not list or id(obj) in state.shadows or obj is state.listener:
+def varying_length(state: CaptureState, obj: object) -> tuple[object, int, int | None] | None:
+    """The number of elements of a list or deque from outside where that varies from call to call, how many were added
+    to it, and how many it can have at most; None where it does not vary, or it is known by what it holds."""
+    if type(obj) not in (list, collections.deque) or id(obj) in state.shadows or obj is state.listener:
         return None
     source = state.outer.get(id(obj))
+    added = state.additions.get(id(obj))
     if source is None or state.policy is None:
         return None
-    place, length = CallSource(source, len), len(obj)
+    place, length = CallSource(source, len), len(cast("list[object]", obj))
     if not state.policy.number(place, length):
         return None
-    added = state.additions.get(id(obj))
-    return state.load_source(place, length), 0 if added is None else len(added.values)
+    most = None
+    if added is not None and isinstance(obj, collections.deque):
+        most = obj.maxlen
+        state.guard(AttrSource(source, "maxlen"), "equals", most)
+    return state.load_source(place, length), 0 if added is None else len(added.values), most
 
 
 def put(target: object, entry: Overlay) -> None:

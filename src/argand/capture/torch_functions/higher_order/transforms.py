@@ -253,7 +253,8 @@ def _jacobian(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> 
     name = fn.__code__.co_qualname.partition(".")[0]
     if kwargs:
         return NotImplemented
-    func, *given = _closed_over(state, fn, "func", *_OF_JACOBIANS)
+    made_of, *given = _closed_over(state, fn, "func", *_OF_JACOBIANS)
+    func = cast("Function", made_of)
     options = {key: value for key, value in zip(_OF_JACOBIANS, given) if value is not NULL}
     options["argnums"] = state.deep_resolve(options.get("argnums", 0))
     if options["argnums"] is None:
@@ -268,7 +269,7 @@ def _jacobian(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> 
 _OF_JACOBIANS = ("argnums", "has_aux", "chunk_size", "randomness", "_preallocate_and_copy")
 
 
-def _closed_over(state: CaptureState, fn: Function, *cells: str) -> list[Any]:
+def _closed_over(state: CaptureState, fn: Function, *cells: str) -> list[object]:
     """What a transformed function, from outside or not, holds of what it was made of."""
     return [symbolic_ops.plain(names.closed_over(state.interpreter, fn, cell)) for cell in cells]
 
@@ -347,7 +348,7 @@ def _functionalized(state: CaptureState, fn: Function, args: Args, kwargs: Kwarg
     flat = subgraphs.flatten(state, (args, kwargs), "torch.func.functionalize")
     inputs = [(subgraphs.leaf_like if t.is_leaf else subgraphs.copy_of)(t, t.requires_grad) for t in flat.tensors]
     options = {"remove": "mutations" if reapply_views else "mutations_and_views"}
-    return _transform(state, "functionalize", func, options, inputs, flat)
+    return _transform(state, "functionalize", cast("Function", func), options, inputs, flat)
 
 
 def _jacobian_forward(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> object:
