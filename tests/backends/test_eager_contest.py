@@ -16,6 +16,8 @@ from argand import events, threads
 from argand.backends import eager_contest, training
 from argand.backends.eager_contest import contested, unless_too_small
 from argand.backends.slow_kernels import to_blame
+from argand.errors import CacheError
+from argand.runtime.recipes import recipe_of
 
 
 class Clock:
@@ -306,6 +308,21 @@ def test_a_small_graph_that_nobody_differentiates_is_compared_without_its_backwa
     compared = len(calls)
     call(x)
     assert len(calls) == compared
+
+
+def test_a_small_graph_without_an_entry_of_its_own_is_compared_all_the_same() -> None:
+    def key() -> str:
+        raise CacheError("the forward is not kept", remedy="-")
+
+    gm = fx.symbolic_trace(lambda x: x.sin())
+    x = torch.randn(4, 4, requires_grad=True)
+    call = unless_too_small(gm.forward, gm, [x], has_backward=lambda: False, key=key)
+    recipe = recipe_of(call)
+    assert recipe is not None
+    with pytest.raises(CacheError):
+        recipe.parts()
+    for _ in range(40):
+        assert torch.equal(call(x), x.sin())
 
 
 @pytest.mark.parametrize("why", ["faster", "deterministic"])

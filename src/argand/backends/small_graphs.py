@@ -40,8 +40,9 @@ def small_graph(compiled: Call, graph: Call, key: Callable[[], str], compare: Co
 
     def parts() -> tuple[Any, ...]:
         nonlocal is_described
+        entry = key()  # there may be none: the forward is not kept, or a library cannot be
         is_described = True
-        return compiled, graph, key()
+        return compiled, graph, entry
 
     def decide(args: Sequence[Any]) -> None:
         nonlocal left, current, slower_once
