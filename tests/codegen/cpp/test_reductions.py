@@ -8,6 +8,7 @@ import pytest
 import torch
 from cpp_kernels import body, buffer, check, compile_plan, plan, sample
 
+import argand
 import sweeps
 from argand.graph.sizes.expr import Sym, Var, as_expr
 from argand.lower.ops import REDUCTIONS
@@ -282,3 +283,18 @@ def test_sum_of_a_half_is_rounded_once():
     made = plan([body([5], record, [300])], [buffer("a", torch.bfloat16, [5, 300])], [buffer("c", torch.bfloat16, [5])])
     a = torch.randn(5, 300).to(torch.bfloat16)
     check(made, [a], [torch.empty(5, dtype=torch.bfloat16)], rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_whole_numbers_are_added_up_to_the_last_bit(dynamic):
+    """Of 64 bits and wrapping around, however many pieces and lanes add them up."""
+
+    def summed(tensors):
+        totals = [total for x in tensors for total in (x.sum(), x.sum(-1), (x * 3).sum(0), x.cumsum(-1), x.prod())]
+        return [*totals, *[x.count_nonzero() for x in tensors]]
+
+    near = torch.tensor([2**62 + 1, 2**63 - 1, -(2**63) + 1, 3, -7, 2**53 + 1])
+    given = [near[torch.arange(n) % 6].reshape(shape) for n, shape in ((8, 8), (31, 31), (70000, (7, 10000)))]
+    compiled = argand.compile(summed, fullgraph=True, dynamic=dynamic)
+    for got, want in zip(compiled(given), summed(given), strict=True):
+        assert torch.equal(got, want)

@@ -492,7 +492,8 @@ class StageLoops:
             step = f"{name}_step"
         for accumulator in accumulators:
             ident = accumulator.value.id
-            kind = accumulator.total_type if accumulator.kind == "sum" else accumulator.scalar_type
+            precise = accumulator.kind == "sum" and accumulator.dtype.is_floating_point
+            kind = accumulator.total_type if precise else accumulator.scalar_type
             out.line(f"{kind} part{ident}[{pieces}];")
             if is_arg(accumulator.kind):
                 out.line(f"i64 part_at{ident}[{pieces}];")
