@@ -490,8 +490,7 @@ class Printer:
     def _divisor(self, value: Value, vector: bool) -> str:
         lanes, name = (self.lanes, "check_divisors") if vector else (Lanes(), "check_divisor")
         used = "".join(f", {text}" for text in (lanes.mask or lanes.tail,) if text)
-        operand = self.operand(value.args[0], vector, self.dtype(value))  # of 64 bits, it may be computed in 32
-        return f"{name}{'_masked' if lanes.mask else ''}({operand}, error{used})"
+        return f"{name}{'_masked' if lanes.mask else ''}({self.operand(value.args[0], vector, self.dtype(value))}, error{used})"
 
     # --- scans
 
