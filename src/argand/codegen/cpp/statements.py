@@ -489,8 +489,8 @@ class Printer:
 
     def _divisor(self, value: Value, vector: bool) -> str:
         lanes, name = (self.lanes, "check_divisors") if vector else (Lanes(), "check_divisor")
-        used = "".join(f", {text}" for text in (lanes.mask or lanes.tail,) if text)
-        return f"{name}{'_masked' if lanes.mask else ''}({self.operand(value.args[0], vector, self.dtype(value))}, error{used})"
+        text, used = self.operand(value.args[0], vector, self.dtype(value)), lanes.mask or lanes.tail
+        return f"{name}{'_masked' if lanes.mask else ''}({text}, error{f', {used}' if used else ''})"
 
     # --- scans
 
