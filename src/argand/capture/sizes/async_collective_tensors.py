@@ -37,6 +37,12 @@ def dress_waiting(state: CaptureState, plain: torch.Tensor, cls: type) -> torch.
     return dressed
 
 
+def plain(state: CaptureState, value: T) -> T:
+    """What has arrived of such a stand-in; anything else as it is."""
+    worn = state.graph.dressed.get(id(value)) if awaits(type(value)) else None
+    return value if worn is None else cast(T, worn.plain)
+
+
 def arrived(state: CaptureState, tensor: torch.Tensor, completed: bool = False) -> object:
     """What is read of such a stand-in once it has come: of one from outside, a tensor over the same memory."""
     cast(_Waiting, tensor).completed |= completed

@@ -21,7 +21,7 @@ from argand.capture.facts.interfaces import CaptureState
 from argand.capture.facts.kinds import is_a
 from argand.capture.facts.sources import ConstSource
 from argand.capture.sizes import async_collective_tensors
-from argand.capture.sizes.dtensors import CHECKPOINT, pin_mesh
+from argand.capture.sizes.dtensors import CHECKPOINT, HOOK, pin_mesh
 from argand.capture.torch_functions.torch_calls import (
     Handler,
     enter_late,
@@ -162,7 +162,7 @@ def _start(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> object:
     bound = {**dict(zip((argument.name for argument in overload._schema.arguments), args)), **kwargs}
     if "torch.distributed._functional_collectives" not in sys.modules:
         raise _refused(fn, "torch.distributed._functional_collectives, which says what it gives, is not imported")
-    if any(scope.what != CHECKPOINT for scope in state.graph.scopes):
+    if any(scope.what not in (CHECKPOINT, HOOK) and scope.results is None for scope in state.graph.scopes):
         raise _refused(fn, "it is called in a function of a function, which may run it again")
     group = bound.get("group_name")
     if type(group) is not str:

@@ -15,7 +15,7 @@ from argand.capture.facts.sources import type_lookup
 from argand.capture.facts.values.tensor_info import Scope, TensorInfo
 from argand.capture.objects.call_protocol import native_handlers
 from argand.capture.record.scopes import placeholder
-from argand.capture.sizes import dtensors
+from argand.capture.sizes import async_collective_tensors, dtensors
 from argand.capture.sizes.symbolic_state import Restart
 from argand.capture.torch_functions import hops
 from argand.capture.torch_functions.higher_order import hook_state, subgraphs
@@ -179,7 +179,8 @@ class _Captured:
         needs = tuple(isinstance(arg, torch.Tensor) and arg.requires_grad for arg in self.rest)
         context = FunctionContext(needs)
         forward, result = self._run_forward(context)
-        outputs = result if isinstance(result, tuple) else (result,)
+        returned = result if isinstance(result, tuple) else (result,)
+        outputs = tuple([async_collective_tensors.plain(state, out) for out in returned])
         results = self._results(outputs, forward)
         copies = [copy for _, copy in self.copies]
         context.argand_fixed = (*context.argand_fixed, *copies)
@@ -194,6 +195,9 @@ class _Captured:
             grads = tuple(next(remaining) if isinstance(out, torch.Tensor) else None for out in outputs)
             function = state.interpreter.getattr(self.cls, "backward")
             answer = state.interpreter.call(function, (context, *grads), {})
+            answer = async_collective_tensors.plain(state, answer)
+            if type(answer) is tuple:
+                answer = tuple([async_collective_tensors.plain(state, grad) for grad in answer])
             answer = subgraphs.summed(builder, answer, self.rest)
         self._check_copies(forward, backward, results)
         results += copies
@@ -210,6 +214,10 @@ class _Captured:
         for before, after in zip(outputs, rebuilt):
             if isinstance(before, torch.Tensor) and after.requires_grad and self._is_view(before):
                 self._stays_inside(after, self._given(before))
+        rebuilt = tuple([
+            after if before is out else async_collective_tensors.dress_waiting(state, after, type(out))
+            for out, before, after in zip(returned, outputs, rebuilt)
+        ])  # fmt: skip
         return rebuilt if isinstance(result, tuple) else rebuilt[0]
 
     def _run_forward(self, context: FunctionContext) -> tuple[Scope, object]:
