@@ -132,7 +132,10 @@ def _append(state: CaptureState, kind: str, hook: object, parts: Parts, watched:
 def passing_reads(state: CaptureState, watched: Watched) -> Iterator[tuple[Source, object]]:
     """What was looked at that others may change later."""
     loaded = {state.outer.get(id(value)): value for _, value in watched.loads} | dict(watched.loads)
-    return ((source, value) for source, value in watched.loads if not _lasts(source, value, loaded))
+    passing = [(source, value) for source, value in watched.loads if not _lasts(source, value, loaded)]
+    if passing:  # of something that was looked at before, perhaps
+        loaded = {source: state.object_by_id(number) for number, source in state.outer.items()} | loaded
+    return ((source, value) for source, value in passing if not _lasts(source, value, loaded))
 
 
 def _lasts(source: Source, value: object, loaded: Mapping[Source | None, object]) -> bool:
