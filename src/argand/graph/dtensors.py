@@ -324,9 +324,9 @@ class _Sum(torch.Tensor):
     @staticmethod
     def __new__(cls, of: list[Any], size: torch.Size) -> _Sum:
         make: Any = torch.Tensor._make_wrapper_subclass
-        wrapper: _Sum = make(cls, size, dtype=of[0].dtype, device=of[0].device)
-        wrapper.of = of
-        return wrapper
+        total: _Sum = make(cls, size, dtype=of[0].dtype, device=of[0].device)
+        total.of = of
+        return total
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -496,6 +496,7 @@ class Asked:
     def __init__(self, function: Callable[..., Any], name: str, rest: tuple[Any, ...], named: dict[str, Any]) -> None:
         self.function, self.name, self.rest, self.named = function, name, rest, named
         self.__name__ = self.__qualname__ = name
+        self.lays_out = name != "from_local" and bool(rest or named)
 
     def __call__(self, tensor: torch.Tensor) -> Any:
         return self.function(tensor, *self.rest, **self.named)
