@@ -134,7 +134,7 @@ def passing_reads(state: CaptureState, watched: Watched) -> Iterator[tuple[Sourc
     loaded = {state.outer.get(id(value)): value for _, value in watched.loads} | dict(watched.loads)
     passing = [(source, value) for source, value in watched.loads if not _lasts(source, value, loaded)]
     if passing:  # of something that was looked at before, perhaps
-        loaded = {source: state.object_by_id(number) for number, source in state.outer.items()} | loaded
+        loaded = {**{source: state.object_by_id(number) for number, source in state.outer.items()}, **loaded}
     return ((source, value) for source, value in passing if not _lasts(source, value, loaded))
 
 
