@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 _LEAST_PART = 8
 _COLUMN_PROGRAMS = 2
 _LEAST_ROWS = 12  # of a chunk: the second kernel reads one row for each
+SHORT_ROWS = 128  # of a chunk, at most: through so many, loops over columns go row by row
 POSITIONS = {"argmax": "max", "argmin": "min"}
 KINDS = ("sum", "prod", "max", "min", "any", *POSITIONS)
 
@@ -115,7 +116,9 @@ def _of_columns(body: LoopBody, buffers: Mapping[str, Buffer], target: Target) -
         return 1
     names = {statement.args[0] for statement in statements if statement.op == "load"}
     wanted = max(hint_bytes(buffers[name]) for name in names) // target.column_bytes
-    return wanted if max(_LEAST_PART, target.threads) <= wanted <= rows // _LEAST_ROWS else 1
+    if not max(_LEAST_PART, target.threads) <= wanted <= rows // _LEAST_ROWS:
+        return 1
+    return max(wanted, -(-rows // SHORT_ROWS))
 
 
 def _along_points(body: LoopBody, buffers: Mapping[str, Buffer]) -> bool:

@@ -400,14 +400,15 @@ class KernelPrinter:
             covered *= hint(stage_plan.sizes[var])
             collapse += 1
         chunk = 0
-        if vector is not None and covered < 64 and collapse == len(scalar):
+        threads = self.options.threads if self.options.threads > 0 else torch.get_num_threads()
+        whole_rows = bool(stage_plan.reduce) and covered >= 2 * threads  # which are read from end to end
+        if vector is not None and covered < 64 and collapse == len(scalar) and not whole_rows:
             width = stage_plan.lanes * (
                 4 if stage_plan.reduce and hint(stage_plan.sizes[vector]) >= 4 * stage_plan.lanes else 1
             )
             symbolic = as_int(stage_plan.sizes[vector]) is None
             chunk = _chunk(hint(stage_plan.sizes[vector]), width, covered, each, symbolic)
             if stage_plan.reduce and covered == 1 and not symbolic:
-                threads = self.options.threads if self.options.threads > 0 else torch.get_num_threads()
                 chunk = _even_chunk(hint(stage_plan.sizes[vector]), stage_plan.lanes, each, threads) or chunk
         if chunk and as_int(stage_plan.sizes[vector]) is not None and chunk >= (as_int(stage_plan.sizes[vector]) or 0):  # type: ignore[index]
             chunk = 0

@@ -6,6 +6,7 @@ reads ahead of a long row is then for another strip.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 
 import torch
@@ -46,44 +47,60 @@ class SweptLoops(StageLoops):
     def _sweeps(self, var: Var, columns: int) -> bool:
         """Whether a vertical reduction along `var` goes through rows."""
         plan, reductions = self.plan, self.facts.reductions
-        if var not in plan.point or len(plan.reduce) != 1 or not reductions or self.facts.scans:
+        if var not in plan.point or not plan.reduce or not reductions or self.facts.scans:
             return False
         if any(is_arg(value.args[0]) or value.args[1].dtype == torch.bool for value in reductions):
             return False
-        return columns > 8 * plan.lanes and LEAST_ROWS <= self.iterations(0) <= BLOCK
+        strip = (8 if self.light() else 1) * plan.lanes
+        return columns > strip and LEAST_ROWS <= self.iterations(0) <= BLOCK
 
     def _sweep(self, var: Var, span: Span, width: int) -> None:
         """A few rows at a time where little is computed for each vector, else row by row."""
-        out, lanes, row = self.printer.out, self.plan.lanes, self.plan.reduce[0]
+        out, lanes, row = self.printer.out, self.plan.lanes, self.plan.reduce[-1]
         wide, first, at = f"{var.name}_wide", f"{row.name}_first", f"{var.name}_wide - ({span.begin}) + {lanes} * u"
-        rows, height = self.span(row), ROWS if width > 1 else 1
         columns = f"for (i64 {wide} = {span.begin}; {wide} < {span.end}; {wide} += {lanes * width})"
-        vectors = f"for (int u = 0; u < {width}; ++u)"
-        accumulators, kept = self.accumulators(), list[str]()
+        vectors, height = f"for (int u = 0; u < {width}; ++u)", ROWS if width > 1 else 1
+        accumulators, kept, names = self.accumulators(), list[str](), list[str]()
         for accumulator in accumulators:
             accumulator.unroll, accumulator.jam = width, True
-            kept.append(f"load<{accumulator.type}>(row{accumulator.value.id} + {at})")
-            out.line(f"alignas(64) {accumulator.scalar_type} row{accumulator.value.id}[{span.count}];")
+            names.append(f"row{accumulator.value.id}")
+            kept.append(f"load<{accumulator.type}>({names[-1]} + {at})")
+            out.line(f"alignas(64) {accumulator.scalar_type} {names[-1]}[{span.count}];")
+
+        def keep() -> None:
+            for name, accumulator in zip(names, accumulators):
+                out.line(f"{vectors} store({name} + {at}, {accumulator.name(True)});")
+
+        with out.block(columns):
+            for accumulator in accumulators:
+                accumulator.declare(self.printer)
+            keep()
         self.jammed = width
-        with out.block(f"for (i64 {first} = {rows.begin}; {first} < {rows.end}; {first} += {height})"):
+        rows = self.span(row)
+        with contextlib.ExitStack() as nest:
+            for outer in self.plan.reduce[:-1]:
+                around = self.span(outer)
+                name = outer.name
+                nest.enter_context(out.block(f"for (i64 {name} = {around.begin}; {name} < {around.end}; ++{name})"))
+            head = f"for (i64 {first} = {rows.begin}; {first} < {rows.end}; {first} += {height})"
+            nest.enter_context(out.block(head))
             if width == 1:
                 out.line(f"const i64 {row.name} = {first};")
                 for value in self.jammed_values()[0]:
                     self.printer.emit(value)
             else:
                 out.line(f"const i64 {row.name}_last = min_i64({first} + {height}, {rows.end});")
-            with out.block(columns):
-                for accumulator, text in zip(accumulators, kept):
-                    accumulator.declare(self.printer)
-                    out.line(f"if ({first} > {rows.begin}) {vectors} {accumulator.name(True)} = {text};")
-                if width == 1:
-                    self.jammed_steps(accumulators, ZERO, swept=True)
-                else:
-                    self.spans[row] = Span(first, f"{row.name}_last", None)
-                    self.reduce_loop(0, accumulators)
-                    del self.spans[row]
-                for accumulator in accumulators:
-                    out.line(f"{vectors} store(row{accumulator.value.id} + {at}, {accumulator.name(True)});")
+            nest.enter_context(out.block(columns))
+            for accumulator, text in zip(accumulators, kept):
+                accumulator.declare(self.printer)
+                out.line(f"{vectors} {accumulator.name(True)} = {text};")
+            if width == 1:
+                self.jammed_steps(accumulators, ZERO, swept=True)
+            else:
+                self.spans[row] = Span(first, f"{row.name}_last", None)
+                self.reduce_loop(len(self.plan.reduce) - 1, accumulators)
+                del self.spans[row]
+            keep()
         self.jammed = 0
         with out.block(columns):
             out.line(f"#pragma GCC unroll {width}")

@@ -18,11 +18,12 @@ from argand.ir.target import Target
 from argand.quick_dataclasses import dataclass
 from argand.schedule.access import hint, hint_numel, itemsize
 from argand.schedule.space import FreshVars, Unifier, affine, is_dense_row
+from argand.schedule.split import SHORT_ROWS
 
 if TYPE_CHECKING:
     import torch
 
-_SHORT_ROWS = 128  # elements of a row, or rows, of which a reduction of columns reads whole rows
+_LARGE_BYTES = 4 << 20  # of a result, which a reduction of its columns would else read from memory again
 _WINDOW = 4  # loads of one buffer by one loop node, beyond which they are a window that slides
 
 
@@ -336,9 +337,11 @@ class Merger:
         inner = self.unit_stride(stage)
         if inner is None or inner in stage.reduce:
             return True
-        sizes = as_int(merged.dims[inner]), as_int(product(merged.dims[var] for var in stage.reduce))
+        rows, columns = as_int(product(merged.dims[var] for var in stage.reduce)), as_int(merged.dims[inner])
+        if rows is None or columns is None or not 16 <= rows <= SHORT_ROWS:
+            return False
         apart = hint(product(merged.dims[var] for var in stage.loops - stage.reduce - {inner}))
-        return any(size is not None and size <= _SHORT_ROWS for size in sizes) and apart >= target.threads
+        return apart >= target.threads and 4 * apart * rows * columns >= _LARGE_BYTES
 
     def _slides_in_columns(self, merged: Group) -> bool:
         """Whether sums of columns would compute windows on the way: each thread has few elements in flight then, and
