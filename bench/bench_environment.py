@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import compileall
+import functools
+import importlib.util
 import json
 import os
 import queue
@@ -9,8 +12,17 @@ import subprocess
 from typing import Any
 
 
+@functools.cache
+def _write_bytecode() -> None:
+    """Of argand's modules, as pip does where it installs: in a new clone the first process would compile them."""
+    spec = importlib.util.find_spec("argand")
+    for folder in (spec and spec.submodule_search_locations) or ():
+        compileall.compile_dir(folder, quiet=2)
+
+
 def environment(cache: str) -> dict[str, str]:
     """This process's, with all compilers' caches in one directory, and modules' bytecode kept, as users keep it."""
+    _write_bytecode()
     kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     return {**kept, "ARGAND_CACHE_DIR": cache, "TORCHINDUCTOR_CACHE_DIR": cache, "PYTHONWARNINGS": "ignore"}
 

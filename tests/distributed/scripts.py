@@ -42,6 +42,8 @@ def become(rank: int, port: int, script: str, arguments: list[str], environment:
     sys.argv = [script, *arguments]
     # It may wait for ever, in eager's runs too; the process ends anyway.
     dist.destroy_process_group = lambda *group: None
+
+    dist.destroy_process_group = lambda *_: None  # it may wait for ever, in eager's runs too; the process ends anyway
     try:
         runpy.run_path(script, run_name="__main__")
     except BaseException:
