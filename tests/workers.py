@@ -4,13 +4,15 @@
 
 A process takes file after file, so what the tests of a file share is made once, and sends the reports of each test to
 the process that collected, which counts and prints them as pytest does. Where one ends in the midst of a test, the test
-has failed, and another one goes on with the rest. While tests are collected the servers of `warm` start, which all share.
+has failed, and another one goes on with the rest; one that is stuck where pytest-timeout cannot interrupt it is ended. While tests are collected the servers of `warm` start, which all share.
 """
 
 from __future__ import annotations
 
 import atexit
+import contextlib
 import itertools
+import math
 import os
 import signal
 import sys
@@ -90,6 +92,8 @@ class _Worker:
     ) -> None:
         self.connection, own = connections.Pipe()
         self.left: deque[int] = deque()  # the tests that it was given, as numbers, and has not yet reported
+        self.heard = time.monotonic()  # when it last said something
+        self.stuck = False
         sys.stdout.flush()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # numpy's threads look after themselves
@@ -105,6 +109,13 @@ class _Worker:
         """Tests to run next; None when there are no more."""
         self.left += numbers or ()
         self.connection.send(numbers)
+
+    def end_where_stuck(self, limit: float) -> None:
+        """End it where it said nothing for so many seconds: with the stacks of its threads, or else without."""
+        if self.left and time.monotonic() - self.heard > limit:
+            os.kill(self.process, signal.SIGKILL if self.stuck else signal.SIGABRT)
+            self.stuck = True
+            self.heard += 5
 
 
 def _work(session: pytest.Session, connection: connections.Connection, folder: Path, threads: int) -> None:
@@ -168,6 +179,9 @@ class Workers:
         files = itertools.groupby(range(len(session.items)), lambda number: session.items[number].path)
         waiting = deque([range(numbers[0], numbers[-1] + 1) for numbers in (list(group) for _, group in files)])
         running: dict[connections.Connection, _Worker] = {}
+        limit = math.inf
+        with contextlib.suppress(ValueError):  # no such setting: pytest-timeout is not installed
+            limit = 1.2 * float(session.config.getini("timeout") or math.inf)
 
         def fork() -> None:
             worker = _Worker(session, list(running), next(names), self.threads)
@@ -177,12 +191,14 @@ class Workers:
             fork()
         try:
             while running:
-                for each in connections.wait(list(running)):
+                for each in connections.wait(list(running), 1):
                     worker = running[each]  # type: ignore[index]
                     if not _heard(worker, session, waiting):
                         del running[worker.connection]
                         if waiting and len(running) < self.count:
                             fork()
+                for worker in running.values():
+                    worker.end_where_stuck(limit)
         finally:
             _end(list(running.values()))
         return True
@@ -191,6 +207,7 @@ class Workers:
 def _heard(worker: _Worker, session: pytest.Session, waiting: deque[range]) -> bool:
     """Do what a worker asks for; False when it has ended."""
     hook = session.config.hook
+    worker.heard = time.monotonic()
     try:
         what, given = worker.connection.recv()
     except (EOFError, ConnectionError):
@@ -198,6 +215,7 @@ def _heard(worker: _Worker, session: pytest.Session, waiting: deque[range]) -> b
         if worker.left:
             item = session.items[worker.left.popleft()]
             how = signal.strsignal(-code) if code < 0 else f"exit code {code}"
+            how = f"it was stuck: {how}" if worker.stuck else how
             text = f"the process that ran it ended ({how}): {item.nodeid}"
             report = pytest.TestReport(item.nodeid, item.location, {}, "failed", text, "call")
             hook.pytest_runtest_logreport(report=report)

@@ -29,6 +29,14 @@ def test_after():
 """
 
 
+STUCK = """
+import signal, time
+def test_stuck():
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGALRM])  # as one that waits in C for what never comes
+    time.sleep(600)
+"""
+
+
 def _ran(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
     command = [
         sys.executable,
@@ -40,15 +48,18 @@ def _ran(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
         *options,
     ]
     env = {name: value for name, value in os.environ.items() if name != "CI"}  # with which pytest says more
-    return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True)
+    return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=400)
 
 
 def test_reports_are_those_of_one_process(tmp_path: Path) -> None:
     for name in ("test_one.py", "test_two.py", "test_three.py"):
         (tmp_path / name).write_text(TESTS)
-    done = _ran(tmp_path)
+    (tmp_path / "test_zero.py").write_text(STUCK)
+    done = _ran(tmp_path, "-o", "timeout=10")
     assert done.returncode == 1, done.stderr
-    assert re.search(r"6 failed, 9 passed, 3 warnings in ", done.stdout), done.stdout
+    assert re.search(r"7 failed, 9 passed, 3 warnings in ", done.stdout), done.stdout
+    assert "ended (it was stuck: Aborted): test_zero.py::test_stuck" in done.stdout, done.stdout
+    assert "in test_stuck" in done.stderr
     assert done.stdout.count("the process that ran it ended (Killed): test_two.py::test_dies") == 1, done.stdout
     assert done.stdout.count("\nprinted by the test") == done.stdout.count("DeprecationWarning: said by the test") == 3
 
