@@ -385,7 +385,7 @@ class OptimizedModule(HostedModule):
         if name == "_orig_mod":
             self._modules["_orig_mod"] = value
             self.__dict__["_forward"] = self._make_forward(value)
-        elif name in self.__dict__ or hasattr(type(self), name):  # hosts wrap methods of what they were given
+        elif name in self.__dict__ or callable(getattr(type(self), name, None)):  # hosts wrap methods
             super().__setattr__(name, value)
         else:
             setattr(self._modules["_orig_mod"], name, value)
