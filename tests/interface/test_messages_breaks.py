@@ -98,7 +98,7 @@ PROGRAMS = {
             return str(k)
         @torch.compile(backend="eager")
         def f(x, k):
-            return x + len(fetch(k) + fetch(k + 1)) + k
+            return x + len((fetch(k), x.sin(), fetch(k + 1))) + k
         for k in range(12):
             f(torch.ones(3), k)
         """,
@@ -139,7 +139,9 @@ def test_one_line_for_a_break_in_the_words_of_the_program(name: str, tmp_path: P
 def test_recompiles_of_a_librarys_function_ask_for_no_change_of_it(tmp_path: Path) -> None:
     package = tmp_path / "lib" / "site-packages"
     package.mkdir(parents=True)
-    (package / "helping.py").write_text("import torch\ndef scale(x, n):\n    print(end='')\n    return x * len(n)\n")
+    (package / "helping.py").write_text(
+        "import torch\ndef scale(x, n):\n    print(end='')\n    return x * len(n) + 1\n"
+    )
     script = tmp_path / "script.py"
     script.write_text(
         f"import sys\nsys.path.insert(0, {str(package)!r})\nimport helping, torch\n"

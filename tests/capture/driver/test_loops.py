@@ -286,8 +286,8 @@ def test_a_container_with_the_programs_own_break_is_compiled_round_by_round() ->
     assert "tanh" in backend.graphs[0].code and len(backend.graphs) == 3
 
 
-def test_torchs_functions_around_sizes_that_are_values_run_as_they_are_written() -> None:
-    """Each time for new lengths; with tensors that are not packed the same LSTM is compiled."""
+def test_packed_sequences_break_no_graph() -> None:
+    """With tensors that are not packed the same LSTM is compiled, too."""
     embedding, lstm = torch.nn.Embedding(9, 4), torch.nn.LSTM(4, 4, batch_first=True)
     rnn = torch.nn.utils.rnn
 
@@ -301,7 +301,7 @@ def test_torchs_functions_around_sizes_that_are_values_run_as_they_are_written()
     with findings.listening():
         for lengths in ([6, 2, 4], [6, 5, 1], [6, 1, 1]):
             torch.testing.assert_close(compiled(tokens, torch.tensor(lengths)), encode(tokens, torch.tensor(lengths)))
-    assert [reason.where[-1].function for reason in findings.breaks] == ["encode"] * 3 and not findings.recompiles
+    assert not findings.breaks and len(findings.recompiles) <= 1
 
     backend, x = CountingBackend(), torch.rand(3, 6, 4)
     compiled, packed = argand.compile(lstm, backend=backend), rnn.pack_padded_sequence(x, [6, 3, 2], batch_first=True)

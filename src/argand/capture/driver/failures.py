@@ -36,6 +36,7 @@ class Known:
     """What is remembered of a code object.
 
     Arguments:
+        frame_id: its number, from its first capture on.
         only_python: the captures so far recorded nothing up to the return or to a break, and in a package's function
             what goes on behind it neither; or arrays alone were computed, or one operation.
         loops: how often a graph was to end in a loop that runs as it is written.
@@ -45,7 +46,7 @@ class Known:
         module: the one that the first version is for (`loops.is_idle`).
     """
 
-    frame_id: int
+    frame_id: int | None = None
     compiles: int = 0
     only_python: bool = False
     too_deep: int = 0
@@ -57,7 +58,6 @@ class Known:
     raised_in: weakref.WeakSet[Region] = field(default_factory=weakref.WeakSet)
     histories: dict[Region, History] = field(default_factory=dict)
     wasted: weakref.WeakKeyDictionary[Region, int] = field(default_factory=weakref.WeakKeyDictionary)
-
     told: set[object] = field(default_factory=set)
     module: Callable[[], object] = type(None)
 

@@ -86,7 +86,14 @@ class _Process:
 
     def of(self, code: types.CodeType) -> failures.Known:
         known = self.known.get(code)
-        return known or self.known.setdefault(code, failures.Known(next(self.frame_ids)))
+        return known or self.known.setdefault(code, failures.Known())
+
+    def compile_id(self, known: failures.Known) -> events.CompileId:
+        """The next one of a code object: frames are numbered as they are captured."""
+        if known.frame_id is None:
+            known.frame_id = next(self.frame_ids)
+        known.compiles += 1
+        return events.CompileId(known.frame_id, known.compiles - 1)
 
     def looked_at(self, code: types.CodeType) -> failures.Known | None:
         """What is remembered of a code object that may be argand's own, whose constants have no hash."""
@@ -153,9 +160,10 @@ def capture_frame(info: _C.FrameInfo, *, region: Region) -> _C.Answer:
         return failures.without_compiling(info)
     if _caller_runs_eagerly(region):
         return None
-    compile_id = events.CompileId(known.frame_id, known.compiles)
-    known.compiles += 1
-    with events.bus.compiling(compile_id), events.span("capture_frame", "capture", function=code.co_name):
+    with (
+        events.bus.compiling(_process.compile_id(known)),
+        events.span("capture_frame", "capture", function=code.co_name),
+    ):
         _announce(info, known)
         try:
             return _Capture(info, region, known).run()

@@ -53,10 +53,11 @@ def begins_training(state: CaptureState) -> bool:
     grown: set[int] = set()
     for entry in pending_effects.pending(state):
         if isinstance(entry, Shadow):
-            if isinstance(entry.original, dict) and len(entry.shadow) > len(entry.original):
-                grown.add(id(entry.original))
+            old, new = entry.original, entry.shadow
+            if is_a(old, dict) and is_a(new, dict) and dict.__len__(new) > dict.__len__(old):
+                grown.add(id(old))
         elif entry.kind == "attr" and is_a(entry.obj, LRScheduler | GradScaler):
-            if any((namespace(entry.obj) or {}).get(name, 0) == value for name, value in _AT_FIRST):
+            if any((namespace(entry.obj) or {}).get(name, 0) is value for name, value in _AT_FIRST):
                 return True
     known = map(state.object_by_id, state.outer if grown else ())
     return any(is_a(obj, Optimizer) and id((namespace(obj) or {}).get("state")) in grown for obj in known)
