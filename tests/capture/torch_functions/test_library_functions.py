@@ -159,3 +159,42 @@ def test_draws_of_distributions(family: str) -> None:
             want = f(p)
             torch.manual_seed(seed)
             assert torch.equal(compiled(p), want)
+
+
+class Gated(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(x)
+        return x * x.sigmoid()
+
+    @staticmethod
+    def backward(ctx: Any, grad: Any) -> Any:
+        if grad is None:
+            return None
+        (x,) = ctx.saved_tensors
+        return grad * x.sigmoid() * (1 + x * (1 - x.sigmoid()))
+
+
+class Forgetting(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        return x * 1
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> None:
+        return None
+
+
+@pytest.mark.parametrize("backend", ["eager", "native"])
+def test_gradients_that_there_are_not_stay_none(backend: str) -> None:
+    def program(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return Gated.apply(x).sum() + Forgetting.apply(Gated.apply(y)).sum()
+
+    sides = []
+    for call in (program, argand.compile(program, backend=backend, fullgraph=True)):
+        x, y = torch.linspace(-1, 1, 3).requires_grad_(), torch.linspace(-2, 2, 4).requires_grad_()
+        call(x, y).backward()
+        assert y.grad is None
+        sides.append(x.grad)
+    torch.testing.assert_close(sides[0], sides[1])

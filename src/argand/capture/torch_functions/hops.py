@@ -210,6 +210,7 @@ class FunctionCall:
             `save_for_backward`, the others as they are.
         fixed: positions of results that are not differentiable.
         gradients: for each argument of `apply`, which output of the backward graph is its gradient, or None.
+        materializes: its backward gets zeros for gradients that there are not; else, for the one, it gives none.
         once: the backward may not be differentiated.
         name: of the class, for `grad_fn` and in torch's errors.
     """
@@ -221,6 +222,7 @@ class FunctionCall:
     raw: tuple[tuple[str, int], ...]
     fixed: tuple[int, ...]
     gradients: tuple[int | None, ...]
+    materializes: bool
     once: bool
     name: str
 
@@ -257,12 +259,15 @@ def _forward(ctx: Any, static: Static, *args: torch.Tensor) -> tuple[torch.Tenso
     ctx.save_for_backward(*pick(call.saved))
     ctx.raw = pick(call.raw)
     ctx.call, ctx.graph = call, backward
+    ctx.set_materialize_grads(call.materializes)
     results = tuple(outputs[: call.results])
     ctx.mark_non_differentiable(*[results[i] for i in call.fixed])
     return results
 
 
 def _backward(ctx: Any, *grads: torch.Tensor) -> tuple[object, ...]:
+    if grads[0] is None:
+        return (None,) * (1 + len(ctx.call.gradients))
     outputs = ctx.graph.forward(*grads, *ctx.saved_tensors, *ctx.raw)
     return (None, *[None if i is None else outputs[i] for i in ctx.call.gradients])
 
@@ -302,6 +307,7 @@ class _Transformed(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[object, ...]:
+        # Gradients that there are not are zeros here: what else a transform does with them nobody sees.
         outputs = ctx.graph.forward(*grads[: ctx.call.results], *ctx.saved_tensors)
         return (None, *[None if i is None else outputs[i] for i in ctx.call.gradients])
 

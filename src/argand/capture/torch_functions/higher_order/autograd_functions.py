@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable
 from typing import Any
 
@@ -9,6 +10,7 @@ import torch
 from torch import fx
 
 from argand import errors
+from argand.capture.facts.exceptions import ObservedException
 from argand.capture.facts.handlers import Args, Function, Kwargs
 from argand.capture.facts.interfaces import CaptureState
 from argand.capture.facts.sources import type_lookup
@@ -40,6 +42,7 @@ class FunctionContext:
         self.saved_tensors: tuple[object, ...] = ()
         self.argand_fixed: tuple[object, ...] = ()
         self.argand_refused = ""
+        self.argand_materializes = True
 
     def save_for_backward(self, *tensors: object) -> None:
         self.saved_tensors = tensors
@@ -54,8 +57,7 @@ class FunctionContext:
         self.argand_refused = "mark_dirty"
 
     def set_materialize_grads(self, value: bool) -> None:
-        if not value:
-            self.argand_refused = "set_materialize_grads(False)"
+        self.argand_materializes = value
 
 
 def _forward(state: CaptureState, cls: type, context: FunctionContext, rest: Args, kwargs: Kwargs) -> object:
@@ -194,6 +196,8 @@ class _Captured:
             remaining = iter(stand_ins)
             grads = tuple(next(remaining) if isinstance(out, torch.Tensor) else None for out in outputs)
             function = state.interpreter.getattr(self.cls, "backward")
+            if not context.argand_materializes:
+                self._check_none(context, function, len(results), len(outputs))
             answer = state.interpreter.call(function, (context, *grads), {})
             answer = async_collective_tensors.plain(state, answer)
             if type(answer) is tuple:
@@ -219,6 +223,21 @@ class _Captured:
             for out, before, after in zip(returned, outputs, rebuilt)
         ])  # fmt: skip
         return rebuilt if isinstance(result, tuple) else rebuilt[0]
+
+    def _check_none(self, context: FunctionContext, function: Function, results: int, outputs: int) -> None:
+        """Without a gradient of its one result, the backward is to give none, and do nothing else."""
+        answer: object = NotImplemented
+        if results == outputs == 1 and not context.argand_fixed and not self.copies:
+            before = dict(vars(context))
+            scope = subgraphs.scope(self.state, f"the backward of {self.what}", results=())
+            with scope as opened, contextlib.suppress(ObservedException):
+                answer = self.state.interpreter.call(function, (context, None), {})
+            after = vars(context)
+            if len(opened.graph.nodes) or len(after) > len(before) or any(after[n] is not before[n] for n in before):
+                answer = NotImplemented
+        if any(each is not None for each in (answer if isinstance(answer, tuple) else (answer,))):
+            context.argand_refused = "set_materialize_grads(False)"
+            self._refuse(context)
 
     def _run_forward(self, context: FunctionContext) -> tuple[Scope, object]:
         """Record what forward does; it gets copies of the arguments that an earlier attempt saw it write to.
@@ -366,7 +385,7 @@ class _Captured:
             and not (isinstance(grad, torch.Tensor) and isinstance(arg, torch.Tensor) and grad.shape == arg.shape)
             for grad, arg in zip(given, self.rest)
         )
-        if wrong or not isinstance(answer, (tuple, torch.Tensor)):
+        if wrong or not (answer is None or isinstance(answer, (tuple, torch.Tensor))):
             raise _refused(
                 "autograd.Function", self.what, "Its backward does not return a gradient of the right size per input.",
                 "Return a tuple with a gradient, or None, for each argument of forward.",
@@ -420,6 +439,7 @@ class _Captured:
                 i for i, t in enumerate(results) if id(t) in fixed or not (t.is_floating_point() or t.is_complex())
             ),
             gradients=tuple(g for g, arg in zip(of_argument, self.rest) if isinstance(arg, torch.Tensor)),
+            materializes=context.argand_materializes,
             once="once_differentiable" in getattr(getattr(self.cls.backward, "__code__", None), "co_qualname", ""),
             name=self.cls.__name__,
         )
