@@ -67,6 +67,19 @@ def test_a_process_does_not_wait_for_itself() -> None:
         assert turn is not None and not turn.waited
 
 
+@pytest.mark.parametrize("has_compiler", [False, True])
+def test_who_has_captured_before_goes_first(monkeypatch: pytest.MonkeyPatch, job: Path, has_compiler: bool) -> None:
+    """Another process gives way to it for a moment; that ends when somebody has the turn."""
+    slept: list[float] = []
+    monkeypatch.setattr(build_turns, "_followed", lambda: {"abc"})
+    monkeypatch.setattr(build_turns, "_CAPTURING", "sys" if has_compiler else "nowhere.imported")
+    monkeypatch.setattr(build_turns, "_HEAD_START", 60.0)
+    monkeypatch.setattr(build_turns.time, "sleep", lambda seconds: (slept.append(seconds), (job / "def.lock").touch()))
+    with build_turns.turn("def") as turn:
+        assert turn is not None and not turn.waited
+    assert len(slept) == (not has_compiler)
+
+
 def test_nobody_waits_for_what_none_can_load() -> None:
     with build_turns.turn("abc") as turn:
         assert turn is not None

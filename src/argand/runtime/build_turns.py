@@ -12,7 +12,9 @@ import functools
 import os
 import sys
 import threading
+import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import torch
 
@@ -24,12 +26,20 @@ LONGEST = 60.0
 """Seconds that a process waits for another one's turn, at most."""
 
 _BEAT = 0.5
+_HEAD_START = 0.06
+_CAPTURING = "argand.capture.driver.frame"
 _USELESS = b"-"
 
 
 @functools.cache
 def _mine() -> set[str]:
     """Keys whose turn this process has: one of its threads does not wait for another."""
+    return set()
+
+
+@functools.cache
+def _followed() -> set[str]:
+    """Keys whose turn another process had."""
     return set()
 
 
@@ -86,14 +96,24 @@ def _taken(key: str, stack: contextlib.ExitStack) -> Turn | None:
     with contextlib.suppress(FileNotFoundError):
         if path.stat().st_size:
             return None
+    _give_way(path)
     descriptor = stack.enter_context(kernel_directories.locked(path, 0.0))
     if descriptor is None:
+        _followed().add(key)
         with kernel_directories.locked(path, kernel_directories.PATIENCE, LONGEST):
             return Turn(waited=True)
     _mine().add(key)
     stack.callback(_mine().discard, key)
     stack.enter_context(_beating())
     return Turn(waited=False, descriptor=descriptor)
+
+
+def _give_way(path: Path) -> None:
+    """Whoever has captured before goes first: another process would import the compiler while all wait for it."""
+    if _followed() and _CAPTURING not in sys.modules:
+        end = time.monotonic() + _HEAD_START
+        while not path.exists() and time.monotonic() < end:
+            time.sleep(0.002)
 
 
 @contextlib.contextmanager
