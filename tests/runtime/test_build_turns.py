@@ -68,13 +68,18 @@ def test_a_process_does_not_wait_for_itself() -> None:
 
 
 @pytest.mark.parametrize("has_compiler", [False, True])
-def test_who_has_captured_before_goes_first(monkeypatch: pytest.MonkeyPatch, job: Path, has_compiler: bool) -> None:
+def test_who_has_captured_before_goes_first(monkeypatch: pytest.MonkeyPatch, has_compiler: bool) -> None:
     """Another process gives way to it for a moment; that ends when somebody has the turn."""
     slept: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        (cache.directory() / "def.lock").touch()
+
     monkeypatch.setattr(build_turns, "_followed", lambda: {"abc"})
     monkeypatch.setattr(build_turns, "_CAPTURING", "sys" if has_compiler else "nowhere.imported")
     monkeypatch.setattr(build_turns, "_HEAD_START", 60.0)
-    monkeypatch.setattr(build_turns.time, "sleep", lambda seconds: (slept.append(seconds), (job / "def.lock").touch()))
+    monkeypatch.setattr(build_turns.time, "sleep", sleep)
     with build_turns.turn("def") as turn:
         assert turn is not None and not turn.waited
     assert len(slept) == (not has_compiler)
