@@ -96,3 +96,30 @@ def _nearest_backward(rank: int) -> Any:
 for _rank in (1, 2, 3):
     decomposes(getattr(aten, f"upsample_nearest{_rank}d_backward").default)(_nearest_backward(_rank))
     decomposes(getattr(aten, f"_upsample_nearest_exact{_rank}d_backward").default)(_nearest_backward(_rank))
+
+
+@decomposes(aten.mul.Tensor)
+def silu_gradient(b: Builder, grad: Any, slope: Any) -> Any:
+    """Torch spells the gradient of silu out where it is traced: of 16-bit floats it is rounded once, as by eager's."""
+    gate, curve = _arguments(slope, aten.mul.Tensor)
+    bent, one = _arguments(curve, aten.add.Scalar)
+    x, rest = _arguments(bent, aten.mul.Tensor)
+    ones, again = _arguments(rest, aten.sub.Tensor)
+    (source,) = _arguments(gate, aten.sigmoid.default, 1)
+    filled = _arguments(ones, aten.full.default)[1]
+    if source is None or source is not x or gate is not again or one != 1 or filled != 1:
+        return NotImplemented
+    dtype = val(x).dtype
+    if dtype not in (torch.bfloat16, torch.float16) or not isinstance(grad, fx.Node) or val(grad).dtype is not dtype:
+        return NotImplemented
+    wide, g = widen(b, x), widen(b, grad)
+    s = b(aten.sigmoid.default, wide)
+    inner = b(aten.add.Scalar, b(aten.mul.Tensor, wide, b(aten.rsub.Scalar, s, 1)), 1)
+    return cast(b, b(aten.mul.Tensor, g, b(aten.mul.Tensor, s, inner)), dtype)
+
+
+def _arguments(node: Any, target: Any, count: int = 2) -> tuple[Any, ...]:
+    """The first arguments of a call of `target`; Nones of anything else."""
+    if isinstance(node, fx.Node) and node.target is target and len(node.args) >= count:
+        return node.args[:count]
+    return (None,) * count
