@@ -68,7 +68,6 @@ from argand.runtime.tape import bared_inputs
 BreakAt = dict[int, int | None]
 """As `Interpreter.run_root` takes it: number of an executed root instruction -> its offset, or None."""
 _TOO_DEEP = 3  # so many captures of a function run out of stack; then it is not tried again
-_PYTHON_VERSIONS = 4
 _RESTARTS = 96  # attempts on one frame: each restart breaks at one more place, or has learned about sizes
 
 
@@ -435,7 +434,7 @@ class _Capture:
         if exit.kind == "return" and empty:
             return self._without_graph(state)
         idle = loops.is_idle(info, state, self.known)
-        if idle and self._left_to_python():
+        if idle and loops.left_to_python(info, self.known):
             return _C.RUN_ONLY
         self_written.note_counts(state)
         if eagerly := outcome_storing.filling_tables(info, self.region, state, self.known):
@@ -544,24 +543,17 @@ class _Capture:
         number = "" if now is None else f" {now.frame}/{now.recompile}"
         return f"Argand-Compiled Region:{number} ({self.info.code.co_name})"
 
-    def _left_to_python(self) -> bool:
-        """Whether enough versions, and no others, had nothing of torch's: one more of the same code for each class and
-        each number would gain nothing. A package's function is no part of the model; of the program's, other ways
-        through it may be (`if len(memory) < batch: return`)."""
-        enough = 1 if skip.is_of_library(self.info.code) else _PYTHON_VERSIONS
-        return self.known.only_python and self.info.entries >= enough
-
     def _without_graph(self, state: CaptureState) -> _C.Answer:
         """Nothing of torch's ran: the frame's own code, kept under the guards that led here.
 
-        Where that is so again under other guards, it is left to Python (`_left_to_python`).
+        Where that is so again under other guards, it is left to Python (`loops.left_to_python`).
         """
         keeper = outcome_storing.keeper(self.info, self.region, state)
         if len(state.guards) <= self.surroundings:
             if keeper is not None:
                 keeper.keep_eager()
             return _C.SKIP
-        if self._left_to_python():
+        if loops.left_to_python(self.info, self.known):
             return _C.RUN_ONLY
         self.known.only_python = self.known.only_python or self.info.entries == 0
         announce.captured(state.guards)

@@ -23,7 +23,7 @@ from argand.bytecode.decode import decode
 from argand.bytecode.instruction import Instruction, Positions
 from argand.capture.arrays.array_arguments import REFUSED, tensor_of
 from argand.capture.driver.failures import Known
-from argand.capture.facts.code.skip import is_torch, library_of
+from argand.capture.facts.code.skip import is_of_library, is_torch, library_of
 from argand.capture.facts.kinds import is_a, namespace
 from argand.capture.facts.sources import CallSource
 from argand.capture.facts.typefacts import CONTAINERS
@@ -123,6 +123,16 @@ def is_idle(info: _C.FrameInfo, state: CaptureState, known: Known) -> bool:
     if not library_of(info.code.co_filename):
         return is_empty(state)
     return _computes_nothing(state) or without_tensors(info, state) or _one_operation(info, state, known)
+
+
+def left_to_python(info: _C.FrameInfo, known: Known) -> bool:
+    """Whether enough versions, and no others, had nothing of torch's: one more of the same code for each class and
+    each number would gain nothing. A package's function is no part of the model; of the program's, other ways through
+    it may be (`if len(memory) < batch: return`)."""
+    return known.only_python and info.entries >= (1 if is_of_library(info.code) else _PYTHON_VERSIONS)
+
+
+_PYTHON_VERSIONS = 4
 
 
 def _one_operation(info: _C.FrameInfo, state: CaptureState, known: Known) -> bool:
