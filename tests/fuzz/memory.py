@@ -60,6 +60,7 @@ LAYOUTS = (
     "F.pad({v}, (1, 1), value={s})", "F.pad({v}, (-1, 0))", "{v}.scatter({d}, torch.zeros_like({v}, dtype=torch.int64), {s})", "{v}.index_add(0, torch.tensor([0]), {v}[:1])", "{v}.index_fill({d}, torch.tensor([0]), {s})", "torch.meshgrid({v}, {v}, indexing='ij')[1]", "{v}.scatter_add({d}, torch.zeros_like({v}, dtype=torch.int64), {v})", "torch.zeros({v}.shape[0], 2)",
     "F.one_hot({v}.abs().long(), 300)", "torch.bucketize({v}, torch.tensor([-1.0, 0.0, 1.0]))", "F.layer_norm({v}, {v}.shape[-1:])", "{v}.clone(memory_format=torch.contiguous_format)", "torch.empty_like({v}).fill_({s})", "{v}.new_tensor([1, 2])", "torch.block_diag({v}, {v})", "torch.cdist({v}, {v})", "{v}.matmul({v}.mT)", "torch.searchsorted({v}.sort()[0], {v})", "torch.vander({v})", "torch.cov({v})",
 )  # fmt: skip
+# Of rrelu, eager's kernel writes as much noise as there are elements, one behind the other: past the memory of a noise that is expanded.
 WRITES = (
     "{v}.add_({s})", "{v}.add_({w})", "{v}.mul_({w})", "{v}.mul_({s})", "{v}.zero_()", "{v}.fill_({s})", "{v}.copy_({w})", "{v}[{i}] = {s}", "{v}[{i}:{j}] = {w}", "{v}[..., {i}] = {s}", "{v}[{v} > 0] = {s}", "{v}[{v} > 0] *= 2", "{v} += {w}", "{v} *= {s}", "{v} -= {s}", "{v}[{i}] += {w}", "{v}.sub_({w})",
     "{v}.data.mul_(2)", "{v}.detach().add_(1)", "{v}.data.copy_({w})", "{v}.data[{i}] = {s}", "{v}.clamp_({s}, {t})", "{v}.masked_fill_({v} > 0, {s})", "{v}.index_add_(0, torch.tensor([0]), {w})", "{v}.index_fill_({d}, torch.tensor([0]), {s})", "{v}.scatter_({d}, torch.zeros_like({v}, dtype=torch.int64), {s})", "{v}.relu_()", "{v}.div_({s})", "{v}.neg_()",
@@ -70,7 +71,7 @@ WRITES = (
     "torch._foreach_add_([{v}, {w}], 1)", "torch._foreach_mul_([{v}, {v}], 2)", "{v}.scatter_add_({d}, torch.zeros_like({v}, dtype=torch.int64), {v}.clone())", "{v}.index_copy_(0, torch.tensor([0]), {v}[-1:])", "{v}.real.add_(1)", "{v}.retain_grad()", "{v}.data = {v}.data[:1]", "{v}.grad = None",
     "F.batch_norm(torch.stack([{v}.flatten(), {v}.flatten() * 2]), {w}.flatten(), {w}.flatten(), training=True)", "F.batch_norm(torch.ones(2, {v}.numel()), {v}.view(-1), {w}.view(-1), training=True)",
     "F.instance_norm(torch.eye(2).expand({v}.numel(), 2, 2)[None], {v}.view(-1), {w}.view(-1))", "torch._amp_foreach_non_finite_check_and_unscale_([{v}], {w}, torch.ones(()))", "F.embedding(torch.tensor([0]), {v}, max_norm=1.0)",
-    "torch._C._nn.rrelu_with_noise({v}, {w}, 0.1, 0.3, True)", "torch.ops.aten.max.dim_max({v}, {d}, max={w}, max_values=torch.empty(0, dtype=torch.int64))", "torch._foreach_copy_([{v}], [{w}])", "{v}.numpy()[...] = {s}",
+    "torch._C._nn.rrelu_with_noise({v}, {w}.contiguous(), 0.1, 0.3, True)", "torch.ops.aten.max.dim_max({v}, {d}, max={w}, max_values=torch.empty(0, dtype=torch.int64))", "torch._foreach_copy_([{v}], [{w}])", "{v}.numpy()[...] = {s}",
 )  # fmt: skip
 QUERIES = (
     "{v}.requires_grad", "{v}.is_leaf", "{v}.stride()", "{v}.storage_offset()", "{v}.is_contiguous()", "{v} is {w}", "{v}.grad_fn is None", "{v}._base is {w}", "{v}.dtype", "{v}.shape", "{v}._version", "{v}._is_view()", "{v}.sum().item()", "{v}.tolist()", "bool({v}.sum() > 0)", "int({v}.numel())",
