@@ -23,7 +23,7 @@ from argand.errors import ArgandError
 from argand.graph import compat
 from argand.graph.nodes.meta import distinct_lines
 from argand.graph.nodes.printing import graph_function
-from argand.graph.nodes.program import Arrivals, AtenProgram, InputSpec, copied
+from argand.graph.nodes.program import Arrivals, AtenProgram, TensorSpec, copied, general
 from argand.graph.operators.collectives import starts
 from argand.graph.sizes.expr import Expr
 from argand.locks import fork_safe_lock
@@ -191,6 +191,7 @@ def plan_of(joint: JointProgram, cut: Partition, arrivals: tuple[tuple[int, ...]
     leaves = data_of_results(cut.forward.leaves)
     numbers = [position for position, spec in enumerate(joint.forward_inputs) if spec.kind == "scalar"]
     groups, classes, unreached = _groups(joint, cut)
+    kept, given = _kept(cut, {result: position for position, result in leaves}), joint.forward_inputs
     return Plan(
         inputs=len(joint.forward_inputs),
         results=cut.results,
@@ -199,12 +200,12 @@ def plan_of(joint: JointProgram, cut: Partition, arrivals: tuple[tuple[int, ...]
         plain=tuple([i for i in range(cut.results) if i not in joint.differentiable and i not in gone]),
         handed_over=tuple(["none" if i in gone else "same" if i in recorded else "fresh" for i in range(cut.results)]),
         leaves=tuple(leaves),
-        kept=tuple(_kept(cut, {result: position for position, result in leaves})),
+        kept=tuple(kept),
         saved=tuple(cut.saved),
         numbers=tuple(numbers),
         names=tuple([joint.forward_inputs[position].name for position in numbers]),
         differentiable=tuple(joint.differentiable),
-        tangents=tuple(map(_tangent, joint.tangents)),
+        tangents=tuple([_tangent(one.spec) for one in joint.tangents]),
         conflicts=tuple(joint.tape.conflicts),
         seeds=tuple(cut.seeds),
         groups=groups,
@@ -219,6 +220,13 @@ def plan_of(joint: JointProgram, cut: Partition, arrivals: tuple[tuple[int, ...]
         arrivals=arrivals,
         sends=distinct_lines(node for node in cut.backward.graph.nodes if starts(node.target)),
         larger=tuple(_larger(joint)),
+        laid_out=tuple(
+            [
+                (k, _tangent(general(given[i].spec, cut.forward.placeholders[i])))
+                for k, (how, i) in enumerate(kept)
+                if how == "input" and given[i].kind == "arg"
+            ]
+        ),
     )
 
 
@@ -295,8 +303,7 @@ def _kept(cut: Partition, leaf_of: dict[int, int]) -> list[tuple[str, int]]:
     return [("view", i) if kind == "input" and i in cut.through_views else (kind, i) for kind, i in places]
 
 
-def _tangent(tangent: InputSpec) -> Tangent:
-    spec = tangent.spec
+def _tangent(spec: TensorSpec) -> Tangent:
     if not any(isinstance(n, Expr) for n in (*spec.size, *spec.stride)):
         return Tangent(tuple(spec.size), tuple(spec.stride), spec.dtype, spec.device)
     size, stride = (f"({' '.join(f'{n},' for n in dims)})" for dims in (spec.size, spec.stride))

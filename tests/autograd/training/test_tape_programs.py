@@ -141,6 +141,36 @@ def test_hooks_that_are_forbidden(backend: str) -> None:
         assert logs[0] == logs[1] == ["no"] * forbidden
 
 
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_data_set_before_the_backward(dynamic: bool) -> None:
+    """The backward reads what a saved tensor's data is by then, however that lies, as eager's does."""
+
+    def multiplied(x: T, p: T) -> T:
+        return x * p
+
+    def gradients(fn: Callable[[T, T], T], set_data: Callable[[T], Any], n: int) -> Any:
+        x, p = (torch.linspace(-2, k, n * n).reshape(n, n).requires_grad_() for k in (1, 3))
+        y = fn(x, p)
+        p.data = set_data(p.data)
+        try:
+            y.sum().backward()
+        except RuntimeError as error:
+            return type(error)
+        return x.grad, p.grad
+
+    compiled = argand.compile(multiplied, backend="native", dynamic=dynamic)
+    for set_data in (
+        torch.neg,
+        lambda p: p.t() * 2,
+        lambda p: p[0].expand_as(p),
+        T.double,
+        lambda p: p[:1],
+        lambda p: p[:2],
+    ):
+        for n in (4, 5):
+            assert_same(gradients(compiled, set_data, n), gradients(multiplied, set_data, n))
+
+
 @pytest.mark.parametrize("backend", ["aot_eager", "native"])
 def test_tangents_lie_as_what_they_are_of(backend: str) -> None:
     def tangent(x: T, p: T) -> Any:

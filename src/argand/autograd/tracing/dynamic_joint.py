@@ -6,13 +6,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-import torch
 from torch import fx
 
 from argand.autograd.tracing.dynamic import Assignment, NotGeneral, Prepare, Tracing
 from argand.autograd.tracing.joint import JointProgram
 from argand.autograd.tracing.trace import trace_joint
-from argand.graph.nodes.program import AtenProgram, TensorSpec
+from argand.graph.nodes.program import AtenProgram, TensorSpec, general
 from argand.graph.sizes.expr import Expr, Sym
 
 
@@ -32,7 +31,7 @@ def trace_joint_dynamic(gm: fx.GraphModule, example_inputs: Sequence[Any], prepa
     program = tracing.run()
     joint_program = next(joint for joint in tracing.joints if joint.program is program)
     program.inputs = [
-        replace(spec, spec=_general(spec.spec, node.meta["val"])) if spec.kind in ("tangent", "leaf") else spec
+        replace(spec, spec=general(spec.spec, node)) if spec.kind in ("tangent", "leaf") else spec
         for spec, node in zip(program.inputs, program.placeholders)
     ]
     return joint_program
@@ -59,9 +58,3 @@ class _JointTracing(Tracing):
         joint = trace_joint(self.gm, values, layouts=layouts)
         self.joints.append(joint)
         return joint.program
-
-
-def _general(spec: TensorSpec, val: Any) -> TensorSpec:
-    if isinstance(val, torch.Tensor):
-        return spec
-    return replace(spec, size=val.shape, stride=val.strides)

@@ -36,6 +36,12 @@ def spec_of(node: fx.Node) -> TensorSpec:
     return TensorSpec(tuple(val.shape), tuple(val.stride()), 0, val.dtype, node.meta["device"])
 
 
+def general(spec: TensorSpec, node: fx.Node) -> TensorSpec:
+    """The metadata, with sizes and strides as expressions where they depend on the program's numbers."""
+    val = node.meta["val"]
+    return spec if isinstance(val, torch.Tensor) else replace(spec, size=val.shape, stride=val.strides)
+
+
 @dataclass(frozen=True, slots=True)
 class InputSpec:
     """One placeholder of the graph, in placeholder order.

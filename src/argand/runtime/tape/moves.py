@@ -16,6 +16,7 @@ from argand.runtime.tape.plan import Kind, Part, Plan, Slot, Tangent
 
 Boxed = Callable[[list[Any]], Sequence[torch.Tensor]]
 Given = tuple[bool, ...]
+Layouts = list[Callable[..., Any] | None] | None
 
 
 class Backwards(Protocol):
@@ -121,12 +122,14 @@ class Moves:
         part = self._parts.get(given)
         if part is None:
             part = self._parts[given] = _Part(self, self.backwards.part(given))
-        if any(grad is not None and compat.is_transformed(grad) for grad in grads):
+        if part.lay_out(saved, numbers):
+            run = self.backwards.run_eagerly(given, "the data of a tensor that was saved has been set to another's")
+        elif any(grad is not None and compat.is_transformed(grad) for grad in grads):
             run = self.backwards.run_eagerly(given, "gradients are batched (is_grads_batched, vmap) or transformed")
         else:
             run = self.backwards.operations(given) if by_operations else self.backwards.run(given)
         passed: dict[int, torch.Tensor] = {}
-        for index, spec in part.tangents if part.layouts is None else part.sized_tangents(numbers):
+        for index, spec in _sized(part.tangents, part.layouts, numbers):
             passed[index] = as_expected(grads[self.differentiable[index]], spec)
         arguments = [saved[k] for k in part.saved]
         through = {slot: saved[k] for slot, k in part.handed.items()}
@@ -167,18 +170,41 @@ class _Part:
         early = {position for group in moves.plan.arrivals for position in group}
         values = [(position, slot.index) for position, slot in self.gradients if slot.kind == "value"]
         self.at_end = [(position, index) for position, index in values if position not in early]
-        layouts = [_layout_function(moves.plan.names, spec.layout) for _, spec in self.tangents]
-        self.layouts = layouts if any(layouts) else None
+        self.layouts = _layout_functions(moves.plan, self.tangents)
+        self._inputs = [(k, spec) for k, spec in moves.plan.laid_out if k in self.saved]
+        self._input_layouts = _layout_functions(moves.plan, self._inputs)
 
-    def sized_tangents(self, numbers: tuple[Any, ...]) -> list[tuple[int, Tangent]]:
-        """The tangents' layouts in a call of these sizes."""
-        sized = []
-        for (index, spec), layout in zip(self.tangents, self.layouts or ()):
-            if layout is not None:
-                size, stride = layout(*numbers)
-                spec = replace(spec, size=size, stride=stride)
-            sized.append((index, spec))
-        return sized
+    def lay_out(self, saved: list[Any], numbers: tuple[Any, ...]) -> bool:
+        """Since the forward the program may have set the data of a tensor that was saved, which is what autograd reads
+        then: make it lie as compiled code reads it; or say that it cannot."""
+        for k, spec in _sized(self._inputs, self._input_layouts, numbers):
+            one = saved[k]
+            if one.shape != spec.size or one.dtype is not spec.dtype or one.device != spec.device:
+                return True
+            if one.stride() != spec.stride:
+                if 0 in spec.stride:
+                    return True
+                saved[k] = as_expected(one, spec)
+        return False
+
+
+def _sized(specs: list[tuple[int, Tangent]], layouts: Layouts, numbers: tuple[Any, ...]) -> list[tuple[int, Tangent]]:
+    """The layouts in a call of these sizes."""
+    if layouts is None:
+        return specs
+    sized = []
+    for (index, spec), layout in zip(specs, layouts):
+        if layout is not None:
+            size, stride = layout(*numbers)
+            spec = replace(spec, size=size, stride=stride)
+        sized.append((index, spec))
+    return sized
+
+
+def _layout_functions(plan: Plan, specs: list[tuple[int, Tangent]]) -> Layouts:
+    """None where no layout depends on numbers."""
+    layouts = [_layout_function(plan.names, spec.layout) for _, spec in specs]
+    return layouts if any(layouts) else None
 
 
 def version(tensor: torch.Tensor) -> int:

@@ -74,6 +74,7 @@ class Plan:
         leaves: (input, output) of leaves whose data is a result.
         kept: per saved value, "input", "output" or "view" (of an input), and which.
         saved: where the backward finds these.
+        laid_out: (saved value, its layout) of arguments that are saved themselves: the program may set their data.
         numbers, names: positions and names of the inputs that are numbers.
         differentiable: results that have a gradient, in the order of the tangents.
         tangents: the layouts of their gradients.
@@ -120,6 +121,7 @@ class Plan:
     arrivals: tuple[tuple[int, ...], ...] = ()
     sends: tuple[str, ...] = ()
     larger: tuple[tuple[int, torch.Size], ...] = ()
+    laid_out: tuple[tuple[int, Tangent], ...] = ()
 
     def spent(self, given: tuple[bool, ...]) -> int:
         """The results that cannot be differentiated any more after those that are `given`."""
@@ -134,8 +136,13 @@ class Plan:
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         values["saved"] = pairs(self.saved)
         values["groups"] = tuple([(one.numbers, one.seen, one.passed, one.classes) for one in self.groups])
-        values["tangents"] = tuple([(one.size, one.stride, one.dtype, one.device, one.layout) for one in self.tangents])
+        values["tangents"] = tuple(map(_layout, self.tangents))
+        values["laid_out"] = tuple([(one, _layout(spec)) for one, spec in self.laid_out])
         return tuple(values.values())
+
+
+def _layout(one: Tangent) -> tuple[Any, ...]:
+    return (one.size, one.stride, one.dtype, one.device, one.layout)
 
 
 def plan_of(described: tuple[Any, ...]) -> Plan:
@@ -144,6 +151,7 @@ def plan_of(described: tuple[Any, ...]) -> Plan:
     values["saved"] = slots(values["saved"])
     values["groups"] = tuple([Group(*one) for one in values["groups"]])
     values["tangents"] = tuple([Tangent(*one) for one in values["tangents"]])
+    values["laid_out"] = tuple([(one, Tangent(*spec)) for one, spec in values["laid_out"]])
     return Plan(**values)
 
 
