@@ -196,7 +196,8 @@ def number_input(state: CaptureState, source: Source, value: Any) -> object:
     place = Place(source, what)
     expr = dynamics.symbol(place, value, low=low, high=high)
     if not isinstance(expr, Expr):
-        if value not in (0, 1) and place not in dynamics.memory.narrow:  # another way through the program may take more
+        counts = any(constant in (0, 1) for constant in dynamics.memory.constants.values())
+        if not counts and place not in dynamics.memory.narrow:  # where nothing is empty, say, the program may take more
             state.note_constant(f"{source.name()}: {what}")
         return value
     if what == "float":

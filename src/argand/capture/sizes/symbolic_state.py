@@ -22,7 +22,7 @@ from argand.capture.sizes import subclasses
 from argand.capture.sizes.symbolic_emit import Nodes, text
 from argand.capture.world import narration
 from argand.graph.python_operators import ARITHMETIC, COMPARISONS
-from argand.graph.sizes.expr import Const, Expr, Sym, free_symbols
+from argand.graph.sizes.expr import Const, Expr, Sym, free_symbols, substitute
 from argand.graph.sizes.relations import Bounds, Relation, Value, is_range, moduli, solve
 from argand.graph.sizes.symbols import FUNCTIONS, LIMITS, Computed, SymbolTable
 
@@ -89,13 +89,17 @@ class Dynamics:
 
     def _make(self, place: Place, hint: Any, low: int | None, high: int | None, above: Value) -> object:
         memory = self.memory
-        if place in memory.static or memory.exhausted:
-            return hint
         name = memory.name(place)
-        same: Expr | None = memory.solved.get(name)
-        if same is not None and not all(s in self.table.hints for s in free_symbols(same)):
-            memory.static.add(place)
+        if place in memory.static or memory.exhausted:
+            memory.constants[name] = hint
             return hint
+        same: Expr | None = memory.solved.get(name)
+        if same is not None:  # of symbols, some of which turned out to be constants since
+            constants = memory.constants
+            same = substitute(same, {s: constants[s.name] for s in free_symbols(same) if s.name in constants})
+            if isinstance(same, Const) or not all(s in self.table.hints for s in free_symbols(same)):
+                memory.static.add(place)
+                return hint
         if same is None and place.what == "size" and place not in memory.marked:
             same = self._by_size.get(hint)  # equal sizes are one symbol until a call shows otherwise
         if same is not None:

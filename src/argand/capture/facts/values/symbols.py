@@ -57,6 +57,7 @@ class Memory:
     Fields:
         names: the name of the symbol of a place.
         static: places that are constants after all.
+        constants: the values of those, by name.
         narrow: those among them that could be no more than two numbers, as far as is known: others may vary.
         marked: places that the user wants symbolic (`mark_dynamic`), with their range.
         solved: symbols that equal an expression of earlier ones.
@@ -69,6 +70,7 @@ class Memory:
 
     names: dict[Place, str] = field(default_factory=dict)
     static: set[Place] = field(default_factory=set)
+    constants: dict[str, Any] = field(default_factory=dict)
     narrow: set[Place] = field(default_factory=set)
     marked: dict[Place, tuple[int | None, int | None]] = field(default_factory=dict)
     solved: dict[str, Expr] = field(default_factory=dict)
