@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import operator
 
+import pytest
 import torch
 from torch.testing._internal.common_methods_invocations import op_db
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
+import argand
 from argand.codegen.host.calls import BINDINGS
 
 # operators of op_db whose samples call them
@@ -81,3 +83,24 @@ def test_bindings_dispatch_the_operators_they_stand_for():
             assert same(bound(func, args, kwargs), bound(func, got, named)), (func, args, kwargs, got, named)
             seen.add(str(func))
     assert set(BINDINGS) - seen <= ELSEWHERE, set(BINDINGS) - seen - ELSEWHERE
+
+
+POSITIONS = {
+    "first": lambda x, i: x[i, i] * 2,
+    "last": lambda x, i: x[..., i] * 2,
+    "middle": lambda x, i: x[:, i] * 2,
+    "last_two": lambda x, i: x[:, i, i] * 2,
+    "apart": lambda x, i: x[i, :, i] * 2,
+}
+
+
+@pytest.mark.parametrize("name", POSITIONS)
+def test_gradients_of_positions_in_any_of_the_dimensions(name):
+    """Half floats, whose sums at places are ATen's, called with None for dimensions that have no positions."""
+    fn = POSITIONS[name]
+    grads = []
+    for each in (fn, argand.compile(fn, backend="native", dynamic=True)):
+        x = torch.arange(60.0).view(3, 5, 4).half().requires_grad_()
+        each(x, torch.tensor([0, 2, 0])).sum().backward()
+        grads.append(x.grad)
+    assert torch.equal(*grads)

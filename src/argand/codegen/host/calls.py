@@ -97,7 +97,8 @@ def extern_function(node: ExternNode) -> ExternFunction:
         return ExternFunction(
             node.out_variant.replace("torch._C._nn.", "").replace(".", "_") + "_out", node.out_variant, several
         )
-    if text in BINDINGS:
+    listed = [part for each in node.args if isinstance(each, (list, tuple)) for part in each]
+    if text in BINDINGS and not any(part is None for part in listed):  # which bindings refuse in a list of tensors
         return ExternFunction(BINDINGS[text].replace(".", "_"), BINDINGS[text], several)
     if text.startswith("argand.") and text.endswith(".steps.default"):
         source, loop = LOOPS.told[node.args[0]]
