@@ -385,7 +385,7 @@ def difference(specs: list[str], source: str, backend: str, dynamic: bool | None
         argand.reset()
 
 
-def reduced(specs: list[str], source: str, backend: str) -> str:
+def reduced(specs: list[str], source: str, backend: str, dynamic: bool | None = None) -> str:
     """The program without the lines that the difference does not need."""
     lines = source.rstrip("\n").split("\n")
     blocks: list[list[str]] = []
@@ -405,14 +405,14 @@ def reduced(specs: list[str], source: str, backend: str) -> str:
         for i in reversed(range(len(blocks))):
             fewer = blocks[:i] + blocks[i + 1 :]
             try:
-                if difference(specs, text(fewer, last), backend) is not None:
+                if difference(specs, text(fewer, last), backend, dynamic) is not None:
                     blocks, changed = fewer, True
             except Exception:
                 continue
         names = last[last.index("[") + 1 : last.index("]")].split(", ")
         for name in names if len(names) > 1 else []:
             shorter = f"    return [{', '.join(n for n in names if n != name)}], q"
-            if difference(specs, text(blocks, shorter), backend) is not None:
+            if difference(specs, text(blocks, shorter), backend, dynamic) is not None:
                 last, changed = shorter, True
                 break
     return text(blocks, last)
@@ -429,7 +429,7 @@ def main() -> int:
         maker = Maker(seed, options.lines, options.breaks)
         source = maker.make()
         how = difference(maker.specs, source, backend, dynamic)
-        shown = source if how is None or options.no_reduce else reduced(maker.specs, source, backend)
+        shown = source if how is None or options.no_reduce else reduced(maker.specs, source, backend, dynamic)
         return how and f"{maker.specs}\n{how[:1500]}\n{shown}"
 
     return seeds.run(options, trial)
