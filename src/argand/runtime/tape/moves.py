@@ -179,7 +179,7 @@ class _Part:
         then: make it lie as compiled code reads it; or say that it cannot."""
         for k, spec in _sized(self._inputs, self._input_layouts, numbers):
             one = saved[k]
-            if one.shape != spec.size or one.dtype is not spec.dtype or one.device != spec.device:
+            if one.shape != spec.size or one.dtype is not spec.dtype or one.device.type != spec.device.type:
                 return True
             if one.stride() != spec.stride:
                 if 0 in spec.stride:
