@@ -40,7 +40,8 @@ def compile_dynamic(
     """
     backend = compiler.backend
     exact = ExactSizes(gm, compile_exact, backend)
-    otherwise = exact.function()
+    counts = gm.meta["symbols"].counts
+    otherwise = gm.forward if counts else exact.function()  # which sizes are 0 or 1 changes from call to call
     try:
         if gradients:
             with events.span("trace_joint", "autograd", backend=backend):
@@ -56,7 +57,8 @@ def compile_dynamic(
             raise
         reason = f"each size is compiled by itself: {error}"
         events.emit("fallback", "backend", reason, backend=backend, reason=reason, scope="sizes")
-        exact.prepare(example_inputs)
+        if not counts:
+            exact.prepare(example_inputs)
         return otherwise
     return wrap(program, run, boxed=compiler.boxed, otherwise=otherwise, untaped=True)
 

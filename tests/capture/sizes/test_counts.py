@@ -191,3 +191,27 @@ def test_numbers_of_breaks_and_loops_vary_from_the_first_time_on(
             random.seed(0)
             seen.append(([str(fn(torch.arange(8.0) + k, 7)) for k in range(5)], capsys.readouterr().out))
     assert seen[0] == seen[1] and len(findings.recompiles) <= most
+
+
+@pytest.mark.parametrize("backend", ["eager", "native"])
+def test_parts_of_a_whole_may_be_empty_or_single(backend: str) -> None:
+    """As tokens are dealt out to experts: one version of the code for each pattern of such parts would never end."""
+    weights = torch.randn(4, 8, 8, requires_grad=True)
+
+    def experts(x: torch.Tensor, sizes: list[int]) -> torch.Tensor:
+        parts = x.split(sizes)
+        return torch.cat([torch.nn.functional.linear(parts[i], weights[i]) for i in range(4)]) * 2
+
+    compiled = argand.compile(experts, backend=backend, fullgraph=True)
+    findings = Findings()
+    with findings.listening():
+        for sizes in (
+            [16, 10, 14, 8], [15, 11, 13, 9], [16, 1, 15, 16], [20, 1, 12, 15], [16, 0, 15, 17], [5, 0, 1, 42],
+            [0, 0, 24, 24], [1, 20, 20, 7], [9, 19, 20, 0], [0, 0, 0, 48], [12, 12, 12, 12], [12, 12, 23, 1],
+        ):  # fmt: skip
+            x = torch.randn(48, 8)
+            want, got = experts(x, sizes), compiled(x, sizes)
+            torch.testing.assert_close(got, want)
+            gradients = [torch.autograd.grad(result.square().sum(), weights) for result in (want, got)]
+            torch.testing.assert_close(gradients[1], gradients[0])
+    assert len(findings.recompiles) == 2

@@ -361,7 +361,7 @@ class Tracing:
             raise NotGeneral("the sizes of this call are a special case")
         program = generalise(self.programs, fitter, floats, conditions, self.table.hints)
         hints = self._hints(conditions)
-        if not hold(conditions, hints):
+        if not hold(conditions, self._hints(conditions, assignments[0]) if self.table.counts else hints):
             raise NotGeneral("the sizes of this call are a special case")
         check_results(self.gm, program, hints)
         attach_scalars(program, list(conditions), self)
@@ -387,8 +387,8 @@ class Tracing:
             if isinstance(node.meta.get("expr"), Expr):
                 yield node.meta["expr"]
 
-    def _hints(self, conditions: Mapping[Relation, None]) -> dict[str, int]:
-        env = {sym.name: value for sym, value in self.table.hints.items()}
+    def _hints(self, conditions: Mapping[Relation, None], row: Assignment | None = None) -> dict[str, int]:
+        env = {sym.name: value for sym, value in (row or self.table.hints).items()}
         for condition in conditions:
             for sym in condition.symbols:
                 if sym.name not in env:

@@ -6,7 +6,7 @@ What works at the hint but not at the probes works under a condition, which is s
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -18,7 +18,7 @@ from argand.capture.facts.values.symbolic import SYMBOLIC, SymbolicSize
 from argand.capture.sizes import symbolic_tensors
 from argand.capture.sizes.symbolic_tensors import PROBED, at
 from argand.graph import compat, time_limit
-from argand.graph.sizes.expr import Expr, Sym
+from argand.graph.sizes.expr import Expr, Sym, as_int, coefficient
 from argand.graph.sizes.relations import Number, Relation, solve
 from argand.graph.trees import tensors_of
 
@@ -116,7 +116,7 @@ class ProbedCall:
     def refuse_counts(self) -> None:
         """Make a constant of an integer that is 0 or 1 in the call at hand, and guard of others that they are larger,
         as the probes are: these two are what no other number is as a size or a power, say, if not as a term or an
-        index. Floats that are computed from it are like any.
+        index. Floats that are computed from it are like any. Where the call says the same of these two, they are no less.
 
         Raises:
             Restart: there is one.
@@ -126,12 +126,63 @@ class ProbedCall:
             return
         places, table = dynamics.places, dynamics.table
         whole = {sym for expr, hint in self.exprs if type(hint) is int for sym in table.inputs(expr)}
-        counts = [sym for sym in whole if sym in places and places[sym].what == "int" and table.hints[sym] in (0, 1)]
-        if counts:
-            symbolic_tensors.give_up(self.builder, counts)
+        counts = {
+            sym for sym, n in table.hints.items() if n in (0, 1) and sym in places and places[sym].what == "int"
+        }
+        if counts and self._takes_counts(whole):
+            table.counts = True
+            return
+        if counts & whole:
+            symbolic_tensors.give_up(self.builder, counts & whole)
         for sym in whole:
             if sym in places and places[sym].what == "int" and table.hints[sym] > 1:
                 dynamics.require(Relation("ge", sym, 2))
+
+    def _takes_counts(self, whole: set[Sym]) -> bool:
+        """Whether the results are what they are at the probes wherever a size or a number is 0 or 1."""
+        table = self.dynamics.table
+        if self.dynamics.unbacked is not None:
+            return False
+        try:
+            at_hint, *at_probes = [self._computed(table.assignments[i]) for i in (0, *PROBED)]
+            tensors = [tensors_of(result) for result, _ in (at_hint, *at_probes)]
+            if not all(same_structure(at_hint[0], result) and memory == at_hint[1] for result, memory in at_probes):
+                return False
+            sizes = [
+                [table.fit(numbers, at=(0, *PROBED)) for numbers in zip(*[each.shape for each in alike])]
+                for alike in zip(*tensors)
+            ]
+            cases = [case for expr, hint in self.exprs if type(hint) is int for case in self._at_counts(expr, whole)]
+        except (errors.GraphBreak, ArithmeticError, ValueError, LookupError):
+            return False
+        for case in cases:
+            result, memory = self._computed(case)
+            if memory != at_hint[1] or not same_structure(at_hint[0], result):
+                return False
+            tensors.append(tensors_of(result))
+            if [[table.evaluate(size, case) for size in each] for each in sizes] != [list(t.shape) for t in tensors[-1]]:
+                return False
+        return bool(sizes) and all(tensor.is_contiguous() for each in tensors for tensor in each)
+
+    def _at_counts(self, expr: Any, whole: set[Sym]) -> Iterator[dict[Sym, Number]]:
+        """Assignments at which a size is 0 and 1, as far as what is guarded allows.
+
+        Raises:
+            LookupError: there is none, though nothing says that the size is larger.
+        """
+        table, bounds = self.dynamics.table, self.dynamics.bounds
+        for count in (0, 1) if isinstance(expr, Expr) and not whole.isdisjoint(table.inputs(expr)) else ():
+            cases = []
+            for base in map(self._probe, (*PROBED, 0)):
+                for sym in whole & table.inputs(expr):
+                    step = as_int(coefficient(expr, sym) or 0)
+                    if step in (1, -1):
+                        case = {**base, sym: base[sym] + step * (count - table.evaluate(expr, base))}
+                        if case[sym] >= 0 and all(table.holds(each, case) is not False for each in self.dynamics.required):
+                            cases.append(case)
+            if not cases and not bounds.implied(Relation("ge", expr, count + 1)):
+                raise LookupError
+            yield from cases[:1]
 
     def _is_term(self) -> bool:
         """Whether numbers are but terms of a sum, a product or a comparison, or say which part of a tensor is taken."""

@@ -404,15 +404,17 @@ def split(builder: GraphBuilder, func: Function, args: Args, kwargs: Kwargs) -> 
 def _add_up(dynamics: Dynamics, sizes: list[int], whole: int) -> None:
     """Guard that sizes are those of the parts of a whole: at probes where they are not, torch would raise.
 
-    A part that varies is two or more: what is left for the others is said of each, as probes are chosen one by one.
+    A part that varies is two or more, if none is less: what is left for the others is said of each, as probes are
+    chosen one by one.
     """
+    least = 0 if any(getattr(size, "hint", 2) < 2 for size in sizes) else 2
     if not dynamics.compare("eq", sum(sizes), whole):
         return
     for others, size in zip(reversed(range(len(sizes))), sizes):
         whole = whole - size
         left = getattr(whole, "hint", whole)
         dynamics.compare("ge", size, 0)
-        dynamics.compare("ge", whole, 2 * others if left >= 2 * others else 0)
+        dynamics.compare("ge", whole, least * others if left >= least * others else 0)
 
 
 def narrow(builder: GraphBuilder, func: Function, args: Args, kwargs: Kwargs) -> Any:

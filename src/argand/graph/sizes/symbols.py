@@ -89,6 +89,7 @@ class SymbolTable:
         maximum: the greatest value of a symbol, where there is one.
         limit: of the probes of integers, one of LIMITS.
         relations: what is guarded of the symbols, when the capture is finished.
+        counts: sizes of the call are 0 or 1, as they may be or not be in others.
         fitter: finds the expressions of numbers, and what they need.
     """
 
@@ -102,6 +103,7 @@ class SymbolTable:
         self.probes: list[dict[Sym, Number]] = [{} for _ in range(PROBES)]
         self.maximum: dict[Sym, int] = {}
         self.relations: tuple[Relation, ...] = ()
+        self.counts = False
         self._defined: dict[Any, Sym] = {}
         self.assignments: tuple[dict[Sym, Number], ...] = (self.hints, *self.probes)
         self.fitter = Fitter(self.assignments)
