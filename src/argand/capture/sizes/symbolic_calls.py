@@ -116,7 +116,8 @@ class ProbedCall:
     def refuse_counts(self) -> None:
         """Make a constant of an integer that is 0 or 1 in the call at hand, and guard of others that they are larger,
         as the probes are: these two are what no other number is as a size or a power, say, if not as a term or an
-        index. Floats that are computed from it are like any. Where the call says the same of these two, they are no less.
+        index. Floats that are computed from it are like any. A call that gives for these two what it gives for others
+        takes them too.
 
         Raises:
             Restart: there is one.
@@ -126,9 +127,7 @@ class ProbedCall:
             return
         places, table = dynamics.places, dynamics.table
         whole = {sym for expr, hint in self.exprs if type(hint) is int for sym in table.inputs(expr)}
-        counts = {
-            sym for sym, n in table.hints.items() if n in (0, 1) and sym in places and places[sym].what == "int"
-        }
+        counts = {sym for sym, n in table.hints.items() if n in (0, 1) and sym in places and places[sym].what == "int"}
         if counts and self._takes_counts(whole):
             table.counts = True
             return
@@ -160,8 +159,9 @@ class ProbedCall:
             if memory != at_hint[1] or not same_structure(at_hint[0], result):
                 return False
             tensors.append(tensors_of(result))
-            if [[table.evaluate(size, case) for size in each] for each in sizes] != [list(t.shape) for t in tensors[-1]]:
-                return False
+            for formulas, tensor in zip(sizes, tensors[-1]):
+                if any(n is None or table.evaluate(n, case) != size for n, size in zip(formulas, tensor.shape)):
+                    return False
         return bool(sizes) and all(tensor.is_contiguous() for each in tensors for tensor in each)
 
     def _at_counts(self, expr: Any, whole: set[Sym]) -> Iterator[dict[Sym, Number]]:
@@ -178,7 +178,8 @@ class ProbedCall:
                     step = as_int(coefficient(expr, sym) or 0)
                     if step in (1, -1):
                         case = {**base, sym: base[sym] + step * (count - table.evaluate(expr, base))}
-                        if case[sym] >= 0 and all(table.holds(each, case) is not False for each in self.dynamics.required):
+                        guarded = (table.holds(relation, case) is not False for relation in self.dynamics.required)
+                        if case[sym] >= 0 and all(guarded):
                             cases.append(case)
             if not cases and not bounds.implied(Relation("ge", expr, count + 1)):
                 raise LookupError
