@@ -164,14 +164,16 @@ class ProbedCall:
                     return False
         return bool(sizes) and all(tensor.is_contiguous() for each in tensors for tensor in each)
 
-    def _at_counts(self, expr: Any, whole: set[Sym]) -> Iterator[dict[Sym, Number]]:
+    def _at_counts(self, expr: object, whole: set[Sym]) -> Iterator[dict[Sym, Number]]:
         """Assignments at which a size is 0 and 1, as far as what is guarded allows.
 
         Raises:
             LookupError: there is none, though nothing says that the size is larger.
         """
         table, bounds = self.dynamics.table, self.dynamics.bounds
-        for count in (0, 1) if isinstance(expr, Expr) and not whole.isdisjoint(table.inputs(expr)) else ():
+        if not isinstance(expr, Expr) or whole.isdisjoint(table.inputs(expr)):
+            return
+        for count in (0, 1):
             cases = []
             for base in map(self._probe, (*PROBED, 0)):
                 for sym in whole & table.inputs(expr):

@@ -70,7 +70,7 @@ class Memory:
 
     names: dict[Place, str] = field(default_factory=dict)
     static: set[Place] = field(default_factory=set)
-    constants: dict[str, Any] = field(default_factory=dict)
+    constants: dict[str, int] = field(default_factory=dict)
     narrow: set[Place] = field(default_factory=set)
     marked: dict[Place, tuple[int | None, int | None]] = field(default_factory=dict)
     solved: dict[str, Expr] = field(default_factory=dict)
