@@ -127,8 +127,9 @@ class ProbedCall:
             return
         places, table = dynamics.places, dynamics.table
         whole = {sym for expr, hint in self.exprs if type(hint) is int for sym in table.inputs(expr)}
-        counts = {sym for sym, n in table.hints.items() if n in (0, 1) and sym in places and places[sym].what == "int"}
-        if counts and self._takes_counts(whole):
+        numbers = [sym for sym in table.symbols if sym in places and places[sym].what == "int"]
+        counts = {sym for sym in numbers if table.hints[sym] in (0, 1)}
+        if counts and len(numbers) > 1 and self._takes_counts(whole):  # of one, versions for 0 and 1 are few and faster
             table.counts = True
             return
         if counts & whole:
