@@ -40,7 +40,7 @@ from argand.capture.output.tracebacks import tidy
 from argand.config import config
 from argand.debug.accuracy import same
 from argand.debug.logs import set_logs
-from argand.debug.observe import JOINT
+from argand.debug.observe import JOINT, code_of
 from argand.debug.profiler import CompileProfiler
 from argand.debug.times import compile_times
 from argand.errors import ArgandError, BackendCompilerFailed, ConfigError, not_traced
@@ -290,6 +290,7 @@ def _original(model: Any) -> Any:
 
 def compiled_function(fn: Callable[..., Any], callback: Any, region: Region) -> Any:
     """`fn` in a region: a C callable that looks like `fn`."""
+    region.asked.add(code_of(fn))
     compiled = _C.Region(callback, region, with_frame(fn))
     functools.update_wrapper(compiled, fn)
     compiled.__dict__["__prepare_scriptable__"] = lambda: fn  # what torch.jit.script takes instead
@@ -326,6 +327,7 @@ class OptimizedModule(HostedModule):
 
     def _make_forward(self, module: torch.nn.Module) -> Any:
         callback, region = self.__dict__["_region"]
+        region.asked.add(code_of(module.forward))
         compiled = _audited(_C.Region(callback, region, with_frame(module.forward)), module.forward)
         return compiled, module.__dict__.get("forward"), getattr(type(module), "forward", None)  # None: TorchScript's
 

@@ -87,6 +87,16 @@ def test_one_operation_of_a_package_is_left_to_python_once_it_differs(library: M
     assert not [event for event in recompiles if event.data["function"] in ("twice", "tripled")]
 
 
+def test_single_operations_that_are_to_be_compiled_are(library: ModuleType) -> None:
+    """Each of them, by whoever compiles: a backend of the program's, one that makes integers of weights."""
+    backend, x = CountingBackend(), torch.ones(2, 3)
+    for fn in (torch.nn.Linear(3, 2), torch.nn.Linear(3, 2), torch.nn.Linear(3, 3), library.twice):
+        compiled = argand.compile(fn, backend=backend)
+        for given in (x, x.double()) if fn is library.twice else (x,):
+            torch.testing.assert_close(compiled(given), fn(given))
+    assert len(backend.graphs) == 4  # two layers are alike
+
+
 class Pair(NamedTuple):
     first: int
     second: Any = 0

@@ -433,7 +433,7 @@ class _Capture:
         empty = loops.is_empty(state)
         if exit.kind == "return" and empty:
             return self._without_graph(state)
-        idle = loops.is_idle(info, state, self.known)
+        idle = loops.is_idle(info, self.region, state, self.known)
         if idle and loops.left_to_python(info, self.known):
             return _C.RUN_ONLY
         self_written.note_counts(state)

@@ -23,6 +23,7 @@ from argand.bytecode.decode import decode
 from argand.bytecode.instruction import Instruction, Positions
 from argand.capture.arrays.array_arguments import REFUSED, tensor_of
 from argand.capture.driver.failures import Known
+from argand.capture.driver.region import Region
 from argand.capture.facts.code.skip import is_of_library, is_torch, library_of
 from argand.capture.facts.kinds import is_a, namespace
 from argand.capture.facts.sources import CallSource
@@ -118,11 +119,13 @@ def _computes_nothing(state: CaptureState) -> bool:
         )
 
 
-def is_idle(info: _C.FrameInfo, state: CaptureState, known: Known) -> bool:
+def is_idle(info: _C.FrameInfo, region: Region, state: CaptureState, known: Known) -> bool:
     """Whether a graph gains nothing: one of the program's functions records nothing, a package's little."""
     if not library_of(info.code.co_filename):
         return is_empty(state)
-    return _computes_nothing(state) or without_tensors(info, state) or _one_operation(info, state, known)
+    if _computes_nothing(state) or without_tensors(info, state):
+        return True
+    return info.code not in region.asked and _one_operation(info, state, known)
 
 
 def left_to_python(info: _C.FrameInfo, known: Known) -> bool:
@@ -136,8 +139,8 @@ _PYTHON_VERSIONS = 4
 
 
 def _one_operation(info: _C.FrameInfo, state: CaptureState, known: Known) -> bool:
-    """Whether a package's function is one operation, or a module of torch's, as `Linear` is, which is not what is
-    compiled, but one of several that the program calls around breaks of the graph: more versions gain nothing."""
+    """Whether a package's function is one operation, or a module of torch's, as `Linear` is, one of several that the
+    program calls around breaks of the graph: more versions gain nothing."""
     if state.graph.calls > 1 or not is_torch(info.code.co_filename):
         return state.graph.calls <= 1
     module = info.args[0] if info.args else None

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import field
+from types import CodeType
 
 import torch
 
@@ -28,6 +30,7 @@ class Region:
         told: an error of a graph says whether what the graph writes to is as it was (`errors.UNWRITTEN`).
         cuts: makes the frame hook's callback for a region in which parts of such graphs are captured, which get the
             sizes with their arguments; None: the backend gets the graphs.
+        asked: code that was to be compiled itself, not only what calls it.
     """
 
     backend: CompilerFn
@@ -40,3 +43,4 @@ class Region:
     data_sizes: bool = False
     told: bool = False
     cuts: Callable[[Region], Callable[[_C.FrameInfo], _C.Answer]] | None = None
+    asked: set[CodeType | None] = field(default_factory=set)
