@@ -119,7 +119,7 @@ class Handler(SimpleHTTPRequestHandler):
         self.send_header("Content-Type", "text/event-stream")
         self.end_headers()
         news = self.server.news
-        seen = news.version if news is not None else 0
+        seen = -1  # the page may be older than this connection: it is told at once
         with contextlib.suppress(OSError):
             self.wfile.write(b"retry: 1000\n\n")
             self.wfile.flush()
