@@ -290,11 +290,15 @@ def _original(model: Any) -> Any:
 
 def compiled_function(fn: Callable[..., Any], callback: Any, region: Region) -> Any:
     """`fn` in a region: a C callable that looks like `fn`."""
-    region.asked.add(code_of(fn))
-    compiled = _C.Region(callback, region, with_frame(fn))
+    compiled = _entry(callback, region, fn)
     functools.update_wrapper(compiled, fn)
     compiled.__dict__["__prepare_scriptable__"] = lambda: fn  # what torch.jit.script takes instead
     return _audited(compiled, fn)
+
+
+def _entry(callback: Any, region: Region, fn: Any) -> _C.Region:
+    region.asked.add(code_of(fn))
+    return _C.Region(callback, region, with_frame(fn))
 
 
 def _audited(compiled: Any, fn: Any) -> Any:
@@ -327,8 +331,7 @@ class OptimizedModule(HostedModule):
 
     def _make_forward(self, module: torch.nn.Module) -> Any:
         callback, region = self.__dict__["_region"]
-        region.asked.add(code_of(module.forward))
-        compiled = _audited(_C.Region(callback, region, with_frame(module.forward)), module.forward)
+        compiled = _audited(_entry(callback, region, module.forward), module.forward)
         return compiled, module.__dict__.get("forward"), getattr(type(module), "forward", None)  # None: TorchScript's
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:

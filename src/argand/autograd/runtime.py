@@ -67,7 +67,7 @@ def wrap(
     running = f"out = run({passed})"
     if untaped and any(spec.spec.requires_grad for spec in program.inputs):
         running = f"with no_grad(): {running}"
-    lines += _running_lines(running, names, tells=_writes(program) and not writes)
+    lines += _running_lines(running, names, tells=program.writes and not writes)
     lines += _mutation_lines(program, writes or bool(program.leaves))
     lines += _result_lines(program, names)
     return compile_wrapper("\n".join(lines) + "\n", names)
@@ -122,10 +122,6 @@ def _running_lines(running: str, names: dict[str, Any], tells: bool) -> list[str
 
 
 _TELLING = ("    except Exception as error:", "        say_unwritten(error)", "        raise")
-
-
-def _writes(program: AtenProgram) -> bool:
-    return bool(program.mutations or program.leaves)
 
 
 def _scalar_lines(program: AtenProgram, names: dict[str, Any], otherwise: GraphCallable | None) -> list[str]:

@@ -85,7 +85,7 @@ def native(gm: fx.GraphModule, example_inputs: Sequence[Any], **options: Any) ->
     written: list[bool] = []
 
     def compile_noted(program: AtenProgram) -> HostCall:
-        written.append(bool(program.mutations or program.bases or program.leaves))
+        written.append(program.writes)
         return compile_one(program)
 
     compiler = Compiler(

@@ -489,7 +489,7 @@ class Printer:
 
     def _divisor(self, value: Value, vector: bool) -> str:
         lanes, name = (self.lanes, "check_divisors") if vector else (Lanes(), "check_divisor")
-        text, used = self.operand(value.args[0], vector, self.dtype(value)), lanes.mask or lanes.tail
+        text, used = self.operand(value.args[0], vector), lanes.mask or lanes.tail
         return f"{name}{'_masked' if lanes.mask else ''}({text}, error{f', {used}' if used else ''})"
 
     # --- scans

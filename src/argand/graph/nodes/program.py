@@ -221,6 +221,11 @@ class AtenProgram:
     model: int = -1  # number of the captured graph that it belongs to, of those compiled in this process
 
     @property
+    def writes(self) -> bool:
+        """Whether arguments are written to, or leaves made, behind a run of the graph."""
+        return bool(self.mutations or self.leaves)
+
+    @property
     def output_node(self) -> fx.Node:
         """The graph's single output node."""
         return next(iter(reversed(self.graph.nodes)))
