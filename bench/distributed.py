@@ -11,6 +11,7 @@
 Processes on this machine: gloo, one thread each; with `--device cuda` NCCL, a GPU each. tp: tensor parallelism of the
 blocks' layers, of the CNN's head. The systems take turns in one run, step by step, in changing order; shown is the
 median time of a step (forward, backward with its reductions, optimizer), the slowest rank's, and that of the first one.
+Speeds are medians of the rounds' ratios (what else the machine does is in both), their noise is two standard errors.
 --cores gives each process that many cores for itself, where the machine has them.
 With --check: parameters, gradients and optimizer states after that many steps, by argand, against eager's.
 With --cold: the first call and backward of that many processes beside those of one; all begin at once, after their
@@ -30,6 +31,7 @@ import datetime
 import json
 import math
 import os
+import random
 import shutil
 import socket
 import statistics
@@ -153,32 +155,34 @@ def measure(rank: int, options: Any, folder: str) -> None:
             argand.config.optimize_ddp = system != "argand, not cut"
             first[system] = one_step(*steps[system], rank, 0)
             times[system] = []
-        order = list(steps)
+        order, shuffled = list(steps), random.Random(0)  # ranks take the same order
         for number in range(options.steps + WARM):
-            order.append(order.pop(0))  # what runs behind whom is not always the same
+            shuffled.shuffle(order)  # what runs behind whom is not always the same
             for system in order:
                 spent = one_step(*steps[system], rank, number)
                 if number >= WARM:
                     times[system].append(spent)
         for system in steps:
-            slowest = torch.tensor([*times[system], first[system]], device=options.device)
+            slowest = torch.tensor([*times[system], first[system]], dtype=torch.float64, device=options.device)
             dist.all_reduce(slowest, dist.ReduceOp.MAX)  # of each step
-            noise = standard_error(slowest[:-1].tolist())
-            slowest = torch.tensor([float(slowest[:-1].median()), float(slowest[-1])])
             if rank == 0:
-                print(
-                    f"{name}, {way}: {system} {1e3 * float(slowest[0]):.2f} ms, first {float(slowest[1]):.2f} s",
-                    flush=True,
-                )
+                *spans, beginning = slowest.tolist()
+                middle = 1e3 * statistics.median(spans)
+                print(f"{name}, {way}: {system} {middle:.2f} ms, first {beginning:.2f} s", flush=True)
                 with open(f"{folder}/results", "a") as stream:
-                    stream.write(f"{name}, {way}\t{system}\t{float(slowest[0])}\t{float(slowest[1])}\t{noise}\n")
+                    print(json.dumps([f"{name}, {way}", system, beginning, spans]), file=stream)
     dist.destroy_process_group()
 
 
-def standard_error(times: list[float]) -> float:
-    """Of the median of some times, most of which are near it."""
-    middle = statistics.median(times)
-    return 1.25 * 1.48 * statistics.median(abs(time - middle) for time in times) / math.sqrt(len(times))
+def ratio(theirs: list[float], ours: list[float]) -> tuple[float, float]:
+    """How many times as fast as theirs our steps are, and two standard errors of that.
+
+    Steps of one round are compared with each other: what else the machine does while it lasts is in both.
+    """
+    logs = [math.log(one / other) for one, other in zip(theirs, ours, strict=True)]
+    middle = statistics.median(logs)
+    error = 1.25 * 1.48 * statistics.median(abs(log - middle) for log in logs) / math.sqrt(len(logs))
+    return math.exp(middle), math.exp(middle) * 2 * error  # of a median of values most of which are near it
 
 
 def one_step(model: Any, call: Any, optimizer: Any, options: Any, around: Any, rank: int, number: int) -> float:
@@ -405,19 +409,17 @@ def show(title: str, columns: tuple[str, ...], rows: list[list[str]]) -> None:
     Console().print(table)
 
 
-def step_verdicts(rows: list[list[str]]) -> list[Verdict]:
-    """Of argand's steps beside eager's and torch.compile's.
+Row = tuple[str, str, float, list[float]]  # model and way, system, seconds of the first step and of each later one
 
-    Arguments:
-        rows: model and way, system, a step's seconds, the first one's, the standard error of a step's.
-    """
-    times = {(row[0], row[1]): (float(row[2]), float(row[4])) for row in rows}
+
+def step_verdicts(rows: list[Row]) -> list[Verdict]:
+    """Of argand's steps beside eager's and torch.compile's."""
+    ours = {model: spans for model, system, _, spans in rows if system == "argand"}
     found = []
-    for (model, system), (theirs, error) in times.items():
+    for model, system, _, spans in rows:
         if system in ("eager", "torch.compile"):
-            ours, own_error = times[model, "argand"]
-            noise = 2 * theirs / ours * math.hypot(error / theirs, own_error / ours)
-            found.append(Verdict(model, f"of {system}'s speed", theirs / ours, 1.0, noise=noise))
+            speed, noise = ratio(spans, ours[model])
+            found.append(Verdict(model, f"of {system}'s speed", speed, 1.0, noise=noise))
     return found
 
 
@@ -450,16 +452,18 @@ def steps(options: Any) -> list[Verdict]:
     """Steps of all systems; with --check, how far they are from eager's."""
     with tempfile.TemporaryDirectory() as folder:
         mp.spawn(check if options.check else measure, args=(options, folder), nprocs=options.ranks)
-        rows = [line.split("\t") for line in Path(folder, "results").read_text().splitlines()]
+        lines = Path(folder, "results").read_text().splitlines()
     if options.check:
-        sys.exit(not all(float(apart) <= TOLERANCE for _, apart in rows))
+        sys.exit(not all(float(line.split("\t")[1]) <= TOLERANCE for line in lines))
+    rows: list[Row] = [json.loads(line) for line in lines]
     what = "a GPU each, NCCL" if options.device == "cuda" else "one thread each, gloo"
-    eager = {row[0]: float(row[2]) for row in rows if row[1] == "eager"}
-    table = [
-        [model, system, f"{1e3 * float(step):.2f}", f"{eager[model] / float(step):.2f}x", f"{float(first):.2f}"]
-        for model, system, step, first, _ in rows
-    ]
-    columns = ("model, way", "system", "step", "over eager", "first step, s")
+    eager = {model: spans for model, system, _, spans in rows if system == "eager"}
+    table = []
+    for model, system, first, spans in rows:
+        speed, noise = ratio(eager[model], spans)
+        middle = f"{1e3 * statistics.median(spans):.2f}"
+        table.append([model, system, middle, f"{speed:.3f}x", f"{noise:.3f}", f"{first:.2f}"])
+    columns = ("model, way", "system", "step", "over eager", "noise", "first step, s")
     show(f"{options.ranks} processes, {what}: milliseconds of a step", columns, table)
     return step_verdicts(rows)
 
