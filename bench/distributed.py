@@ -110,6 +110,12 @@ def begin(rank: int, options: Any, folder: str) -> None:
     )  # fmt: skip
 
 
+def end() -> None:
+    """This process is no longer a rank."""
+    dist.barrier()  # gloo's thread lets go of what the last call reduced, for which it needs the interpreter
+    dist.destroy_process_group()
+
+
 def finish(options: Any) -> None:
     """Until all work that was asked for is done."""
     if options.device == "cuda":
@@ -171,7 +177,7 @@ def measure(rank: int, options: Any, folder: str) -> None:
                 print(f"{name}, {way}: {system} {middle:.2f} ms, first {beginning:.2f} s", flush=True)
                 with open(f"{folder}/results", "a") as stream:
                     print(json.dumps([f"{name}, {way}", system, beginning, spans]), file=stream)
-    dist.destroy_process_group()
+    end()
 
 
 def ratio(theirs: list[float], ours: list[float]) -> tuple[float, float]:
@@ -224,7 +230,7 @@ def check(rank: int, options: Any, folder: str) -> None:
             print(f"{name}, {way}: {float(apart):.1e} apart after {options.check} steps", flush=True)
             with open(f"{folder}/results", "a") as stream:
                 stream.write(f"{name}, {way}\t{float(apart)}\n")
-    dist.destroy_process_group()
+    end()
 
 
 def first_call(rank: int, way: str, name: str, options: Any, folder: str) -> None:
@@ -250,8 +256,7 @@ def first_call(rank: int, way: str, name: str, options: Any, folder: str) -> Non
     if rank == 0:
         Path(folder, "times").write_text(f"{float(slowest[0])} {float(total[1])} {float(total[2])}")
     REMOTE.flush(10.0)
-    dist.barrier()
-    dist.destroy_process_group()
+    end()
 
 
 def traced_step(rank: int, name: str, options: Any, folder: str) -> None:
@@ -268,8 +273,7 @@ def traced_step(rank: int, name: str, options: Any, folder: str) -> None:
     with torch.profiler.profile() as profile:
         one_step(model, call, optimizer, options, contextlib.nullcontext, rank, 3)
     profile.export_chrome_trace(f"{folder}/{rank}.json")
-    dist.barrier()
-    dist.destroy_process_group()
+    end()
 
 
 def trace(options: Any) -> None:
