@@ -214,6 +214,36 @@ def test_type_version() -> None:
     assert holds(one(LOCAL, "type_version", int), 5)
 
 
+def test_a_class_may_gain_what_it_inherits() -> None:
+    class Base:
+        flag, other, items = None, 3, ()
+
+    class Between(Base):
+        other = 4
+
+    class C(Between):
+        pass
+
+    names = {"flag", "other", "items", "new"}
+    tree = one(LOCAL, "type_version", C, names)
+    C.flag, C.other, C.unasked = None, 4, 5
+    assert holds(tree, C()) and C.flag is None
+    for name, value, kept in [("flag", True, None), ("other", 3, 4), ("other", 4.0, 4), ("other", True, 4)]:
+        setattr(C, name, value)
+        assert not holds(tree, C())
+        setattr(C, name, kept)
+        assert holds(tree, C())
+    Base.__odd__ = 1
+    tree = one(LOCAL, "type_version", C, names)
+    for name, value in [("items", ()), ("new", None), ("__odd__", 1)]:
+        setattr(C, name, value)
+        assert not holds(tree, C())
+        delattr(C, name)
+        assert holds(tree, C())
+    Base.flag = 1
+    assert not holds(tree, C())
+
+
 def test_call_and_global_state() -> None:
     tree = one(LOCAL, "call", str.upper, "AB")
     assert holds(tree, "ab") and detail(tree, "b") == "upper: expected 'AB', found 'B'"

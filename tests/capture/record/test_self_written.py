@@ -26,6 +26,20 @@ class Kind:
 
 KIND = Kind()
 
+class Only:
+    instance = None
+
+    def __new__(cls):
+        if Only.instance is None:
+            Only.instance = object.__new__(cls)
+        return Only.instance
+
+class Flag:
+    state = None
+
+class Off(Flag):
+    pass
+
 def by_class(x):
     global filled
     found = table.get(type(x))
@@ -45,6 +59,22 @@ def attribute(x):
     if not hasattr(KIND, "factor"):
         KIND.factor = 3
     return x * KIND.factor
+
+def by_pair(x):
+    try:
+        factor = table[type(x), int]
+    except KeyError:
+        factor = table[type(x), int] = 3
+    return x * factor
+
+def only_one(x):
+    return x * (2 if Only() is Only.instance else 3)
+
+def flag(x):
+    before, Off.state = Off.state, True
+    x = x * (2 if Off.state else 3)
+    Off.state = before
+    return x
 
 def of_argument(given):
     if "twice" not in given:
@@ -86,13 +116,21 @@ def graphs_of(compiled: Callable[..., Any], calls: int = 3) -> list[int]:
     return counts
 
 
-@pytest.mark.parametrize("name", ["by_class", "of_thread", "attribute"])
+@pytest.mark.parametrize("name", ["by_class", "of_thread", "attribute", "by_pair", "only_one"])
 def test_the_first_call_runs_eagerly(package: ModuleType, name: str) -> None:
     function = getattr(package, name)
     compiled = argand.compile(lambda x: function(x) + 1, backend="eager")
     assert graphs_of(compiled) == [0, 1, 1]
     x = torch.ones(3)
     assert torch.equal(compiled(x), function(x) + 1)
+
+
+def test_a_flag_is_set_and_put_back_in_its_class(package: ModuleType) -> None:
+    assert graphs_of(argand.compile(package.flag, backend="eager")) == [1, 1, 1]
+    assert vars(package.Off)["state"] is None
+    package.Flag.state = 5
+    assert torch.equal(argand.compile(package.flag, backend="eager")(torch.ones(2)), torch.full((2,), 2.0))
+    assert package.Off.state is None
 
 
 @pytest.mark.parametrize("how", ["one graph", "own backend"])

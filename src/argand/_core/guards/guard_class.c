@@ -165,6 +165,27 @@ same_value(PyObject *klass, PyObject *held, PyObject *value)
     return part != NULL && identity_target(what, true) == part;
 }
 
+/* Whether a class of the MRO gained a name for what it had inherited under that name: who looks it up, from wherever in
+ * the MRO, gets what they got before. So flags of packages are kept (`with setting(False):` writes the old value back).
+ * Special methods and what CPython reads off the class itself (`__doc__`) do not count, nor do descriptors. */
+static bool
+was_inherited(const ClassNames *names, const Namespace *space, PyObject *name, PyObject *value)
+{
+    if (PyUnicode_GET_LENGTH(name) > 1 && PyUnicode_READ_CHAR(name, 0) == '_' && PyUnicode_READ_CHAR(name, 1) == '_') {
+        return false;
+    }
+    for (const Namespace *base = space + 1; base < names->spaces + names->count; base++) {
+        PyObject *klass = identity_target(base->klass, base->weak);
+        PyObject *held = base->weak ? PyDict_GetItemWithError(base->values, name) : NULL;
+        if (held != NULL || klass == NULL || PyDict_GetItemWithError(((PyTypeObject *)klass)->tp_dict, name) != NULL) {
+            bool plain = value == Py_None || PyBool_Check(value) || PyLong_CheckExact(value) || PyFloat_CheckExact(value)
+                         || PyUnicode_CheckExact(value);
+            return held != NULL && plain && same_value(NULL, held, value);
+        }
+    }
+    return false;
+}
+
 /* The first name of a class that matters and has another value now (borrowed), NULL when there is none. */
 static PyObject *
 changed_name(const ClassNames *names, const Namespace *space, PyObject *klass)
@@ -177,7 +198,8 @@ changed_name(const ClassNames *names, const Namespace *space, PyObject *klass)
             continue;
         }
         held = PyDict_GetItemWithError(space->values, name);
-        if (held != NULL ? !same_value(klass, held, value) : name_matters(names->names, name) != 0) {
+        bool same = held != NULL ? same_value(klass, held, value) : was_inherited(names, space, name, value);
+        if (!same && (held != NULL || name_matters(names->names, name) != 0)) {
             return name;
         }
         seen += held != NULL;

@@ -244,5 +244,6 @@ def _delete_class_attr(interp: Interpreter, cls: type, name: str) -> None:
         interp.unread(type.__delattr__, cls, name)
         return
     if name not in type.__dict__["__dict__"].__get__(cls):
+        interp.types.whole = True  # what it inherits is no answer
         interp.unread(type.__delattr__, cls, name)  # raises
     raise graph_break(kind="class attribute deleted", context=f"{cls.__name__}.{name}")

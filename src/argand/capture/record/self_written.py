@@ -6,6 +6,7 @@ Numbers that a call counts up.
 
 from __future__ import annotations
 
+import inspect
 import sys
 from collections.abc import Mapping, Sequence
 
@@ -16,7 +17,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from argand.capture.facts.code.skip import library_of
 from argand.capture.facts.interfaces import CaptureState
 from argand.capture.facts.kinds import answers_itself, is_a, namespace
-from argand.capture.facts.overlays import DELETED, Shadow
+from argand.capture.facts.overlays import DELETED, Overlay, Shadow
 from argand.capture.facts.sources import (
     ConstSource,
     DictItemSource,
@@ -31,17 +32,32 @@ from argand.capture.world import pending_effects
 
 _Held = dict[object, object]
 _OF_THE_PROCESS = ConstSource | GlobalSource | ImportedSource
-_NO_PACKAGES = frozenset(("", "torch", *sys.stdlib_module_names))
+_NO_PACKAGES = frozenset(("", *sys.stdlib_module_names))
 
 
 def fills_one(state: CaptureState) -> bool:
-    """Whether code of a package found that a table of the process lacks something, and put it there."""
+    """Whether code of a package found that a table of the process lacks something, or a class of it, and put it
+    there."""
     added = {  # looked at past methods of a class of the program's
         source: [key for key in dict.__iter__(new) if _is_plain(key) and not dict.__contains__(old, key)]
         for source, (old, new) in _written(state).items()
         if is_a(source.root, _OF_THE_PROCESS)
     }
-    return any(added.values()) and any(_asked(guard, added) for guard in state.guards)
+    if any(added.values()) and any(_asked(guard, added) for guard in state.guards):
+        return True
+    return any(map(_fills_class, pending_effects.pending(state)))
+
+
+def _fills_class(entry: Shadow | Overlay) -> bool:
+    """Whether a package's class gets an attribute that it had not, or that was None: the one object of a class."""
+    if isinstance(entry, Shadow) or entry.kind != "attr" or not is_a(entry.obj, type):
+        return False
+    before = {name: inspect.getattr_static(entry.obj, name, DELETED) for name in entry.values}
+    if all(was is not DELETED and (was is not None or entry.values[name] is None) for name, was in before.items()):
+        return False
+    module = type.__dict__["__dict__"].__get__(entry.obj).get("__module__")
+    file = getattr(sys.modules.get(module if is_a(module, str) else ""), "__file__", None)
+    return is_a(file, str) and library_of(file) not in _NO_PACKAGES
 
 
 _AT_FIRST = (("_step_count", 1), ("_scale", None))
@@ -115,4 +131,6 @@ def _asked(guard: Guard, added: Mapping[Source, Sequence[object]]) -> bool:
 
 def _is_plain(key: object) -> bool:
     """Whether no code of the program runs where it is looked up."""
+    if type(key) is tuple:
+        return all(map(_is_plain, key))
     return type(key) is str or type(key) is int or (is_a(key, type) and not answers_itself(key))
