@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from tests.helpers import assert_same
 
 import argand
+from argand.capture.driver.explain import Findings
 
 _RAISES = {
     "index": lambda x, bad: x[bad],
@@ -119,3 +120,39 @@ def test_write_that_autograd_records_and_one_that_it_does_not(backend: str) -> N
             told += [x, x.requires_grad]
         outcomes.append(told)
     assert_same(*outcomes)
+
+
+class _OnManifold(torch.nn.Parameter):
+    """As optimizers of manifolds have them."""
+
+
+@pytest.mark.parametrize("cls", [torch.nn.Parameter, _OnManifold])
+def test_a_solver_behind_gradients_and_steps_is_part_of_the_graph(cls: type[torch.nn.Parameter]) -> None:
+    """What the frame starts again with is put back, whatever class it is of; positions that are known are there."""
+
+    def step(params: list[torch.nn.Parameter], log: list[int], a: torch.Tensor) -> torch.Tensor:
+        loss = torch.stack([p.square().sum() for p in params]).sum()
+        loss.backward()
+        with torch.no_grad():
+            for p in params:
+                p.mul_(0.5)
+                log.append(1)
+                sides = p.detach() * 1
+                sides[..., torch.arange(9), torch.arange(-9, 0)] += 1
+                p.copy_(torch.linalg.solve(a, sides))
+        return loss
+
+    def outcomes(step: Any) -> list[Any]:
+        params, log, seen = [cls(torch.full((9, 9), n + 1.0)) for n in range(2)], [], []
+        for scale in (1.0, 0.0, 2.0):
+            try:
+                seen.append(step(params, log, torch.eye(9) * scale).detach())
+            except RuntimeError as error:
+                seen.append(str(error))
+            seen += [len(log), *[(p.detach().clone(), p.grad.clone(), p._version) for p in params]]
+        return seen
+
+    findings = Findings()
+    with findings.listening():
+        assert_same(outcomes(step), outcomes(argand.compile(step, backend="aot_eager")))
+    assert not findings.breaks

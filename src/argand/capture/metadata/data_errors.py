@@ -23,7 +23,7 @@ from argand.capture.facts.handlers import Args, Function
 from argand.capture.facts.interfaces import GraphBuilder
 from argand.capture.facts.kinds import is_a, module_of
 from argand.capture.facts.name_tables import words
-from argand.capture.facts.values.tensor_info import TensorInfo
+from argand.capture.facts.values.tensor_info import Cost, Deferred, TensorInfo
 from argand.capture.metadata import repeatable_writes
 from argand.graph.compat import storage_address
 from argand.graph.operators import data_checks
@@ -86,21 +86,33 @@ def may_raise(func: Function, args: Args, infos: list[TensorInfo]) -> bool:
     data_kind = kind(func)
     if data_kind == "index":
         fills = len(args) > 2 and not isinstance(args[2], torch.Tensor)
-        return _holds_tensor(args[1], masks=not fills) or _out_of_range(args[1], infos[0] if infos else None)
+        return _holds_tensor(args[1], infos, masks=not fills) or _out_of_range(args[1], infos[0] if infos else None)
     if data_kind == "integers":
         return all(not (info.tensor.dtype.is_floating_point or info.tensor.dtype.is_complex) for info in infos)
     return bool(data_kind)
 
 
-def _holds_tensor(key: object, *, masks: bool) -> bool:
-    """A tensor of positions, or (with `masks`) of truth values, whose number decides how many values are wanted."""
+def _holds_tensor(key: object, infos: list[TensorInfo], *, masks: bool) -> bool:
+    """A tensor of positions that may not be there, or (with `masks`) of truth values, whose number decides how many
+    values are wanted."""
     if isinstance(key, torch.Tensor):
-        return masks or key.dtype not in (torch.bool, torch.uint8)
-    return isinstance(key, tuple | list) and any(_holds_tensor(item, masks=masks) for item in key)
+        return (masks or key.dtype not in (torch.bool, torch.uint8)) and not _known_within(key, infos)
+    return isinstance(key, tuple | list) and any(_holds_tensor(item, infos, masks=masks) for item in key)
+
+
+def _known_within(key: torch.Tensor, infos: list[TensorInfo]) -> bool:
+    """Whether all positions are known, and each dimension of the tensor has them."""
+    info = next((info for info in infos[1:] if info.tensor is key), None)
+    held = None if info is None else info.constant
+    if key.dtype is not torch.int64 or held is None or (type(held) is Deferred and held.cost is not Cost.NOTHING):
+        return False
+    with torch._C.DisableTorchFunction():
+        value = held.get() if type(held) is Deferred else held
+        return isinstance(value, torch.Tensor) and not _out_of_range(value.flatten().tolist(), infos[0])
 
 
 def _out_of_range(key: object, info: TensorInfo | None, listed: bool = False) -> bool:
-    """Whether a list of positions in a key may hold one that no dimension of the tensor has."""
+    """Whether a list of positions in a key may hold one that not every dimension of the tensor has."""
     if isinstance(key, tuple | list):
         return any(_out_of_range(item, info, listed or isinstance(key, list)) for item in key)
     if isinstance(key, range):  # a list of positions by another name

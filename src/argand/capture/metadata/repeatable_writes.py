@@ -72,7 +72,9 @@ def _alone(builder: GraphBuilder, owner: TensorInfo) -> bool:
 
 
 def _is_plain(real: torch.Tensor | None) -> bool:
-    return real is not None and type(real) in (torch.Tensor, torch.nn.Parameter) and real.layout is torch.strided
+    """Whether what a tensor holds can be copied, and put back, past what its class does."""
+    untouched = torch._C._disabled_torch_dispatch_impl
+    return real is not None and type(real).__torch_dispatch__ is untouched and real.layout is torch.strided
 
 
 def _is_small(owner: TensorInfo) -> bool:
