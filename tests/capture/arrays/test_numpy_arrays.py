@@ -284,6 +284,15 @@ def test_written_array_that_overlaps_another_argument() -> None:
     for theirs, ours in zip(pairs(), pairs()):
         _same(program(*theirs), compiled(*ours))
 
+    def own_memory(x: Any, other: Any) -> Any:
+        result = x * 0
+        result += 1
+        return result * 2, other + 1
+
+    compiled = argand.compile(own_memory, backend="eager", fullgraph=True)
+    for theirs, ours in zip(pairs(), pairs()):
+        _same(own_memory(*theirs), compiled(*ours))
+
 
 _LAYOUTS: dict[str, Callable[[Any], Any]] = {
     "transposed": lambda a: np.asfortranarray(a),

@@ -118,7 +118,7 @@ class Arrays:
         sources = [array._a_source for array in held]
         if len(held) > 1:
             self.state.guards.add(None, "distinct", sources, label="NO_ALIASING", shown=False)
-        if not self.state.graph.writing:
+        if not self.state.graph.written:
             return
         others = [
             info
