@@ -197,3 +197,16 @@ def test_both_statistics_in_one_memory(backend: str) -> None:
 
     for fn in (same, of_input):
         assert_same(_run(fn, ONE), _run(argand.compile(fn, backend=backend), ONE))
+
+
+@pytest.mark.parametrize("backend", ["eager", "native"])
+def test_observers_of_quantization_resize_their_buffers_in_the_first_call(backend: str) -> None:
+    def observed(x: torch.Tensor, buffers: list[torch.Tensor]) -> torch.Tensor:
+        return torch.fused_moving_avg_obs_fake_quant(x * 2, ONES, ONES, *buffers, 0.01, -128, 127, 0, True, True) + 1  # type: ignore[attr-defined,no-any-return]
+
+    empty = [torch.empty(0), torch.empty(0), torch.empty(0), torch.empty(0, dtype=torch.int32)]
+    compiled = argand.compile(observed, backend=backend)
+    ours, theirs = copy.deepcopy(empty), copy.deepcopy(empty)
+    for step in range(3):
+        assert_same(compiled(X + step, ours), observed(X + step, theirs))
+        assert_same(ours, theirs)

@@ -30,6 +30,7 @@ def decorated(x):
 
 def questions(x):
     flags = (torch.is_grad_enabled(), torch.get_default_dtype(), torch.is_tensor(x), torch.is_floating_point(x))
+    torch.cpu.get_capabilities().get("avx2") if hasattr(torch.cpu, "get_capabilities") else None
     limits = (torch.finfo(x.dtype).max, torch.iinfo(torch.int32).max, torch.promote_types(torch.int8, torch.half))
     return x + limits[1], flags, limits[2], torch.result_type(x, 1), torch.broadcast_shapes((3, 1), (4,))
 

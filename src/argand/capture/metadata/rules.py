@@ -63,6 +63,26 @@ def _fake_quantize(
 RULES[torch.fake_quantize_per_tensor_affine] = RULES[torch.fake_quantize_per_channel_affine] = _fake_quantize
 
 
+def _observe(
+    x: torch.Tensor, observer_on: torch.Tensor, fake_quant_on: torch.Tensor, running_min: torch.Tensor, *rest: object,
+    **more: object,
+) -> torch.Tensor:  # fmt: skip
+    """What has seen nothing yet resizes what it is given to the channels, which no metadata shows."""
+    if running_min.numel():
+        raise Unknown
+    raise errors.graph_break(
+        kind="data-dependent value",
+        context="fused_moving_avg_obs_fake_quant",
+        explanation="The first call of an observer resizes its buffers (dynamic shape of an argument).",
+        hints=("Call the model once before it is compiled.",),
+    )
+
+
+for _name in ("fused_moving_avg_obs_fake_quant", "_fused_moving_avg_obs_fq_helper"):
+    _packet = getattr(torch.ops.aten, _name)
+    RULES.update(dict.fromkeys((getattr(torch, _name), _packet, _packet.default), _observe))
+
+
 def _istft(x: torch.Tensor, n_fft: int, hop_length: int | None = None, win_length: int | None = None,
            window: torch.Tensor | None = None, center: bool = True, normalized: bool = False,
            onesided: bool | None = None, length: int | None = None,

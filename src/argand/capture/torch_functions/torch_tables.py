@@ -123,6 +123,7 @@ enter_rows({
     _functorch.utils.unwrap_dead_wrappers
     is_grad_enabled is_inference_mode_enabled get_default_dtype
     _C._is_any_autocast_enabled are_deterministic_algorithms_enabled
+    _C._cpu._get_cpu_capability[torch>=2.13]
     """: leaf,
     # what may change: guarded to be what it is
     """
