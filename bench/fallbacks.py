@@ -20,6 +20,7 @@ import json
 import sys
 import traceback
 import warnings
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
 
@@ -155,6 +156,7 @@ def main() -> int:
     parser.add_argument("--above", type=float, default=1.0, help="the least share of a function's step, in percent")
     parser.add_argument("--seconds", type=float, default=0.2, help="for each function")
     parser.add_argument("--threads", type=int, help="of each program; on a machine that does other things, 1")
+    parser.add_argument("--jobs", type=int, default=1, help="programs at once: a machine has cores for so many")
     parser.add_argument("--timeout", type=float, default=600.0, help="seconds for one program")
     parser.add_argument("--json", metavar="OUT", help="results go there, and are not measured again")
     parser.add_argument("--again", action="store_true", help="measure also what OUT has")
@@ -166,14 +168,18 @@ def main() -> int:
     out = Path(options.json) if options.json else None
     stored: dict[str, Result] = json.loads(out.read_text()) if out and out.exists() else {}
     listed = wanted(options)
-    for name, area in listed:
-        if name in stored and not options.again:
-            continue
-        more = ["--zoo", options.zoo, "--above", str(options.above)]
-        stored[name] = run_one(name, area, "fallbacks", options, Path(__file__), more)
-        print(f"{name}: {said(stored[name])}", flush=True)
-        if out:
-            out.write_text(json.dumps(stored, indent=1))
+    more = ["--zoo", options.zoo, "--above", str(options.above)]
+    with ThreadPoolExecutor(options.jobs) as pool:
+        runs = {
+            pool.submit(run_one, name, area, "fallbacks", options, Path(__file__), more): name
+            for name, area in listed
+            if options.again or name not in stored
+        }
+        for run in as_completed(runs):
+            stored[runs[run]] = run.result()
+            print(f"{runs[run]}: {said(stored[runs[run]])}", flush=True)
+            if out:
+                out.write_text(json.dumps(stored, indent=1))
     return 0 if print_list({name: stored[name] for name, _ in listed}, options.above) else 1
 
 
