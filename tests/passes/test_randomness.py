@@ -91,7 +91,8 @@ def test_manual_seed_rules_compiled_code() -> None:
 
 def test_fallback_random_gives_eagers_numbers() -> None:
     def fn(x: torch.Tensor) -> torch.Tensor:
-        return F.dropout(x, 0.3) + torch.rand(64) + torch.randn_like(x)
+        between = torch.empty(64).random_(2, 9)  # `aten.random.from`, which no line of Python can spell with a dot
+        return F.dropout(x, 0.3) + torch.rand(64) + torch.randn_like(x) + between
 
     x = torch.ones(64)
     torch.manual_seed(7)

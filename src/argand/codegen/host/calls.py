@@ -12,6 +12,7 @@ from argand.codegen.host.convolutions import (
     MEASURED_CONVOLUTION,
     OWN_CONVOLUTION,
 )
+from argand.graph.operators.aten_names import operator_path
 from argand.graph.sizes.expr import ONE, ZERO
 from argand.ir.loops import Buffer, ExternNode, TensorRef
 from argand.quick_dataclasses import dataclass
@@ -107,7 +108,7 @@ def extern_function(node: ExternNode) -> ExternFunction:
         own = f"argand_ops().{text.removeprefix('argand.')}"
         return ExternFunction(text.replace(".", "_"), _PACKED.get(text.split(".")[1], own), several)
     if isinstance(target, torch._ops.OpOverload):
-        return ExternFunction(text.replace(".", "_"), f"torch.ops.{text}", several)
+        return ExternFunction(text.replace(".", "_"), operator_path(target), several)
     name = f"{target.__module__}.{target.__qualname__}"
     return ExternFunction(name.replace(".", "_"), name, several)
 

@@ -11,6 +11,7 @@ import torch
 from torch import fx
 
 from argand.graph.nodes.meta import caller_line, user_line
+from argand.graph.operators.aten_names import operator_path
 from argand.graph.sizes.expr import Expr
 from argand.graph.sizes.symbolic import SymbolicTensor
 
@@ -62,7 +63,7 @@ def graph_source(
 def _spelling(target: Any) -> str:
     """How a program that imports torch, operator and math calls this target; "" when it cannot."""
     if isinstance(target, torch._ops.OpOverload):
-        return f"torch.ops.{target}"
+        return operator_path(target)
     text = target_name(target)
     root = {"torch": torch, "operator": operator, "math": math}.get(text.split(".", 1)[0])
     try:

@@ -271,8 +271,9 @@ def _compared(each: Any, both: Any) -> Callable[..., fx.Node]:
         dtypes = {arg.meta["val"].dtype for arg in (x, y) if isinstance(arg, fx.Node)}
         dtype = torch.float64 if torch.float64 in dtypes or torch.complex128 in dtypes else torch.float32
         one, other, b = p.pair(x, dtype), p.pair(y, dtype), p.builder
+        like = next(part for part in (one.re, other.re) if isinstance(part, fx.Node))
         tests = [
-            b(each.Tensor if isinstance(c, fx.Node) else each.Scalar, a, c)
+            b(each.Tensor if isinstance(c, fx.Node) else each.Scalar, arithmetic.whole(b, a, like), c)
             for a, c in ((one.re, other.re), (one.im, other.im))
         ]
         answer: fx.Node = b(both.default, *tests)
