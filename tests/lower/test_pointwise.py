@@ -290,3 +290,13 @@ def test_whether_all_is_true():
     for value in (True, False):
         x = torch.full((5,), value)
         check(lambda x: torch._is_all_true(x), x, loops_only=True, passes=True)
+
+
+def test_what_is_repeated_is_computed_once():
+    def of_means(gradient, scale):
+        repeated = gradient[:, None].expand(4, 9, 6)
+        return (repeated * scale.expand(4, 9, 6) / 9).exp(), repeated.to(torch.bfloat16) / 3, scale.expand(9, 6) + 1
+
+    run = check(of_means, torch.randn(4, 6), torch.randn(6), loops_only=True)
+    points = {value.op: math.prod(map(int, node.body.sizes)) for node in run.loops for value in node.body.statements}
+    assert points["truediv"] == points["exp"] == 24 and points["store"] > 24

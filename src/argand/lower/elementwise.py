@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import fx
 
-from argand.graph.sizes.expr import ZERO, Expr
-from argand.graph.sizes.symbolic import MetaTensor, SymbolicTensor
+from argand.graph.sizes.expr import ONE, ZERO, Expr
+from argand.graph.sizes.symbolic import MetaTensor, SymbolicTensor, contiguous_meta
 from argand.ir.loops import Value
-from argand.lower.context import LOOP_DTYPES, Context, math_dtype
+from argand.lower.context import BROADCAST_FACTOR, LOOP_DTYPES, Context, math_dtype
+from argand.lower.layout import stride_order
 from argand.lower.ops import Number
 from argand.lower.recorder import Recorder
 from argand.lower.registry import NoLowering
@@ -51,6 +53,13 @@ def pointwise(
         raise NoLowering(f"loops do not compute with {common}")
     result_dtype: torch.dtype = meta.dtype
     size = ctx.sizes(meta.shape)
+    once = _without_repeats(ctx, operands, exact, meta)
+    if once is not None:
+        few, part = once
+        repeated = pointwise(ctx, operation, few, common=common, cost=cost, exact=exact, keep=keep, val=part)
+        result = pointwise(ctx, lambda ops, a: a, [repeated], val=meta, cost=0)
+        result.repeated = repeated
+        return result
     reads = [
         reader(ctx, operand, size, None if position in keep else common, position in exact)
         for position, operand in enumerate(operands)
@@ -65,6 +74,36 @@ def pointwise(
     result = ctx.lazy(load, inputs, cost=cost, val=meta, keeps_splits=True)
     result.split = split
     return result
+
+
+def _without_repeats(
+    ctx: Context, operands: Sequence[Operand], exact: Sequence[int], meta: MetaTensor
+) -> tuple[list[Operand], MetaTensor] | None:
+    """Operands and metadata of what an operation on repeated tensors repeats: it is computed once.
+
+    None where that gains nothing: where no loop but the innermost would go over the repeats, code generation sees it.
+    """
+    few = [x.repeated if isinstance(x, Tensor) and x.repeated is not None else x for x in operands]
+    target = ctx.targets(ctx.device)
+    if all(map(operator.is_, few, operands)) or ctx.inline or (target is not None and not target.host_memory):
+        return None
+    size = list(ctx.sizes(meta.shape))
+    part: list[Expr] = [ONE] * len(size)
+    for position, x in enumerate(few):
+        if not isinstance(x, Tensor):
+            continue
+        if x.ndim == 0 and position in exact and x is not operands[position]:
+            return None  # a number there is not rounded
+        for dim, extent in enumerate(x.size):
+            if extent != 1:
+                part[len(size) - x.ndim + dim] = extent
+    order = stride_order(tuple(size), ctx.sizes(meta.stride()), ctx.hints)
+    inner = [dim for dim in order if size[dim] != 1][-1:]
+    if not inner or part[inner[0]] == 1:
+        return None
+    if ctx.hint(_ratio(tuple(size), tuple(part), 0)) < BROADCAST_FACTOR:
+        return None
+    return few, contiguous_meta(part, meta.dtype)
 
 
 def common_split(ctx: Context, inputs: Sequence[Tensor], ndim: int) -> tuple[int, Index | None] | None:

@@ -35,11 +35,12 @@ class Tensor:
             stored by one loop nest per part, so that no loop has to test where it is. Positions are None where the
             elements at even and odd places of `dim` are made in two ways: then one loop nest has a store for each.
         realiser: realises it in a special way (cat: one store per input); called with the context.
+        repeated: a tensor that this one repeats along dimensions that have size 1 there, or that it lacks.
     """
 
     __slots__ = (
-        "base", "cost", "count", "device", "dtype", "loader", "origin", "reads", "realiser", "ref", "size", "split",
-        "stride", "to_ref",
+        "base", "cost", "count", "device", "dtype", "loader", "origin", "reads", "realiser", "ref", "repeated", "size",
+        "split", "stride", "to_ref",
     )  # fmt: skip
 
     def __init__(
@@ -72,6 +73,7 @@ class Tensor:
         self.to_ref = to_ref
         self.realiser: Callable[[Any, Tensor], TensorRef] | None = None
         self.split: tuple[int, Index | None] | None = None
+        self.repeated: Tensor | None = None
 
     def load(self, ops: Recorder, index: Index) -> Value:
         """Record the element at `index` (one expression per dimension)."""

@@ -10,7 +10,7 @@ import torch
 from argand.ir.loops import Value
 from argand.ir.operations import COMPARISONS, FLOAT_FUNCTIONS, LANE_BY_LANE, cost
 from argand.lower import float8
-from argand.lower.context import LOOP_DTYPES, Context, math_dtype
+from argand.lower.context import Context, math_dtype
 from argand.lower.elementwise import Operand, binary_op, pointwise, result_type, unary_op
 from argand.lower.ops import Number
 from argand.lower.recorder import Recorder
@@ -516,10 +516,7 @@ def clone(ctx: Context, x: Tensor, *, memory_format: Any = None) -> Tensor:
 
 def copied(ctx: Context, x: Tensor) -> Tensor:
     """`x` with the node's layout, as a new lazy tensor."""
-    refuse(x.dtype not in LOOP_DTYPES, f"loops do not compute with {x.dtype}")
-    result = ctx.lazy(x.load, [x], cost=0, keeps_splits=True)
-    result.split = x.split
-    return result
+    return pointwise(ctx, lambda ops, a: a, [x], keep=(0,), cost=0)
 
 
 @lowers(aten._to_copy.default)
@@ -538,15 +535,7 @@ def converted(ctx: Context, x: Tensor) -> Tensor:
     dtype: torch.dtype = ctx.val.dtype
     if x.dtype in float8.FORMATS or dtype in float8.FORMATS:
         return float8.converted(ctx, x)
-    refuse(x.dtype not in LOOP_DTYPES, f"loops do not compute with {x.dtype}")
-    result = ctx.lazy(
-        lambda ops, index: ops.to_dtype(x.load(ops, index), dtype),
-        [x],
-        cost=0 if x.dtype is dtype else 1,
-        keeps_splits=True,
-    )
-    result.split = x.split
-    return result
+    return pointwise(ctx, lambda ops, a: a, [x], keep=(0,), cost=0 if x.dtype is dtype else 1)
 
 
 @lowers(aten.copy.default)

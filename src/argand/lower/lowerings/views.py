@@ -167,7 +167,9 @@ def expanded(ctx: Context, x: Tensor, size: tuple[Expr, ...]) -> Tensor:
     def index(ops: Recorder, position: Index) -> Index:
         return tuple([ZERO if dim in grown else position[dim] for dim in range(lead, len(size))])
 
-    return ctx.view(x, size, index, to_ref, places=range(lead, len(size)))
+    result = ctx.view(x, size, index, to_ref, places=range(lead, len(size)))
+    result.repeated = x
+    return result
 
 
 def sliced(ctx: Context, x: Tensor, dim: int, start: Expr, length: Expr, step: Expr) -> Tensor:
