@@ -211,3 +211,40 @@ def test_writes_to_results_that_are_views(backend: str) -> None:
 
     for name, program in RESULTS.items():
         assert written(argand.compile(program, backend=backend)) == written(program), name
+
+
+class Unneeded(torch.autograd.Function):
+    """Its backward reads what it saved, and needs none of it."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, y: torch.Tensor) -> Any:
+        ctx.save_for_backward(x[:1], y)
+        return x + y, x * 1
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> Any:
+        ctx.saved_tensors  # noqa: B018
+        return sum(grads), grads[0]
+
+
+@pytest.mark.parametrize("written", ["an argument", "a view", "inside", "another result"])
+@pytest.mark.parametrize("backend", ["eager", "native"])
+def test_what_a_function_saved_and_does_not_need(backend: str, written: str) -> None:
+    def applied(x: torch.Tensor, y: torch.Tensor) -> Any:
+        results = Unneeded.apply(x, y)
+        if written == "inside":
+            y.mul_(2)
+        return results
+
+    def refused(fn: Callable[..., Any]) -> bool:
+        x, y = torch.ones(2, 2, requires_grad=True), torch.ones(2, 2)
+        results = fn(x, y)
+        with torch.no_grad():
+            {"an argument": y, "a view": x, "inside": torch.ones(1), "another result": results[1]}[written].mul_(2)
+        try:
+            sum(result.sum() for result in results).backward()
+        except RuntimeError:
+            return True
+        return False
+
+    assert refused(argand.compile(applied, backend=backend)) == refused(applied)

@@ -21,7 +21,7 @@ from argand.autograd.recording.values import TraceTensor, Value, make_tensor
 from argand.autograd.tracing.gradients import records_gradients
 from argand.autograd.tracing.inference import Attention, lift_attributes, run_graph
 from argand.autograd.tracing.outputs import Outputs, check_aliased_inputs, versions_raised
-from argand.autograd.tracing.tape import Tape, read_tape
+from argand.autograd.tracing.tape import Tape, read_tape, saved_by_functions
 from argand.autograd.tracing.tracer import Tracer
 from argand.errors import AutogradError
 from argand.graph import compat, time_limit
@@ -458,7 +458,7 @@ class _Finisher:
         try:
             with tracer:
                 apart = [number for number, position in enumerate(positions) if position in handed]
-                self.tape = read_tape(carriers, wanted, apart)
+                self.tape = replace(read_tape(carriers, wanted, apart), watched=self._watched(carriers))
                 passed = sorted(frozenset().union(*self.tape.passed))
                 sources = [*[leaf for _, leaf in wanted], *[carriers[number] for number in passed]]
                 for index in self.leaves.by_input.keys() - self.leaves.starts.keys() - tracer.told.keys():
@@ -493,6 +493,17 @@ class _Finisher:
             outputs.nodes += [tracer.read(value) for value in values.values()]
             self.passed = tuple(values)
         return tuple(by_input)
+
+    def _watched(self, carriers: list[torch.Tensor]) -> tuple[tuple[str, int], ...]:
+        """As of `Tape`."""
+        places: dict[tuple[str, int], None] = {}
+        for saved in saved_by_functions(carriers):
+            root = saved.value.root if isinstance(saved, TraceTensor) else None
+            if root is not None and root.input >= 0:
+                places["input", root.input] = None
+            elif root is not None and root.node in self.outputs.nodes:
+                places["output", self.outputs.nodes.index(root.node)] = None
+        return tuple(places)
 
     def _lay_out(self, carriers: list[torch.Tensor], sources: list[torch.Tensor], tangents: list[Any]) -> None:
         """Where the gradient of a DTensor is laid out in other ways for other results, it is laid out as the DTensor.

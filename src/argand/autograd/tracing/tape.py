@@ -7,13 +7,14 @@ results, so it has to know.
 
 from __future__ import annotations
 
+import contextlib
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
 
-from argand.graph import compat
+from argand.graph import compat, histories
 from argand.quick_dataclasses import dataclass
 
 
@@ -27,6 +28,8 @@ class Tape:
     nodes: a number for the node that made the result, in the order of these: the same for results of one operation.
     passed: the other results (by their numbers, those of `apart` alone) that lie next on the way to the inputs.
     alone: positions of the inputs that the result leads to past none of these.
+    watched: ("input" | "output", position) of inputs and results of the graph that functions with a backward of their
+        own have saved: autograd refuses to hand these out when they were written to since, whatever they are needed for.
     """
 
     conflicts: tuple[int, ...]
@@ -34,6 +37,7 @@ class Tape:
     nodes: tuple[int, ...] = ()
     passed: tuple[frozenset[int], ...] = ()
     alone: tuple[frozenset[int], ...] = ()
+    watched: tuple[tuple[str, int], ...] = ()
 
     def leads_to(self, given: Sequence[bool]) -> frozenset[int]:
         """The inputs that one of the results leads to."""
@@ -94,6 +98,14 @@ def read_tape(
     ]
     sets = (tuple([frozenset(one) for one in each]) for each in (reached, passed, alone))
     return Tape(tuple(conflicts), next(sets), tuple(nodes), next(sets), next(sets))
+
+
+def saved_by_functions(results: Iterable[torch.Tensor]) -> Iterator[torch.Tensor]:
+    """What functions with a backward of their own have saved on the way to results."""
+    for node in histories.nodes(result.grad_fn for result in results):
+        if isinstance(node, torch.autograd.function.BackwardCFunction):
+            with contextlib.suppress(RuntimeError):  # freed, or written to since: whoever runs the node is told so
+                yield from node.saved_tensors
 
 
 def _results_first(roots: Iterable[Any]) -> list[Any]:

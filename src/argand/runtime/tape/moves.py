@@ -98,7 +98,8 @@ class Moves:
             slots = self.backwards.read_by(alive)
             read = self._read[alive] = frozenset(i for i, slot in enumerate(self.saved) if slot in slots)
         # A saved result would keep its own history, which is what holds this.
-        kept = [None if one is None or i not in read else one.detach() for i, one in enumerate(saved)]
+        unread = set(range(len(self.saved))) - read
+        kept = [None if one is None or i in unread else one.detach() for i, one in enumerate(saved)]
         return Left(spent, [None if one is None else (one, version(one)) for one in kept])
 
     def gradients(

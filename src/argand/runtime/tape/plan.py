@@ -72,7 +72,8 @@ class Plan:
         plain: results that carry no gradient.
         handed_over: per result, how autograd gets it.
         leaves: (input, output) of leaves whose data is a result.
-        kept: per saved value, "input", "output" or "view" (of an input), and which.
+        kept: per saved value, "input", "output" or "view" (of an input), and which; behind those that the backward
+            reads, others that may not be written to before it.
         saved: where the backward finds these.
         laid_out: (saved value, its layout) of arguments that are saved themselves: the program may set their data.
         numbers, names: positions and names of the inputs that are numbers.

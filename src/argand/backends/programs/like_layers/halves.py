@@ -28,7 +28,7 @@ def halves_of_all(joint: JointProgram, cut: Partition, short: Shorter) -> tuple[
     """
     kept = outputs_of(cut.forward)[cut.results :]
     shared = len(set(kept)) < len(kept)
-    unusual = (joint.spent, joint.differentiates, joint.passed, joint.counted, cut.seeds, cut.passed, cut.opaque)
+    unusual = (joint.spent, joint.differentiates, joint.passed, joint.counted, joint.tape.watched, cut.seeds, cut.passed, cut.opaque)
     if shared or any(unusual):
         raise Unlike
     forward = Forward(cut.forward, short, joint.results)

@@ -16,7 +16,7 @@ from argand.capture.facts.interfaces import CaptureState
 from argand.capture.facts.sources import type_lookup
 from argand.capture.facts.values.tensor_info import Scope, TensorInfo
 from argand.capture.objects.call_protocol import native_handlers
-from argand.capture.record.scopes import placeholder
+from argand.capture.record.scopes import lift, placeholder
 from argand.capture.sizes import async_collective_tensors, dtensors
 from argand.capture.sizes.symbolic_state import Restart
 from argand.capture.torch_functions import hops
@@ -39,13 +39,19 @@ class FunctionContext:
 
     def __init__(self, needs: tuple[bool, ...]) -> None:
         self.needs_input_grad = needs
-        self.saved_tensors: tuple[object, ...] = ()
+        self.argand_saved: tuple[object, ...] = ()
+        self.argand_reads = False
         self.argand_fixed: tuple[object, ...] = ()
         self.argand_refused = ""
         self.argand_materializes = True
 
+    @property
+    def saved_tensors(self) -> tuple[object, ...]:
+        self.argand_reads = True
+        return self.argand_saved
+
     def save_for_backward(self, *tensors: object) -> None:
-        self.saved_tensors = tensors
+        self.argand_saved = tensors
 
     def save_for_forward(self, *tensors: object) -> None:
         pass
@@ -203,6 +209,8 @@ class _Captured:
             if type(answer) is tuple:
                 answer = tuple([async_collective_tensors.plain(state, grad) for grad in answer])
             answer = subgraphs.summed(builder, answer, self.rest)
+            if context.argand_reads:
+                self._lift_saved(context, results)
         self._check_copies(forward, backward, results)
         results += copies
         gradients = self._gradients(answer)
@@ -228,7 +236,7 @@ class _Captured:
         """Without a gradient of its one result, the backward is to give none, and do nothing else."""
         answer: object = NotImplemented
         if results == outputs == 1 and not context.argand_fixed and not self.copies:
-            before = dict(vars(context))
+            before = {**vars(context), "argand_reads": True}
             scope = subgraphs.scope(self.state, f"the backward of {self.what}", results=())
             with scope as opened, contextlib.suppress(ObservedException):
                 answer = self.state.interpreter.call(function, (context, None), {})
@@ -316,6 +324,16 @@ class _Captured:
         with torch._C.DisableTorchFunction():
             for (arg, _), value in zip(self.copies, values):
                 self.builder.call(torch.Tensor.copy_, (self.builder.call(torch.Tensor.detach, (arg,), {}), value), {})
+
+    def _lift_saved(self, context: FunctionContext, results: list[torch.Tensor]) -> None:
+        """Have the backward take what was saved though it reads it for nothing: autograd refuses to hand it out when it
+        was written to since."""
+        with torch._C.DisableTorchFunction():
+            tensors = [arg for arg in (*self.rest, *results) if isinstance(arg, torch.Tensor)]
+            written = set().union(*map(dtensors.storages_of, tensors))
+            for saved in context.argand_saved:
+                if isinstance(saved, torch.Tensor) and dtensors.storages_of(saved) & written:
+                    lift(self.builder, self.state.tensor_info(saved))
 
     def _is_view(self, result: torch.Tensor) -> bool:
         """Whether a result shares the memory of an argument."""
@@ -416,7 +434,7 @@ class _Captured:
         number = {id(info): i for i, info in enumerate(flat)}
         saved: list[tuple[str, int]] = []
         raw: list[tuple[str, int]] = []
-        user_saved = {id(t) for t in context.saved_tensors if isinstance(t, torch.Tensor)}
+        user_saved = {id(t) for t in context.argand_saved if isinstance(t, torch.Tensor)}
         ordered: list[TensorInfo] = []
         for target, wanted in ((saved, True), (raw, False)):
             for info in backward.order:
