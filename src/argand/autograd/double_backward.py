@@ -152,7 +152,7 @@ def _read_for_gradients(cut: Partition) -> frozenset[int]:
             seen.add(node)
             unread = unread_arguments(node)
             work.extend(given for given in node.all_input_nodes if given not in unread)
-    direct = {slot.index for slot in cut.arguments if slot.kind == "input"}
+    direct = {slot.index for slot in cut.arguments if slot.kind in ("input", "data")}
     placed = enumerate(forward.placeholders)
     return frozenset(direct | {position for position, node in placed if node in seen})
 

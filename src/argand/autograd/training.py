@@ -175,7 +175,7 @@ def arriving_together(
 
 def leaving(cut: Partition, groups: Sequence[Sequence[int]]) -> Arrivals:
     """`AtenProgram.arrivals` of the backward that gives the gradients of such groups of inputs."""
-    read = {slot.index: place for place, slot in enumerate(cut.arguments) if slot.kind == "input"}
+    read = {slot.index: place for place, slot in enumerate(cut.arguments) if slot.kind in ("input", "data")}
     return tuple([
         (tuple([cut.gradients[p].index for p in group]), tuple([read[p] for p in group if p in read]))
         for group in groups
@@ -297,10 +297,7 @@ def _groups(
 def _kept(cut: Partition, leaf_of: dict[int, int]) -> list[tuple[str, int]]:
     """Where what is saved is found."""
     slots = [(slot.kind, slot.index) for slot in cut.saved]
-    places: list[tuple[str, int]] = [
-        ("input", leaf_of[i]) if kind == "output" and i in leaf_of else (kind, i) for kind, i in slots
-    ]
-    return [("view", i) if kind == "input" and i in cut.through_views else (kind, i) for kind, i in places]
+    return [("input", leaf_of[i]) if kind == "output" and i in leaf_of else (kind, i) for kind, i in slots]
 
 
 def _tangent(spec: TensorSpec) -> Tangent:

@@ -46,7 +46,6 @@ def of_halves(joint: JointProgram, cut: Partition) -> dict[str, Any]:
             for node, spec in zip(cut.backward.placeholders, cut.backward.inputs)
         ),
         "gradients": gradients,
-        "views": cut.through_views,
         "other": (cut.seeds, cut.passed, cut.opaque),
         "forward": _facts(cut.forward),
         "joint": (
@@ -73,8 +72,8 @@ def _returned(program: AtenProgram) -> Iterable[fx.Node]:
 
 
 def _kept(slot: Slot, cut: Partition, forward: Digests, returned: list[str]) -> str:
-    if slot.kind == "input":
-        return forward[cut.forward.placeholders[slot.index]]
+    if slot.kind in ("input", "data"):
+        return f"{slot.kind} of {forward[cut.forward.placeholders[slot.index]]}"
     return returned[slot.index] if slot.kind == "output" else f"{slot.kind} {slot.index}"
 
 

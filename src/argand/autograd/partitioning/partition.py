@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
 from typing import Any, Literal
 
@@ -12,7 +12,7 @@ from torch import fx
 
 from argand.autograd.partitioning.kept_rounds import rounds_kept, stacked, unstacked
 from argand.autograd.partitioning.passed_results import gradients_apart
-from argand.autograd.partitioning.recompute import Costs, is_fusible, is_view, within_budget
+from argand.autograd.partitioning.recompute import Costs, bytes_of, is_fusible, is_view, viewed, within_budget
 from argand.autograd.tracing.dynamic import symbols_in
 from argand.autograd.tracing.joint import JointProgram
 from argand.errors import AutogradError
@@ -24,7 +24,7 @@ from argand.graph.nodes.program import AtenProgram, InputSpec, TensorSpec, spec_
 from argand.graph.operators.data_checks import must_stay
 from argand.graph.operators.random_ops import draws_seed
 from argand.graph.origin import NodeOrigin
-from argand.graph.sizes.symbolic import is_tensor
+from argand.graph.sizes.symbolic import SymbolicTensor, is_tensor
 from argand.quick_dataclasses import dataclass
 from argand.runtime.tape.plan import Slot
 
@@ -41,11 +41,9 @@ class Partition:
         forward: takes the joint program's inputs without tangents; its graph returns the forward's results and then
             the values kept.
         backward: its inputs are, in order, the values of `arguments`.
-        arguments: what the backward is called with ("input" or "output", then "tangent", then "number").
+        arguments: what the backward is called with ("input", "data" or "output", then "tangent", then "number").
         gradients: input position → where its gradient is found ("value", or an argument handed through).
         results: how many outputs of the forward's graph are results.
-        through_views: inputs that the backward reads through views that the forward made: these do not see another
-            tensor that the program puts in an input's place (`parameter.data = ...`).
         seeds: outputs of the forward that are the seeds it drew, in the order of the joint graph; kept so that a plain
             graph can run again.
         passed: number of a differentiable result that others are computed from → where the backward has its gradient;
@@ -58,14 +56,13 @@ class Partition:
     arguments: list[Slot]
     gradients: dict[int, Slot]
     results: int
-    through_views: frozenset[int] = frozenset()
     seeds: tuple[int, ...] = ()
     passed: dict[int, Slot] = field(default_factory=dict)
     opaque: tuple[int, ...] = ()
 
     @property
     def saved(self) -> list[Slot]:
-        return [slot for slot in self.arguments if slot.kind in ("input", "output")]
+        return [slot for slot in self.arguments if slot.kind in ("input", "data", "output")]
 
 
 def partition(
@@ -87,7 +84,7 @@ def partition(
     """
     split = _Split(joint)
     if budget >= 1 and not default:
-        split.copy_small_inputs()
+        split.copy_inputs()
     saved = split.everything() if default else split.cheapest(budget)
     if saved is None:
         raise AutogradError("the backward needs a value of the forward that can be neither kept nor computed again")
@@ -129,7 +126,7 @@ class _Split:
         self.passed = gradients_apart(self.sums, self.tangents, outputs[:count])
         self.grads: tuple[fx.Node, ...] = (*outputs[joint.results : count], *self.passed.values())
         self.small: set[fx.Node] = set()  # inputs of which a copy costs next to nothing
-        self.copies: dict[fx.Node, fx.Node] = {}  # node that copies an input -> the input
+        self.copies: dict[fx.Node, fx.Node] = {}  # node that copies an input, or stands for its data -> the input
         self.loose = [node for node, spec in zip(self.primals, joint.forward_inputs) if self._is_loose(node, spec)]
         self.wanted = ancestors(self.grads)
 
@@ -142,40 +139,60 @@ class _Split:
         if not spec.spec.requires_grad:
             return True
         val = node.meta["val"]
-        dense = isinstance(val, torch.Tensor) and lies_densely(val)
-        if dense and val.numel() * val.element_size() <= _SMALL:
+        val = val.example if isinstance(val, SymbolicTensor) else val
+        if isinstance(val, torch.Tensor) and lies_densely(val) and bytes_of(node) <= _SMALL:
             self.small.add(node)
             return False
         return not self._read_by_backward(node)
 
-    def copy_small_inputs(self) -> None:
-        """Let what the backward may compute again read copies of small inputs, made when the forward runs."""
+    def copy_inputs(self) -> None:
+        """Let what the backward may compute again read copies of small inputs, made when the forward runs, and of
+        others the data that they have then, whatever the program sets it to (`parameter.data = ...`). So do formulas
+        that read views which the forward makes; those of the input itself see what its data is by then, as eager's."""
         for node in self.primals:
-            if node in self.small:
-                self._read_copy(node, None)
+            uses = list(self._uses(node))
+            again = [use for use in uses if use[2] and is_fusible(use[1])]
+            if again and node in self.small:
+                self._read_copy(node, aten.clone.default, again)
+            elif again and not (node in self.loose or node in self.written):
+                self._read_copy(node, aten.alias.default, again)
+            seen = [use for use in uses if not use[2]]
+            views = [use for use in seen if use[0] is not node]
+            if 0 < len(views) < len(seen) and node not in self.written:
+                self._read_copy(node, aten.alias.default, views)
         if self.copies:
             self.nodes = list(self.nodes[0].graph.nodes)
             self.wanted = ancestors(self.grads)
 
-    def _read_copy(self, node: fx.Node, copied: fx.Node | None) -> None:
-        for user in list(node.users):
-            if user.op != "call_function" or user in self.only_backward or "backward" in user.meta:
+    def _uses(self, node: fx.Node) -> Iterator[tuple[fx.Node, fx.Node, bool]]:
+        """What reads an input, but for checkpoints: (the input or a view that the forward makes of it, which operation
+        reads that, whether it is one of the forward)."""
+        for user in node.users:
+            forward = user not in self.only_backward and "backward" not in user.meta
+            if user.op != "call_function" or "recompute" in user.meta:
                 continue
-            if "recompute" in user.meta or not is_fusible(user):
-                continue
-            graph = node.graph
-            if copied is None:
-                with graph.inserting_after(self.placeholders[-1]):
-                    copied = _duplicate(graph, node)
-                self.copies[copied] = node
-            if is_view(user):
-                with graph.inserting_after(user):
-                    again = graph.node_copy(user)
-                again.replace_input_with(node, copied)
-                again.meta.update(user.meta)
-                self._read_copy(user, again)
+            if forward and is_view(user):
+                yield from self._uses(user)
             else:
-                user.replace_input_with(node, copied)
+                yield node, user, forward
+
+    def _read_copy(self, node: fx.Node, kind: Any, uses: Iterable[tuple[fx.Node, fx.Node, bool]]) -> None:
+        """Have operations read a copy of an input, or views of it."""
+        with node.graph.inserting_after(self.placeholders[-1]):
+            copied = _duplicate(node.graph, node, kind)
+        self.copies[copied] = node
+        twins = {node: copied}
+
+        def twin(view: fx.Node) -> fx.Node:
+            if view not in twins:
+                with view.graph.inserting_after(view):
+                    twins[view] = compat.copy_node(
+                        view.graph, view, lambda one: twin(one) if viewed(one) is node else one
+                    )
+            return twins[view]
+
+        for source, user, _ in uses:
+            user.replace_input_with(source, twin(source))
 
     def _read_by_backward(self, node: fx.Node) -> bool:
         return any(
@@ -299,6 +316,8 @@ def _forward_program(
             slots[node] = Slot("input", positions[node])
         elif node.op == "get_attr":
             continue  # the backward has it too
+        elif node.target is aten.alias.default and node in split.copies:
+            slots[node] = Slot("data", positions[split.copies[node]])
         elif env[node] in places and node not in split.copies and (places[env[node]] not in inputs or _is_read(node)):
             slots[node] = Slot("output", places[env[node]])
         else:
@@ -316,15 +335,20 @@ def _forward_program(
     return forward, slots, env
 
 
+def _is_read_itself(node: fx.Node) -> bool:
+    """Whether the backward reads an input otherwise than through views that the forward made, which see its data."""
+    return not all(is_view(user) and "backward" not in user.meta for user in node.users)
+
+
 def _is_read(node: fx.Node) -> bool:
     """Whether a formula of the backward reads a value. Else it is kept to compute others again: eager, which keeps
     those, does not mind what an input that holds the value is made to hold later."""
     return any("backward" in user.meta for user in node.users)
 
 
-def _duplicate(graph: fx.Graph, node: fx.Node) -> fx.Node:
+def _duplicate(graph: fx.Graph, node: fx.Node, operation: Any = aten.clone.default) -> fx.Node:
     """The old value of an input that the call writes to."""
-    twin = compat.new_node(graph, aten.clone.default, (node,), {})
+    twin = compat.new_node(graph, operation, (node,), {})
     twin.meta.update(node.meta)
     twin.meta["origin"] = NodeOrigin(node.name, made_by="partition")
     return twin
@@ -358,6 +382,9 @@ def _with_backward(
     for group, row in rows:
         env.update((node, row(number)) for number, node in enumerate(group))
     _emit(graph, split, env, read)
+    for place, (slot, node) in enumerate(zip(arguments, [n for n in graph.nodes if n.op == "placeholder"])):
+        if slot.kind == "input" and node.users and not _is_read_itself(node):
+            arguments[place] = Slot("data", slot.index)
     outputs: dict[fx.Node, int] = {}
     places = first_places(graph.nodes)
 
@@ -373,11 +400,11 @@ def _with_backward(
     program = joint.program
     backward = AtenProgram(graph, inputs, [], [], _constants(program, graph), None, len(inputs), {}, program.specs)
     _pass_numbers(joint, backward, arguments)
-    views = note_kept(forward, backward, arguments, gradients, joint.results)
+    note_kept(forward, backward, arguments, gradients, joint.results)
     seen = [number for number, tangent in enumerate(split.tangents) if split.sums.get(number) is not tangent]
     on_the_way: frozenset[int] = frozenset().union(*joint.tape.passed)
     opaque = tuple([number for number in seen if number in on_the_way and number not in passed])
-    return Partition(forward, backward, arguments, gradients, joint.results, views, passed=passed, opaque=opaque)
+    return Partition(forward, backward, arguments, gradients, joint.results, passed=passed, opaque=opaque)
 
 
 def note_kept(
@@ -386,18 +413,13 @@ def note_kept(
     arguments: Sequence[Slot],
     gradients: Mapping[int, Slot],
     results: int,
-) -> frozenset[int]:
-    """Tell both programs which values only the backward sees; returns the inputs that it reads through views."""
+) -> None:
+    """Tell both programs which values only the backward sees."""
     handed = {slot.index for slot in gradients.values() if slot.kind == "output"}
     kept = {slot.index for slot in arguments if slot.kind == "output"} - handed
     forward.kept = frozenset(index for index in kept if index >= results)
     backward.taken = frozenset(
         position for position, slot in enumerate(arguments) if slot.kind == "output" and slot.index in forward.kept
-    )
-    return frozenset(
-        slot.index
-        for slot, node in zip(arguments, backward.placeholders)
-        if slot.kind == "input" and all(is_view(user) and "backward" not in user.meta for user in node.users)
     )
 
 

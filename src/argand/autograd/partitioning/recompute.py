@@ -128,7 +128,7 @@ class Costs:
         strict: only what fuses may be done again; otherwise anything that is not random.
         loose: placeholders that the program may write to before the backward runs, unseen by autograd or without
             an objection of it: what the forward made of them is not made again.
-        copies: nodes that copy inputs as they are when the forward runs.
+        copies: nodes that copy inputs as they are when the forward runs, or stand for their data.
     """
 
     def __init__(
@@ -162,6 +162,8 @@ class Costs:
         size = bytes_of(node) + 1
         if node.op == "placeholder":
             return 3 * size if node in self.written else 1 + size // 16  # it is alive anyway
+        if node.target is aten.alias.default and node in self.copies:
+            return 1 + size // 16
         if node.op == "get_attr":
             return 1
         view, fuses = self._kind(node)

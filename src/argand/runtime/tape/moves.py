@@ -161,9 +161,9 @@ class _Part:
     def __init__(self, moves: Moves, part: Part) -> None:
         self.gradients = list(part.gradients.items())
         place = {slot: index for index, slot in reversed(list(enumerate(moves.saved)))}
-        self.saved = [place[slot] for slot in part.arguments if slot.kind in ("input", "output")]
+        self.saved = [place[slot] for slot in part.arguments if slot in place]
         # gradients that are kept values themselves: where each is found among these
-        handed = {slot for slot in part.gradients.values() if slot.kind in ("input", "output")}
+        handed = {slot for slot in part.gradients.values() if slot in place}
         self.handed = {slot: place[slot] for slot in handed}
         indices = [slot.index for slot in part.arguments if slot.kind == "tangent"]
         self.tangents = [(index, moves.plan.tangents[index]) for index in indices]

@@ -36,12 +36,13 @@ class Slot:
     """Where a value is found when the backward is called.
 
     Arguments:
-        kind: "input": input `index` of the forward; "output": output `index` of the forward's graph;
+        kind: "input": input `index` of the forward; "data": the same with the data that it had, whatever the program sets
+            it to afterwards; "output": output `index` of the forward's graph;
             "tangent": the gradient of the differentiable result `index`; "value": output `index` of the backward;
             "number": input `index` of the forward, which is a number.
     """
 
-    kind: Literal["input", "output", "tangent", "value", "number"]
+    kind: Literal["input", "data", "output", "tangent", "value", "number"]
     index: int
 
 
@@ -72,7 +73,7 @@ class Plan:
         plain: results that carry no gradient.
         handed_over: per result, how autograd gets it.
         leaves: (input, output) of leaves whose data is a result.
-        kept: per saved value, "input", "output" or "view" (of an input), and which; behind those that the backward
+        kept: per saved value, "input", "data" (of an input) or "output", and which; behind those that the backward
             reads, others that may not be written to before it.
         saved: where the backward finds these.
         laid_out: (saved value, its layout) of arguments that are saved themselves: the program may set their data.

@@ -28,7 +28,16 @@ def halves_of_all(joint: JointProgram, cut: Partition, short: Shorter) -> tuple[
     """
     kept = outputs_of(cut.forward)[cut.results :]
     shared = len(set(kept)) < len(kept)
-    unusual = (joint.spent, joint.differentiates, joint.passed, joint.counted, joint.tape.watched, cut.seeds, cut.passed, cut.opaque)
+    unusual = (
+        joint.spent,
+        joint.differentiates,
+        joint.passed,
+        joint.counted,
+        joint.tape.watched,
+        cut.seeds,
+        cut.passed,
+        cut.opaque,
+    )
     if shared or any(unusual):
         raise Unlike
     forward = Forward(cut.forward, short, joint.results)
@@ -36,7 +45,6 @@ def halves_of_all(joint: JointProgram, cut: Partition, short: Shorter) -> tuple[
     whole, gradients = forward.program(), backward.gradients()
     own = backward.program(whole, gradients)
     note_kept(whole, own, backward.arguments, gradients, joint.results)
-    views = forward.of_all(cut.through_views)
     tape = joint.tape
     reached, alone = ([forward.of_all(positions) for positions in sets] for sets in (tape.reached, tape.alone))
     program = replace(
@@ -52,7 +60,7 @@ def halves_of_all(joint: JointProgram, cut: Partition, short: Shorter) -> tuple[
             gradients=tuple(gradients),
             tape=replace(tape, reached=tuple(reached), alone=tuple(alone)),
         ),
-        Partition(whole, own, backward.arguments, gradients, joint.results, views),
+        Partition(whole, own, backward.arguments, gradients, joint.results),
     )
 
 
@@ -102,7 +110,7 @@ class _Backward:
 
     def _place(self, slot: Slot) -> Place | None:
         forward = self.forward
-        if slot.kind == "input":
+        if slot.kind in ("input", "data"):
             return forward.places.get(forward.given[slot.index])
         if slot.kind == "number":
             raise Unlike
@@ -139,9 +147,9 @@ class _Backward:
         """An argument of all."""
         forward = self.forward
         slot, source = one.slot, None
-        if slot.kind == "input":
+        if slot.kind in ("input", "data"):
             position = forward.position(slot.index) if one.place is None else forward.rows[one.place[0], turn]
-            slot, source = Slot("input", position), forward.nodes[position]
+            slot, source = Slot(slot.kind, position), forward.nodes[position]
         elif slot.kind == "output":
             mine = self.returned[slot.index]
             source = (
