@@ -200,7 +200,7 @@ def plan_of(joint: JointProgram, cut: Partition, arrivals: tuple[tuple[int, ...]
         plain=tuple([i for i in range(cut.results) if i not in joint.differentiable and i not in gone]),
         handed_over=tuple(["none" if i in gone else "same" if i in recorded else "fresh" for i in range(cut.results)]),
         leaves=tuple(leaves),
-        kept=tuple([*kept, *(place for place in joint.tape.watched if place not in kept)]),
+        kept=(*kept, *(place for place in joint.tape.watched if place not in kept)),
         saved=tuple(cut.saved),
         numbers=tuple(numbers),
         names=tuple([joint.forward_inputs[position].name for position in numbers]),

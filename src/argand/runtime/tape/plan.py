@@ -36,8 +36,8 @@ class Slot:
     """Where a value is found when the backward is called.
 
     Arguments:
-        kind: "input": input `index` of the forward; "data": the same with the data that it had, whatever the program sets
-            it to afterwards; "output": output `index` of the forward's graph;
+        kind: "input": input `index` of the forward; "data": the same with the data that it had, whatever the program
+            sets it to afterwards; "output": output `index` of the forward's graph;
             "tangent": the gradient of the differentiable result `index`; "value": output `index` of the backward;
             "number": input `index` of the forward, which is a number.
     """
