@@ -67,6 +67,8 @@ VALUES: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...], tuple[torc
         "take": (lambda x, i: x.take(i) * 2, ([1.0, 2.0], [1]), ([1.0, 2.0], [2])),
         "embedding": (lambda i, w: F.embedding(i, w) * 2, ([1], [[1.0], [2.0]]), ([2], [[1.0], [2.0]])),
         "nll_loss": (lambda x, i: F.nll_loss(x, i) * 2, ([[1.0, 2.0]], [1]), ([[1.0, 2.0]], [2])),
+        "probabilities": (F.binary_cross_entropy, ([0.0, 1.0], [0.5, 0.5]), ([0.5, 1.5], [0.5, 0.5])),
+        "probabilities of targets": (F.binary_cross_entropy, ([0.0, 1.0], [0.5, 0.5]), ([0.5, 0.5], [0.5, -0.5])),
         "integers by zero": (lambda a, b: a // b + 1, ([4], [2]), ([4], [0])),
         "remainders by zero": (lambda a, b: a % b + 1, ([4], [2]), ([4], [0])),
         "masked_scatter": (

@@ -115,3 +115,26 @@ def test_gradients_of_silu_are_rounded_once(dtype: torch.dtype) -> None:
     x, g = torch.randn(64, 40).to(dtype).requires_grad_(), torch.randn(64, 40).to(dtype)
     want, got = (torch.autograd.grad(f(x), x, g)[0] for f in (F.silu, argand.compile(F.silu)))
     assert (want == got).float().mean() > 0.98  # spelt out, each operation rounded, less than half are
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
+def test_entropy_of_probabilities(dtype: torch.dtype, reduction: str) -> None:
+    x = torch.tensor([[0.0, 1.0, 0.3, 1e-30], [1e-7, 0.5, 1.0, 0.0]], dtype=dtype, requires_grad=True)
+    y, weight = torch.tensor([[0.0, 1.0, 0.2, 1.0], [0.0, 1.0, 0.0, 1.0]], dtype=dtype), torch.rand(4).to(dtype)
+
+    def fn(x: Any, y: Any, weight: Any) -> Any:
+        losses = [F.binary_cross_entropy(x, y, each, reduction=reduction) for each in (None, weight)]
+        return *losses, *torch.autograd.grad(losses[1].sum(), (x,))
+
+    same(fn, x, y, weight)
+
+
+def test_windows_and_logarithmic_spaces() -> None:
+    def fn(x: Any) -> Any:
+        windows = [torch.hann_window(7), torch.hamming_window(7, False), torch.hamming_window(7, True, 0.6)]
+        windows += [torch.hamming_window(7, True, 0.6, 0.3), torch.blackman_window(7, dtype=torch.float64)]
+        spaces = torch.logspace(0, 3, 7), torch.logspace(-1, 2, 7, base=2, dtype=torch.float64)
+        return *windows, *spaces, torch.hann_window(x.shape[0]) * x, torch.block_diag(x[None], x[:, None], x.expand(2, 7))
+
+    same(fn, torch.randn(7))

@@ -16,11 +16,12 @@ from argand.passes.decompositions import (
     products,
     reductions,
     resampling,
+    sequences,
     shapes,
 )
 from argand.passes.decompositions.rules import RULES
 
 __all__ = [
     "RULES", "encoders", "folds", "gradients", "losses", "masks", "norms", "places", "products", "reductions",
-    "resampling", "shapes",
+    "resampling", "sequences", "shapes",
 ]  # fmt: skip

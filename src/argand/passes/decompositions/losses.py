@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import torch
@@ -58,6 +59,34 @@ def _huber_loss(b: Builder, x: fx.Node, target: fx.Node, reduction: int = MEAN, 
     near = b(aten.mul.Tensor, b(aten.mul.Tensor, d, d), 0.5)
     far = b(aten.mul.Tensor, b(aten.sub.Tensor, d, 0.5 * delta), delta)
     return _reduced(b, b(aten.where.self, b(aten.lt.Scalar, d, delta), near, far), reduction)
+
+
+@decomposes(aten.binary_cross_entropy.default)
+def _binary_cross_entropy(b: Builder, x: fx.Node, target: fx.Node, weight: Any = None, reduction: int = MEAN) -> Any:
+    """-(y log x + (1 - y) log(1 - x)), where no logarithm is below -100"""
+    if not _plain(x, target) or any(val(x).dtype is not val(each).dtype for each in (target, weight) if each):
+        return NotImplemented
+    for name, checked in (("input", x), ("target", target))[: 1 + _targets_are_checked()]:
+        inside = b(aten.logical_and.default, b(aten.ge.Scalar, checked, 0.0), b(aten.le.Scalar, checked, 1.0))
+        message = f"all elements of {name} should be between 0 and 1"
+        b.effect(aten._assert_async.msg, b(aten.all.default, inside), message)
+    p, y = widen(b, x), widen(b, target)
+    one = b(aten.clamp_min.default, b(aten.log.default, p), -100.0)
+    other = b(aten.clamp_min.default, b(aten.log1p.default, b(aten.neg.default, p)), -100.0)
+    loss = b(aten.sub.Tensor, b(aten.mul.Tensor, b(aten.sub.Tensor, y, 1.0), other), b(aten.mul.Tensor, y, one))
+    if weight is not None:
+        loss = b(aten.mul.Tensor, loss, widen(b, weight))
+    return _reduced(b, cast(b, loss, val(x).dtype) if reduction not in (MEAN, SUM) else loss, reduction)
+
+
+@functools.cache
+def _targets_are_checked() -> bool:
+    """Not by older versions of torch."""
+    try:
+        aten.binary_cross_entropy(torch.tensor([0.5]), torch.tensor([2.0]))
+    except RuntimeError:
+        return True
+    return False
 
 
 @decomposes(aten.nll_loss_forward.default, aten.nll_loss2d_forward.default)

@@ -38,6 +38,16 @@ def _stack(b: Builder, tensors: list[fx.Node], dim: int = 0) -> Any:
     return b(aten.cat.default, [b(aten.unsqueeze.default, one, dim) for one in tensors], dim)
 
 
+@decomposes(aten.block_diag.default)
+def _block_diag(b: Builder, tensors: list[fx.Node]) -> Any:
+    """Each beside zeros, one below the other."""
+    if len({val(one).dtype for one in tensors}) > 1 or any(val(one).dim() != 2 for one in tensors):
+        return NotImplemented
+    widths = [val(one).shape[1] for one in tensors]
+    sides = [[sum(widths[:number]), sum(widths[number + 1 :])] for number in range(len(widths))]
+    return b(aten.cat.default, [b(aten.constant_pad_nd.default, one, side) for one, side in zip(tensors, sides)])
+
+
 @decomposes(aten.repeat.default)
 def _repeat(b: Builder, x: fx.Node, repeats: list[int]) -> Any:
     size = [1] * (len(repeats) - val(x).dim()) + list(val(x).shape)

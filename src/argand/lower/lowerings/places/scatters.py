@@ -204,6 +204,16 @@ def scatter_reduce(
     return _reduced(ctx, x, index.size, entry, reduce, include_self, dim < x.ndim - 1)
 
 
+@lowers(aten.scatter.reduce, aten.scatter.value_reduce)
+def scatter_combined(ctx: Context, x: Tensor, dim: int, index: Tensor, source: Any, *, reduce: str) -> Tensor:
+    refuse(x.ndim == 0, "positions in 0-d tensors")
+    dim = wrap(dim, x.ndim)
+    given = source if isinstance(source, Tensor) else None
+    entry = _along(ctx, x, dim, index, given)
+    entry = entry if given is not None else _constant(entry, source, x.dtype)
+    return _reduced(ctx, x, index.size, entry, {"add": "sum", "multiply": "prod"}[reduce], True, dim < x.ndim - 1)
+
+
 def _reduced(
     ctx: Context, x: Tensor, size: tuple[Expr, ...], entry: Entry, reduce: str, include_self: bool, rows: bool
 ) -> Tensor:
