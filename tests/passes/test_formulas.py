@@ -138,3 +138,18 @@ def test_windows_and_logarithmic_spaces() -> None:
         return *windows, *spaces, torch.hann_window(x.shape[0]) * x, torch.block_diag(x[None], x[:, None], x.expand(2, 7))
 
     same(fn, torch.randn(7))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_wide_pads_and_products_of_vectors(dtype: torch.dtype) -> None:
+    pads = {(2, 9): (40, 30), (2, 1): (0, 30), (3, 5, 6): (7, 8, 9, 0), (2, 3, 4): (0, 0, 29, 1)}
+    leaves = [torch.randn(size, dtype=dtype, requires_grad=True) for size in pads]
+
+    def fn(*leaves: Any) -> Any:
+        padded = [F.pad(x * 2, pad, mode="replicate") for x, pad in zip(leaves, pads.values())]
+        flat = padded[0].flatten(), padded[1].flatten()[:1].expand(padded[0].numel())
+        sums = [flat[0].dot(flat[1]), torch.vdot(*flat), flat[0][:0] @ flat[1][:0]]
+        ends = sum((x.square() * torch.arange(x.numel()).view(x.shape)).sum() for x in padded)
+        return *sums, *torch.autograd.grad(ends + sums[0], leaves)
+
+    same(fn, *leaves)

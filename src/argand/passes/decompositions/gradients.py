@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+from math import prod
 from typing import Any
 
 import torch
@@ -11,6 +13,8 @@ from argand.graph.metadata.builder import Builder
 from argand.graph.metadata.strides import contiguous_strides
 from argand.passes.decompositions.rules import aten, cast, decomposes, device, full, is_float, val, widen
 from argand.passes.layout import reshape
+
+NARROW_PADS = 27  # places that an element of a padded tensor may stand for, up to which one loop adds them up
 
 
 @decomposes(aten.slice_backward.default)
@@ -123,3 +127,21 @@ def _arguments(node: Any, target: Any, count: int = 2) -> tuple[Any, ...]:
     if isinstance(node, fx.Node) and node.target is target and len(node.args) >= count:
         return node.args[:count]
     return (None,) * count
+
+
+@decomposes(*[getattr(aten, f"replication_pad{rank}d_backward").default for rank in (1, 2, 3)])
+def _replication_backward(b: Builder, grad: fx.Node, x: fx.Node, given: list[int]) -> Any:
+    """Of wide pads: what lies inside, its first and last elements with the sums of what stands for them outside."""
+    pads = list(zip(given[::2], given[1::2]))
+    known = all(type(n) is int and n > 0 for n in (*val(grad).shape, *val(x).shape))
+    if not known or not is_float(grad) or min(given) < 0 or prod(1 + low + high for low, high in pads) <= NARROW_PADS:
+        return NotImplemented
+    total, rank = widen(b, grad), val(x).dim()
+    for dim, (low, high) in zip(reversed(range(rank)), pads):
+        extent = val(x).shape[dim]
+        ends = [0, low + 1, low + extent - 1, val(grad).shape[dim]] if extent > 1 else [0, val(grad).shape[dim]]
+        parts = [b(aten.slice.Tensor, total, dim, *pair) for pair in pairwise(ends) if pair[0] < pair[1]]
+        for end in {0, len(parts) - 1}:
+            parts[end] = b(aten.sum.dim_IntList, parts[end], [dim], True)
+        total = b(aten.cat.default, parts, dim)
+    return cast(b, total, val(grad).dtype)

@@ -34,6 +34,14 @@ def _addmm(b: Builder, bias: fx.Node, x: fx.Node, y: fx.Node, **factors: Any) ->
     return NotImplemented if product is NotImplemented else b(aten.add.Tensor, product, bias)
 
 
+@decomposes(aten.dot.default, aten.vdot.default)
+def _dot(b: Builder, x: fx.Node, y: fx.Node) -> Any:
+    """A sum that is fused with what it adds up."""
+    if val(x).dtype not in (torch.float32, torch.float64):
+        return NotImplemented
+    return b(aten.sum.default, b(aten.mul.Tensor, x, y))
+
+
 @decomposes(aten.bmm.default)
 def _bmm(b: Builder, x: fx.Node, y: fx.Node) -> Any:
     """Of a column and a row, their products; of small matrices and vectors, sums of products, fused with the rest.
