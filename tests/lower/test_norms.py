@@ -49,7 +49,16 @@ def test_batch_norm_training():
 def test_losses(function, reduction):
     x, y = torch.randn(4, 5) * 2, torch.randn(4, 5)
     check(lambda a, b: function(a, b, reduction=reduction), x, y, loops_only=True, passes=True)
-    check(lambda a, b: F.binary_cross_entropy_with_logits(a, b.sigmoid(), reduction=reduction), x, y, loops_only=True)
+    for weights in ((None, None), (x, None), (x[0], y[:, :1]), (None, y[0])):
+        given = [each for each in weights if each is not None]
+
+        def weighted(a, b, *rest, weights=weights):
+            taken = iter(rest)
+            names = ("weight", "pos_weight")
+            options = {name: None if each is None else next(taken) for name, each in zip(names, weights)}
+            return F.binary_cross_entropy_with_logits(a, b.sigmoid(), reduction=reduction, **options)
+
+        check(weighted, x, y, *given, loops_only=True)
 
 
 def test_cross_entropy():

@@ -23,33 +23,36 @@ aten = torch.ops.aten
 NONE, MEAN, SUM = 0, 1, 2  # ATen's codes for the reduction of a loss
 
 
-def pooled(ctx: Context, operation: Any, operands: Sequence[Any], reduction: int, cost: int) -> Tensor:
-    """An elementwise loss, then its reduction."""
-    if reduction == NONE:
-        return pointwise(ctx, operation, operands, cost=cost)
-    dtype: torch.dtype = ctx.val.dtype
-    refuse(dtype is not math_dtype(dtype), "a pooled loss in reduced precision")
-    tensors = [operand for operand in operands if isinstance(operand, Tensor)]
-    refuse(any(x.size != tensors[0].size for x in tensors), "a loss of tensors that broadcast")
-    each = pointwise(ctx, operation, operands, cost=cost, val=meta(tensors[0].size, dtype))
-    if reduction == MEAN:
-        return mean_of(ctx, each, range(each.ndim), ctx.val)
-    return reduced(ctx, each, range(each.ndim), "sum", dtype=dtype)
-
-
 @lowers(aten.binary_cross_entropy_with_logits.default)
 def bce_with_logits(
-    ctx: Context, x: Tensor, target: Tensor, weight: Any = None, pos_weight: Any = None, reduction: int = MEAN
+    ctx: Context,
+    x: Tensor,
+    target: Tensor,
+    weight: Tensor | None = None,
+    pos_weight: Tensor | None = None,
+    reduction: int = MEAN,
 ) -> Tensor:
-    refuse(weight is not None or pos_weight is not None, "a weighted loss")
+    dtype: torch.dtype = ctx.val.dtype
+    operands = [x, target, *(each for each in (weight, pos_weight) if each is not None)]
+    refuse(reduction != NONE and dtype is not math_dtype(dtype), "a pooled loss in reduced precision")
+    refuse(x.size != target.size, "a loss of tensors that broadcast")
+    refuse(any(each.dtype is not dtype for each in operands), "a loss of several dtypes")
 
-    def operation(ops: Recorder, a: Value, b: Value) -> Value:
+    def operation(ops: Recorder, a: Value, b: Value, *rest: Value) -> Value:
         one, zero = ops.constant(1.0, a.dtype), ops.constant(0.0, a.dtype)
         # log(sigmoid(a)) without overflow
         log_sigmoid = ops.sub(ops.minimum(a, zero), ops.log1p(ops.exp(ops.neg(ops.abs(a)))))
-        return ops.sub(ops.mul(ops.sub(one, b), a), log_sigmoid)
+        if pos_weight is not None:
+            log_sigmoid = ops.mul(log_sigmoid, ops.add(ops.mul(ops.sub(rest[-1], one), b), one))
+        loss = ops.sub(ops.mul(ops.sub(one, b), a), log_sigmoid)
+        return loss if weight is None else ops.mul(loss, rest[0])
 
-    return pooled(ctx, operation, [x, target], reduction, 30)
+    each = pointwise(ctx, operation, operands, cost=30, val=ctx.val if reduction == NONE else meta(x.size, dtype))
+    if reduction == NONE:
+        return each
+    if reduction == MEAN:
+        return mean_of(ctx, each, range(each.ndim), ctx.val)
+    return reduced(ctx, each, range(each.ndim), "sum", dtype=dtype)
 
 
 def _softmax_backward(log: bool) -> Rule:
