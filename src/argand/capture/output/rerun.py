@@ -315,6 +315,10 @@ def _raise_at_entry(emitter: Emitter, ending: Ending, entry: Entry, exc: str) ->
     ending.resume_with(emitter, handler.target, [*stack, exc], names)
 
 
+_DROPOUTS = {"scaled_dot_product_attention": 4, "multi_head_attention_forward": 10}  # where `dropout_p` is
+_RECURRENT = frozenset(("lstm", "gru", "rnn_tanh", "rnn_relu"))
+
+
 def _draws(node: fx.Node) -> bool:
     target = node.target
     if isinstance(target, torch._ops.OpOverload):
@@ -322,6 +326,12 @@ def _draws(node: fx.Node) -> bool:
     if node.kwargs.get("training") is False or node.kwargs.get("dropout_p") == 0:
         return False  # evaluation: saving five kilobytes of state in every call would be for nothing
     name = target if isinstance(target, str) else str(getattr(target, "__name__", ""))
+    given = node.args
+    place = _DROPOUTS.get(name)
+    if place is not None:
+        return bool(node.kwargs.get("dropout_p", (*given[place:], 0)[0]))
+    if name in _RECURRENT:  # their only float is the dropout, before whether they train
+        return not any(type(each) is float and (each == 0 or not on) for each, on in zip(given, given[1:]))
     return may_draw(name) or target in hops.TRANSFORMS.values()  # which have effects if their bodies draw
 
 
