@@ -12,6 +12,7 @@ from typing import Any
 
 from argand import events, threads
 from argand.graph.compat import saved_tensor_hooks_active as is_followed
+from argand.graph.nodes.module_text import settled
 from argand.runtime import cache
 from argand.runtime.recipes import with_recipe
 
@@ -53,7 +54,7 @@ def small_graph(compiled: Call, graph: Call, key: Callable[[], str], compare: Co
         if slower and not slower_once:
             left, slower_once = _COMPARE_AT, True
             return
-        current = graph if slower or known else compiled
+        current = settled(graph) if slower or known else compiled
         if slower:
             events.emit("fallback", "backend", slower, reason=slower, scope="graph")
         if is_described and not known and slower is not None:

@@ -407,14 +407,14 @@ def called_by_program() -> bool:
     return bool(torch._C._dispatch_tls_is_dispatch_key_excluded(torch._C.DispatchKey.ADInplaceOrView))
 
 
-def saved_tensor_hooks_active() -> bool:
-    """What is saved for a backward in this thread goes through a hook."""
-    return torch._C._autograd._top_saved_tensors_default_hooks(False) is not None
+# What is saved for a backward in this thread goes through hooks: these, or None.
+_top_hooks: Callable[[bool], Any] = torch._C._autograd._top_saved_tensors_default_hooks
+saved_tensor_hooks_active: Callable[[], Any] = functools.partial(_top_hooks, False)
 
 
 def own_saved_tensor_hooks_active() -> bool:
     """As `saved_tensor_hooks_active`, and the hook is the program's, not one of torch's."""
-    hooks = torch._C._autograd._top_saved_tensors_default_hooks(False)
+    hooks = saved_tensor_hooks_active()
     return hooks is not None and not (getattr(hooks[0], "__module__", None) or "").startswith(("torch.", "argand."))
 
 

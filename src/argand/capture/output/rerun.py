@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import weakref
 from collections.abc import Callable, Iterator
 from types import CodeType
@@ -331,7 +332,7 @@ def _draws(node: fx.Node) -> bool:
     if place is not None:
         return bool(node.kwargs.get("dropout_p", (*given[place:], 0)[0]))
     if name in _RECURRENT:  # their only float is the dropout, before whether they train
-        return not any(type(each) is float and (each == 0 or not on) for each, on in zip(given, given[1:]))
+        return not any(type(each) is float and (each == 0 or not on) for each, on in itertools.pairwise(given))
     return may_draw(name) or target in hops.TRANSFORMS.values()  # which have effects if their bodies draw
 
 

@@ -35,6 +35,12 @@ def lazy_forward(gm: fx.GraphModule) -> Callable[..., Any]:
     return MethodType(_call_forward, gm)
 
 
+def settled(forward: Callable[..., Any]) -> Callable[..., Any]:
+    """`gm.forward` itself where `forward` is a lazy one: a call less each time."""
+    lazy = isinstance(forward, MethodType) and forward.__func__ is _call_forward
+    return forward.__self__.forward if lazy else forward  # type: ignore[attr-defined]
+
+
 def _call_forward(gm: fx.GraphModule, *args: Any) -> Any:
     return gm.forward(*args)
 

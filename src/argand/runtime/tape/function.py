@@ -190,10 +190,10 @@ def heeding_hooks(run: Callable[..., Any], otherwise: Callable[..., Any], kept: 
         kept: it saves some. Torch's own hooks (`save_on_cpu`, a checkpoint's) give back what they were given, whatever
             that is, so it runs. A graph that differentiates itself saves nothing.
     """
-    active = compat.own_saved_tensor_hooks_active if kept else compat.saved_tensor_hooks_active
+    hooks, own = compat.saved_tensor_hooks_active, compat.own_saved_tensor_hooks_active
 
     def call(*args: Any) -> Any:
-        return otherwise(*args) if active() else run(*args)
+        return otherwise(*args) if hooks() and (not kept or own()) else run(*args)
 
     return with_recipe(call, "heeding hooks", lambda: (run, otherwise, kept))
 
