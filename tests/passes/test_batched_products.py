@@ -102,3 +102,21 @@ def test_few_columns_with_a_bias_and_gradients() -> None:
         return torch.addmm(bias, x, weight)
 
     torch.testing.assert_close(step(argand.compile(function, fullgraph=True)), step(function))
+
+
+@pytest.mark.parametrize("size", [(6, 7, 6), (6, 7, 9), (9, 4, 5)], ids=str)
+def test_only_the_diagonal_of_a_product_is_computed(size: tuple[int, int, int]) -> None:
+    rows, terms, columns = size
+    x, y = torch.randn(2, rows, terms), torch.randn(2, terms, columns)
+
+    def traces(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        of_matrices = (x[0] @ y[0]).diagonal().exp()
+        return torch.bmm(x, y).diagonal(dim1=-1, dim2=1).sum(-1), of_matrices, torch.bmm(x, y).diagonal(1, 1, 2).sum(-1)
+
+    program = run_passes(traced(traces, x, y))
+    products = [
+        node for node in program.graph.nodes if node.target in (torch.ops.aten.mm.default, torch.ops.aten.bmm.default)
+    ]
+    assert len(products) == 1  # whose diagonal is another one
+    for want, got in zip(traces(x, y), argand.compile(traces)(x, y)):
+        torch.testing.assert_close(got, want)

@@ -201,6 +201,30 @@ def _loose(node: fx.Node) -> bool:
     )
 
 
+@simplifies(aten.diagonal.default)
+def _diagonal_of_product(b: Builder, node: fx.Node) -> fx.Node | None:
+    """diagonal(x @ y) = sum(x * y.T, -1), of the rows and columns that meet on it"""
+    product = node.args[0]
+    if not isinstance(product, fx.Node) or product.target not in (aten.mm.default, aten.bmm.default):
+        return None
+    given: list[Any] = [*node.args[1:], *(0, 0, 1)[len(node.args) - 1 :]]
+    last = _val(product).dim() - 1
+    crossed = {dim % (last + 1) for dim in given[1:]} == {last - 1, last}
+    if given[0] != 0 or node.kwargs or len(product.users) > 1 or not crossed:
+        return None
+    if _val(node).dtype not in (torch.float32, torch.float64) or not all(map(_reads_values, node.users)):
+        return None
+    x, y = (b(aten.slice.Tensor, side, dim, 0, _val(node).shape[-1]) for side, dim in zip(product.args, (-2, -1)))
+    turned = b(aten.permute.default, y, [*range(last - 1), last, last - 1])
+    diagonal: fx.Node = b(aten.sum.dim_IntList, b(aten.mul.Tensor, x, turned), [-1])
+    return diagonal
+
+
+def _reads_values(user: fx.Node) -> bool:
+    """A reader that does not depend on the strides of what has one order of dimensions."""
+    return compat.has_tag(user.target, "pointwise") or user.target in (aten.sum.dim_IntList, aten.sum.default)
+
+
 # ---------------------------------------------------------------------- copies and casts
 
 
