@@ -147,11 +147,18 @@ def of_whole_numbers(x: T, w: T, net: nn.Module) -> Any:
     x.long().requires_grad_()
 
 
+def history_of_its_own(x: T, w: T, net: nn.Module) -> Any:
+    net.requires_grad_(False)
+    net[0].weight.copy_(w[:1].expand(3, 3))
+    x.requires_grad_().requires_grad_(False).mul_(w)
+    return net[0].weight, x
+
+
 ONE_GRAPH = [
     left_on, returned, attributed, on_again, attacked, gradient_kept, penalised, frozen_for_a_while,
     frozen_layer_by_layer, adversarial, written_to, checkpointed,
 ]  # fmt: skip
-OTHERS = [with_history, history_by_a_write, frozen_under_a_loss, after_a_view, of_whole_numbers]
+OTHERS = [with_history, history_by_a_write, frozen_under_a_loss, after_a_view, of_whole_numbers, history_of_its_own]
 
 
 def outcome(program: Program, function: Program, grad: bool) -> list[Any]:

@@ -77,7 +77,8 @@ def finish(builder: GraphBuilder, outputs: Iterable[object]) -> None:
     """Where the graph returns these.
 
     Raises:
-        GraphBreak: one may have a history that in eager leads to the tensor itself: the graph ends before.
+        GraphBreak: one may have a history that in eager leads to the tensor itself, or this has one: the graph ends
+            before.
     """
     if builder.flags:
         _require_apart(builder)
@@ -86,6 +87,8 @@ def finish(builder: GraphBuilder, outputs: Iterable[object]) -> None:
         recorded = [builder.tensors[id(tensor)].node for tensor in tensors if tensor.requires_grad]
     for flags in builder.flags.values():
         for flag, (info, stop) in flags.items():
+            if stop is not None and not info.tensor.is_leaf:  # a write has given it a history
+                raise stop
             if not flag or stop is None:
                 continue
             users = [user for user in info.node.users if user.target != "requires_grad_"]
