@@ -89,6 +89,8 @@ FROM_NUMBERS: dict[str, Callable[[torch.Tensor, int], torch.Tensor]] = {
     "scalar": lambda x, n: torch.tensor(float(n)),
     "new": lambda x, n: x.new_tensor(n),
     "half": lambda x, n: torch.tensor([[n]], dtype=torch.bfloat16),
+    "flat": lambda x, n: torch.tensor(math.tanh(n + 0.1)),
+    "factor": lambda x, n: (x + 1) * math.erf(n * 0.6),
 }
 
 
@@ -97,5 +99,37 @@ def test_tensors_of_numbers_that_their_dtype_rounds(name: str) -> None:
     """Numbers near a large one make the same tensor, which is no constant."""
     make, x = FROM_NUMBERS[name], torch.zeros(2)
     compiled = argand.compile(make, backend="native", dynamic=True)
-    for number in (1 << 40, 77, 1 << 41, 5):
+    for number in (1 << 40, 77, 1 << 41, 5, 2, 3):
         assert torch.equal(compiled(x, number), make(x, number))
+
+
+OF_DTYPES: dict[str, Callable[[torch.Tensor, float], torch.Tensor]] = {
+    "full": lambda x, a: torch.full((2,), a),
+    "half": lambda x, a: torch.full((2,), a, dtype=torch.float16),
+    "whole": lambda x, a: torch.full((2,), a, dtype=torch.int64),
+    "clamp": lambda x, a: torch.clamp(x, max=a),
+    "scaled": lambda x, a: torch.add(x, x, alpha=a),
+    "product": lambda x, a: x * a,
+}
+
+
+@pytest.mark.parametrize("backend", ["eager", "native"])
+@argand.config.patch(cache_size_limit=64)
+def test_numbers_that_a_dtype_cannot_hold(backend: str) -> None:
+    """Eager refuses to convert them, when all before is done."""
+
+    def filled(x: torch.Tensor, name: str, a: float, said: list[str]) -> torch.Tensor:
+        said.append("before")
+        return OF_DTYPES[name](x, a)
+
+    def outcome(fn: Callable[..., Any], name: str, a: float) -> object:
+        said: list[str] = []
+        try:
+            return repr(fn(torch.ones(2), name, a, said)), said
+        except RuntimeError as error:
+            return str(error), said
+
+    compiled = argand.compile(filled, backend=backend)
+    for name in OF_DTYPES:
+        for a in (1.5, 2.5, 7e4, -1e308):
+            assert outcome(compiled, name, a) == outcome(filled, name, a), (name, a)

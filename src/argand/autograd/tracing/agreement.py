@@ -30,13 +30,16 @@ def floats_of(
         known: the expressions that the graph computes; unused: symbols that it does not depend on.
 
     Raises:
-        NotGeneral: two have the same, and differ elsewhere.
+        NotGeneral: two have the same, and differ elsewhere, or one has the same in all.
     """
     read = {sym for expr in known if isinstance(expr, Expr) for sym in free_symbols(expr)}
     floats: dict[tuple[float, ...], Sym] = {}
     for sym in table.symbols:
         if table.kinds[sym] == "float" and sym not in unused:
-            other = floats.setdefault(tuple([assignment[sym] for assignment in assignments]), sym)
+            values = tuple([assignment[sym] for assignment in assignments])
+            if sym in read and len(set(values)) == 1:  # as a function has that is flat for large numbers
+                raise NotGeneral(f"{sym} is a constant in all traces")
+            other = floats.setdefault(values, sym)
             if other is not sym and sym in read and not _are_one(table, sym, other):
                 raise NotGeneral(f"{sym} and {other} are equal in all traces")
     return floats

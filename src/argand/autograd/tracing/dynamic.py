@@ -78,8 +78,6 @@ class Tracing:
         for sym in unread:
             if sym not in self.unused:
                 raise NotGeneral(f"{sym} is no size, stride or number of an input")
-        if any(map(_rounds, gm.graph.nodes)):
-            raise NotGeneral("a tensor is made of a number so large that others near it round to the same")
 
     def run(self) -> AtenProgram:
         """The program for the most symbols."""
@@ -329,6 +327,8 @@ class Tracing:
     ) -> tuple[AtenProgram, bool]:
         """The program, and whether it divides sizes. `domain`: must not be negative."""
         self.programs = []
+        if any(self._rounds(node, assignments) for node in self.gm.graph.nodes):
+            raise NotGeneral("the numbers that a tensor is made of are the same in all traces")
         count = 0
         for row, assignment in enumerate(assignments):
             key = tuple(assignment.items())
@@ -367,6 +367,19 @@ class Tracing:
         attach_scalars(program, list(conditions), self)
         self.divides = fitter.divides
         return program, fitter.rounds
+
+    def _rounds(self, node: fx.Node, assignments: list[Assignment]) -> bool:
+        """Whether an operation makes a tensor of a number that varies, which its dtype rounds, or a function that is
+        flat there, to one constant in all traces."""
+        if node.target not in _FROM_NUMBERS:
+            return False
+        dtype = node.meta["example_value"].dtype
+        given = [one.meta["expr"] for one in node.all_input_nodes if "expr" in one.meta]
+        columns = ([float(self.table.evaluate(expr, row)) for row in assignments] for expr in given)
+        return any(
+            len({*torch.tensor(column, dtype=torch.float64, device="cpu").to(dtype).tolist()}) == 1
+            for column in columns
+        )
 
     def _may_vary(self, expr: Expr, assignments: list[Assignment], conditions: dict[Relation, None]) -> None:
         """A size that has one value in all traces (a remainder, say) is a constant of the program: of no other call."""
@@ -551,18 +564,7 @@ class _Scalars:
 
 
 _FROM_NUMBERS = frozenset((torch.tensor, torch.as_tensor, torch.asarray, torch.scalar_tensor, "new_tensor"))
-_WHOLE = {torch.float64: 53, torch.float32: 24, torch.float16: 11, torch.bfloat16: 8, torch.int64: 63}
 """Bits of the whole numbers that a dtype holds exactly."""
-
-
-def _rounds(node: fx.Node) -> bool:
-    """Whether an operation makes a tensor of a number that varies, which its dtype rounds: traces at numbers near it
-    would all have one constant."""
-    if node.target not in _FROM_NUMBERS:
-        return False
-    bits = _WHOLE.get(getattr(node.meta.get("example_value"), "dtype", None), 7)
-    given = [one.meta.get("example_value") for one in node.all_input_nodes if "expr" in one.meta]
-    return any(abs(value) >= 1 << bits for value in given if type(value) in (int, float))
 
 
 def _text(value: Any) -> str:

@@ -29,7 +29,7 @@ class Tape:
     passed: the other results (by their numbers, those of `apart` alone) that lie next on the way to the inputs.
     alone: positions of the inputs that the result leads to past none of these.
     watched: ("input" | "output", position) of inputs and results of the graph that functions with a backward of their
-        own have saved: autograd refuses to hand these out when they were written to since, needed or not.
+        own have saved: autograd refuses to hand out what was written to since, whatever it is needed for.
     """
 
     conflicts: tuple[int, ...]
