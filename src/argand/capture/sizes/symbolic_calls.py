@@ -62,6 +62,13 @@ _TERMS = frozenset([
 _ITEMS = frozenset((_Tensor.__getitem__, _Tensor.__setitem__, _Tensor.select, torch.select))
 _FILLS = {torch.full: 0, _Tensor.new_full: 1, torch.full_like: 0, _Tensor.fill_: 0, _Tensor.masked_fill: 0}
 """Functions that fill a tensor with a number, and which argument says its sizes."""
+_LARGEST = {
+    **{
+        dtype: float(torch.iinfo(dtype).max)
+        for dtype in (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
+    },
+    **{dtype: torch.finfo(dtype).max for dtype in (torch.float16, torch.bfloat16, torch.float32, torch.complex64)},
+}
 
 
 class ProbedCall:
@@ -138,6 +145,23 @@ class ProbedCall:
             if sym in places and places[sym].what == "int" and table.hints[sym] > 1:
                 dynamics.require(Relation("ge", sym, 2))
 
+    def _refuse_overflow(self, result: object) -> None:
+        """Make a constant of a number that eager refuses to convert to the dtype of a result, and guard of others that
+        it does not.
+
+        Raises:
+            Restart: there is one.
+        """
+        values = compat.tree_flatten((self.args, self.kwargs))[0]
+        floats = [value for value in values if type(value) in SYMBOLIC and type(value.hint) is float]
+        if floats and (self.func not in _TERMS or self.kwargs):  # these compute with it as it is
+            dtypes = {tensor.dtype for tensor in (*tensors_of(result), *tensors_of(self.args[:1]))}
+            largest = min([_LARGEST[dtype] for dtype in dtypes if dtype in _LARGEST], default=math.inf)
+            for value in floats:
+                inside = self.dynamics.compare("le", value, largest) and self.dynamics.compare("ge", value, -largest)
+                if not inside:
+                    symbolic_tensors.give_up(self.builder, self.dynamics.table.inputs(value.expr))
+
     def _takes_counts(self, whole: set[Sym]) -> bool:
         """Whether the results are what they are at the probes wherever a size or a number is 0 or 1."""
         table = self.dynamics.table
@@ -207,6 +231,7 @@ class ProbedCall:
         """
         arguments = self.arguments_at(0)
         result = self.run(*arguments)
+        self._refuse_overflow(result)
         self.memory = memory_of(result, arguments)
         siblings = []
         alike = True
