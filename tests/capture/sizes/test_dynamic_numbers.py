@@ -454,3 +454,17 @@ def test_one_graph_for_numbers_on_both_sides_of_a_limit(name, backend):
 def test_a_branch_with_few_numbers_on_one_side_does_not_fix_those_of_the_other():
     run(lambda x, n: x * n if n > 5 else x + n, [(X, n) for n in range(2, 14)], 3)
     run(lambda x, n: x * n if n > 4 else x - n, [(X, n) for n in (2, 3, 8, 4, 11, 12, 13, 14, 15)], 3)
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "native"])
+def test_remainders_of_numbers_that_both_vary(backend: str) -> None:
+    """A remainder that is one number in all traces is a constant of no other call, be one of its terms a constant."""
+
+    def filled(y: torch.Tensor, n: int, k: int) -> torch.Tensor:
+        y[: n % k] = 3.0
+        return y
+
+    compiled = argand.compile(filled, backend=backend, dynamic=True)
+    for n, k in ((5, 3), (4, 3), (3, 3), (7, 4), (2, 3)):
+        y = -torch.arange(n * 5.0).view(n, 5)
+        assert torch.equal(compiled(y.clone(), n, k), filled(y.clone(), n, k))

@@ -351,7 +351,7 @@ class Tracing:
             if (
                 isinstance(expr, Expr)
                 and as_int(expr) is None
-                and not (self.table.inputs(expr) & (pinned | self.unused))
+                and not (self.table.inputs(expr) <= pinned or self.table.inputs(expr) & self.unused)
             ):
                 self._may_vary(expr, assignments, conditions)
         keep_coincidences(fitter.assignments, self._known(), conditions)
