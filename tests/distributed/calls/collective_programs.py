@@ -204,8 +204,23 @@ class _Product(torch.autograd.Function):
         return of_x, of_w
 
 
+class _SummedInPlace(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        dist.all_reduce(x)
+        ctx.mark_dirty(x)
+        return x
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> torch.Tensor:
+        return grad * 2
+
+
 def by_hand(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
     y = _Summed.apply(_Entered.apply(x) @ w).tanh()
+    z = y * w.sum()
+    _SummedInPlace.apply(z)
+    y = y + z.cos()
     return (_Gathered.apply(y) * 0.5).sin().sum() + _Product.apply(y, w.cos()).square().mean()
 
 

@@ -335,7 +335,7 @@ class _Capture:
             state.data_sizes = True
         if self.region.dynamic is not False:
             state.policy = Policy(self.known.history(self.region), self.region.dynamic)
-            state.memory = self.memory
+        state.memory = self.memory
         return state
 
     def _trace(self, state: CaptureState, break_at: BreakAt) -> RootExit:

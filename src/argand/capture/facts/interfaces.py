@@ -327,7 +327,7 @@ class CaptureState(Protocol):
     autocast: tuple[object, ...]
     arrays: Any
     """`arrays.traced_arrays.Arrays`, once there is one."""
-    memory: Memory | None
+    memory: Memory
     """What earlier attempts at the frame have learned of symbols."""
     overriding: bool
     """Whether classes were asked for their `__torch_function__` where the frame began."""
@@ -477,7 +477,7 @@ class GraphBuilder(Protocol):
         """Make the node of a call whose result on stand-ins is `meta`."""
 
     def check_staying(self, outputs: Sequence[object]) -> None: ...
-    def note_writes(self, written: Iterable[torch.Tensor]) -> None:
+    def note_writes(self, written: Iterable[torch.Tensor], func: Function | None = ..., args: Args = ...) -> None:
         """A call writes to these tensors."""
 
     def annotate(self, node: fx.Node) -> None: ...

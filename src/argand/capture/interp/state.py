@@ -121,7 +121,7 @@ class CaptureState:
         self.arrays: object = None
         self.autocast: tuple[object, ...] = ()  # `modes.autocast_state` at the frame's entry
         self.policy: Policy | None = None
-        self.memory: Memory | None = None
+        self.memory = Memory()
         self.data_numbers = config.capture_scalar_outputs
         self.data_sizes = config.capture_dynamic_output_shape_ops
         self.open_modes: list[tuple[int, Any, object]] = []

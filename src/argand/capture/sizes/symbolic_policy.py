@@ -14,7 +14,7 @@ from argand.capture.facts.code import directives, moving_numbers
 from argand.capture.facts.interfaces import CaptureState, Dynamics
 from argand.capture.facts.sources import AttrSource, CallSource, DictItemSource, InstanceDictSource, Source
 from argand.capture.facts.values.symbolic import SymbolicInt
-from argand.capture.facts.values.symbols import Memory, Place
+from argand.capture.facts.values.symbols import Place
 from argand.capture.sizes import symbolic_state, symbolic_tensors
 from argand.config import config
 from argand.graph.sizes.expr import Expr, Sym, free_symbols
@@ -182,8 +182,7 @@ def dynamics_of(state: CaptureState) -> Dynamics:
     """The symbols of a capture, made when the first is needed."""
     builder = state.graph
     if builder.dynamics is None:
-        memory = state.memory if state.memory is not None else Memory()
-        builder.dynamics = state.guards.dynamics = symbolic_state.Dynamics(state, memory)
+        builder.dynamics = state.guards.dynamics = symbolic_state.Dynamics(state, state.memory)
         state.interpreter.dynamic = True
     return builder.dynamics
 

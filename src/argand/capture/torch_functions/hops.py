@@ -209,6 +209,7 @@ class FunctionCall:
         saved, raw: what the backward graph takes behind the gradients: ("flat" | "made", index); saved ones through
             `save_for_backward`, the others as they are.
         fixed: positions of results that are not differentiable.
+        dirty: (which argument of `apply`, which result is what becomes of it), of those that it marks as written to.
         gradients: for each argument of `apply`, which output of the backward graph is its gradient, or None.
         materializes: its backward gets zeros for gradients that there are not; else, for the one, it gives none.
         once: the backward may not be differentiated.
@@ -221,6 +222,7 @@ class FunctionCall:
     saved: tuple[tuple[str, int], ...]
     raw: tuple[tuple[str, int], ...]
     fixed: tuple[int, ...]
+    dirty: tuple[tuple[int, int], ...]
     gradients: tuple[int | None, ...]
     materializes: bool
     once: bool
@@ -251,7 +253,10 @@ def _named(kind: Any, name: str) -> Any:
 def _forward(ctx: Any, static: Static, *args: torch.Tensor) -> tuple[torch.Tensor, ...]:
     call, forward, backward, _ = static
     tensors = _given(static, args)
-    outputs = forward.forward(*[tensors[i] for i in call.inputs])
+    outputs = list(forward.forward(*[tensors[i] for i in call.inputs]))
+    for place, result in call.dirty:
+        outputs[result] = args[place].copy_(outputs[result])
+    ctx.mark_dirty(*[args[place] for place, _ in call.dirty])
 
     def pick(places: Iterable[tuple[str, int]]) -> list[torch.Tensor]:
         return [tensors[i] if kind == "flat" else outputs[i] for kind, i in places]
@@ -335,6 +340,21 @@ class _PassedOn(torch.autograd.Function):
 def passed_on(tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:
     """What an autograd.Function gives that returns its argument, where no gradient is recorded."""
     return (_PassedOn.apply(tensor),)
+
+
+class _Dirty(_PassedOn):
+    """The same, marked as written to: the argument itself, with the history of a function of both."""
+
+    @staticmethod
+    def forward(ctx: torch.autograd.function.FunctionCtx, tensor: torch.Tensor, *others: torch.Tensor) -> torch.Tensor:
+        ctx.mark_dirty(tensor)
+        return tensor
+
+
+def made_dirty(tensor: torch.Tensor) -> None:
+    """Change a stand-in as a function does that marks it as written to, where a history is recorded."""
+    with torch.enable_grad():
+        _Dirty.apply(tensor, torch.empty(0, device=tensor.device, requires_grad=True))
 
 
 def passed_on_with_history(tensor: torch.Tensor) -> torch.Tensor:

@@ -78,6 +78,36 @@ class Twice(torch.autograd.Function):
         return grads[0] + grads[1] * 2
 
 
+class Written(torch.autograd.Function):
+    """It becomes its input, of which it keeps what it made of it."""
+
+    @staticmethod
+    def forward(ctx: Any, x: T, y: T) -> T:
+        ctx.mark_dirty(x)
+        ctx.save_for_backward(x.clone(), x)
+        ctx.made = x
+        return x.mul_(y).add_(1)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: T) -> tuple[T, T]:
+        before, after = ctx.saved_tensors
+        return grads[0] * after, grads[0] * before + ctx.made
+
+
+class WrittenBesideOthers(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: T, y: T) -> tuple[T, T]:
+        other = x * y
+        ctx.mark_dirty(x)
+        ctx.save_for_backward(other)
+        return other, x.exp_()
+
+    @staticmethod
+    def backward(ctx: Any, *grads: T) -> tuple[T, T]:
+        (other,) = ctx.saved_tensors
+        return grads[0] * other + grads[1] * 3, grads[0]
+
+
 def doubled(x: T, y: T) -> Any:
     return Doubled.apply(x) * 3
 
@@ -178,6 +208,56 @@ def input_is_written(x: T, y: T) -> Any:
     return same + x
 
 
+def written_by_a_function(x: T, y: T) -> Any:
+    z, w = x * 2, x * 3
+    view = z[1:]
+    same = Written.apply(z, y)
+    other, also = WrittenBesideOthers.apply(w, z)
+    return view * z, same is z, also is w, other + w, same.is_leaf
+
+
+def written_twice(x: T, y: T) -> Any:
+    z = (x * 2).sin()
+    Written.apply(Written.apply(z, y), y.cos())
+    return z, (z * z).sum()
+
+
+def written_parts(x: T, y: T) -> Any:
+    z = x * 2
+    Written.apply(z[1:], y[:3])
+    return z, z * y
+
+
+def written_before_gradients(x: T, y: T) -> Any:
+    z = (x + y).exp()
+    w = torch.utils.checkpoint.checkpoint(lambda a: Written.apply(a * 2, y), z, use_reentrant=False)
+    (g,) = torch.autograd.grad((w * w).sum(), z, retain_graph=True) if z.requires_grad else (w,)
+    return g, w
+
+
+def written_input(x: T, y: T) -> Any:
+    z = x * 1 if x.is_leaf and x.requires_grad else x
+    return Written.apply(z, y).detach() * 2, z.detach()
+
+
+def written_without_history(x: T, y: T) -> Any:
+    z = x * 2
+    with torch.no_grad():
+        same = Written.apply(z, y)
+    return same, z, z.cos(), same.requires_grad
+
+
+def written_after_it_was_saved(x: T, y: T) -> Any:
+    z = x * 2
+    w = Written.apply(z, y) * 3
+    z.add_(1)
+    return w.sum()
+
+
+def written_leaf(x: T, y: T) -> Any:
+    return Written.apply(x, y), x
+
+
 def twice(x: T, y: T) -> Any:
     a, b = Twice.apply(x)
     return a + b * 2
@@ -191,8 +271,13 @@ ONE_GRAPH = [
     without_gradients,
     returned_of_a_result,
     returned_of_several,
+    written_by_a_function,
+    written_twice,
+    written_parts,
+    written_before_gradients,
+    written_without_history,
 ]
-OTHERS = [returned, of_a_result, several_alone, base_is_written, written, input_is_written, twice,
+OTHERS = [written_input, written_after_it_was_saved, written_leaf, returned, of_a_result, several_alone, base_is_written, written, input_is_written, twice,
           reversed_and_returned, checkpointed, base_with_history_is_written, written_without_gradients, view_is_written_without_gradients]  # fmt: skip
 
 
@@ -211,7 +296,9 @@ def outcome(program: Callable[..., Any], grads: tuple[bool, bool]) -> Any:
                 (t * (number + 1)).sum().backward(retain_graph=True)
     except Exception as error:
         return type(error), x, y
-    return str(([t.detach() for t in tensors], flags, x.grad, y.grad, x, y, x._version, y._version))
+    return str(
+        ([t.detach() for t in tensors], flags, x.grad, y.grad, x.detach(), y.detach(), x._version > 0, y._version > 0)
+    )
 
 
 @pytest.mark.parametrize(

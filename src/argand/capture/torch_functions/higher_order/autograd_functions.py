@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -42,6 +42,7 @@ class FunctionContext:
         self.argand_saved: tuple[object, ...] = ()
         self.argand_reads = False
         self.argand_fixed: tuple[object, ...] = ()
+        self.argand_dirty: tuple[object, ...] = ()
         self.argand_refused = ""
         self.argand_materializes = True
 
@@ -60,7 +61,7 @@ class FunctionContext:
         self.argand_fixed = tensors
 
     def mark_dirty(self, *tensors: object) -> None:
-        self.argand_refused = "mark_dirty"
+        self.argand_dirty = tensors
 
     def set_materialize_grads(self, value: bool) -> None:
         self.argand_materializes = value
@@ -132,11 +133,14 @@ def _function_apply(state: CaptureState, fn: Function, args: Args, kwargs: Kwarg
     context = FunctionContext((False,) * len(rest))
     result = _forward(state, cls, context, rest, kwargs)
     outputs = result if isinstance(result, tuple) else (result,)
-    if context.argand_refused == "mark_dirty":
-        raise _returns_input(what)
+    _check_dirty(context, what, tensors, outputs)
     if not any(out is arg for out in outputs for arg in tensors):
         return result
-    others = tuple([_passed_on(state, out) if any(out is arg for arg in tensors) else out for out in outputs])
+    dirty = {id(tensor) for tensor in context.argand_dirty}
+    others = tuple([
+        (_written_to if id(out) in dirty else _passed_on)(state, out) if any(out is arg for arg in tensors) else out
+        for out in outputs
+    ])  # fmt: skip
     return others if isinstance(result, tuple) else others[0]
 
 
@@ -146,6 +150,20 @@ def _passed_on(state: CaptureState, tensor: torch.Tensor) -> torch.Tensor:
     with torch._C.DisableTorchFunction():
         shown = hops.passed_on(tensor)[0]
     return subgraphs.record(state.graph, hops.passed_on, [], [info], [(shown, info.device)])[0]
+
+
+def _written_to(state: CaptureState, tensor: torch.Tensor) -> object:
+    """What it makes of one that is marked as written to: the tensor itself, where that has no history."""
+    with torch._C.DisableTorchFunction():
+        state.graph.call(torch.autograd.graph.increment_version, (tensor,), {})
+        return state.graph.call(torch.Tensor.detach, (tensor,), {}) if tensor.requires_grad else tensor
+
+
+def _check_dirty(context: FunctionContext, what: str, given: Sequence[object], outputs: Sequence[object]) -> None:
+    """What a forward marks as written to are arguments that it returns; eager complains of others."""
+    for tensor in context.argand_dirty:
+        if not (any(tensor is arg for arg in given) and any(tensor is out for out in outputs)):
+            raise _returns_input(what)
 
 
 native_handlers.SAFE_NEW.add(torch._C._FunctionBase)  # an empty node, for `apply` of an instance
@@ -164,8 +182,8 @@ def _function_class(interp: Any, fn: Function, args: list[Any], kwargs: Kwargs) 
 def _returns_input(what: str) -> errors.GraphBreak:
     return _refused(
         "autograd.Function returns its input", what,
-        f"{what} returns its input itself, and the graph is to return that, or writes to it: autograd treats such "
-        "results in a special way.",
+        f"{what} returns its input itself, and the graph is to return that, or marks a tensor as written to that is "
+        "not, or may not be: autograd treats such results in a special way.",
         "Return a new tensor from forward, such as x.view_as(x) or x.clone().",
     )  # fmt: skip
 
@@ -179,6 +197,7 @@ class _Captured:
         self.kwargs = kwargs
         self.builder = state.graph
         self.copies: list[tuple[torch.Tensor, torch.Tensor]] = []
+        self.dirty: list[tuple[torch.Tensor, torch.Tensor]] = []
 
     def run(self) -> object:
         state, builder = self.state, self.builder
@@ -190,6 +209,7 @@ class _Captured:
         returned = result if isinstance(result, tuple) else (result,)
         outputs = tuple([async_collective_tensors.plain(state, out) for out in returned])
         results = self._results(outputs, forward)
+        self._note_dirty(context, outputs)
         copies = [copy for _, copy in self.copies]
         context.argand_fixed = (*context.argand_fixed, *copies)
         self._refuse(context)
@@ -221,6 +241,7 @@ class _Captured:
         shown = [(self._shown(t, i not in fixed), state.tensor_info(t).device) for i, t in enumerate(results)]
         new = iter(subgraphs.record(builder, hops.autograd_function, bodies, flat, shown))
         rebuilt = tuple(next(new) if isinstance(out, torch.Tensor) else out for out in outputs)
+        rebuilt = tuple([self._made_dirty(before, after) for before, after in zip(outputs, rebuilt)])
         hook_state.note_backward(state, function, context, watched, next(iter(reversed(builder.graph.nodes))))
         self._write_back(new)
         for before, after in zip(outputs, rebuilt):
@@ -257,12 +278,12 @@ class _Captured:
         given = list(self.rest)
         try:
             with subgraphs.scope(state, self.what, results=()) as forward, subgraphs.grad_mode(False):
-                for place in sorted(memory.copied.get(self.what, ()) if memory is not None else ()):
+                for place in sorted(memory.copied.get(self.what, ())):
                     if isinstance(given[place], torch.Tensor):
                         given[place] = self._copy(given[place])
                 result = _forward(state, self.cls, context, tuple(given), self.kwargs)
         except errors.GraphBreak as ending:
-            if ending.reason.kind != subgraphs.WRITE or memory is None:
+            if ending.reason.kind != subgraphs.WRITE:
                 raise
             written = {root for _, root in subgraphs.written(self.builder, forward)}
             known = memory.copied.get(self.what, frozenset())
@@ -296,20 +317,48 @@ class _Captured:
         self.copies.append((arg, copy))
         return copy
 
+    def _note_dirty(self, context: FunctionContext, outputs: Args) -> None:
+        """Copies that are marked as written to are results: the arguments become these."""
+        marked = {id(tensor) for tensor in context.argand_dirty}
+        self.dirty = [(arg, copy) for arg, copy in self.copies if id(copy) in marked]
+        self.copies = [(arg, copy) for arg, copy in self.copies if id(copy) not in marked]
+        _check_dirty(context, self.what, [copy for _, copy in self.dirty], outputs)
+        with torch._C.DisableTorchFunction():
+            for arg, _ in self.dirty:
+                vary = self.state.tensor_info(arg).dynamic is not None and not arg.requires_grad
+                refused = (arg.is_leaf and arg.requires_grad) or (arg._is_view() and len(outputs) > 1)
+                if refused or vary or torch._C._functorch.peek_interpreter_stack() is not None:
+                    raise _returns_input(self.what)
+
+    def _made_dirty(self, before: object, after: object) -> object:
+        """The argument that a result is, where it is one that is marked as written to; it has changed now."""
+        builder = self.builder
+        for arg, copy in self.dirty:
+            if copy is before:
+                node, info = self.state.tensor_info(after).node.all_input_nodes[0], self.state.tensor_info(arg)
+                builder.note_writes([arg], self.cls.apply, self.rest)
+                builder.writing.setdefault(node, []).append(builder.node_of(info))
+                with torch._C.DisableTorchFunction():
+                    hops.made_dirty(arg)
+                return arg
+        return after
+
     def _check_copies(self, forward: Scope, backward: Scope, results: list[torch.Tensor]) -> None:
         """An argument that forward writes to is used in no other way, and the copy of it is not kept."""
-        if not self.copies:
+        pairs = [*self.copies, *self.dirty]
+        if not pairs:
             return
-        infos = map(self.state.tensor_info, (arg for arg, _ in self.copies))
+        infos = map(self.state.tensor_info, (arg for arg, _ in pairs))
         used_once = all(len(forward.lifted[id(info)].users) == 1 for info in infos)
         with torch._C.DisableTorchFunction():
             same = all(
                 (arg.shape, arg.stride(), arg.requires_grad) == (copy.shape, copy.stride(), copy.requires_grad)
-                for arg, copy in self.copies
+                for arg, copy in pairs
             )
-            others = [info.tensor for info in forward.order if all(info.tensor is not arg for arg, _ in self.copies)]
+            others = [info.tensor for info in forward.order if all(info.tensor is not arg for arg, _ in pairs)]
             kept = [*others, *results, *(info.tensor for info in backward.order)]
-            written = [storage_address(tensor) for pair in self.copies for tensor in pair]
+            kept = [tensor for tensor in kept if all(tensor is not copy for _, copy in self.dirty)]
+            written = [storage_address(tensor) for pair in pairs for tensor in pair]
             alone = len({*written}) == len(written)
             if used_once and same and alone and not {storage_address(tensor) for tensor in kept} & {*written}:
                 return
@@ -379,8 +428,6 @@ class _Captured:
         return results
 
     def _refuse(self, context: FunctionContext) -> None:
-        if context.argand_refused == "mark_dirty":
-            raise _returns_input(self.what)
         own = not _has_from_torch(self.state.interpreter, self.cls, "vjp")
         if context.argand_refused or self.kwargs or own:
             raise _refused(
@@ -439,13 +486,14 @@ class _Captured:
         for target, wanted in ((saved, True), (raw, False)):
             for info in backward.order:
                 if (id(info.tensor) in user_saved) is wanted:
-                    is_inner = info.node.graph is forward.graph
-                    target.append(("made", _place(results, inner, info)) if is_inner else ("flat", number[id(info)]))
+                    place = _place(results, inner, info.tensor) if info.node.graph is forward.graph else None
+                    target.append(("flat", number[id(info)]) if place is None else ("made", place))
                     ordered.append(info)
         _reorder(backward_graph, backward, len(results), ordered)
         positions = tuple(number[id(state.tensor_info(a))] for a in self.rest if isinstance(a, torch.Tensor))
         fixed = {id(t) for t in context.argand_fixed}
         outputs = iter(range(len(kept)))
+        given = [arg for arg in self.rest if isinstance(arg, torch.Tensor)]
         of_argument = [None if g is None else next(outputs) for g in gradients]
         call = hops.FunctionCall(
             positions=positions,
@@ -456,6 +504,7 @@ class _Captured:
             fixed=tuple(
                 i for i, t in enumerate(results) if id(t) in fixed or not (t.is_floating_point() or t.is_complex())
             ),
+            dirty=tuple([(_place(given, [], arg), _place(results, [], copy)) for arg, copy in self.dirty]),
             gradients=tuple(g for g, arg in zip(of_argument, self.rest) if isinstance(arg, torch.Tensor)),
             materializes=context.argand_materializes,
             once="once_differentiable" in getattr(getattr(self.cls.backward, "__code__", None), "co_qualname", ""),
@@ -464,12 +513,9 @@ class _Captured:
         return flat, call, [forward_graph, backward_graph]
 
 
-def _place(results: list[torch.Tensor], inner: list[TensorInfo], info: TensorInfo) -> int:
+def _place(results: list[torch.Tensor], inner: list[TensorInfo], tensor: torch.Tensor) -> int:
     """Which output of the forward graph a tensor is."""
-    for i, tensor in enumerate(results):
-        if tensor is info.tensor:
-            return i
-    return len(results) + next(i for i, other in enumerate(inner) if other is info)
+    return next(i for i, other in enumerate((*results, *[info.tensor for info in inner])) if other is tensor)
 
 
 def _reorder(module: Any, scope: Scope, grads: int, ordered: list[TensorInfo]) -> None:
