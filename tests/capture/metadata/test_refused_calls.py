@@ -154,3 +154,13 @@ def test_slice_scatter_up_to_a_number_that_varies(dynamic):
     compiled = argand.compile(lambda x, y, n: torch.slice_scatter(x, y, 0, 0, n), dynamic=dynamic)
     for n in (2, 3, 5, 4):
         assert compiled(Z(n + 1), torch.arange(1.0, n + 1), n).tolist() == [*range(1, n + 1), 0]
+
+
+def test_large_calls_that_eager_accepts_are_not_refused_for_what_they_would_be_at_smaller_sizes() -> None:
+    def cached(cache, new):
+        cache[:, 40:, :1000] = new
+        return cache[:, 39:41, 999:1001] * 2
+
+    cache, new = Z(2, 512, 1030), O(2, 472, 1000)
+    want = cached(cache.clone(), new)
+    assert torch.equal(argand.compile(cached, backend="eager", fullgraph=True)(cache, new), want)

@@ -46,7 +46,7 @@ _COSTLY = frozenset(
     """
     )
 )
-_KIND_ERRORS = ("not implemented for", "dtype", "scalar type", "result type", "bool tensor", "data type", "must match")
+_KIND_ERRORS = ("not implemented for", "dtype", "scalar type", "result type", "bool tensor", "data type")
 
 
 def refusal(func: Function, call: kinds.Call, result: object, at_hand: bool = True) -> Exception | None:
