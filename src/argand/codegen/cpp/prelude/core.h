@@ -382,6 +382,7 @@ template <class V, class F> INLINE elem<V> fold(V v, F op) {
   constexpr int n = traits<V>::lanes;
   if constexpr (n == 1) return v[0];
   else if constexpr (n == 2) return op(v[0], v[1]);
+  else if constexpr (n == 4 && sizeof(V) <= 16) return op(op(v[0], v[2]), op(v[1], v[3]));  // the compiler unrolls slowly
   else if constexpr (sizeof(V) <= 16) {
     elem<V> x[n];
 #pragma GCC unroll 16
