@@ -28,6 +28,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import torch
+
+from argand import events
 from argand.debug.trial.isolation import Limits, call, detach, end_of, kill, limit_memory, stage_text, use_stage
 from argand.debug.trial.outcome import Outcome, outcome_of_process
 from argand.locks import fork_safe_lock
@@ -173,7 +176,6 @@ def serve() -> None:
 
 def warm() -> None:
     """Import what every child needs, before it is forked."""
-    importlib.import_module("argand.api")
     importlib.import_module("torch.fx.experimental.symbolic_shapes")  # torch imports it at the first meta kernel
     importlib.import_module("argand.capture.driver.frame")  # argand imports it at the first captured frame
     for name in ("autograd", "passes", "lower", "schedule", "codegen", "runtime"):
@@ -181,8 +183,21 @@ def warm() -> None:
         for module in pkgutil.walk_packages(package.__path__, f"argand.{name}."):
             if "triton" not in module.name:
                 importlib.import_module(module.name)
+    _capture_once()
     gc.collect()
     gc.freeze()  # children need not look at what is there already, nor copy its pages
+
+
+def _capture_once() -> None:
+    """What the first capture of a process finds out of torch and of tensors is half of the time of most children."""
+    api = importlib.import_module("argand.api")
+    heard = events.bus.sinks, events.bus.named, events.bus.prepare
+    events.bus.sinks, events.bus.named, events.bus.prepare = (), {}, lambda: None  # it belongs in no log
+    try:
+        api.compile(lambda x: x.sin() + 1, backend="eager")(torch.ones(3))
+        api.reset()
+    finally:
+        events.bus.sinks, events.bus.named, events.bus.prepare = heard
 
 
 def _attempt(request: dict[str, Any]) -> None:
