@@ -14,6 +14,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel as DDP
 
 import argand
+from argand._core import _C
 from argand.events import bus
 from distributed.models import CNN, GPT, MANY, ONE_BLOCK, TWO_BLOCKS, Llama, SometimesUnused, batch
 
@@ -145,15 +146,21 @@ def overlap(rank: int) -> dict[str, Any]:
     ddp = DDP(model, bucket_cap_mb=0.2)
     order: list[str] = []
     told: list[tuple[str, str]] = []
+    hooked: list[bool] = []
 
     def reduce(state, bucket):
         order.append("bucket")
         return dist.all_reduce(bucket.buffer(), async_op=True).get_future().then(lambda done: done.value()[0])
 
+    def looks_at_buffers() -> bool:
+        hooked.append(_C.is_hook_installed())
+        return False
+
     stop = bus.subscribe(
         lambda event: told.append((event.name, event.data.get("child", ""))),
         ("optimize_ddp_split_graph", "optimize_ddp_split_child"),
     )
+    ddp._check_sync_bufs_pre_fwd = looks_at_buffers
     ddp.register_comm_hook(None, reduce)
     compiled = argand.compile(ddp, backend="aot_eager")
     for step in range(3):
@@ -163,7 +170,7 @@ def overlap(rank: int) -> dict[str, Any]:
             node.register_prehook(lambda grads: order.append("part") if order[-1:] != ["part"] else None)
         loss.backward()
     stop()
-    return {"order": order, "told": told}
+    return {"order": order, "told": told, "hooked": hooked}
 
 
 def buckets(rank: int) -> dict[str, float]:

@@ -142,6 +142,7 @@ def is_torch(filename: str) -> bool:
 
 
 _LAZY = os.path.join(_TORCH, "nn", "modules", "lazy.py")
+_DDP = os.path.join(_TORCH, "nn", "parallel", "distributed.py")
 _DISPATCH = "__torch_dispatch__"
 _COMPILER = tuple(os.path.join(_TORCH, name) + os.sep for name in ("_dynamo", "_inductor", "_functorch", "_export"))
 _COMPILER += (os.path.join(_TORCH, "fx", "_symbolic_trace.py"),)
@@ -149,11 +150,13 @@ _COMPILER += (os.path.join(_TORCH, "fx", "_symbolic_trace.py"),)
 
 def with_callees(code: types.CodeType) -> bool:
     """Whether what this code calls is not captured either: imports, what sets up lazy modules, what an operation on a
-    subclass of tensors does when it runs, torch.fx's tracer, and torch's own compiler, which compiles or leaves alone
-    what it calls by its own rules."""
+    subclass of tensors does when it runs, torch.fx's tracer, what DistributedDataParallel does around its module's
+    forward, and torch's own compiler, which compiles or leaves alone what it calls by its own rules."""
     filename = code.co_filename
     if filename.startswith("<frozen importlib") or filename == _LAZY or code.co_name in ("<module>", _DISPATCH):
         return True
+    if filename == _DDP and code.co_name in ("_pre_forward", "_post_forward"):
+        return True  # 700 calls for buffers: without the hook they take as long as in eager
     return filename.startswith(_COMPILER) and not filename.endswith("external_utils.py")
 
 
