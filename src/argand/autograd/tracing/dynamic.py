@@ -564,7 +564,6 @@ class _Scalars:
 
 
 _FROM_NUMBERS = frozenset((torch.tensor, torch.as_tensor, torch.asarray, torch.scalar_tensor, "new_tensor"))
-"""Bits of the whole numbers that a dtype holds exactly."""
 
 
 def _text(value: Any) -> str:
