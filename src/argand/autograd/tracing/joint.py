@@ -500,7 +500,8 @@ class _Finisher:
         for saved in saved_by_functions(carriers):
             root = saved.value.root if isinstance(saved, TraceTensor) else None
             if root is not None and root.input >= 0:
-                places["input", root.input] = None
+                if root.input not in self.tracer.mutated:  # those are written to when the graph has run, by the graph
+                    places["input", root.input] = None
             elif root is not None and root.node in self.outputs.nodes:
                 places["output", self.outputs.nodes.index(root.node)] = None
         return tuple(places)
