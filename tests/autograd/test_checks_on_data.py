@@ -69,6 +69,9 @@ VALUES: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...], tuple[torc
         "nll_loss": (lambda x, i: F.nll_loss(x, i) * 2, ([[1.0, 2.0]], [1]), ([[1.0, 2.0]], [2])),
         "probabilities": (F.binary_cross_entropy, ([0.0, 1.0], [0.5, 0.5]), ([0.5, 1.5], [0.5, 0.5])),
         "probabilities of targets": (F.binary_cross_entropy, ([0.0, 1.0], [0.5, 0.5]), ([0.5, 0.5], [0.5, -0.5])),
+        "rows repeated": (
+            lambda x, n: x.repeat_interleave(n, output_size=3) * 2, ([1.0, 2.0], [1, 2]), ([1.0, 2.0], [1, 1])
+        ),
         "integers by zero": (lambda a, b: a // b + 1, ([4], [2]), ([4], [0])),
         "remainders by zero": (lambda a, b: a % b + 1, ([4], [2]), ([4], [0])),
         "masked_scatter": (

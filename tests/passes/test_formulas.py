@@ -153,3 +153,11 @@ def test_wide_pads_and_products_of_vectors(dtype: torch.dtype) -> None:
         return *sums, *torch.autograd.grad(ends + sums[0], leaves)
 
     same(fn, *leaves)
+
+
+def test_rows_repeated_to_a_size_that_is_known() -> None:
+    def fn(x: Any, count: Any) -> Any:
+        rows = x.repeat_interleave(count, 0, output_size=2 * x.shape[0]) * 2
+        return rows, torch.repeat_interleave(count, output_size=8), *torch.autograd.grad((rows * rows).sum(), x)
+
+    same(fn, torch.randn(4, 5, requires_grad=True), torch.tensor([1, 0, 4, 3]))

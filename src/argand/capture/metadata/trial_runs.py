@@ -145,8 +145,11 @@ def _refused(func: Function, call: kinds.Call, smaller: _Smaller | None) -> Exce
 
 def _of_values(error: Exception) -> bool:
     """Whether other values might do."""
-    return isinstance(error, (torch.linalg.LinAlgError, MemoryError)) or "out of memory" in str(error)
+    of_some = isinstance(error, (torch.linalg.LinAlgError, MemoryError))
+    return of_some or any(text in str(error) for text in ("out of memory", _SUMMED))
 
+
+_SUMMED = "allocated size does not match"  # of repeat_interleave, whose repeats add up to its output_size
 
 _COUNTED = "cannot be broadcast to indexing result"
 

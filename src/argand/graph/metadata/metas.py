@@ -48,7 +48,7 @@ def infer(table: SpecTable, func: Any, args: tuple[Any, ...], kwargs: dict[str, 
     """
     specs = _specs_in((args, tuple(kwargs.values())))
     device = logical_device(func, specs, kwargs)
-    if _depends_on_data(func, specs):
+    if _depends_on_data(func, specs, kwargs):
         raise AutogradError(
             f"the result of {func} depends on the values of its arguments, not only on their shapes",
             remedy="code around it can still be compiled: leave this operator out of the compiled function",
@@ -154,9 +154,11 @@ def _needs_probe(func: Any, args: tuple[Any, ...], specs: list[Spec]) -> bool:
     return unclear and sum(spec.meta.numel() for spec in specs) <= PROBE_LIMIT
 
 
-def _depends_on_data(func: Any, specs: list[Spec]) -> bool:
+def _depends_on_data(func: Any, specs: list[Spec], kwargs: dict[str, Any]) -> bool:
     if func in _INDEXING:
         return any(spec.dtype in (torch.bool, torch.uint8) for spec in specs[1:])
+    if kwargs.get("output_size") is not None:  # of repeat_interleave
+        return False
     return compat.has_tag(func, "dynamic_output_shape") or compat.has_tag(func, "data_dependent_output")
 
 

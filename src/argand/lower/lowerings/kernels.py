@@ -35,6 +35,7 @@ NO_LOOPS = (
     "cholesky_inverse _linalg_solve_ex linalg_inv_ex linalg_qr _linalg_svd _linalg_eigh linalg_eig linalg_matrix_exp "
     "linalg_lu_factor_ex linalg_lu_solve linalg_lu _linalg_det _linalg_slogdet triangular_solve "
     "_standard_gamma _standard_gamma_grad _sample_dirichlet _dirichlet_grad poisson binomial randperm "
+    "repeat_interleave.Tensor "
     "_upsample_bilinear2d_aa _upsample_bicubic2d_aa _upsample_bilinear2d_aa_backward _upsample_bicubic2d_aa_backward "
     "_assert_async _assert_async.msg _linalg_check_errors"
 )
