@@ -77,6 +77,7 @@ ARITHMETIC = {
     "parts": lambda x, y: torch.view_as_real(x * y).sum(-1) + (x - y).real * x.imag,
     "angles and lengths": lambda x, y: torch.polar(x.abs(), y.angle()) + x.sgn(),
     "parts put together": lambda x, y: torch.complex(x.real * 2, y.imag) ** 2,
+    "parts of conjugates": lambda x, y: x.conj().real * y.mH.t().imag + torch.imag(x.conj()) * y.conj().isfinite(),
     "choices": lambda x, y: torch.where(x.real > 0, x, y * 2),
     "comparisons": lambda x, y: (x == y) | (x != x.conj()) | torch.isnan(x) | torch.isfinite(y),
     "comparisons of real ones": lambda x, y: [x.real == y, y != x.real, x == y.imag, x != 2],

@@ -255,3 +255,20 @@ HANDLERS: dict[Any, Handler] = {
     },
     aten._assert_tensor_metadata.default: drop,
 }
+
+
+ASKED_OF_CONJUGATES = frozenset((getattr, torch.real, torch.imag, torch.isfinite, torch.isreal, "isfinite", "isreal"))
+"""Functions and methods that look at the bit of a conjugate in C++, which no stand-in of the tracer has."""
+
+
+def of_conjugate(target: Any, args: Args) -> Any:
+    """What one of them gives for a conjugate: a view of the parts of what it is one of, or values; None of others."""
+    x = args[0]
+    if x.__class__ is not TraceTensor or not x.value.spec.conj:
+        return None
+    name = args[1] if target is getattr else getattr(target, "__name__", target)
+    if name == "real":
+        return x.conj().real
+    if name == "imag":
+        return torch._neg_view(x.conj().imag)
+    return getattr(torch, name)(x.conj().conj_physical()) if target is not getattr else None

@@ -13,6 +13,7 @@ from argand.autograd.ops import custom, padding, recurrent, running_products
 from argand.autograd.ops.attention import ATTENTION, with_cheap_mask
 from argand.autograd.ops.data_checks import CHECKS, ROW_MAJOR
 from argand.autograd.ops.running_products import RUNNING_PRODUCTS
+from argand.autograd.ops.special import ASKED_OF_CONJUGATES, of_conjugate
 from argand.autograd.recording.bases import Bases
 from argand.autograd.recording.inputs import InputBuilder
 from argand.autograd.tracing.outputs import finish
@@ -144,6 +145,8 @@ def _run_nodes(
                 stand_in = attention(*args)
             if node.target in RUNNING_PRODUCTS:
                 stand_in = running_products.stands_for(args, kwargs)
+            elif node.target in ASKED_OF_CONJUGATES:
+                stand_in = of_conjugate(node.target, args)
             elif tracer.whole_backwards:
                 stand_in = custom.stands_for(node.target, args, kwargs)
             value = env[node] = _call(node, node.target, args, kwargs) if stand_in is None else stand_in
@@ -158,6 +161,8 @@ def _run_nodes(
             time_limit.begin(tracer.origin)
             args, kwargs = _values(node.args, env), _values(node.kwargs, env)
             stand_in = running_products.stands_for(args, kwargs) if node.target in RUNNING_PRODUCTS else None
+            if node.target in ASKED_OF_CONJUGATES:
+                stand_in = of_conjugate(node.target, args)
             env[node] = _call(node, getattr(args[0], node.target), args[1:], kwargs) if stand_in is None else stand_in
         elif op == "get_attr":
             env[node] = attributes[node.target]

@@ -33,6 +33,12 @@ def _view(b: Builder, x: fx.Node, size: list[int], stride: Any = None) -> Any:
     return b(aten.view.default, x, size)
 
 
+@decomposes(aten._neg_view.default)
+def _neg_view(b: Builder, x: fx.Node) -> Any:
+    """What is read through the bit; views that leave the graph are made anew by the runtime."""
+    return b(aten.neg.default, x)
+
+
 @decomposes(aten.stack.default)
 def _stack(b: Builder, tensors: list[fx.Node], dim: int = 0) -> Any:
     return b(aten.cat.default, [b(aten.unsqueeze.default, one, dim) for one in tensors], dim)
