@@ -95,3 +95,13 @@ def test_a_child_that_is_forked_as_a_lock_is_taken_does_not_hold_it(folder: Path
     finally:
         os.kill(children[0], signal.SIGKILL)
         os.waitpid(children[0], 0)
+
+
+def test_commands_that_nobody_waits_for_give_way() -> None:
+    show = ("sh", "-c", "sleep 0.3; nice; cat /proc/self/autogroup 2>/dev/null || echo 5")
+    token = process.PATIENT.set(True)
+    try:
+        [ended] = process.run_all([show], limit=20)
+    finally:
+        process.PATIENT.reset(token)
+    assert [line.split()[-1] for line in ended.output.splitlines()] == ["5", "5"]

@@ -180,8 +180,7 @@ def run_all(
             children.running.add(process)
             running.append(_Running(process))
             if PATIENT.get():
-                with contextlib.suppress(OSError, AttributeError):
-                    os.setpriority(os.PRIO_PGRP, process.pid, _LOW)
+                _give_way(process.pid)
         children.starting.discard(mark)
         late = _attend(running, deadline)
         for item in running:
@@ -199,6 +198,14 @@ def run_all(
         for item in running:
             item.end()
             children.running.discard(item.process)
+
+
+def _give_way(pid: int) -> None:
+    """Have a command and what it starts run at a low priority, among sessions too, where Linux shares among these."""
+    with contextlib.suppress(OSError, AttributeError):
+        os.setpriority(os.PRIO_PGRP, pid, _LOW)
+        with open(f"/proc/{pid}/autogroup", "w") as shares:
+            shares.write(str(_LOW))
 
 
 def _end_lost(mark: str) -> None:
