@@ -259,3 +259,22 @@ add(
     Of(lambda: torch.randn(1024, 512)),
     trains=False,
 )
+
+
+# products and attention of few rows, weighted losses, parts of sequences
+add("odd rows against rows", lambda x, a: x @ a @ x.T, (200, 32), small(32, 32))
+add("odd mahalanobis", lambda x, m, a: (((x - m) @ a) * (x - m)).sum(-1), (1500, 40), (40,), small(40, 40))
+add("odd attention of one query", F.scaled_dot_product_attention, (4, 4, 1, 32), (4, 4, 90, 32), (4, 4, 90, 32))
+add("odd last step, projected", lambda x, w: F.linear(x[:, -1], w), (64, 50, 128), small(20, 128))
+add("odd class token", lambda x, w, b: F.layer_norm(x[:, 0], (192,), w, b), (16, 65, 192), (192,), (192,))
+add("odd mean of first axis", lambda x: x.mean(0), (300, 64, 40))
+add("odd error of means", lambda x, y: F.mse_loss(x.mean(1), y.mean(1)), (100, 40, 64), (100, 40, 64))
+add(
+    "odd weighted cross entropy",
+    lambda x, y, w: F.binary_cross_entropy_with_logits(x, y, w),
+    (512, 80),
+    of(512, 80, learns=False),
+    of(512, 80, learns=False),
+)
+add("odd residual layers", lambda x, a, b: x + F.relu(x @ a) @ b, (48, 96), small(96, 192), small(192, 96))
+add("odd large permuted sum", lambda x, y: x.permute(2, 0, 1) + y, (160, 170, 180), (180, 160, 170))
