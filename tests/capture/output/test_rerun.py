@@ -587,21 +587,3 @@ def test_native_backend_runs_again_too() -> None:
         got_log: list[Any] = []
         assert_same(program(_X, i, want_log), compiled(_X, i, got_log))
         assert want_log == got_log
-
-
-def test_states_of_generators_are_saved_where_numbers_are_drawn():
-    x = torch.randn(2, 5, 8)
-    lstm = torch.nn.LSTM(8, 8, 2)
-    attention = torch.nn.MultiheadAttention(8, 2)
-    cases: list[tuple[Callable[..., Any], bool]] = [
-        (lambda q: F.scaled_dot_product_attention(q, q, q), False),
-        (lambda q: F.scaled_dot_product_attention(q, q, q, None, 0.5), True),
-        (lambda q: attention(q, q, q)[0], False),
-        (lstm, False),
-        (torch.nn.LSTM(8, 8, 2, dropout=0.5), True),
-        (torch.nn.LSTM(8, 8, 2, dropout=0.5).eval(), False),
-    ]
-    for function, draws in cases:
-        with collected("bytecode") as events:
-            argand.compile(function, backend="eager")(x)
-        assert any("random_states" in event.text() for event in events) == draws

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
 from tests.capture.output.test_rerun import _BAD, _GOOD, _X, Manager, _run, noting
-from tests.helpers import assert_same
+from tests.helpers import assert_same, collected
 
 import argand
 
@@ -251,3 +252,21 @@ def test_error_behind_a_try_that_is_over_leaves_the_with_around_both() -> None:
                 with pytest.raises(IndexError):
                     fn(torch.ones(2), n, log)
             assert torch.is_grad_enabled() and log == []
+
+
+def test_states_of_generators_are_saved_where_numbers_are_drawn():
+    x = torch.randn(2, 5, 8)
+    lstm = torch.nn.LSTM(8, 8, 2)
+    attention = torch.nn.MultiheadAttention(8, 2)
+    cases: list[tuple[Callable[..., Any], bool]] = [
+        (lambda q: F.scaled_dot_product_attention(q, q, q), False),
+        (lambda q: F.scaled_dot_product_attention(q, q, q, None, 0.5), True),
+        (lambda q: attention(q, q, q)[0], False),
+        (lstm, False),
+        (torch.nn.LSTM(8, 8, 2, dropout=0.5), True),
+        (torch.nn.LSTM(8, 8, 2, dropout=0.5).eval(), False),
+    ]
+    for function, draws in cases:
+        with collected("bytecode") as events:
+            argand.compile(function, backend="eager")(x)
+        assert any("random_states" in event.text() for event in events) == draws
