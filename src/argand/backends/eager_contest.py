@@ -202,31 +202,50 @@ class Contest:
         warnings.warn(f"argand: {text}; {after}.", stacklevel=2)
 
     def _times(self, args: Sequence[Any], backward: bool = True) -> _Times:
-        best = [float("inf"), float("inf")]
+        times: tuple[list[float], list[float]] = ([], [])
+        copies: list[Any] | None = None
         begin = time.perf_counter()
         for number in range(_MORE_ROUNDS):
             for place, call in enumerate((self.forward, self.compiled)):
-                taken = self._run(call, args, backward)
-                best[place] = min(best[place], taken) if number else best[place]  # the first warms caches up
+                given = copies or self._copies(args)  # the same ones: in the caches, as the program's are
+                before = _versions(given)
+                taken = self._time(call, given, backward)
+                copies = given if _versions(given) == before else None
+                times[place].extend([taken] if number else [])  # the first warms caches up
             if number and time.perf_counter() - begin > (_ENOUGH if number < _ROUNDS - 1 else _SHORT):
                 break
-        return _Times(*best)
+        return _Times(*(min(each, default=float("inf")) for each in times))
 
-    def _run(self, call: Call, args: Sequence[Any], backward: bool = True) -> float:
+    def _run(self, call: Call, args: Sequence[Any]) -> float:
         """Seconds that a call takes, with the gradients of its results where they are recorded."""
+        return self._time(call, self._copies(args), True)
+
+    def _copies(self, args: Sequence[Any]) -> list[Any]:
+        """Arguments of a call that is not the program's."""
         records = torch.is_grad_enabled() and any(each.requires_grad for each in tensors_of(args))
-        copies = records or not self.written or any(self.written)
+        copied = records or not self.written or any(self.written)
         same = frozenset[int]() if records else self.kept
-        apart = [copies and isinstance(arg, torch.Tensor) and place not in same for place, arg in enumerate(args)]
-        taken = [_apart(arg) if alone else arg for arg, alone in zip(args, apart)]
+        apart = [copied and isinstance(arg, torch.Tensor) and place not in same for place, arg in enumerate(args)]
+        return [_apart(arg) if alone else arg for arg, alone in zip(args, apart)]
+
+    def _time(self, call: Call, args: Sequence[Any], backward: bool) -> float:
+        """Seconds that a call takes, and its backward, where gradients are recorded."""
         begin = time.perf_counter()
-        results = call(*taken)
-        if records and backward:
+        results = call(*args)
+        taken = time.perf_counter() - begin
+        leaves = [each for each in args if isinstance(each, torch.Tensor) and each.requires_grad]
+        if backward and leaves and torch.is_grad_enabled():
             ends = [each for each in tensors_of(results) if each.requires_grad]
-            leaves = [each for each in taken if isinstance(each, torch.Tensor) and each.requires_grad]
-            if ends and leaves:
-                torch.autograd.grad(ends, leaves, [torch.ones_like(each) for each in ends], allow_unused=True)
-        return time.perf_counter() - begin
+            ones = [torch.ones_like(each) for each in ends]
+            begin = time.perf_counter()
+            if ends:
+                torch.autograd.grad(ends, leaves, ones, allow_unused=True)
+            taken += time.perf_counter() - begin
+        return taken
+
+
+def _versions(args: Sequence[Any]) -> list[int]:
+    return [arg._version for arg in args if isinstance(arg, torch.Tensor)]
 
 
 @contextlib.contextmanager
