@@ -107,20 +107,20 @@ class MeasuredProduct:
     __slots__ = ("_threads", "_way")
 
     def __init__(self) -> None:
-        self._way: Callable[..., None] = _library_product
+        self._way: Callable[..., Any] = _library_product
         self._threads = 0  # for which that is the faster way; none yet
 
     def __call__(self, *operands: torch.Tensor, out: torch.Tensor) -> None:
         """The product, in `out`."""
         threads = torch.get_num_threads()
         if threads == self._threads and not torch.are_deterministic_algorithms_enabled():
-            return self._way(*operands, out=out)
+            self._way(*operands, out=out)
+            return
         kind = _kind(operands)
         _by_kind(kind, operands, out)
         own = PRODUCTS.taken(kind)
         if own is not None:
-            self._way, self._threads = matrix_product if own else _library_product, threads
-        return None
+            self._way, self._threads = matrix_product if own else _library_way(operands, out), threads
 
 
 def faster_product(
@@ -176,10 +176,11 @@ def _by_kind(kind: Hashable, operands: tuple[torch.Tensor, ...], out: torch.Tens
 
 
 def _library_product(*operands: torch.Tensor, out: torch.Tensor) -> None:
-    if len(operands) == 3:
-        torch.addmm(*operands, out=out)
-    else:
-        (torch.mm if out.ndim == 2 else torch.bmm)(*operands, out=out)
+    _library_way(operands, out)(*operands, out=out)
+
+
+def _library_way(operands: Sequence[torch.Tensor], out: torch.Tensor) -> Callable[..., Any]:
+    return torch.addmm if len(operands) == 3 else torch.mm if out.ndim == 2 else torch.bmm
 
 
 def weight_gradient_into(y: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, *rest: Any, out: torch.Tensor) -> None:
