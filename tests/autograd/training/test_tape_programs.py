@@ -178,6 +178,19 @@ def test_data_set_before_the_backward(dynamic: bool) -> None:
             assert_same(gradients(compiled, set_data, n), gradients(multiplied, set_data, n))
 
 
+def test_data_set_of_what_was_computed() -> None:
+    def sines(x: T, p: T) -> T:
+        q = p * x
+        v = q.sin()
+        q.data = x * 2
+        return v
+
+    x, (p, w) = torch.randn(2, 2), (torch.ones(2, 2, requires_grad=True) for _ in range(2))
+    argand.compile(sines, backend="native")(x, p).sum().backward()
+    sines(x, w).sum().backward()
+    assert_same(p.grad, w.grad)
+
+
 @pytest.mark.parametrize("backend", ["aot_eager", "native"])
 def test_tangents_lie_as_what_they_are_of(backend: str) -> None:
     def tangent(x: T, p: T) -> Any:

@@ -38,7 +38,10 @@ def _set_data(builder: GraphBuilder, func: Function, args: Args, kwargs: Kwargs)
     outside = info.source is not None and info.real is not None
     whole = builder.graph is builder.root and not builder.sharded and id(tensor) not in builder.flags
     if not (plain and same and fixed and outside and whole):
-        raise _refused()
+        stop = _refused()
+        # What the graph has saved of a result for its backward is not the result itself, as with eager's autograd.
+        stop.skip_frame = not outside and not tensor.is_leaf
+        raise stop
     data = builder.record(_T.data.__get__, (value,), {})
     with torch._C.DisableTorchFunction():
         tensor.data = value
