@@ -176,6 +176,9 @@ def test_comparisons_with_nan():
     y = torch.tensor([math.nan, math.nan, 1.0, -0.0])
     for op in (torch.eq, torch.ne, torch.lt, torch.le, torch.gt, torch.ge, torch.maximum, torch.minimum):
         check(op, x, y, loops_only=True, exact=op not in (torch.maximum, torch.minimum))
+    tiny = torch.tensor(1e-308, dtype=torch.float64)  # zero as a float32
+    for op in (torch.logical_and, torch.logical_or, torch.logical_xor):
+        check(op, x, tiny, loops_only=True, exact=True)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64])

@@ -427,8 +427,14 @@ def signbit(ctx: Context, x: Tensor) -> Tensor:
 
 def _logical(name: str) -> Rule:
     def rule(ctx: Context, *operands: Tensor) -> Tensor:
+        common = result_type(ctx, *range(len(operands)))
+
         def operation(ops: Recorder, *values: Value) -> Value:
-            flags = [ops.to_dtype(value, torch.bool) for value in values]
+            # what rounds to zero in the dtype that eager converts to is false
+            rounded = [
+                ops.to_dtype(v, common) if v.dtype.is_floating_point and common.is_floating_point else v for v in values
+            ]
+            flags = [ops.to_dtype(value, torch.bool) for value in rounded]
             return ops.emit(name, tuple(flags), torch.bool)
 
         return pointwise(ctx, operation, operands, keep=range(len(operands)))
