@@ -164,3 +164,17 @@ def test_large_calls_that_eager_accepts_are_not_refused_for_what_they_would_be_a
     cache, new = Z(2, 512, 1030), O(2, 472, 1000)
     want = cached(cache.clone(), new)
     assert torch.equal(argand.compile(cached, backend="eager", fullgraph=True)(cache, new), want)
+
+@pytest.mark.parametrize("backend", ["eager", "native"])
+def test_what_a_call_has_resized_before_it_raises_is_its_argument(backend):
+    def caught(x):
+        said = []
+        for call in (lambda: torch.amax(x, 1, out=x), lambda: torch.cat([x, x], out=x)):
+            try:
+                call()
+            except (IndexError, RuntimeError) as error:
+                said.append(str(error))
+        return said, x.shape
+
+    compiled = argand.compile(caught, backend=backend)
+    assert compiled(Z(2, 3)) == caught(Z(2, 3))

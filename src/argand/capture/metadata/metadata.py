@@ -93,6 +93,19 @@ def out_shapes(kwargs: Kwargs) -> object:
     return tuple([item.shape for item in out if isinstance(item, _Tensor)]) if isinstance(out, tuple | list) else None
 
 
+def is_resized(func: Function, args: Args, kwargs: Kwargs, shapes: object) -> bool:
+    """Whether a call has given what it got as `out` other shapes than these.
+
+    Raises:
+        GraphBreak: an argument is among that: eager resizes it before it looks at the arguments.
+    """
+    resized = shapes != out_shapes(kwargs)
+    outs = {id(out) for out in tracing.tree_flatten(kwargs["out"])[0]} if resized else ()
+    if resized and any(id(arg) in outs for arg in tracing.tree_flatten(args)[0]):
+        raise errors.graph_break(kind="call that capture cannot evaluate", context=getattr(func, "__name__", str(func)))
+    return resized
+
+
 def note_unsure(unsure: set[int], result: object) -> None:
     """From now on the strides of the tensors in `result` are not relied on."""
     if isinstance(result, _Tensor):
