@@ -79,6 +79,10 @@ class HostedModule(torch.nn.Module):
         if "_modules" in self.__dict__:  # there are none where torch's own __init__ sets its default
             self._modules["_orig_mod"].training = mode
 
+    def _get_name(self) -> str:
+        """The original's, by which trainers know what kind of model they have (whether its labels are shifted)."""
+        return str(self._modules["_orig_mod"]._get_name())
+
     @property
     def dynamo_ctx(self) -> Callable[[Any], Any]:
         """Compiles a function as this module was compiled (Lightning compiles the steps of a module by it)."""

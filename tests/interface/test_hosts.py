@@ -86,6 +86,7 @@ def test_the_class_is_still_argands() -> None:
     compiled = argand.compile(fresh(), backend="eager")
     assert isinstance(compiled, torch._dynamo.OptimizedModule) and isinstance(compiled, torch.nn.Module)
     assert not isinstance(compiled, Net)
+    assert compiled._get_name() == "Net"  # by which Hugging Face's Trainer knows a causal model
     for again in (copy.copy(compiled), copy.deepcopy(compiled), pickle.loads(pickle.dumps(compiled))):
         assert type(again) is OptimizedModule and isinstance(again, torch._dynamo.OptimizedModule)
         torch.testing.assert_close(again(X), compiled(X))
