@@ -277,7 +277,7 @@ class GraphBreak(BaseException):
         exception: what the program raises here.
         needed: the object that cannot be rebuilt; the graph may end where it was made instead.
         strict: the program wants an error here instead of a break (`error_on_graph_break`).
-        in_loop: it stands in a loop that is to run as it is written.
+        in_loop: it stands in a loop, or a function, that is to run as it is written.
         within: the calls inside of the captured function that it was met in, outermost first: code, instruction.
         sets_up: the call at hand sets up a module, which later calls find set up.
     """

@@ -6,6 +6,7 @@ what they call is captured.
 
 from __future__ import annotations
 
+import contextlib
 import io
 import time
 import types
@@ -136,6 +137,22 @@ def shrink(y):
         y = field(y) / 4
     return y
 
+def grow(y, rounds):
+    if y.dim() > 1:
+        for _ in range(rounds):
+            y = field(y)
+            if y.sum() > 1000:
+                break
+    return y * 2
+
+@contextlib.contextmanager
+def managed():
+    yield 2
+
+def passed_on(y, rounds):
+    with managed() as factor:
+        return solve(y, rounds * factor)
+
 def before(y, rounds):
     y = (y * 3).cos()
     print(end="")
@@ -144,7 +161,7 @@ def before(y, rounds):
 
 
 def library(place: str) -> types.SimpleNamespace:
-    namespace: dict[str, Any] = {}
+    namespace: dict[str, Any] = {"contextlib": contextlib}
     exec(compile(_SOURCE, place, "exec"), namespace)
     return types.SimpleNamespace(**namespace)
 
@@ -164,6 +181,28 @@ def test_one_break_and_the_rest_is_pythons(name: str) -> None:
         assert str(program(x + 1, *args)) == str(compiled(x + 1, *args)) and len(backend.graphs) == seen
     assert len(findings.breaks) == 1 and len(findings.recompiles) == 0
     assert [backend.ops] == [3]  # of `field`
+
+
+def test_what_only_passes_on_is_pythons_with_what_it_calls() -> None:
+    program = library("/lib/site-packages/solvers/fixed.py").passed_on
+    backend, findings = CountingBackend(), Findings()
+    compiled = argand.compile(program, backend=backend)
+    x = torch.rand(3)
+    with findings.listening():
+        for _ in range(4):
+            assert str(program(x, 4)) == str(compiled(x, 4))
+    assert backend.ops == 3 and not findings.recompiles  # of `field`
+    assert len(findings.breaks) == len(findings.left_to_python) == 1  # told of once, and no graph ends there
+
+
+def test_versions_for_other_ways_are_used_on() -> None:
+    program, runs = library("/lib/site-packages/solvers/fixed.py").grow, []
+    compiled = argand.compile(program, backend=lambda graph, _: lambda *args: (runs.append(1), graph(*args))[1])
+    x = torch.rand(3)
+    for given, graphs in ((x, 1), (x[None], 3), (x[None], 3), (x, 1)):
+        runs.clear()
+        torch.testing.assert_close(compiled(given, 3), program(given, 3))
+        assert len(runs) == graphs
 
 
 def test_a_loop_behind_a_break_is_pythons_too() -> None:

@@ -43,6 +43,24 @@ def twice(x):
 def tripled(x):
     return x * 3
 
+def coefficient(order, sizes):
+    total = sizes[0]
+    for number in range(1, order):
+        total = total * (sizes[number] - sizes[0])
+    return total
+
+def asked(flag):
+    if flag is Odd:
+        raise AttributeError(flag)
+    return flag.on
+
+def answers(flag, x):
+    argand.graph_break()
+    try:
+        return asked(flag)
+    except AttributeError:
+        return None
+
 def twice_scaled(x):
     return tripled((argand.graph_break(), twice(x))[1])
 
@@ -85,6 +103,30 @@ def test_one_operation_of_a_package_is_left_to_python_once_it_differs(library: M
         for x in (torch.ones(2), torch.ones(3, 1), torch.ones(4, dtype=torch.int64)):
             assert torch.equal(compiled(x), x * 6 + 1)
     assert not [event for event in recompiles if event.data["function"] in ("twice", "tripled")]
+
+
+def test_a_packages_arithmetic_of_single_numbers_is_left_to_python_once_it_differs(library: ModuleType) -> None:
+    """Its versions would take longer to compile than they save."""
+
+    def program(order: int, sizes: torch.Tensor) -> torch.Tensor:
+        argand.graph_break()
+        return library.coefficient(order, sizes)
+
+    compiled, sizes = argand.compile(program, backend="eager"), torch.arange(1.0, 6.0)
+    with collected("recompiles") as recompiles:
+        for order in (1, 2, 3, 4, 2):
+            assert torch.equal(compiled(order, sizes), program(order, sizes))
+    assert not [event for event in recompiles if event.data["function"] == "coefficient"]
+
+
+def test_a_packages_function_that_raises_again_and_again_is_left_to_python(library: ModuleType) -> None:
+    compiled = argand.compile(library.answers, backend="eager")
+    with collected("frame_raised") as raised:
+        for _ in range(12):
+            assert compiled(library.Odd, torch.ones(2)) is None
+        library.Fast.on = 7
+        assert compiled(library.Fast, torch.ones(2)) == 7
+    assert len([event for event in raised if event.data["function"] == "asked"]) in range(5)
 
 
 def test_single_operations_that_are_to_be_compiled_are(library: ModuleType) -> None:

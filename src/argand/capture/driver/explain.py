@@ -26,12 +26,14 @@ class Findings:
     """What was heard while listening, in order of appearance.
 
     Arguments:
+        left_to_python: those of the breaks for which a function runs as it is written, with no graph of its own.
         guards: of each graph, as text.
         seconds: per stage; a stage within another one of the same name is not counted twice.
     """
 
     graphs: list[torch.fx.GraphModule] = field(default_factory=list)
     breaks: list[BreakReason] = field(default_factory=list)
+    left_to_python: list[BreakReason] = field(default_factory=list)
     guards: list[list[str]] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=dict)
     recompiles: list[Recompile] = field(default_factory=list)
@@ -42,6 +44,8 @@ class Findings:
             self.graphs.append(event.data["graph"])
         elif event.name == "graph_breaks":
             self.breaks.append(event.data["reason"])
+            if event.data.get("frame_skipped"):
+                self.left_to_python.append(event.data["reason"])
         elif event.name == "guards" and len(self.graphs) > len(self.guards):
             # Frames without a graph have guards too; a graph whose backend failed has none.
             self.guards += [[] for _ in range(len(self.graphs) - len(self.guards) - 1)]
@@ -73,6 +77,7 @@ class Explanation:
         graphs: the captured graphs, in the order in which they were made.
         ops_per_graph: the operations of each.
         break_reasons: one per graph break.
+        left_to_python: those of them for which a function runs as it is written.
         out_guards: the guards of each graph, as text: what must hold for the graph to be used.
         compile_times: seconds per stage.
         recompiles: calls of functions that no compiled version fitted.
@@ -84,12 +89,14 @@ class Explanation:
     out_guards: list[list[str]]
     compile_times: dict[str, float]
     recompiles: list[Recompile] = field(default_factory=list)
+    left_to_python: list[BreakReason] = field(default_factory=list)
 
     @classmethod
     def of(cls, findings: Findings) -> Explanation:
         ops = [ops_of(graph) for graph in findings.graphs]
         guards = [*findings.guards, *[[] for _ in range(len(ops) - len(findings.guards))]]
-        return cls(findings.graphs, ops, findings.breaks, guards, findings.seconds, findings.recompiles)
+        left = findings.left_to_python
+        return cls(findings.graphs, ops, findings.breaks, guards, findings.seconds, findings.recompiles, left)
 
     @property
     def graph_count(self) -> int:

@@ -41,6 +41,7 @@ class Known:
             what goes on behind it neither; or arrays alone were computed, or one operation.
         loops: how often a graph was to end in a loop that runs as it is written.
         set_up: how many calls ran eagerly as they set up lazy modules, or filled tables of packages.
+        raises: how many captures found that a package's function raises, before anything of torch's.
         wasted: how many captures made versions that no call ever used before an object that they are for was gone.
         told: the places (`place_of_break`) at which a caller's graph broke within a call of it, as its own does.
         module: the one that the first version is for (`loops.is_idle`).
@@ -52,6 +53,7 @@ class Known:
     too_deep: int = 0
     loops: int = 0
     set_up: int = 0
+    raises: int = 0
     reruns: int = 0
     not_raising: dict[int, int | None] = field(default_factory=dict)
     warned: set[str] = field(default_factory=set)
@@ -76,6 +78,20 @@ class Known:
 def place_of_break(reason: errors.BreakReason, instruction: object) -> object:
     """Where a function breaks the graph, and where in what it calls."""
     return getattr(instruction, "offset", None), reason.where[-1:]
+
+
+def tell_within(ending: errors.GraphBreak | None, known_of: Callable[[CodeType], Known]) -> None:
+    """What a frame tells of a break is told of the calls in which it is, which break there by themselves."""
+    if ending is not None:
+        for code, instruction in ending.within:
+            known_of(code).told.add(place_of_break(ending.reason, instruction))
+
+
+def left_alone(ending: errors.GraphBreak, known_of: Callable[[CodeType], Known]) -> errors.GraphBreak:
+    """A break for which the function runs as it is written."""
+    ending.in_loop = True
+    tell_within(ending, known_of)
+    return ending
 
 
 def past_limit(info: _C.FrameInfo, region: Region, known: Known) -> bool:
@@ -121,7 +137,7 @@ def gave_up(ending: errors.GraphBreak, info: _C.FrameInfo, region: Region, known
     if ending.in_loop:
         known.loops += 1
         if known.loops > 1:  # it was told of: the call at hand alone ran eagerly, or a caller's graph ended there
-            return _C.SKIP
+            return _C.RUN_ONLY  # versions for other ways through the function are used as before
     name, reason = code_words(info.code), consequent_breaks.in_terms_of_the_program(ending.reason, info.code)
     if not known.is_told(ending.reason, ending.instruction):
         events.emit("graph_breaks", "capture", str(reason), reason=reason, function=name, frame_skipped=True)

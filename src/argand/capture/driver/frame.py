@@ -238,7 +238,7 @@ class _Capture:
         self.region = region
         self.known = known
         self.reason: errors.BreakReason | None = None
-        self.within: tuple[loops.Call, ...] = ()  # the calls that the break is in
+        self.ending: errors.GraphBreak | None = None  # the break
         self.handled = sys.exception()
         self.states: list[CaptureState] = []
         self.performed: CaptureState | None = None  # whose transformed code runs
@@ -400,9 +400,8 @@ class _Capture:
         offsets = _process.session().original_offsets.get(self.info.code)
         alone = loops.left_alone(self.info.code, ending.instruction, offsets, ending.within, ending.reason)
         if alone or loops.without_tensors(self.info, self.states[-1]):
-            ending.in_loop = True
-            raise ending
-        self.reason, self.within = ending.reason, ending.within
+            raise failures.left_alone(ending, _process.of)
+        self.reason, self.ending = ending.reason, ending
         return {ending.sequence: None}
 
     def _earlier(self, ending: errors.GraphBreak, state: CaptureState, exit: RootExit, at: BreakAt) -> BreakAt:
@@ -420,6 +419,8 @@ class _Capture:
 
     def _raised(self, exit: RootExit) -> _C.Answer:
         """The program raises in this call: run it for real, so that everything about the exception is right."""
+        if loops.raises_only(self.info, self.region, self.states[-1], self.known):
+            return _C.RUN_ONLY
         self.known.raised_in.add(self.region)
         events.emit("frame_raised", "capture", lambda: announce.shown(exit.exc), function=self.info.code.co_name)
         interpreter = self.states[-1].interpreter
@@ -433,6 +434,8 @@ class _Capture:
         empty = loops.is_empty(state)
         if exit.kind == "return" and empty:
             return self._without_graph(state)
+        if empty and self.ending is not None and loops.only_passes_on(info, exit, self.ending):
+            raise failures.left_alone(self.ending, _process.of)
         idle = loops.is_idle(info, self.region, state, self.known)
         if idle and loops.left_to_python(info, self.known):
             return _C.RUN_ONLY
@@ -467,9 +470,7 @@ class _Capture:
         told = self.reason is None or self.known.is_told(self.reason, exit.instruction)
         reason = None if told else self.reason
         announce.version(info.code, state, transformed, reason)
-        if self.reason is not None:
-            for code, instruction in self.within:
-                _process.of(code).told.add(failures.place_of_break(self.reason, instruction))
+        failures.tell_within(self.ending, _process.of)
         resumed = resume_label(info.code) is not None
         if keeper is not None:
             keeper.keep(transformed, self.known, reason)

@@ -17,10 +17,12 @@ from types import CodeType, FunctionType, ModuleType
 from typing import TypeAlias
 
 import torch
+from torch import fx
 
 from argand._core import _C
 from argand.bytecode.decode import decode
 from argand.bytecode.instruction import Instruction, Positions
+from argand.bytecode.resume import resume_label
 from argand.capture.arrays.array_arguments import REFUSED, tensor_of
 from argand.capture.driver.failures import Known
 from argand.capture.driver.region import Region
@@ -95,6 +97,25 @@ def without_tensors(info: _C.FrameInfo, state: CaptureState) -> bool:
     return not any(map(_has_tensor, info.args))
 
 
+def only_passes_on(info: _C.FrameInfo, exit: RootExit, ending: GraphBreak) -> bool:
+    """Whether a package's function that breaks the graph within a call only returns what the call gives, out of `with`
+    blocks: there is nothing behind it to compile."""
+    of_package = library_of(info.code.co_filename) not in ("", "torch") and resume_label(info.code) is None
+    if exit.instruction is None or not of_package or not ending.within:
+        return False
+    program = exit.frame.program
+    rest = program.instructions[program.index[exit.instruction] + 1 :]
+    names = [inst.opname for inst in rest if inst.opname not in _MOVES]
+    while names[:4] == _LEAVING:
+        del names[:4]
+    return names[:1] == ["RETURN_VALUE"]
+
+
+_MOVES = frozenset(("SWAP", "COPY", "POP_TOP", "NOP", "PRECALL", "STORE_FAST", "LOAD_FAST"))
+_LEAVING = ["LOAD_CONST"] * 3 + ["CALL"]
+"""What calls a manager's `__exit__` with None."""
+
+
 def is_empty(state: CaptureState) -> bool:
     """Whether nothing was recorded."""
     return not any(node.op.startswith("call") for node in state.graph.graph.nodes)
@@ -110,20 +131,37 @@ def first_time(state: CaptureState, exit: RootExit) -> int | None:
     return state.interpreter.first_number.get(exit.frame.program.index[exit.instruction])
 
 
-def _computes_nothing(state: CaptureState) -> bool:
-    """Whether a graph only looks at parts of its inputs (`sigmas[3]`), if at anything."""
-    values = [node.meta.get("example_value") for node in state.graph.graph.nodes if node.op.startswith("call")]
+def _computes_numbers(state: CaptureState) -> bool:
+    """Whether a graph only looks at parts of its inputs (`sigmas[3]`), if at anything, and has a few operations on
+    single numbers, as a library's own arithmetic has (coefficients, sizes of steps): eager takes no longer for them."""
+    graph = state.graph
+    few = graph.calls <= _FEW and all(info.device.type == "cpu" for info in graph.inputs)
     with torch._C.DisableTorchFunction():
-        return not (state.graph.writing or state.graph.effectful) and all(
-            isinstance(value, torch.Tensor) and storage_address(value) in state.graph.outside for value in values
+        return not (graph.writing or graph.effectful) and all(
+            _is_part(state, node) or (few and all(map(_is_number, (node, *node.all_input_nodes))))
+            for node in graph.graph.nodes
+            if node.op.startswith("call")
         )
+
+
+_FEW = 8
+
+
+def _is_part(state: CaptureState, node: fx.Node) -> bool:
+    value = node.meta.get("example_value")
+    return isinstance(value, torch.Tensor) and storage_address(value) in state.graph.outside
+
+
+def _is_number(node: fx.Node) -> bool:
+    value = node.meta.get("example_value")
+    return not value.dim() and not value.requires_grad if isinstance(value, torch.Tensor) else is_a(value, int | float)
 
 
 def is_idle(info: _C.FrameInfo, region: Region, state: CaptureState, known: Known) -> bool:
     """Whether a graph gains nothing: one of the program's functions records nothing, a package's little."""
     if not library_of(info.code.co_filename):
         return is_empty(state)
-    if _computes_nothing(state) or without_tensors(info, state):
+    if _computes_numbers(state) or without_tensors(info, state):
         return True
     return info.code not in region.asked and _one_operation(info, state, known)
 
@@ -136,6 +174,14 @@ def left_to_python(info: _C.FrameInfo, known: Known) -> bool:
 
 
 _PYTHON_VERSIONS = 4
+
+
+def raises_only(info: _C.FrameInfo, region: Region, state: CaptureState, known: Known) -> bool:
+    """Whether a function of a package's has raised often, with nothing of torch's before it (`__getattr__` of what is
+    not there): each such call would be interpreted, to find that it raises."""
+    if is_empty(state) and is_of_library(info.code) and info.code not in region.asked and not region.fullgraph:
+        known.raises += 1
+    return known.raises > _PYTHON_VERSIONS
 
 
 def _one_operation(info: _C.FrameInfo, state: CaptureState, known: Known) -> bool:
