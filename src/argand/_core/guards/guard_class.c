@@ -167,16 +167,16 @@ same_value(PyObject *klass, PyObject *held, PyObject *value)
 
 /* Whether a class of the MRO gained a name for what it had inherited under that name: who looks it up, from wherever in
  * the MRO, gets what they got before. So flags of packages are kept (`with setting(False):` writes the old value back).
- * Special methods and what CPython reads off the class itself (`__doc__`) do not count, nor do descriptors. */
+ * Special methods and what CPython reads off the class itself (`__doc__`) do not count, nor do descriptors, nor what
+ * stands behind a class that cannot change (CPython 3.12 keeps the names of its own ones elsewhere). */
 static bool
 was_inherited(const ClassNames *names, const Namespace *space, PyObject *name, PyObject *value)
 {
     if (PyUnicode_GET_LENGTH(name) > 1 && PyUnicode_READ_CHAR(name, 0) == '_' && PyUnicode_READ_CHAR(name, 1) == '_') {
         return false;
     }
-    for (const Namespace *base = space + 1; base < names->spaces + names->count; base++) {
-        PyObject *klass = identity_target(base->klass, base->weak);
-        PyObject *held = base->weak ? PyDict_GetItemWithError(base->values, name) : NULL;
+    for (const Namespace *base = space + 1; base < names->spaces + names->count && base->weak; base++) {
+        PyObject *klass = identity_target(base->klass, true), *held = PyDict_GetItemWithError(base->values, name);
         if (held != NULL || klass == NULL || PyDict_GetItemWithError(((PyTypeObject *)klass)->tp_dict, name) != NULL) {
             bool plain = value == Py_None || PyBool_Check(value) || PyLong_CheckExact(value) || PyFloat_CheckExact(value)
                          || PyUnicode_CheckExact(value);
