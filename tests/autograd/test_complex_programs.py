@@ -44,6 +44,7 @@ PROGRAMS: dict[str, Callable[[Tensor, Tensor], Any]] = {
     "parts": _of(lambda z, x, t: (z.real * 2, z.imag + x, torch.view_as_real(z * 2))),
     "conjugates": _of(lambda z, x, t: (z.conj(), z.conj() @ torch.complex(t, x).T, z.mH, -z.conj(), z.conj().is_conj())),
     "one conjugate": _of(lambda z, x, t: ((z * 2).mH, (x * 2).conj(), torch._neg_view(t * 2)[1:])),
+    "gradients that are conjugates": _of(lambda z, x, t: ((z * 2).conj(), (z * 2j).conj().imag, (z.real * 3)._neg_view())),
     "resolved": _resolved,
     "views": _of(lambda z, x, t: (z.conj().clone(), z.conj().view(-1), z.conj()[0], z.conj().T.real, z.conj().imag)),
     "made of parts": lambda x, t: (torch.view_as_complex(torch.stack([x, t], -1)) * 1j, torch.polar(x.abs(), t)),
@@ -87,7 +88,8 @@ def test_as_eager(name: str) -> None:
 
 
 def test_compiled() -> None:
-    for name, dynamic in zip(("resolved", "views", "written parts", "one conjugate"), (None, None, None, True)):
+    names = "resolved", "views", "written parts", "gradients that are conjugates", "one conjugate"
+    for name, dynamic in zip(names, (None, None, None, None, True)):
         compiled = argand.compile(PROGRAMS[name], fullgraph=True, dynamic=dynamic)
         got, eager = outcome(compiled, True), outcome(PROGRAMS[name], True)
         torch.testing.assert_close(got, eager, rtol=1e-9, atol=1e-10)

@@ -336,8 +336,8 @@ def _is_marked(value: Value) -> bool:
     at = value
     while at.parent is not None and at.view is not None and not at.view[2] and at.view[0] != "as_strided":
         at = at.parent
-    marks = value.spec.conj, value.spec.neg
-    return at is value.root and value.spec.dtype is at.spec.dtype and marks != (at.spec.conj, at.spec.neg)
+    marks, kept = (value.spec.conj, value.spec.neg), value.spec.dtype is at.spec.dtype
+    return at is value.root and marks != (at.spec.conj, at.spec.neg) and (kept or any(marks))
 
 
 def _replay(value: Value, root: Value) -> ViewReplay:
