@@ -69,6 +69,7 @@ def test_rotary_embeddings_of_any_length():
         torch.testing.assert_close(compiled(x, turns), rotary(x, turns))
 
 
+FIRST = torch.tensor([0, 0, 1])
 ARITHMETIC = {
     "products and conjugates": lambda x, y: x * y + x.conj() * 2 - y * 1j,
     "quotients": lambda x, y: x / y + 1 / x + x / 2.5 + y.reciprocal(),
@@ -78,6 +79,10 @@ ARITHMETIC = {
     "angles and lengths": lambda x, y: torch.polar(x.abs(), y.angle()) + x.sgn(),
     "parts put together": lambda x, y: torch.complex(x.real * 2, y.imag) ** 2,
     "parts of conjugates": lambda x, y: x.conj().real * y.mH.t().imag + torch.imag(x.conj()) * y.conj().isfinite(),
+    "products of vectors": lambda x, y: torch.vdot(x[0], y[0]) * 2 + x[1].dot(y[1]) + x[2].conj() @ y[2],
+    "sums at places": lambda x, y: (
+        (x * y).index_put((FIRST,), y[:3], accumulate=True) + x.scatter_add(0, FIRST.view(-1, 1).expand(3, 21), y[:3] * 2)
+    ),
     "choices": lambda x, y: torch.where(x.real > 0, x, y * 2),
     "comparisons": lambda x, y: (x == y) | (x != x.conj()) | torch.isnan(x) | torch.isfinite(y),
     "comparisons of real ones": lambda x, y: [x.real == y, y != x.real, x == y.imag, x != 2],

@@ -127,6 +127,8 @@ class _Translation:
             return False
         if target in LINEAR and target not in INDEXED and not all(dtype in PARTS for dtype in dtypes):
             return False
+        if target is aten.index_put.default and not (len(node.args) > 3 and node.args[3]):
+            return False  # of several that are written to one place, one stays whole
         if target is aten.pow.Tensor_Scalar:
             return isinstance(node.args[1], (int, float)) and node.args[1] in (2, 3)
         if target is aten._to_copy.default:

@@ -184,13 +184,14 @@ LINEAR: Final = (
     aten.roll.default, aten.repeat.default, aten.slice_scatter.default, aten.select_scatter.default, aten.sum.default,
     aten.sum.dim_IntList, aten.mean.default, aten.mean.dim, aten.cumsum.default, aten.clone.default, aten.neg.default,
     aten.tril.default, aten.triu.default, aten.index_add.default, aten.embedding.default,
-    aten.diagonal_scatter.default,
+    aten.diagonal_scatter.default, aten.scatter_add.default, aten.index_put.default,
 )  # fmt: skip
 """Moves and sums: the same on both parts."""
 
-INDEXED: Final = frozenset(
-    (aten.index_select.default, aten.index.Tensor, aten.gather.default, aten.index_add.default, aten.embedding.default)
-)
+INDEXED: Final = frozenset((
+    aten.index_select.default, aten.index.Tensor, aten.gather.default, aten.index_add.default, aten.embedding.default,
+    aten.scatter_add.default, aten.index_put.default,
+))  # fmt: skip
 """Those of them that take positions."""
 
 COMPUTED.update(dict.fromkeys(LINEAR, _each))

@@ -34,12 +34,18 @@ def _addmm(b: Builder, bias: fx.Node, x: fx.Node, y: fx.Node, **factors: Any) ->
     return NotImplemented if product is NotImplemented else b(aten.add.Tensor, product, bias)
 
 
-@decomposes(aten.dot.default, aten.vdot.default)
+@decomposes(aten.dot.default)
 def _dot(b: Builder, x: fx.Node, y: fx.Node) -> Any:
     """A sum that is fused with what it adds up."""
-    if val(x).dtype not in (torch.float32, torch.float64):
+    if val(x).dtype not in (torch.float32, torch.float64, torch.complex64, torch.complex128):
         return NotImplemented
     return b(aten.sum.default, b(aten.mul.Tensor, x, y))
+
+
+@decomposes(aten.vdot.default)
+def _vdot(b: Builder, x: fx.Node, y: fx.Node) -> Any:
+    """The same with the first one's conjugates."""
+    return _dot(b, b(aten.conj_physical.default, x) if val(x).dtype.is_complex else x, y)
 
 
 @decomposes(aten.bmm.default)
