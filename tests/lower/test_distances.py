@@ -15,7 +15,9 @@ nan, inf = float("nan"), float("inf")
 
 
 @pytest.mark.parametrize(
-    ("dtype", "p", "columns"), sweeps.combinations([torch.float32, torch.float64], [0.0, 1.0, 2.0, 2.5, inf], [1, 5, 40]), ids=str
+    ("dtype", "p", "columns"),
+    sweeps.combinations([torch.float32, torch.float64], [0.0, 1.0, 2.0, 2.5, inf], [1, 5, 40]),
+    ids=str,
 )
 def test_distances_and_gradients(p: float, columns: int, dtype: torch.dtype) -> None:
     torch.manual_seed(columns)

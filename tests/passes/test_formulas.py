@@ -135,7 +135,12 @@ def test_windows_and_logarithmic_spaces() -> None:
         windows = [torch.hann_window(7), torch.hamming_window(7, False), torch.hamming_window(7, True, 0.6)]
         windows += [torch.hamming_window(7, True, 0.6, 0.3), torch.blackman_window(7, dtype=torch.float64)]
         spaces = torch.logspace(0, 3, 7), torch.logspace(-1, 2, 7, base=2, dtype=torch.float64)
-        return *windows, *spaces, torch.hann_window(x.shape[0]) * x, torch.block_diag(x[None], x[:, None], x.expand(2, 7))
+        return (
+            *windows,
+            *spaces,
+            torch.hann_window(x.shape[0]) * x,
+            torch.block_diag(x[None], x[:, None], x.expand(2, 7)),
+        )
 
     same(fn, torch.randn(7))
 

@@ -81,7 +81,8 @@ ARITHMETIC = {
     "parts of conjugates": lambda x, y: x.conj().real * y.mH.t().imag + torch.imag(x.conj()) * y.conj().isfinite(),
     "products of vectors": lambda x, y: torch.vdot(x[0], y[0]) * 2 + x[1].dot(y[1]) + x[2].conj() @ y[2],
     "sums at places": lambda x, y: (
-        (x * y).index_put((FIRST,), y[:3], accumulate=True) + x.scatter_add(0, FIRST.view(-1, 1).expand(3, 21), y[:3] * 2)
+        (x * y).index_put((FIRST,), y[:3], accumulate=True)
+        + x.scatter_add(0, FIRST.view(-1, 1).expand(3, 21), y[:3] * 2)
     ),
     "choices": lambda x, y: torch.where(x.real > 0, x, y * 2),
     "comparisons": lambda x, y: (x == y) | (x != x.conj()) | torch.isnan(x) | torch.isfinite(y),

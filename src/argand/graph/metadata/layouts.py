@@ -329,8 +329,8 @@ RULES: dict[Any, Rule] = {
         (aten.slice_scatter.default, aten.select_scatter.default, aten.diagonal_scatter.default), _copied_with_gaps
     ),
     **dict.fromkeys(of_aten(
-        "_log_softmax masked_fill.Scalar masked_fill.Tensor diag_embed normal.Tensor_Tensor normal.float_Tensor poisson "
-        "_standard_gamma tril triu sum.dim_IntList "
+        "_log_softmax masked_fill.Scalar masked_fill.Tensor diag_embed normal.Tensor_Tensor normal.float_Tensor "
+        "poisson _standard_gamma tril triu sum.dim_IntList "
         "prod.dim_int amax amin im2col isin.Scalar_Tensor isin.Tensor_Scalar isin.Tensor_Tensor "
         "rrelu_with_noise var.correction glu_backward"
     ), _contiguous),

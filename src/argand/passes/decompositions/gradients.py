@@ -137,7 +137,7 @@ def _replication_backward(b: Builder, grad: fx.Node, x: fx.Node, given: list[int
     if not known or not is_float(grad) or min(given) < 0 or prod(1 + low + high for low, high in pads) <= NARROW_PADS:
         return NotImplemented
     total, rank = widen(b, grad), val(x).dim()
-    for dim, (low, high) in zip(reversed(range(rank)), pads):
+    for dim, (low, _) in zip(reversed(range(rank)), pads):
         extent = val(x).shape[dim]
         ends = [0, low + 1, low + extent - 1, val(grad).shape[dim]] if extent > 1 else [0, val(grad).shape[dim]]
         parts = [b(aten.slice.Tensor, total, dim, *pair) for pair in pairwise(ends) if pair[0] < pair[1]]

@@ -12,12 +12,16 @@ from argand.passes.decompositions.rules import aten, decomposes
 
 
 def _window(*weights: float) -> Any:
-    """The rule of w0 + w1 cos t + w2 cos 2t + ..., whose t goes once around; a call may bring two weights of its own."""
+    """The rule of w0 + w1 cos t + w2 cos 2t + ..., whose t goes once around; a call may bring weights of its own."""
 
     def rule(b: Builder, length: Any, periodic: bool = True, *given: float, **options: Any) -> Any:
         first, *others = weights if not given else (given[0], -given[1] if len(given) > 1 else weights[1])
         dtype = options.get("dtype") or torch.get_default_dtype()
-        if length < 2 or dtype not in (torch.float32, torch.float64) or options.get("layout") not in (None, torch.strided):
+        if (
+            length < 2
+            or dtype not in (torch.float32, torch.float64)
+            or options.get("layout") not in (None, torch.strided)
+        ):
             return NotImplemented
         numbers = b(aten.arange.start_step, 0, length, 1, dtype=dtype, device=options.get("device"))
         total: Any = first
