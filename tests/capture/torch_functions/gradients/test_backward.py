@@ -581,3 +581,17 @@ def test_many_backwards_run_each_operation_once(monkeypatch: pytest.MonkeyPatch)
         outcomes.append((run(weight, torch.ones(4)), weight.grad))
     assert_same(outcomes[0], outcomes[1], exact=True)
     assert len(ran) == len(set(ran)) > 40
+
+
+def test_inputs_that_no_gradient_comes_to_are_leaves_or_none() -> None:
+    """Eager keeps the gradients, from then on, of those that are none."""
+
+    def differentiated(x: torch.Tensor, p: torch.Tensor) -> None:
+        p.sum().backward(inputs=[x, p])
+
+    compiled = argand.compile(differentiated, backend="eager")
+    for leaf in (True, True, False, True):
+        x, p = torch.ones(2, requires_grad=True), torch.ones(2, requires_grad=True)
+        x = x if leaf else x * 1
+        compiled(x, p)
+        assert x.retains_grad is not leaf and p.grad is not None

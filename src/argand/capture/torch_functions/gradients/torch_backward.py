@@ -66,7 +66,7 @@ def _run(state: CaptureState, given: dict[str, object]) -> None:
     checkpoints.compute_again(state, outputs, bool(options.get("retain_graph", options.get("create_graph"))))
     inputs = None if given.get("inputs") is None else tensors_of(state, given["inputs"])
     reached, others = engine_runs.accumulated(builder, outputs, grads, inputs, options)
-    _require_history_here(state, [*[leaf.tensor for leaf in reached], *others])
+    _require_history_here(state, [*[leaf.tensor for leaf in reached], *others, *(inputs or ())])
     if not reached:  # of the `inputs` that are asked for
         return
     _require_leaves(state, reached)
