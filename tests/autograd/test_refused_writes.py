@@ -213,6 +213,16 @@ def test_writes_to_results_that_are_views(backend: str) -> None:
         assert written(argand.compile(program, backend=backend)) == written(program), name
 
 
+@pytest.mark.parametrize("first", [0, 1])
+def test_a_write_gives_its_history_to_all_that_shares_the_memory(first: int) -> None:
+    def written(x: torch.Tensor, y: torch.Tensor, p: torch.Tensor) -> Any:
+        (x, y)[first].mul_(p)
+        return y.requires_grad, y.is_leaf, x.requires_grad, x.is_leaf, x.grad_fn is None
+
+    x, z, p = torch.ones(2), torch.ones(2), torch.ones(2, requires_grad=True)
+    assert argand.compile(written, backend="eager")(x, x.view(2), p) == written(z, z.view(2), p)
+
+
 class Unneeded(torch.autograd.Function):
     """Its backward reads what it saved, and needs none of it."""
 

@@ -1,4 +1,5 @@
-"""Writes that eager's autograd refuses, which no metadata shows: the frame runs eagerly, which says so."""
+"""Writes that eager's autograd refuses, which no metadata shows: the frame runs eagerly, which says so. And those that it
+records in more tensors than the one."""
 
 from __future__ import annotations
 
@@ -68,9 +69,25 @@ def check(
     with torch._C.DisableTorchFunction():
         if not torch.is_inference_mode_enabled() and of_inference_mode(tensors, written):
             raise _refused(name, "a tensor of inference mode, outside of it")
-        if id(written) in several and torch.is_grad_enabled():
-            if any(isinstance(arg, torch.Tensor) and arg.requires_grad for arg in (written, *args)):
-                raise _refused(name, "one of several views that one call has given")
+        if not torch.is_grad_enabled() or not any(
+            isinstance(arg, torch.Tensor) and arg.requires_grad for arg in (written, *args)
+        ):
+            return
+        if id(written) in several:
+            raise _refused(name, "one of several views that one call has given")
+        info = tensors.get(id(written))
+        if info is not None and info.real is not None and not written.requires_grad and _is_shared(tensors, info.real):
+            raise errors.graph_break(
+                kind="autograd state of an input changed",
+                context=name,
+                explanation="What is written gives a history to all tensors that share the memory.",
+            )
+
+
+def _is_shared(tensors: Mapping[int, TensorInfo], real: torch.Tensor) -> bool:
+    """Whether a tensor from outside is a view, or another one is known to be a view of it."""
+    reals = [info.real for info in tensors.values() if info.real is not None]
+    return real._is_view() or any(other._is_view() and other._base is real for other in reals)
 
 
 def _refused(name: str, what: str) -> errors.GraphBreak:
