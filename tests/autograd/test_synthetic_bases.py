@@ -227,7 +227,7 @@ def test_a_kept_value_is_not_the_shared_memory(backend: str) -> None:
     torch.testing.assert_close(use(argand.compile(fn, backend=backend)), use(fn))
 
 
-def test_writes_that_autograd_records_run_eagerly(backend: str, reasons: list[str]) -> None:
+def test_writes_that_autograd_records_end_the_graph(backend: str, reasons: list[str]) -> None:
     def fn(x: torch.Tensor, y: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
         x.mul_(w)
         return y * 2
@@ -243,7 +243,7 @@ def test_writes_that_autograd_records_run_eagerly(backend: str, reasons: list[st
         (out.sum() + given[0].sum()).backward()
         results.append([out.detach(), given[2].grad])
     torch.testing.assert_close(results[1], results[0])
-    assert "shares its memory" in reasons[0]
+    assert not reasons
 
 
 def test_a_write_to_what_the_backward_reads_is_an_error_as_in_eager(backend: str) -> None:

@@ -1,5 +1,5 @@
-"""Writes that eager's autograd refuses, which no metadata shows: the frame runs eagerly, which says so. And those that it
-records in more tensors than the one."""
+"""Writes that eager's autograd refuses, which no metadata shows: the frame runs eagerly, which says so. And those that
+it records in more tensors than the one."""
 
 from __future__ import annotations
 
