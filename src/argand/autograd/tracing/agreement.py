@@ -59,6 +59,22 @@ def _are_one(table: SymbolTable, *symbols: Sym) -> bool:
     return True
 
 
+_FROM_NUMBERS: Final = frozenset((torch.tensor, torch.as_tensor, torch.asarray, torch.scalar_tensor, "new_tensor"))
+
+
+def rounds(table: SymbolTable, node: fx.Node, assignments: Sequence[Mapping[Sym, Any]]) -> bool:
+    """Whether an operation makes a tensor of a number that varies, which its dtype rounds, or a function that is flat
+    there, to one constant in all traces."""
+    if node.target not in _FROM_NUMBERS:
+        return False
+    dtype = node.meta["example_value"].dtype
+    given = [one.meta["expr"] for one in node.all_input_nodes if "expr" in one.meta]
+    columns = ([float(table.evaluate(expr, row)) for row in assignments] for expr in given)
+    return any(
+        len({*torch.tensor(column, dtype=torch.float64, device="cpu").to(dtype).tolist()}) == 1 for column in columns
+    )
+
+
 def keep_coincidences(
     assignments: Sequence[Mapping[Sym, Any]], known: Iterable[Any], conditions: dict[Relation, None]
 ) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from argand.autograd.tracing.agreement import check_results, floats_of, keep_coincidences
+from argand.autograd.tracing.agreement import check_results, floats_of, keep_coincidences, rounds
 from argand.autograd.tracing.size_columns import MORE_ROWS, ROWS, chosen, in_step, moduli, two
 from argand.autograd.tracing.trace import trace_inference
 from argand.errors import AutogradError
@@ -327,7 +327,7 @@ class Tracing:
     ) -> tuple[AtenProgram, bool]:
         """The program, and whether it divides sizes. `domain`: must not be negative."""
         self.programs = []
-        if any(self._rounds(node, assignments) for node in self.gm.graph.nodes):
+        if any(rounds(self.table, node, assignments) for node in self.gm.graph.nodes):
             raise NotGeneral("the numbers that a tensor is made of are the same in all traces")
         count = 0
         for row, assignment in enumerate(assignments):
@@ -367,19 +367,6 @@ class Tracing:
         attach_scalars(program, list(conditions), self)
         self.divides = fitter.divides
         return program, fitter.rounds
-
-    def _rounds(self, node: fx.Node, assignments: list[Assignment]) -> bool:
-        """Whether an operation makes a tensor of a number that varies, which its dtype rounds, or a function that is
-        flat there, to one constant in all traces."""
-        if node.target not in _FROM_NUMBERS:
-            return False
-        dtype = node.meta["example_value"].dtype
-        given = [one.meta["expr"] for one in node.all_input_nodes if "expr" in one.meta]
-        columns = ([float(self.table.evaluate(expr, row)) for row in assignments] for expr in given)
-        return any(
-            len({*torch.tensor(column, dtype=torch.float64, device="cpu").to(dtype).tolist()}) == 1
-            for column in columns
-        )
 
     def _may_vary(self, expr: Expr, assignments: list[Assignment], conditions: dict[Relation, None]) -> None:
         """A size that has one value in all traces (a remainder, say) is a constant of the program: of no other call."""
@@ -563,7 +550,7 @@ class _Scalars:
         self.scalars[sym] = Scalar(sym, source, is_float, self.table.hints[sym], {function: FUNCTIONS[definition.op]})
 
 
-_FROM_NUMBERS = frozenset((torch.tensor, torch.as_tensor, torch.asarray, torch.scalar_tensor, "new_tensor"))
+"""Bits of the whole numbers that a dtype holds exactly."""
 
 
 def _text(value: Any) -> str:
