@@ -133,3 +133,13 @@ def test_numbers_that_a_dtype_cannot_hold(backend: str) -> None:
     for name in OF_DTYPES:
         for a in (1.5, 2.5, 7e4, -1e308):
             assert outcome(compiled, name, a) == outcome(filled, name, a), (name, a)
+
+
+@pytest.mark.filterwarnings("error:argand. capturing")
+def test_limits_of_more_than_64_bits() -> None:
+    def cut(x: torch.Tensor, n: int, m: int) -> torch.Tensor:
+        return x[max(m, n) :] + 1
+
+    compiled = argand.compile(cut, backend="eager")
+    for n, m in ((1, 2), (2, 3), (7, 1 << 63), (2, 1 << 62), (3, -(1 << 63))):
+        assert torch.equal(compiled(torch.ones(3), n, m), cut(torch.ones(3), n, m))

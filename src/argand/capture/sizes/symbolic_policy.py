@@ -219,6 +219,8 @@ def limited(state: CaptureState, name: str, value: object, limit: object) -> obj
         value, limit = limit, value
     if type(value) is not SymbolicInt or type(limit) is not int or not isinstance(value.expr, Sym):
         return NotImplemented
+    if not -_LIMIT < limit < _LIMIT:
+        return NotImplemented
     dynamics, expr = dynamics_of(state), value.expr
     place = dynamics.places.get(expr)
     ordered = any(dynamics.bounds.implied(Relation(op, expr, limit)) for op in ("le", "ge"))
