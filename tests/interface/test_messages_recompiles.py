@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import warnings
+from collections import deque
 from typing import Any
 
 import pytest
@@ -47,6 +48,12 @@ class Model(nn.Module):
 
 
 T = torch.ones
+
+
+def multiplied(x, some):
+    return [x * each for each in some]
+
+
 CASES = [
     ("size", scaled, [(T(2), 2.0), (T(4), 2.0)], "x.size()[0] was 2, is now 4", "mark_dynamic(x, 0)"),
     ("size_1", scaled, [(T(2), 2.0), (T(1), 2.0)], "x.size()[0] was 2, is now 1", "sizes 0 and 1"),
@@ -67,6 +74,13 @@ CASES = [
         "x.detach()",
     ),
     ("number", scaled, [(T(2), 2.0), (T(2), 3.0)], "by was 2.0, is now 3.0", "torch.tensor(3.0)"),
+    (
+        "length",
+        multiplied,
+        [(T(2), deque(range(n))) for n in (2, 3)],
+        "len(some) was 2, is now 3",
+        "the length of some",
+    ),
     ("type", scaled, [(T(2), T(2)), (T(2), 3.0)], "type(by) was Tensor, is now float", "same type for by"),
 ]
 

@@ -252,12 +252,12 @@ _TABLE: tuple[tuple[str, Description], ...] = (
     (r".*\bcontents\b.*: expected b.*found b.*$", (
         "{name}", "holds other values, which decided a branch, a size or a number",
         "keep what {name} holds; once it has changed, the graph breaks where the program asks for its values.")),
+    (r"(?:len: expected|expected length) (\d+), found (\d+)$", (
+        "len({name})", _CHANGED,
+        "keep the length of {name} fixed, or put its tensors into one (torch.stack, padding).")),
     (r"(\w+): expected (.+), found (.+)$", (
         "torch.{1}()", "was {2}, is now {3}",
         f"call the compiled function under one setting (grad mode, autocast, default dtype), or {_LIMIT}.")),
-    (r"expected length (\d+), found (\d+)$", (
-        "len({name})", _CHANGED,
-        "keep the length of {name} fixed, or put its tensors into one (torch.stack, padding).")),
     (r"expected keys (.+), found (.+)$", (
         "the keys of {name}", _CHANGED, "keep the keys of {name}, and their order, fixed.")),
     (r".+ are (the same object|different objects)$", (
