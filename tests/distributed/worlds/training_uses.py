@@ -24,7 +24,7 @@ from torch.distributed.checkpoint.state_dict import (
     set_optimizer_state_dict,
 )
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard, register_fsdp_forward_method
+from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully_shard, register_fsdp_forward_method
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.distributed.tensor.parallel import (
@@ -100,6 +100,31 @@ class Net(nn.Module):
 
     def score(self, words: torch.Tensor) -> torch.Tensor:
         return self(words) * 0.5
+
+
+class AveragedInPlace(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        dist.all_reduce(x)
+        ctx.mark_dirty(x)
+        return x.mul_(0.5)
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> torch.Tensor:
+        grad = grad.clone()
+        dist.all_reduce(grad)
+        return grad * 0.5
+
+
+class Averaging(Net):
+    def forward(self, words: torch.Tensor) -> torch.Tensor:
+        x = self.emb(words)
+        for block in self.blocks:
+            x = block(x)
+            mean = x * 1
+            AveragedInPlace.apply(mean)
+            x = x + mean.tanh()
+        return self.head(self.norm(x))
 
 
 class Counted(nn.Module):
@@ -221,6 +246,8 @@ _shards("fsdp_tied", lambda: Net(tied=True))
 _shards("fsdp_uneven", lambda: Net(7, 5))
 _shards("fsdp_checkpointed", lambda: Net(again=True, drop=0.2))
 _shards("fsdp_foreach", opt=lambda model: sgd(model, momentum=0.9, foreach=True))
+_shards("fsdp_offloaded", offload_policy=CPUOffloadPolicy(pin_memory=False))
+_shards("fsdp_written_sums", Averaging)
 _shards("fsdp_fused", opt=lambda model: adam(model, fused=True))
 
 
@@ -462,6 +489,7 @@ _spread("ddp_static", static_graph=True, bucket_cap_mb=SMALL)
 _spread("ddp_views", lambda: Net(tied=True), gradient_as_bucket_view=True, bucket_cap_mb=SMALL)
 _spread("ddp_checkpointed", lambda: Net(again=True), find_unused_parameters=True, bucket_cap_mb=SMALL)
 _spread("ddp_recorded", around=argand.compiled_autograd, bucket_cap_mb=SMALL)
+_spread("ddp_written_sums", lambda: Averaging(again=True), static_graph=True, bucket_cap_mb=SMALL)
 _spread("ddp_buffers", Counted, sgd, images)
 _spread("ddp_zero", opt=lambda model: ZeroRedundancyOptimizer(model.parameters(), torch.optim.AdamW, lr=1e-2))
 
