@@ -12,6 +12,7 @@ from library_programs.untried import (
     packages,
     probability_and_control,
     rare_packages,
+    sound_and_quantized,
     vision,
 )
 
@@ -22,12 +23,13 @@ FAST = frozenset(
         "captum Occlusion", "ignite metrics", "kornia parts", "kornia segmentation losses", "pykeen ComplEx training",
         "pytorch-optimizer MADGRAD steps", "pytorch-optimizer SOAP steps", "tensorclass", "torch LBFGS steps",
         "torch.func MAML", "torch.func tangent kernel", "torchmetrics sound", "transformers WavLM",
-        "vector-quantize-pytorch LFQ training", "x-transformers decoder of many options",
+        "vector-quantize-pytorch LFQ training", "x-transformers decoder of many options", "kymatio scattering",
+        "torch.ao quantization-aware training",
     )
 )  # fmt: skip
 PARTS = (
     caches_and_checkpoints, families, graphs_and_metrics, later, more_packages, packages, probability_and_control,
-    rare_packages, vision,
+    rare_packages, sound_and_quantized, vision,
 )  # fmt: skip
 PROGRAMS: dict[str, Program] = {
     name: dataclasses.replace(program, fast=name in FAST) for part in PARTS for name, program in part.PROGRAMS.items()
