@@ -9,6 +9,7 @@ from library_programs.untried import (
     graphs_and_metrics,
     later,
     more_packages,
+    other_solvers,
     packages,
     probability_and_control,
     rare_packages,
@@ -30,6 +31,9 @@ FAST = frozenset(
 PARTS = (
     caches_and_checkpoints, families, graphs_and_metrics, later, more_packages, packages, probability_and_control,
     rare_packages, sound_and_quantized, vision,
+
+    caches_and_checkpoints, families, graphs_and_metrics, later, more_packages, other_solvers, packages,
+    probability_and_control, rare_packages, vision,
 )  # fmt: skip
 PROGRAMS: dict[str, Program] = {
     name: dataclasses.replace(program, fast=name in FAST) for part in PARTS for name, program in part.PROGRAMS.items()
