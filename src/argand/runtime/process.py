@@ -30,6 +30,7 @@ PATIENT: ContextVar[bool] = ContextVar("argand_patient_commands", default=False)
 _LOW = 5  # the priority of such commands: a third of another one's time, so that they end within seconds
 OUTPUT_LIMIT = 1 << 18  # bytes of output that are kept; the rest is read and dropped
 _TICK = 0.2
+_REST, _LONGEST_WAIT = 0.3, 20.0  # seconds without compilers from which a first call counts as over, and of waiting
 _LONGEST_START = 1.0  # seconds in which a process that was started shows its environment
 
 
@@ -146,6 +147,24 @@ def _children() -> _Children:
 def compiling() -> bool:
     """Whether compilers of this process run now, and take its processors."""
     return bool(_children().running or _children().starting)
+
+
+def wait_for_first_calls() -> None:
+    """Where nobody waits for what is to be compiled, wait until no other compiler has run for a while.
+
+    A first call waits for those, and then wants the processors itself: on two of them its parallel loops would wait for
+    a compiler at each end.
+
+    Raises:
+        Ending: the process ends.
+    """
+    begun = rest = time.monotonic()
+    while PATIENT.get() and (now := time.monotonic()) - rest < _REST and now - begun < _LONGEST_WAIT:
+        threads.check_ending()
+        kernel_directories.beat()
+        time.sleep(_TICK / 10)
+        if compiling():
+            rest = time.monotonic()
 
 
 def run_all(
