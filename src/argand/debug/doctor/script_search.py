@@ -98,9 +98,11 @@ class ScriptSearch(Search[ast.Module]):
 
     def cut(self, candidates: Candidates) -> Proposals[ast.Module]:
         """Every candidate of a kind; after one that was accepted, what follows has moved up."""
-        position = 0
-        while (candidate := next(itertools.islice(candidates(self.smallest), position, None), None)) is not None:
-            if not (yield candidate):
+        position, left = 0, candidates(self.smallest)
+        while (candidate := next(left, None)) is not None:
+            if (yield candidate):
+                left = itertools.islice(candidates(self.smallest), position, None)
+            else:
                 position += 1
 
 
