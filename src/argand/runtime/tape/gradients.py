@@ -72,7 +72,7 @@ class Gradients:
             if self.plan.sends:
                 error.add_note("\n  ".join([_SENDS, *self.plan.sends]))
             raise
-        if not keep:
+        if not keep and torch.is_grad_enabled():  # else they went before: the backward may have their memory
             node.inputs.let_go()
         return gradients
 
