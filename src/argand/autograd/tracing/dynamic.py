@@ -550,7 +550,6 @@ class _Scalars:
         self.scalars[sym] = Scalar(sym, source, is_float, self.table.hints[sym], {function: FUNCTIONS[definition.op]})
 
 
-"""Bits of the whole numbers that a dtype holds exactly."""
 
 
 def _text(value: Any) -> str:
