@@ -108,6 +108,7 @@ def test_commands_that_nobody_waits_for_give_way() -> None:
         process.PATIENT.reset(token)
     assert [line.split()[-1] for line in ended.output.splitlines()] == ["5", "5"]
 
+
 @pytest.mark.parametrize("patient", [False, True])
 def test_what_nobody_waits_for_is_compiled_when_no_other_compiler_has_run_for_a_while(
     patient: bool, monkeypatch: pytest.MonkeyPatch

@@ -165,6 +165,7 @@ def test_large_calls_that_eager_accepts_are_not_refused_for_what_they_would_be_a
     want = cached(cache.clone(), new)
     assert torch.equal(argand.compile(cached, backend="eager", fullgraph=True)(cache, new), want)
 
+
 @pytest.mark.parametrize("backend", ["eager", "native"])
 def test_what_a_call_has_resized_before_it_raises_is_its_argument(backend):
     def caught(x):

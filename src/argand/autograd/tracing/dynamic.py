@@ -550,8 +550,6 @@ class _Scalars:
         self.scalars[sym] = Scalar(sym, source, is_float, self.table.hints[sym], {function: FUNCTIONS[definition.op]})
 
 
-
-
 def _text(value: Any) -> str:
     if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):
         return f"float({str(value)!r})"
