@@ -181,6 +181,7 @@ def test_no_process_can_be_started(folder: Path, monkeypatch: pytest.MonkeyPatch
         monkeypatch.setattr(subprocess, "Popen", refuse)
         argand.reset()
         assert len(run_compiled()) == 1
+        toolchain._find_toolchain.cache_clear()  # the next ones find no compiler by themselves
 
 
 # ----------------------------------------------------------------------- directories

@@ -222,7 +222,7 @@ def _find_toolchain(candidates: tuple[str, ...], path: str) -> Toolchain | str:
             continue
         try:
             return _probe([os.path.abspath(program), *words[1:]])
-        except (OSError, ValueError, ToolchainError) as error:
+        except (OSError, MemoryError, ValueError, ToolchainError) as error:
             tried.append(f"{candidate}: {error}")
     return files.printable("; ".join(tried), 1000)
 
@@ -273,7 +273,7 @@ def _ask_again(tools: Toolchain) -> bool:
         cache.forget_note(_note_name(command))
         _find_toolchain.cache_clear()
         return find_toolchain() != tools
-    except (OSError, ToolchainError):
+    except (OSError, MemoryError, ToolchainError):
         return False
 
 
