@@ -99,10 +99,9 @@ def _starts_early(steps: Sequence[Step]) -> list[Step]:
 def _chained(steps: Sequence[Step], buffers: Mapping[str, Buffer], dependencies: Sequence[set[int]]) -> set[int]:
     """Starts on CPUs whose results later starts need.
 
-    Their threads and those of kernels take turns, so that one beside a kernel ends later than it would alone
-    (bench/distributed.py: parallel layers took 1.3 times as long). There is nothing to win either: what comes next on
-    the chain waits for them. Those that need nothing of each other are on their way together: most of what they take is
-    waiting for each other's threads. What nobody needs to go on, as a bucket of gradients, is not among them.
+    Their threads and those of kernels take turns, so that two on their way, or one beside a kernel, end later than one
+    after the other (bench/distributed.py: parallel layers took 1.3 times as long). There is nothing to win either: what
+    comes next on the chain waits for them. What nobody needs to go on, as a bucket of gradients, is not among them.
     """
     ends: list[set[int]] = []
     needed = set[int]()
@@ -162,21 +161,8 @@ class _Placing:
             self._postponed.append(number)
             if is_start(step) or _is_barrier(step):
                 self._release(number)
-        if number in self._chained:
-            self._wait(number)
-
-    def _wait(self, start: int) -> None:
-        """Place the ends of a start of the chain; before them, with what they need, the next starts that need none."""
-        ends = list(self._flying.get(start, ()))
-        for later in [number for number in range(start + 1, len(self._steps)) if is_start(self._steps[number])]:
-            if later in self._done or not self._needed(later).isdisjoint(ends):
-                break
-            self._make_room(later)
-            self._release(later)
-            ends += self._flying.get(later, ()) if later in self._chained else ()
-        for end in ends:
-            if end not in self._done:
-                self._release(end)
+        for end in self._flying.get(number, ()) if number in self._chained else ():
+            self._release(end)
 
     def _make_room(self, start: int) -> None:
         """Wait for the oldest of what is on its way until one more start is within the limit."""
@@ -197,7 +183,13 @@ class _Placing:
 
     def _release(self, wanted: int) -> None:
         """Place a step after what it needs, and all others that then need nothing more."""
-        for number in sorted(self._needed(wanted)):
+        needed, todo = set[int](), [wanted]
+        while todo:
+            number = todo.pop()
+            if number not in needed and number not in self._done:
+                needed.add(number)
+                todo += self._deps[number]
+        for number in sorted(needed):
             self._place(number)
         for number in list(self._postponed):
             if number not in self._done and self._deps[number] <= self._done:
@@ -205,16 +197,6 @@ class _Placing:
         self._pending = [number for number in self._pending if number not in self._done]
         self._postponed = [number for number in self._postponed if number not in self._done]
         self._ahead = 0
-
-    def _needed(self, wanted: int) -> set[int]:
-        """A step and those before it that are to be placed for it."""
-        needed, todo = set[int](), [wanted]
-        while todo:
-            number = todo.pop()
-            if number not in needed and number not in self._done:
-                needed.add(number)
-                todo += self._deps[number]
-        return needed
 
     def _place(self, number: int) -> None:
         self._done.add(number)
