@@ -17,9 +17,10 @@ def eliminate_common_subexpressions(program: AtenProgram) -> int:
     """Merge equal pure calls.
 
     A value that the program returns is never merged into another: the user gets tensors that do not share memory. Nor
-    are operators of the program's own, which may draw random numbers, or count.
+    are operators of the program's own, which may draw random numbers, or count. Nor is what a backward computes of an
+    input merged with what the forward did.
     """
-    kept = returned_storages(program.graph)
+    kept, whole = returned_storages(program.graph), program.kind == "inference"
     seen: dict[Any, fx.Node] = {}
     merged = 0
     for node in program.graph.nodes:
@@ -28,7 +29,8 @@ def eliminate_common_subexpressions(program: AtenProgram) -> int:
         elif node.op == "call_function" and node not in kept and not (is_impure(node) or _is_blank(node)):
             if is_custom(node.target):
                 continue
-            key = (node.target, _key(node.args), _key(tuple(node.kwargs.items())) if node.kwargs else ())
+            named = _key(tuple(node.kwargs.items())) if node.kwargs else ()
+            key = (node.target, _key(node.args), named, whole and _reads_later(node))
         else:
             continue
         first = seen.setdefault(key, node)
@@ -53,6 +55,12 @@ def returned_storages(graph: fx.Graph) -> set[fx.Node]:
             node = node.args[0]
             returned.add(node)
     return returned
+
+
+def _reads_later(node: fx.Node) -> bool:
+    """A formula of the backward that reads an input itself, while both are one graph: the program may have set the
+    input's data since (`parameter.data = ...`)."""
+    return "backward" in node.meta and any(arg.op == "placeholder" for arg in node.all_input_nodes)
 
 
 def _is_blank(node: fx.Node) -> bool:

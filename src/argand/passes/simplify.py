@@ -42,11 +42,11 @@ def simplify(program: AtenProgram) -> int:
     """
     graph = program.graph
     builder = Builder(graph, program.specs or SpecTable(), made_by="simplify")
-    kept = returned_storages(graph)
+    kept, whole = returned_storages(graph), program.kind == "inference"
     changes = 0
     for node in list(graph.nodes):
         rules = RULES.get(node.target) if node.op == "call_function" else None
-        if not rules or node in kept or _memory_is_read(node):
+        if not rules or node in kept or _memory_is_read(node) or (whole and _sees_old_data(node)):
             continue
         for rule in rules:
             with builder.at(node):
@@ -65,6 +65,15 @@ def _memory_is_read(node: fx.Node) -> bool:
 
 
 _ADDRESSING = (aten.as_strided.default, aten.as_strided_scatter.default)
+
+
+def _sees_old_data(node: fx.Node) -> bool:
+    """A view in a backward of a view that the forward makes, while both are one graph: it sees the data that an input
+    had, as a formula that read the input itself would not (`parameter.data = ...` in between)."""
+    source = node.args[0] if node.args else None
+    if "backward" not in node.meta or not isinstance(source, fx.Node) or "backward" in source.meta:
+        return False
+    return all(isinstance(op, torch._ops.OpOverload) and compat.is_view_op(op) for op in (node.target, source.target))
 
 
 def _val(node: Any) -> torch.Tensor:

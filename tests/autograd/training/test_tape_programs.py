@@ -151,6 +151,9 @@ def test_data_set_before_the_backward(dynamic: bool) -> None:
     def made_again(x: T, p: T) -> T:
         return (x * p.t()).sin() * p
 
+    def turned_twice(x: T, p: T) -> T:
+        return (x @ p.t()).sin() @ p
+
     def gradients(fn: Callable[[T, T], T], set_data: Callable[[T], Any], n: int) -> Any:
         x, p = (torch.linspace(-2, k, n * n).reshape(n, n).requires_grad_() for k in (1, 3))
         y = fn(x, p)
@@ -166,6 +169,8 @@ def test_data_set_before_the_backward(dynamic: bool) -> None:
     for change in (torch.neg, torch.Tensor.neg_):
         assert_same(gradients(again, change, 4), gradients(made_again, change, 4))
     assert_same(gradients(again, torch.neg, 200), gradients(made_again, torch.neg, 200))
+    turned = argand.compile(turned_twice, backend="native", dynamic=dynamic)
+    assert_same(gradients(turned, torch.neg, 4), gradients(turned_twice, torch.neg, 4))
     for set_data in (
         torch.neg,
         lambda p: p.t() * 2,
