@@ -1,9 +1,8 @@
 /* What there are thousands of in a recording: instances, and dicts, most of them empty (hooks, buffers, submodules). */
 #include "replay.h"
 
-#define INSTANCES 64 /* that are read together: the processor waits for the memory of many at once */
-#define BLOCK 8      /* dicts whose versions are compared before anything is decided */
-#define AHEAD 32     /* dicts between asking for memory and reading it */
+#define BLOCK 8  /* dicts whose versions are compared before anything is decided */
+#define AHEAD 32 /* dicts between asking for memory and reading it */
 
 /* ---- making ------------------------------------------------------------------------------------------------------ */
 
@@ -190,40 +189,14 @@ dict_in(const Layout *layout, PyObject *obj)
     return *(PyObject **)((char *)obj + layout->where);
 }
 
-/* Looks for what is usual; false: look closer. No step reads anything before the one before it has found all as recorded. */
-static inline bool
-instances_usual(const Layout *layout, const Instance *items, int count, bool quiet)
-{
-    uint64_t odd = 0;
-    for (int i = 0; i < count; i++) {
-        odd |= (uint64_t)Py_TYPE(items[i].obj) ^ (uint64_t)layout->type;
-        __builtin_prefetch(quiet ? &items[i + count] : (const void *)items[i].dict); /* reads nothing: it may be stale */
-    }
-    if (UNLIKELY(odd != 0)) {
-        return false;
-    }
-    for (int i = 0; i < count; i++) {
-        odd |= (uint64_t)dict_in(layout, items[i].obj) ^ (uint64_t)items[i].dict;
-    }
-    if (UNLIKELY(odd != 0)) {
-        return false;
-    }
-    for (int i = 0; !quiet && i < count; i++) {
-        odd |= (dict_version(items[i].dict) ^ items[i].version) | !dict_version_counts(items[i].dict);
-    }
-    return odd == 0;
-}
-
+/* What is not as recorded. */
 static bool
-instance_holds(Replay *replay, const Layout *layout, Instance *item, bool quiet, Walk *walk)
+instance_holds(Replay *replay, const Layout *layout, Instance *item, Walk *walk)
 {
     if (Py_TYPE(item->obj) != layout->type) {
         return false;
     }
     PyObject *dict = dict_in(layout, item->obj);
-    if (dict == item->dict && (quiet || (dict_version(dict) == item->version && dict_version_counts(dict)))) {
-        return true;
-    }
     if (dict == NULL || ((uintptr_t)dict & 7) != 0 || !replay_dict_holds(replay, item->index, dict, walk)) {
         return false; /* 3.12 marks inline values in the same place */
     }
@@ -232,21 +205,22 @@ instance_holds(Replay *replay, const Layout *layout, Instance *item, bool quiet,
     return true;
 }
 
-/* quiet: each __dict__ is as recorded if it is the same. */
+/* quiet: each __dict__ is as recorded if it is the same. The addresses are all in the table, so the processor reads ahead of
+ * branches that it expects, and waits for the memory of many instances at once. */
 bool
 instances_hold(Replay *replay, int begin_run, int end_run, bool quiet, Walk *walk)
 {
-    Instance *items = replay->instances.items;
     const Run *runs = replay->runs.items;
-    int begin = begin_run == 0 ? 0 : runs[begin_run - 1].end;
+    Instance *item = (Instance *)replay->instances.items + (begin_run == 0 ? 0 : runs[begin_run - 1].end);
     for (const Run *run = &runs[begin_run]; run < &runs[end_run]; run++) {
-        for (int end; begin < run->end; begin = end) {
-            end = run->end - begin > INSTANCES ? begin + INSTANCES : run->end;
-            bool usual = instances_usual(run->layout, &items[begin], end - begin, quiet);
-            for (int i = begin; UNLIKELY(!usual) && i < end; i++) {
-                if (!instance_holds(replay, run->layout, &items[i], quiet, walk)) {
-                    return false;
-                }
+        const Layout layout = *run->layout;
+        for (const Instance *end = (Instance *)replay->instances.items + run->end; item < end; item++) {
+            if (LIKELY(Py_TYPE(item->obj) == layout.type && dict_in(&layout, item->obj) == item->dict &&
+                       (quiet || (dict_version(item->dict) == item->version && dict_version_counts(item->dict))))) {
+                continue;
+            }
+            if (!instance_holds(replay, &layout, item, walk)) {
+                return false;
             }
         }
     }
@@ -266,7 +240,7 @@ static inline uint64_t
 changed(const Leaves *leaves, const LeafDict *leaf)
 {
     PyObject *dict = dict_of(leaves, leaf);
-    return (dict_version(dict) - leaves->oldest - leaf->version) | !dict_version_counts(dict);
+    return (leaves->oldest + leaf->version - dict_version(dict)) | !dict_version_counts(dict);
 }
 
 static bool
@@ -293,6 +267,7 @@ dicts_hold(Replay *replay, int begin, int end, Walk *walk)
     for (; i + BLOCK <= end; i += BLOCK) {
         const LeafDict *block = &leaves->dicts[i];
         uint64_t any = 0;
+#pragma GCC unroll 8
         for (int k = 0; k < BLOCK; k++) {
             __builtin_prefetch(dict_of(leaves, &block[k + AHEAD]));
             any |= changed(leaves, &block[k]);

@@ -1,8 +1,8 @@
 /* Comparing a thousand tensors with what is expected of them: most of the time goes into waiting for their memory.
  *
  * Tensors of which the same is expected follow each other (a run), so that the expectation is taken apart only once: into
- * words of the implementation object. Nothing is decided before all words of a tensor were compared, and the memory of the
- * tensors to come is asked for meanwhile. A tensor whose words differ is looked at in the ordinary way. */
+ * words of the implementation object. The memory of a block of tensors is asked for before any of their words is compared,
+ * and nothing is decided before all words were. A tensor whose words differ is looked at in the ordinary way. */
 #include "tensor.h"
 
 typedef uint64_t Pair __attribute__((vector_size(16)));
@@ -200,46 +200,60 @@ match_one_by_one(const TensorRuns *runs, const Run *run, int begin, int end)
     return true;
 }
 
-/* Looks for what is usual; false: look closer. No step decides anything before all of its tensors were read. */
+/* The probes stay in registers where their number is known. */
+static inline __attribute__((always_inline)) bool
+fields_usual(const char *const *impls, int count, const Probe *from, const int num, bool wanted)
+{
+    const int autograd_at = tensor_layout.autograd, requires_grad_at = tensor_layout.requires_grad;
+    Probe probes[MAX_PROBES];
+    memcpy(probes, from, num * sizeof(Probe));
+    Pair differ = {0, 0};
+    for (int i = 0; i < count; i++) {
+        const char *autograd;
+        memcpy(&autograd, impls[i] + autograd_at, sizeof(autograd));
+        if (UNLIKELY((autograd != NULL) != wanted || (wanted && autograd[requires_grad_at] != 1))) {
+            return false;
+        }
+#pragma GCC unroll 8
+        for (int k = 0; k < num; k++) {
+            Pair words;
+            memcpy(&words, impls[i] + probes[k].offset, sizeof(words));
+            differ |= (words ^ probes[k].want) & probes[k].mask;
+        }
+    }
+    return (differ[0] | differ[1]) == 0;
+}
+
+/* Looks for what is usual; false: look closer. */
 static inline bool
 match_together(const TensorRuns *runs, const Run *run, int begin, int count)
 {
     PyObject *const *objs = &runs->objs[begin];
     const TensorLayout at = tensor_layout;
-    const uint64_t type = (uint64_t)run->type;
-    const char *impls[BLOCK], *autograds[BLOCK];
-    uint64_t odd = 0;
+    const char *impls[BLOCK];
     for (int i = 0; i < count; i++) {
+        if (UNLIKELY(Py_TYPE(objs[i]) != run->type)) {
+            return false;
+        }
         memcpy(&impls[i], (const char *)objs[i] + at.impl, sizeof(impls[i]));
+        if (UNLIKELY(impls[i] == NULL)) {
+            return false;
+        }
+        __builtin_prefetch(impls[i] + at.autograd);
         __builtin_prefetch(impls[i] + at.sizes);
         __builtin_prefetch(impls[i] + at.keys);
-        odd |= ((uint64_t)Py_TYPE(objs[i]) ^ type) | (impls[i] == NULL);
     }
-    if (UNLIKELY(odd != 0)) {
-        return false;
-    }
+    const Probe *probes = &runs->probes[run->probe_begin];
     bool wanted = run->spec->requires_grad;
-    for (int i = 0; i < count; i++) {
-        memcpy(&autograds[i], impls[i] + at.autograd, sizeof(autograds[i]));
-        __builtin_prefetch(autograds[i] + at.requires_grad);
-        odd |= (autograds[i] != NULL) != wanted;
+    int num = run->probe_end - run->probe_begin;
+    switch (num) { /* of most vectors and matrices: nearly all parameters are */
+    case 3:
+        return wanted ? fields_usual(impls, count, probes, 3, true) : fields_usual(impls, count, probes, 3, false);
+    case 4:
+        return wanted ? fields_usual(impls, count, probes, 4, true) : fields_usual(impls, count, probes, 4, false);
+    default:
+        return fields_usual(impls, count, probes, num, wanted);
     }
-    Pair differ = {odd, 0};
-    for (int k = run->probe_begin; k < run->probe_end; k++) {
-        Probe probe = runs->probes[k];
-        for (int i = 0; i < count; i++) {
-            Pair words;
-            memcpy(&words, impls[i] + probe.offset, sizeof(words));
-            differ |= (words ^ probe.want) & probe.mask;
-        }
-    }
-    if (UNLIKELY((differ[0] | differ[1]) != 0)) {
-        return false;
-    }
-    for (int i = 0; wanted && i < count; i++) {
-        odd |= autograds[i][at.requires_grad] ^ 1;
-    }
-    return odd == 0;
 }
 
 /* inputs: a tuple for those that are collected, or NULL. */
