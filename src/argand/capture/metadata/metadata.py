@@ -102,7 +102,11 @@ def is_resized(func: Function, args: Args, kwargs: Kwargs, shapes: object) -> bo
     resized = shapes != out_shapes(kwargs)
     outs = {id(out) for out in tracing.tree_flatten(kwargs["out"])[0]} if resized else ()
     if resized and any(id(arg) in outs for arg in tracing.tree_flatten(args)[0]):
-        raise errors.graph_break(kind="call that capture cannot evaluate", context=getattr(func, "__name__", str(func)))
+        raise errors.graph_break(
+            kind="call that capture cannot evaluate",
+            context=getattr(func, "__name__", str(func)),
+            explanation="It gives one of its arguments, which is its `out` too, another size.",
+        )
     return resized
 
 
