@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import types
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,6 @@ import pytest
 from redis_server import silent_server
 
 from argand.runtime import kernel_directories, process
-from argand.threads import bound
 from forks import fork
 
 pytestmark = pytest.mark.slow
@@ -97,38 +95,3 @@ def test_a_child_that_is_forked_as_a_lock_is_taken_does_not_hold_it(folder: Path
     finally:
         os.kill(children[0], signal.SIGKILL)
         os.waitpid(children[0], 0)
-
-
-def test_commands_that_nobody_waits_for_give_way() -> None:
-    show = ("sh", "-c", "sleep 0.3; nice; cat /proc/self/autogroup 2>/dev/null || echo 5")
-    token = process.PATIENT.set(True)
-    try:
-        [ended] = process.run_all([show], limit=20)
-    finally:
-        process.PATIENT.reset(token)
-    assert [line.split()[-1] for line in ended.output.splitlines()] == ["5", "5"]
-
-
-@pytest.mark.parametrize("patient", [False, True])
-def test_what_nobody_waits_for_is_compiled_when_no_other_compiler_has_run_for_a_while(
-    patient: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A compiler is seen to run after 1 s and after 4 s; then one that never ends."""
-    passed, running = [0.0], iter([True, False, False, True])
-    asked: list[float] = []
-
-    def compiling() -> bool:
-        asked.append(passed[0])
-        return next(running, False)
-
-    clock = types.SimpleNamespace(monotonic=lambda: passed[0], sleep=lambda _: passed.insert(0, passed[0] + 1))
-    monkeypatch.setattr(process, "time", clock)
-    monkeypatch.setattr(process, "_REST", 5.0)
-    monkeypatch.setattr(process, "_LONGEST_WAIT", 100.0)
-    monkeypatch.setattr(process, "compiling", compiling)
-    with bound(process.PATIENT, patient):
-        process.wait_for_first_calls()
-        assert passed[0] == 9 * patient and len(asked) == 9 * patient  # five seconds after the one at 4 s
-        monkeypatch.setattr(process, "compiling", lambda: True)
-        process.wait_for_first_calls()
-        assert passed[0] == 109 * patient

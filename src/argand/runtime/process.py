@@ -30,7 +30,6 @@ PATIENT: ContextVar[bool] = ContextVar("argand_patient_commands", default=False)
 _LOW = 5  # the priority of such commands: a third of another one's time, so that they end within seconds
 OUTPUT_LIMIT = 1 << 18  # bytes of output that are kept; the rest is read and dropped
 _TICK = 0.2
-_REST, _LONGEST_WAIT = 0.3, 20.0  # seconds without compilers from which a first call counts as over, and of waiting
 _LONGEST_START = 1.0  # seconds in which a process that was started shows its environment
 
 
@@ -149,24 +148,6 @@ def compiling() -> bool:
     return bool(_children().running or _children().starting)
 
 
-def wait_for_first_calls() -> None:
-    """Where nobody waits for what is to be compiled, wait until no other compiler has run for a while.
-
-    A first call waits for those, and then wants the processors itself: on two of them its parallel loops would wait for
-    a compiler at each end.
-
-    Raises:
-        Ending: the process ends.
-    """
-    begun = rest = time.monotonic()
-    while PATIENT.get() and (now := time.monotonic()) - rest < _REST and now - begun < _LONGEST_WAIT:
-        threads.check_ending()
-        kernel_directories.beat()
-        time.sleep(_TICK / 10)
-        if compiling():
-            rest = time.monotonic()
-
-
 def run_all(
     commands: Sequence[Sequence[str]], *, limit: float, folder: Path | None = None, errors: bool = True
 ) -> list[Ended]:
@@ -199,7 +180,8 @@ def run_all(
             children.running.add(process)
             running.append(_Running(process))
             if PATIENT.get():
-                _give_way(process.pid)
+                with contextlib.suppress(OSError, AttributeError):
+                    os.setpriority(os.PRIO_PGRP, process.pid, _LOW)
         children.starting.discard(mark)
         late = _attend(running, deadline)
         for item in running:
@@ -217,14 +199,6 @@ def run_all(
         for item in running:
             item.end()
             children.running.discard(item.process)
-
-
-def _give_way(pid: int) -> None:
-    """Have a command and what it starts run at a low priority, among sessions too, where Linux shares among these."""
-    with contextlib.suppress(OSError, AttributeError):
-        os.setpriority(os.PRIO_PGRP, pid, _LOW)
-        with open(f"/proc/{pid}/autogroup", "w") as shares:
-            shares.write(str(_LOW))
 
 
 def _end_lost(mark: str) -> None:

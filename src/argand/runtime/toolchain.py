@@ -24,7 +24,7 @@ from argand.errors import CppCompileError, InternalError, ToolchainError, Toolch
 from argand.quick_dataclasses import dataclass
 from argand.runtime import cache, processor
 from argand.runtime.library import Library, defect, load
-from argand.runtime.process import Ended, run_all, wait_for_first_calls
+from argand.runtime.process import Ended, run_all
 
 _WARNINGS = ("-w",)  # what generated code warns of (vector ABI, ignored attributes) is of no use to anybody
 _FLAGS = (
@@ -407,7 +407,6 @@ def _build(tools: Toolchain, flags: tuple[str, ...], texts: list[str], folder: P
     sources = [folder / (f"{name}.cpp" if len(texts) == 1 else f"{name}_{index}.cpp") for index in range(len(texts))]
     for source, text in zip(sources, texts):
         source.write_text(text, encoding="utf8")
-    wait_for_first_calls()
     compiler = shlex.split(tools.cxx)
     objects = [source.with_suffix(".o") for source in sources]
     commands = [[*compiler, *flags, "-c", s.name, "-o", o.name] for s, o in zip(sources, objects)]
