@@ -107,6 +107,16 @@ class EventBus:
                 self._subscribed.remove(entry)
         self._sort()
 
+    def mute(self) -> Callable[[], None]:
+        """Deliver nothing, and install no sinks; returns the function that ends it."""
+        heard = self.sinks, self.named, self.prepare
+        self.sinks, self.named, self.prepare = (), {}, _nothing
+
+        def unmute() -> None:
+            self.sinks, self.named, self.prepare = heard
+
+        return unmute
+
     def _sort(self) -> None:
         """Bring `sinks` and `named` up to date. No lock, which an exception from outside (Ctrl-C) could leave held."""
         while True:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+import contextlib
+import warnings
+from collections.abc import Callable, Iterator
 
 import torch
 
@@ -11,6 +13,18 @@ import argand
 
 Trial = Callable[[int, str], str | None]
 """Of a seed and a backend: how the compiled program differs, with the program; None where it does not."""
+
+
+@contextlib.contextmanager
+def calls() -> Iterator[None]:
+    """Around the calls of a compiled program: what fails inside argand is an error, and nothing stays compiled."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            warnings.filterwarnings("error", message="argand: capturing .* failed inside argand")
+            yield
+    finally:
+        argand.reset()
 
 
 def parser(doc: str | None, count: int, backends: str) -> argparse.ArgumentParser:

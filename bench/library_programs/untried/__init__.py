@@ -29,11 +29,8 @@ FAST = frozenset(
     )
 )  # fmt: skip
 PARTS = (
-    caches_and_checkpoints, families, graphs_and_metrics, later, more_packages, packages, probability_and_control,
-    rare_packages, sound_and_quantized, vision,
-
     caches_and_checkpoints, families, graphs_and_metrics, later, more_packages, other_solvers, packages,
-    probability_and_control, rare_packages, vision,
+    probability_and_control, rare_packages, sound_and_quantized, vision,
 )  # fmt: skip
 PROGRAMS: dict[str, Program] = {
     name: dataclasses.replace(program, fast=name in FAST) for part in PARTS for name, program in part.PROGRAMS.items()

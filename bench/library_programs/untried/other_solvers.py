@@ -1,27 +1,10 @@
-"""Other models, solvers and trainers of packages that others try: adapters, agents, minima, manifolds, mixtures."""
+"""Other models, solvers and trainers of packages that others try: agents, minima, manifolds, mixtures."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from library_programs.program import Compile, Program, Step, training_step
-
-
-def adapted(kind: str, **options: Any) -> Any:
-    def make(compile: Compile) -> Step:
-        import peft
-        import torch
-
-        base = torch.nn.Sequential(
-            torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 16), torch.nn.ReLU(), torch.nn.Linear(16, 4)
-        )
-        config = getattr(peft, f"{kind}Config")(target_modules=["0", "2"], **options)
-        model = peft.get_peft_model(base, config)
-        call, x = compile(model), torch.randn(6, 8)
-        optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], 1e-2)
-        return training_step(lambda: call(x).square().mean(), optimizer)
-
-    return make
 
 
 def reinforcement(name: str, **options: Any) -> Any:
@@ -124,7 +107,6 @@ def divergences(compile: Compile) -> Step:
 
 
 PROGRAMS: dict[str, Program] = {
-    "PEFT AdaLoRA training": Program("peft", adapted("AdaLora", r=2, total_step=20, init_r=4)),
     "stable-baselines3 TD3": Program("stable-baselines3", reinforcement("TD3", learning_starts=8, buffer_size=100)),
     "xitorch minimum": Program("xitorch", minimized),
     "geoopt RiemannianSGD steps": Program("geoopt", riemannian("RiemannianSGD")),

@@ -25,6 +25,7 @@ from argand.engine.checkpoints import computed, give_again
 from argand.engine.node_state import DEVICES, NotRecorded, moves_of, number_of, tensor_fact, tensor_facts
 from argand.engine.structure import Structure, hooked_within
 from argand.graph import compat
+from argand.graph.nodes.meta import is_view
 from argand.graph.nodes.printing import readable
 from argand.graph.trees import tensors_of
 from argand.quick_dataclasses import dataclass
@@ -523,7 +524,7 @@ class Recorder(compat.DispatchMode):
                 placed = [other for other in one.graph.nodes if other.op == "placeholder"]
                 source = one.inputs[placed.index(node)]
                 return source[0] in ("grad", "made") and uses[source] == 1
-            if not isinstance(node.target, torch._ops.OpOverload) or not compat.is_view_op(node.target):
+            if not is_view(node):
                 return True
             node = node.all_input_nodes[0]
         return False

@@ -7,8 +7,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from argand.graph import compat
-from argand.graph.nodes.meta import is_impure
+from argand.graph.nodes.meta import is_impure, is_view
 from argand.graph.nodes.program import AtenProgram
 from argand.graph.operators.custom_backward import is_custom
 
@@ -49,8 +48,7 @@ def returned_storages(graph: fx.Graph) -> set[fx.Node]:
         node = result
         returned.add(node)
         while node.op == "call_function" and node.args and isinstance(node.args[0], fx.Node):
-            is_view = isinstance(node.target, torch._ops.OpOverload) and compat.is_view_op(node.target)
-            if not is_view and node.target is not torch.ops.aten._unsafe_view.default:
+            if not is_view(node) and node.target is not torch.ops.aten._unsafe_view.default:
                 break
             node = node.args[0]
             returned.add(node)

@@ -8,9 +8,9 @@ from collections.abc import Callable
 import torch
 from torch import fx
 
-from argand.graph import compat
 from argand.graph.metadata.builder import Builder
 from argand.graph.metadata.specs import SpecTable
+from argand.graph.nodes.meta import is_view
 from argand.graph.nodes.program import AtenProgram
 from argand.passes.bags import open_bags
 from argand.passes.decompose import apply, replace
@@ -85,6 +85,6 @@ def _read_again(norm: fx.Node) -> bool:
         for user in pending.pop().users:
             if "backward" in user.meta:
                 return True
-            if isinstance(user.target, torch._ops.OpOverload) and compat.is_view_op(user.target):
+            if is_view(user):
                 pending.append(user)
     return False

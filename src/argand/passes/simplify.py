@@ -12,6 +12,7 @@ from torch import fx
 from argand.graph import compat
 from argand.graph.metadata.builder import Builder
 from argand.graph.metadata.specs import SpecTable
+from argand.graph.nodes.meta import is_view
 from argand.graph.nodes.program import AtenProgram
 from argand.passes.cse import returned_storages
 from argand.passes.layout import same_memory
@@ -73,7 +74,7 @@ def _sees_old_data(node: fx.Node) -> bool:
     source = node.args[0] if node.args else None
     if "backward" not in node.meta or not isinstance(source, fx.Node) or "backward" in source.meta:
         return False
-    return all(isinstance(op, torch._ops.OpOverload) and compat.is_view_op(op) for op in (node.target, source.target))
+    return is_view(node) and is_view(source)
 
 
 def _val(node: Any) -> torch.Tensor:

@@ -14,7 +14,6 @@ import linecache
 import math
 import random
 import sys
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -301,18 +300,13 @@ def difference(text: str, seed: int, backend: str) -> str | None:
     """How the compiled program differs in three calls with arguments of other kinds."""
     rng = random.Random(seed)
     eager, fn = loaded(text), argand.compile(loaded(text), backend=backend)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            warnings.filterwarnings("error", message="argand: capturing .* failed inside argand")
-            for call in range(3):
-                drawn = (call, rng.randrange(VARIANTS), rng.choice((1, 2, 2)))
-                how = differing(*[seen(one, *drawn, backend == "eager") for one in (eager, fn)])
-                if how is not None:
-                    return f"call {drawn}: {how}"
-        return None
-    finally:
-        argand.reset()
+    with seeds.calls():
+        for call in range(3):
+            drawn = (call, rng.randrange(VARIANTS), rng.choice((1, 2, 2)))
+            how = differing(*[seen(one, *drawn, backend == "eager") for one in (eager, fn)])
+            if how is not None:
+                return f"call {drawn}: {how}"
+    return None
 
 
 def main() -> int:

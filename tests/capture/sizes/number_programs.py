@@ -198,18 +198,13 @@ def difference(text: str, seed: int, backend: str) -> str | None:
         argand.compile(loaded(text), backend=backend, dynamic=rng.choice((None, None, True, False))),
     )
     wide = rng.random() < 0.5
-    try:
-        with warnings.catch_warnings(), argand.config.patch(cache_size_limit=64):
-            warnings.simplefilter("ignore")
-            warnings.filterwarnings("error", message="argand: capturing .* failed inside argand")
-            for call in range(7):
-                given = arguments(rng, wide)
-                want, got = seen(eager, given), seen(fn, given)
-                if not same(want, got, backend == "eager") and not _by_address(text, given):
-                    return f"call {call} with {given}:\n  eager    {want}\n  compiled {got}"
-        return None
-    finally:
-        argand.reset()
+    with seeds.calls(), argand.config.patch(cache_size_limit=64):
+        for call in range(7):
+            given = arguments(rng, wide)
+            want, got = seen(eager, given), seen(fn, given)
+            if not same(want, got, backend == "eager") and not _by_address(text, given):
+                return f"call {call} with {given}:\n  eager    {want}\n  compiled {got}"
+    return None
 
 
 def _by_address(text: str, given: list[Any]) -> bool:

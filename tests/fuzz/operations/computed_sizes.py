@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import random
 import sys
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -103,17 +102,12 @@ def difference(text: str, seed: int, backend: str) -> str | None:
     """How the compiled program differs in calls with other numbers."""
     space = loaded("import math\n" + text), loaded("import math\n" + text)
     eager, fn = space[0], argand.compile(space[1], backend=backend, dynamic=(None, True)[seed % 2])
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            warnings.filterwarnings("error", message="argand: capturing .* failed inside argand")
-            for call in range(8):
-                how = first_difference(*[seen(one, 1000 * seed + call) for one in (eager, fn)])
-                if how is not None:
-                    return f"call {call} {arguments(random.Random(1000 * seed + call))[2:]}: {how}"
-        return None
-    finally:
-        argand.reset()
+    with seeds.calls():
+        for call in range(8):
+            how = first_difference(*[seen(one, 1000 * seed + call) for one in (eager, fn)])
+            if how is not None:
+                return f"call {call} {arguments(random.Random(1000 * seed + call))[2:]}: {how}"
+    return None
 
 
 def main() -> int:

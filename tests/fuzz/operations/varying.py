@@ -13,7 +13,6 @@ from __future__ import annotations
 import linecache
 import random
 import sys
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -190,19 +189,14 @@ def first_difference(want: Any, got: Any, path: str = "") -> str | None:
 def difference(text: str, seed: int, backend: str) -> str | None:
     """How the compiled program differs in calls with other sizes."""
     eager, fn = loaded(text), argand.compile(loaded(text), backend=backend, dynamic=(None, True, None)[seed % 3])
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            warnings.filterwarnings("error", message="argand: capturing .* failed inside argand")
-            for call in range(6):
-                drawn = 1000 * seed + call
-                how = first_difference(*[seen(one, drawn, backend != "aot_eager") for one in (eager, fn)])
-                if how is not None:
-                    x, y, k = arguments(random.Random(drawn))
-                    return f"call {call} (x {tuple(x.shape)} {x.stride()} {x.dtype}, y {tuple(y.shape)} {y.stride()}, k={k}): {how}"
-        return None
-    finally:
-        argand.reset()
+    with seeds.calls():
+        for call in range(6):
+            drawn = 1000 * seed + call
+            how = first_difference(*[seen(one, drawn, backend != "aot_eager") for one in (eager, fn)])
+            if how is not None:
+                x, y, k = arguments(random.Random(drawn))
+                return f"call {call} (x {tuple(x.shape)} {x.stride()} {x.dtype}, y {tuple(y.shape)} {y.stride()}, k={k}): {how}"
+    return None
 
 
 def main() -> int:

@@ -12,14 +12,14 @@ from torch import fx
 
 from argand.autograd.partitioning.kept_rounds import rounds_kept, stacked, unstacked
 from argand.autograd.partitioning.passed_results import gradients_apart
-from argand.autograd.partitioning.recompute import Costs, bytes_of, is_fusible, is_view, viewed, within_budget
+from argand.autograd.partitioning.recompute import Costs, bytes_of, is_fusible, viewed, within_budget
 from argand.autograd.tracing.dynamic import symbols_in
 from argand.autograd.tracing.joint import JointProgram
 from argand.errors import AutogradError
 from argand.graph import compat
 from argand.graph.metadata.strides import lies_densely
 from argand.graph.nodes.ancestors import ancestors
-from argand.graph.nodes.meta import eliminate_dead
+from argand.graph.nodes.meta import eliminate_dead, is_view
 from argand.graph.nodes.program import AtenProgram, InputSpec, TensorSpec, spec_of
 from argand.graph.operators.data_checks import must_stay
 from argand.graph.operators.random_ops import draws_seed

@@ -18,6 +18,7 @@ from torch import fx
 from argand.graph import compat
 from argand.graph.metadata import layouts
 from argand.graph.minimum_cut import INFINITE, FlowNetwork
+from argand.graph.nodes.meta import is_view
 from argand.graph.operators.aten_names import of_aten
 from argand.graph.sizes.symbolic import SymbolicTensor, is_tensor
 from argand.ir.operations import ELEMENTARY, cost
@@ -31,11 +32,6 @@ _MOVES = frozenset(of_aten(
     "clone _to_copy expand tril triu masked_fill.Scalar masked_fill.Tensor fill.Scalar"
 ))  # fmt: skip
 _HEAVY = ("mm", "addmm", "bmm", "baddbmm", "convolution", "scaled_dot", "linear", "lstm", "gru")
-
-
-def is_view(node: fx.Node) -> bool:
-    """The node's result shares the memory of its argument."""
-    return isinstance(node.target, torch._ops.OpOverload) and compat.is_view_op(node.target)
 
 
 def viewed(node: fx.Node) -> fx.Node:

@@ -143,10 +143,8 @@ def _run_nodes(
                 stand_in = padding.rounds(args, kwargs, tracer.many_sizes)
             if node.target is flex.flex_attention and attention is not None:
                 stand_in = attention(*args)
-            if node.target in RUNNING_PRODUCTS:
-                stand_in = running_products.stands_for(args, kwargs)
-            elif node.target in ASKED_OF_CONJUGATES:
-                stand_in = of_conjugate(node.target, args)
+            if node.target in RUNNING_PRODUCTS or node.target in ASKED_OF_CONJUGATES:
+                stand_in = _stands_for(node.target, args, kwargs)
             elif tracer.whole_backwards:
                 stand_in = custom.stands_for(node.target, args, kwargs)
             value = env[node] = _call(node, node.target, args, kwargs) if stand_in is None else stand_in
@@ -160,9 +158,7 @@ def _run_nodes(
             tracer.origin = _origin(node)
             time_limit.begin(tracer.origin)
             args, kwargs = _values(node.args, env), _values(node.kwargs, env)
-            stand_in = running_products.stands_for(args, kwargs) if node.target in RUNNING_PRODUCTS else None
-            if node.target in ASKED_OF_CONJUGATES:
-                stand_in = of_conjugate(node.target, args)
+            stand_in = _stands_for(node.target, args, kwargs)
             env[node] = _call(node, getattr(args[0], node.target), args[1:], kwargs) if stand_in is None else stand_in
         elif op == "get_attr":
             env[node] = attributes[node.target]
@@ -175,6 +171,13 @@ def _run_nodes(
             time_limit.begin(None)
             return _values(node.args[0], env)
     raise AutogradError("the graph has no output node")
+
+
+def _stands_for(target: Any, args: Any, kwargs: Any) -> Any:
+    """The result of a function or a method that stand-ins cannot be handed to; None of others."""
+    if target in RUNNING_PRODUCTS:
+        return running_products.stands_for(args, kwargs)
+    return of_conjugate(target, args) if target in ASKED_OF_CONJUGATES else None
 
 
 def _origin(node: fx.Node) -> NodeOrigin:

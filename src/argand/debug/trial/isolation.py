@@ -175,8 +175,7 @@ def _child(
         detach(output)
         faulthandler.enable(open(2, "w", closefd=False), all_threads=False)  # noqa: SIM115
         limit_memory(memory_limit)
-        events.bus.sinks, events.bus.named = (), {}  # what attempts do belongs in no log and no trace
-        events.bus.prepare = lambda: None
+        events.bus.mute()  # what attempts do belongs in no log and no trace
         outcomes: list[Outcome] = []
         if main_thread:
             outcomes.append(call(function))

@@ -93,6 +93,11 @@ def _frames(trace: str) -> tuple[UserLine, ...]:
     return tuple(user_frames)
 
 
+def is_view(node: fx.Node) -> bool:
+    """The node's result shares the memory of its argument."""
+    return isinstance(node.target, torch._ops.OpOverload) and compat.is_view_op(node.target)
+
+
 def is_impure(node: fx.Node) -> bool:
     """The node must stay, in order, even when nobody reads it: it draws random numbers or has an effect."""
     if node.op in ("placeholder", "output"):

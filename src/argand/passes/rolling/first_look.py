@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from argand.graph.compat import is_view_op
+from argand.graph.nodes.meta import is_view
 from argand.passes.rolling import windows
 from argand.passes.rolling.windows import is_product
 
@@ -69,5 +69,4 @@ def _made_of(node: fx.Node, inside: Container[fx.Node]) -> Any:
 
 
 def _is_view(node: fx.Node) -> bool:
-    target: Any = node.target
-    return target is operator.getitem or (isinstance(target, torch._ops.OpOverload) and is_view_op(target))
+    return node.target is operator.getitem or is_view(node)
