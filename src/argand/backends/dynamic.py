@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch import fx
@@ -63,6 +63,10 @@ def compile_dynamic(
     return wrap(program, run, boxed=compiler.boxed, otherwise=otherwise, untaped=True)
 
 
+_MOST_MISSES: Final = 100
+"""Calls that found no program for their sizes, after which none looks for one: a number that each call has another of."""
+
+
 class ExactSizes:
     """Compiles a graph for the sizes that come, a few of them; calls of further sizes run eagerly.
 
@@ -80,14 +84,22 @@ class ExactSizes:
         self.backend = backend
         self.compile_id = events.bus.compile_id
         self.by_sizes: dict[Any, Callable[..., Any]] = {}
+        self.misses = 0
+        """Calls in a row of sizes that there will be no program for."""
         self.lock = fork_safe_lock()
 
     def prepare(self, args: Sequence[Any]) -> Callable[..., Any]:
         """The callable for the sizes of `args`."""
+        if self.misses >= _MOST_MISSES:
+            return self.gm.forward
         key = tuple([_layout(arg) for arg in args])
         call = self.by_sizes.get(key)
         if call is not None:
+            self.misses = min(self.misses, 1)
             return call
+        if self.misses:
+            self.misses += 1
+            return self.gm.forward
         return uncaptured(_C.call_locked, self.lock, _C.call_restoring, self._make, key, args)
 
     def _make(self, key: Any, args: Sequence[Any]) -> Callable[..., Any]:
@@ -98,6 +110,7 @@ class ExactSizes:
             if len(self.by_sizes) >= int(config.exact_sizes_limit):
                 reason = f"the graph was compiled for {len(self.by_sizes)} sizes already (config.exact_sizes_limit)"
                 events.emit("fallback", "backend", reason, backend=self.backend, reason=reason, scope="sizes")
+                self.misses = 1
                 return self.gm.forward
             try:
                 with time_limit.preparing(len(self.gm.graph.nodes)):

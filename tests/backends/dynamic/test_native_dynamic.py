@@ -320,6 +320,22 @@ def test_sizes_beyond_the_limit_run_eagerly():
     assert any("exact_sizes_limit" in str(e.data.get("reason")) for e in events if e.name == "fallback")
 
 
+def test_sizes_beyond_the_limit_are_told_of_once(monkeypatch):
+    """And where each call has others, none looks for its sizes any more."""
+    import argand
+
+    monkeypatch.setattr("argand.backends.dynamic._MOST_MISSES", 3)
+    fn = lambda x: sum(row * k for k, row in enumerate(x))  # noqa: E731
+    with argand.config.patch(exact_sizes_limit=1):
+        sizes = [(3,), (5,), (7,), (3,), (5,), (9,), (11,), (13,), (3,)]
+        events = check_sizes(fn, lambda n: [rand(n, 3)], ROWS, sizes, general=False)
+    assert sum("exact_sizes_limit" in str(e.data.get("reason")) for e in events if e.name == "fallback") == 1
+
+
+def test_a_power_that_is_one_leaves_the_program_one_for_all_sizes():
+    check_sizes(lambda x: x * (x.shape[0] + 1) ** 0.0, lambda n: [rand(n, 3)], ROWS, [(3,), (5,), (7,)])
+
+
 def test_a_graph_that_needs_gradients_is_right_at_every_size():
     weight = rand(4, 4).requires_grad_()
     fn = lambda x, weight: (x @ weight).sum(0)  # noqa: E731

@@ -34,6 +34,7 @@ NUMBERS = {
     "scale": lambda x, n: x * n * 2 + n // 3 - n % 4,
     "divide": lambda x, n: x / n + 1 / n,
     "power": lambda x, n: x + n**2 + n**0.5,
+    "powers that are one": lambda x, n: (x + n * (n + 1) ** 0.0, n**0.0, 1.0**n, n**-0.0, (n / 2) ** 0),
     "repeat": lambda x, n: x.repeat(n, 1),
     "zeros": lambda x, n: torch.zeros(n, n) + x[0, 0],
     "arange": lambda x, n: torch.arange(n) * 2,

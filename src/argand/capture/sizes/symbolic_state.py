@@ -158,6 +158,8 @@ class Dynamics:
         function = FUNCTIONS[name]
         if self.unbacked is not None and self.unbacked.among(_expr(left), _expr(right)):
             self._defined_for_all(name, left, right)
+        if name == "pow" and _is_one(left, right):
+            return 1.0
         rule = ARITHMETIC[name].right
         if rule == "divisor" and type(right) in SYMBOLIC:
             self.compare("ne", right, 0)
@@ -470,3 +472,10 @@ def _plain(value: Any) -> object:
 
 def _is_int(value: object) -> bool:
     return type(value) in (SymbolicInt, int, bool)
+
+
+def _is_one(base: object, exponent: object) -> bool:
+    """Whether a power is 1.0 whatever the number that varies is: Python says so of infinities and nan, too."""
+    if type(exponent) in (int, float) and exponent == 0:
+        return type(exponent) is float or not _is_int(base)
+    return type(base) is float and base == 1.0
