@@ -197,7 +197,7 @@ def test_a_server_that_does_not_answer_costs_little_and_once(
 
 def test_a_server_that_answers_slowly_is_left_alone(server: str, outcomes, monkeypatch: pytest.MonkeyPatch) -> None:
     """Answers that come in time and bring nothing: together they take no longer than one question may."""
-    monkeypatch.setattr(remote, "TIMEOUT", 0.5)
+    monkeypatch.setattr(remote, "TIMEOUT", 0.6)
     connect = remote._connect
 
     class Slow:
@@ -210,6 +210,9 @@ def test_a_server_that_answers_slowly_is_left_alone(server: str, outcomes, monke
 
     monkeypatch.setattr(remote, "_connect", Slow)
     asked = RemoteCache()
+    asked.prepare()
+    while not asked._worker("ask").connected:
+        time.sleep(0.01)
     with pytest.warns(UserWarning, match="does not answer in time"):
         assert [asked.fetch(f"{number:040x}.so") for number in range(6)] == [None] * 6
     assert outcomes.count("error") == 1 and outcomes[-2:] == ["skipped"] * 2
@@ -239,6 +242,46 @@ def test_a_server_that_connects_slowly_is_asked_once_it_is_connected(
         while not asked.usable():
             time.sleep(0.01)
         assert asked.fetch(f"{4:040x}.so") is None and outcomes[-1] == "miss"
+    asked.reset()
+
+
+def test_a_server_that_connects_and_then_answers_slowly_is_waited_for_no_longer_than_one_question(
+    server: str, outcomes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However busy the machine is: all waits together are bounded before they begin."""
+    connect, connecting, waits = remote._connect, threading.Event(), []
+
+    class Slow:
+        def __init__(self, url: str) -> None:
+            connecting.wait()
+            self.client = connect(url)
+
+        def ping(self) -> Any:
+            return self.client.ping()
+
+        def getrange(self, *args: Any) -> Any:
+            time.sleep(0.5)
+            return b""
+
+    class Watched(queue.SimpleQueue):
+        def get(self, block: bool = True, timeout: float | None = None) -> Any:
+            waits.append(timeout)
+            return super().get(block, timeout)
+
+    monkeypatch.setattr(remote, "_connect", Slow)
+    monkeypatch.setattr(remote, "TIMEOUT", 0.4)
+    monkeypatch.setattr(remote, "_WRITE_TIMEOUT", 500.0)
+    asked = RemoteCache()
+    asked.prepare()
+    monkeypatch.setattr(remote.queue, "SimpleQueue", Watched)
+    assert asked.fetch(f"{8:040x}.so") is None and outcomes == ["error"]
+    connecting.set()
+    while not asked.usable():
+        time.sleep(0.01)
+    with pytest.warns(UserWarning, match="does not answer in time"):
+        for number in (9, 10):
+            assert asked.fetch(f"{number:040x}.so") is None
+    assert outcomes == ["error", "error", "skipped"] and 0.3 < sum(filter(None, waits)) <= 0.4
     asked.reset()
 
 

@@ -27,8 +27,8 @@ from argand import events, files, threads
 from argand.config import config
 from argand.locks import fork_safe_lock
 
-TIMEOUT = 0.05  # seconds that a question may take
-_SLOW = 0.01  # seconds: what takes longer counts, and is asked no more when it has taken TIMEOUT without an entry
+TIMEOUT = 0.05  # seconds that connecting and questions may be waited for, together, until an entry comes
+_SLOW = 0.01  # seconds: an answer that takes longer counts
 _WRITE_TIMEOUT = 2.0  # of the thread; nobody waits for it
 _REST, _LONGEST_REST = 30.0, 600.0  # seconds for which a server that did not answer is left alone
 MAX_PACKED, _MAX_CONTENT = 32 << 20, 256 << 20
@@ -325,16 +325,19 @@ class RemoteCache:
         begun = time.monotonic()
         answer: queue.SimpleQueue[tuple[Any, Exception | None]] = queue.SimpleQueue()
         worker = self._worker("ask")
+        left = max(TIMEOUT - self._slow, 0.0)
+        patience = left if worker.connected else left / 2  # the other half is for its answers, once it is connected
         worker.asked.put((do, lambda reply, error: answer.put((reply, error))))
         reply, error = None, None
         try:
-            reply, error = answer.get(timeout=TIMEOUT)
+            reply, error = answer.get(timeout=max(begun + patience - time.monotonic(), 0.0))
         except queue.Empty:
             if not worker.connected:
                 worker.late = True
-                self._note("error", name, begun, f"not connected within {TIMEOUT * 1e3:.0f} ms")
+                self._slow += patience
+                self._note("error", name, begun, f"not connected within {patience * 1e3:.0f} ms")
                 return None
-            error = TimeoutError(f"no answer within {TIMEOUT * 1e3:.0f} ms")
+            error = TimeoutError(f"no answer within {patience * 1e3:.0f} ms")
         spent = time.monotonic() - begun
         self._slow += spent if spent > _SLOW else 0.0
         if error is None and self._slow <= TIMEOUT:
