@@ -65,6 +65,20 @@ def hooked() -> nn.Module:
     return model
 
 
+class WritesItsDict(nn.Linear):
+    """Its tables of hooks stay what they are."""
+
+    def forward(self, x):
+        vars(self)["calls"] = 1
+        return super().forward(x)
+
+
+def writing() -> nn.Module:
+    model = WritesItsDict(4, 4)
+    model.register_forward_pre_hook(lambda module, args: (args[0] + 1,))
+    return model
+
+
 def pruned() -> nn.Module:
     layer = nn.Linear(4, 4)
     prune.l1_unstructured(layer, "weight", 0.3)
@@ -78,6 +92,7 @@ MODULES: dict[str, Callable[[], nn.Module]] = {
     "members_added": AddsMembers,
     "cached_parametrization": Cached,
     "hooks": hooked,
+    "hook_of_what_writes_its_dict": writing,
     "weight_norm": lambda: nn.utils.parametrizations.weight_norm(nn.Linear(4, 4)),
     "spectral_norm": lambda: nn.utils.parametrizations.spectral_norm(nn.Linear(4, 4)),
     "weight_norm_by_a_hook": lambda: nn.utils.weight_norm(nn.Linear(4, 4)),

@@ -69,7 +69,14 @@ def has_no_hooks(state: CaptureState, module: torch.nn.Module, besides: tuple[st
 
 def _is_changed(state: CaptureState, module: torch.nn.Module, name: str) -> bool:
     """Whether the captured code gave a module another table of hooks, or put a hook into it."""
-    return state.read_overlay(module, name) is not UNSET or _filled_here(state, module.__dict__[name])
+    return _is_replaced(state, module, name) or _filled_here(state, module.__dict__[name])
+
+
+def _is_replaced(state: CaptureState, module: torch.nn.Module, name: str) -> bool:
+    written = state.read_overlay(
+        module, name
+    )  # that of a module whose `__dict__` was written to has all its attributes
+    return written is not UNSET and written is not module.__dict__[name]
 
 
 def _filled_here(state: CaptureState, hooks: object) -> bool:
@@ -112,7 +119,7 @@ def _with_hooks(state: CaptureState, module: torch.nn.Module, args: Args, kwargs
     source, own = state.source_of(module), module.__dict__
     if source is None or any(type(own.get(name)) not in (dict, OrderedDict) for name in _TABLES) or own[_ALWAYS]:
         return NotImplemented
-    if any(state.read_overlay(module, name) is not UNSET or state.is_touched(own[name]) for name in _TABLES):
+    if any(_is_replaced(state, module, name) or state.is_touched(own[name]) for name in _TABLES):
         return NotImplemented
     if not has_no_hooks(state, module, (_BEFORE, _CALLED)):
         return NotImplemented
@@ -149,7 +156,7 @@ def _hooks_behind(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs)
     """Those that are there when forward is over, which may have changed them."""
     (module,) = args
     own, source = module.__dict__, state.source_of(module)
-    if source is None or any(state.read_overlay(module, name) is not UNSET for name in _TABLES):
+    if source is None or any(_is_replaced(state, module, name) for name in _TABLES):
         raise _not_known("its hooks are others when its forward is over")
     if state.is_touched(own[_ALWAYS]):
         raise _not_known("its forward puts on a hook that is called also when it raises")
