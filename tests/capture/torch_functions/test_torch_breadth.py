@@ -19,7 +19,7 @@ import argand
 import sweeps
 from argand.capture.metadata import outcomes
 from argand.capture.metadata.rules import RULES
-from argand.errors import Unsupported
+from argand.errors import ConfigError, Unsupported
 
 
 def _one_graph(fn: Any, *args: Any) -> None:
@@ -204,19 +204,20 @@ def test_fake_quantize_is_one_graph() -> None:
     assert_same(z.grad, y.grad)
 
 
-def test_torch_compile_inside_a_compiled_function() -> None:
+@pytest.mark.parametrize("compile_", [torch.compile, argand.compile], ids=["torch", "argand"])
+def test_functions_compiled_inside_a_compiled_function(compile_: Any) -> None:
     def inner(x: torch.Tensor) -> torch.Tensor:
         return x.sin()
 
     def called(x: torch.Tensor) -> torch.Tensor:
-        return torch.compile(inner)(x) + 1
+        return compile_(inner)(x) + 1
 
     def decorated(x: torch.Tensor) -> torch.Tensor:
-        @torch.compile(dynamic=False)
+        @compile_(dynamic=False)
         def own(y: torch.Tensor) -> torch.Tensor:
             return y + x
 
-        @torch.compile
+        @compile_
         def other(y: torch.Tensor) -> torch.Tensor:
             return y - 2 * x
 
@@ -224,6 +225,12 @@ def test_torch_compile_inside_a_compiled_function() -> None:
 
     for program in (called, decorated):
         _one_graph(program, torch.randn(3))
+
+
+def test_wrong_request_inside_a_compiled_function_raises() -> None:
+    compiled = argand.compile(lambda x: argand.compile(torch.sin, backend="nonsense")(x * 2), backend="eager")
+    with pytest.raises(ConfigError, match="nonsense"):
+        compiled(torch.ones(2))
 
 
 def test_function_made_by_torch_compile_outlives_the_graph() -> None:

@@ -54,7 +54,7 @@ def without_gradients(owner: torch.nn.Module | torch.optim.Optimizer) -> bool:
 
 
 def compiled(model: Any) -> object:
-    """What torch.compile makes of a function, where the graph holds what the function does."""
+    """What a compiler makes of a function, where the graph holds what the function does."""
 
     @functools.wraps(model)
     def call(*args: object, **kwargs: object) -> object:
@@ -64,7 +64,7 @@ def compiled(model: Any) -> object:
 
 
 def compiling(compile_: Function, options: dict[str, object]) -> object:
-    """torch.compile (`compile_`) with options alone, for use as a decorator."""
+    """torch.compile or argand.compile (`compile_`) with options alone, for use as a decorator."""
 
     def decorate(model: Any) -> object:
         return compile_(model, **options)

@@ -9,14 +9,14 @@ import torch
 from torch import fx
 
 from argand import errors
-from argand.capture.facts.handlers import Args, Function, Kwargs
+from argand.capture.facts.handlers import Args, Function, Kwargs, enter
 from argand.capture.facts.interfaces import CaptureState
 from argand.capture.facts.values.tensor_info import Scope
 from argand.capture.record import constants
 from argand.capture.record.scopes import fixed_sizes, placeholder
 from argand.capture.torch_functions import hops, torch_polyfills
 from argand.capture.torch_functions.higher_order import subgraphs
-from argand.capture.torch_functions.torch_calls import enter_late, handler
+from argand.capture.torch_functions.torch_calls import NAMED, enter_late, handler
 
 _MOST_STEPS = 256  # of a scan or map, which become that many copies of its body
 
@@ -151,7 +151,7 @@ _COMPILE_OPTIONS = frozenset(("fullgraph", "dynamic", "backend", "mode", "option
 
 
 def _compile(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> object:
-    """torch.compile of a function: what it would compile is part of the graph."""
+    """torch.compile or argand.compile of a function: what it would compile is part of the graph."""
     bound = {**({"model": args[0]} if args else {}), **kwargs}
     model = bound.pop("model", None)
     options = set(bound) <= _COMPILE_OPTIONS and len(args) < 2
@@ -160,15 +160,22 @@ def _compile(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> o
     if options and bound.get("disable") is True:
         return model
     if not options or not isinstance(model, types.FunctionType | types.MethodType):
-        raise errors.graph_break(
-            kind="torch function with outside effects",
-            context="torch.compile",
-            explanation="torch.compile of what is no function makes an object with a state of its own.",
-        )
+        raise _not_inlined(fn, "of what is no function makes an object with a state of its own")
+    if fn is not torch.compile:
+        try:
+            fn(_compile, **{**state.deep_resolve(bound), "disable": True})
+        except errors.ConfigError as error:
+            raise _not_inlined(fn, "refuses its arguments") from error
     return state.interpreter.call(torch_polyfills.compiled, (model,), {})
 
 
+def _not_inlined(fn: Function, why: str) -> errors.GraphBreak:
+    name = f"{fn.__module__.partition('.')[0]}.compile"
+    return errors.graph_break(kind="torch function with outside effects", context=name, explanation=f"{name} {why}.")
+
+
 handler(torch.compile)(_compile)
+enter(NAMED, "argand.api.compile", _compile)
 enter_late({
     "_higher_order_ops.associative_scan.associative_scan": _associative_scan,
     "_higher_order_ops.cond.cond cond": _cond,
