@@ -149,6 +149,18 @@ def test_who_asks_for_a_graph_gets_it(package: ModuleType, how: str) -> None:
     assert len(findings.graphs) == 1 and package.filled == 1 and len(seen) == (how == "own backend")
 
 
+def test_what_is_behind_a_graph_is_told_the_same_as_what_was_in_it(package: ModuleType) -> None:
+    """torchrl's distributions have other transforms where they are compiled, and are compared with each other."""
+
+    def answers(x: torch.Tensor) -> tuple[bool, bool, torch.Tensor]:
+        first, x = torch.compiler.is_compiling(), x + 1
+        argand.graph_break()
+        return first, torch.compiler.is_compiling(), package.by_class(x)
+
+    first, second, x = argand.compile(answers, backend="eager")(torch.ones(3))
+    assert first is second is True and package.filled == 1 and torch.equal(x, torch.full((3,), 8.0))
+
+
 def test_what_is_an_arguments_is_no_table(package: ModuleType) -> None:
     compiled = argand.compile(lambda x: package.of_argument({"x": x}), backend="eager")
     assert graphs_of(compiled) == [1, 1, 1]

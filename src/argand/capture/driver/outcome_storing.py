@@ -165,10 +165,13 @@ def filling_tables(info: _C.FrameInfo, region: Region, state: CaptureState, know
     """What is answered where a package finds out in this call what it looks up from then on, or an optimizer; None for
     other calls.
 
-    Who asked for one graph, or has a backend of their own, gets the graph of the first call.
+    Who asked for one graph, or has a backend of their own, gets the graph of the first call; so does what goes on
+    behind a graph and asks whether it is compiled: what was computed before it was told that it is.
     """
     named = region.request and is_a(region.request[0], str)
     if not named or region.fullgraph or strict.wanted() or store.STORE.collected is not None:
+        return None
+    if state.told_compiling and resume_label(info.code) is not None:
         return None
     interpreter = state.interpreter
     if interpreter.types.changed_meanwhile(interpreter.local_classes):

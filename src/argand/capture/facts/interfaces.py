@@ -323,6 +323,8 @@ class CaptureState(Protocol):
     """`torch_functions.like_modules.Known`, once a module was called."""
     batching: object
     """`torch_functions.higher_order.transforms.Batching` while an object is taken apart for vmap."""
+    told_compiling: bool
+    """Whether the program asked if it is being compiled, and was told so."""
     open_modes: list[tuple[int, Any, object]]
     autocast: tuple[object, ...]
     arrays: Any

@@ -46,7 +46,9 @@ def _answer(value: object) -> Handler:
 @handler(directives.is_compiling)
 def _compiling(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> bool:
     modules.check_encoder(state.interpreter)
-    return not modules.runs_hooks_after_an_error(state.interpreter)
+    answer = not modules.runs_hooks_after_an_error(state.interpreter)
+    state.told_compiling |= answer
+    return answer
 
 
 def _has_torch_function(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> bool:
