@@ -302,3 +302,8 @@ def hooks_behind(module: torch.nn.Module) -> Sequence[tuple[object, bool]]:
 
 def not_arguments() -> None:
     """A hook before a module's forward answered with something else than arguments: the graph ends."""
+
+
+def tensors_of(obj: Any) -> list[torch.Tensor]:
+    """Those that an object of tensordict holds at any depth."""
+    return [value for value in obj.values(True, True) if isinstance(value, torch.Tensor)]

@@ -89,42 +89,99 @@ class Rows:
         return Rows(added, self.sizes[:in_dim] + self.sizes[in_dim + 1 :])
 
 
+class Table(Rows):
+    """What gives vmap its tensors, and takes them back."""
+
+    def values(self, nested: bool, leaves: bool) -> list[torch.Tensor]:
+        return [self.tensor]
+
+    def clone(self, recurse: bool) -> Table:
+        return Table(self.tensor, self.sizes)
+
+    def _add_batch_dim(self, *, in_dim: int, vmap_level: int) -> Table:
+        added = torch._C._functorch._add_batch_dim(self.tensor, in_dim, vmap_level)
+        return Table(added, self.sizes[:in_dim] + self.sizes[in_dim + 1 :])
+
+    def _maybe_remove_batch_dim(self, funcname: str, vmap_level: int, batch_size: int, out_dim: int) -> Table:
+        tensor = of_vmap._maybe_remove_batch_dim(funcname, self.tensor, vmap_level, batch_size, out_dim)
+        return Table(tensor, (*self.sizes[:out_dim], batch_size, *self.sizes[out_dim:]))
+
+
 pytree.register_pytree_node(Rows, lambda rows: ([rows.tensor], rows.sizes), lambda held, sizes: Rows(*held, sizes))
+pytree.register_pytree_node(Table, lambda rows: ([rows.tensor], rows.sizes), lambda held, sizes: Table(*held, sizes))
 
 
-@pytest.mark.parametrize("given", ["object", "tensor"])
-def test_a_pytree_that_knows_its_batch_is_left_to_the_library(given: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    def unbatched(tree: Any) -> Any:
-        return pytree.tree_flatten(tree, is_leaf=lambda node: isinstance(node, Rows))
+def _unbatched(tree: Any) -> Any:
+    return pytree.tree_flatten(tree, is_leaf=lambda node: isinstance(node, Rows))
 
+
+@pytest.fixture
+def tables(monkeypatch: pytest.MonkeyPatch) -> None:
     def process(in_dims: Any, args: Any, func: Any) -> Any:
-        flat, spec = unbatched(args)
-        first = flat[0].tensor if isinstance(flat[0], Rows) else flat[0]
-        return first.size(0), [0] * len(flat), flat, spec
+        flat, spec = _unbatched(args)
+        dims = pytree._broadcast_to_and_flatten(in_dims, spec)
+        first, dim = next((arg, dim) for arg, dim in zip(flat, dims) if dim is not None)
+        return (first.tensor if isinstance(first, Rows) else first).size(dim), dims, flat, spec
 
     def create(dims: Any, flat: Any, level: int, spec: Any) -> Any:
-        add = torch._C._functorch._add_batch_dim
-        taken = [
-            arg._add_batch_dim(in_dim=0, vmap_level=level) if isinstance(arg, Rows) else add(arg, 0, level)
-            for arg in flat
-        ]
+        taken = []
+        for arg, dim in zip(flat, dims):
+            if dim is None:
+                taken.append(arg.clone(False) if isinstance(arg, Table) else arg)
+            elif isinstance(arg, Rows):
+                taken.append(arg._add_batch_dim(in_dim=dim, vmap_level=level))
+            else:
+                taken.append(torch._C._functorch._add_batch_dim(arg, dim, level))
         return pytree.tree_unflatten(taken, spec)
 
     def unwrap(out: Any, out_dims: Any, level: int, size: int, func: Any) -> Any:
-        flat, spec = unbatched(out)
-        remove = torch._C._functorch._remove_batch_dim
-        whole = [
-            Rows(remove(each.tensor, level, size, 0), (size, *each.sizes))
-            if isinstance(each, Rows)
-            else remove(each, level, size, 0)
-            for each in flat
-        ]
-        return pytree.tree_unflatten(whole, spec)
+        flat, spec = _unbatched(out)
+        remove = of_vmap._maybe_remove_batch_dim
+        return pytree.tree_unflatten(
+            [
+                each._maybe_remove_batch_dim("", level, size, dim)
+                if isinstance(each, Table)
+                else Rows(remove("", each.tensor, level, size, dim), (size, *each.sizes))
+                if isinstance(each, Rows)
+                else remove("", each, level, size, dim)
+                for each, dim in zip(flat, pytree._broadcast_to_and_flatten(out_dims, spec))
+            ],
+            spec,
+        )
 
-    for name, function in (("_process_batched_inputs", process), ("_create_batched_inputs", create)):
-        monkeypatch.setattr(of_vmap, name, function)
+    for name, function in (("process_batched_inputs", process), ("create_batched_inputs", create)):
+        monkeypatch.setattr(of_vmap, f"_{name}", function)
     monkeypatch.setattr(of_vmap, "_unwrap_batched", unwrap)
 
+
+@pytest.mark.usefixtures("tables")
+@pytest.mark.parametrize("out_dims", [0, 1])
+@pytest.mark.parametrize("in_dims", [(0, None), (None, 0), (0, 0), (1, 0)])
+def test_tables_are_mapped_over_and_come_of_it_in_one_graph(in_dims: Any, out_dims: int) -> None:
+    outer = torch.randn(3, 3)
+
+    def function(table: Table, x: torch.Tensor) -> Any:
+        def inner(table: Table, x: torch.Tensor) -> Any:
+            mixed = Table(table.tensor.sin() @ x, table.sizes)
+            return {"mixed": mixed, "kept": Table(table.tensor * 2, table.sizes), "sum": [mixed.tensor + outer[0]]}
+
+        got = torch.vmap(inner, in_dims, out_dims)(table, x)
+        mixed, kept = got["mixed"], got["kept"]
+        return mixed.tensor, mixed.sizes, kept.tensor, kept.sizes, type(kept), *got["sum"]
+
+    table = Table(torch.randn(3, 3, 3, 3, requires_grad=True), (3, 3))
+    x = torch.randn(3, 3, 3)
+    fn = argand.compile(function, backend="aot_eager", fullgraph=True)
+    for want, got in zip(function(table, x), fn(table, x)):
+        torch.testing.assert_close(got, want) if isinstance(want, torch.Tensor) else None
+        assert isinstance(want, torch.Tensor) or got == want
+    gradients = [torch.autograd.grad(f(table, x)[0].sum(), table.tensor)[0] for f in (function, fn)]
+    torch.testing.assert_close(*gradients)
+
+
+@pytest.mark.usefixtures("tables")
+@pytest.mark.parametrize("given", ["object", "tensor"])
+def test_a_pytree_that_does_not_take_its_batch_back_is_left_to_the_library(given: str) -> None:
     def of_object(x: torch.Tensor) -> torch.Tensor:
         return torch.vmap(lambda rows: rows.tensor.sum() + 10 * len(rows.sizes))(Rows(x, tuple(x.shape[:1])))
 

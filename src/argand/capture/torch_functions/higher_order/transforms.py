@@ -46,11 +46,13 @@ def _transform(
     extra: subgraphs.Flat | None = None,
     grad: bool | None = None,
     dims: list[int | None] | None = None,
+    batching: Batching | None = None,
 ) -> object:
     """A node `name(body, ...)`; `inputs` are the tensors that the body sees for those of `flat`.
 
     Arguments:
         dims: the dimension of each that vmap maps over.
+        batching: takes objects in the function's result apart.
     """
     what, builder = f"torch.func.{name}", state.graph
     infos = [state.tensor_info(t) for t in flat.tensors]
@@ -63,6 +65,8 @@ def _transform(
             builder.register(tensor, placeholder(scope.graph, info.node.name), info.device)
         given, named = flat.rebuilt(inputs)
         result = state.interpreter.call(func, [flat.objects.get(i, arg) for i, arg in enumerate(given)], named)
+        if batching is not None:
+            result = batching.results_apart(state, result)
         flat_result = subgraphs.flatten(state, result, what)
     if name in ("vjp", "jvp", "jacrev", "jacfwd") and subgraphs.has_effects(builder, scope):
         raise _refused(
@@ -146,18 +150,56 @@ def _batched(
 
 
 class Batching:
-    """Objects that vmap maps over, of a class that takes itself apart (`_add_batch_dim`).
+    """Objects that vmap maps over, of a class that takes itself apart (`_add_batch_dim`), and those that come of it.
 
     Fields:
         tensors: those of the object at hand.
         elements: id of a tensor -> what the function sees of it.
         objects: number of an argument -> what the function sees in its place.
+        results: leaves of the function's result, objects among them, each with its tensors.
+        outer: id of a tensor in a result of the function -> what vmap makes of it.
     """
 
     def __init__(self) -> None:
         self.tensors: list[torch.Tensor] = []
         self.elements: dict[int, torch.Tensor] = {}
         self.objects: dict[int, object] = {}
+        self.results: list[tuple[object, list[torch.Tensor]]] = []
+        self.outer: dict[int, torch.Tensor] = {}
+
+    def results_apart(self, state: CaptureState, result: object) -> object:
+        """The function's result with a list of its tensors in the place of each object."""
+        leaves, self.spec = pytree.tree_flatten(state.deep_resolve(result), is_leaf=_knows_batch)
+        for leaf in leaves:
+            tensors: object = []
+            if _knows_batch(leaf):
+                _refuse_without(leaf, "values", "_maybe_remove_batch_dim")
+                tensors = state.interpreter.call(torch_polyfills.tensors_of, (leaf,), {})
+            self.results.append((leaf, cast("list[torch.Tensor]", tensors)))
+        return pytree.tree_unflatten([held if _knows_batch(leaf) else leaf for leaf, held in self.results], self.spec)
+
+    def results_put_together(self, state: CaptureState, result: object, size: int, out_dims: object) -> object:
+        """What vmap gives, of what it gives where lists of tensors are in the place of objects."""
+        parts = self.spec.flatten_up_to(result)
+        dims = pytree._broadcast_to_and_flatten(out_dims, self.spec)
+        for index, ((leaf, held), part) in enumerate(zip(self.results, parts)):
+            if not _knows_batch(leaf):
+                continue
+            if dims is None or type(dims[index]) is not int or dims[index] < 0:
+                raise _knowing()
+            self.outer = {id(state.tensor_info(inner).tensor): outer for inner, outer in zip(held, part)}
+            method = state.interpreter.getattr(leaf, "_maybe_remove_batch_dim")
+            options = {"vmap_level": 1, "batch_size": size, "out_dim": dims[index]}
+            parts[index] = self.asking(state, method, {"funcname": "function", **options})
+        return pytree.tree_unflatten(parts, self.spec)
+
+    def asking(self, state: CaptureState, method: object, options: Kwargs) -> object:
+        """What an object's method gives that calls vmap's functions for each of its tensors."""
+        state.batching, self.tensors = self, []
+        try:
+            return state.interpreter.call(method, (), options)
+        finally:
+            state.batching = None
 
 
 @handler(torch._C._functorch._add_batch_dim)
@@ -171,28 +213,53 @@ def _add_batch_dim(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs
     return batching.elements.setdefault(id(plain), _element(plain, args[1]))
 
 
-def _taken_apart(state: CaptureState, args: Sequence[object], in_dims: object) -> tuple[Args, Batching]:
-    """The arguments of vmap with the tensors of objects that a library has vmap map over (tensordict's of parameters:
-    it puts functions of its own in the place of torch's), which are no pytrees."""
-    batching = Batching()
+def _maybe_remove_batch_dim(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> object:
+    """What an object's `_maybe_remove_batch_dim` calls for each of its tensors."""
+    batching = state.batching
+    if not isinstance(batching, Batching) or kwargs:
+        return NotImplemented
+    tensor = args[1]
+    outer = batching.outer.get(id(state.tensor_info(tensor).tensor)) if isinstance(tensor, torch.Tensor) else None
+    if outer is None:
+        raise _knowing()
+    return outer
+
+
+def _knows_batch(obj: object) -> bool:
+    return hasattr(type(obj), "_add_batch_dim")
+
+
+def _refuse_without(obj: object, *methods: str) -> None:
+    if not all(hasattr(type(obj), method) for method in methods):
+        raise _knowing()
+
+
+def _knowing() -> errors.GraphBreak:
+    return _refused("vmap", "torch.func.vmap", "It maps over objects that know their batch.", "Run it eagerly.")
+
+
+def _taken_apart(state: CaptureState, args: Sequence[object], in_dims: object) -> tuple[Args, Batching | None]:
+    """The arguments of vmap with the tensors of objects that a library has vmap map over (tensordict's: it puts
+    functions of its own in the place of torch's), in lists; objects that are not mapped over are copied, as there."""
     given = [state.deep_resolve(arg) for arg in args]
     if not _is_replaced():
-        return tuple(given), batching
+        return tuple(given), None
+    batching = Batching()
     dims = in_dims if isinstance(in_dims, tuple) else (in_dims,) * len(given)
     for index, (arg, dim) in enumerate(zip(given, dims)):
-        leaves = [] if isinstance(arg, torch.Tensor) else pytree.tree_leaves(arg)
-        is_leaf = len(leaves) == 1 and leaves[0] is arg
-        if not is_leaf or not isinstance(dim, int) or not hasattr(type(arg), "_add_batch_dim"):
-            if dim is not None:
-                _refuse_batches(arg)
-            continue
-        state.batching, batching.tensors = batching, []
-        try:
+        if not _knows_batch(arg):
+            if any(map(_knows_batch, pytree.tree_leaves(arg, is_leaf=_knows_batch))):
+                raise _knowing()
+        elif dim is None:
+            _refuse_without(arg, "clone")
+            clone = state.interpreter.getattr(arg, "clone")
+            batching.objects[index], given[index] = state.interpreter.call(clone, (False,), {}), []
+        elif type(dim) is not int or dim < 0:
+            raise _knowing()
+        else:
             method = state.interpreter.getattr(arg, "_add_batch_dim")
-            batching.objects[index] = state.interpreter.call(method, (), {"in_dim": dim, "vmap_level": 1})
-        finally:
-            state.batching = None
-        given[index] = list(batching.tensors)
+            batching.objects[index] = batching.asking(state, method, {"in_dim": dim, "vmap_level": 1})
+            given[index] = list(batching.tensors)
     return tuple(given), batching
 
 
@@ -202,14 +269,6 @@ def _is_replaced() -> bool:
     return own._create_batched_inputs.__module__ != own.__name__
 
 
-def _refuse_batches(tree: object) -> None:
-    """Refuse pytrees with objects that hold their tensors' batch (tensordict's): the library's vmap takes it from them
-    and gives it back, where the pytree's functions keep it as it is."""
-    nodes = pytree.tree_leaves(tree, is_leaf=lambda node: hasattr(type(node), "_add_batch_dim"))
-    if any(hasattr(type(node), "_add_batch_dim") for node in nodes):
-        raise _refused("vmap", "torch.func.vmap", "It maps over objects that know their batch.", "Run it eagerly.")
-
-
 def _vmap_impl(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> object:
     func, in_dims, out_dims, randomness, chunk_size, *rest = args
     in_dims, out_dims = state.deep_resolve(in_dims), state.deep_resolve(out_dims)
@@ -217,14 +276,16 @@ def _vmap_impl(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) ->
     given, taken = _taken_apart(state, rest, in_dims)
     flat = subgraphs.flatten(state, (given, kwargs), "torch.func.vmap", subclasses=wrapped)
     inputs, dims = _batched(state, flat, in_dims, given)
-    if taken.objects:
+    if taken is not None and taken.objects:
         inputs = [taken.elements.get(id(tensor), element) for tensor, element in zip(flat.tensors, inputs)]
         flat.objects = taken.objects
     options = {"in_dims": in_dims, "out_dims": out_dims, "randomness": randomness, "chunk_size": chunk_size}
-    result = _transform(state, "vmap", func, options, inputs, flat, dims=dims)
-    if _is_replaced():
-        _refuse_batches(result)
-    return result
+    result = _transform(state, "vmap", func, options, inputs, flat, dims=dims, batching=taken)
+    if taken is None or not any(_knows_batch(leaf) for leaf, _ in taken.results):
+        return result
+    with torch._C.DisableTorchFunction():
+        size = next(tensor.shape[dim] for tensor, dim in zip(flat.tensors, dims) if dim is not None)
+    return taken.results_put_together(state, result, size, out_dims)
 
 
 def _differentiated(state: CaptureState, name: str, func: Function, argnums: object, args: Args, kwargs: Kwargs,
@@ -419,6 +480,7 @@ CODES["invoke_subgraph.py:mark_compile_region.<locals>.wrap.<locals>.inner"] = _
 enter_late({
     "_higher_order_ops.invoke_subgraph.invoke_subgraph_placeholder": _region_of_its_own,
     "_functorch.vmap.vmap_impl": _vmap_impl,
+    "_functorch.vmap._maybe_remove_batch_dim": _maybe_remove_batch_dim,
     "_functorch.eager_transforms.grad_impl _functorch.eager_transforms.grad_and_value_impl": _grad_impl,
     "_dynamo._trace_wrapped_higher_order_op.apply": _index_by_tensors,
 })  # fmt: skip
