@@ -5,12 +5,12 @@ from __future__ import annotations
 from types import GeneratorType
 
 from argand.bytecode.instruction import Instruction
-from argand.bytecode.opcodes import PY313
+from argand.bytecode.opcodes import PY312, PY313
 from argand.capture.facts.frames import NULL, RETURN, Frame, LazyLocal
 from argand.capture.facts.interfaces import Interpreter
 from argand.capture.facts.sources import ConstSource
 from argand.capture.facts.values.symbolic import SymbolicBool
-from argand.capture.interp.optable import opcode, root_opcode
+from argand.capture.interp.optable import enter, opcode, root_opcode
 from argand.capture.objects import attribute_writes, attributes, generators, names, operators
 from argand.capture.objects.call_protocol import calls, classes
 from argand.capture.world import pending_effects
@@ -41,25 +41,10 @@ def end_for_312(interp: Interpreter, frame: Frame, arg: object) -> None:
     del frame.stack[-2:]
 
 
-@opcode("PUSH_NULL")
-def push_null(interp: Interpreter, frame: Frame, arg: object) -> None:
-    frame.stack.append(NULL)
-
-
-@opcode("COPY")
-def copy(interp: Interpreter, frame: Frame, arg: int) -> None:
-    frame.stack.append(frame.stack[-arg])
-
-
 @opcode("SWAP")
 def swap(interp: Interpreter, frame: Frame, arg: int) -> None:
     stack = frame.stack
     stack[-arg], stack[-1] = stack[-1], stack[-arg]
-
-
-@opcode("LOAD_CONST")
-def load_const(interp: Interpreter, frame: Frame, arg: object) -> None:
-    frame.stack.append(_of_code(interp, arg))
 
 
 @opcode("RETURN_VALUE")
@@ -72,6 +57,14 @@ def return_value(interp: Interpreter, frame: Frame, arg: object) -> object:
 def return_const(interp: Interpreter, frame: Frame, arg: object) -> object:
     frame.result = _of_code(interp, arg)
     return RETURN
+
+
+enter({
+    "PUSH_NULL": lambda interp, frame, arg: frame.stack.append(NULL),
+    "COPY": lambda interp, frame, arg: frame.stack.append(frame.stack[-arg]),
+    "LOAD_CONST": lambda interp, frame, arg: frame.stack.append(_of_code(interp, arg)),
+    "LOAD_CLOSURE": lambda interp, frame, arg: frame.stack.append(frame.fast[arg]),
+})  # fmt: skip
 
 
 def _of_code(interp: Interpreter, value: object) -> object:
@@ -98,11 +91,6 @@ def load_fast(interp: Interpreter, frame: Frame, arg: int) -> None:
     if value is NULL:
         raise unbound_local(interp, frame, arg)
     frame.stack.append(value)
-
-
-@opcode("LOAD_CLOSURE")
-def load_closure(interp: Interpreter, frame: Frame, arg: int) -> None:
-    frame.stack.append(frame.fast[arg])
 
 
 @opcode("LOAD_FAST_AND_CLEAR", since=(3, 12))
@@ -203,9 +191,10 @@ def make_cell(interp: Interpreter, frame: Frame, arg: int) -> None:
     frame.fast[arg] = names.new_cell(interp, value)
 
 
-@opcode("COPY_FREE_VARS")
-def copy_free_vars(interp: Interpreter, frame: Frame, arg: int) -> None:
-    names.bind_free_variables(interp, frame, arg)
+enter({
+    "COPY_FREE_VARS": names.bind_free_variables,
+    "STORE_DEREF": lambda interp, frame, arg: names.write_cell(interp, frame.fast[arg], frame.stack.pop()),
+})  # fmt: skip
 
 
 @opcode("LOAD_DEREF")
@@ -214,11 +203,6 @@ def load_deref(interp: Interpreter, frame: Frame, arg: int) -> None:
     if value is NULL:
         raise names.unbound_cell(interp, frame, arg)
     frame.stack.append(value)
-
-
-@opcode("STORE_DEREF")
-def store_deref(interp: Interpreter, frame: Frame, arg: int) -> None:
-    names.write_cell(interp, frame.fast[arg], frame.stack.pop())
 
 
 @opcode("DELETE_DEREF")
@@ -230,19 +214,9 @@ def delete_deref(interp: Interpreter, frame: Frame, arg: int) -> None:
 
 
 @opcode("LOAD_CLASSDEREF", until=(3, 11))
-def load_classderef(interp: Interpreter, frame: Frame, arg: int) -> None:
-    name = frame.program.names[arg]
-    value = names.lookup_in(interp, frame.locals, name)
-    if value is NULL:
-        load_deref(interp, frame, arg)
-    else:
-        frame.stack.append(value)
-
-
 @opcode("LOAD_FROM_DICT_OR_DEREF", since=(3, 12))
-def load_from_dict_or_deref(interp: Interpreter, frame: Frame, arg: int) -> None:
-    mapping = frame.stack.pop()
-    value = names.lookup_in(interp, mapping, frame.program.names[arg])
+def load_class_deref(interp: Interpreter, frame: Frame, arg: int) -> None:
+    value = names.lookup_in(interp, frame.stack.pop() if PY312 else frame.locals, frame.program.names[arg])
     if value is NULL:
         load_deref(interp, frame, arg)
     else:
@@ -250,6 +224,29 @@ def load_from_dict_or_deref(interp: Interpreter, frame: Frame, arg: int) -> None
 
 
 # ---- globals and names ---------------------------------------------------------------------------------------------
+
+
+def _push_name(interp: Interpreter, frame: Frame, mapping: object, name: str) -> None:
+    value = names.lookup_in(interp, mapping, name)
+    frame.stack.append(names.load_global(interp, frame, name) if value is NULL else value)
+
+
+enter({
+    "STORE_GLOBAL": lambda interp, frame, arg: names.store_global(interp, frame.globals, arg, frame.stack.pop()),
+    "DELETE_GLOBAL": names.delete_global,
+    "LOAD_NAME": lambda interp, frame, arg: _push_name(interp, frame, frame.locals, arg),
+    "STORE_NAME": lambda interp, frame, arg: operators.setitem(interp, frame.locals, arg, frame.stack.pop()),
+    "DELETE_NAME": names.delete_name,
+    "LOAD_BUILD_CLASS":
+        lambda interp, frame, arg: frame.stack.append(names.load_builtin(interp, frame, "__build_class__")),
+    "LOAD_ASSERTION_ERROR": lambda interp, frame, arg: frame.stack.append(AssertionError),
+    "IMPORT_FROM": lambda interp, frame, arg: frame.stack.append(names.import_from(interp, frame.stack[-1], arg)),
+    "DELETE_ATTR": lambda interp, frame, arg: attribute_writes.delete_attr(interp, frame.stack.pop(), arg),
+})  # fmt: skip
+enter({
+    "LOAD_LOCALS": lambda interp, frame, arg: frame.stack.append(frame.locals),
+    "LOAD_FROM_DICT_OR_GLOBALS": lambda interp, frame, arg: _push_name(interp, frame, frame.stack.pop(), arg),
+}, since=(3, 12))  # fmt: skip
 
 
 def _prepare_load_global(inst: Instruction, index: dict[Instruction, int]) -> tuple[str, bool]:
@@ -270,53 +267,6 @@ def load_global(interp: Interpreter, frame: Frame, arg: tuple[str, bool]) -> Non
     frame.stack.append(names.load_global(interp, frame, arg[0]))
 
 
-@opcode("STORE_GLOBAL")
-def store_global(interp: Interpreter, frame: Frame, arg: str) -> None:
-    names.store_global(interp, frame.globals, arg, frame.stack.pop())
-
-
-@opcode("DELETE_GLOBAL")
-def delete_global(interp: Interpreter, frame: Frame, arg: str) -> None:
-    names.delete_global(interp, frame, arg)
-
-
-@opcode("LOAD_NAME")
-def load_name(interp: Interpreter, frame: Frame, arg: str) -> None:
-    value = names.lookup_in(interp, frame.locals, arg)
-    frame.stack.append(names.load_global(interp, frame, arg) if value is NULL else value)
-
-
-@opcode("LOAD_FROM_DICT_OR_GLOBALS", since=(3, 12))
-def load_from_dict_or_globals(interp: Interpreter, frame: Frame, arg: str) -> None:
-    value = names.lookup_in(interp, frame.stack.pop(), arg)
-    frame.stack.append(names.load_global(interp, frame, arg) if value is NULL else value)
-
-
-@opcode("LOAD_LOCALS", since=(3, 12))
-def load_locals(interp: Interpreter, frame: Frame, arg: object) -> None:
-    frame.stack.append(frame.locals)
-
-
-@opcode("STORE_NAME")
-def store_name(interp: Interpreter, frame: Frame, arg: str) -> None:
-    operators.setitem(interp, frame.locals, arg, frame.stack.pop())
-
-
-@opcode("DELETE_NAME")
-def delete_name(interp: Interpreter, frame: Frame, arg: str) -> None:
-    names.delete_name(interp, frame, arg)
-
-
-@opcode("LOAD_BUILD_CLASS")
-def load_build_class(interp: Interpreter, frame: Frame, arg: object) -> None:
-    frame.stack.append(names.load_builtin(interp, frame, "__build_class__"))
-
-
-@opcode("LOAD_ASSERTION_ERROR")
-def load_assertion_error(interp: Interpreter, frame: Frame, arg: object) -> None:
-    frame.stack.append(AssertionError)
-
-
 @opcode("SETUP_ANNOTATIONS")
 def setup_annotations(interp: Interpreter, frame: Frame, arg: object) -> None:
     if names.lookup_in(interp, frame.locals, "__annotations__") is NULL:
@@ -331,11 +281,6 @@ def import_name(interp: Interpreter, frame: Frame, arg: str) -> None:
     fromlist = frame.stack.pop()
     level = frame.stack.pop()
     frame.stack.append(names.import_module(interp, frame, arg, fromlist, level))
-
-
-@opcode("IMPORT_FROM")
-def import_from(interp: Interpreter, frame: Frame, arg: str) -> None:
-    frame.stack.append(names.import_from(interp, frame.stack[-1], arg))
 
 
 # ---- attributes ----------------------------------------------------------------------------------------------------
@@ -400,11 +345,6 @@ def store_attr(interp: Interpreter, frame: Frame, arg: str) -> None:
     interp.setattr(obj, arg, value)
 
 
-@opcode("DELETE_ATTR")
-def delete_attr(interp: Interpreter, frame: Frame, arg: str) -> None:
-    attribute_writes.delete_attr(interp, frame.stack.pop(), arg)
-
-
 # ---- operators -----------------------------------------------------------------------------------------------------
 
 
@@ -449,24 +389,14 @@ def store_slice(interp: Interpreter, frame: Frame, arg: object) -> None:
     operators.setitem(interp, container, slice(start, stop), frame.stack.pop())
 
 
-@opcode("UNARY_NEGATIVE")
-def unary_negative(interp: Interpreter, frame: Frame, arg: object) -> None:
-    frame.stack[-1] = operators.unary(interp, NEGATIVE, frame.stack[-1])
-
-
-@opcode("UNARY_POSITIVE", until=(3, 11))
-def unary_positive(interp: Interpreter, frame: Frame, arg: object) -> None:
-    frame.stack[-1] = operators.unary(interp, POSITIVE, frame.stack[-1])
-
-
-@opcode("UNARY_INVERT")
-def unary_invert(interp: Interpreter, frame: Frame, arg: object) -> None:
-    frame.stack[-1] = operators.unary(interp, INVERT, frame.stack[-1])
-
-
-@opcode("UNARY_NOT")
-def unary_not(interp: Interpreter, frame: Frame, arg: object) -> None:
-    frame.stack[-1] = not interp.truth(frame.stack[-1])
+enter({
+    "UNARY_NEGATIVE": lambda interp, value, arg: operators.unary(interp, NEGATIVE, value),
+    "UNARY_INVERT": lambda interp, value, arg: operators.unary(interp, INVERT, value),
+    "UNARY_NOT": lambda interp, value, arg: not interp.truth(value),
+}, on_top=True)  # fmt: skip
+enter(
+    {"UNARY_POSITIVE": lambda interp, value, arg: operators.unary(interp, POSITIVE, value)}, until=(3, 11), on_top=True
+)
 
 
 def _prepare_compare(inst: Instruction, index: dict[Instruction, int]) -> tuple[Comparison, bool]:
@@ -559,9 +489,7 @@ def call_function_ex(interp: Interpreter, frame: Frame, arg: int) -> None:
     stack.append(interp.call(fn, args, kwargs))
 
 
-@opcode("CALL_INTRINSIC_1", since=(3, 12))
-def call_intrinsic_1(interp: Interpreter, frame: Frame, arg: str) -> None:
-    frame.stack[-1] = classes.intrinsic_1(interp, arg, frame.stack[-1])
+enter({"CALL_INTRINSIC_1": lambda interp, value, arg: classes.intrinsic_1(interp, arg, value)}, (3, 12), on_top=True)
 
 
 @opcode("CALL_INTRINSIC_2", since=(3, 12))

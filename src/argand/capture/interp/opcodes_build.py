@@ -11,7 +11,7 @@ from argand.capture.facts.frames import Frame
 from argand.capture.facts.interfaces import Interpreter
 from argand.capture.facts.values.tainted_values import TaintedText
 from argand.capture.interp import matching
-from argand.capture.interp.optable import opcode
+from argand.capture.interp.optable import enter, opcode
 from argand.capture.objects import iteration, keys, operators, text
 from argand.capture.objects.call_protocol import classes
 
@@ -25,16 +25,6 @@ def _pop_n(frame: Frame, count: int) -> list[Any]:
 
 
 # ---- containers ----------------------------------------------------------------------------------------------------
-
-
-@opcode("BUILD_TUPLE")
-def build_tuple(interp: Interpreter, frame: Frame, arg: int) -> None:
-    frame.stack.append(tuple(_pop_n(frame, arg)))
-
-
-@opcode("BUILD_LIST")
-def build_list(interp: Interpreter, frame: Frame, arg: int) -> None:
-    frame.stack.append(_pop_n(frame, arg))
 
 
 @opcode("BUILD_SET")
@@ -62,9 +52,12 @@ def build_const_key_map(interp: Interpreter, frame: Frame, arg: int) -> None:
     frame.stack.append(dict(zip(keys, _pop_n(frame, arg))))
 
 
-@opcode("BUILD_SLICE")
-def build_slice(interp: Interpreter, frame: Frame, arg: int) -> None:
-    frame.stack.append(slice(*_pop_n(frame, arg)))
+enter({
+    "BUILD_TUPLE": lambda interp, frame, arg: frame.stack.append(tuple(_pop_n(frame, arg))),
+    "BUILD_LIST": lambda interp, frame, arg: frame.stack.append(_pop_n(frame, arg)),
+    "BUILD_SLICE": lambda interp, frame, arg: frame.stack.append(slice(*_pop_n(frame, arg))),
+})  # fmt: skip
+enter({"LIST_TO_TUPLE": lambda interp, value, arg: tuple(interp.shadow(value))}, until=(3, 11), on_top=True)
 
 
 _PLAIN_KEYS = (int, str, bool, bytes, type(None))
@@ -149,11 +142,6 @@ def dict_merge(interp: Interpreter, frame: Frame, arg: int) -> None:
     iteration.dict_merge(interp, interp.shadow(frame.stack[-arg]), values, frame.stack[-(arg + (3 if PY313 else 2))])
 
 
-@opcode("LIST_TO_TUPLE", until=(3, 11))
-def list_to_tuple(interp: Interpreter, frame: Frame, arg: object) -> None:
-    frame.stack[-1] = tuple(interp.shadow(frame.stack[-1]))
-
-
 # ---- unpacking -----------------------------------------------------------------------------------------------------
 
 
@@ -196,14 +184,10 @@ def format_value(interp: Interpreter, frame: Frame, arg: int) -> None:
     frame.stack.append(text.to_format(interp, value, spec))
 
 
-@opcode("CONVERT_VALUE", since=(3, 13))
-def convert_value(interp: Interpreter, frame: Frame, arg: int) -> None:
-    frame.stack[-1] = _convert(interp, arg, frame.stack[-1])
-
-
-@opcode("FORMAT_SIMPLE", since=(3, 13))
-def format_simple(interp: Interpreter, frame: Frame, arg: object) -> None:
-    frame.stack[-1] = text.to_format(interp, frame.stack[-1], "")
+enter({
+    "CONVERT_VALUE": lambda interp, value, arg: _convert(interp, arg, value),
+    "FORMAT_SIMPLE": lambda interp, value, arg: text.to_format(interp, value, ""),
+}, since=(3, 13), on_top=True)  # fmt: skip
 
 
 @opcode("FORMAT_WITH_SPEC", since=(3, 13))
@@ -225,9 +209,10 @@ def make_function(interp: Interpreter, frame: Frame, arg: int) -> None:
     frame.stack.append(function)
 
 
-@opcode("MAKE_FUNCTION", since=(3, 13))
-def make_function_313(interp: Interpreter, frame: Frame, arg: object) -> None:
-    frame.stack.append(classes.make_function(interp, frame, frame.stack.pop(), None))
+enter({
+    "MAKE_FUNCTION":
+        lambda interp, frame, arg: frame.stack.append(classes.make_function(interp, frame, frame.stack.pop(), None)),
+}, since=(3, 13))  # fmt: skip
 
 
 @opcode("SET_FUNCTION_ATTRIBUTE", since=(3, 13))
@@ -244,24 +229,12 @@ def set_function_attribute(interp: Interpreter, frame: Frame, arg: int) -> None:
 # ---- pattern matching ----------------------------------------------------------------------------------------------
 
 
-@opcode("GET_LEN")
-def get_len(interp: Interpreter, frame: Frame, arg: object) -> None:
-    frame.stack.append(operators.length(interp, frame.stack[-1]))
-
-
-@opcode("MATCH_MAPPING")
-def match_mapping(interp: Interpreter, frame: Frame, arg: object) -> None:
-    frame.stack.append(matching.is_mapping(interp, frame.stack[-1]))
-
-
-@opcode("MATCH_SEQUENCE")
-def match_sequence(interp: Interpreter, frame: Frame, arg: object) -> None:
-    frame.stack.append(matching.is_sequence(interp, frame.stack[-1]))
-
-
-@opcode("MATCH_KEYS")
-def match_keys(interp: Interpreter, frame: Frame, arg: object) -> None:
-    frame.stack.append(matching.match_keys(interp, frame.stack[-2], frame.stack[-1]))
+enter({
+    "GET_LEN": lambda interp, frame, arg: frame.stack.append(operators.length(interp, frame.stack[-1])),
+    "MATCH_MAPPING": lambda interp, frame, arg: frame.stack.append(matching.is_mapping(interp, frame.stack[-1])),
+    "MATCH_SEQUENCE": lambda interp, frame, arg: frame.stack.append(matching.is_sequence(interp, frame.stack[-1])),
+    "MATCH_KEYS": lambda interp, frame, arg: frame.stack.append(matching.match_keys(interp, *frame.stack[-2:])),
+})  # fmt: skip
 
 
 @opcode("MATCH_CLASS")

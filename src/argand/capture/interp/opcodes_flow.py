@@ -8,7 +8,7 @@ from argand.capture.facts.exceptions import ObservedException
 from argand.capture.facts.frames import GENERATOR, STOP, YIELD, Frame, Previous
 from argand.capture.facts.interfaces import Interpreter
 from argand.capture.facts.values.symbolic import SymbolicBool
-from argand.capture.interp.optable import opcode
+from argand.capture.interp.optable import enter, opcode
 from argand.capture.objects import generators, iteration, operators, raising
 from argand.capture.torch_functions import one_sided_branches
 from argand.errors import graph_break
@@ -97,9 +97,7 @@ def to_bool(interp: Interpreter, frame: Frame, arg: object) -> None:
 # ---- loops ---------------------------------------------------------------------------------------------------------
 
 
-@opcode("GET_ITER")
-def get_iter(interp: Interpreter, frame: Frame, arg: object) -> None:
-    frame.stack[-1] = iteration.get_iter(interp, frame.stack[-1])
+enter({"GET_ITER": lambda interp, value, arg: iteration.get_iter(interp, value)}, on_top=True)
 
 
 def _prepare_for(inst: Instruction, index: dict[Instruction, int]) -> int:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TypeVar
 
-from argand.capture.facts.frames import Handler, Prepare
+from argand.capture.facts.frames import Frame, Handler, Prepare
+from argand.capture.facts.handlers import Function
+from argand.capture.facts.interfaces import Interpreter
 
 FIRST = (3, 11)
 LAST = (3, 13)
@@ -43,6 +45,25 @@ def opcode(
         return handler
 
     return register
+
+
+def enter(
+    table: Mapping[str, Handler], since: tuple[int, int] = FIRST, until: tuple[int, int] = LAST, *, on_top: bool = False
+) -> None:
+    """Register handlers that are one expression: names of opcodes, what is done.
+
+    Arguments:
+        on_top: what is given says what becomes of the topmost value, which it gets in the frame's place.
+    """
+    for names, does in table.items():
+        opcode(*names.split(), since=since, until=until)(_on_top(does) if on_top else does)
+
+
+def _on_top(does: Function) -> Handler:
+    def handler(interp: Interpreter, frame: Frame, arg: object) -> None:
+        frame.stack[-1] = does(interp, frame.stack[-1], arg)
+
+    return handler
 
 
 def root_opcode(*names: str) -> Callable[[H], H]:
