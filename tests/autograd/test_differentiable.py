@@ -124,6 +124,22 @@ def test_higher_orders(name: str, dynamic: bool) -> None:
         close(derivatives(function, x, 3), derivatives(compiled, x, 3))
 
 
+def test_a_factor_that_is_computed_from_a_number_of_the_call() -> None:
+    """The graph that runs again gets that number, not the one that it was traced with."""
+
+    def scaled(x: torch.Tensor, k: int) -> torch.Tensor:
+        return x.square() * (k / 4)
+
+    compiled = argand.compile(scaled, backend="aot_eager", dynamic=True)
+    for k in (3, 1, 6):
+        orders = []
+        for function in (scaled, compiled):
+            x = torch.linspace(-1, 1, 4).requires_grad_()
+            (first,) = torch.autograd.grad(function(x, k).square().sum(), x, create_graph=True)
+            orders.append([first, *torch.autograd.grad(first.sin().sum(), x)])
+        close(*orders)
+
+
 def test_gradients_that_the_graph_turns_on() -> None:
     """What comes before is constant then, as it was when the graph ran."""
 

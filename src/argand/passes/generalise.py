@@ -252,6 +252,12 @@ class _Generaliser:
                 raise NotGeneral("what is read or written depends on the sizes")
         first.outputs = [self._output(outputs) for outputs in zip(*[p.outputs for p in self.programs])]
         first.leaves = [self._leaf(leaves) for leaves in zip(*[p.leaves for p in self.programs])]
+        given = [program.specialised for program in self.programs]
+        first.specialised = {
+            at: value
+            for at, value in first.specialised.items()
+            if all(one[at] is value or one[at] == value for one in given)
+        }
 
     def _leaf(self, leaves: tuple[LeafSpec, ...]) -> LeafSpec:
         data = tuple([leaf.data for leaf in leaves if leaf.data is not None])

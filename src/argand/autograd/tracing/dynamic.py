@@ -480,6 +480,8 @@ def attach_scalars(program: AtenProgram, conditions: list[Relation], tracing: Tr
     for condition in conditions:
         for sym in condition.symbols:
             scalars.need(sym)
+    if any(spec.kind == "tangent" for spec in program.inputs):  # the graph itself may run again for its gradients
+        used |= {sym for sym, reader in tracing.readers.items() if reader.endswith("]") and sym not in tracing.unused}
     for sym in sorted(used, key=lambda s: s.name):
         scalars.need(sym)
     program.scalars = list(scalars.scalars.values())
