@@ -45,6 +45,7 @@ def pytest_collection() -> None:
 
 def pytest_collection_finish() -> None:
     gc.freeze()  # else the first collection, which comes at once, looks at all of torch and at every test (1 s a worker)
+    warm.rarely_look_at_old_objects()
     gc.enable()
 
 
@@ -67,10 +68,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(autouse=True, scope="module")
-def old_objects_are_left_alone() -> Iterator[None]:
+def old_objects_are_left_alone(request: pytest.FixtureRequest) -> Iterator[None]:
     """A `gc.collect()` of a test looks at what the tests of its module made, not at all of torch and of the other tests."""
-    gc.collect()
-    gc.freeze()
+    if hasattr(request.module, "gc"):
+        gc.collect()
+        gc.freeze()
     yield
 
 

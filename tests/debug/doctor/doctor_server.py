@@ -75,6 +75,7 @@ if __name__ == "__main__":
     server = warm.own_server()
     import_all()
     warm.seed_without_stacks()
+    warm.rarely_look_at_old_objects()
     gc.collect()
     gc.freeze()  # a collection in a fork looks at what the fork made, and copies no pages of the rest
     for line in sys.stdin:
