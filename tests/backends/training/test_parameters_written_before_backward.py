@@ -1,6 +1,8 @@
-"""Programs that write to parameters between a compiled forward and its backward, most of them unseen by autograd.
+"""Programs that write to parameters and results between a compiled forward and its backward, most of them unseen by
+autograd.
 
-Eager's backward reads what eager kept: results as they were, some parameters as they are by then. So must a compiled one.
+Eager's backward reads what eager kept: values as they were, some parameters and results as they are by then. So must a
+compiled one.
 """
 
 # mypy: ignore-errors
@@ -84,6 +86,17 @@ class LargeWeight(nn.Module):
         return (x.repeat(1, 13)[:, :200] @ w.relu()).sin()
 
 
+class LargeWeightRead(nn.Module):
+    """Eager's backward reads the weight itself, and what was made of it."""
+
+    def __init__(self):
+        super().__init__()
+        self.w = P(200, 200)
+
+    def forward(self, x):
+        return ((self.w.sin() * x.sum()).cos() * self.w.view(-1)[:200].exp().sin()).sigmoid()
+
+
 class WeightNormed(nn.Module):
     def __init__(self):
         super().__init__()
@@ -149,7 +162,18 @@ def data_replaced_under_no_grad(p):
         p.data = p.data - 0.3
 
 
-MODELS = [LayerNormed, BatchNormed, Biased, Scaled, RootMeanSquare, LargeWeight, WeightNormed, ReadTwice, Embedded]
+MODELS = [
+    LayerNormed,
+    BatchNormed,
+    Biased,
+    Scaled,
+    RootMeanSquare,
+    LargeWeight,
+    LargeWeightRead,
+    WeightNormed,
+    ReadTwice,
+    Embedded,
+]
 WRITERS = [added_to_data, multiplied_detached, storage_set, data_replaced_under_no_grad, data_replaced, foreach_of_data,
            copied_into_data, written_under_no_grad]  # fmt: skip
 
@@ -187,6 +211,86 @@ def test_gradients_read_what_eager_keeps(model: type[nn.Module], backend: str) -
     for write in WRITERS:
         for which in [*[[i] for i in range(count)], list(range(count))]:
             assert_same(gradients(made, made, x, write, which), gradients(made, compiled, x, write, which))
+
+
+def product_first(x, y):
+    h = x * y
+    return h, h.sin() * y
+
+
+def saved_result_first(x, y):
+    h = (x * y).exp()
+    return h, h.sin() * h
+
+
+def view_first(x, y):
+    h = x * y
+    return h.view(-1), h.sin() * y
+
+
+def its_view_read(x, y):
+    h = x * y
+    return h, h.t().sin().exp() * y
+
+
+def mask_first(x, y):
+    h = (x > 0).to(x.dtype)
+    return h, (x * h).sin() * y
+
+
+def part_first(x, y):
+    h = x * y
+    a = h[:10]
+    return a, a.sin().exp() * h[10:20].cos() + y[:10]
+
+
+def behind_a_break(x, y):
+    h = x * y
+    out = h.sin() * y
+    print(end="")
+    h.data = h.data * 2
+    return h, out
+
+
+RESULTS = [product_first, saved_result_first, view_first, its_view_read, mask_first, part_first, behind_a_break]
+RESULT_WRITERS = [data_replaced, added_to_data, multiplied_detached, written_under_no_grad, storage_set]
+
+
+@pytest.mark.parametrize(("backend", "size"), [("aot_eager", 20), ("aot_eager", 200), ("native", 200)])
+def test_gradients_read_results_as_they_are_by_then(backend: str, size: int) -> None:
+    """Small and large: what eager saved of a result is never made again of other values, nor the other way."""
+    for f in RESULTS:
+        for dynamic in (False, True) if backend == "aot_eager" else (False,):
+            compiled = argand.compile(f, backend=backend, dynamic=dynamic)
+            for write in RESULT_WRITERS[f is part_first :]:  # whose data is set of a view is not seen
+                got = []
+                for call in (f, compiled):
+                    x, y = (
+                        torch.linspace(-n, 1, size * size).double().view(size, size).requires_grad_() for n in (1, 2)
+                    )
+                    h, out = call(x, y)
+                    write(h)
+                    try:
+                        out.sum().backward()
+                        got.append([x.grad, y.grad])
+                    except RuntimeError as error:
+                        got.append("modified by an inplace operation" in str(error))
+                assert_same(*got)
+
+
+@pytest.mark.parametrize("create", [False, True])
+def test_data_of_results_that_hand_on_gradients(create: bool) -> None:
+    """Where hooks look at a result's gradient, its graph has a backward for what others contribute to it."""
+    got = []
+    for call in (product_first, argand.compile(product_first, backend="aot_eager")):
+        x, y = (torch.linspace(-n, 1, 9).double().requires_grad_() for n in (1, 2))
+        h, out = call(x, y)
+        seen = []
+        h.register_hook(seen.append)
+        h.data = h.data * 2
+        of_inputs = torch.autograd.grad([out.sum(), h.sum()], [x, y], create_graph=create)
+        got.append([one.detach() for one in (*of_inputs, *seen)])
+    assert_same(*got)
 
 
 def test_a_forward_without_a_backward_makes_no_copies() -> None:

@@ -12,7 +12,7 @@ from torch import fx
 
 from argand.autograd.partitioning.kept_rounds import rounds_kept, stacked, unstacked
 from argand.autograd.partitioning.passed_results import gradients_apart
-from argand.autograd.partitioning.recompute import Costs, bytes_of, is_fusible, viewed, within_budget
+from argand.autograd.partitioning.recompute import Costs, bytes_of, is_fusible, is_saved, viewed, within_budget
 from argand.autograd.tracing.dynamic import symbols_in
 from argand.autograd.tracing.joint import JointProgram
 from argand.errors import AutogradError
@@ -133,8 +133,8 @@ class _Split:
     def _is_loose(self, node: fx.Node, spec: InputSpec) -> bool:
         """Programs write to queues, averages and masks between forward and backward, and through `.data` to parameters.
 
-        Where eager keeps what it made of these, so must the forward, or a copy of a small parameter. A large input with
-        a gradient that eager's backward reads itself is left alone by programs: autograd objects.
+        Where eager keeps what it made of these, so must the forward, or a copy of a small parameter. Programs leave
+        another large input with a gradient alone where eager's backward reads it itself: autograd objects.
         """
         if not spec.spec.requires_grad:
             return True
@@ -143,7 +143,7 @@ class _Split:
         if isinstance(val, torch.Tensor) and lies_densely(val) and bytes_of(node) <= _SMALL:
             self.small.add(node)
             return False
-        return not self._read_by_backward(node)
+        return spec.parameter or not is_saved(node)
 
     def copy_inputs(self) -> None:
         """Let what the backward may compute again read copies of small inputs, made when the forward runs, and of
@@ -194,12 +194,6 @@ class _Split:
         for source, user, _ in uses:
             user.replace_input_with(source, twin(source))
 
-    def _read_by_backward(self, node: fx.Node) -> bool:
-        return any(
-            user in self.only_backward or "backward" in user.meta or (is_view(user) and self._read_by_backward(user))
-            for user in node.users
-        )
-
     def _descendants(self, roots: Iterable[fx.Node]) -> frozenset[fx.Node]:
         below = set(roots)
         for node in self.nodes:
@@ -213,7 +207,16 @@ class _Split:
         return [n for n in self.nodes if n in self.wanted and n not in self.only_backward]
 
     def cheapest(self, budget: float) -> list[fx.Node] | None:
-        costs = Costs(self.results, self.written, strict=True, loose=self.loose, copies=self.copies)
+        # The program may write to results, too, unseen by autograd: eager's backward reads those as they are by then.
+        handed = [node for node in map(viewed, self.results) if node.op == "call_function"]
+        costs = Costs(
+            self.results,
+            self.written,
+            strict=True,
+            loose=[*self.loose, *handed],
+            copies=self.copies,
+            handed=handed,
+        )
         needed = self.needed
         marked = self.only_backward | {g for g in self.grads if g in self.only_backward}
         direct = [g for g in self.grads if g not in self.only_backward]

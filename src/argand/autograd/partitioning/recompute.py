@@ -36,17 +36,22 @@ _HEAVY = ("mm", "addmm", "bmm", "baddbmm", "convolution", "scaled_dot", "linear"
 
 def viewed(node: fx.Node) -> fx.Node:
     """What a chain of views starts from."""
-    while is_view(node) or node.target is operator.getitem:
+    while is_view(node) or (node.target is operator.getitem and is_view(node.all_input_nodes[0])):
         node = node.all_input_nodes[0]
     return node
 
 
 def reads_before(node: fx.Node) -> list[fx.Node]:
-    """The graph's inputs that doing a node of the forward again would read, where the program may have written to them
-    since. A checkpoint does read its inputs again, as eager's does."""
+    """The memory that doing a node of the forward again would read, where the program may have written to it since.
+    A checkpoint does read its inputs again, as eager's does."""
     if "backward" in node.meta or "recompute" in node.meta or is_view(node) or node.target is operator.getitem:
         return []
-    return [source for source in map(viewed, node.all_input_nodes) if source.op == "placeholder"]
+    return list(map(viewed, node.all_input_nodes))
+
+
+def is_saved(node: fx.Node) -> bool:
+    """Whether a formula of the backward reads a value, through views or not: eager has saved it."""
+    return any("backward" in user.meta or (is_view(user) and is_saved(user)) for user in node.users)
 
 
 def is_fusible(node: fx.Node) -> bool:
@@ -122,9 +127,10 @@ class Costs:
         results: nodes that the forward returns to the user.
         written: placeholders that the call writes to, so that their old value is gone when the backward runs.
         strict: only what fuses may be done again; otherwise anything that is not random.
-        loose: placeholders that the program may write to before the backward runs, unseen by autograd or without
-            an objection of it: what the forward made of them is not made again.
+        loose: placeholders and results that the program may write to before the backward runs, unseen by autograd or
+            without an objection of it: what the forward made of them is not made again.
         copies: nodes that copy inputs as they are when the forward runs, or stand for their data.
+        handed: memory of results: what eager has saved of these and of inputs is read as it is by then.
     """
 
     def __init__(
@@ -135,12 +141,15 @@ class Costs:
         strict: bool,
         loose: Iterable[fx.Node] = (),
         copies: Iterable[fx.Node] = (),
+        handed: Iterable[fx.Node] = (),
     ) -> None:
         self.results = frozenset(results)
         self.written = frozenset(written)
         self.strict = strict
         self.loose = frozenset(loose)
         self.copies = frozenset(copies)
+        self.handed = frozenset(handed)
+        self.seen = frozenset(node for node in handed if is_saved(node))
         self._kinds: dict[int, tuple[bool, bool]] = {}  # of functions that nodes call: whether views, whether they fuse
 
     def _kind(self, node: fx.Node) -> tuple[bool, bool]:
@@ -155,6 +164,8 @@ class Costs:
         val = node.meta.get("val")
         if not is_tensor(val):
             return INFINITE
+        if self._reads_saved(node):
+            return INFINITE
         size = bytes_of(node) + 1
         if node.op == "placeholder":
             return 3 * size if node in self.written else 1 + size // 16  # it is alive anyway
@@ -168,10 +179,20 @@ class Costs:
         in_memory = node in self.results or not fuses or not all(self._kind(user)[1] for user in node.users)
         return size if in_memory else 2 * size
 
+    def _reads_saved(self, node: fx.Node) -> bool:
+        """Whether eager's backward reads memory that the program sees, in which it may have written by then."""
+        if "backward" not in node.meta:
+            return False
+        return any(source.op == "placeholder" or source in self.handed for source in map(viewed, node.all_input_nodes))
+
     def redo(self, node: fx.Node) -> int:
         """Price of computing the node again in the backward."""
-        if node.op == "placeholder" or is_random(node) or compat.communicates(node.target) or node in self.copies:
+        if node.op == "placeholder" or is_random(node) or compat.communicates(node.target):
             return INFINITE
+        if node in self.copies or node in self.seen:
+            return INFINITE
+        if self._reads_saved(node):
+            return 0
         view, fuses = self._kind(node)
         if node.op == "get_attr" or view or node.target is operator.getitem or (fuses and node.target in _CREATION):
             return 0

@@ -247,18 +247,21 @@ class Differentiable:
             facts = self._facts = self._find_out()
         return facts
 
-    def gradients(self, call: Inputs, grads: Sequence[Any], passed: Sequence[int] = ()) -> tuple[Any, ...]:
+    def gradients(
+        self, call: Inputs, grads: Sequence[Any], data: Mapping[int, torch.Tensor], passed: Sequence[int] = ()
+    ) -> tuple[Any, ...]:
         """One gradient, or None, per input of the forward, each with its history.
 
         Arguments:
             grads: per result of the forward, its gradient or None.
+            data: by position, results whose data the program has set since.
             passed: positions of results whose gradients are theirs as a whole, whatever others contribute to them.
 
         Raises:
             NotAgain: the graph cannot run once more.
             RuntimeError: an input was written to since.
         """
-        facts, inputs, results = self._run_again(call)
+        facts, inputs, results = self._run_again(call, data)
         came: dict[int, Any] = {}
         with contextlib.ExitStack() as hooks:
             for position in passed:
@@ -271,9 +274,11 @@ class Differentiable:
                 gradients[position] = gradient
         return tuple(gradients)
 
-    def contributions(self, call: Inputs, grads: Sequence[Any], passed: Sequence[int]) -> tuple[Any, ...]:
+    def contributions(
+        self, call: Inputs, grads: Sequence[Any], data: Mapping[int, torch.Tensor], passed: Sequence[int]
+    ) -> tuple[Any, ...]:
         """One gradient, or None, per result at the positions `passed`: what comes to it past none of the others."""
-        facts, _, results = self._run_again(call)
+        facts, _, results = self._run_again(call, data)
         came: dict[int, Any] = {}
         others = [position for position in passed if grads[position] is None]
         with contextlib.ExitStack() as hooks:
@@ -282,7 +287,7 @@ class Differentiable:
             self._gradients_again(facts, results, grads, [results[position] for position in others])
         return tuple([came.get(position) for position in passed])
 
-    def _run_again(self, call: Inputs) -> tuple[Facts, list[Any], dict[int, Any]]:
+    def _run_again(self, call: Inputs, data: Mapping[int, torch.Tensor]) -> tuple[Facts, list[Any], dict[int, Any]]:
         """The inputs that autograd records now, and the differentiable results."""
         facts = self.facts()
         if facts.refused:
@@ -294,7 +299,10 @@ class Differentiable:
             # Each input once, even where two are the same tensor: its gradient is not to count for both.
             placed = enumerate(values)  # (the graph has its constants itself)
             inputs = [v.view_as(v) if _requires_grad(v) and position in tensors else v for position, v in placed]
-            return facts, inputs, self._results(facts, inputs, call)
+            results = self._results(facts, inputs, call)
+        for position, now in data.items():
+            results[position].data = now.detach()
+        return facts, inputs, results
 
     def _gradients_again(
         self, facts: Facts, results: dict[int, Any], grads: Sequence[Any], wanted: list[Any]

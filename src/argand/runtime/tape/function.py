@@ -14,6 +14,7 @@ from argand.runtime.recipes import with_recipe
 from argand.runtime.tape.arrivals import Arrivals, Order, chain
 from argand.runtime.tape.double_backward import Differentiable, Inputs, RandomStates
 from argand.runtime.tape.gradients import Gradients
+from argand.runtime.tape.handed_results import HandedResults, read_by_backward
 from argand.runtime.tape.moves import Backwards
 from argand.runtime.tape.plan import Plan
 from argand.runtime.tape.result_nodes import ResultNodes, are_apart, has_own_nodes
@@ -36,6 +37,7 @@ def training_function(plan: Plan, forward: Boxed, backwards: Backwards, again: D
     touched = sorted({*(entry[0] for entry in plan.written), *plan.raised, *(entry[0] for entry in plan.leaves)})
     weak = [position for position in plan.weak if position not in touched]
     order = Order(arriving(plan))
+    handed = read_by_backward(plan)
 
     class CompiledFunction(torch.autograd.Function):
         """One call of the compiled graph.
@@ -65,6 +67,7 @@ def training_function(plan: Plan, forward: Boxed, backwards: Backwards, again: D
             ctx.save_for_backward(*_kept(plan, inputs, out), anchor)
             ctx.set_materialize_grads(False)
             results = _result_tensors(plan, out)
+            ctx.handed = HandedResults([(position, results[position]) for position in handed]) if handed else None
             if plan.plain:
                 ctx.mark_non_differentiable(*[results[i] for i in plan.plain])
             return results

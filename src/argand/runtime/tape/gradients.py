@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -48,12 +48,14 @@ class Gradients:
         given = computed or moves.given(grads)
         saved = self._saved(node, given)
         freed = saved.pop() is None
+        data = _set_since(node)
+        late = torch.is_grad_enabled() or bool(data)
         if not keep:
             left: Left | None = node.left
             spent = moves.conflicts(given) | (0 if left is None else left.spent)
             node.left = self.moves("whole").left(saved, spent)
             node.maybe_clear_saved_tensors()
-            if not torch.is_grad_enabled():
+            if not late:
                 node.inputs.let_go()
         if computed is not None:
             node.computed = None
@@ -61,18 +63,18 @@ class Gradients:
         passed = self._passed if apart else []
 
         def differentiable() -> tuple[Any, ...]:
-            return self._again.gradients(node.inputs, grads, passed)
+            return self._again.gradients(node.inputs, grads, data, passed)
 
         # The user's `backward()` may be called by a frame that is watched.
         try:
             gradients = uncaptured(
-                self._compute, moves, differentiable, given, saved, freed, tuple(grads), node, arrivals
+                self._compute, moves, differentiable, given, saved, freed, tuple(grads), node, data, arrivals
             )
         except Exception as error:
             if self.plan.sends:
                 error.add_note("\n  ".join([_SENDS, *self.plan.sends]))
             raise
-        if not keep and torch.is_grad_enabled():  # else they went before: the backward may have their memory
+        if not keep and late:  # else they went before: the backward may have their memory
             node.inputs.let_go()
         return gradients
 
@@ -88,11 +90,12 @@ class Gradients:
         given = moves.given(grads)
         saved = self._saved(node, given)
         freed = saved.pop() is None
+        data = _set_since(node)
 
         def differentiable() -> tuple[Any, ...]:
-            return self._again.contributions(node.inputs, grads, self._passed)
+            return self._again.contributions(node.inputs, grads, data, self._passed)
 
-        contributed = uncaptured(self._compute, moves, differentiable, given, saved, freed, tuple(grads), node)
+        contributed = uncaptured(self._compute, moves, differentiable, given, saved, freed, tuple(grads), node, data)
         return dict(zip(self.plan.passed, contributed))
 
     def moves(self, kind: Kind) -> Moves:
@@ -118,8 +121,11 @@ class Gradients:
         freed: bool,
         grads: tuple[Any, ...],
         node: Any,
+        data: Mapping[int, torch.Tensor],
         arrivals: Arrivals | None = None,
     ) -> tuple[Any, ...]:
+        if data:
+            return _of_data_now(differentiable)
         if not torch.is_grad_enabled():  # by operations, where compiled autograd is to see them
             return moves.gradients(given, saved, grads, node.numbers, node.by_operations, arrivals)
         try:
@@ -132,6 +138,22 @@ class Gradients:
         with torch.no_grad():
             computed = moves.gradients(given, saved, grads, node.numbers)
         return _once(computed, (*sources, *grads), reason)
+
+
+def _set_since(node: Any) -> dict[int, torch.Tensor]:
+    """Results whose data the program has set since the forward, by position."""
+    return {} if node.handed is None else node.handed.set_since()
+
+
+def _of_data_now(differentiable: Callable[[], tuple[Any, ...]]) -> tuple[Any, ...]:
+    """Gradients where the program has set the data of results: eager's kernels read what lies there now."""
+    try:
+        gradients = differentiable()
+    except NotAgain as refused:
+        raise RuntimeError(_SET.format(reason=refused)) from None
+    if torch.is_grad_enabled():
+        return gradients
+    return tuple([None if gradient is None else gradient.detach() for gradient in gradients])
 
 
 def _computed(node: Any) -> tuple[bool, ...] | None:
@@ -165,6 +187,11 @@ def _once(computed: tuple[Any, ...], sources: tuple[Any, ...], reason: str) -> t
 
 
 _SENDS = "argand: raised by the backward of compiled operations, which communicates for"
+_SET = (
+    "argand: the program has set the data of a compiled graph's result (result.data = ...), which the backward reads, "
+    "and the graph cannot run once more for its gradients: {reason}. Set the data of a detached copy, or run the "
+    'function with backend="eager".'
+)
 _TWICE = (
     "argand: a gradient of a gradient was asked for (create_graph=True) through a compiled graph that cannot run once "
     "more for it: {reason}. Keep the part that needs second derivatives out of the compiled function, or run it with "

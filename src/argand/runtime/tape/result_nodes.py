@@ -123,6 +123,8 @@ class ResultNodes:
         nodes = Results.apply(self, node, place, results, probe().leaf, *leading, *passed)
         for position, result in zip(positions, nodes):
             out[position] = result
+            if node.handed is not None:
+                node.handed.note(position, result)
         node.results.append((place, weakref.ref(nodes[0].grad_fn)))
         if place in self.followed:
             node.looked_at += [weakref.ref(result) for result in nodes]

@@ -1,0 +1,50 @@
+"""Results of a compiled graph that its backward reads, as the program has them.
+
+Autograd keeps a result's memory, and not the result itself, which would hold what holds it. In eager the operations
+behind it hold it, and read whatever data it has by the time of the backward (`result.data = ...`).
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterable
+
+import torch
+
+from argand.runtime.tape.plan import Plan
+
+
+def read_by_backward(plan: Plan) -> tuple[int, ...]:
+    """Positions of the results with a history that a backward reads."""
+    read = {index for kind, index in plan.kept if kind == "output"}
+    return tuple([position for position in plan.differentiable if position in read])
+
+
+class HandedResults:
+    """Those of one call.
+
+    Arguments:
+        results: positions of results, and what the program gets there.
+    """
+
+    __slots__ = ("_held",)
+
+    def __init__(self, results: Iterable[tuple[int, torch.Tensor]]) -> None:
+        self._held: dict[int, tuple[weakref.ref[torch.Tensor], tuple[object, ...]]] = {}
+        for position, result in results:
+            self.note(position, result)
+
+    def note(self, position: int, result: torch.Tensor) -> None:
+        """What the program gets at a position."""
+        self._held[position] = weakref.ref(result), _place(result)
+
+    def set_since(self) -> dict[int, torch.Tensor]:
+        """By position, those whose data the program has set."""
+        results = ((position, held(), place) for position, (held, place) in self._held.items())
+        return {
+            position: result for position, result, place in results if result is not None and _place(result) != place
+        }
+
+
+def _place(tensor: torch.Tensor) -> tuple[object, ...]:
+    return tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride()
