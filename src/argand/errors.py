@@ -6,9 +6,11 @@ user's source line when one is known, one sentence of cause and one of remedy.
 
 from __future__ import annotations
 
+import sys
 from types import CodeType
 
 from argand.breaks.kinds import EXPLANATIONS, IDS, REMEDIES
+from argand.interruptions import let_pass
 from argand.quick_dataclasses import dataclass
 
 UNWRITTEN = "argand_unwritten"
@@ -62,6 +64,7 @@ class ArgandError(Exception):
     stage = "argand"
 
     def __init__(self, cause: str, *, remedy: str = "", where: tuple[UserLine, ...] = ()) -> None:
+        let_pass(sys.exc_info()[1])
         super().__init__(cause)
         self.cause = cause
         self.remedy = remedy
@@ -312,6 +315,7 @@ def graph_break(
     Arguments: see `BreakReason`. Explanation and hints come out as sentences (first letter, full stop); without either,
     what `breaks.kinds` says of this kind of break is said.
     """
+    let_pass(sys.exc_info()[1])
     explanation = explanation or EXPLANATIONS.get(kind, "").replace("{context}", context)
     said = tuple(map(sentence, hints)) or (REMEDIES.get(kind, "").replace("`", ""),)
     return GraphBreak(BreakReason(kind, context, sentence(explanation), said), skip_frame)

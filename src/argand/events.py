@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import field
 from typing import Any
 
+from argand.interruptions import let_pass
 from argand.quick_dataclasses import dataclass
 from argand.threads import bound
 
@@ -161,6 +162,7 @@ class EventBus:
             except (MemoryError, RecursionError):  # no fault of the sink's
                 continue
             except Exception as error:
+                let_pass(error)
                 self.unsubscribe(sink)
                 warnings.warn(f"argand: event sink {sink!r} raised {error!r} and was removed", stacklevel=2)
 

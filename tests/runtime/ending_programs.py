@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import atexit
 import gc
+import itertools
 import os
 import signal
 import sys
@@ -148,8 +149,8 @@ def main() -> None:
     argand.compile(f)(X)
     gc.collect()
     gc.freeze()  # else each child collects all of torch at its end, of which it gets a copy page by page
-    for number, phase in enumerate(PHASES):
-        name, (error, status) = list(ENDS.items())[number % len(ENDS)]
+    for phase, name in (*zip(PHASES, itertools.cycle(ENDS)), (capturing, "error")):
+        error, status = ENDS[name]
         RUNS.unlink(missing_ok=True)
         pid = fork()
         if pid == 0:

@@ -19,6 +19,7 @@ from argand.engine.recording import Recorded
 from argand.engine.structure import Structure
 from argand.events import CompileId
 from argand.graph import compat
+from argand.interruptions import let_pass
 from argand.locks import fork_safe_lock
 from argand.quick_dataclasses import dataclass
 
@@ -192,6 +193,7 @@ class Entries:
             differentiable = entry.recorded.differentiable
             entry.compiled[key] = _compile(module, entry.compile_id, backend, inputs, differentiable)
         except Exception as error:
+            let_pass(error)
             if config.verify_ir or config.repro_after:
                 raise
             self.tell_once(f"compiling a backward failed, its graph runs with eager's kernels: {error}")

@@ -28,6 +28,7 @@ from argand.graph import compat
 from argand.graph.nodes.meta import is_view
 from argand.graph.nodes.printing import readable
 from argand.graph.trees import tensors_of
+from argand.interruptions import let_pass
 from argand.quick_dataclasses import dataclass
 from argand.runtime.tape.result_nodes import SILENT
 
@@ -255,6 +256,7 @@ class Recorder(compat.DispatchMode):
         try:
             results = node(*[None] * count)
         except Exception as error:
+            let_pass(error)
             self._refuse(f"{self._name(at)} cannot run without a gradient: {type(error).__name__}")
         finally:
             self._probing = False

@@ -21,6 +21,7 @@ from argand.graph.operators import data_checks
 from argand.graph.operators.custom_backward import is_custom
 from argand.graph.sizes.expr import Expr, Var, free_symbols, product
 from argand.graph.sizes.symbolic import MetaTensor, SymbolicTensor, is_tensor
+from argand.interruptions import let_pass
 from argand.ir.loops import (
     Buffer,
     ExternNode,
@@ -237,6 +238,7 @@ class _Lowering:
                 error.where = error.where or user_lines(node)
                 raise
             except Exception as error:
+                let_pass(error)
                 if _is_symbolic(node):
                     reason = f"sizes are symbolic ({type(error).__name__}: {error})"
                     return self._extern(target, args, kwargs, reason)

@@ -20,6 +20,7 @@ from argand._core import _C
 from argand.config import config
 from argand.errors import ToolchainError
 from argand.graph import compat
+from argand.interruptions import let_pass
 from argand.outcomes import fingerprints, records
 from argand.outcomes.references import Unstorable
 from argand.outcomes.resume_codes import PARTS, unlabelled
@@ -76,6 +77,7 @@ class Store:
                 with events.span("load_outcome", "capture", function=info.code.co_name):
                     entry = records.installed(record, info, region, label())
             except Exception as error:  # a metaclass of the program's is asked, and may answer anything
+                let_pass(error)
                 text = str(error)
                 events.emit("cache", "capture", text, outcome="mismatch", level="outcome", reason=text)
                 continue

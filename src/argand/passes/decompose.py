@@ -16,6 +16,7 @@ from argand.graph.metadata.builder import Builder
 from argand.graph.metadata.specs import SpecTable
 from argand.graph.nodes.printing import describe
 from argand.graph.nodes.program import AtenProgram
+from argand.interruptions import let_pass
 from argand.passes.decompositions import RULES
 from argand.passes.layout import exact_strides, same_memory, with_strides
 
@@ -49,6 +50,7 @@ def apply(rule: Any, builder: Builder, node: fx.Node) -> Any:
     try:
         return rule(builder, *node.args, **node.kwargs)
     except Exception as error:
+        let_pass(error)
         if config.verify_ir:
             raise
         reason = f"the decomposition of {node.target} raised {type(error).__name__}: {error}"

@@ -12,6 +12,7 @@ from argand.graph.metadata.specs import SpecTable
 from argand.graph.metadata.strides import lies_densely
 from argand.graph.nodes.meta import is_impure
 from argand.graph.nodes.program import AtenProgram
+from argand.interruptions import let_pass
 from argand.passes.cse import returned_storages
 
 _LIMIT = 1 << 16  # elements of a folded result: larger ones are cheaper to compute than to keep
@@ -72,7 +73,8 @@ def _evaluate(node: fx.Node, values: dict[fx.Node, torch.Tensor]) -> torch.Tenso
     try:
         with torch.no_grad():
             result = node.target(*convert(node.args), **{k: convert(v) for k, v in node.kwargs.items()})
-    except Exception:  # it will raise when the program runs, where it belongs
+    except Exception as error:  # it will raise when the program runs, where it belongs
+        let_pass(error)
         return None
     # A literal keeps no more memory than it shows, in the layout that the graph says.
     kept = torch.empty_strided(result.shape, result.stride(), dtype=result.dtype) if lies_densely(result) else None

@@ -14,6 +14,7 @@ import torch
 from argand import events
 from argand.errors import CacheError
 from argand.graph.nodes import literals
+from argand.interruptions import let_pass
 from argand.runtime import cache
 from argand.runtime.environment import gpu
 from argand.runtime.host import HostCall, load_module
@@ -45,6 +46,7 @@ def load(key: str, kind: str, model: int = -1) -> tuple[HostCall, int] | None:
             for event in told:
                 events.emit(event["name"], event["stage"], event["text"], **event["data"])
     except Exception as error:  # whatever is wrong with the entry, the program can be compiled
+        let_pass(error)
         events.emit("cache", "backend", f"{key}: {error}; compiled anew", outcome="corrupt", key=key)
         return None
     return marked(call, key, kind), model

@@ -195,7 +195,7 @@ def run_interrupted(arm: Any, disarm: Any, error: type[BaseException], seconds: 
 
 
 @pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="needs POSIX timers")
-@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, ValueError])
 def test_signals_at_random_moments(error: type[BaseException]) -> None:
     def handler(number: int, frame: Any) -> None:
         raise error

@@ -61,6 +61,7 @@ from argand.capture.world import aliasing
 from argand.config import config
 from argand.graph import thread_state
 from argand.graph.compat import default_device, keep_torch_compiler_out, without_default_device
+from argand.interruptions import let_pass
 from argand.outcomes import installed_names, store
 from argand.runtime import late_modules
 from argand.runtime.tape import bared_inputs
@@ -173,6 +174,7 @@ def capture_frame(info: _C.FrameInfo, *, region: Region) -> _C.Answer:
             if process_limits.ran_out(error):
                 events.emit("frame_raised", "capture", repr(error), function=code.co_name)
                 return None
+            let_pass(error)
             if not isinstance(error, OF_CAPTURE):  # Ctrl-C, a signal handler, another thread
                 raise
             if isinstance(error, errors.ArgandError):

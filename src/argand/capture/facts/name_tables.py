@@ -7,6 +7,7 @@ import linecache
 from types import CodeType
 
 from argand.capture.facts.handlers import Function
+from argand.interruptions import let_pass
 
 
 def words(text: str) -> list[str]:
@@ -20,7 +21,8 @@ def source_line(filename: str, line: int) -> str:
         if filename in linecache.cache:
             return linecache.getline(filename, line)
         lines = _lines(filename)
-    except Exception:  # the program has changed what reading takes, a codec say: messages do without the line then
+    except Exception as error:  # the program has changed what reading takes, a codec: messages do without the line
+        let_pass(error)
         return ""
     return lines[line - 1] if 0 < line <= len(lines) else ""
 

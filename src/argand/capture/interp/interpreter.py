@@ -38,6 +38,7 @@ from argand.capture.sizes import symbolic_ops
 from argand.capture.world import narration, native_reads, native_watch, set_order
 from argand.errors import BreakReason, GraphBreak, UserLine, graph_break
 from argand.graph.python_operators import COMPARE
+from argand.interruptions import let_pass
 from argand.quick_dataclasses import dataclass
 
 _NEVER_ALONE = ("PUSH_EXC_INFO", "POP_EXCEPT", "KW_NAMES", "PRECALL")
@@ -306,6 +307,7 @@ class Interpreter(Access):
         """Wrap an exception that native code raised, with the context that the interpreted program implies."""
         if is_a(exc, RecursionError):
             raise too_deep()
+        let_pass(exc)
         if self.dynamic:
             symbolic_ops.not_the_programs(self, exc)
         if exc is self.propagating:

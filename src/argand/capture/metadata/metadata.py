@@ -19,6 +19,7 @@ from argand.graph import time_limit
 from argand.graph.metadata import metas
 from argand.graph.operators.on_meta import OnMeta
 from argand.graph.trees import tensors_of
+from argand.interruptions import let_pass
 from argand.runtime.kernels.recurrent import FUNCTIONS as RECURRENT
 
 _TABLES = (size_checks,)  # importing it registers its rules
@@ -270,6 +271,7 @@ def _on_stand_ins(
     except errors.GraphBreak:
         raise
     except Exception as error:
+        let_pass(error)
         result = _second_try(func, args, kwargs, call, error)
     if _on_cpu(result):
         result = _second_try(func, args, kwargs, call, None)
@@ -295,6 +297,7 @@ def _second_try(func: Function, args: Args, kwargs: Kwargs, call: kinds.Call | N
             if not _on_cpu(result):
                 return result
         except Exception as again:
+            let_pass(again)
             error = again.with_traceback(None)  # which refers to this frame, and to the call's tensors
     raise meta_failure(name, error if error is not None and trial_runs.raises_too(func, call, error) else None)
 

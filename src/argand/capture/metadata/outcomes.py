@@ -19,6 +19,7 @@ from argand.capture.metadata import kinds
 from argand.capture.metadata.meta_tensors import new
 from argand.errors import AutogradError
 from argand.graph import compat
+from argand.interruptions import let_pass
 from argand.quick_dataclasses import dataclass
 
 
@@ -125,7 +126,8 @@ def _run(func: Function, call: kinds.Call, devices: tuple[torch.device, ...]) ->
         return NotNew
     except AutogradError:
         return Untraceable
-    except Exception:  # what it is, torch says on stand-ins, or on real tensors
+    except Exception as error:  # what it is, torch says on stand-ins, or on real tensors
+        let_pass(error)
         return Refusal
     finally:
         tracer.close()

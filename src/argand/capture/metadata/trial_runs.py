@@ -17,6 +17,7 @@ from argand.capture.facts.handlers import Args, Function, Kwargs
 from argand.capture.facts.name_tables import words
 from argand.capture.metadata import kinds
 from argand.graph.trees import mapped
+from argand.interruptions import let_pass
 
 _Tensor = torch.Tensor
 _MOST = 1 << 20
@@ -172,6 +173,7 @@ def _run(func: Function, call: kinds.Call, fill: int, smaller: _Smaller | None, 
             warnings.simplefilter("ignore")
             func(*_real(call[0], fill, smaller), **_real(call[1], fill, smaller))
     except Exception as error:
+        let_pass(error)
         error.__context__ = None
         return error.with_traceback(None)  # which would keep the frames of capture, and so the call's tensors
     finally:
@@ -191,7 +193,8 @@ def warns(func: Function, args: Args, kwargs: Kwargs) -> bool:
                 lambda leaf: torch.empty_like(leaf, device="meta") if isinstance(leaf, _Tensor) else leaf,
             )
             func(*args, **kwargs)
-        except Exception:  # for which the call itself is asked
+        except Exception as error:  # for which the call itself is asked
+            let_pass(error)
             return False
     return len(given) > 0
 

@@ -28,6 +28,7 @@ from argand.graph import compat
 from argand.graph.sizes.expr import Sym
 from argand.graph.sizes.relations import Relation
 from argand.graph.sizes.symbols import SymbolTable
+from argand.interruptions import let_pass
 from argand.quick_dataclasses import dataclass
 
 _LARGEST = 1 << 16  # elements of a tensor that is asked
@@ -288,7 +289,8 @@ def _value(steps: tuple[_Step, ...], tensors: list[torch.Tensor]) -> object:
             ]
             named = {key: _filled(values, value) for key, value in kwargs.items()} if kwargs else kwargs
             values.append(func(*filled, **named))
-    except Exception:  # the program meets it itself, where it asks
+    except Exception as error:  # the program meets it itself, where it asks
+        let_pass(error)
         return None
     return values[-1]
 

@@ -22,6 +22,7 @@ from argand.capture.record import conditions
 from argand.capture.sizes.symbolic_state import Restart
 from argand.graph import compat
 from argand.graph.trees import leaves
+from argand.interruptions import let_pass
 
 _LIMIT = 1 << 16  # elements of a tensor; a mask over 256 tokens
 _DEEPEST = 100  # calls that a value waits for
@@ -201,7 +202,8 @@ class _Call:
                     args = [conditions.mapped(value, _known) for value in self.args]
                     kwargs = {key: conditions.mapped(value, _known) for key, value in self.kwargs.items()}
                     self.results.append(self.func(*args, **kwargs))
-            except Exception:  # the value stays unknown; the operation itself was recorded
+            except Exception as error:  # the value stays unknown; the operation itself was recorded
+                let_pass(error)
                 self.results.append(None)
         return self.results[0]
 

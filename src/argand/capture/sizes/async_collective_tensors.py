@@ -16,6 +16,7 @@ from argand.capture.facts.handlers import Args, Function, Kwargs
 from argand.capture.facts.interfaces import CaptureState, GraphBuilder
 from argand.capture.facts.values.symbolic import SymbolicNumber
 from argand.capture.facts.values.tensor_info import Dressed
+from argand.interruptions import let_pass
 
 _Tensor = torch.Tensor
 T = TypeVar("T")
@@ -74,7 +75,8 @@ def shown(
         given, named = _with(args, probes), _with(kwargs, probes)
         try:
             seen = func(*given, **named)
-        except Exception:  # a value is read, for which eager waits
+        except Exception as error:  # a value is read, for which eager waits
+            let_pass(error)
             return result
     for key, probe in probes.items():
         cast(_Waiting, dressed[key]).completed = cast(_Waiting, probe).completed

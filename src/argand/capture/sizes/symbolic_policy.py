@@ -19,6 +19,7 @@ from argand.capture.sizes import symbolic_state, symbolic_tensors
 from argand.config import config
 from argand.graph.sizes.expr import Expr, Sym, free_symbols
 from argand.graph.sizes.relations import Relation
+from argand.interruptions import let_pass
 from argand.quick_dataclasses import dataclass
 
 _LIMIT = 1 << 62
@@ -262,7 +263,8 @@ def tensor_input(state: CaptureState, source: Source, real: torch.Tensor, dims: 
             pin(dynamics, Place(source, "stride", dim), strides[dim])
     try:
         info.dynamic = symbolic_tensors.input_siblings(dynamics, real, sizes, strides)
-    except Exception:  # too many elements at the probes, or what is known of the sizes does not hold there
+    except Exception as error:  # too many elements at the probes, or what is known of the sizes does not hold there
+        let_pass(error)
         dynamics.nearer()
         symbolic_tensors.give_up(
             state.graph, {sym for size in sizes if isinstance(size, Expr) for sym in free_symbols(size)}

@@ -16,6 +16,7 @@ from argand.graph.metadata.strides import broadcast_shape, contiguous_strides
 from argand.graph.operators.aten_names import of_aten
 from argand.graph.plain_checks import with_plain_checks
 from argand.graph.trees import leaves
+from argand.interruptions import let_pass
 
 aten = torch.ops.aten
 
@@ -120,7 +121,10 @@ def _dtype_on_one(func: Any, args: tuple[Any, ...], names: tuple[str, ...], valu
 
     try:
         one_result = func(*map(one, args), **dict(zip(names, map(one, values))))
-    except Exception:  # the meta kernel raises what eager does, or knows a dtype that the CPU has no kernel for
+    except (
+        Exception
+    ) as error:  # the meta kernel raises what eager does, or knows a dtype that no kernel of the CPU does
+        let_pass(error)
         return torch.Tensor
     return one_result.dtype if isinstance(one_result, torch.Tensor) and one_result.numel() == 1 else torch.Tensor
 

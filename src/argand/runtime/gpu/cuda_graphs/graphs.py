@@ -20,6 +20,7 @@ import torch
 from argand import events
 from argand.graph import compat
 from argand.graph.operators.random_ops import seeds_from
+from argand.interruptions import let_pass
 from argand.quick_dataclasses import dataclass
 from argand.runtime.gpu.cuda_graphs.recorder import Recorder
 from argand.runtime.gpu.cuda_graphs.recording import SMALL, Copied, NotRecorded, Recording, Results, planned, unfit
@@ -423,6 +424,7 @@ class Recorded(Described):
             if not self._asked:
                 self._check(results)
         except Exception as error:
+            let_pass(error)
             self._stop(str(error) if isinstance(error, NotRecorded) else f"recording failed: {_first_line(error)}")
             return None
         del outputs

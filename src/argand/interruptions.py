@@ -1,0 +1,62 @@
+"""Exceptions of signal handlers that interrupt argand: they are no errors of what they interrupt."""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+import sys
+from types import FrameType, TracebackType
+
+from argand.own_code import OWN_FOLDER
+
+
+def let_pass(error: BaseException | None) -> None:
+    """Raise the exception of a signal handler that an error is, or comes from; where there is none, nothing happens.
+
+    Who takes any exception for a failure of what it tried, and goes on, asks this first. `ArgandError`, graph breaks
+    and exceptions that captured code is to see ask it as they are made.
+    """
+    pending, seen = [error], set[int]()
+    while pending:
+        one = pending.pop()
+        if one is None or id(one) in seen or (one.__traceback__ is not None and _is_earlier(one.__traceback__)):
+            continue
+        seen.add(id(one))
+        if isinstance(one, Exception) and _is_of_handler(one.__traceback__):
+            raise one
+        pending += (one.__cause__, one.__context__)
+
+
+def _is_of_handler(traceback: TracebackType | None) -> bool:
+    """Whether one of the calls is that of a signal handler, which is given what it interrupts."""
+    while traceback is not None and traceback.tb_next is not None:
+        interrupted, traceback = traceback.tb_frame, traceback.tb_next
+        if not _is_own(traceback.tb_frame) and _is_given(traceback.tb_frame, interrupted):
+            return True
+    return False
+
+
+def _is_given(handler: FrameType, interrupted: FrameType) -> bool:
+    code = handler.f_code
+    before = code.co_argcount + code.co_kwonlyargcount
+    rest = code.co_varnames[before : before + bool(code.co_flags & inspect.CO_VARARGS)]
+    given: list[object] = []
+    for name in (*code.co_varnames[: code.co_argcount], *rest):
+        value = handler.f_locals.get(name)
+        given += value if type(value) is tuple else [value]
+    return any(isinstance(number, int) and frame is interrupted for number, frame in itertools.pairwise(given))
+
+
+def _is_earlier(traceback: TracebackType) -> bool:
+    """Whether the program handles the exception itself, around the call of what argand compiled."""
+    caught = traceback.tb_frame
+    if _is_own(caught):
+        return False
+    frame: FrameType | None = sys._getframe()
+    while frame is not None and frame is not caught:
+        frame = frame.f_back
+    return frame is not None
+
+
+def _is_own(frame: FrameType) -> bool:
+    return frame.f_code.co_filename.startswith(OWN_FOLDER)
