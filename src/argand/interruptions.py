@@ -22,13 +22,14 @@ def let_pass(error: BaseException | None) -> None:
         if one is None or id(one) in seen or (one.__traceback__ is not None and _is_earlier(one.__traceback__)):
             continue
         seen.add(id(one))
-        if isinstance(one, Exception) and _is_of_handler(one.__traceback__):
+        if isinstance(one, Exception) and is_of_handler(one):
             raise one
         pending += (one.__cause__, one.__context__)
 
 
-def _is_of_handler(traceback: TracebackType | None) -> bool:
-    """Whether one of the calls is that of a signal handler, which is given what it interrupts."""
+def is_of_handler(error: BaseException) -> bool:
+    """Whether one of the calls that an exception left is that of a signal handler: it is given what it interrupts."""
+    traceback = error.__traceback__
     while traceback is not None and traceback.tb_next is not None:
         interrupted, traceback = traceback.tb_frame, traceback.tb_next
         if not _is_own(traceback.tb_frame) and _is_given(traceback.tb_frame, interrupted):

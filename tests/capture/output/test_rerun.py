@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import gc
+import signal
 import sys
 import traceback
 import weakref
@@ -363,7 +364,7 @@ def test_first_error_is_nobodys_context() -> None:
     assert sys.exception() is None
 
 
-@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, GeneratorExit])
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, GeneratorExit, IndexError])
 def test_interrupt_is_not_answered_by_running_again(error: type[BaseException]) -> None:
     runs = 0
 
@@ -371,19 +372,26 @@ def test_interrupt_is_not_answered_by_running_again(error: type[BaseException]) 
         def run(*args: Any) -> Any:
             nonlocal runs
             runs += 1
-            raise error
+            signal.raise_signal(signal.SIGUSR1)
 
         return run
+
+    def handler(*_: Any) -> None:
+        raise error
 
     log: list[Any] = []
 
     def program(x: torch.Tensor) -> Any:
         log.append(1)
-        return x + 1
+        return x[torch.tensor([0, 2])]
 
     compiled = argand.compile(program, backend=backend)
-    with pytest.raises(error):
-        compiled(_X)
+    before = signal.signal(signal.SIGUSR1, handler)
+    try:
+        with pytest.raises(error):
+            compiled(_X)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
     assert runs == 1 and log == []
 
 

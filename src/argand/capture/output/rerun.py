@@ -43,6 +43,7 @@ from argand.capture.output.resumes import Resumes
 from argand.capture.record.tensor_attributes import any_pending
 from argand.capture.torch_functions import hops, modes
 from argand.graph.nodes.undone_writes import Copies, copies_of, put_back
+from argand.interruptions import is_of_handler
 from argand.quick_dataclasses import dataclass
 
 
@@ -350,7 +351,7 @@ def raised(
     Returns what to call when the frame's own code has run; False: the error is to be raised where the frame began;
     None: it leaves the frame.
     """
-    if not isinstance(error, Exception):
+    if not isinstance(error, Exception) or is_of_handler(error):
         return None if plan.entry is None else False
     ours = isinstance(error, plan.again) or (bool(plan.again) and _lacks_memory(error))
     unwritten = error.__dict__.pop(errors.UNWRITTEN, False) and not _lacks_memory(error)
