@@ -31,13 +31,12 @@ def training_function(plan: Plan, forward: Boxed, backwards: Backwards, again: D
         again: for gradients that are to be differentiated again.
     """
     gradients = Gradients(plan, backwards, again)
-    own_nodes, empty = has_own_nodes(plan), compat.cpu_allocator()
+    own_nodes, empty, handed = has_own_nodes(plan), compat.cpu_allocator(), read_by_backward(plan)
     # what no result leads to is no input of the node: its hooks are not called
     connected = [position for position in range(plan.inputs) if position not in plan.unreached]
     touched = sorted({*(entry[0] for entry in plan.written), *plan.raised, *(entry[0] for entry in plan.leaves)})
     weak = [position for position in plan.weak if position not in touched]
     order = Order(arriving(plan))
-    handed = read_by_backward(plan)
 
     class CompiledFunction(torch.autograd.Function):
         """One call of the compiled graph.
@@ -60,14 +59,13 @@ def training_function(plan: Plan, forward: Boxed, backwards: Backwards, again: D
             ctx.inputs = Inputs(inputs, [out[i] for i in plan.seeds], touched, weak, before, random)
             ctx.numbers, ctx.first = tuple([inputs[i] for i in plan.numbers]), None if link is None else link.first
             ctx.left = ctx.computed = ctx.reads = None
-            ctx.by_operations = False
             if compat.saved_tensor_hooks_active():
                 out = [*out[: plan.results], *map(_alone, out[plan.results :])]
             anchor = empty((0,), (1,), torch.float32)  # until it is freed
             ctx.save_for_backward(*_kept(plan, inputs, out), anchor)
             ctx.set_materialize_grads(False)
             results = _result_tensors(plan, out)
-            ctx.handed = HandedResults([(position, results[position]) for position in handed]) if handed else None
+            ctx.by_operations, ctx.handed = False, HandedResults.of(results, handed)
             if plan.plain:
                 ctx.mark_non_differentiable(*[results[i] for i in plan.plain])
             return results

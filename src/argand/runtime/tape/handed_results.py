@@ -7,7 +7,8 @@ behind it hold it, and read whatever data it has by the time of the backward (`r
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import torch
 
@@ -33,6 +34,11 @@ class HandedResults:
         self._held: dict[int, tuple[weakref.ref[torch.Tensor], tuple[object, ...]]] = {}
         for position, result in results:
             self.note(position, result)
+
+    @classmethod
+    def of(cls, results: Sequence[Any], positions: Sequence[int]) -> HandedResults | None:
+        """Those at some positions; None where there are none."""
+        return cls([(position, results[position]) for position in positions]) if positions else None
 
     def note(self, position: int, result: torch.Tensor) -> None:
         """What the program gets at a position."""
