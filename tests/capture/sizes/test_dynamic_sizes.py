@@ -225,6 +225,17 @@ def test_slices_of_larger_tensors():
     calls_of(lambda x: x * 2 + x.stride(0), [big[:n, :5] for n in (4, 9, 31)])
 
 
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_rows_that_lie_elsewhere_than_those_of_a_dense_matrix(dynamic):
+    """That a stride is a size is asked of each call, where the size varies by itself too."""
+    layouts = [torch.randn(2, 4), torch.randn(3, 5), torch.randn(4, 9)[:, :6], torch.randn(1, 6).expand(4, 6)]
+    calls_of(lambda x: x * 2 + x.stride(0), layouts, compiles=4, dynamic=dynamic)
+    compiled = argand.compile(lambda x, y: x * y, backend="native", dynamic=dynamic)
+    for x in layouts:
+        y = torch.randn(x.shape)
+        assert_same(x * y, compiled(x, y))
+
+
 @pytest.mark.parametrize("name", ("values", "layouts", "contiguous", "views"))
 @pytest.mark.parametrize("heads", (1, 2))
 def test_parts_of_tensors_of_varying_sizes(name, heads):

@@ -259,8 +259,9 @@ def tensor_input(state: CaptureState, source: Source, real: torch.Tensor, dims: 
     if not opened and not open_strides:
         return [], []
     for dim in open_strides:
-        if strides[dim] not in dynamics.places:
-            pin(dynamics, Place(source, "stride", dim), strides[dim])
+        place = Place(source, "stride", dim)
+        if dynamics.places.get(strides[dim]) != place:  # it may be the symbol of a size
+            pin(dynamics, place, strides[dim])
     try:
         info.dynamic = symbolic_tensors.input_siblings(dynamics, real, sizes, strides)
     except Exception as error:  # too many elements at the probes, or what is known of the sizes does not hold there
