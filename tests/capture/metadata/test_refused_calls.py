@@ -179,3 +179,30 @@ def test_what_a_call_has_resized_before_it_raises_is_its_argument(backend):
 
     compiled = argand.compile(caught, backend=backend)
     assert compiled(Z(2, 3)) == caught(Z(2, 3))
+
+
+SIZED_BY_DATA = {
+    "masked_select": (torch.masked_select, O(3, 2), O(3, 3).bool()),
+    "repeat_interleave": (lambda x, n: x.repeat_interleave(n, 0), O(3, 3), O(2).long()),
+    "repeat_interleave-of-floats": (lambda x, n: x.repeat_interleave(n, 0), O(3, 3), O(3)),
+    "bincount": (torch.bincount, O(3, 2).long()),
+    "bincount-weights": (torch.bincount, O(3).long(), O(2)),
+    "one_hot-of-ints": (F.one_hot, O(3).int()),
+    "unique-of-complex": (torch.unique, O(3).cfloat()),
+    "packed": (lambda x, n: torch.nn.utils.rnn.pack_padded_sequence(x, n, batch_first=True).data, O(3, 3), O(2).long()),
+}
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize("name", SIZED_BY_DATA)
+def test_refused_whatever_the_data(name, dynamic):
+    """Where data decide how much comes out, too: the program's own `except` gets the error."""
+    run, *args = SIZED_BY_DATA[name]
+
+    def caught(*args):
+        try:
+            return run(*args)
+        except (NotImplementedError, RuntimeError) as error:
+            return type(error), str(error)
+
+    assert argand.compile(caught, backend="eager", dynamic=dynamic)(*args) == caught(*args)

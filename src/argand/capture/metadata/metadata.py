@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable
 from typing import Any
 
@@ -223,9 +224,26 @@ def _computed(func: Function, args: Args, kwargs: Kwargs, infos: list[TensorInfo
         call = None
     devices = tuple([info.device for info in infos]) if any(info.device.type != "cpu" for info in infos) else ()
     result = _on_stand_ins(func, args, kwargs, infos, call, devices, judged)
-    if not devices and call is not None and (error := trial_runs.refusal(func, call, result, judged)) is not None:
-        raise call_raises(getattr(func, "__name__", str(func)), error)
+    if not devices:
+        _try_out(func, call, result, judged)
     return result
+
+
+def _try_out(func: Function, call: kinds.Call | None, result: object, judged: bool) -> None:
+    if call is not None and (error := trial_runs.refusal(func, call, result, judged)) is not None:
+        raise call_raises(getattr(func, "__name__", str(func)), error)
+
+
+def try_out(func: Function, args: Args, kwargs: Kwargs, infos: list[TensorInfo], result: object) -> None:
+    """Try a call whose result data decide about on real tensors.
+
+    Raises:
+        GraphBreak: it raises, whatever the data.
+    """
+    with contextlib.suppress(kinds.Unknown):
+        call = kinds.of_call(args, kwargs)
+        if all(info.device.type == "cpu" for info in infos):
+            _try_out(func, call, result, True)
 
 
 def _on_stand_ins(

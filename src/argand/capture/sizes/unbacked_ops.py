@@ -132,12 +132,13 @@ def _bound(builder: GraphBuilder, sym: Sym, most: Any) -> None:
 
 
 def _record_result(
-    builder: GraphBuilder, func: Function, args: Args, kwargs: Kwargs, specs: list[_Spec], many: Any
+    builder: GraphBuilder, func: Function, args: Args, kwargs: Kwargs, specs: list[_Spec], many: Any, fits: bool = False
 ) -> Any:
     """Record the call; its results are as `specs` say.
 
     Arguments:
         many: makes the result from the list of stand-ins (tuple, a named tuple, ...); None: the only one.
+        fits: eager takes such arguments, which are results of others.
     """
     unbacked = of(builder)
     infos: list[TensorInfo] = []
@@ -151,7 +152,9 @@ def _record_result(
         tensors.append(stand_in)
         others.append(siblings)
     whole = tensors[0] if many is None else many(tensors)
-    result = builder.finish_call(target_of(func), node_args, node_kwargs, whole, device, False)
+    if not fits:
+        metadata.try_out(func, args, kwargs, infos, whole)
+    result = builder.finish_call(target_of(_IN_GRAPHS.get(func, func)), node_args, node_kwargs, whole, device, False)
     for stand_in, siblings in zip(tensors, others):
         symbolic_tensors.note(builder, stand_in, siblings)
     return result
@@ -241,7 +244,7 @@ def unique(builder: GraphBuilder, func: Function, args: Args, kwargs: Kwargs) ->
         specs.append(([count], _LONG, False))
     elif all_three:
         specs.append(([0], _LONG, False))
-    return _record_result(builder, _IN_GRAPHS.get(func, func), args, kwargs, specs, tuple if len(specs) > 1 else None)
+    return _record_result(builder, func, args, kwargs, specs, tuple if len(specs) > 1 else None)
 
 
 def bincount(builder: GraphBuilder, func: Function, args: Args, kwargs: Kwargs) -> Any:
@@ -330,7 +333,7 @@ def recurrent(builder: GraphBuilder, func: Function, args: Args, kwargs: Kwargs)
     grad = any(each.requires_grad for each in (data, *states, *args[3]))
     specs = [([known[0][0], known[1][-1] * (2 if args[8] else 1)], data.dtype, grad)]
     specs += [(sizes, data.dtype, grad) for sizes in known[1:]]
-    return _record_result(builder, func, args, kwargs, specs, tuple)
+    return _record_result(builder, func, args, kwargs, specs, tuple, fits=True)
 
 
 def pad(builder: GraphBuilder, func: Function, args: Args, kwargs: Kwargs) -> object:
@@ -343,7 +346,7 @@ def pad(builder: GraphBuilder, func: Function, args: Args, kwargs: Kwargs) -> ob
         return NotImplemented
     shape = [expr_of(batch), expr_of(length)]
     specs = [([*(shape if batch_first else shape[::-1]), *rest], data.dtype, data.requires_grad)]
-    return _record_result(builder, func, args, kwargs, [*specs, (shape[:1], _LONG, False)], tuple)
+    return _record_result(builder, func, args, kwargs, [*specs, (shape[:1], _LONG, False)], tuple, fits=True)
 
 
 _TRANSPOSED = frozenset((torch.nonzero, torch.argwhere, _T.nonzero, _T.argwhere))
