@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "fuzz"))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "fuzz" / "operations"))
 
+import derivatives
 import differential
 import extremes
 import mutated
@@ -197,3 +198,9 @@ def test_arithmetic_of_extreme_numbers() -> None:
 def test_calls_by_schemas_with_keywords_in_all_combinations() -> None:
     for seed in range(sweeps.part(8, 4)):
         assert not signatures.differences(seed, 30, "aot_eager", signatures.functions())
+
+
+def test_first_and_second_derivatives_of_compositions() -> None:
+    for seed in range(sweeps.part(12, 6)):
+        text = derivatives.program(seed)
+        assert derivatives.difference(text, seed, "aot_eager") is None, text

@@ -73,7 +73,10 @@ def run_programs(
         how = difference(text, seed, backend)
         if how is None:
             return None
-        return f"{how}\n{text if options.no_reduce else reduced(text, lambda part: difference(part, seed, backend))}"
+        if not options.no_reduce:
+            text = reduced(text, lambda part: difference(part, seed, backend))
+            how = difference(text, seed, backend) or how
+        return f"{how}\n{text}"
 
     return run(options, trial)
 
