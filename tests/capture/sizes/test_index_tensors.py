@@ -11,6 +11,7 @@ import torch
 import argand
 import sweeps
 from argand.capture.driver.explain import Findings
+from argand.events import bus
 
 Program = Callable[[torch.Tensor, torch.Tensor], Any]
 
@@ -117,6 +118,63 @@ def test_gradients_on_native() -> None:
             torch.autograd.grad(compiled(x, w, t), w), torch.autograd.grad(loss(x, w, t), w), strict=True
         ):
             torch.testing.assert_close(got, want)
+
+
+def read_only(x: torch.Tensor, y: torch.Tensor, t: torch.Tensor) -> Any:
+    u = (t + 1) % 4
+    return (x[t] + x[y, u] * 2).abs(), x[u, 1:] * x[t, u]
+
+
+def set_to_a_number(x: torch.Tensor, y: torch.Tensor, t: torch.Tensor) -> Any:
+    x[t] = 3
+    x[y, t - 1] = x.sum() * 0
+    return x * 2
+
+
+def returned(x: torch.Tensor, y: torch.Tensor, t: torch.Tensor) -> Any:
+    return x[t], x * 2
+
+
+def written(x: torch.Tensor, y: torch.Tensor, t: torch.Tensor) -> Any:
+    row = x[t]
+    x.mul_(2)
+    return row + 1
+
+
+def position_is_written(x: torch.Tensor, y: torch.Tensor, t: torch.Tensor) -> Any:
+    u = t + 0
+    row = x[u] * 2
+    u.sub_(1)
+    return row + x[u]
+
+
+WHOLE = (read_only, set_to_a_number, position_is_written)
+PARTS = (returned, written)
+
+
+@pytest.mark.parametrize("program", [*WHOLE, *PARTS])
+def test_code_is_made_of_the_whole_graph_where_no_view_is_told_from_a_copy(program: Any) -> None:
+    compiled, y = argand.compile(program, fullgraph=True), torch.tensor([0, 3, 3, 1])
+    refused: list[Any] = []
+    stop = bus.subscribe(refused.append, ("fallback",))
+    for value in (2, -1, 9):
+        x, t = torch.arange(20.0).sin().view(5, 4), torch.tensor(value)
+        got, want = (outcome(lambda x, t, run=run: run(x, y, t), x.clone(), t.clone()) for run in (compiled, program))
+        assert got == want
+    stop()
+    assert bool(refused) == (program in PARTS)
+
+
+def test_position_that_changes_before_the_backward() -> None:
+    x, y = torch.arange(20.0).sin().view(5, 4), torch.tensor([0, 3, 3, 1])
+    gradients = []
+    for run in (read_only, argand.compile(read_only, fullgraph=True)):
+        w, t = x.clone().requires_grad_(), torch.tensor(2)
+        loss = sum(part.sum() for part in run(w * 1, y, t)) + (run(x, y, t)[0] * w.sum()).sum()
+        t.sub_(2)
+        loss.backward()
+        gradients.append(w.grad)
+    torch.testing.assert_close(*gradients)
 
 
 def test_one_graph_for_all_positions() -> None:

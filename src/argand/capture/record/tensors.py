@@ -558,6 +558,7 @@ class GraphBuilder:
         gradient_flags.finish(self, outputs)
         graph.output(tuple([self._output(value) for value in outputs]))
         self.drop_dead(graph)
+        unbacked_index.copy_selected(self)
         if self.nested and any(node.target is nested for node in graph.nodes):
             raise _whole_nested()
         for info in self.inputs:
@@ -569,8 +570,7 @@ class GraphBuilder:
         if self.dynamics is not None and any("sizes" in n.meta or "expr" in n.meta for n in graph.nodes):
             module.meta["symbols"] = self.dynamics.table
             self.dynamics.table.relations = tuple(self.dynamics.required)
-            if any("unbacked" in n.meta for n in graph.nodes):
-                module.meta["unbacked"] = True
+            module.meta.update({"unbacked": True} if any("unbacked" in n.meta for n in graph.nodes) else {})
         return module
 
     def check_staying(self, outputs: Sequence[object]) -> None:

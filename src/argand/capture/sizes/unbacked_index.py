@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
+import itertools
+import operator
+from typing import Any, TypeGuard
 
 import torch
+from torch import fx
 
 from argand.capture.facts.handlers import Args, Function
 from argand.capture.facts.interfaces import GraphBuilder, Unbacked
 from argand.capture.facts.values.symbolic import SYMBOLIC
 from argand.capture.metadata import data_errors
 from argand.capture.sizes import unbacked_ops
+from argand.graph.compat import storage_address
 from argand.graph.sizes.expr import Expr
 from argand.graph.sizes.relations import Relation
 
@@ -88,6 +92,125 @@ def getitem(builder: GraphBuilder, func: Function, args: Args) -> object:
         if plan is None:
             return NotImplemented
         return unbacked_ops.record(builder, func, args, {}, plan)
+
+
+# ---------------------------------------------------------------------- numbers that only select
+
+
+def copy_selected(builder: GraphBuilder) -> None:
+    """Have the finished graph index by tensors where it reads numbers for that alone, and nothing tells a copy of what
+    is selected from a view: code can be made of the whole graph then, and the numbers are read where they are used.
+
+    All numbers are replaced, or none: one that stays has the graph run in parts.
+    """
+    root = builder.root
+    telling = [node for node in root.nodes if "unbacked" in node.meta]
+    order = {node: number for number, node in enumerate(root.nodes)}
+    reads = {node: _indexings(builder, node, order) for node in telling}
+    if not telling or not all(reads.values()):
+        return
+    for node in dict.fromkeys(user for users in reads.values() for user in users):
+        _index_by_tensors(root, node)
+    for node in telling:
+        root.erase_node(node)
+
+
+def _indexings(builder: GraphBuilder, read: fx.Node, order: dict[fx.Node, int]) -> list[fx.Node]:
+    """The indexings that a number is read for; none where it, or what it selects, has to stay what it is."""
+    if read.target != "item" or read.op != "call_method":
+        return []
+    (position,) = read.all_input_nodes
+    users = list(read.users)
+    if _example(position).dtype not in (torch.int64, torch.int32) or not all(_copies(builder, u, order) for u in users):
+        return []
+    last = max(order[user] for user in users)
+    return [] if _is_written(builder, position, order, order[read], last) else users
+
+
+def _copies(builder: GraphBuilder, node: fx.Node, order: dict[fx.Node, int]) -> bool:
+    """Whether an indexing by numbers may be one by tensors, which come first in it: what it gives is laid out like a
+    copy, and neither that nor what it is of is written to or returned."""
+    if node.target not in (operator.getitem, operator.setitem):
+        return False
+    tensor, index, *given = node.args
+    items = list(index) if isinstance(index, tuple) else [index]
+    first = list(itertools.takewhile(lambda item: isinstance(item, fx.Node), items))
+    of, taken = _example(tensor), [_example(item) for item in first]
+    plain = all(type(each) in (_T, torch.nn.Parameter) for each in (of, *filter(_is_tensor, taken)))
+    rest = items[len(first) :]
+    info = builder.tensors.get(id(of))
+    if not plain or "sizes" in tensor.meta or info is None or info.device.type != "cpu":
+        return False
+    if any(_is_tensor(each) and each.dtype not in (torch.int64, torch.int32) for each in taken):
+        return False
+    if any(isinstance(item, fx.Node | torch.Tensor | list) or item is Ellipsis for item in rest):
+        return False
+    if of.requires_grad:  # its backward would look at the tensors, which may be written to until then
+        return False
+    if given:
+        return not rest and _assigns_alike(of, given[0])
+    if not of.is_contiguous() or "sizes" in node.meta or (rest and any(map(_is_tensor, taken))):
+        return False
+    memory = storage_address(of)
+    views = [other for other in order if order[other] >= order[node] and _is_at(_example(other), memory)]
+    unseen = not any(user.op == "output" or user.target in _LOOKS_BEYOND for view in views for user in view.users)
+    return unseen and not _is_written(builder, tensor, order, order[node], len(order))
+
+
+def _assigns_alike(of: torch.Tensor, value: object) -> bool:
+    """Whether `x[tensor] = value` and `x[number] = value` do the same: of numbers, and tensors of the same dtype."""
+    if not isinstance(value, fx.Node):
+        return type(value) in (bool, int, float)
+    given = _example(value)
+    if not _is_tensor(given) or type(given) is not _T or _is_at(given, storage_address(of)):
+        return False
+    return given.dtype is of.dtype and not given.dim() and not given.requires_grad
+
+
+def _is_written(builder: GraphBuilder, node: fx.Node, order: dict[fx.Node, int], begin: int, end: int) -> bool:
+    """Whether the memory of a tensor is written to between two places of the graph, or may be."""
+    memory = storage_address(_example(node))
+    written = [into for user, into in builder.writing.items() if begin < order.get(user, -1) < end]
+    return any(not isinstance(each, fx.Node) or _is_at(_example(each), memory) for into in written for each in into)
+
+
+def _is_at(example: object, memory: int) -> bool:
+    return _is_tensor(example) and storage_address(example) == memory
+
+
+def _is_tensor(value: object) -> TypeGuard[torch.Tensor]:
+    return isinstance(value, _T)
+
+
+def _example(node: fx.Node) -> Any:
+    return node.meta.get("example_value")
+
+
+_LOOKS_BEYOND = frozenset(("as_strided", "storage_offset", torch.as_strided))
+"""Operations that see more of the memory of a view than the view."""
+
+
+def _index_by_tensors(graph: fx.Graph, node: fx.Node) -> None:
+    """`x[numbers]` or `x[numbers] = value` as one operation by the tensors that hold the numbers."""
+    tensor, index, *given = node.args
+    items = list(index) if isinstance(index, tuple) else [index]
+    places = [item.args[0] if "unbacked" in item.meta else item for item in items if isinstance(item, fx.Node)]
+    rest = tuple(items[len(places) :])
+    with graph.inserting_before(node):
+        if given:
+            value = given[0]
+            if not isinstance(value, fx.Node):
+                dtype = _example(tensor).dtype
+                value = graph.call_function(torch.full, ((), value), {"dtype": dtype, "device": "cpu"})
+            new = graph.call_function(torch.ops.aten.index_put_.default, (tensor, places, value))
+        else:
+            new = graph.call_function(torch.ops.aten.index.Tensor, (tensor, places))
+        new.meta = dict(node.meta)
+        if rest:
+            last = graph.call_function(operator.getitem, (new, rest))
+            last.meta, new = new.meta, last
+    node.replace_all_uses_with(new)
+    graph.erase_node(node)
 
 
 class _Index:
