@@ -63,7 +63,7 @@ def fresh() -> dict[str, Any]:
     return {
         "list": [], "tuple": (3, 4), "deque": collections.deque(maxlen=5), "counter": collections.Counter(),
         "numbers": collections.defaultdict(int), "lists": collections.defaultdict(list), "dict": {}, "set": set(),
-        "other": [],
+        "other": [], "places": [0, 1, 2],
     }  # fmt: skip
 
 
@@ -89,6 +89,20 @@ def test_no_graph_for_each_length(program: Program, graphs: int) -> None:
             assert shown(ours) == shown(theirs)
     assert not findings.breaks
     assert len(findings.graphs) <= graphs
+
+
+def test_elements_that_are_replaced_are_not_guarded() -> None:
+    def program(held: list[Any], x: torch.Tensor) -> torch.Tensor:
+        held[0], held[-1], held[1] = x.sin(), 0, None
+        return x + len(held) + sum(item is None for item in held) + held[0]
+
+    findings, compiled, x = Findings(), argand.compile(program, backend="eager", fullgraph=True), torch.randn(3)
+    with findings.listening():
+        for each in (torch.ones(1), torch.ones(2, 2), None, 0, 5, [1]):
+            ours, theirs = ([each, each, each] for _ in range(2))
+            torch.testing.assert_close(compiled(ours, x), program(theirs, x), rtol=0, atol=0)
+            assert ours[1:] == theirs[1:] and torch.equal(ours[0], theirs[0])
+    assert len(findings.graphs) == 1
 
 
 def test_hooks_that_collect() -> None:
@@ -163,6 +177,7 @@ ADDS = (
     'held["counter"][{k!r}] += {n}', 'held["numbers"][{k!r}] += 1', 'held["lists"][{k!r}].append({n})',
     'held["dict"].setdefault({k!r}, []).append({n})', 'held["dict"][{k!r}] = [{n}]', 'held["other"].append(held["list"])',
     'held["list"].append({n}.0)', 'held["numbers"][({k!r}, {n})] = x.shape[0]', 'held["numbers"][{n}] = {n}',
+    'held["places"][{n}] = {k!r}', 'held["places"][-1] = {n}', 'held["places"][1 - {n}] = held["places"][-{n}]',
     'held["list"].append(held["dict"].get({k!r}))', 'held["other"] += held["list"]',
 )  # fmt: skip
 LOOKS = (
@@ -172,6 +187,8 @@ LOOKS = (
     'x = x + len(held["lists"][{k!r}])', 'held["dict"].pop({k!r}, None)', 'x = x + held["list"].count({n})',
     'held["other"].clear()', 'x = x + len(held["deque"])', 'held["set"].discard({k!r})', 'x = x + bool(held["list"])',
     'del held["numbers"][{k!r}]', 'held["list"][-1] = {n}', 'held["list"].extend(v for v in range({n}))',
+    'x = x + len(held["places"]) + ({n} in held["places"])', 'held["list"] += held["places"]', 'del held["places"][{n}]',
+    'held["places"].append({n})', 'x = x + sum(v == {n} for v in held["places"])', 'held["places"].reverse()',
     'x = x + (True in held["numbers"])', 'held["dict"].update({k}={n})', 'held["list"].sort(key=str)',
 )  # fmt: skip
 

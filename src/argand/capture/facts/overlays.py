@@ -27,7 +27,7 @@ UNSET = _Marker("<unset>")
 """From a read of an overlay: not written during capture, look at the real object."""
 
 
-ADDED = frozenset(("end", "items", "elements"))
+ADDED = frozenset(("end", "places", "items", "elements"))
 """Kinds of overlay: what is added to a container that has no shadow (`world/additions.py`)."""
 
 

@@ -239,7 +239,7 @@ class Access:
             self.state.refuse_written_names(obj)
             length = raw_length(obj)
             self.state.guard(self.outer[id(obj)], "len", length)
-            return length if added is None else length + len(added.values)
+            return length if added is None or added.kind == "places" else length + len(added.values)
         return int(self.unread(len, self.shadow(obj)))
 
     def outer_has_key(self, container: Any, key: object) -> bool:
@@ -265,11 +265,13 @@ class Access:
         return (type(key) in self.fast and not self.is_tensor(key)) or is_a(key, type)
 
     def _added(self, container: object, key: object) -> object:
-        """What captured code put into a dict or set that has no shadow, under a key; UNSET if nothing."""
+        """What captured code put into a dict, set or list that has no shadow, under a key; UNSET if nothing."""
         added = self.state.additions.get(id(container))
         if added is None:
             return UNSET
-        if added.kind == "end" or not additions.is_plain_key(key):
+        if added.kind == "places" and type(key) is int and -len(added.obj) <= key < len(added.obj):
+            return added.values.get(key % len(added.obj), UNSET)
+        if added.kind in ("end", "places") or not additions.is_plain_key(key):
             self.state.shadow(container)
             return UNSET
         return added.values.get(key, UNSET)

@@ -430,15 +430,17 @@ class CaptureState:
             return obj
         self.refuse_written_names(obj)
         owner = self._object_at.get(source.base) if is_a(source, InstanceDictSource) and source.base else None
-        shadow = shadows.make(self, obj, source)
+        added = self.additions.get(id(obj))
+        replaced = added.values if added is not None and added.kind == "places" else ()
+        shadow = shadows.make(self, obj, source, replaced)
         entry = Shadow(obj, shadow, shadows.contents(shadow), source, shadows.probe(shadow))
         self.shadows[id(obj)] = entry
         self.shadow_origin[id(shadow)] = entry
         self._keep.append(shadow)
-        added = self.additions.pop(id(obj), None)
         if added is None:
             self.effect_order.append(entry)
         else:
+            del self.additions[id(obj)]
             self.effect_order[self.effect_order.index(added)] = entry
             additions.put(shadow, added)
         if owner is not None:

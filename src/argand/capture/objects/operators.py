@@ -485,6 +485,8 @@ def setitem(interp: Interpreter, container: Any, key: object, value: object) -> 
     if (cls is list or cls is dict) and type(key) in interp.fast and type(key) is not slice:
         if cls is dict and additions.add(interp.state, container, [(key, value)]):
             return
+        if cls is list and additions.replace(interp.state, container, key, value):
+            return
         target = interp.shadow(container) if interp.is_outer(container) else container
         try:
             target[key] = value

@@ -163,11 +163,12 @@ class Replay:
 
     def _evaluate_additions(self, entry: Overlay) -> None:
         target = self._target(entry.obj)
-        if entry.kind == "items":
+        if entry.kind in ("items", "places"):
             self.values.push_map(entry.values)
         else:
             self.values.push_list(entry.values if entry.kind == "elements" else entry.values.values())
-        self._later(rebuild.fill_dict if entry.kind == "items" else rebuild.extend, target, self._temp())
+        helpers: dict[str, Any] = {"items": rebuild.fill_dict, "places": rebuild.replace_elements}
+        self._later(helpers.get(entry.kind, rebuild.extend), target, self._temp())
 
     def _later_delete(self, target: str, name: str) -> None:
         def emit() -> None:

@@ -211,6 +211,11 @@ def fill_dict(mapping: dict[object, object], items: dict[object, object]) -> Non
         put(mapping, key, value)
 
 
+def replace_elements(elements: list[object], items: dict[int, object]) -> None:
+    for index, value in items.items():
+        elements[index] = value
+
+
 def set_attributes(obj: object, attributes: dict[str, object]) -> None:
     """Into the instance's `__dict__`, which `namespace` has found before: no class hides it."""
     _read(obj, "__dict__").update(attributes)

@@ -1,5 +1,6 @@
 """What captured code adds to containers from before the frame without looking at what they hold: no guard says how long
-they are. Whoever looks asks for the shadow (`CaptureState.shadow`), which takes over what was added until then."""
+they are, or, of elements of lists that are replaced, what they were. Whoever looks asks for the shadow
+(`CaptureState.shadow`), which takes over what was added until then."""
 
 from __future__ import annotations
 
@@ -51,7 +52,7 @@ def add(state: CaptureState, obj: object, values: Iterable[object]) -> bool:
         Whether that is all there is to it; otherwise the shadow has to take them.
     """
     entry = of(state, obj)
-    if entry is None:
+    if entry is None or entry.kind == "places":
         return False
     added = list(values)
     if entry.kind == "end":
@@ -63,11 +64,30 @@ def add(state: CaptureState, obj: object, values: Iterable[object]) -> bool:
         if not all(is_plain_key(key) for key, _ in pairs):
             return False
         entry.values.update(pairs)
-    if id(obj) not in state.additions:
-        state.additions[id(obj)] = entry
-        state.effect_order.append(entry)
-        state.keep(obj)
+    _note(state, entry)
     return True
+
+
+def replace(state: CaptureState, obj: list[object], index: object, value: object) -> bool:
+    """Note that a value takes the place of an element of a list. Returns as `add` does."""
+    entry = of(state, obj)
+    if entry is None or type(index) is not int or not -len(obj) <= index < len(obj):
+        return False
+    if id(obj) not in state.additions:
+        entry = Overlay(obj, "places")
+        state.guard(state.outer[id(obj)], "len", len(obj))
+    elif entry.kind != "places":
+        return False
+    entry.values[index % len(obj)] = value
+    _note(state, entry)
+    return True
+
+
+def _note(state: CaptureState, entry: Overlay) -> None:
+    if id(entry.obj) not in state.additions:
+        state.additions[id(entry.obj)] = entry
+        state.effect_order.append(entry)
+        state.keep(entry.obj)
 
 
 def varying_length(state: CaptureState, obj: object) -> tuple[object, int, int | None] | None:
@@ -77,7 +97,7 @@ def varying_length(state: CaptureState, obj: object) -> tuple[object, int, int |
         return None
     source = state.outer.get(id(obj))
     added = state.additions.get(id(obj))
-    if source is None or state.policy is None:
+    if source is None or state.policy is None or (added is not None and added.kind == "places"):
         return None
     place, length = CallSource(source, len), len(cast("list[object]", obj))
     if not state.policy.number(place, length):
@@ -95,5 +115,8 @@ def put(target: object, entry: Overlay) -> None:
         dict.update(target, entry.values)
     elif is_a(target, set):
         set.update(target, list(entry.values))
+    elif isinstance(target, list) and entry.kind == "places":
+        for index, value in entry.values.items():
+            target[index] = value
     elif isinstance(target, list | collections.deque):
         target.extend(entry.values.values())

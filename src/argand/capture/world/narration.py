@@ -116,7 +116,8 @@ def side_effects(state: CaptureState) -> None:
         if isinstance(entry, Shadow):
             lines.append(f"  the {type(entry.original).__name__} {_named(state, entry.original)}: its contents")
         elif entry.kind in ADDED:
-            lines.append(f"  the {type(entry.obj).__name__} {_named(state, entry.obj)}: {len(entry.values)} added")
+            what = "replaced" if entry.kind == "places" else "added"
+            lines.append(f"  the {type(entry.obj).__name__} {_named(state, entry.obj)}: {len(entry.values)} {what}")
         else:
             what = {"attr": "attributes", "global": "globals", "cell": "variables of an outer function"}[entry.kind]
             lines.append(f"  {_named(state, entry.obj)}: {what} {', '.join(entry.values)}")

@@ -166,6 +166,9 @@ def taken_away(entry: Shadow | Overlay) -> Iterator[object]:
         return
     if entry.kind in ("end", "elements"):
         return
+    if entry.kind == "places":
+        yield from (old for i, old in enumerate(entry.obj) if entry.values.get(i, old) is not old)
+        return
     if entry.kind == "cell":
         before = {"cell_contents": entry.obj.cell_contents} if entry.obj != types.CellType() else {}
     else:

@@ -7,6 +7,7 @@ import itertools
 import sys
 import types
 import weakref
+from collections.abc import Container
 from typing import Any, Final, TypeAlias
 
 import torch
@@ -40,9 +41,11 @@ MOST_ELEMENTS: Final = 100_000
 _FACTORY: types.MemberDescriptorType = vars(collections.defaultdict)["default_factory"]
 
 
-def make(state: CaptureState, obj: Any, source: Source) -> Any:
+def make(state: CaptureState, obj: Any, source: Source, replaced: Container[object] = ()) -> Any:
     """A new container like `obj`; guards its length or keys, and its elements as they are loaded.
 
+    Arguments:
+        replaced: places of a list whose elements nobody will see; what took these is never the same.
     Raises:
         GraphBreak: a dict whose keys, or a set whose elements, cannot be guarded by value; a class with `__del__`; the
             table of imported modules; more elements than can be guarded.
@@ -73,7 +76,10 @@ def make(state: CaptureState, obj: Any, source: Source) -> Any:
         raw: Any = list if is_a(obj, list) else tuple
         state.guard(source, "len", raw.__len__(obj))
         place = SequenceItemSource if type(obj).__getitem__ is raw.__getitem__ else RawSequenceItemSource
-        items = [state.load_source(place(source, i), raw.__getitem__(obj, i)) for i in range(raw.__len__(obj))]
+        items = [raw.__getitem__(obj, i) for i in range(raw.__len__(obj))]
+        items = [
+            (each,) if i in replaced else state.load_source(place(source, i), each) for i, each in enumerate(items)
+        ]
         if is_a(obj, list):
             shadow = _new(type(obj), list)
             list.extend(shadow, items)
