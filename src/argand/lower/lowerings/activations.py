@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 import torch
 
 from argand.ir.loops import Value
 from argand.ir.operations import cost
 from argand.lower.context import Context
-from argand.lower.elementwise import Operation, pointwise
-from argand.lower.lowerings.pointwise import is_float, is_float_result, refuse, refuse_lane_by_lane
+from argand.lower.elementwise import pointwise
+from argand.lower.lowerings.pointwise import formula, is_float, is_float_result, refuse, refuse_lane_by_lane
 from argand.lower.ops import Number
 from argand.lower.recorder import Recorder
 from argand.lower.registry import lowers
@@ -50,52 +49,38 @@ def gelu(ctx: Context, x: Tensor, *, approximate: str = "none") -> Tensor:
     return pointwise(ctx, tanh if approximate == "tanh" else exact, [x], cost=cost("gelu"))
 
 
-@lowers(aten.silu.default)
-def silu(ctx: Context, x: Tensor) -> Tensor:
-    def operation(ops: Recorder, a: Value) -> Value:
-        one = _const(ops, a, 1.0)
-        return ops.truediv(a, ops.add(one, ops.exp(ops.neg(a))))
-
-    return pointwise(ctx, operation, [x], cost=cost("silu"))
+@formula(aten.silu.default, cost=cost("silu"))
+def silu(ops: Recorder, a: Value) -> Value:
+    one = _const(ops, a, 1.0)
+    return ops.truediv(a, ops.add(one, ops.exp(ops.neg(a))))
 
 
-@lowers(aten.mish.default)
-def mish(ctx: Context, x: Tensor) -> Tensor:
-    return pointwise(ctx, lambda ops, a: ops.mul(a, ops.tanh(ops.log1p(ops.exp(a)))), [x], cost=cost("mish"))
+formula(aten.mish.default, cost=cost("mish"))(lambda ops, a: ops.mul(a, ops.tanh(ops.log1p(ops.exp(a)))))
 
 
-@lowers(aten.softplus.default)
-def softplus(ctx: Context, x: Tensor, beta: Number = 1, threshold: Number = 20) -> Tensor:
-    def operation(ops: Recorder, a: Value) -> Value:
-        scaled = ops.mul(a, _const(ops, a, float(beta)))
-        soft = ops.truediv(ops.log1p(ops.exp(scaled)), _const(ops, a, float(beta)))
-        return ops.where(ops.gt(scaled, _const(ops, a, float(threshold))), a, soft)
-
-    return pointwise(ctx, operation, [x], cost=cost("softplus"))
+@formula(aten.softplus.default, cost=cost("softplus"))
+def softplus(ops: Recorder, a: Value, beta: Number = 1, threshold: Number = 20) -> Value:
+    scaled = ops.mul(a, _const(ops, a, float(beta)))
+    soft = ops.truediv(ops.log1p(ops.exp(scaled)), _const(ops, a, float(beta)))
+    return ops.where(ops.gt(scaled, _const(ops, a, float(threshold))), a, soft)
 
 
-@lowers(aten.leaky_relu.default)
-def leaky_relu(ctx: Context, x: Tensor, slope: Number = 0.01) -> Tensor:
-    def operation(ops: Recorder, a: Value) -> Value:
-        return ops.where(ops.gt(a, _const(ops, a, 0.0)), a, ops.mul(a, _const(ops, a, float(slope))))
-
-    return pointwise(ctx, operation, [x], cost=3)
+@formula(aten.leaky_relu.default, cost=3)
+def leaky_relu(ops: Recorder, a: Value, slope: Number = 0.01) -> Value:
+    return ops.where(ops.gt(a, _const(ops, a, 0.0)), a, ops.mul(a, _const(ops, a, float(slope))))
 
 
-@lowers(aten.elu.default)
-def elu(ctx: Context, x: Tensor, alpha: Number = 1.0, scale: Number = 1.0, input_scale: Number = 1.0) -> Tensor:
-    def operation(ops: Recorder, a: Value) -> Value:
-        low = ops.mul(ops.expm1(ops.mul(a, _const(ops, a, float(input_scale)))), _const(ops, a, float(alpha * scale)))
-        high = ops.mul(a, _const(ops, a, float(scale)))
-        # not `gt`: eager sends nan through expm1, which gives nan either way
-        return ops.where(ops.lt(a, _const(ops, a, 0.0)), low, high)
-
-    return pointwise(ctx, operation, [x], cost=18)
+@formula(aten.elu.default, cost=18)
+def elu(ops: Recorder, a: Value, alpha: Number = 1.0, scale: Number = 1.0, input_scale: Number = 1.0) -> Value:
+    low = ops.mul(ops.expm1(ops.mul(a, _const(ops, a, float(input_scale)))), _const(ops, a, float(alpha * scale)))
+    high = ops.mul(a, _const(ops, a, float(scale)))
+    # not `gt`: eager sends nan through expm1, which gives nan either way
+    return ops.where(ops.lt(a, _const(ops, a, 0.0)), low, high)
 
 
-@lowers(aten.celu.default)
-def celu(ctx: Context, x: Tensor, alpha: Number = 1.0) -> Tensor:
-    return elu(ctx, x, alpha, 1.0, 1.0 / float(alpha))
+@formula(aten.celu.default, cost=18)
+def celu(ops: Recorder, a: Value, alpha: Number = 1.0) -> Value:
+    return elu(ops, a, alpha, 1.0, 1.0 / float(alpha))
 
 
 @lowers(aten.hardtanh.default)
@@ -113,17 +98,12 @@ def _relu6(ops: Recorder, a: Value) -> Value:
     return ops.minimum(ops.maximum(shifted, _const(ops, a, 0.0)), _const(ops, a, 6.0))
 
 
-@lowers(aten.hardsigmoid.default)
-def hardsigmoid(ctx: Context, x: Tensor) -> Tensor:
-    return pointwise(ctx, lambda ops, a: ops.truediv(_relu6(ops, a), _const(ops, a, 6.0)), [x], cost=7)
+formula(aten.hardsigmoid.default, cost=7)(lambda ops, a: ops.truediv(_relu6(ops, a), _const(ops, a, 6.0)))
 
 
-@lowers(aten.hardswish.default)
-def hardswish(ctx: Context, x: Tensor) -> Tensor:
-    def operation(ops: Recorder, a: Value) -> Value:
-        return ops.truediv(ops.mul(a, _relu6(ops, a)), _const(ops, a, 6.0))
-
-    return pointwise(ctx, operation, [x], cost=8)
+@formula(aten.hardswish.default, cost=8)
+def hardswish(ops: Recorder, a: Value) -> Value:
+    return ops.truediv(ops.mul(a, _relu6(ops, a)), _const(ops, a, 6.0))
 
 
 @lowers(aten.threshold.default)
@@ -143,26 +123,12 @@ def threshold_backward(ctx: Context, grad: Tensor, x: Tensor, limit: Number) -> 
     return pointwise(ctx, operation, [grad, x, limit], cost=2)
 
 
-def _backward(name: str, cost: int) -> Callable[[Operation], Operation]:
-    """Register a rule (grad, saved) -> grad whose decorated function is the operation itself."""
-
-    def register(operation: Operation) -> Operation:
-        def rule(ctx: Context, grad: Tensor, saved: Tensor) -> Tensor:
-            refuse(not is_float_result(ctx), f"{name} of integers")
-            return pointwise(ctx, operation, [grad, saved], cost=cost)
-
-        lowers(getattr(aten, name).default)(rule)
-        return operation
-
-    return register
+formula(aten.tanh_backward.default, cost=3)(
+    lambda ops, grad, out: ops.mul(grad, ops.sub(_const(ops, out, 1.0), ops.mul(out, out)))
+)
 
 
-@_backward("tanh_backward", 3)
-def tanh_backward(ops: Recorder, grad: Value, out: Value) -> Value:
-    return ops.mul(grad, ops.sub(_const(ops, out, 1.0), ops.mul(out, out)))
-
-
-@_backward("sigmoid_backward", 3)
+@formula(aten.sigmoid_backward.default, cost=3)
 def sigmoid_backward(ops: Recorder, grad: Value, out: Value) -> Value:
     return ops.mul(ops.mul(grad, ops.sub(_const(ops, out, 1.0), out)), out)
 

@@ -33,19 +33,9 @@ def filled(ctx: Context, value: Any) -> Tensor:
     return ctx.lazy(lambda ops, index: ops.constant(number, dtype), [], cost=0)
 
 
-@lowers(aten.full.default)
-def full(ctx: Context, size: Any, value: Any, **kwargs: Any) -> Tensor:
-    return filled(ctx, value)
-
-
-@lowers(aten.full_like.default)
-def full_like(ctx: Context, x: Tensor, value: Any, **kwargs: Any) -> Tensor:
-    return filled(ctx, value)
-
-
-@lowers(aten.fill.Scalar, aten.fill.Tensor)
-def fill(ctx: Context, x: Tensor, value: Any) -> Tensor:
-    return filled(ctx, value)
+lowers(aten.full.default)(lambda ctx, size, value, **kwargs: filled(ctx, value))
+lowers(aten.full_like.default)(lambda ctx, x, value, **kwargs: filled(ctx, value))
+lowers(aten.fill.Scalar, aten.fill.Tensor)(lambda ctx, x, value: filled(ctx, value))
 
 
 # nobody may rely on what an empty tensor holds: zeros cost least, as nothing reads them from memory
@@ -101,9 +91,7 @@ def linspace(ctx: Context, start: Any, end: Any, steps: Any, **kwargs: Any) -> T
     return ctx.lazy(load, [], cost=5, count=8)
 
 
-@lowers(prims.iota.default)
-def iota(ctx: Context, length: Any, *, start: Any, step: Any, **kwargs: Any) -> Tensor:
-    return _progression(ctx, start, step)
+lowers(prims.iota.default)(lambda ctx, length, *, start, step, **kwargs: _progression(ctx, start, step))
 
 
 @lowers(aten.eye.default, aten.eye.m)
@@ -131,11 +119,5 @@ def _triangle(ctx: Context, x: Tensor, diagonal: int, upper: bool) -> Tensor:
     return ctx.lazy(load, [x], cost=3, count=5)
 
 
-@lowers(aten.tril.default)
-def tril(ctx: Context, x: Tensor, diagonal: int = 0) -> Tensor:
-    return _triangle(ctx, x, diagonal, False)
-
-
-@lowers(aten.triu.default)
-def triu(ctx: Context, x: Tensor, diagonal: int = 0) -> Tensor:
-    return _triangle(ctx, x, diagonal, True)
+lowers(aten.tril.default)(lambda ctx, x, diagonal=0: _triangle(ctx, x, diagonal, False))
+lowers(aten.triu.default)(lambda ctx, x, diagonal=0: _triangle(ctx, x, diagonal, True))

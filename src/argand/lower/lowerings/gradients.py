@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import torch
 
 from argand.ir.loops import Value
 from argand.lower.context import Context
 from argand.lower.elementwise import Operation, pointwise
-from argand.lower.lowerings.pointwise import is_float_result, refuse
+from argand.lower.lowerings.pointwise import formula, of_floats, refuse
 from argand.lower.lowerings.training import MEAN
 from argand.lower.ops import Number
 from argand.lower.recorder import Recorder
@@ -22,12 +21,6 @@ aten = torch.ops.aten
 
 def _const(ops: Recorder, like: Value, number: Number) -> Value:
     return ops.constant(float(number), like.dtype)
-
-
-def _gradient(ctx: Context, operation: Operation, operands: list[Any], cost: int) -> Tensor:
-    refuse(not is_float_result(ctx), "a gradient of integers")
-    refuse(len({operand.dtype for operand in operands}) > 1, "a gradient of tensors of two dtypes")
-    return pointwise(ctx, operation, operands, cost=cost)
 
 
 def _outside(ops: Recorder, x: Value, low: Number, high: Number) -> Value:
@@ -50,93 +43,65 @@ def elu_backward(
             bent = ops.mul(ops.mul(steep, _const(ops, a, low)), ops.exp(ops.mul(a, _const(ops, a, input_scale))))
         return ops.where(ops.le(a, _const(ops, a, 0)), bent, ops.mul(g, _const(ops, a, scale)))
 
-    return _gradient(ctx, operation, [grad, x], 4 if is_result else 18)
+    return of_floats(ctx, operation, [grad, x], 4 if is_result else 18)
 
 
-@lowers(aten.leaky_relu_backward.default)
-def leaky_relu_backward(ctx: Context, grad: Tensor, x: Tensor, slope: Number, is_result: bool) -> Tensor:
-    def operation(ops: Recorder, g: Value, a: Value) -> Value:
-        return ops.where(ops.gt(a, _const(ops, a, 0)), g, ops.mul(g, _const(ops, a, slope)))
-
-    return _gradient(ctx, operation, [grad, x], 3)
+@formula(aten.leaky_relu_backward.default, cost=3)
+def leaky_relu_backward(ops: Recorder, g: Value, a: Value, slope: Number, is_result: bool) -> Value:
+    return ops.where(ops.gt(a, _const(ops, a, 0)), g, ops.mul(g, _const(ops, a, slope)))
 
 
-@lowers(aten.hardtanh_backward.default)
-def hardtanh_backward(ctx: Context, grad: Tensor, x: Tensor, low: Number, high: Number) -> Tensor:
-    def operation(ops: Recorder, g: Value, a: Value) -> Value:
-        flat = ops.logical_or(ops.le(a, _const(ops, a, low)), ops.ge(a, _const(ops, a, high)))
-        return ops.where(flat, _const(ops, a, 0), g)
-
-    return _gradient(ctx, operation, [grad, x], 3)
+@formula(aten.hardtanh_backward.default, cost=3)
+def hardtanh_backward(ops: Recorder, g: Value, a: Value, low: Number, high: Number) -> Value:
+    flat = ops.logical_or(ops.le(a, _const(ops, a, low)), ops.ge(a, _const(ops, a, high)))
+    return ops.where(flat, _const(ops, a, 0), g)
 
 
-@lowers(aten.hardsigmoid_backward.default)
-def hardsigmoid_backward(ctx: Context, grad: Tensor, x: Tensor) -> Tensor:
-    def operation(ops: Recorder, g: Value, a: Value) -> Value:
-        sloped = ops.logical_and(ops.gt(a, _const(ops, a, -3)), ops.lt(a, _const(ops, a, 3)))
-        return ops.where(sloped, ops.mul(g, _const(ops, a, 1 / 6)), _const(ops, a, 0))
-
-    return _gradient(ctx, operation, [grad, x], 4)
+@formula(aten.hardsigmoid_backward.default, cost=4)
+def hardsigmoid_backward(ops: Recorder, g: Value, a: Value) -> Value:
+    sloped = ops.logical_and(ops.gt(a, _const(ops, a, -3)), ops.lt(a, _const(ops, a, 3)))
+    return ops.where(sloped, ops.mul(g, _const(ops, a, 1 / 6)), _const(ops, a, 0))
 
 
-@lowers(aten.hardswish_backward.default)
-def hardswish_backward(ctx: Context, grad: Tensor, x: Tensor) -> Tensor:
-    def operation(ops: Recorder, g: Value, a: Value) -> Value:
-        bent = ops.mul(g, ops.add(ops.truediv(a, _const(ops, a, 3)), _const(ops, a, 0.5)))
-        upper = ops.where(ops.lt(a, _const(ops, a, 3)), bent, g)
-        return ops.where(ops.le(a, _const(ops, a, -3)), _const(ops, a, 0), upper)
-
-    return _gradient(ctx, operation, [grad, x], 8)
+@formula(aten.hardswish_backward.default, cost=8)
+def hardswish_backward(ops: Recorder, g: Value, a: Value) -> Value:
+    bent = ops.mul(g, ops.add(ops.truediv(a, _const(ops, a, 3)), _const(ops, a, 0.5)))
+    upper = ops.where(ops.lt(a, _const(ops, a, 3)), bent, g)
+    return ops.where(ops.le(a, _const(ops, a, -3)), _const(ops, a, 0), upper)
 
 
-@lowers(aten.softplus_backward.default)
-def softplus_backward(ctx: Context, grad: Tensor, x: Tensor, beta: Number, threshold: Number) -> Tensor:
-    def operation(ops: Recorder, g: Value, a: Value) -> Value:
-        scaled = ops.mul(a, _const(ops, a, beta))
-        e = ops.exp(scaled)
-        soft = ops.truediv(ops.mul(g, e), ops.add(e, _const(ops, a, 1)))
-        return ops.where(ops.gt(scaled, _const(ops, a, threshold)), g, soft)
-
-    return _gradient(ctx, operation, [grad, x], 20)
+@formula(aten.softplus_backward.default, cost=20)
+def softplus_backward(ops: Recorder, g: Value, a: Value, beta: Number, threshold: Number) -> Value:
+    scaled = ops.mul(a, _const(ops, a, beta))
+    e = ops.exp(scaled)
+    soft = ops.truediv(ops.mul(g, e), ops.add(e, _const(ops, a, 1)))
+    return ops.where(ops.gt(scaled, _const(ops, a, threshold)), g, soft)
 
 
-@lowers(aten.hardshrink.default)
-def hardshrink(ctx: Context, x: Tensor, limit: Number = 0.5) -> Tensor:
-    def operation(ops: Recorder, a: Value) -> Value:
-        return ops.where(_outside(ops, a, -limit, limit), a, _const(ops, a, 0))
-
-    return _gradient(ctx, operation, [x], 4)
+@formula(aten.hardshrink.default, cost=4)
+def hardshrink(ops: Recorder, a: Value, limit: Number = 0.5) -> Value:
+    return ops.where(_outside(ops, a, -limit, limit), a, _const(ops, a, 0))
 
 
-@lowers(aten.hardshrink_backward.default, aten.softshrink_backward.default)
-def shrink_backward(ctx: Context, grad: Tensor, x: Tensor, limit: Number) -> Tensor:
-    def operation(ops: Recorder, g: Value, a: Value) -> Value:
-        return ops.where(_outside(ops, a, -limit, limit), g, _const(ops, a, 0))
-
-    return _gradient(ctx, operation, [grad, x], 4)
+@formula(aten.hardshrink_backward.default, aten.softshrink_backward.default, cost=4)
+def shrink_backward(ops: Recorder, g: Value, a: Value, limit: Number) -> Value:
+    return ops.where(_outside(ops, a, -limit, limit), g, _const(ops, a, 0))
 
 
-@lowers(aten.softshrink.default)
-def softshrink(ctx: Context, x: Tensor, limit: Number = 0.5) -> Tensor:
-    def operation(ops: Recorder, a: Value) -> Value:
-        bound = _const(ops, a, limit)
-        flat = ops.mul(a, _const(ops, a, 0))  # nan stays nan
-        lower = ops.where(ops.lt(a, ops.neg(bound)), ops.add(a, bound), flat)
-        return ops.where(ops.gt(a, bound), ops.sub(a, bound), lower)
-
-    return _gradient(ctx, operation, [x], 5)
+@formula(aten.softshrink.default, cost=5)
+def softshrink(ops: Recorder, a: Value, limit: Number = 0.5) -> Value:
+    bound = _const(ops, a, limit)
+    flat = ops.mul(a, _const(ops, a, 0))  # nan stays nan
+    lower = ops.where(ops.lt(a, ops.neg(bound)), ops.add(a, bound), flat)
+    return ops.where(ops.gt(a, bound), ops.sub(a, bound), lower)
 
 
-@lowers(aten.log_sigmoid_backward.default)
-def log_sigmoid_backward(ctx: Context, grad: Tensor, x: Tensor, kept: Tensor) -> Tensor:
+@formula(aten.log_sigmoid_backward.default, cost=8)
+def log_sigmoid_backward(ops: Recorder, g: Value, a: Value, e: Value) -> Value:
     """`kept` is exp(-|x|)."""
-
-    def operation(ops: Recorder, g: Value, a: Value, e: Value) -> Value:
-        one = _const(ops, a, 1)
-        part = ops.truediv(e, ops.add(one, e))
-        return ops.mul(g, ops.where(ops.lt(a, _const(ops, a, 0)), ops.sub(one, part), part))
-
-    return _gradient(ctx, operation, [grad, x, kept], 8)
+    one = _const(ops, a, 1)
+    part = ops.truediv(e, ops.add(one, e))
+    return ops.mul(g, ops.where(ops.lt(a, _const(ops, a, 0)), ops.sub(one, part), part))
 
 
 @lowers(aten._prelu_kernel_backward.default)
@@ -175,20 +140,15 @@ def logit(ctx: Context, x: Tensor, eps: Number | None = None) -> Tensor:
             a = ops.where(ops.gt(a, _const(ops, a, 1 - bound)), _const(ops, a, 1 - bound), a)
         return ops.log(ops.truediv(a, ops.sub(one, a)))
 
-    return _gradient(ctx, operation, [x], 24)
+    return of_floats(ctx, operation, [x], 24)
 
 
-@lowers(aten.logit_backward.default)
-def logit_backward(ctx: Context, grad: Tensor, x: Tensor, eps: Number | None = None) -> Tensor:
+@formula(aten.logit_backward.default, cost=9)
+def logit_backward(ops: Recorder, g: Value, a: Value, eps: Number | None = None) -> Value:
     low = max(_eps(eps), 0.0)
-    outside = math.nan if _eps(eps) < 0 else 0.0
-
-    def operation(ops: Recorder, g: Value, a: Value) -> Value:
-        within = ops.logical_and(ops.ge(a, _const(ops, a, low)), ops.le(a, _const(ops, a, 1 - low)))
-        slope = ops.truediv(g, ops.mul(a, ops.sub(_const(ops, a, 1), a)))
-        return ops.where(within, slope, _const(ops, a, outside))
-
-    return _gradient(ctx, operation, [grad, x], 9)
+    within = ops.logical_and(ops.ge(a, _const(ops, a, low)), ops.le(a, _const(ops, a, 1 - low)))
+    slope = ops.truediv(g, ops.mul(a, ops.sub(_const(ops, a, 1), a)))
+    return ops.where(within, slope, _const(ops, a, math.nan if _eps(eps) < 0 else 0.0))
 
 
 # --- losses
@@ -210,7 +170,7 @@ def _loss_gradient(ctx: Context, operation: Operation, tensors: list[Tensor], re
     def whole(ops: Recorder, g: Value, *rest: Value) -> Value:
         return operation(ops, _weight_of_each(ops, g, count, reduction), *rest)
 
-    return _gradient(ctx, whole, list(tensors), cost)
+    return of_floats(ctx, whole, list(tensors), cost)
 
 
 @lowers(aten.mse_loss_backward.default)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -11,7 +12,7 @@ from argand.ir.loops import Value
 from argand.ir.operations import COMPARISONS, FLOAT_FUNCTIONS, LANE_BY_LANE, cost
 from argand.lower import float8
 from argand.lower.context import Context, math_dtype
-from argand.lower.elementwise import Operand, binary_op, pointwise, result_type, unary_op
+from argand.lower.elementwise import Operand, Operation, binary_op, pointwise, result_type, unary_op
 from argand.lower.ops import Number
 from argand.lower.recorder import Recorder
 from argand.lower.registry import NoLowering, Rule, lowers
@@ -41,6 +42,29 @@ def refuse_lane_by_lane(ctx: Context, name: str) -> None:
         count = ctx.val.numel()
         few = isinstance(count, int) and count <= FEW
         refuse(target is not None and target.host_memory and not few, f"{name} of doubles is faster in the library")
+
+
+def of_floats(ctx: Context, operation: Operation, operands: list[Any], cost: int) -> Tensor:
+    """`operation` on tensors of floats of one dtype."""
+    refuse(not is_float_result(ctx), "a function or gradient of integers")
+    refuse(len({operand.dtype for operand in operands}) > 1, "a gradient of tensors of two dtypes")
+    return pointwise(ctx, operation, operands, cost=cost)
+
+
+def formula(*targets: Any, cost: int) -> Callable[[Operation], Operation]:
+    """The lowering of floats that are all of one dtype: the decorated function gets the value of each tensor, then the
+    numbers of the call."""
+
+    def register(operation: Operation) -> Operation:
+        def rule(ctx: Context, *given: Any, **options: Any) -> Tensor:
+            tensors = [each for each in given if isinstance(each, Tensor)]
+            numbers = given[len(tensors) :]
+            return of_floats(ctx, lambda ops, *values: operation(ops, *values, *numbers, **options), tensors, cost)
+
+        lowers(*targets)(rule)
+        return operation
+
+    return register
 
 
 # --- tables: ATen op -> loop op
@@ -134,19 +158,9 @@ def _scaled(ctx: Context, alpha: Number, first: Operand, second: Operand, *, sub
     return pointwise(ctx, scaled, [first, second, alpha], cost=2)
 
 
-@lowers(aten.add.Tensor, aten.add.Scalar)
-def add(ctx: Context, x: Operand, y: Operand, alpha: Number = 1) -> Tensor:
-    return _scaled(ctx, alpha, x, y)
-
-
-@lowers(aten.sub.Tensor, aten.sub.Scalar)
-def sub(ctx: Context, x: Operand, y: Operand, alpha: Number = 1) -> Tensor:
-    return _scaled(ctx, alpha, x, y, subtract=True)
-
-
-@lowers(aten.rsub.Tensor, aten.rsub.Scalar)
-def rsub(ctx: Context, x: Operand, y: Operand, alpha: Number = 1) -> Tensor:
-    return _scaled(ctx, alpha, y, x, subtract=True)
+lowers(aten.add.Tensor, aten.add.Scalar)(lambda ctx, x, y, alpha=1: _scaled(ctx, alpha, x, y))
+lowers(aten.sub.Tensor, aten.sub.Scalar)(lambda ctx, x, y, alpha=1: _scaled(ctx, alpha, x, y, subtract=True))
+lowers(aten.rsub.Tensor, aten.rsub.Scalar)(lambda ctx, x, y, alpha=1: _scaled(ctx, alpha, y, x, subtract=True))
 
 
 @lowers(aten.mul.Tensor, aten.mul.Scalar)
@@ -345,9 +359,7 @@ def atan2(ctx: Context, x: Tensor, y: Tensor) -> Tensor:
     return pointwise(ctx, binary_op("atan2"), [x, y], cost=cost("atan2"))
 
 
-@lowers(aten.copysign.Tensor, aten.copysign.Scalar)
-def copysign(ctx: Context, x: Tensor, y: Operand) -> Tensor:
-    return pointwise(ctx, binary_op("copysign"), [x, y])
+lowers(aten.copysign.Tensor, aten.copysign.Scalar)(lambda ctx, x, y: pointwise(ctx, binary_op("copysign"), [x, y]))
 
 
 def _addc(divide: bool) -> Rule:
@@ -387,35 +399,20 @@ def lerp(ctx: Context, start: Tensor, end: Tensor, weight: Operand) -> Tensor:
 # --- predicates and logic
 
 
-@lowers(aten.isnan.default)
-def isnan(ctx: Context, x: Tensor) -> Tensor:
-    return _predicate(ctx, x, lambda ops, a: ops.isnan(a), False)
+def _predicate(operation: Any, of_integers: bool = False) -> Rule:
+    def rule(ctx: Context, x: Tensor) -> Tensor:
+        if not is_float(x):
+            return pointwise(ctx, lambda ops: ops.constant(of_integers, torch.bool), [])
+        return pointwise(ctx, operation, [x], common=x.dtype)
+
+    return rule
 
 
-@lowers(aten.isinf.default)
-def isinf(ctx: Context, x: Tensor) -> Tensor:
-    return _predicate(ctx, x, lambda ops, a: ops.isinf(a), False)
-
-
-@lowers(aten.isfinite.default)
-def isfinite(ctx: Context, x: Tensor) -> Tensor:
-    return _predicate(ctx, x, lambda ops, a: ops.isfinite(a), True)
-
-
-@lowers(aten.isposinf.default)
-def isposinf(ctx: Context, x: Tensor) -> Tensor:
-    return _predicate(ctx, x, lambda ops, a: ops.eq(a, ops.constant(float("inf"), a.dtype)), False)
-
-
-@lowers(aten.isneginf.default)
-def isneginf(ctx: Context, x: Tensor) -> Tensor:
-    return _predicate(ctx, x, lambda ops, a: ops.eq(a, ops.constant(float("-inf"), a.dtype)), False)
-
-
-def _predicate(ctx: Context, x: Tensor, operation: Any, of_integers: bool) -> Tensor:
-    if not is_float(x):
-        return pointwise(ctx, lambda ops: ops.constant(of_integers, torch.bool), [])
-    return pointwise(ctx, operation, [x], common=x.dtype)
+lowers(aten.isnan.default)(_predicate(lambda ops, a: ops.isnan(a)))
+lowers(aten.isinf.default)(_predicate(lambda ops, a: ops.isinf(a)))
+lowers(aten.isfinite.default)(_predicate(lambda ops, a: ops.isfinite(a), True))
+lowers(aten.isposinf.default)(_predicate(lambda ops, a: ops.eq(a, ops.constant(math.inf, a.dtype))))
+lowers(aten.isneginf.default)(_predicate(lambda ops, a: ops.eq(a, ops.constant(-math.inf, a.dtype))))
 
 
 @lowers(aten.signbit.default)
@@ -483,14 +480,8 @@ def clamp(ctx: Context, x: Tensor, low: Operand | None = None, high: Operand | N
     return pointwise(ctx, operation, [x, *bounds], cost=2)
 
 
-@lowers(aten.clamp_min.default, aten.clamp_min.Tensor)
-def clamp_min(ctx: Context, x: Tensor, low: Operand) -> Tensor:
-    return clamp(ctx, x, low, None)
-
-
-@lowers(aten.clamp_max.default, aten.clamp_max.Tensor)
-def clamp_max(ctx: Context, x: Tensor, high: Operand) -> Tensor:
-    return clamp(ctx, x, None, high)
+lowers(aten.clamp_min.default, aten.clamp_min.Tensor)(lambda ctx, x, low: clamp(ctx, x, low, None))
+lowers(aten.clamp_max.default, aten.clamp_max.Tensor)(lambda ctx, x, high: clamp(ctx, x, None, high))
 
 
 @lowers(aten.nan_to_num.default)
@@ -531,9 +522,7 @@ def to_copy(ctx: Context, x: Tensor, **kwargs: Any) -> Tensor:
     return converted(ctx, x)
 
 
-@lowers(torch.ops.prims.convert_element_type.default)
-def convert_element_type(ctx: Context, x: Tensor, dtype: torch.dtype) -> Tensor:
-    return converted(ctx, x)
+lowers(torch.ops.prims.convert_element_type.default)(lambda ctx, x, dtype: converted(ctx, x))
 
 
 def converted(ctx: Context, x: Tensor) -> Tensor:

@@ -77,9 +77,7 @@ def permuted(ctx: Context, x: Tensor, dims: Sequence[int]) -> Tensor:
     )
 
 
-@lowers(aten.permute.default, view=True)
-def permute(ctx: Context, x: Tensor, dims: Sequence[int]) -> Tensor:
-    return permuted(ctx, x, [wrap(dim, x.ndim) for dim in dims])
+lowers(aten.permute.default, view=True)(lambda ctx, x, dims: permuted(ctx, x, [wrap(dim, x.ndim) for dim in dims]))
 
 
 @lowers(aten.transpose.int, view=True)
@@ -91,9 +89,7 @@ def transpose(ctx: Context, x: Tensor, a: int, b: int) -> Tensor:
     return permuted(ctx, x, dims)
 
 
-@lowers(aten.t.default, view=True)
-def t(ctx: Context, x: Tensor) -> Tensor:
-    return permuted(ctx, x, list(range(x.ndim))[::-1])
+lowers(aten.t.default, view=True)(lambda ctx, x: permuted(ctx, x, list(range(x.ndim))[::-1]))
 
 
 @lowers(aten.unsqueeze.default, view=True)

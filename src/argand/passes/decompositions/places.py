@@ -92,9 +92,7 @@ def _renorm(b: Builder, x: fx.Node, p: Any, dim: int, largest: Any) -> Any:
     return b(aten.mul.Tensor, x, b(aten.where.self, above, scale, full(b, [], 1.0, norm)))
 
 
-@decomposes(aten.ldexp.Tensor)
-def _ldexp(b: Builder, x: fx.Node, exponent: fx.Node) -> Any:
-    return b(aten.mul.Tensor, x, b(aten.pow.Scalar, 2.0, exponent))
+decomposes(aten.ldexp.Tensor)(lambda b, x, exponent: b(aten.mul.Tensor, x, b(aten.pow.Scalar, 2.0, exponent)))
 
 
 @decomposes(aten.sinc.default)

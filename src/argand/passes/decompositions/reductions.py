@@ -8,47 +8,7 @@ import torch
 from torch import fx
 
 from argand.graph.metadata.builder import Builder
-from argand.passes.decompositions.rules import aten, cast, decomposes, is_float, val, widen
-
-
-@decomposes(aten.std.correction)
-def _std(b: Builder, x: fx.Node, dim: Any = None, *, correction: Any = None, keepdim: bool = False) -> Any:
-    """sqrt(var)"""
-    if not is_float(x):
-        return NotImplemented
-    var = b(aten.var.correction, widen(b, x), dim, correction=correction, keepdim=keepdim)
-    return cast(b, b(aten.sqrt.default, var), val(x).dtype)
-
-
-@decomposes(aten.std_mean.correction)
-def _std_mean(b: Builder, x: fx.Node, dim: Any = None, *, correction: Any = None, keepdim: bool = False) -> Any:
-    """(sqrt(var), mean)"""
-    if not is_float(x):
-        return NotImplemented
-    var, mean = b(aten.var_mean.correction, widen(b, x), dim, correction=correction, keepdim=keepdim)
-    return cast(b, b(aten.sqrt.default, var), val(x).dtype), cast(b, mean, val(x).dtype)
-
-
-@decomposes(aten.linalg_vector_norm.default)
-def _vector_norm(
-    b: Builder, x: fx.Node, ord: Any = 2, dim: Any = None, keepdim: bool = False, *, dtype: Any = None
-) -> Any:
-    """|x|_2 = sqrt(sum x²);  |x|_1 = sum |x|;  |x|_inf = max |x|;  |x|_-inf = min |x|"""
-    if val(x).numel() == 0 or not is_float(x) or dtype is not None:
-        return NotImplemented
-    wide = widen(b, x)
-    dims = list(range(val(x).dim())) if dim is None else dim
-    if ord == 2:
-        norm = b(aten.sqrt.default, b(aten.sum.dim_IntList, b(aten.mul.Tensor, wide, wide), dims, keepdim))
-    elif ord == 1:
-        norm = b(aten.sum.dim_IntList, b(aten.abs.default, wide), dims, keepdim)
-    elif ord == float("inf"):
-        norm = b(aten.amax.default, b(aten.abs.default, wide), dims, keepdim)
-    elif ord == float("-inf"):
-        norm = b(aten.amin.default, b(aten.abs.default, wide), dims, keepdim)
-    else:
-        return NotImplemented
-    return cast(b, norm, val(x).dtype)
+from argand.passes.decompositions.rules import aten, decomposes, is_float, val
 
 
 @decomposes(aten.addr.default)
@@ -60,9 +20,7 @@ def _addr(b: Builder, x: fx.Node, u: fx.Node, v: fx.Node, *, beta: Any = 1, alph
     return b(aten.add.Tensor, x, outer)
 
 
-@decomposes(aten._is_all_true.default)
-def _is_all_true(b: Builder, x: fx.Node) -> Any:
-    return b(aten.all.default, x)
+decomposes(aten._is_all_true.default)(lambda b, x: b(aten.all.default, x))
 
 
 @decomposes(aten._euclidean_dist.default)

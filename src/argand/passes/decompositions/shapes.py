@@ -207,9 +207,7 @@ def _roll(b: Builder, x: fx.Node, shifts: Any, dims: Any = ()) -> Any:
     return b(aten.view.default, rolled, list(val(x).shape))
 
 
-@decomposes(aten.trace.default)
-def _trace(b: Builder, x: fx.Node) -> Any:
-    return b(aten.sum.default, b(aten.diagonal.default, x))
+decomposes(aten.trace.default)(lambda b, x: b(aten.sum.default, b(aten.diagonal.default, x)))
 
 
 @decomposes(aten.heaviside.default)
