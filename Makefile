@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 TORCH ?= torch==2.13.0
 STAMP := $(VENV)/.installed
 # Rebuilt when the C sources or the packaging change.
-CORE := $(wildcard src/argand/_core/*.[ch] src/argand/_core/*/*.[ch]) setup.py pyproject.toml
+CORE := $(wildcard src/argand/_core/*.[ch] src/argand/_core/*/*.[ch] src/argand/runtime/kernels/texts/*.h) setup.py pyproject.toml
 
 .PHONY: demo test test-gpu test-libraries lint bench bench-quick clean format
 

@@ -260,7 +260,7 @@ OTHER_READERS = {
     "runtime/host.py": "loads the C library",
     "runtime/library.py": "/proc; loads what was looked at",
     "runtime/kernel_directories.py": "opens locks, which are looked at",
-    "runtime/kernels/background_kernels.py": "argand's own text",
+    "runtime/kernels/texts/__init__.py": "argand's own text",
     "runtime/remote.py": "/proc/cpuinfo",
     "runtime/toolchain.py": "/proc",
 }

@@ -13,6 +13,8 @@ from argand import events
 from argand.config import config
 from argand.errors import CppCompileError, InternalError, ToolchainMissing
 from argand.runtime import cache, toolchain
+from argand.runtime.kernels import texts
+from argand.runtime.kernels.texts import install
 from argand.runtime.library import openmp_in
 
 TEXT = """
@@ -214,3 +216,17 @@ def test_cache_off_still_compiles():
         path = toolchain.compile_text(TEXT + "static int other;")
         assert path.exists()
         assert cache.stats().directory not in path.parents
+
+
+def test_kernels_compiled_when_argand_is_installed_are_not_compiled_again(tmp_path, monkeypatch):
+    monkeypatch.setattr(toolchain, "INSTALLED", tmp_path / "installed")
+    monkeypatch.setattr(texts, "NAMES", ("gru",))
+    install.compile_all(toolchain.INSTALLED)
+    text, isa = texts.text_here("gru"), toolchain.cpu_isa()
+    with monkeypatch.context() as patch, config.patch(cache_dir=str(tmp_path / "first")):
+        patch.setattr(toolchain, "_build", lambda *_: pytest.fail("a compiler runs"))
+        assert toolchain.load_text(text, isa).address("gru_forward")
+    [library] = toolchain.INSTALLED.iterdir()
+    library.write_bytes(library.read_bytes()[:1000])  # damaged
+    with config.patch(cache_dir=str(tmp_path / "second")):
+        assert toolchain.load_text(text, isa).address("gru_forward")

@@ -9,7 +9,7 @@ import torch
 
 import sweeps
 from argand.runtime import toolchain
-from argand.runtime.kernels import background_kernels, int8
+from argand.runtime.kernels import int8, texts
 from argand.runtime.launch import make_kernel
 
 BUILDS = {"as chosen": None, "no products of bytes": -1, "256 bits": 256, "128 bits": 128, "torch": 0}
@@ -31,7 +31,7 @@ def build(request):
 
 
 def _compiled(bits):
-    text = background_kernels.text_of("int8")
+    text = texts.text_of("int8")
     library = toolchain.load_text(text, toolchain.isa_for(bits), name="int8")
     return {name: make_kernel(library.address(name), name, *counts) for name, counts in int8._FUNCTIONS.items()}
 

@@ -1,17 +1,17 @@
-"""Kernels whose source is a file of argand's own, compiled by a thread of their own while the first graph is."""
+"""Kernels whose source is a file of argand's own. What was not compiled when argand was installed, a thread of its own
+compiles while the first graph is."""
 
 from __future__ import annotations
 
 import contextvars
 import functools
-import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from pathlib import Path
 
 from argand import events, threads
 from argand.errors import ArgandError
 from argand.runtime import process, toolchain
+from argand.runtime.kernels.texts import text_here
 from argand.runtime.launch import make_kernel
 from argand.runtime.profile import Kernel, label
 
@@ -26,35 +26,25 @@ def available(*instructions: str) -> bool:
         return False
 
 
-def text_of(name: str) -> str:
-    """The file `name`.h beside this one, with those that it includes."""
-    text = (Path(__file__).parent / f"{name}.h").read_text(encoding="utf8")
-    return re.sub(r'^#include "(\w+)\.h"$', lambda line: text_of(line[1]), text, flags=re.MULTILINE)
-
-
 def compiled(
     name: str,
     functions: Mapping[str, tuple[int, int]],
     forget: Callable[[], None],
     *,
-    defined: Sequence[str] = (),
     patient: bool = False,
 ) -> Future[dict[str, Kernel]]:
-    """The kernels of the file `name`.h beside this one; none where they do not compile.
+    """The kernels of the file `name`.h of `texts`; none where they do not compile.
 
     Arguments:
         functions: C functions, and how many tensors and numbers they take.
         forget: has the next caller begin again: a forked child has no such thread.
-        defined: macros that the file asks for.
         patient: nobody waits for them.
     """
 
     def compile_them() -> dict[str, Kernel]:
         process.PATIENT.set(patient)
         try:
-            text = "".join(f"#define {macro}\n" for macro in defined)
-            text += text_of(name)
-            library = toolchain.load_text(text, toolchain.cpu_isa(), name=name)
+            library = toolchain.load_text(text_here(name), toolchain.cpu_isa(), name=name)
             by_name = {}
             for function, (tensors, ints) in functions.items():
                 by_name[function] = make_kernel(library.address(function), function, tensors, ints)

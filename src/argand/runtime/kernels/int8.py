@@ -14,9 +14,7 @@ from typing import Any
 
 import torch
 
-from argand.errors import ArgandError
 from argand.graph.operators.registration import Operators
-from argand.runtime import processor, toolchain
 from argand.runtime.kernels import background_kernels
 from argand.runtime.profile import Kernel
 
@@ -33,19 +31,7 @@ _FUNCTIONS = {
 
 @functools.cache
 def _compiled() -> Future[dict[str, Kernel]]:
-    return background_kernels.compiled(
-        "int8", _FUNCTIONS, _compiled.cache_clear, defined=("VNNI",) if _multiplies_bytes() else ()
-    )
-
-
-def _multiplies_bytes() -> bool:
-    """Whether the processor adds products of bytes to integers of 32 bits (VNNI), in vectors of the width in use."""
-    wanted = {"avx512": "avx512_vnni", "avx2": "avx_vnni"}
-    try:
-        name = wanted.get(toolchain.cpu_isa().name)
-    except ArgandError:
-        return False
-    return name in processor.facts().get("flags", "").split()
+    return background_kernels.compiled("int8", _FUNCTIONS, _compiled.cache_clear)
 
 
 def prepare() -> None:

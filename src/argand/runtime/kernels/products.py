@@ -1,10 +1,11 @@
 """Products of float32 matrices on processors with AVX-512: argand's own kernel.
 
 MKL, which ATen calls, runs code for 256-bit vectors on AMD's. Whether the kernel is faster is found by timing the
-first products of each kind (`measured_product`), unless a setting says which is to be taken. `products.h` is compiled
-while the first graph with such a product is; where products are to be timed, nobody waits for it: meanwhile the
-library computes. A weight gradient of a convolution is the product of the result's gradient and a matrix
-of what each window holds, which is never made: the kernel collects the panels that it reads.
+first products of each kind (`measured_product`), unless a setting says which is to be taken. Where installing argand
+did not compile `products.h`, that is done while the first graph with such a product is compiled; where products are to
+be timed, nobody waits for it: meanwhile the library computes. A weight gradient of a convolution is the product of the
+result's gradient and a matrix of what each window holds, which is never made: the kernel collects the panels that it
+reads.
 """
 
 from __future__ import annotations

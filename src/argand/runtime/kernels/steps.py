@@ -20,7 +20,7 @@ import torch
 from argand.graph.operators.registration import Operators
 from argand.quick_dataclasses import dataclass
 from argand.runtime import toolchain
-from argand.runtime.kernels import background_kernels
+from argand.runtime.kernels.texts import text_here
 from argand.runtime.launch import make_kernel
 from argand.runtime.profile import Kernel
 
@@ -116,7 +116,7 @@ def _by_name(name: str, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
 def load_steps(source: str, loop: str) -> Callable[..., list[torch.Tensor]]:
     """The function of a loop: takes its name and its inputs. Its kernels are loaded now, not when it is called."""
     told = _described(loop)
-    driver = toolchain.load_text(background_kernels.text_of("steps"), toolchain.cpu_isa(), name="steps")
+    driver = toolchain.load_text(text_here("steps"), toolchain.cpu_isa(), name="steps")
     addresses: dict[str, int] = {}
     if source:
         body = toolchain.load_text(source)

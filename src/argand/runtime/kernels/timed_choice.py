@@ -17,7 +17,7 @@ import torch
 
 from argand import events
 from argand.runtime import cache, process, processor
-from argand.runtime.kernels.background_kernels import text_of
+from argand.runtime.kernels.texts import text_of
 
 _PAIRS = 4  # of times of a kind
 _MOST_PAIRS, _SHORT = 24, 0.002  # seconds of all up to which there are more: other programs want the processors, too
