@@ -204,6 +204,9 @@ def test_a_server_that_answers_slowly_is_left_alone(server: str, outcomes, monke
         def __init__(self, url: str) -> None:
             self.client = connect(url)
 
+        def ping(self) -> Any:
+            return self.client.ping()
+
         def getrange(self, *args: Any) -> Any:
             time.sleep(0.2)
             return self.client.getrange(*args)
