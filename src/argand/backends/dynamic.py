@@ -66,7 +66,7 @@ def compile_dynamic(
 
 
 _MOST_MISSES: Final = 100
-"""Calls that found no program for their sizes, after which none looks for one: a number that each call has another of."""
+"""Calls in a row without a program for their sizes, after which none looks for one: each call has another number."""
 
 
 class ExactSizes:
