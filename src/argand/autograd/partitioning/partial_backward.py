@@ -20,6 +20,7 @@ from argand.autograd.tracing.tape import Tape
 from argand.graph import compat
 from argand.graph.nodes.meta import eliminate_dead
 from argand.graph.nodes.program import AtenProgram, copied
+from argand.graph.operators.aten_names import operator_name
 from argand.graph.origin import NodeOrigin
 from argand.graph.sizes.symbolic import MetaTensor, contiguous_meta, is_tensor, strided_meta
 from argand.quick_dataclasses import dataclass
@@ -132,7 +133,8 @@ def _without(graph: fx.Graph, missing: Iterable[fx.Node]) -> set[fx.Node]:
             continue
         inputs = node.all_input_nodes
         wanting = [argument for argument in inputs if argument in zeros]
-        if (wanting or _name(node) in _CONSTANT) and _is_zero(node, zeros | constants if constants else zeros):
+        constant = operator_name(node.target) in _CONSTANT
+        if (wanting or constant) and _is_zero(node, zeros | constants if constants else zeros):
             (zeros if wanting else constants).add(node)
             continue
         other = _other_term(node, zeros) if wanting else None
@@ -147,16 +149,9 @@ def _without(graph: fx.Graph, missing: Iterable[fx.Node]) -> set[fx.Node]:
     return zeros
 
 
-def _name(node: fx.Node) -> str:
-    func = node.target
-    if isinstance(func, torch._ops.OpOverload):
-        return func._schema.name.removeprefix("aten::")
-    return str(getattr(func, "__name__", ""))
-
-
 def _is_zero(node: fx.Node, zeros: set[fx.Node]) -> bool:
     """Whether every element is known to be zero."""
-    args, name = node.args, _name(node)
+    args, name = node.args, operator_name(node.target)
 
     def zero(value: Any) -> bool:
         if isinstance(value, (list, tuple)):

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from argand.capture.facts.kinds import is_a, module_of, namespace, per_class
+from argand.capture.facts.kinds import is_a, is_numpy_scalar, module_of, namespace, per_class
 from argand.graph.dtensors import is_sharded
 from argand.graph.nested_tensors import is_jagged
 from argand.graph.wrappers import is_wrapper
@@ -85,7 +85,7 @@ def handling_of_type(cls: type) -> str:
         return "refuse"
     if issubclass(cls, _IDENTITY_INSTANCES):
         return "identity"
-    if module_of(cls) == "numpy" and _is_numpy_scalar(cls):
+    if is_numpy_scalar(cls):
         return "equals"
     if module_of(cls) in ("numpy", "numpy.dtypes") and cls.__name__.endswith("DType") and cls.__name__ != "VoidDType":
         return "equals"  # names of fields can be changed
@@ -94,10 +94,6 @@ def handling_of_type(cls: type) -> str:
     if any(cls is value for value in distributed_values()):
         return "equals" if cls.__name__ in _PLAIN_PLACEMENTS else "identity"
     return "object"
-
-
-def _is_numpy_scalar(cls: type) -> bool:
-    return any(base.__name__ == "generic" and base.__module__ == "numpy" for base in cls.__mro__)
 
 
 def distributed_values() -> list[type]:

@@ -114,6 +114,13 @@ def module_of(cls: type) -> str:
     return module if type(module) is str else ""
 
 
+def is_numpy_scalar(cls: type) -> bool:
+    """Whether objects of a class are scalars of numpy's (an array of no dimensions is none)."""
+    return module_of(cls) == "numpy" and any(
+        base.__name__ == "generic" and module_of(base) == "numpy" for base in mro_of(cls)
+    )
+
+
 def c_part(base: type, obj: object, name: str) -> object:
     """What C code of `base` keeps in an object of a subclass: its `__getattribute__` is not asked, as C does not."""
     return _class_namespace(base)[name].__get__(obj)

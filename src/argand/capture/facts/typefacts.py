@@ -260,19 +260,20 @@ def is_native(cls: type) -> bool:
 @per_class
 def finds_attributes_its_own_way(cls: type) -> bool:
     """Whether C code of the class, and not that of `object`, reads attributes: of a proxy, of a thread's namespace."""
-    getter = next(_get_dict(base)["__getattribute__"] for base in cls.__mro__ if "__getattribute__" in _get_dict(base))
-    if type(getter) is not types.WrapperDescriptorType or issubclass(cls, type | types.ModuleType | super):
-        return False
-    return not _C.generic_attributes(getter.__objclass__)[0]
+    return _own_way(cls, "__getattribute__", type | types.ModuleType | super, 0)
 
 
 @per_class
 def sets_attributes_its_own_way(cls: type) -> bool:
     """The same for writing them."""
-    setter = next(_get_dict(base)["__setattr__"] for base in cls.__mro__ if "__setattr__" in _get_dict(base))
-    if type(setter) is not types.WrapperDescriptorType or issubclass(cls, type):
+    return _own_way(cls, "__setattr__", type, 1)
+
+
+def _own_way(cls: type, name: str, known: Any, which: int) -> bool:
+    method = next(_get_dict(base)[name] for base in cls.__mro__ if name in _get_dict(base))
+    if type(method) is not types.WrapperDescriptorType or issubclass(cls, known):
         return False
-    return not _C.generic_attributes(setter.__objclass__)[1]
+    return not _C.generic_attributes(method.__objclass__)[which]
 
 
 _VALUES: Final[tuple[type, ...]] = (

@@ -174,16 +174,7 @@ def logical_device(func: Function, infos: list[TensorInfo], kwargs: Kwargs) -> t
     Raises:
         GraphBreak: the tensor arguments are on different devices.
     """
-    explicit = kwargs.get("device")
-    if explicit is not None:
-        return metas.indexed(explicit)
-    if not infos:
-        return _CPU
-    first = infos[0].device
-    for info in infos:
-        if info.device is not first and info.device != first:
-            return _mixed(func, infos)
-    return first
+    return metas.logical_device(func, infos, kwargs, _mixed)
 
 
 def _mixed(func: Function, infos: list[TensorInfo]) -> torch.device:

@@ -13,7 +13,7 @@ import torch
 
 from argand.capture.facts.handlers import Args, Function, Kwargs
 from argand.capture.facts.interfaces import GraphBuilder
-from argand.capture.facts.kinds import is_a, module_of
+from argand.capture.facts.kinds import is_a, is_numpy_scalar
 from argand.errors import graph_break
 
 EVERYWHERE = frozenset(("float64", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32"))
@@ -23,11 +23,8 @@ ALONE = frozenset(("float16", "float32"))
 
 
 def is_scalar(value: object) -> bool:
-    """Whether an object is a scalar of numpy's (an array of no dimensions is none)."""
-    cls = type(value)
-    return module_of(cls) == "numpy" and any(
-        base.__name__ == "generic" and module_of(base) == "numpy" for base in cls.__mro__
-    )
+    """Whether an object is a scalar of numpy's."""
+    return is_numpy_scalar(type(value))
 
 
 def held_in(data: Any) -> bool:

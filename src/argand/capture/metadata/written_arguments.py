@@ -17,6 +17,7 @@ from argand.capture.facts.name_tables import words
 from argand.capture.facts.values.tensor_info import TensorInfo
 from argand.capture.metadata import metadata
 from argand.graph.compat import overloads
+from argand.graph.operators.aten_names import operator_name
 
 _Place = tuple[int | None, str]  # position, None for a keyword alone, and name
 _STATISTICS = frozenset(
@@ -68,14 +69,7 @@ def _places(func: Function, args: Args, kwargs: Kwargs) -> tuple[_Place, ...]:
 @functools.lru_cache(maxsize=8192)
 def _statistics(func: Function) -> tuple[_Place, ...]:
     first = 1 if func in (functional.batch_norm, functional.instance_norm) else 3
-    return ((first, "running_mean"), (first + 1, "running_var")) if _operator_name(func) in _STATISTICS else ()
-
-
-def _operator_name(func: Function) -> str:
-    """The name that an operator has in ATen; of a function, its own."""
-    if isinstance(func, torch._ops.OpOverload):
-        return func._schema.name.removeprefix("aten::")
-    return str(getattr(func, "__name__", ""))
+    return ((first, "running_mean"), (first + 1, "running_var")) if operator_name(func) in _STATISTICS else ()
 
 
 @functools.lru_cache(maxsize=8192)
@@ -86,7 +80,7 @@ def _declared(func: Function) -> tuple[_Place, ...]:
     elif isinstance(func, torch._ops.OpOverloadPacket):
         variants = list(overloads(func))
     elif str(getattr(func, "__module__", None) or "torch").startswith("torch"):
-        packet = getattr(torch.ops.aten, _operator_name(func), None)
+        packet = getattr(torch.ops.aten, operator_name(func), None)
         variants = list(overloads(packet)) if isinstance(packet, torch._ops.OpOverloadPacket) else []
         # The others are TorchScript's, of its lists: `sort` of one writes to it.
         variants = [variant for variant in variants if torch._C._dispatch_has_kernel(variant.name())]
@@ -99,7 +93,7 @@ def _declared(func: Function) -> tuple[_Place, ...]:
 def _of_schema(variant: torch._ops.OpOverload, whole: bool) -> Iterator[_Place]:
     """What a schema marks as written to; not `whole`: only what names do not tell."""
     for position, argument in enumerate(variant._schema.arguments):
-        by_name = argument.name == "out" or (position == 0 and _operator_name(variant).endswith("_"))
+        by_name = argument.name == "out" or (position == 0 and operator_name(variant).endswith("_"))
         if argument.alias_info is not None and argument.alias_info.is_write and (whole or not by_name):
             yield (None if argument.kwarg_only else position), argument.name
 

@@ -86,14 +86,16 @@ class Replay:
             self.values.push(after[2])
             self._later(rebuild.write_attribute, target, self._temp(), "default_factory")
 
-    def _later(self, helper: Function, target: str, value: str, *extra: object) -> None:
+    def _later(self, helper: Function, target: str, value: str | None, *extra: object) -> None:
+        held = [name for name in (target, value) if name is not None]
+
         def emit() -> None:
             self.asm.load_const_callable(helper)
-            self.asm.load_fast(target)
-            self.asm.load_fast(value)
+            for name in held:
+                self.asm.load_fast(name)
             for item in extra:
                 self.asm.load_const(item)
-            self.asm.call(2 + len(extra))
+            self.asm.call(len(held) + len(extra))
             self.asm.pop_top()
 
         self._writes.append(emit)
@@ -156,7 +158,7 @@ class Replay:
         target = self._target(entry.obj)
         for name, value in entry.values.items():
             if value is DELETED:
-                self._later_delete(target, name)
+                self._later(rebuild.delete_attribute, target, None, name)
             else:
                 self.values.push(value)
                 self._later(rebuild.write_attribute, target, self._temp(), name)
@@ -169,16 +171,6 @@ class Replay:
             self.values.push_list(entry.values if entry.kind == "elements" else entry.values.values())
         helpers: dict[str, Any] = {"items": rebuild.fill_dict, "places": rebuild.replace_elements}
         self._later(helpers.get(entry.kind, rebuild.extend), target, self._temp())
-
-    def _later_delete(self, target: str, name: str) -> None:
-        def emit() -> None:
-            self.asm.load_const_callable(rebuild.delete_attribute)
-            self.asm.load_fast(target)
-            self.asm.load_const(name)
-            self.asm.call(2)
-            self.asm.pop_top()
-
-        self._writes.append(emit)
 
     def _evaluate_globals(self, entry: Overlay) -> None:
         own = entry.obj is self.state.globals

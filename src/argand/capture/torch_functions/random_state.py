@@ -10,20 +10,11 @@ from argand.capture.facts.handlers import Args, Function, Kwargs
 from argand.capture.facts.interfaces import CaptureState
 from argand.capture.facts.sources import AttrSource, ConstSource
 from argand.capture.facts.values.symbolic import SYMBOLIC
-from argand.capture.torch_functions.torch_calls import all_of, handler, leaf, name_of
-from argand.errors import GraphBreak, graph_break
+from argand.capture.torch_functions.torch_calls import all_of, handler, leaf, outside_effects
 from argand.graph.operators.random_ops import STATE_OF_THE_CPU, random_ops
 
 _CPU = torch.device("cpu")
 _MOST = 1 << 62
-
-
-def _outside(fn: Function, why: str) -> GraphBreak:
-    return graph_break(
-        kind="torch function with outside effects",
-        context=name_of(fn),
-        explanation=f"{name_of(fn)} reads or changes something outside the compiled function: {why}.",
-    )
 
 
 @handler(torch.manual_seed)
@@ -32,9 +23,9 @@ def _manual_seed(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) 
     given = [*args, *kwargs.values()]
     seed = given[0] if len(given) == 1 and set(kwargs) <= {"seed"} else None
     if type(seed) is not int and type(seed) not in SYMBOLIC:
-        raise _outside(fn, "the seed is no plain number")
+        raise outside_effects(fn, "the seed is no plain number")
     if type(seed) is int and not -_MOST < seed < _MOST:
-        raise _outside(fn, "the seed is very large")
+        raise outside_effects(fn, "the seed is very large")
     leaf(state, random_ops().set_seed, (seed,), {"device": _CPU})
     return state.load_source(AttrSource(ConstSource(torch), "default_generator"), torch.default_generator)
 
@@ -51,11 +42,11 @@ def _set_state(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) ->
     given = [*args, *kwargs.values()]
     tensor = given[0] if len(given) == 1 and set(kwargs) <= {"new_state"} else None
     if tensor is None or type(tensor) is not torch.Tensor:
-        raise _outside(fn, "the state is no plain tensor")
+        raise outside_effects(fn, "the state is no plain tensor")
     info = state.tensors.get(id(tensor))
     with torch._C.DisableTorchFunction():
         fits = tensor.dtype is torch.uint8 and tuple(tensor.shape) == (STATE_OF_THE_CPU,) and tensor.is_contiguous()
     if info is None or info.device != _CPU or not fits:
-        raise _outside(fn, "the tensor holds no state")
+        raise outside_effects(fn, "the tensor holds no state")
     leaf(state, random_ops().set_rng_state, (tensor,), {})
     return None

@@ -176,9 +176,7 @@ def info_of(builder: GraphBuilder, tensor: torch.Tensor) -> TensorInfo:
     return builder.state.tensor_info(tensor)
 
 
-@special(getter("device"))
-def _device(builder: GraphBuilder, func: Function, args: Args, kwargs: Kwargs) -> torch.device:
-    return info_of(builder, args[0]).device
+special(getter("device"))(lambda builder, func, args, kwargs: info_of(builder, args[0]).device)
 
 
 def _is_device(kind: str) -> Special:

@@ -332,6 +332,15 @@ def name_of(fn: Function) -> str:
     return public_name(_full_name(fn))
 
 
+def outside_effects(fn: Function, why: str = "") -> errors.GraphBreak:
+    """A call of torch's reads or changes something outside, which must happen at each call."""
+    return errors.graph_break(
+        kind="torch function with outside effects",
+        context=name_of(fn),
+        explanation=f"{name_of(fn)} reads or changes something outside the compiled function{why and ': '}{why}.",
+    )
+
+
 def _full_name(fn: Function) -> str:
     qualname = getattr(fn, "__qualname__", None) or getattr(fn, "__name__", None) or type(fn).__qualname__
     module = _module_of(fn)

@@ -27,6 +27,7 @@ from argand.capture.torch_functions.torch_calls import (
     instead,
     leaf,
     name_of,
+    outside_effects,
 )
 from argand.graph.operators.ctc_ops import ctc_ops
 
@@ -64,11 +65,7 @@ def _graph_break(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) 
 
 
 def _outside_effects(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> object:
-    raise errors.graph_break(
-        kind="torch function with outside effects",
-        context=name_of(fn),
-        explanation=f"{name_of(fn)} reads or changes something outside the compiled function.",
-    )
+    raise outside_effects(fn)
 
 
 @handler(torch.is_tensor)
@@ -455,9 +452,7 @@ def _decided(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs, cond
 handler(torch.nn.functional.multi_head_attention_forward)(leaf)
 
 
-@handler(torch.from_numpy)
-def _from_numpy(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> object:
-    return numpy_calls.to_tensor(state, args[0], "from_numpy")
+handler(torch.from_numpy)(lambda state, fn, args, kwargs: numpy_calls.to_tensor(state, args[0], "from_numpy"))
 
 
 def _untagged(cell: str) -> Handler:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -237,8 +238,14 @@ _MIXED = frozenset(of_aten(
 ))  # fmt: skip
 
 
-def logical_device(func: Any, specs: list[Spec], kwargs: dict[str, Any]) -> torch.device:
-    """Where `func`'s result lives; raises as eager would when its tensors are on different devices."""
+def logical_device(
+    func: Any, specs: Sequence[Any], kwargs: dict[str, Any], mixed: Callable[[Any, Any], torch.device] | None = None
+) -> torch.device:
+    """Where `func`'s result lives, whose tensors are what `specs` says (each has a `device`).
+
+    Arguments:
+        mixed: says it where they are on different devices; by default this raises as eager would.
+    """
     explicit = kwargs.get("device")
     if explicit is not None:
         return indexed(explicit)
@@ -246,8 +253,8 @@ def logical_device(func: Any, specs: list[Spec], kwargs: dict[str, Any]) -> torc
         return _CPU
     first: torch.device = specs[0].device
     for spec in specs:
-        if spec.device != first:
-            return _mixed_device(func, specs)
+        if spec.device is not first and spec.device != first:
+            return (mixed or _mixed_device)(func, specs)
     return first
 
 
@@ -259,7 +266,7 @@ def indexed(device: torch.device | str) -> torch.device:
     return place
 
 
-def _mixed_device(func: Any, specs: list[Spec]) -> torch.device:
+def _mixed_device(func: Any, specs: Sequence[Any]) -> torch.device:
     if func in _MIXED:
         return specs[0].device
     # A 0-d CPU tensor counts as a number beside tensors of another device.

@@ -113,10 +113,6 @@ def _sum(
     return None if size is None else ((size, x.dtype),)
 
 
-def _extreme(x: Any, dim: Any = (), keepdim: bool = False) -> tuple[Result, ...] | None:
-    return _sum(x, dim, keepdim)
-
-
 def _reduced(size: Ints, dim: Sequence[int], keepdim: bool) -> Ints | None:
     rank = len(size)
     dims = {place % rank for place in dim if -rank <= place < rank}
@@ -310,8 +306,8 @@ RULES: Final[MappingProxyType[Any, Rule]] = MappingProxyType(
         aten._log_softmax.default: _softmax,
         aten.sum.dim_IntList: _sum,
         aten.mean.dim: _sum,
-        aten.amax.default: _extreme,
-        aten.amin.default: _extreme,
+        aten.amax.default: _sum,
+        aten.amin.default: _sum,
         aten.embedding.default: _embedding,
         aten.masked_fill.Scalar: _masked_fill,
         aten.masked_fill.Tensor: _masked_fill,
