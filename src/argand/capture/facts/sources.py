@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import field, replace
 from typing import Any, ClassVar, Protocol
 
@@ -25,16 +25,16 @@ class LoadTarget(Protocol):
 
     def load_source(self, source: Source) -> None: ...
     def load_local(self, name: str) -> None: ...
-    def load_global(self, name: str) -> None: ...
-    def load_closure(self, name: str) -> None: ...
-    def load_closure_cell(self, name: str) -> None: ...
-    def load_const(self, value: object) -> None: ...
-    def attr(self, name: str) -> None: ...
+    def load_global(self, name: str, /) -> object: ...
+    def load_closure(self, name: str, /) -> object: ...
+    def load_closure_cell(self, name: str, /) -> object: ...
+    def load_const(self, value: object, /) -> object: ...
+    def attr(self, name: str, /) -> object: ...
     def subscript(self, key: object) -> None: ...
     def call_helper(self, helper: object, extra: tuple[object, ...] = ()) -> None: ...
 
 
-Load = Callable[[LoadTarget, Any], None]
+Load = Callable[[LoadTarget, Any], object]
 """base -> value: appends the instructions of a step, which is the source given."""
 
 GuardPath = tuple[tuple[Any, ...], ...]
@@ -105,6 +105,13 @@ class Source:
         if self.base is None:
             raise errors.InternalError(f"{type(self).__name__} has no base")
         return self.base
+
+    def steps(self) -> Iterator[Source]:
+        """The steps of the path, the last one first."""
+        step: Source | None = self
+        while step is not None:
+            yield step
+            step = step.base
 
     @property
     def root(self) -> Source:
@@ -568,11 +575,11 @@ def is_module_table(source: Source) -> bool:
     return isinstance(source, DictItemSource | AttrSource) and source.key in _PARTS_OF_MODULES
 
 
+def is_attribute(source: Source) -> bool:
+    """Whether it is found in an object's attribute, at any depth."""
+    return any(isinstance(step, AttrSource | InstanceDictSource) for step in source.steps())
+
+
 def collectable(source: Source) -> bool:
     """Whether fetching it is a matter of lookups in dicts, lists and tuples, the same in C as in bytecode."""
-    step: Source | None = source
-    while step is not None:
-        if type(step) not in _LOOKUPS:
-            return False
-        step = step.base
-    return True
+    return all(type(step) in _LOOKUPS for step in source.steps())

@@ -95,7 +95,7 @@ def load_fast(interp: Interpreter, frame: Frame, arg: int) -> None:
 
 @opcode("LOAD_FAST_AND_CLEAR", since=(3, 12))
 def load_fast_and_clear(interp: Interpreter, frame: Frame, arg: int) -> None:
-    frame.stack.append(frame.fast[arg])
+    frame.stack.append(read_argument(interp, frame, arg))
     frame.fast[arg] = NULL
 
 
@@ -158,12 +158,6 @@ def root_load_fast(interp: Interpreter, frame: Frame, arg: int) -> None:
     frame.stack.append(value)
 
 
-@root_opcode("LOAD_FAST_AND_CLEAR")
-def root_load_fast_and_clear(interp: Interpreter, frame: Frame, arg: int) -> None:
-    frame.stack.append(read_argument(interp, frame, arg))
-    frame.fast[arg] = NULL
-
-
 @root_opcode("LOAD_FAST_LOAD_FAST")
 def root_load_fast_load_fast(interp: Interpreter, frame: Frame, arg: tuple[int, int]) -> None:
     frame.stack.append(read_argument(interp, frame, arg[0]))
@@ -176,19 +170,12 @@ def root_store_fast_load_fast(interp: Interpreter, frame: Frame, arg: tuple[int,
     frame.stack.append(read_argument(interp, frame, arg[1]))
 
 
-@root_opcode("MAKE_CELL")
-def root_make_cell(interp: Interpreter, frame: Frame, arg: int) -> None:
-    value = read_argument(interp, frame, arg)
-    frame.fast[arg] = names.new_cell(interp, value)
-
-
 # ---- cells ---------------------------------------------------------------------------------------------------------
 
 
 @opcode("MAKE_CELL")
 def make_cell(interp: Interpreter, frame: Frame, arg: int) -> None:
-    value = frame.fast[arg]
-    frame.fast[arg] = names.new_cell(interp, value)
+    frame.fast[arg] = names.new_cell(interp, read_argument(interp, frame, arg))
 
 
 enter({

@@ -30,6 +30,9 @@ class Emitter:
 
     def __init__(self, code: CodeType, uses: Counter[Source] | None = None) -> None:
         self.asm = Assembler((code.co_firstlineno, code.co_firstlineno, 0, 0))
+        asm = self.asm
+        self.load_global, self.load_closure, self.load_closure_cell = asm.load_global, asm.load_deref, asm.load_closure
+        self.load_const, self.attr = asm.load_const, asm.load_attr
         self.code = code
         self.uses: Counter[Source] = uses if uses is not None else Counter()
         self.seen: Counter[Source] = Counter()
@@ -85,21 +88,6 @@ class Emitter:
             self.asm.load_deref(name)
         else:
             self.asm.load_fast(name)
-
-    def load_global(self, name: str) -> None:
-        self.asm.load_global(name)
-
-    def load_closure(self, name: str) -> None:
-        self.asm.load_deref(name)
-
-    def load_closure_cell(self, name: str) -> None:
-        self.asm.load_closure(name)
-
-    def load_const(self, value: object) -> None:
-        self.asm.load_const(value)
-
-    def attr(self, name: str) -> None:
-        self.asm.load_attr(name)
 
     def subscript(self, key: object) -> None:
         self.asm.load_const(key)

@@ -66,12 +66,12 @@ class Plan:
 
     def count(self, source: Source) -> None:
         """One more load of `source`: its prefixes are loaded once per distinct extension."""
-        step: Source | None = source
-        while step is not None and not is_a(step, ConstSource):
+        for step in source.steps():
+            if is_a(step, ConstSource):
+                return
             self.uses[step] += 1
             if self.uses[step] > 1:
                 return
-            step = step.base
 
 
 class Values:

@@ -22,7 +22,7 @@ from argand.capture.facts.handlers import Args, Function, Kwargs
 from argand.capture.facts.interfaces import GraphBuilder, History
 from argand.capture.facts.kinds import is_a
 from argand.capture.facts.name_tables import words
-from argand.capture.facts.sources import AttrSource, InstanceDictSource, Source
+from argand.capture.facts.sources import Source, is_attribute
 from argand.capture.facts.values.tensor_info import Cost, Deferred, Leaf
 from argand.graph import compat
 from argand.graph.sizes.expr import Sym
@@ -135,12 +135,7 @@ def _is_counter(leaf: Leaf) -> bool:
 
 def is_kept(source: Source) -> bool:
     """Whether a tensor is kept in an object, a global or a closure, and is no argument or item of one."""
-    step: Source | None = source
-    while step is not None:
-        if isinstance(step, AttrSource | InstanceDictSource):
-            return True
-        step = step.base
-    return source.kind in ("closure", "global")
+    return is_attribute(source) or source.kind in ("closure", "global")
 
 
 def _answer(builder: GraphBuilder, question: _Question) -> object:

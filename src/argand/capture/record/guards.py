@@ -248,14 +248,12 @@ _AS_THEY_ARE: Final = BY_VALUE | {tuple, type, float}
 
 def _torch_internal(source: Source) -> bool:
     """Below a torch module (`G['torch'].abs`) or below a constant: implied by what the user sees guarded."""
-    step: Source | None = source
-    while step is not None:
+    for step in source.steps():
         if is_a(step, ConstSource):
             return True
         if is_a(step, DictItemSource) and is_a(step.base, InstanceDictSource):
             if is_a(step.base.base, GlobalSource) and step.base.base.key in ("torch", "F", "nn"):
                 return True
-        step = step.base
     return source.kind == "builtin"
 
 

@@ -12,7 +12,7 @@ import torch
 from argand import errors
 from argand.capture.facts.code import directives, moving_numbers
 from argand.capture.facts.interfaces import CaptureState, Dynamics
-from argand.capture.facts.sources import AttrSource, CallSource, DictItemSource, InstanceDictSource, Source
+from argand.capture.facts.sources import AttrSource, CallSource, DictItemSource, Source, is_attribute
 from argand.capture.facts.values.symbolic import SymbolicInt
 from argand.capture.facts.values.symbols import Place
 from argand.capture.sizes import symbolic_state, symbolic_tensors
@@ -159,21 +159,12 @@ class Policy:
 
 def _is_argument(source: Source) -> bool:
     """An argument of the frame, or an item of one."""
-    step: Source | None = source
-    while step is not None:
-        if isinstance(step, AttrSource | InstanceDictSource):
-            return False
-        step = step.base
-    return source.kind == "local"
+    return source.kind == "local" and not is_attribute(source)
 
 
 def _of_module(source: Source) -> bool:
-    step: Source | None = source
-    while step is not None:
-        if isinstance(step, DictItemSource | AttrSource) and step.key in ("_parameters", "_buffers"):
-            return True
-        step = step.base
-    return False
+    tables = (step for step in source.steps() if isinstance(step, DictItemSource | AttrSource))
+    return any(table.key in ("_parameters", "_buffers") for table in tables)
 
 
 # ---------------------------------------------------------------------- inputs

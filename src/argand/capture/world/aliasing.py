@@ -102,12 +102,7 @@ def _tensors(state: CaptureState) -> None:
 
 def _argument(source: Source) -> bool:
     """Found in the arguments or variables of the program rather than in a module."""
-    step: Source | None = source
-    while step is not None:
-        if is_module_table(step):
-            return False
-        step = step.base
-    return not isinstance(source.root, ConstSource)
+    return not any(map(is_module_table, source.steps())) and not isinstance(source.root, ConstSource)
 
 
 def sharing(mutated: int, tensors: Iterable[torch.Tensor]) -> tuple[tuple[int, int], ...]:

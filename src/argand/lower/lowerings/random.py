@@ -26,18 +26,10 @@ class _LoopIntegers:
 
     def __init__(self, ops: Recorder) -> None:
         self.ops = ops
+        self.add, self.mul, self.xor = ops.add, ops.mul, ops.bitwise_xor
 
     def constant(self, value: int) -> Value:
         return self.ops.constant(value, torch.int64)
-
-    def add(self, a: Value, b: Value) -> Value:
-        return self.ops.add(a, b)
-
-    def mul(self, a: Value, b: Value) -> Value:
-        return self.ops.mul(a, b)
-
-    def xor(self, a: Value, b: Value) -> Value:
-        return self.ops.bitwise_xor(a, b)
 
     def shift(self, a: Value, count: int) -> Value:
         return self.ops.bitwise_and(self.ops.rshift(a, self.constant(count)), self.constant((1 << (64 - count)) - 1))
