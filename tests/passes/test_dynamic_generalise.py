@@ -12,6 +12,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "backends"))
 
 from dynamic_helpers import dynamic_graph  # noqa: E402
 
+import argand  # noqa: E402
 from argand.autograd.tracing.dynamic import trace_dynamic  # noqa: E402
 from argand.graph.sizes.expr import Expr, Sym  # noqa: E402
 from argand.graph.sizes.symbolic import SymbolicTensor  # noqa: E402
@@ -67,6 +68,23 @@ def test_a_float_of_a_size_is_a_scalar():
 def test_operations_that_depend_on_a_size_are_refused():
     with pytest.raises(NotGeneral, match="how many operations run depends on the sizes"):
         trace(lambda x: sum(x), torch.rand(3, 2))
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda x: torch.tensor([[-8.0, -4.0, 8.0, 4.0]]).clamp(min=0, max=x.shape[1]) * 2,
+        lambda x: x + (torch.tensor([2, 6]) < x.shape[1]).sum(),
+        lambda x: x + torch.tensor([3, 7, 20]).div(x.shape[1], rounding_mode="floor").sum(),
+    ],
+    ids=["clamp", "compare", "divide"],
+)
+def test_literals_with_sizes_are_not_folded(fn):
+    """Where the results are the same at all sizes that are compared, which are larger than those of calls."""
+    compiled = argand.compile(fn, dynamic=True, fullgraph=True)
+    for size in (5, 3, 9, 30):
+        x = torch.ones(4, size)
+        torch.testing.assert_close(compiled(x), fn(x), rtol=0, atol=0)
 
 
 def test_a_symbol_that_cannot_vary_is_pinned():

@@ -36,7 +36,7 @@ from argand.graph import product_settings
 from argand.graph.nodes.devices import devices_of
 from argand.graph.nodes.module_text import module_text
 from argand.graph.nodes.program import AtenProgram
-from argand.passes import run_passes
+from argand.passes import AT_MANY_SIZES, run_passes
 from argand.runtime import cache, toolchain
 from argand.runtime.arena import arena_pool, kept_blocks
 from argand.runtime.host import HostCall
@@ -88,8 +88,9 @@ def native(gm: fx.GraphModule, example_inputs: Sequence[Any], **options: Any) ->
         written.append(program.writes)
         return compile_one(program)
 
+    prepare = functools.partial(run_passes, passes=AT_MANY_SIZES)
     compiler = Compiler(
-        "native", compile_noted, boxed=True, prepare=run_passes, joint_pass=prepare_joint,
+        "native", compile_noted, boxed=True, prepare=prepare, joint_pass=prepare_joint,
         gives_early=devices == {"cpu"}, passes_early=compile_one.func is compile_program,
     )  # fmt: skip
     compiled = compile_inference(gm, example_inputs, compiler)

@@ -6,7 +6,7 @@ has
 a name (`pipeline.Pass`), reads nothing but the program, and can be called alone. `verify` holds the rules of the graph.
 """
 
-from argand.passes.pipeline import INFERENCE, Pass, run_passes
+from argand.passes.pipeline import AT_MANY_SIZES, INFERENCE, Pass, run_passes
 from argand.passes.verify import verify
 
-__all__ = ["INFERENCE", "Pass", "run_passes", "verify"]
+__all__ = ["AT_MANY_SIZES", "INFERENCE", "Pass", "run_passes", "verify"]

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch.utils import _pytree as pytree
 
 from argand.graph.metadata.specs import SpecTable
 from argand.graph.metadata.strides import lies_densely
@@ -18,10 +19,19 @@ from argand.passes.cse import returned_storages
 _LIMIT = 1 << 16  # elements of a folded result: larger ones are cheaper to compute than to keep
 
 
-def fold_constants(program: AtenProgram) -> int:
+def fold_without_numbers(program: AtenProgram) -> int:
+    """`fold_constants` of a trace at one of many sizes: numbers may depend on these, also where results at all sizes
+    that are compared are the same."""
+    return fold_constants(program, numbers=False)
+
+
+def fold_constants(program: AtenProgram, numbers: bool = True) -> int:
     """Replace calls whose tensor arguments are all literals by a literal of the result.
 
     Parameters and buffers are inputs, not literals: their values may change, so nothing is folded through them.
+
+    Arguments:
+        numbers: calls with numbers among their arguments are folded too.
     """
     graph = program.graph
     values: dict[fx.Node, torch.Tensor] = {}
@@ -32,7 +42,7 @@ def fold_constants(program: AtenProgram) -> int:
         if node.op == "get_attr":
             values[node] = program.constants[str(node.target)]
             continue
-        if not values or not _foldable(node, values) or node in kept:
+        if not values or not _foldable(node, values) or node in kept or not (numbers or _without_numbers(node)):
             continue
         result = _evaluate(node, values)
         if result is None:
@@ -62,6 +72,11 @@ def _foldable(node: fx.Node, values: dict[fx.Node, torch.Tensor]) -> bool:
         and val.numel() <= _LIMIT
         and node.meta["device"].type == "cpu"
     )
+
+
+def _without_numbers(node: fx.Node) -> bool:
+    leaves = pytree.arg_tree_leaves(*node.args, **node.kwargs)
+    return not any(isinstance(leaf, int | float | complex) and type(leaf) is not bool for leaf in leaves)
 
 
 def _evaluate(node: fx.Node, values: dict[fx.Node, torch.Tensor]) -> torch.Tensor | None:

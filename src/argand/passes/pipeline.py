@@ -37,6 +37,11 @@ INFERENCE: tuple[Pass, ...] = (
     Pass("eliminate_dead_code_again", dead_code.eliminate_dead_code),
 )
 
+AT_MANY_SIZES: tuple[Pass, ...] = tuple(
+    Pass(one.name, fold.fold_without_numbers) if one.run is fold.fold_constants else one for one in INFERENCE
+)
+"""Of traces that are generalised."""
+
 
 def run_passes(program: AtenProgram, passes: Sequence[Pass] = INFERENCE) -> AtenProgram:
     """Run `passes` in order on the program, in place, and return it.
