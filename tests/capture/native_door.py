@@ -77,7 +77,6 @@ ALLOWED: Final[dict[str, list[str]]] = {
         "shadows.py _same: repr(one)",
         "state.py _load: value == value",
         "symbolic_ops.py plain: tuple(value)",
-        "symbolic_ops.py plain: value.items()",
         "symbolic_ops.py plain: value.number()",
         "symbolic_ops.py run: map(is_number, items)",
         "symbolic_ops.py run: len(items)",

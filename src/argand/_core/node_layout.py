@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -79,7 +80,7 @@ class NodeLayout:
 
         A list that held a hook before counts as one that does.
         """
-        return self._unhooked(_address(node, self.defined if isinstance(node, torch._C._FunctionBase) else _HEAD))
+        return self._unhooked(self._of(node))
 
     def _unhooked(self, address: int) -> bool:
         first, second, third = self.lists
@@ -93,47 +94,49 @@ class NodeLayout:
 
     def hooks_of(self, node: Any) -> list[dict[int, Any]] | None:
         """The dictionaries of the hooks on a node and on tensors that it made; None where some hook is not Python's."""
-        address = _address(node, self.defined if isinstance(node, torch._C._FunctionBase) else _HEAD)
         hooks: list[dict[int, Any]] = []
-        for at, kind in zip(self.lists, self.kinds):
-            for place in range(_word_at(address + at).value, _word_at(address + at + 8).value, 8):
-                hook = _word_at(place).value
-                if _word_at(hook).value != kind:
-                    return None
-                hooks.append(ctypes.cast(_word_at(hook + 8).value, ctypes.py_object).value)
+        for _, hook, kind in self._hooks(node):
+            if _word_at(hook).value != kind:
+                return None
+            hooks.append(_dict_of(hook))
         return hooks
 
     def natively_followed(self, node: Any) -> bool:
         """The one hook on this node is not Python's, and is called after it."""
-        address = _address(node, self.defined if isinstance(node, torch._C._FunctionBase) else _HEAD)
         native = []
-        for at, kind in zip(self.lists, self.kinds):
-            for place in range(_word_at(address + at).value, _word_at(address + at + 8).value, 8):
-                hook = _word_at(place).value
-                if _word_at(hook).value != kind:
-                    native.append(at)
-                elif ctypes.cast(_word_at(hook + 8).value, ctypes.py_object).value:
-                    return False
-        return native == [self.lists[2]] and not _word_at(address + self.retained).value
+        for at, hook, kind in self._hooks(node):
+            if _word_at(hook).value != kind:
+                native.append(at)
+            elif _dict_of(hook):
+                return False
+        return native == [self.lists[2]] and not self.retains(node)
 
     def runs_hooks(self, node: Any) -> bool:
         """There are hooks of Python's that are called before or after the node itself, not for tensors that it made."""
-        address = _address(node, self.defined if isinstance(node, torch._C._FunctionBase) else _HEAD)
-        for at in (self.lists[0], self.lists[2]):
-            for place in range(_word_at(address + at).value, _word_at(address + at + 8).value, 8):
-                if ctypes.cast(_word_at(_word_at(place).value + 8).value, ctypes.py_object).value:
-                    return True
-        return False
+        return any(at != self.lists[1] and _dict_of(hook) for at, hook, _ in self._hooks(node))
 
     def sees_gradients(self, node: Any) -> bool:
         """There are hooks of tensors that the node made, which see what comes to it, whether it runs or not."""
-        at = _address(node, self.defined if isinstance(node, torch._C._FunctionBase) else _HEAD) + self.lists[1]
+        at = self._of(node) + self.lists[1]
         return bool(_word_at(at).value != _word_at(at + 8).value)
 
     def retains(self, node: Any) -> bool:
         """A tensor that the node made retains its gradient."""
-        address = _address(node, self.defined if isinstance(node, torch._C._FunctionBase) else _HEAD)
-        return bool(_word_at(address + self.retained).value)
+        return bool(_word_at(self._of(node) + self.retained).value)
+
+    def _of(self, node: Any) -> int:
+        return _address(node, self.defined if isinstance(node, torch._C._FunctionBase) else _HEAD)
+
+    def _hooks(self, node: Any) -> Iterator[tuple[int, int, int]]:
+        """Of each hook: the list that it is in, its address, and the kind of Python's hooks there."""
+        address = self._of(node)
+        for at, kind in zip(self.lists, self.kinds):
+            for place in range(_word_at(address + at).value, _word_at(address + at + 8).value, 8):
+                yield at, _word_at(place).value, kind
+
+
+def _dict_of(hook: int) -> Any:
+    return ctypes.cast(_word_at(hook + 8).value, ctypes.py_object).value
 
 
 _HEAD = object.__basicsize__  # an object of a C++ node has nothing else in front of the address

@@ -20,7 +20,7 @@ from argand.locks import fork_safe_lock
 from argand.outcomes.resolver import module_of
 from argand.runtime import stored_modules
 from argand.runtime.host import HostCall
-from argand.runtime.recipes import described_by, with_recipe
+from argand.runtime.recipes import with_recipe
 from argand.runtime.tape.double_backward import Differentiable, Facts
 from argand.runtime.tape.function import Boxed, training_function
 from argand.runtime.tape.plan import Kind, Part, Slot, StoredPart, plan_of, slots
@@ -47,7 +47,7 @@ def stored_function(
     function = training_function(moves, forward, backwards, again)
     if not config.lazy_backward:
         backwards.run((True,) * len(moves.differentiable))
-    return described_by(function, "taped", lambda: (plan, forward, key, graph, facts))
+    return with_recipe(function, "taped", lambda: (plan, forward, key, graph, facts))
 
 
 def stored_small(compiled: Callable[..., Any], graph: Callable[..., Any], key: str) -> Callable[..., Any]:

@@ -40,7 +40,7 @@ from argand.graph.nodes.printing import graph_function, readable
 from argand.graph.nodes.program import AtenProgram
 from argand.graph.operators.random_ops import draws_seed
 from argand.runtime import build_turns, late_modules
-from argand.runtime.recipes import described_by
+from argand.runtime.recipes import with_recipe
 from argand.runtime.tape.double_backward import Differentiable, by_eager_if_mostly_twice
 from argand.runtime.tape.function import (
     heeding_hooks,
@@ -211,7 +211,7 @@ def _on_tape(
         facts = again.facts().described()
         return plan.described(), forward, kept.key(), graph, facts
 
-    return described_by(function, "taped", described), again, kept.key
+    return with_recipe(function, "taped", described), again, kept.key
 
 
 def _draws(program: AtenProgram) -> bool:

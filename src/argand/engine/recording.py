@@ -27,7 +27,7 @@ from argand.engine.structure import Structure, hooked_within
 from argand.graph import compat
 from argand.graph.nodes.meta import is_view
 from argand.graph.nodes.printing import readable
-from argand.graph.trees import tensors_of
+from argand.graph.trees import rebuilt, tensors_of
 from argand.interruptions import let_pass
 from argand.quick_dataclasses import dataclass
 from argand.runtime.tape.result_nodes import SILENT
@@ -411,13 +411,9 @@ class Recorder(compat.DispatchMode):
     def _as_nodes(self, value: Any) -> Any:
         if isinstance(value, torch.Tensor):
             return self._node(self._lookup(value))
-        if isinstance(value, (tuple, list)):
-            return type(value)([self._as_nodes(one) for one in value])
-        if isinstance(value, dict):
-            return {key: self._as_nodes(one) for key, one in value.items()}
         if isinstance(value, (torch.Generator, torch.SymInt, torch.SymFloat, torch.SymBool)):
             self._refuse(f"an operation is given a {type(value).__name__}")
-        return value
+        return rebuilt(value, self._as_nodes)
 
     def _lookup(self, tensor: torch.Tensor) -> Value:
         known: Value | None = self._known.get(tensor)

@@ -25,6 +25,16 @@ def tensors_of(tree: Any) -> list[torch.Tensor]:
     return [leaf for leaf in leaves(tree) if isinstance(leaf, torch.Tensor)]
 
 
+def rebuilt(tree: Any, of: Callable[[Any], Any]) -> Any:
+    """A tuple, list, dict or slice of what `of` makes of each part; anything else, other tuples too, as it is."""
+    cls = type(tree)
+    if cls is tuple or cls is list:
+        return cls([of(item) for item in tree])
+    if cls is dict:
+        return {key: of(item) for key, item in tree.items()}
+    return slice(of(tree.start), of(tree.stop), of(tree.step)) if cls is slice else tree
+
+
 def mapped(tree: Any, of_leaf: Callable[[Any], Any]) -> Any:
     """The same containers of what `of_leaf` makes of their leaves; instances of other classes of tuples are leaves."""
     if type(tree) in (tuple, list):

@@ -188,11 +188,7 @@ class Entry:
 
     def entered(self, *parts: torch.Tensor) -> torch.Tensor:
         """The operation of a graph that puts the wrapper together."""
-        if not any(part.requires_grad for part in parts):
-            return counted_as(parts[0], self.layout.whole(*parts))
-        with torch.enable_grad():
-            wrapper: torch.Tensor = _Entered.apply(self, *parts)
-        return wrapper
+        return _whole(_Entered, self, self.layout, parts)
 
 
 @dataclass(slots=True, eq=False)
@@ -305,8 +301,13 @@ def left(tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:
 
 def wrapped(layout: Layout, *parts: torch.Tensor) -> torch.Tensor:
     """What the program gets for the parts that a graph gave."""
+    return _whole(_Wrapped, layout, layout, parts)
+
+
+def _whole(function: Any, given: object, layout: Layout, parts: Sequence[torch.Tensor]) -> torch.Tensor:
+    """The wrapper of these parts, by an autograd function where one of them requires a gradient."""
     if not any(part.requires_grad for part in parts):
         return counted_as(parts[0], layout.whole(*parts))
     with torch.enable_grad():
-        wrapper: torch.Tensor = _Wrapped.apply(layout, *parts)
+        wrapper: torch.Tensor = function.apply(given, *parts)
     return wrapper

@@ -33,13 +33,7 @@ class Described:
 
 
 def with_recipe(fn: F, kind: str, parts: Callable[[], tuple[Any, ...]]) -> F:
-    """`fn`, which takes attributes, with a recipe."""
-    fn.__dict__[_NAME] = Recipe(kind, parts)
-    return fn
-
-
-def described_by(fn: F, kind: str, parts: Callable[[], tuple[Any, ...]]) -> F:
-    """`fn`, a function or a class method, with a recipe: that of a class method is its class's."""
+    """`fn`, which takes attributes, with a recipe: that of a class method is its class's."""
     holder: Any = getattr(fn, "__self__", fn)
     setattr(holder, _NAME, Recipe(kind, parts))
     return fn

@@ -126,12 +126,13 @@ def _run_nodes(
     remaining = iter(arguments)
     for node in gm.graph.nodes:
         op = node.op
-        if op == "call_function":
-            if node.target is torch.set_default_dtype:  # operations would have to be told what it is where they are
-                raise AutogradError("the graph changes the default dtype")
+        if op.startswith("call_"):
             tracer.origin = _origin(node)
             time_limit.begin(tracer.origin)
             args, kwargs = _values(node.args, env), _values(node.kwargs, env)
+        if op == "call_function":
+            if node.target is torch.set_default_dtype:  # operations would have to be told what it is where they are
+                raise AutogradError("the graph changes the default dtype")
             stand_in = None
             if node.target in CHECKS:
                 _call(node, CHECKS[node.target], args, kwargs)
@@ -155,17 +156,11 @@ def _run_nodes(
         elif op == "placeholder":
             env[node] = next(remaining) if not node.target.startswith("*") else _rest(node, remaining)
         elif op == "call_method":
-            tracer.origin = _origin(node)
-            time_limit.begin(tracer.origin)
-            args, kwargs = _values(node.args, env), _values(node.kwargs, env)
             stand_in = _stands_for(node.target, args, kwargs)
             env[node] = _call(node, getattr(args[0], node.target), args[1:], kwargs) if stand_in is None else stand_in
         elif op == "get_attr":
             env[node] = attributes[node.target]
         elif op == "call_module":
-            tracer.origin = _origin(node)
-            time_limit.begin(tracer.origin)
-            args, kwargs = _values(node.args, env), _values(node.kwargs, env)
             env[node] = _call(node, attribute(gm, node.target), args, kwargs)
         else:
             time_limit.begin(None)

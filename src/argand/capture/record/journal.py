@@ -13,6 +13,7 @@ from argand.capture.facts.sources import Source
 from argand.capture.facts.values.tensor_info import Dynamic, TensorInfo
 from argand.capture.metadata.data_errors import kind
 from argand.capture.sizes import symbolic_tensors
+from argand.graph.trees import rebuilt
 from argand.quick_dataclasses import dataclass
 
 T = TypeVar("T")
@@ -64,12 +65,7 @@ class Call:
 
 def kept(value: T) -> T:
     """A value as it is now: the program may change its lists and dicts later."""
-    cls = type(value)
-    if isinstance(value, list | tuple) and cls in (list, tuple):
-        return cls([kept(item) for item in value])  # type: ignore[call-arg]
-    if isinstance(value, dict) and cls is dict:
-        return {key: kept(item) for key, item in value.items()}  # type: ignore[return-value]
-    return value
+    return rebuilt(value, kept)
 
 
 def _alone(builder: GraphBuilder, func: Function, result: object) -> TensorInfo | None:

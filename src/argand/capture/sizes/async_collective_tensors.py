@@ -16,6 +16,7 @@ from argand.capture.facts.handlers import Args, Function, Kwargs
 from argand.capture.facts.interfaces import CaptureState, GraphBuilder
 from argand.capture.facts.values.symbolic import SymbolicNumber
 from argand.capture.facts.values.tensor_info import Dressed
+from argand.graph.trees import rebuilt
 from argand.interruptions import let_pass
 
 _Tensor = torch.Tensor
@@ -91,11 +92,7 @@ def _with(value: T, probes: dict[int, torch.Tensor]) -> T:
     """Arguments with probes for what awaits, and new tensors for others, which the call may write to."""
     if isinstance(value, _Tensor):
         return cast(T, probes[id(value)] if id(value) in probes else _like(value))
-    if isinstance(value, (tuple, list)) and type(value) in (tuple, list):
-        return type(value)([_with(item, probes) for item in value])
-    if isinstance(value, dict):
-        return cast(T, {key: _with(item, probes) for key, item in value.items()})
-    return value.hint if isinstance(value, SymbolicNumber) else value
+    return value.hint if isinstance(value, SymbolicNumber) else rebuilt(value, lambda item: _with(item, probes))
 
 
 def _dressed_as(state: CaptureState, result: T, seen: object) -> T:

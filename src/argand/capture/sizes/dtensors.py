@@ -33,7 +33,7 @@ from argand.capture.sizes.symbolic_state import Restart
 from argand.capture.world.process_groups import guarded_facts
 from argand.graph import compat, dtensors, version_counters, wrappers
 from argand.graph.dtensors import DTensor, Edge, Layout, Repeated, Spec, Step, is_sharded
-from argand.graph.trees import mapped
+from argand.graph.trees import mapped, rebuilt
 
 _Tensor = torch.Tensor
 _OF_STAND_INS = frozenset(getter(name) for name in ("is_leaf", "requires_grad", "itemsize", "nbytes"))
@@ -491,9 +491,7 @@ def _arrived(meta: object) -> object:
             return plain
         with torch.enable_grad():
             return plain.requires_grad_().view_as(plain)
-    if isinstance(meta, (list, tuple)) and type(meta) in (list, tuple):
-        return type(meta)([_arrived(item) for item in meta])
-    return meta
+    return rebuilt(meta, _arrived)
 
 
 # ---------------------------------------------------------------------- results

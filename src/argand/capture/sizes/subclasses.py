@@ -27,7 +27,7 @@ from argand.capture.facts.values.tensor_info import Dressed
 from argand.capture.sizes import async_collective_tensors
 from argand.graph.dtensors import Edge
 from argand.graph.nested_tensors import Jagged, among, jagged_class
-from argand.graph.trees import mapped
+from argand.graph.trees import mapped, rebuilt
 from argand.graph.wrappers import PartEdge
 
 _Tensor = torch.Tensor
@@ -154,13 +154,9 @@ def strip(builder: GraphBuilder, value: Any, dressed: dict[int, torch.Tensor]) -
     if cls is tuple or cls is list:
         items = [strip(builder, item, dressed) for item in value]
         return cls(items) if any(a is not b for a, b in zip(items, value)) else value
-    if cls is dict:
-        return {key: strip(builder, item, dressed) for key, item in value.items()}
-    if cls is slice:
-        return slice(*[strip(builder, part, dressed) for part in (value.start, value.stop, value.step)])
     if isinstance(value, tuple) and hasattr(cls, "_make"):
         return cls._make([strip(builder, item, dressed) for item in value])
-    return value
+    return rebuilt(value, lambda item: strip(builder, item, dressed))
 
 
 def call(builder: GraphBuilder, func: Any, args: Args, kwargs: Kwargs) -> Any:
@@ -244,13 +240,7 @@ def fixed(value: Jagged) -> Jagged:
     cls = type(value)
     if cls in SYMBOLIC:
         return value.number()
-    if cls is tuple or cls is list:
-        return cls([fixed(item) for item in value])
-    if cls is SymbolicSize:
-        return torch.Size([fixed(item) for item in value])
-    if cls is dict:
-        return {key: fixed(item) for key, item in value.items()}
-    return slice(*[fixed(part) for part in (value.start, value.stop, value.step)]) if cls is slice else value
+    return torch.Size([fixed(item) for item in value]) if cls is SymbolicSize else rebuilt(value, fixed)
 
 
 def _converted(state: CaptureState, result: Any, cls: type, new: set[int]) -> object:

@@ -20,7 +20,7 @@ from argand.capture.sizes.symbolic_tensors import PROBED, at
 from argand.graph import compat, time_limit
 from argand.graph.sizes.expr import Expr, Sym, as_int, coefficient
 from argand.graph.sizes.relations import Number, Relation, solve
-from argand.graph.trees import tensors_of
+from argand.graph.trees import rebuilt, tensors_of
 
 _Tensor = torch.Tensor
 Run = Callable[..., Any]
@@ -377,10 +377,4 @@ class ProbedCall:
             return self.dynamics.table.evaluate(value.expr, assignment)
         if real is SymbolicSize:
             return torch.Size([self._at(item, assignment) for item in tuple.__iter__(value)])
-        if real is tuple or real is list:
-            return real([self._at(item, assignment) for item in value])
-        if real is dict:
-            return {key: self._at(item, assignment) for key, item in value.items()}
-        if real is slice:
-            return slice(*[self._at(part, assignment) for part in (value.start, value.stop, value.step)])
-        return value
+        return rebuilt(value, lambda item: self._at(item, assignment))

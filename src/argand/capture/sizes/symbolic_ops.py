@@ -41,6 +41,7 @@ from argand.capture.world import native_reads
 from argand.errors import ConstraintViolation
 from argand.graph.python_operators import ARITHMETIC, COMPARE, NEGATIVE, BinaryOperator, Comparison
 from argand.graph.sizes.symbols import FUNCTIONS
+from argand.graph.trees import rebuilt
 
 Native = Callable[["Interpreter", Any, list[Any]], Any]
 
@@ -226,11 +227,7 @@ def plain(value: Any) -> Any:
     """`value` with every symbolic number in it, at any depth, made plain."""
     if type(value) in SYMBOLIC:
         return value.number()
-    if type(value) in (tuple, list):
-        return type(value)([plain(item) for item in value])
-    if type(value) is dict:
-        return {key: plain(item) for key, item in value.items()}
-    return tuple(value) if type(value) is SymbolicSize else value
+    return tuple(value) if type(value) is SymbolicSize else rebuilt(value, plain)
 
 
 def torch_call(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> object:

@@ -31,6 +31,7 @@ from argand.capture.facts.values.symbolic import (
 from argand.capture.metadata.numpy_scalars import ALONE, EVERYWHERE
 from argand.capture.sizes import symbolic_policy
 from argand.graph.python_operators import ARITHMETIC, COMPARISONS, BinaryOperator, Comparison
+from argand.graph.trees import rebuilt
 
 Value: TypeAlias = object
 """A number of Python's or of numpy's, or what stands for one."""
@@ -302,10 +303,6 @@ def for_torch(interp: Interpreter, fn: Function, args: Args, kwargs: Kwargs) -> 
     def given(value: Value, alone: bool) -> Value:
         if type(value) is SymbolicScalar:
             return value.inner if reads and (alone or value.kind.__name__ in EVERYWHERE) else value.number()
-        if type(value) is tuple or type(value) is list:
-            return type(value)([given(item, False) for item in value])
-        if type(value) is slice:
-            return slice(*[given(part, False) for part in (value.start, value.stop, value.step)])
-        return value
+        return value if type(value) is dict else rebuilt(value, lambda item: given(item, False))
 
     return tuple([given(arg, True) for arg in args]), {key: given(value, False) for key, value in kwargs.items()}

@@ -21,6 +21,7 @@ from argand.graph.metadata.strides import is_dense, memory_order
 from argand.graph.sizes.expr import Const, Expr, Sym
 from argand.graph.sizes.layout_relations import layout_relations
 from argand.graph.sizes.relations import Relation
+from argand.graph.trees import rebuilt
 
 PROBED = (3, 4)  # the assignments that siblings stand for: the rough ones
 _AT = (0, *PROBED)
@@ -95,15 +96,9 @@ def at(builder: GraphBuilder, value: Any, index: int) -> Any:
         return value.hint if index == 0 else value.dynamics.table.vector(value.expr)[_AT[index]]
     if real is SymbolicSize:
         return torch.Size([at(builder, item, index) for item in tuple.__iter__(value)])
-    if real is tuple or real is list:
-        return real([at(builder, item, index) for item in value])
-    if real is dict:
-        return {key: at(builder, item, index) for key, item in value.items()}
-    if real is slice:
-        return slice(*[at(builder, part, index) for part in (value.start, value.stop, value.step)])
     if isinstance(value, tuple) and hasattr(value, "_fields"):
         return real(*[at(builder, item, index) for item in value])
-    return value
+    return rebuilt(value, lambda item: at(builder, item, index))
 
 
 def attach(builder: GraphBuilder, meta: Any, siblings: list[Any]) -> object:

@@ -88,22 +88,12 @@ def _each(inner: Check) -> Check:
     return check
 
 
-def _pair(first: Check, second: Check) -> Check:
+def _row(*inner: Check) -> Check:
     def check(checker: _Checker, data: Any) -> None:
-        if not isinstance(data, list) or len(data) != 2:
-            raise malformed("a pair expected")
-        first(checker, data[0])
-        second(checker, data[1])
-
-    return check
-
-
-def _some(number: int, inner: Check) -> Check:
-    def check(checker: _Checker, data: Any) -> None:
-        if not isinstance(data, list) or len(data) != number:
-            raise malformed(f"{number} values expected")
-        for item in data:
-            inner(checker, item)
+        if not isinstance(data, list) or len(data) != len(inner):
+            raise malformed(f"{len(inner)} values expected")
+        for one, item in zip(inner, data):
+            one(checker, item)
 
     return check
 
@@ -166,7 +156,7 @@ _float = _matches(re.compile(r"-?(inf|nan|0x[01]\.[0-9a-f]{1,20}p[+-]\d{1,5})"),
 _hex = _matches(re.compile(r"([0-9a-f]{2})*"), "bytes")
 _name = _matches(_NAME, "a name")
 _value: Check = _Checker.value
-_values, _names = _each(_value), _each(_pair(_text, _value))
+_values, _names = _each(_value), _each(_row(_text, _value))
 _torch = _is(lambda data: data in ("dtype", "device", "memory_format", "layout"), "a kind of torch's constants")
 
 _KINDS: dict[str, tuple[Check, ...]] = {
@@ -183,7 +173,7 @@ _KINDS: dict[str, tuple[Check, ...]] = {
 _DESCRIPTORS: dict[str, tuple[Check, ...]] = {
     "staticmethod": (_value,),
     "classmethod": (_value,),
-    "property": (_some(3, _value),),
+    "property": (_row(_value, _value, _value),),
 }
 _FUNCTION: tuple[Check, ...] = (_count, _text, _names, _values, _value, _value)
 _TENSOR_PARTS: tuple[Check, ...] = (
@@ -193,13 +183,13 @@ _TENSORS: dict[str, tuple[Check, ...]] = {"tensor": _TENSOR_PARTS, "parameter": 
 _OBJECTS: dict[str, tuple[Check, ...]] = {
     **dict.fromkeys(("list", "tuple", "set", "frozenset"), (_values,)),
     "size": (_is(_sizes, "sizes"),),
-    "slice": (_some(3, _value),),
-    **dict.fromkeys(("dict", "OrderedDict"), (_each(_pair(_value, _value)),)),
+    "slice": (_row(_value, _value, _value),),
+    **dict.fromkeys(("dict", "OrderedDict"), (_each(_row(_value, _value)),)),
     "module": (_name,),
     "import": (_name, _matches(re.compile(r"[\w.]{1,300}"), "a name")),
     "method": (_value, _value),
     "function": _FUNCTION,
-    "class": (_text, _values, _each(_pair(_text, _member))),
+    "class": (_text, _values, _each(_row(_text, _member))),
     "object": (_value, _names),
     "missing": (_text, _text),
 }

@@ -200,20 +200,6 @@ def _first(ops: Recorder, along: Sequence[Sequence[Place]], extent: Sequence[Exp
     return number
 
 
-def _max_pool_backward(
-    ctx: Context,
-    grad: Tensor,
-    x: Tensor,
-    size: Any,
-    stride: Any,
-    padding: Any,
-    dilation: Any,
-    ceil_mode: bool,
-    places: Tensor,
-) -> Tensor:
-    return _adaptive_max_pool_backward(ctx, grad, x, places)
-
-
 def _adaptive_max_pool_backward(ctx: Context, grad: Tensor, x: Tensor, places: Tensor) -> Tensor:
     """Each element of grad is added where its window's maximum was."""
     dtype = ctx.val.dtype
@@ -241,7 +227,9 @@ def _adaptive_max_pool_backward(ctx: Context, grad: Tensor, x: Tensor, places: T
 
 for _name in ("max_pool2d", "max_pool3d"):
     lowers(getattr(aten, f"{_name}_with_indices").default)(_max_pool)
-    lowers(getattr(aten, f"{_name}_with_indices_backward").default)(_max_pool_backward)
+    lowers(getattr(aten, f"{_name}_with_indices_backward").default)(
+        lambda ctx, grad, x, *rest: _adaptive_max_pool_backward(ctx, grad, x, rest[-1])
+    )
 for _name in ("adaptive_max_pool2d", "adaptive_max_pool3d"):
     lowers(getattr(aten, _name).default)(_adaptive_max_pool)
     lowers(getattr(aten, f"{_name}_backward").default)(_adaptive_max_pool_backward)
