@@ -190,9 +190,8 @@ def test_a_server_that_does_not_answer_costs_little_and_once(
             monkeypatch.setattr(remote, "_WRITE_TIMEOUT", 0.0)
             with pytest.warns(UserWarning, match="does not answer in time"):
                 cache.get_or_build("cd" * 20, "source", builder(made))
-        assert (
-            first < 250
-        )  # it waited 50 ms, on however busy a machine, and not for the thread that talks to the server
+        # it waited 50 ms, on however busy a machine, and not for the thread that talks to the server
+        assert first < 250
 
 
 def test_a_server_that_answers_slowly_is_left_alone(server: str, outcomes, monkeypatch: pytest.MonkeyPatch) -> None:

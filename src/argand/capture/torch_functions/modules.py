@@ -73,9 +73,8 @@ def _is_changed(state: CaptureState, module: torch.nn.Module, name: str) -> bool
 
 
 def _is_replaced(state: CaptureState, module: torch.nn.Module, name: str) -> bool:
-    written = state.read_overlay(
-        module, name
-    )  # that of a module whose `__dict__` was written to has all its attributes
+    # A module whose `__dict__` was written to has all its attributes there.
+    written = state.read_overlay(module, name)
     return written is not UNSET and written is not module.__dict__[name]
 
 

@@ -122,9 +122,7 @@ def _dtype_on_one(func: Any, args: tuple[Any, ...], names: tuple[str, ...], valu
 
     try:
         one_result = func(*map(one, args), **dict(zip(names, map(one, values))))
-    except (
-        Exception
-    ) as error:  # the meta kernel raises what eager does, or knows a dtype that no kernel of the CPU does
+    except Exception as error:  # what eager raises, or the meta kernel knows a dtype that no kernel of the CPU does
         let_pass(error)
         return torch.Tensor
     return one_result.dtype if isinstance(one_result, torch.Tensor) and one_result.numel() == 1 else torch.Tensor
