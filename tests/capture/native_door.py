@@ -73,6 +73,7 @@ ALLOWED: Final[dict[str, list[str]]] = {
         "object_methods.py _object_reduce: args[0] < 2",
         "opcodes_basic.py _of_code: value != value",
         "shadows.py _guardable: key == key",
+        "shadows.py make: i in replaced",
         "shadows.py _same: repr(other)",
         "shadows.py _same: repr(one)",
         "state.py _load: value == value",

@@ -269,8 +269,8 @@ class Access:
         added = self.state.additions.get(id(container))
         if added is None:
             return UNSET
-        if added.kind == "places" and type(key) is int and -len(added.obj) <= key < len(added.obj):
-            return added.values.get(key % len(added.obj), UNSET)
+        if added.kind == "places" and type(key) is int:
+            return additions.replacement(added, key)
         if added.kind in ("end", "places") or not additions.is_plain_key(key):
             self.state.shadow(container)
             return UNSET

@@ -169,7 +169,7 @@ class Replay:
             self.values.push_map(entry.values)
         else:
             self.values.push_list(entry.values if entry.kind == "elements" else entry.values.values())
-        helpers: dict[str, Any] = {"items": rebuild.fill_dict, "places": rebuild.replace_elements}
+        helpers: dict[str, Function] = {"items": rebuild.fill_dict, "places": rebuild.replace_elements}
         self._later(helpers.get(entry.kind, rebuild.extend), target, self._temp())
 
     def _evaluate_globals(self, entry: Overlay) -> None:

@@ -182,7 +182,8 @@ def _is_tensor(value: object) -> TypeGuard[torch.Tensor]:
     return isinstance(value, _T)
 
 
-def _example(node: fx.Node) -> Any:
+def _example(node: fx.Node) -> torch.Tensor:
+    """Or a number, or None."""
     return node.meta.get("example_value")
 
 

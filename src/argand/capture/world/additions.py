@@ -12,7 +12,7 @@ from typing import Final, cast
 
 from argand.capture.facts.interfaces import CaptureState
 from argand.capture.facts.kinds import is_a
-from argand.capture.facts.overlays import Overlay
+from argand.capture.facts.overlays import UNSET, Overlay
 from argand.capture.facts.sources import AttrSource, CallSource, InstanceDictSource, is_module_table
 
 _KINDS: Final[dict[type, str]] = {
@@ -81,6 +81,12 @@ def replace(state: CaptureState, obj: list[object], index: object, value: object
     entry.values[index % len(obj)] = value
     _note(state, entry)
     return True
+
+
+def replacement(entry: Overlay, index: int) -> object:
+    """What took the place of an element of a list; UNSET if nothing, or if the list has no such element."""
+    length = len(entry.obj)
+    return entry.values.get(index % length, UNSET) if -length <= index < length else UNSET
 
 
 def _note(state: CaptureState, entry: Overlay) -> None:
