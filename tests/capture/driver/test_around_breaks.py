@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -154,3 +155,33 @@ def test_fullgraph_names_the_line_in_a_loop() -> None:
 
     with pytest.raises(errors.Unsupported, match=r"argand\.graph_break\(\)"):
         argand.compile(f, backend="eager", fullgraph=True)(X)
+
+
+def _before(x: torch.Tensor) -> list[object]:
+    told = [torch.compiler.is_compiling()]
+    argand.graph_break()
+    return [*told, torch.compiler.is_compiling(), x + 1]
+
+
+def _behind(x: torch.Tensor) -> list[object]:
+    told = [torch.compiler.is_compiling()]
+    x = x + 1
+    argand.graph_break()
+    return [*told, torch.compiler.is_compiling(), x]
+
+
+def _in_a_loop(x: torch.Tensor) -> list[object]:
+    told: list[object] = [torch.compiler.is_compiling()]
+    for _ in range(3):
+        argand.graph_break()
+        x = x + 1
+    return [*told, torch.compiler.is_compiling(), x]
+
+
+@pytest.mark.parametrize("function", [_before, _behind, _in_a_loop])
+def test_parts_of_a_call_are_told_alike_that_it_is_compiled(function: Callable[[torch.Tensor], list[object]]) -> None:
+    """Also those without an operation: what libraries make before a break, and behind it, meets."""
+    compiled = argand.compile(function, backend="eager")
+    for _ in range(2):
+        *told, x = compiled(torch.ones(2))
+        assert told == [True, True] and isinstance(x, torch.Tensor)

@@ -434,7 +434,8 @@ class _Capture:
     def _compile(self, state: CaptureState, exit: RootExit, before: modes.Snapshot, after: modes.Snapshot) -> _C.Answer:
         info = self.info
         empty = loops.is_empty(state)
-        if exit.kind == "return" and empty:
+        resumed = resume_label(info.code) is not None
+        if exit.kind == "return" and empty and not (resumed and state.told_compiling):
             return self._without_graph(state)
         if empty and self.ending is not None and loops.only_passes_on(info, exit, self.ending):
             raise failures.left_alone(self.ending, _process.of)
@@ -473,7 +474,6 @@ class _Capture:
         reason = None if told else self.reason
         announce.version(info.code, state, transformed, reason)
         failures.tell_within(self.ending, _process.of)
-        resumed = resume_label(info.code) is not None
         if keeper is not None:
             keeper.keep(transformed, self.known, reason)
         self._load(late)
@@ -500,7 +500,8 @@ class _Capture:
 
     def _transformed(self, state: CaptureState, transformer: Transformer, empty: bool) -> tuple[bool, Transformed]:
         """The code that runs instead, and whether it is the frame's own up to where a graph may begin."""
-        prefix = transformer.build_prefix() if empty and not finalizers.suspended(state) else None
+        own = empty and not state.told_compiling and not finalizers.suspended(state)
+        prefix = transformer.build_prefix() if own else None
         try:
             return prefix is not None, prefix or transformer.build(self._backend)
         except errors.GraphBreak:  # a generator that cannot be made anew
