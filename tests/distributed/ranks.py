@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import atexit
 import datetime
+import gc
 import importlib
 import json
 import os
@@ -73,6 +74,7 @@ def main() -> None:
 
     torch.set_num_threads(1)
     programs = importlib.import_module(module)
+    gc.freeze()  # what ranks share is not looked at, nor copied, by each of them
     started = []
     for rank in range(int(ranks)):
         child = os.fork()

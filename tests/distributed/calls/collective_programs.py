@@ -19,8 +19,9 @@ BACKENDS = ("eager", "aot_eager", "native")
 
 
 def backends(number: int) -> tuple[str, ...]:
-    """Those of a program: all, but that four ranks, of which each compiles, deal them out among the programs."""
-    return BACKENDS if dist.get_world_size() == 2 or sweeps.WHOLE else BACKENDS[number % 3 :][:1]
+    """Those of a program: dealt out among the programs, two to each, and one with four ranks, of which each compiles."""
+    count = 3 if sweeps.WHOLE else 2 if dist.get_world_size() == 2 else 1
+    return (BACKENDS * 2)[number % 3 :][:count]
 
 
 def _difference(ours: Any, eager: Any) -> float:
