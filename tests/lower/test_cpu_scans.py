@@ -28,7 +28,7 @@ def compiled(function, *args, dynamic=False):
     return made
 
 
-@pytest.mark.parametrize(("dim", "dtype"), sweeps.chessboard([0, 1, 2, -1], [*FLOATS, *INTEGERS]))
+@pytest.mark.parametrize(("dtype", "dim"), sweeps.diagonal([*FLOATS, *INTEGERS], [0, 1, 2, -1]))
 def test_sums_and_products(dim, dtype):
     x = (torch.randn(3, 19, 37) * 9).to(dtype)
     for x in (x, x.transpose(0, 2), x[:, ::2, 1:]):
@@ -102,7 +102,7 @@ def test_gradients(name):
     torch.testing.assert_close(made, *torch.autograd.grad(loss(x), x))
 
 
-@pytest.mark.parametrize(("dim", "dtype"), sweeps.chessboard([0, 1, 2, -1], [*FLOATS, *INTEGERS[:-1]]))
+@pytest.mark.parametrize(("dtype", "dim"), sweeps.diagonal([*FLOATS, *INTEGERS[:-1]], [0, 1, 2, -1]))
 def test_running_extrema_and_their_places(dim, dtype):
     x = (torch.randn(3, 19, 37) * 3).to(dtype)
     x[:, 3::4] = x[:, 2:18:4]  # of equal ones the last is named

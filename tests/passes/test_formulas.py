@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 
 import argand
+import sweeps
 from helpers import collected
 
 nan, inf = float("nan"), float("inf")
@@ -78,8 +79,7 @@ BLOCKS = (
 )
 
 
-@pytest.mark.parametrize("options", BLOCKS, ids=str)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize(("options", "dtype"), sweeps.chessboard(BLOCKS, [torch.float32, torch.bfloat16]), ids=str)
 def test_blocks_of_images_and_back_with_gradients(options: dict[str, Any], dtype: torch.dtype) -> None:
     images = torch.randn(2, 3, 9, 10).to(dtype)
     blocks = F.unfold(images, **options)

@@ -15,6 +15,7 @@ import pytest
 import torch
 
 import argand
+import sweeps
 from argand import events
 from forks import fork
 
@@ -96,8 +97,7 @@ PLACES = {
 }
 
 
-@pytest.mark.parametrize("place", PLACES)
-@pytest.mark.parametrize("setting", SETTINGS)
+@pytest.mark.parametrize(("setting", "place"), sweeps.chessboard(SETTINGS, PLACES))
 def test_place_that_cannot_be_written(setting: str, place: str, tmp_path: Path) -> None:
     path = tmp_path / "p"
     make = PLACES[place]

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import argand
+import sweeps
 from helpers import collected
 
 COMPLEX = [torch.complex64, torch.complex128]
@@ -97,8 +98,7 @@ ARITHMETIC = {
 }
 
 
-@pytest.mark.parametrize("dtype", COMPLEX)
-@pytest.mark.parametrize("name", ARITHMETIC)
+@pytest.mark.parametrize(("name", "dtype"), sweeps.chessboard(ARITHMETIC, COMPLEX))
 def test_arithmetic(name, dtype):
     x, y = tensors((6, 21), (6, 21), dtype=dtype)
     lengths = dtype is torch.complex128 and name in ("angles and lengths", "of real tensors")  # the library's

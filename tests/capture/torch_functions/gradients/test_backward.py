@@ -12,6 +12,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import argand
+import sweeps
 from argand.capture.torch_functions.gradients import engine_runs
 from helpers import CountingBackend, assert_same, collected
 
@@ -134,8 +135,9 @@ def trained(step: Any, make: Any, backend: str | None, count: int = 4) -> Any:
     return results, list(model.state_dict().values()), [p.grad for p in model.parameters()], state
 
 
-@pytest.mark.parametrize("step", STEPS, ids=lambda fn: fn.__name__)
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize(
+    ("step", "backend"), sweeps.chessboard(STEPS, BACKENDS), ids=lambda value: getattr(value, "__name__", value)
+)
 def test_a_training_step_is_one_graph(step: Any, backend: str) -> None:
     with collected("fallback", "graph_break") as seen:
         got = trained(step, OPTIMIZERS["sgd"], backend)

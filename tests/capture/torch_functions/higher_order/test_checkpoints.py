@@ -252,9 +252,7 @@ def globals_are_put_back() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("globals_are_put_back")
-@pytest.mark.parametrize("recorded", [False, True])
-@pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize(("change", "backend", "recorded"), sweeps.combinations(CHANGES, BACKENDS, [False, True]))
 def test_what_others_change_before_the_backward_is_told(change: str, backend: str, recorded: bool) -> None:
     model = nn.Sequential(Block(), Block(), Block())
     compiled = argand.compile(model, backend=backend, fullgraph=True)
