@@ -81,8 +81,9 @@ def written(x):
     return y
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64], ids=str)
-@pytest.mark.parametrize("name", PARTS)
+@pytest.mark.parametrize(
+    ("name", "dtype"), sweeps.chessboard(PARTS, [torch.float32, torch.bfloat16, torch.int64]), ids=str
+)
 def test_rows_that_are_stored_in_parts(name, dtype):
     function = PARTS[name][0]
     x = (torch.randn(4, 6, 10) * 5).to(dtype)

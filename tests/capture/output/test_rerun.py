@@ -18,6 +18,7 @@ import torch.nn.functional as F
 from tests.helpers import CountingBackend, assert_same, collected
 
 import argand
+import sweeps
 
 _X = torch.arange(6.0).reshape(2, 3)
 _BAD = torch.tensor([0, 7])
@@ -284,8 +285,7 @@ def _run(fn: Callable[..., Any], work: Any, i: torch.Tensor, file: str = __file_
     return found, lines
 
 
-@pytest.mark.parametrize("work", RAISERS, ids=lambda fn: fn.__name__)
-@pytest.mark.parametrize("around", AROUND, ids=lambda fn: fn.__name__)
+@pytest.mark.parametrize(("around", "work"), sweeps.chessboard(AROUND, RAISERS), ids=lambda fn: fn.__name__)
 def test_error_on_data_is_as_in_eager(around: Any, work: Any) -> None:
     compiled = argand.compile(around, backend="eager")
     for i in (_GOOD, _BAD, _GOOD, _BAD, _BAD, _BAD, _GOOD, _BAD):

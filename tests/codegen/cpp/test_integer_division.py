@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import argand
+import sweeps
 from helpers import collected
 
 DTYPES = (torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64)
@@ -26,8 +27,7 @@ def quotients(a: Any, b: Any) -> tuple[Any, ...]:
     return a // b, a % b, torch.fmod(a, b), torch.div(a, b, rounding_mode="trunc")
 
 
-@pytest.mark.parametrize("bits", (-1, 256))
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("dtype", "bits"), sweeps.chessboard(DTYPES, (-1, 256)))
 def test_by_tensors_and_by_numbers(dtype: torch.dtype, bits: int) -> None:
     torch.manual_seed(0)
     a, b = whole(dtype), whole(dtype)

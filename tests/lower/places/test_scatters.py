@@ -24,8 +24,10 @@ def same(function, *args, **options):
     torch.testing.assert_close(made, want, equal_nan=True)
 
 
-@pytest.mark.parametrize("dim", [0, 1, 2, -1])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int8, torch.int64, torch.bool])
+@pytest.mark.parametrize(
+    ("dim", "dtype"),
+    sweeps.chessboard([0, 1, 2, -1], [torch.float32, torch.bfloat16, torch.int8, torch.int64, torch.bool]),
+)
 def test_the_last_value_written_to_a_place_stays(dim, dtype):
     x, source = (torch.randint(-9, 9, size).to(dtype) for size in ((8, 9, 5), (6, 7, 3)))
     index = torch.randint(0, x.shape[dim], (6, 7, 3)) % 4

@@ -445,8 +445,9 @@ def state_after(case: Any, run: Run) -> Any:
     return result, list(model.state_dict().values()), [p.grad for p in model.parameters()]
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda fn: fn.__name__)
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize(
+    ("case", "backend"), sweeps.chessboard(CASES, BACKENDS), ids=lambda value: getattr(value, "__name__", value)
+)
 def test_effects(case: Any, backend: str) -> None:
     argand.reset()
     with collected("fallback", "graph_break") as seen:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 from tests.capture.torch_functions.higher_order import transform_programs
 
+import sweeps
 
-@pytest.mark.parametrize("seed", range(36))
+
+@pytest.mark.parametrize("seed", range(sweeps.part(36)))
 def test_as_eager(seed: int) -> None:
     assert transform_programs.difference(seed, "eager" if seed % 3 else "aot_eager") == ""
 
