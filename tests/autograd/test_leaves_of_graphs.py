@@ -462,3 +462,30 @@ def test_views_of_leaves_over_the_memory_of_inputs(fn: Callable[..., Any], backe
     want = seen(fn)
     assert_same(want, seen(compiled))
     assert_same(want, seen(compiled))
+
+
+@pytest.mark.parametrize("make", [torch.Tensor.detach, lambda h: h.data, lambda h: h.detach().view(4), nn.Parameter])
+def test_views_of_leaves_over_the_memory_of_results(make: Callable[..., Any]) -> None:
+    """The gradient of such a view is the leaf's: it was added to that of the result, too."""
+    views = (
+        lambda w: w.expand(2, *w.shape),
+        lambda w: w.t(),
+        lambda w: w[0],
+        lambda w: w.view(2, 2)[:, 1:],
+        lambda w: w,
+    )
+    for view in views:
+        for first in (True, False):
+
+            def program(p: torch.Tensor) -> Any:
+                h = p.sin() * p
+                v = view(make(h).requires_grad_())
+                return (h, v) if first else (v, h)
+
+            got = []
+            for call in (program, argand.compile(program, backend="aot_eager")):
+                p = torch.arange(4.0).view(2, 2).requires_grad_()
+                results = call(p)
+                sum((t * t).sum() for t in results).backward()
+                got.append([p.grad, *[t.detach() for t in results]])
+            assert_same(*got)

@@ -349,6 +349,10 @@ class _JointOutputs(Outputs):
             return spec if spec.detached or spec.detached_base else replace(spec, detached=True)
         if self._made_under_no_grad(tensor):
             spec = replace(spec, untaped=True)
+        elif any(
+            isinstance(leaf, TraceTensor) and leaf.value.root is tensor.value.root for leaf in reached_leaves([tensor])
+        ):
+            raise AutogradError("the graph returns a view of a leaf that it makes in a result's memory")
         if spec.index in self.carriers:
             return spec
         base = tensor._base
