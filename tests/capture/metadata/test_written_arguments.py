@@ -210,3 +210,24 @@ def test_observers_of_quantization_resize_their_buffers_in_the_first_call(backen
     for step in range(3):
         assert_same(compiled(X + step, ours), observed(X + step, theirs))
         assert_same(ours, theirs)
+
+
+class Told(torch.Tensor):
+    names: list[str] = []
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        cls.names.append(func.__name__)
+        return super().__torch_function__(func, types, args, kwargs or {})
+
+
+def test_a_class_is_told_of_the_writes_of_the_program_only() -> None:
+    def write(x: torch.Tensor) -> torch.Tensor:
+        return x.clone().sin_().add_(1)
+
+    names = []
+    for function in (write, argand.compile(write, backend="eager")):
+        Told.names.clear()
+        function(X.clone().as_subclass(Told))
+        names.append([*Told.names])
+    assert names[0] == names[1]

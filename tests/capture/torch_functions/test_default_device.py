@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+import types
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -10,6 +12,7 @@ import pytest
 import torch
 
 import argand
+import argand.capture.driver.frame as frame
 from helpers import CountingBackend
 
 X = torch.randn(3, 3)
@@ -113,6 +116,27 @@ def test_a_mode_of_the_program_beside_the_device() -> None:
     torch.set_default_device("meta")
     with Mode():
         assert shown(compiled(X)) == shown(inner_block(X))
+
+
+def test_a_mode_is_told_nothing_of_what_argand_imports(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first call imports what captures; modules that are loaded call torch."""
+    names: list[str] = []
+
+    class Mode(torch.overrides.TorchFunctionMode):
+        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            names.append(func.__name__)
+            return func(*args, **(kwargs or {}))
+
+    class Loading(types.ModuleType):
+        def __getattr__(self, name: str) -> Any:
+            torch.get_rng_state().numel()
+            return getattr(frame, name)
+
+    x = torch.ones(2)
+    monkeypatch.setitem(sys.modules, frame.__name__, Loading(frame.__name__))
+    with Mode():
+        argand.compile(lambda x: x.sin(), backend="eager")(x)
+    assert names == ["sin"]
 
 
 @pytest.mark.parametrize("device", ["cpu", "meta"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import fx
 from torch.utils._pytree import tree_leaves
 
@@ -23,7 +24,8 @@ def answer_frame(info: _C.FrameInfo, *, region: Region) -> _C.Answer:
         with garbage_collection.paused():  # imports make many objects, too
             return _answer(info, region)
     except BaseException as error:
-        from argand.capture.driver.frame import raise_in_blocks
+        with torch._C.DisableTorchFunction():
+            from argand.capture.driver.frame import raise_in_blocks
 
         return raise_in_blocks(info, region, error)
 
@@ -47,7 +49,8 @@ def _answer(info: _C.FrameInfo, region: Region) -> _C.Answer:
 
 
 def _captured(info: _C.FrameInfo, region: Region) -> _C.Answer:
-    from argand.capture.driver.frame import capture_frame
+    with torch._C.DisableTorchFunction():  # a mode of the program's is told nothing of what modules do
+        from argand.capture.driver.frame import capture_frame
 
     return capture_frame(info, region=region)
 

@@ -246,17 +246,18 @@ def _may_be_refused(builder: GraphBuilder, info: TensorInfo, args: Args) -> bool
     """
     if torch.is_inference_mode_enabled():
         return False
-    if torch.is_grad_enabled() and any(
-        isinstance(arg, torch.Tensor) and arg.requires_grad for arg in (info.tensor, *args)
-    ):
-        return True
-    if torch.is_grad_enabled() and any(
-        isinstance(other.real, torch.Tensor) and other.tensor.requires_grad and not other.real.requires_grad
-        for other in builder.mutated.values()
-    ):  # the tensor may be a view of one that has come to require gradients
-        return True
-    written_to = builder.inputs if info.source is None else (info,)
-    return any(isinstance(other.real, torch.Tensor) and other.real.is_inference() for other in written_to)
+    with torch._C.DisableTorchFunction():
+        if torch.is_grad_enabled() and any(
+            isinstance(arg, torch.Tensor) and arg.requires_grad for arg in (info.tensor, *args)
+        ):
+            return True
+        if torch.is_grad_enabled() and any(
+            isinstance(other.real, torch.Tensor) and other.tensor.requires_grad and not other.real.requires_grad
+            for other in builder.mutated.values()
+        ):  # the tensor may be a view of one that has come to require gradients
+            return True
+        written_to = builder.inputs if info.source is None else (info,)
+        return any(isinstance(other.real, torch.Tensor) and other.real.is_inference() for other in written_to)
 
 
 def _may_overlap(builder: GraphBuilder, info: TensorInfo, args: Args) -> bool:

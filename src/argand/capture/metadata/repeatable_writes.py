@@ -78,4 +78,5 @@ def _is_plain(real: torch.Tensor | None) -> bool:
 
 
 def _is_small(owner: TensorInfo) -> bool:
-    return owner.dynamic is None and owner.real is not None and owner.real.numel() <= _SMALL
+    with torch._C.DisableTorchFunction():
+        return owner.dynamic is None and owner.real is not None and owner.real.numel() <= _SMALL
