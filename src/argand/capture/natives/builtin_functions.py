@@ -97,9 +97,7 @@ _by_name(setattr, 3, 3)(attribute_writes.store_attr)
 _by_name(delattr, 2, 2)(attribute_writes.delete_attr)
 
 
-@_by_name(hasattr, 2, 2)
-def _hasattr(interp: Interpreter, obj: object, name: Any) -> bool:
-    return interp.try_attr(obj, name) is not NULL
+_by_name(hasattr, 2, 2)(lambda interp, obj, name: interp.try_attr(obj, name) is not NULL)
 
 
 @operation(vars, counts=(0, 1))
@@ -135,9 +133,7 @@ def _globals(interp: Interpreter) -> object:
     return interp.state.load_source(ConstSource(namespace), namespace)
 
 
-@operation(dir, counts=(0, 1))
-def _dir(interp: Interpreter, *args: object) -> object:
-    return _names_of(interp, args[0]) if args else sorted(_locals(interp))
+operation(dir, counts=(0, 1))(lambda interp, *args: _names_of(interp, args[0]) if args else sorted(_locals(interp)))
 
 
 def _names_of(interp: Interpreter, obj: object) -> object:
@@ -441,14 +437,8 @@ def _send(interp: Interpreter, fn: Function, args: Args, kwargs: Kwargs) -> obje
     return generators.result(interp, *generators.resume(args[0], args[1]))
 
 
-@operation(_TRACED.__next__)
-def _generator_next(interp: Interpreter, generator: Any) -> object:
-    return generators.result(interp, *generators.resume(generator, None))
-
-
-@function(_TRACED.throw)
-def _throw(interp: Interpreter, fn: Function, args: Args, kwargs: Kwargs) -> object:
-    return generators.result(interp, *generators.throw(*args))
+operation(_TRACED.__next__)(lambda interp, generator: generators.result(interp, *generators.resume(generator, None)))
+function(_TRACED.throw)(lambda interp, fn, args, kwargs: generators.result(interp, *generators.throw(*args)))
 
 
 operation(_TRACED.__iter__)(kept)

@@ -7,7 +7,6 @@ import types
 
 from argand._core import _C
 from argand.capture.facts.frames import NULL
-from argand.capture.facts.handlers import Function, Kwargs
 from argand.capture.facts.interfaces import Interpreter
 from argand.capture.facts.kinds import is_a
 from argand.capture.facts.typefacts import SEQUENCES
@@ -16,7 +15,6 @@ from argand.capture.natives.rows import Native, enter_rows, resolved
 from argand.capture.objects import keys, operators
 from argand.capture.objects.call_protocol import classes
 from argand.capture.objects.call_protocol.native_handlers import (
-    Args,
     constructor,
     function,
     pure,
@@ -48,9 +46,7 @@ def is_sequence(interp: Interpreter, obj: object) -> bool:
     return interp.types.lookup(type(obj), "__getitem__") is not NULL
 
 
-@function(*resolved("operator.call"))
-def _call(interp: Interpreter, fn: Function, args: Args, kwargs: Kwargs) -> object:
-    return interp.call(args[0], args[1:], kwargs)
+function(*resolved("operator.call"))(lambda interp, fn, args, kwargs: interp.call(args[0], args[1:], kwargs))
 
 
 enter_rows({

@@ -72,10 +72,7 @@ def reduce_shapes(search: Search[Program], granularity: int) -> Proposals[Progra
 def resized(program: Program, number: int, smaller: int) -> Program | None:
     """The program with every size `number` replaced; None when it does not run eagerly then."""
 
-    def change(value: Any) -> Any:
-        return smaller if type(value) is int and value == number else value
-
-    graph = copy_graph(program.graph, change)
+    graph = copy_graph(program.graph, lambda value: smaller if type(value) is int and value == number else value)
     for wrapped in (False, True):
         inputs = [_cut(v, number, smaller, wrapped) if isinstance(v, torch.Tensor) else v for v in program.inputs]
         candidate = rebuilt(program, graph, inputs)

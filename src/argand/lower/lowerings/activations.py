@@ -108,10 +108,8 @@ def hardswish(ops: Recorder, a: Value) -> Value:
 
 @lowers(aten.threshold.default)
 def threshold(ctx: Context, x: Tensor, limit: Number, value: Number) -> Tensor:
-    def operation(ops: Recorder, a: Value, bound: Value, other: Value) -> Value:
-        return ops.where(ops.le(a, bound), other, a)
 
-    return pointwise(ctx, operation, [x, limit, value], cost=2)
+    return pointwise(ctx, lambda ops, a, bound, other: ops.where(ops.le(a, bound), other, a), [x, limit, value], cost=2)
 
 
 @lowers(aten.threshold_backward.default)

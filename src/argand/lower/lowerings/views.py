@@ -125,14 +125,11 @@ def keep_dims(ctx: Context, x: Tensor, kept: Sequence[int]) -> Tensor:
     places = {dim: place for place, dim in enumerate(kept)}
     ndim = x.ndim
 
-    def to_ref(ref: TensorRef) -> TensorRef:
-        return permute_ref(ref, kept)
-
     def index(ops: Recorder, position: Index) -> Index:
         return tuple([position[places[dim]] if dim in places else ZERO for dim in range(ndim)])
 
     size, stride = tuple([x.size[dim] for dim in kept]), tuple([x.stride[dim] for dim in kept])
-    return ctx.view(x, size, index, to_ref, stride=stride)
+    return ctx.view(x, size, index, lambda ref: permute_ref(ref, kept), stride=stride)
 
 
 @lowers(aten.expand.default, view=True)
