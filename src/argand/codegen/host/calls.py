@@ -25,10 +25,12 @@ _NAMES = (
         torch,
         "torch",
         """mm bmm addmm baddbmm mv dot vdot convolution embedding _embedding_bag _embedding_bag_forward_only
-        _scaled_dot_product_flash_attention _scaled_dot_product_efficient_attention _scaled_dot_product_cudnn_attention
+        _scaled_dot_product_flash_attention_for_cpu _scaled_dot_product_flash_attention
+        _scaled_dot_product_efficient_attention _scaled_dot_product_cudnn_attention
         _fft_c2c _fft_c2r _fft_r2c native_layer_norm native_group_norm native_batch_norm grid_sampler_2d multinomial
         index_put index_add scatter_add gather _unique2 bincount count_nonzero
-        nonzero nonzero_static masked_select unique_consecutive topk kthvalue mode median histc cummax cummin bernoulli
+        nonzero nonzero_static masked_select unique_consecutive topk kthvalue mode median nanmedian sort masked_scatter
+        histc cummax cummin bernoulli
         cholesky cholesky_solve cholesky_inverse _linalg_solve_ex _linalg_det _linalg_slogdet _linalg_eigh _linalg_svd
         lu_unpack geqrf ormqr triangular_solve
         _softmax_backward_data _log_softmax_backward_data""",
@@ -44,7 +46,8 @@ _NAMES = (
         torch._C._linalg,
         "torch._C._linalg",
         """linalg_solve_triangular linalg_lu_factor_ex linalg_lu_solve linalg_lstsq linalg_cholesky_ex linalg_inv_ex
-        linalg_qr linalg_eig linalg_householder_product linalg_ldl_factor_ex linalg_ldl_solve""",
+        linalg_qr linalg_eig linalg_householder_product linalg_ldl_factor_ex linalg_ldl_solve linalg_lu
+        linalg_matrix_exp""",
     ),
 )
 BINDINGS = {
