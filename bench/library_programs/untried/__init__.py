@@ -8,6 +8,7 @@ from library_programs.untried import (
     families,
     graphs_and_metrics,
     later,
+    loops_over_classes,
     more_packages,
     other_solvers,
     packages,
@@ -20,7 +21,8 @@ from library_programs.untried import (
 FAST = frozenset(
     (
         "GPyTorch prediction", "GPyTorch spectral", "KAN training", "Lightning loop", "PyG HGTConv", "PyG LightGCN",
-        "PyG dense pooling", "Pyro conditioned", "TCN training", "TorchRL TD3Loss", "captum NoiseTunnel",
+        "PyG dense pooling", "Pyro conditioned", "TCN training", "TorchRL DiscreteSACLoss", "TorchRL TD3Loss",
+        "captum NoiseTunnel",
         "captum Occlusion", "ignite metrics", "kornia parts", "kornia segmentation losses", "pykeen ComplEx training",
         "pytorch-optimizer MADGRAD steps", "pytorch-optimizer SOAP steps", "tensorclass", "torch LBFGS steps",
         "torch.func MAML", "torch.func tangent kernel", "torchmetrics sound", "transformers WavLM",
@@ -29,8 +31,8 @@ FAST = frozenset(
     )
 )  # fmt: skip
 PARTS = (
-    caches_and_checkpoints, families, graphs_and_metrics, later, more_packages, other_solvers, packages,
-    probability_and_control, rare_packages, sound_and_quantized, vision,
+    caches_and_checkpoints, families, graphs_and_metrics, later, loops_over_classes, more_packages, other_solvers,
+    packages, probability_and_control, rare_packages, sound_and_quantized, vision,
 )  # fmt: skip
 PROGRAMS: dict[str, Program] = {
     name: dataclasses.replace(program, fast=name in FAST) for part in PARTS for name, program in part.PROGRAMS.items()
