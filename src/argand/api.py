@@ -421,7 +421,7 @@ class OptimizedModule(HostedModule):
 
     def __reduce__(self) -> Any:
         # hooks that were put on this module, not on the original
-        own = {name: held for name, held in self.__dict__.items() if held and name.endswith(("_hook", "_hooks"))}
+        own = {name: held for name, held in self.__dict__.items() if held and "_hook" in name}
         return _restore, (self._orig_mod, _Request(*self.__dict__["_region"])), own or None
 
     def __copy__(self) -> Any:

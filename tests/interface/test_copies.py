@@ -105,7 +105,9 @@ def test_deep_copy_of_a_bound_method_is_of_the_copied_object() -> None:
 def test_copies_of_a_module_are_apart_as_those_of_the_original(way: str) -> None:
     def outcome(net: Any) -> Any:
         hook = net.register_forward_hook(_negated)
+        named = net.register_forward_pre_hook(_doubled, with_kwargs=True)
         copied = WAYS[way](net)
+        named.remove()
         copied.told = True
         copied.train(False)
         hook.remove()
@@ -122,6 +124,10 @@ def test_copies_of_a_module_are_apart_as_those_of_the_original(way: str) -> None
 
 def _negated(module: Any, args: Any, result: torch.Tensor) -> torch.Tensor:
     return -result
+
+
+def _doubled(module: Any, args: Any, kwargs: Any) -> Any:
+    return tuple([2 * arg for arg in args]), kwargs
 
 
 def test_copies_with_a_backend_that_is_a_function() -> None:
