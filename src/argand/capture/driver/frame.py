@@ -505,8 +505,7 @@ class _Capture:
         try:
             return prefix is not None, prefix or transformer.build(self._backend)
         except errors.GraphBreak:  # a generator that cannot be made anew
-            prefix = transformer.build_prefix() if empty else None
-            if prefix is None:
+            if not empty or (prefix := transformer.build_prefix()) is None:
                 raise
             return True, prefix
 
