@@ -304,6 +304,7 @@ def not_arguments() -> None:
     """A hook before a module's forward answered with something else than arguments: the graph ends."""
 
 
-def tensors_of(obj: Any) -> list[torch.Tensor]:
+def tensors_of(obj: object) -> list[torch.Tensor]:
     """Those that an object of tensordict holds at any depth."""
-    return [value for value in obj.values(True, True) if isinstance(value, torch.Tensor)]
+    values: list[object] = obj.values(True, True)  # type: ignore[attr-defined]
+    return [value for value in values if isinstance(value, torch.Tensor)]

@@ -37,17 +37,10 @@ def _is_diff(index: int, argnums: Any, count: int) -> bool:
 
 
 def _transform(
-    state: CaptureState,
-    name: str,
-    func: Function,
-    options: dict[str, Any],
-    inputs: list[torch.Tensor],
-    flat: subgraphs.Flat,
-    extra: subgraphs.Flat | None = None,
-    grad: bool | None = None,
-    dims: list[int | None] | None = None,
-    batching: Batching | None = None,
-) -> object:
+    state: CaptureState, name: str, func: Function, options: dict[str, Any], inputs: list[torch.Tensor],
+    flat: subgraphs.Flat, extra: subgraphs.Flat | None = None, grad: bool | None = None,
+    dims: list[int | None] | None = None, batching: Batching | None = None,
+) -> object:  # fmt: skip
     """A node `name(body, ...)`; `inputs` are the tensors that the body sees for those of `flat`.
 
     Arguments:
