@@ -77,6 +77,16 @@ def beside(x, y):
     return x * 2 if y[0] > 0.5 else x * 3
 
 
+def ordered(x):
+    size = x.abs().max()
+    if size <= 1:
+        return x
+    if size == 2:
+        return x * 2
+    size.add_(1)
+    return x * 3 if size < 4 else x * 4
+
+
 class Counter:
     def __init__(self):
         self.calls = torch.tensor(0)
@@ -193,6 +203,21 @@ def test_memory_that_was_written_through_another_argument(backend: str) -> None:
                 compiled(a, a.view(-1) if shared else b), library.beside(x, x.view(-1) if shared else y)
             ), (first, shared)
             assert torch.equal(a, x)
+
+
+def test_what_several_questions_ask_for_is_computed_once() -> None:
+    """But what one of them writes to is its own."""
+    library = _library()
+    compiled = argand.compile(library.ordered, backend="eager")
+    for value in (2.5, 5.0, -2.5, 2.0, 2.75, -7.0, 0.5, 2.0, 2.5):
+        x = torch.tensor([value, 0.25])
+        assert torch.equal(compiled(x), library.ordered(x)), value
+    library = _library()
+    compiled = argand.compile(library.ordered, backend="eager", fullgraph=True)
+    compiled(x)
+    with torch.autograd.profiler.profile() as profile:
+        compiled(x)
+    assert [event.name for event in profile.function_events].count("aten::max") == 3  # the graph's, and two of guards
 
 
 def test_a_count_that_the_library_writes_to() -> None:

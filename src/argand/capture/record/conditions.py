@@ -10,8 +10,6 @@ flags and counters that objects keep (`AveragedModel.n_averaged`).
 
 from __future__ import annotations
 
-import functools
-import operator
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -30,10 +28,13 @@ from argand.graph.sizes.relations import Relation
 from argand.graph.sizes.symbols import SymbolTable
 from argand.interruptions import let_pass
 from argand.quick_dataclasses import dataclass
+from argand.runtime.recipes import compile_wrapper
 
+LABEL = "CONDITION_MATCH"  # of a guard on a `Condition`
 _LARGEST = 1 << 16  # elements of a tensor that is asked
 _LONGEST = 32  # calls between what came in and an answer
 _MOST_VARYING = 2  # questions of a function that may have two answers: each doubles its versions
+_NONE_DIFFERS = -1
 _NESTED = (list, tuple, torch.Size, slice)
 _LISTED = 64  # numbers of an answer that is a list
 _CHEAP = frozenset(
@@ -141,20 +142,21 @@ def is_kept(source: Source) -> bool:
 def _answer(builder: GraphBuilder, question: _Question) -> object:
     policy = builder.state.policy
     assert policy is not None
-    answer = _run(tuple(question.steps), [leaf.real for leaf in question.leaves])
+    text = _Text(len(question.leaves))
+    result = text.add(question.steps, range(len(question.leaves)))
+    answer = _run(text.function(result), [leaf.real for leaf in question.leaves])
     if not question.leaves or not _is_plain(answer):
         return NotImplemented
-    text = question.text()
-    key = f"condition {text}"
+    key = f"condition {question.text()}"
     if not _settled(policy.history, key, answer):
         return NotImplemented
     if type(answer) is not bool:
         _forget_if_written(builder, question.leaves, policy.history, key)
-    if text not in builder.conditions:
-        builder.conditions.add(text)
+    if key not in builder.conditions:
+        builder.conditions.add(key)
         sources = [leaf.source for leaf in question.leaves]
         condition = Condition(tuple(question.steps), answer)
-        builder.state.guards.add(None, "python", condition, sources, label="CONDITION_MATCH")
+        builder.state.guards.add(None, "python", condition, sources, label=LABEL)
     return answer
 
 
@@ -245,58 +247,134 @@ class _Question:
 
 
 class Condition:
-    """The guard: whether a question has the answer that the graph was recorded for."""
+    """A question and the answer that the graph was recorded for; `Conditions` asks it."""
 
     def __init__(self, steps: tuple[_Step, ...], answer: object) -> None:
         self.steps = steps
         self.answer = answer
-
-    def __call__(self, *tensors: torch.Tensor) -> bool:
-        with torch._C.DisableTorchFunction():
-            return _same(_run(self.steps, list(tensors)), self.answer)
 
     def __repr__(self) -> str:
         names = [str(getattr(func, "__name__", func)).strip("_") for func, _, _ in self.steps if func is not None]
         return f"{' of '.join(reversed(names))} == {self.answer}"
 
 
-def _run(steps: tuple[_Step, ...], tensors: list[torch.Tensor]) -> object:
-    """The value of the last step; None where a step raises."""
-    if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
-        with torch.no_grad():
-            return _run(steps, [tensor.detach() for tensor in tensors])
-    if compat.watched_by_modes() or torch.is_autocast_enabled("cpu"):
-        with compat.without_modes(), torch.autocast("cpu", enabled=False):  # operations are plain ones
-            return _value(steps, tensors)
-    return _value(steps, tensors)
+class Conditions:
+    """The guard: whether all questions of a graph have their answers. What several ask for is computed once.
+
+    Fields:
+        sources: of the tensors that it takes.
+        conditions: in the order in which they are asked.
+        differs: the number of the one whose answer was another in the last call that found one.
+    """
+
+    def __init__(self, asked: Sequence[tuple[Condition, Sequence[Source]]]) -> None:
+        self.sources = list(dict.fromkeys(source for _, sources in asked for source in sources))
+        self.conditions = [condition for condition, _ in asked]
+        self.differs = 0
+        text = _Text(len(self.sources))
+        for number, (condition, sources) in enumerate(asked):
+            answer = text.add(condition.steps, [self.sources.index(source) for source in sources])
+            text.return_unless(answer, condition.answer, number)
+        self._ask = text.function(str(_NONE_DIFFERS))
+
+    def __call__(self, *tensors: torch.Tensor) -> bool:
+        with torch._C.DisableTorchFunction():
+            differs = _run(self._ask, tensors)
+        if type(differs) is int and differs != _NONE_DIFFERS:
+            self.differs = differs
+        return differs == _NONE_DIFFERS
+
+    def __repr__(self) -> str:
+        return repr(self.conditions[self.differs])
 
 
-def _value(steps: tuple[_Step, ...], tensors: list[torch.Tensor]) -> object:
-    values: list[object] = []
-    given = iter(tensors)
-    try:
+class _Text:
+    """Questions as the text of one Python function of the tensors that came in."""
+
+    def __init__(self, tensors: int) -> None:
+        self._tensors = [f"t{number}" for number in range(tensors)]
+        self._lines: list[str] = []
+        self._names: dict[str, object] = {}
+        self._name_of: dict[int, str] = {}  # of objects, by id; `_names` keeps them
+        self._values: dict[str, str] = {}  # the name of what a call gives
+
+    def add(self, steps: Sequence[_Step], tensors: Sequence[int]) -> str:
+        """Lines that answer a question about the tensors with these numbers, and what they call the answer."""
+        values: list[str] = []
+        given = iter(tensors)
+        writes = any(_writes(func, kwargs) for func, _, kwargs in steps)
         for func, args, kwargs in steps:
             if func is None:
-                values.append(next(given))
+                values.append(self._tensors[next(given)])
                 continue
-            filled = [
-                values[arg.number] if type(arg) is _Place and not arg.path else _filled(values, arg) for arg in args
-            ]
-            named = {key: _filled(values, value) for key, value in kwargs.items()} if kwargs else kwargs
-            values.append(func(*filled, **named))
+            parts = [self._argument(values, arg) for arg in args]
+            parts += [f"{key}={self._argument(values, value)}" for key, value in kwargs.items()]
+            call = f"{self._name(func)}({', '.join(parts)})"
+            name = None if writes else self._values.get(call)  # what a question writes to is its own
+            if name is None:
+                name = f"v{len(self._lines)}"
+                self._lines.append(f"{name} = {call}")
+                if not writes:
+                    self._values[call] = name
+            values.append(name)
+        return values[-1]
+
+    def return_unless(self, value: str, answer: object, number: int) -> None:
+        if type(answer) is bool:
+            self._lines.append(f"if {value} is not {answer}: return {number}")
+        else:
+            self._lines.append(f"if not {self._name(_same)}({value}, {self._constant(answer)}): return {number}")
+
+    def function(self, result: str) -> Callable[..., object]:
+        lines = "\n    ".join([*self._lines, f"return {result}"])
+        return compile_wrapper(f"def call({', '.join(self._tensors)}):\n    {lines}\n", self._names)
+
+    def _argument(self, values: Sequence[str], value: object) -> str:
+        """The text of an argument of a step, with values in their places."""
+        if type(value) is _Place:
+            return values[value.number] + "".join(f"[{index}]" for index in value.path)
+        if type(value) is slice:
+            return f"slice({', '.join(self._argument(values, part) for part in (value.start, value.stop, value.step))})"
+        if type(value) is list:
+            return f"[{self._arguments(values, value)}]"
+        if is_a(value, tuple) and type(value) in _NESTED:
+            return f"({self._arguments(values, value)})"
+        return self._constant(value)
+
+    def _arguments(self, values: Sequence[str], items: Sequence[object]) -> str:
+        return "".join([self._argument(values, item) + ", " for item in items])
+
+    def _constant(self, value: object) -> str:
+        return repr(value) if type(value) in (bool, int, str, type(None)) else self._name(value)
+
+    def _name(self, value: object) -> str:
+        name = self._name_of.setdefault(id(value), f"c{len(self._name_of)}")
+        self._names[name] = value
+        return name
+
+
+def _writes(func: Function | None, kwargs: Kwargs) -> bool:
+    """Whether a step writes to its argument or to `out`."""
+    name = str(getattr(func, "__name__", func))
+    return name.strip("_") == "setitem" or (name[-1:] == "_" != name[-2:-1]) or "out" in kwargs
+
+
+def _run(ask: Callable[..., object], tensors: Sequence[torch.Tensor]) -> object:
+    """What a question's function gives; None where a step raises."""
+    records = torch.is_grad_enabled()
+    try:
+        if records:
+            torch._C._set_grad_enabled(False)
+        if compat.watched_by_modes() or torch.is_autocast_enabled("cpu"):
+            with compat.without_modes(), torch.autocast("cpu", enabled=False):  # operations are plain ones
+                return ask(*tensors)
+        return ask(*tensors)
     except Exception as error:  # the program meets it itself, where it asks
         let_pass(error)
         return None
-    return values[-1]
-
-
-def _filled(values: list[object], value: object) -> object:
-    """An argument with values in their places."""
-    if type(value) in _NESTED:
-        return mapped(value, functools.partial(_filled, values))
-    if type(value) is not _Place:
-        return value
-    return functools.reduce(operator.getitem, value.path, values[value.number])  # type: ignore[arg-type]
+    finally:
+        if records:
+            torch._C._set_grad_enabled(True)
 
 
 def mapped(value: Any, leaf: Callable[[object], object]) -> object:

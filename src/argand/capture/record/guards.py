@@ -15,6 +15,7 @@ from argand.capture.facts.interfaces import Dynamics
 from argand.capture.facts.kinds import is_a
 from argand.capture.facts.sources import ConstSource, DictItemSource, GlobalSource, InstanceDictSource, Source
 from argand.capture.facts.typefacts import TypeFacts
+from argand.capture.record import conditions
 from argand.capture.record.guard_runs import BY_VALUE, Pattern, Run, identity_of, pattern_of
 from argand.capture.sizes import symbolic_emit
 from argand.graph import time_limit
@@ -203,6 +204,7 @@ class GuardSet:
                     checks = first, guard_tree.num_guards
                     patterns[like] = pattern_of(run, guards, checks, nodes, wanted, [guard.text() for guard in guards])
         self._check(every[at:], tree, nodes)
+        _ask(every, tree, lambda source: source.guard_node(tree, nodes))
         if self.dynamics is not None:
             symbolic_emit.build(self.dynamics, tree, lambda source: source.guard_node(tree, nodes), self.positions)
         if collected:
@@ -220,6 +222,10 @@ class GuardSet:
             args, label = guard.args, f"{place} {guard.label}"
             if guard.kind != "id" and not _AS_THEY_ARE.issuperset(map(type, args)):
                 args = tuple([_resolve(arg, tree, nodes) for arg in args])
+            if guard.position is not None:
+                self.positions.setdefault(label, guard.position)
+            if guard.label == conditions.LABEL:  # asked together
+                continue
             try:
                 tree.check(node, guard.kind, *args, label=label)
             except ValueError as refused:  # a class that CPython gives no version tag
@@ -229,8 +235,15 @@ class GuardSet:
                     explanation=f"{guard.source.friendly() if guard.source is not None else 'A class'}: {refused}",
                     skip_frame=True,
                 ) from None
-            if guard.position is not None:
-                self.positions.setdefault(label, guard.position)
+
+
+def _ask(guards: Sequence[Guard], tree: _C.GuardTree | Log, node_of: Callable[[Source], int]) -> None:
+    """All conditions in one check."""
+    asked = [guard.args for guard in guards if guard.label == conditions.LABEL]
+    if asked:
+        condition = conditions.Conditions(asked)
+        inputs = [node_of(source) for source in condition.sources]
+        tree.check(0, "python", condition, inputs, label=f"{FRAME} {conditions.LABEL}")
 
 
 def _resolve(arg: object, tree: _C.GuardTree, nodes: dict[Source, int]) -> object:
