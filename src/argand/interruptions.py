@@ -45,7 +45,7 @@ def _is_given(handler: FrameType, interrupted: FrameType) -> bool:
     for name in (*code.co_varnames[: code.co_argcount], *rest):
         value = handler.f_locals.get(name)
         given += value if type(value) is tuple else [value]
-    return any(isinstance(number, int) and frame is interrupted for number, frame in itertools.pairwise(given))
+    return any(type(number) is int and frame is interrupted for number, frame in itertools.pairwise(given))
 
 
 def _is_earlier(traceback: TracebackType) -> bool:
