@@ -321,3 +321,35 @@ def test_what_is_passed_on_is_not_written_to(backend: str) -> None:
         same, _ = program(torch.ones(3, requires_grad=True), torch.ones(3))
         with pytest.raises(RuntimeError, match="is a view and is being modified inplace"):
             same.add_(1)
+
+
+class Noted(torch.autograd.Function):
+    """What it gives has attributes: its input, a number, and where it is asked for a tensor that forward makes."""
+
+    @staticmethod
+    def forward(ctx: Any, x: T, inner: bool) -> T:
+        out = x.round()
+        out.soft, out.number = (x * 3 if inner else x), 5  # type: ignore[attr-defined]
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, *grads: T) -> tuple[T, None]:
+        return grads[0], None
+
+
+@pytest.mark.parametrize("inner", [False, True])
+def test_attributes_of_a_result_stay(inner: bool) -> None:
+    def program(x: T) -> tuple[T, Any]:
+        out = Noted.apply(x * 2, inner)
+        return out, getattr(out, "soft", out) * getattr(out, "number", 1)
+
+    for f in (program, lambda x: (Noted.apply(x * 2, inner), x * 2)):
+        wanted, got = torch.tensor([0.3, 1.4], requires_grad=True), torch.tensor([0.3, 1.4], requires_grad=True)
+        a, b = f(wanted), argand.compile(f, backend="eager")(got)
+        (a[0] + a[1]).sum().backward(), (b[0] + b[1]).sum().backward()
+        assert torch.equal(a[1], b[1]) and torch.equal(wanted.grad, got.grad)
+        assert (
+            b[0].number == 5
+            and torch.equal(a[0].soft, b[0].soft)
+            and a[0].soft.requires_grad is b[0].soft.requires_grad
+        )

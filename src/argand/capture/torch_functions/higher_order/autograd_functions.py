@@ -16,6 +16,7 @@ from argand.capture.facts.interfaces import CaptureState
 from argand.capture.facts.sources import type_lookup
 from argand.capture.facts.values.tensor_info import Scope, TensorInfo
 from argand.capture.objects.call_protocol import native_handlers
+from argand.capture.record import tensor_attributes
 from argand.capture.record.scopes import lift, placeholder
 from argand.capture.sizes import async_collective_tensors, dtensors
 from argand.capture.sizes.symbolic_state import Restart
@@ -245,7 +246,11 @@ class _Captured:
         hook_state.note_backward(state, function, context, watched, next(iter(reversed(builder.graph.nodes))))
         self._write_back(new)
         for before, after in zip(outputs, rebuilt):
-            if isinstance(before, torch.Tensor) and after.requires_grad and self._is_view(before):
+            if not isinstance(before, torch.Tensor):
+                continue
+            if not self._given(before):
+                vars(after).update(tensor_attributes.written(before))
+            if after.requires_grad and self._is_view(before):
                 self._stays_inside(after, self._given(before))
         rebuilt = tuple([
             after if before is out else async_collective_tensors.dress_waiting(state, after, type(out))
