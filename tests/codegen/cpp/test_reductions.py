@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 
 import pytest
 import torch
@@ -256,6 +257,33 @@ def test_lanes_along_the_shared_loop():
     )
     text = check(made, [torch.randn(3, depth, rows)], [torch.empty(3, rows)], rtol=1e-5, atol=1e-5)
     assert "x16 m;" in text or "x8 m;" in text or "x4 m;" in text
+
+
+@pytest.mark.parametrize("dtype", [F32, torch.float64, torch.int16, torch.int8])
+def test_conditions_carried_between_stages_are_bytes_whatever_their_operands_were(dtype):
+    rows, depth = 18, 4
+    outer, zero = [(Var("x0"), as_expr(rows))], as_expr(0)
+
+    def compare(o, x, r):
+        total = o.reduction("sum", o.load("a", rows * r + x, dtype))
+        o.store("m", zero, o.lt(o.load("a", x, dtype), total))
+
+    def choose(o, x, y):
+        kept = o.load("a", rows * y + x, dtype)
+        o.store("c", rows * y + x, o.where(o.load("m", zero, torch.bool), kept, o.const(0, dtype)))
+
+    two = plan(
+        [body([], compare, [depth], outer), body([depth], choose, (), outer)],
+        [buffer("a", dtype, [depth, rows])],
+        [buffer("c", dtype, [depth, rows])],
+        outer=outer,
+        registers=[buffer("m", torch.bool, [])],
+    )
+    a, c = torch.randint(-4, 5, (depth, rows)).to(dtype), torch.empty(depth, rows, dtype=dtype)
+    run, text = compile_plan(two)
+    run([a, c])
+    assert re.search(r"i8x\d+ m;", text)
+    assert torch.equal(c, torch.where(a[:1] < a.sum(0, dtype=dtype), a, 0))
 
 
 def test_parallel_loops_and_thread_options():

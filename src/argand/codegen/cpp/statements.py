@@ -386,6 +386,11 @@ class Printer:
             terms.append(to_c(monomial[0]) if scale == 1 else f"{to_c(monomial[0])} * {scale}")
         return (start, " + ".join(terms)) if terms and far < 1 << 31 else None
 
+    def _held(self, value: Value, vector: bool, dtype: torch.dtype) -> str:
+        """`operand` as a variable takes it: a condition as bytes, of whatever width its maker's lanes are."""
+        text = self.operand(value, vector, dtype)
+        return f"convert<{self.type_of(dtype, True)}>({text})" if vector and dtype == torch.bool else text
+
     def operand_splat(self, text: str, dtype: torch.dtype) -> str:
         """C++ scalar `text` in every lane."""
         name = "splat_mask" if dtype == torch.bool else "splat"
@@ -395,9 +400,8 @@ class Printer:
         buffer, index, source, mode = value.args
         memory = self.memory[buffer]
         vector = self.is_vector(value)
-        text = self.operand(source, vector, memory.dtype)
-        if vector and memory.dtype == torch.bool and not self.is_vector(source):
-            text = self.operand_splat(text, torch.bool)
+        held = memory.register or not self.is_vector(source)
+        text = (self._held if held else self.operand)(source, vector, memory.dtype)
         if memory.register:
             self.out.line(f"{memory.name} = {text};")
         elif value in self.lanes.tile:
@@ -527,35 +531,29 @@ class Printer:
             self._masked_lanes(value, condition, block, other)
             return
         result_vector = vector or self.is_vector(block.result)
-        if isinstance(other, Value):
-            start = self.operand(other, result_vector, want)
-        elif result_vector:
-            start = self.operand_splat(number(other, want), want)
-        else:
-            start = literal(other, want)
-        kind = self.type_of(want, result_vector)
-        self.out.line(f"{kind} tmp{value.id} = {start};")
+        self._declare(value, other, result_vector)
         with self.out.block(f"if ({self.operand(condition, False)})"):
             self._block(block)
-            result_text = self.operand(block.result, result_vector, want)
-            if want == torch.bool and result_vector:
-                result_text = f"convert<{kind}>({result_text})"
-            self.out.line(f"tmp{value.id} = {result_text};")
+            self.out.line(f"tmp{value.id} = {self._held(block.result, result_vector, want)};")
+
+    def _declare(self, value: Value, other: Value | float, vector: bool) -> None:
+        """What a masked block makes, which is `other` until the block has run."""
+        want = self.dtype(value)
+        if isinstance(other, Value):
+            start = self._held(other, vector, want)
+        else:
+            start = self.operand_splat(number(other, want), want) if vector else literal(other, want)
+        self.out.line(f"{self.type_of(want, vector)} tmp{value.id} = {start};")
 
     def _block(self, block: LoopBlock) -> None:
         for statement in block.statements:
             self.emit(statement)
 
-    def _masked_lanes(self, value: Value, condition: Value, block: LoopBlock, other: object) -> None:
+    def _masked_lanes(self, value: Value, condition: Value, block: LoopBlock, other: Value | float) -> None:
         """The mask differs between lanes: memory is touched only in lanes where it holds."""
         want = self.dtype(value)
         lanes = self.lanes
         kind = self.type_of(want, True)
-        if isinstance(other, Value):
-            start = self.operand(other, True, want)
-        else:
-            assert isinstance(other, (int, float, bool))
-            start = self.operand_splat(number(other, want), want)
         parts = conjuncts(condition)
         uniform = [self.operand(part, False) for part in parts if not self.is_vector(part)]
         varying = [self.operand(part, True) for part in parts if self.is_vector(part)]
@@ -566,7 +564,7 @@ class Printer:
         text = varying[0]
         for part in varying[1:]:
             text = f"logical_and({text}, {part})"
-        self.out.line(f"{kind} tmp{value.id} = {start};")
+        self._declare(value, other, True)
         mask = f"mask{value.id}"
         with self.out.block(f"if ({' && '.join(uniform)})" if uniform else ""):
             self.out.line(f"const auto {mask} = {text};")
