@@ -70,7 +70,7 @@ def _progression(ctx: Context, start: Any, step: Any) -> Tensor:
 
 @lowers(aten.linspace.default)
 def linspace(ctx: Context, start: Any, end: Any, steps: Any, **kwargs: Any) -> Tensor:
-    """From both ends to the middle, as eager does, in double."""
+    """From both ends to the middle, as eager does, in double, by steps of the result's dtype."""
     dtype: torch.dtype = ctx.val.dtype
     if not all(isinstance(part, (int, float)) for part in (start, end, steps)):
         raise NoLowering("evenly spaced numbers between ends that are known when the kernel is called")
@@ -78,7 +78,7 @@ def linspace(ctx: Context, start: Any, end: Any, steps: Any, **kwargs: Any) -> T
         raise NoLowering("evenly spaced numbers that eager computes in that dtype")
     wide = torch.float64
     first, last = (torch.tensor(float(part), dtype=dtype).item() for part in (start, end))
-    gap = (last - first) / max(steps - 1, 1)
+    gap = torch.tensor(last - first, dtype=dtype).div(max(steps - 1, 1)).item()
 
     def load(ops: Recorder, index: Index) -> Value:
         at = ops.index_expr(index[0], wide)
