@@ -14,7 +14,7 @@ from argand._core import _C
 from argand._core.calls import uncaptured
 from argand.autograd.double_backward import draws_as_eager, kept_before, let_go
 from argand.autograd.partitioning.partial_backward import BackwardPart, backward_part
-from argand.autograd.partitioning.partition import Partition
+from argand.autograd.partitioning.partition import Partition, is_read_itself
 from argand.autograd.partitioning.passed_results import Backward, cut_at_results, tape_of
 from argand.autograd.recording.leaves import data_of_results
 from argand.autograd.tracing.joint import JointProgram
@@ -191,7 +191,11 @@ def plan_of(joint: JointProgram, cut: Partition, arrivals: tuple[tuple[int, ...]
     leaves = data_of_results(cut.forward.leaves)
     numbers = [position for position, spec in enumerate(joint.forward_inputs) if spec.kind == "scalar"]
     groups, classes, unreached = _groups(joint, cut)
-    kept, given = _kept(cut, {result: position for position, result in leaves}), joint.forward_inputs
+    outputs: Any = cut.forward.output_node.args[0]
+    holders = {result: position for position, result in leaves}
+    holders |= {one.output: one.input for one in written if "copied" not in outputs[one.output].meta}
+    kept, given = _kept(cut, holders), joint.forward_inputs
+    read = [one for one in zip(cut.arguments, cut.backward.inputs, cut.backward.placeholders) if one[0] in cut.saved]
     return Plan(
         inputs=len(joint.forward_inputs),
         results=cut.results,
@@ -222,8 +226,8 @@ def plan_of(joint: JointProgram, cut: Partition, arrivals: tuple[tuple[int, ...]
         larger=tuple(_larger(joint)),
         laid_out=tuple(
             [
-                (k, _tangent(general(given[i].spec, cut.forward.placeholders[i])))
-                for k, (how, i) in enumerate(kept)
+                (k, _tangent(general(spec.spec, node)))
+                for k, ((how, i), (_, spec, node)) in enumerate(zip(kept, read))
                 if how == "input" and given[i].kind == "arg"
             ]
         ),
@@ -294,10 +298,19 @@ def _groups(
     return tuple(groups), tuple(map(tuple, classes.values())), tuple(unreached)
 
 
-def _kept(cut: Partition, leaf_of: dict[int, int]) -> list[tuple[str, int]]:
-    """Where what is saved is found."""
-    slots = [(slot.kind, slot.index) for slot in cut.saved]
-    return [("input", leaf_of[i]) if kind == "output" and i in leaf_of else (kind, i) for kind, i in slots]
+def _kept(cut: Partition, holders: dict[int, int]) -> list[tuple[str, int]]:
+    """Where what is saved is found.
+
+    Arguments:
+        holders: output of the forward -> the input that holds it behind the call, and that eager's backward reads.
+    """
+    kept: list[tuple[str, int]] = []
+    for slot, node in zip(cut.arguments, cut.backward.placeholders):
+        if slot.kind == "output" and slot.index in holders:
+            kept.append(("input" if is_read_itself(node) else "data", holders[slot.index]))
+        elif slot in cut.saved:
+            kept.append((slot.kind, slot.index))
+    return kept
 
 
 def _tangent(spec: TensorSpec) -> Tangent:

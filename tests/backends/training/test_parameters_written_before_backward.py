@@ -293,6 +293,50 @@ def test_data_of_results_that_hand_on_gradients(create: bool) -> None:
     assert_same(*got)
 
 
+def doubled(x, buffer):
+    buffer.mul_(2)
+    return x * buffer
+
+
+def doubled_in_part(x, buffer):
+    buffer[0].mul_(2)
+    return (x * buffer).sin()
+
+
+def doubled_and_viewed(x, buffer):
+    buffer.mul_(2)
+    return buffer.t() @ x
+
+
+def doubled_unseen(x, buffer):
+    buffer.data.mul_(2)
+    return torch.stack([x * buffer, buffer.clone()])
+
+
+def given_what_is_read(x, buffer):
+    twice = x.detach() * 2
+    buffer.copy_(twice)
+    return x * twice
+
+
+@pytest.mark.parametrize("f", [doubled, doubled_in_part, doubled_unseen, doubled_and_viewed, given_what_is_read])
+def test_gradients_read_inputs_that_the_graph_writes_to_as_they_are_by_then(f: Any) -> None:
+    """And a write that autograd notices is refused, as in eager."""
+    compiled = argand.compile(f, backend="aot_eager")
+    for write in [data_replaced] if f is doubled_and_viewed else RESULT_WRITERS:
+        got = []
+        for call in (f, compiled):
+            x, buffer = torch.linspace(-1, 1, 9).view(3, 3).requires_grad_(), torch.linspace(-2, 1, 9).view(3, 3)
+            out = call(x, buffer)
+            write(buffer)
+            try:
+                out.sum().backward()
+                got.append([x.grad])
+            except RuntimeError as error:
+                got.append("modified by an inplace operation" in str(error))
+        assert_same(*got)
+
+
 def test_a_forward_without_a_backward_makes_no_copies() -> None:
     from helpers import collected
 

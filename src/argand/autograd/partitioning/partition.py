@@ -338,7 +338,7 @@ def _forward_program(
     return forward, slots, env
 
 
-def _is_read_itself(node: fx.Node) -> bool:
+def is_read_itself(node: fx.Node) -> bool:
     """Whether the backward reads an input otherwise than through views that the forward made, which see its data."""
     return not all(is_view(user) and "backward" not in user.meta for user in node.users)
 
@@ -386,7 +386,7 @@ def _with_backward(
         env.update((node, row(number)) for number, node in enumerate(group))
     _emit(graph, split, env, read)
     for place, (slot, node) in enumerate(zip(arguments, [n for n in graph.nodes if n.op == "placeholder"])):
-        if slot.kind == "input" and node.users and not _is_read_itself(node):
+        if slot.kind == "input" and node.users and not is_read_itself(node):
             arguments[place] = Slot("data", slot.index)
     outputs: dict[fx.Node, int] = {}
     places = first_places(graph.nodes)
