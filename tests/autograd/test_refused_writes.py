@@ -258,3 +258,17 @@ def test_what_a_function_saved_and_does_not_need(backend: str, written: str) -> 
         return False
 
     assert refused(argand.compile(applied, backend=backend)) == refused(applied)
+
+
+def test_an_empty_tensor_written_to_itself() -> None:
+    """Eager refuses it where the kernel may not read what it writes to, though nothing lies there."""
+    rows = torch.zeros(0, dtype=torch.long)
+    for write in (
+        lambda x: x.index_add_(0, rows, x),
+        lambda x: x.index_copy_(0, rows, x),
+        lambda x: x.scatter_(0, rows.view(0, 1).expand(0, 3), x),
+        lambda x: x.put_(rows, x),
+    ):
+        for call in (write, argand.compile(write, backend="aot_eager")):
+            with pytest.raises(RuntimeError, match="unsupported operation"):
+                call(torch.zeros(0, 3))

@@ -133,7 +133,8 @@ _APART = frozenset((
 def _refuse_overlap(written: list[TraceTensor], read: list[TraceTensor]) -> None:
     for target in written:
         for other in read:
-            if other.value.root is target.value.root and target.numel() and other.numel():
+            empty = other is not target and not (target.numel() and other.numel())
+            if other.value.root is target.value.root and not empty:
                 raise AutogradError(
                     "an operator that reads and writes at positions is given memory twice",
                     remedy="clone one argument; until then the graph runs eagerly, which raises if the kernel does",
