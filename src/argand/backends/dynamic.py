@@ -76,6 +76,9 @@ class ExactSizes:
         gm: the graph.
         compile_exact: makes a callable for the sizes of some inputs.
         backend: name for events.
+
+    Fields:
+        misses: calls in a row without a program for their sizes, since there are as many as there may be.
     """
 
     def __init__(
@@ -87,7 +90,6 @@ class ExactSizes:
         self.compile_id = events.bus.compile_id
         self.by_sizes: dict[Any, Callable[..., Any]] = {}
         self.misses = 0
-        """Calls in a row of sizes that there will be no program for."""
         self.lock = fork_safe_lock()
 
     def prepare(self, args: Sequence[Any]) -> Callable[..., Any]:
