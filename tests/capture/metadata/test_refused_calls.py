@@ -58,6 +58,7 @@ CASES = {
     "max_pool1d-of-ints": (lambda x: F.max_pool1d(x, 2), Z(1, 1, 9).long()),
     "max-of-nothing": (torch.max, Z(3, 0)),
     "min-of-nothing": (lambda x: x.min(1), Z(3, 0)),
+    "max-of-nothing-unread": (lambda x: (x.max(0)[1], x + 1)[1], Z(0, 5)),
     "addcmul-into-ints": (in_place("addcmul_"), Z(3).long(), O(3), O(3)),
     "addmv-other-size": (in_place("addmv_"), Z(1), O(4, 5), O(5)),
     "bitwise-of-floats": (torch.bitwise_and, Z(3), O(3)),

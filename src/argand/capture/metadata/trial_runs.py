@@ -62,7 +62,7 @@ def refusal(func: Function, call: kinds.Call, result: object, at_hand: bool = Tr
     if not may_run(func):
         return None
     given, results = sum(map(kinds.elements, call)), _results(result)
-    if (given == 0 and results > _SMALL) or results > _MOST_RESULTS:
+    if (given == 0 and results > _SMALL and not _takes_tensors(call)) or results > _MOST_RESULTS:
         return None
     small = given + results <= (_MOST_WORK if _is_costly(func) else _MOST)
     if not small and not at_hand:
@@ -160,6 +160,11 @@ def _has_mask(call: kinds.Kind) -> bool:
     if type(call) is kinds.Sizes:
         return call.dtype in (torch.bool, torch.uint8)
     return any(_has_mask(part) for part in call if isinstance(part, tuple))
+
+
+def _takes_tensors(call: kinds.Kind) -> bool:
+    """Whether tensors are among the arguments, which may all be empty."""
+    return type(call) is kinds.Sizes or any(_takes_tensors(part) for part in call if isinstance(part, tuple))
 
 
 def _run(func: Function, call: kinds.Call, fill: int, smaller: _Smaller | None, grad: bool = False) -> Exception | None:
