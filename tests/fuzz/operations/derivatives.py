@@ -21,9 +21,11 @@ import torch
 import argand
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path.insert(0, str(Path(__file__).parent))
 
 import seeds
 import snapshots
+from varying import loaded
 
 # fmt: off
 BOTH = (
@@ -161,12 +163,6 @@ def what(t: torch.Tensor, laid_out: bool = True) -> Any:
         t.is_neg(),
         t.detach().resolve_conj().resolve_neg().clone(),
     ]
-
-
-def loaded(text: str) -> Any:
-    space: dict[str, Any] = {"torch": torch, "F": torch.nn.functional}
-    exec(compile(text, "<derivatives>", "exec"), space)
-    return space["f"]
 
 
 def difference(text: str, seed: int, backend: str) -> str | None:

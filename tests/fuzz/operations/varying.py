@@ -170,7 +170,7 @@ def seen(fn: Any, seed: int, exact: bool = True) -> Any:
 
 
 def loaded(text: str) -> Any:
-    space: dict[str, Any] = {"torch": torch}
+    space: dict[str, Any] = {"torch": torch, "F": torch.nn.functional}
     linecache.cache["<varying>"] = (len(text), None, text.splitlines(True), "<varying>")
     exec(compile(text, "<varying>", "exec"), space)
     return space["f"]

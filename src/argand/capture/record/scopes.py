@@ -66,6 +66,14 @@ def placeholder(graph: fx.Graph, name: str) -> fx.Node:
     return node
 
 
+def read_inputs(graph: fx.Graph, inputs: Sequence[TensorInfo]) -> list[TensorInfo]:
+    """Those inputs of a finished graph that something reads; it loses the others."""
+    for info in inputs:
+        if not info.node.users:
+            graph.erase_node(info.node)
+    return [info for info in inputs if info.node.users]
+
+
 def placeholders_first(graph: fx.Graph) -> None:
     """Move placeholders that were made late to the front, in their order."""
     anchor: fx.Node | None = None

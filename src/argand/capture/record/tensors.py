@@ -561,16 +561,14 @@ class GraphBuilder:
         unbacked_index.copy_selected(self)
         if self.nested and any(node.target is nested for node in graph.nodes):
             raise _whole_nested()
-        for info in self.inputs:
-            if not info.node.users:
-                graph.erase_node(info.node)
-        self.inputs = [info for info in self.inputs if info.node.users]
+        self.inputs = scopes.read_inputs(graph, self.inputs)
         scopes.placeholders_first(graph)
         module = compat.CapturedGraph(self.constants, graph)
         if self.dynamics is not None and any("sizes" in n.meta or "expr" in n.meta for n in graph.nodes):
             module.meta["symbols"] = self.dynamics.table
             self.dynamics.table.relations = tuple(self.dynamics.required)
-            module.meta.update({"unbacked": True} if any("unbacked" in n.meta for n in graph.nodes) else {})
+            if any("unbacked" in n.meta for n in graph.nodes):
+                module.meta["unbacked"] = True
         return module
 
     def check_staying(self, outputs: Sequence[object]) -> None:
