@@ -81,12 +81,8 @@ extern "C" void gru_backward(void** pointers, const i64* numbers) {
         for (i64 j = h; share.to == h && j < wide; j += LANES) store(carry + j, V{});
       }
       share.wait();
-      for (i64 j = share.from; j < share.to; j += NR)
-        for (i64 row = share.first; row < share.last; row += ROWS)
-          product(least(share.last - row, ROWS), NR, 3 * h, states + (t * s.batch + row) * 3 * h, 3 * h, packed + j * 3 * h,
-                  carried + row * wide + j, wide, true);
+      carry_back(share, 3 * h, states + t * s.batch * 3 * h, packed, carried, wide, true);
     }
-    for (i64 row = share.first; row < share.last; row++)
-      for (i64 j = share.from; j < share.to; j += LANES) store(first + row * h + j, load(carried + row * wide + j));
+    hand_back(share, h, carried, wide, first);
   }
 }

@@ -84,12 +84,8 @@ extern "C" void lstm_backward(void** pointers, const i64* numbers) {
         }
       }
       share.wait();
-      for (i64 j = share.from; j < share.to; j += NR)
-        for (i64 row = share.first; row < share.last; row += ROWS)
-          product(least(share.last - row, ROWS), NR, 4 * h, inputs + (t * s.batch + row) * 4 * h, 4 * h, packed + j * 4 * h,
-                  carried + row * wide + j, wide, false);
+      carry_back(share, 4 * h, inputs + t * s.batch * 4 * h, packed, carried, wide, false);
     }
-    for (i64 row = share.first; row < share.last; row++)
-      for (i64 j = share.from; j < share.to; j += LANES) store(first + row * h + j, load(carried + row * wide + j));
+    hand_back(share, h, carried, wide, first);
   }
 }

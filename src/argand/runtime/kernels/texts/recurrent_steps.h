@@ -127,3 +127,16 @@ struct Share {
     }
   }
 };
+
+// The gradients that go on to the step before: those of a step's sums, `terms` of them a row, times packed panels, or that `more`.
+static void carry_back(const Share& share, i64 terms, const float* sums, const float* packed, float* carried, i64 wide, bool more) {
+  for (i64 j = share.from; j < share.to; j += NR)
+    for (i64 row = share.first; row < share.last; row += ROWS)
+      product(least(share.last - row, ROWS), NR, terms, sums + row * terms, terms, packed + j * terms, carried + row * wide + j, wide, more);
+}
+
+// What is carried when no step is left, to rows of `h`.
+static void hand_back(const Share& share, i64 h, const float* carried, i64 wide, float* first) {
+  for (i64 row = share.first; row < share.last; row++)
+    for (i64 j = share.from; j < share.to; j += LANES) store(first + row * h + j, load(carried + row * wide + j));
+}
