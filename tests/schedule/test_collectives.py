@@ -18,12 +18,18 @@ from argand.errors import InternalError
 from argand.ir.kernel import Schedule, memory_of
 from argand.ir.loops import ExternNode
 from argand.passes.pipeline import run_passes
+from argand.schedule import collectives
 from argand.schedule.access import touched
 from argand.schedule.collectives import is_end, is_start, overlap, verify_collectives
 from memory_plans import check_plan
 
 OPS = torch.ops._c10d_functional
 SIZE = 2
+
+
+@pytest.fixture(autouse=True)
+def no_size_is_small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(collectives, "SMALL", 0)
 
 
 def scheduled(function: Any, *inputs: torch.Tensor) -> Schedule:
@@ -253,8 +259,8 @@ def replace_steps(made: Schedule, steps: list[Any]) -> Schedule:
     return replace(made, steps=steps)
 
 
-def test_what_a_later_start_needs_is_waited_for_at_once() -> None:
-    """On CPUs; what nobody needs to go on is on its way beside kernels."""
+def test_what_a_later_start_needs_or_is_small_is_waited_for_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On CPUs; large things that nobody needs to go on are on their way beside kernels."""
 
     def layers(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
         one = OPS.wait_tensor(OPS.all_reduce(x.exp(), "sum", "0"))
@@ -275,3 +281,6 @@ def test_what_a_later_start_needs_is_waited_for_at_once() -> None:
     chain = parts(layers)
     assert chain[chain.index("start") + 1] == "end" and chain.count("end") == 2
     assert parts(buckets)[-2:] == ["end", "end"]
+    monkeypatch.setattr(collectives, "SMALL", 2 * 256)  # sent, and arrives
+    small = parts(buckets)
+    assert all(small[n + 1] == "end" for n, step in enumerate(small) if step == "start")

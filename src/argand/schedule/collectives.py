@@ -1,7 +1,7 @@
 """When collectives of a schedule start and end.
 
 A start is moved up to where what it sends is there; what arrives is waited for when a step needs it, and steps that
-do not need it run first (on CPUs only where no later start needs it). All starts keep their order, which is that of
+do not need it run first (on CPUs only where no later start needs it, and where it is large). All starts keep their order, which is that of
 the other processes too.
 """
 
@@ -23,6 +23,10 @@ from argand.schedule.access import hint_bytes, keeps_order, touched
 
 IN_FLIGHT = 256 << 20
 """Bytes that are sent and received at a time, and that steps may make ahead of those that wait for others."""
+
+
+SMALL = 1 << 20
+"""Bytes sent and received, up to which two processes on CPUs are done before their threads have changed places."""
 
 
 def is_start(step: Step) -> bool:
@@ -96,12 +100,19 @@ def _starts_early(steps: Sequence[Step]) -> list[Step]:
     return [steps[number] for number in placed]
 
 
-def _chained(steps: Sequence[Step], buffers: Mapping[str, Buffer], dependencies: Sequence[set[int]]) -> set[int]:
-    """Starts on CPUs whose results later starts need.
+def _bytes_of(step: Step, buffers: Mapping[str, Buffer]) -> int:
+    """What a step makes; of a start, also what is sent."""
+    reads, writes = touched(step)
+    return sum(hint_bytes(buffers[name]) for name in (reads | writes if is_start(step) else writes))
+
+
+def _at_once(steps: Sequence[Step], buffers: Mapping[str, Buffer], dependencies: Sequence[set[int]]) -> set[int]:
+    """Starts on CPUs whose results later starts need, or that send and receive little.
 
     Their threads and those of kernels take turns, so that two on their way, or one beside a kernel, end later than one
     after the other (bench/distributed.py: parallel layers took 1.3 times as long). There is nothing to win either: what
-    comes next on the chain waits for them. What nobody needs to go on, as a bucket of gradients, is not among them.
+    comes next on the chain waits for them, and what is little has arrived before the threads have changed places. A
+    bucket of gradients, which nobody needs to go on, is not among them.
     """
     ends: list[set[int]] = []
     needed = set[int]()
@@ -113,34 +124,33 @@ def _chained(steps: Sequence[Step], buffers: Mapping[str, Buffer], dependencies:
             ends[number].add(number)
     read = {name for number in needed for name in touched(steps[number])[0]}
     sent = {number: touched(step)[1] for number, step in enumerate(steps) if is_start(step)}
-    return {n for n, names in sent.items() if names & read and all(buffers[x].device.type == "cpu" for x in names)}
+    return {
+        number
+        for number, names in sent.items()
+        if (names & read or _bytes_of(steps[number], buffers) <= SMALL)
+        and all(buffers[name].device.type == "cpu" for name in names)
+    }
 
 
 class _Placing:
     """Places steps one after the other.
 
     `pending` are ends that nobody needed yet, `postponed` steps that need one of these, or one another. `flying` are
-    the ends of each start that was placed, while not all of them are; those of `chained` starts are placed at once.
+    the ends of each start that was placed, while not all of them are; those of `_at_once` are placed behind them.
     """
 
     def __init__(self, steps: list[Step], buffers: Mapping[str, Buffer], limit: int) -> None:
         self._steps = steps
         self._deps = _dependencies(steps)
-        self._chained = _chained(steps, buffers, self._deps)
+        self._at_once = _at_once(steps, buffers, self._deps)
         self._limit = limit
-        self._bytes = [self._bytes_of(step, buffers) for step in steps]
+        self._bytes = [_bytes_of(step, buffers) for step in steps]
         self._done: set[int] = set()
         self._pending: list[int] = []
         self._postponed: list[int] = []
         self._flying: dict[int, list[int]] = {}
         self._ahead = 0
         self.placed: list[int] = []
-
-    @staticmethod
-    def _bytes_of(step: Step, buffers: Mapping[str, Buffer]) -> int:
-        """What a step makes; of a start, also what is sent."""
-        reads, writes = touched(step)
-        return sum(hint_bytes(buffers[name]) for name in (reads | writes if is_start(step) else writes))
 
     def take(self, number: int) -> None:
         """Place a step, or let it wait."""
@@ -161,7 +171,7 @@ class _Placing:
             self._postponed.append(number)
             if is_start(step) or _is_barrier(step):
                 self._release(number)
-        for end in self._flying.get(number, ()) if number in self._chained else ():
+        for end in self._flying.get(number, ()) if number in self._at_once else ():
             self._release(end)
 
     def _make_room(self, start: int) -> None:
