@@ -4,8 +4,8 @@
                            [--plot OUT.png] [--json OUT] [--verdicts OUT]
 
 Each figure is from a process of its own, timed from `compile(...)` to the end of the first call (of the first training
-step with --train); warm processes start on the cache that the cold one left, the least of N counts. The time that eager
-takes for the same call is shown and not taken off. After the table, a verdict for each doubling: exits with 1 where a
+step with --train): N times with an empty cache, each followed by a warm process on what that one left; of both the least
+counts. The time that eager takes for the same call is shown and not taken off. After the table, a verdict for each doubling: exits with 1 where a
 first call takes more than a quarter longer than that of half the layers.
 """
 
@@ -99,12 +99,14 @@ def measured(args: argparse.Namespace, layers: list[int]) -> Times:
         for system in ["argand", *["torch"] * args.torch]:
             row: dict[str, list[float]] = {"eager": [], "cold": [], "warm": []}
             for count in layers:
-                with tempfile.TemporaryDirectory() as cache:
-                    cold = in_process(system, name, count, args.train, cache)
-                    warm = [in_process(system, name, count, args.train, cache) for _ in range(args.times)]
-                row["eager"].append(min(found["eager"] for found in [cold, *warm]))
-                row["cold"].append(cold["first"])
-                row["warm"].append(min(found["first"] for found in warm))
+                cold, warm = [], []
+                for _ in range(args.times):
+                    with tempfile.TemporaryDirectory() as cache:
+                        for calls in (cold, warm):
+                            calls.append(in_process(system, name, count, args.train, cache))
+                row["eager"].append(min(call["eager"] for call in cold + warm))
+                row["cold"].append(min(call["first"] for call in cold))
+                row["warm"].append(min(call["first"] for call in warm))
             times[f"{name}, {system}"] = row
             for kind, found in row.items():
                 print(f"{name:6} {system:7} {kind:6}" + "".join(f"{seconds:9.3f}" for seconds in found), flush=True)

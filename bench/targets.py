@@ -36,7 +36,7 @@ COMMANDS: dict[str, list[Command]] = {
 QUICK: dict[str, list[Command]] = {
     "demo": [("compare.py", "--warm", "--short", "--seconds", "1", "BERT")],
     "breadth": [("breadth.py", "--quick", "--systems", "argand"), ("breadth.py", "--warm", "--seconds", "1", "waves")],
-    "growth": [("growth.py", "--layers", "6,12", "--times", "1")],
+    "growth": [("growth.py", "--layers", "6,12", "--times", "2")],
     "calls": [("overhead.py", "--no-torch")],
     "memory": [("memory.py", "BERT", "--short", "--no-torch")],
 }
