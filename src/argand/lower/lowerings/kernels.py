@@ -27,7 +27,7 @@ PLAIN = (
     aten._scaled_dot_product_flash_attention_backward.default, aten._scaled_dot_product_efficient_attention.default,
     aten._scaled_dot_product_efficient_attention_backward.default, aten._scaled_dot_product_cudnn_attention.default,
     aten._scaled_dot_product_cudnn_attention_backward.default, device_ops().to_device, ctc_ops().ctc_losses,
-    ctc_ops().ctc_gradients, jagged_ops().jagged_attention, jagged_ops().jagged_attention_backward,
+    jagged_ops().jagged_attention, jagged_ops().jagged_attention_backward,
 )  # fmt: skip
 
 NO_LOOPS = (
@@ -61,3 +61,8 @@ def addmm(ctx: Context, row: Tensor, left: Tensor, right: Tensor, *, beta: float
     refuse(row.ndim != 1 or row.size != right.size[1:] or beta != 1 or alpha != 1, "no row, or a factor")
     rows = ctx.extern(aten.mm.default, (left, right), {}, out_variant=OUT_VARIANTS[aten.mm.default])
     return ctx.lazy(lambda ops, index: ops.add(rows.load(ops, index), row.load(ops, index[1:])), [rows, row])
+
+
+@lowers(ctc_ops().ctc_gradients)
+def ctc_gradients(ctx: Context, grad: Tensor, slopes: Tensor, log_probs: Tensor) -> Tensor:
+    return ctx.lazy(lambda ops, index: ops.mul(slopes.load(ops, index), grad.load(ops, index[1:2])), [slopes, grad])
