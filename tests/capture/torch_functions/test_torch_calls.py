@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import enum
+from typing import NamedTuple
+
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from torch.testing._internal.two_tensor import TwoTensor
 from torch.utils.checkpoint import checkpoint
 
 import argand
+from argand import events
 from helpers import CountingBackend, check
 
 X = torch.randn(3, 4)
@@ -155,6 +160,50 @@ def test_marks() -> None:
     compiled(X)
     compiled(X)
     assert len(calls) == 1
+
+
+class Rounding(enum.Enum):
+    DOWN = "floor"
+    NEAREST = "round"
+
+
+class Settings(NamedTuple):
+    steps: int
+    by: Rounding
+
+
+@argand.allow_in_graph
+class InSteps(torch.autograd.Function):
+    """As torchao's float8 layers do, it makes a tensor of a class of its own on the way."""
+
+    @staticmethod
+    def forward(ctx, x, w, settings):
+        ctx.save_for_backward(w)
+        pair = TwoTensor(x * settings.steps, w * 1)
+        rounded = getattr(torch, settings.by.value)(pair.a) / settings.steps
+        return rounded * (pair * 2).b
+
+    @staticmethod
+    def backward(ctx, grad):
+        (w,) = ctx.saved_tensors
+        return grad * TwoTensor(w, w).a, grad.sum(0).expand_as(w), None
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_an_autograd_function_that_is_allowed_in_graph(backend) -> None:
+    """One operation, with arguments that no graph could hold, guarded; its gradients are its own."""
+    heard: list[str] = []
+    compiled = argand.compile(lambda x, w, s: InSteps.apply(x.sin(), w, s) + x, backend=backend, fullgraph=True)
+    stop = events.bus.subscribe(lambda event: heard.append(event.name), ("fallback", "graph_code"))
+    for settings in (Settings(4, Rounding.DOWN), Settings(8, Rounding.NEAREST)):
+        for _ in range(2):
+            x, w = X.clone().requires_grad_(), W.detach().clone().requires_grad_()
+            y = compiled(x, w, settings)
+            expected = InSteps.apply(x.sin(), w, settings) + x
+            torch.testing.assert_close(y, expected)
+            torch.testing.assert_close(*(torch.autograd.grad(out.cos().sum(), (x, w)) for out in (y, expected)))
+    stop()
+    assert heard == ["graph_code"] * 2
 
 
 def test_random_numbers_follow_the_seed() -> None:

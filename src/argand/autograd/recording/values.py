@@ -62,7 +62,7 @@ class TraceTensor(torch.Tensor):
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if any(kind in wrappers.KNOWN or dispatches_itself(kind) for kind in types):
+        if any(wrappers.is_wrapper(kind) or dispatches_itself(kind) for kind in types):
             return NotImplemented  # that class decides
         # Reached only when a tensor outlives its trace or is used by another thread.
         raise InternalError(f"{func} ran on a tensor of a trace that is not active")

@@ -77,7 +77,7 @@ class Tracer(Recorder):
                 return NotImplemented
             if fakes():
                 return func(*args, **(kwargs or {}))
-        if wrappers.KNOWN and any(cls in wrappers.KNOWN for cls in types):
+        if any(cls is not TraceTensor and wrappers.is_wrapper(cls) for cls in types):
             return NotImplemented
         if self._part is not None and compat.is_random(func):
             return self._draw_part(func, args, kwargs or {}, *self._part)

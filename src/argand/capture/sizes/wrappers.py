@@ -68,6 +68,26 @@ def _comparable(context: object, depth: int = 0) -> bool:
     return all(_comparable(getattr(context, name), depth + 1) for name in fields)
 
 
+def stays(state: CaptureState, value: object) -> bool:
+    """Whether an argument that no graph holds is an object from outside which nothing changes; it is guarded by which
+    one it is."""
+    source = state.source_of(value)
+    if source is None or type(value) in (*_PLAIN, tuple) or not _unchanging(value):
+        return False
+    state.guards.add(source, "id", value)
+    return True
+
+
+def _unchanging(value: object) -> bool:
+    """Plain values, members of enumerations, and named tuples and frozen dataclasses of such."""
+    if type(value) in _PLAIN or is_a(value, enum.Enum):
+        return True
+    if is_a(value, tuple):
+        return all(_unchanging(item) for item in tuple.__iter__(value))
+    parameters = getattr(type(value), "__dataclass_params__", None)
+    return parameters is not None and parameters.frozen and all(_unchanging(item) for item in vars(value).values())
+
+
 def new_input(state: CaptureState, source: Source, real: torch.Tensor) -> torch.Tensor:
     """The stand-in of a wrapper that existed before the frame."""
     with torch._C.DisableTorchFunction():

@@ -411,11 +411,8 @@ def _marked(state: CaptureState, fn: Function, attributes: dict[str, Any], args:
             + (f": {given}" if given else "."),
         )
     if directives.is_allowed_in_graph(fn):
-        args = tuple(state.deep_resolve(arg) for arg in args)
-        kwargs = {key: state.deep_resolve(value) for key, value in kwargs.items()}
         try:
-            with torch._C.DisableTorchFunction():
-                return state.graph.record(fn, args, kwargs)
+            return allowed_in_graph(state, fn, args, kwargs)
         except errors.GraphBreak:
             if is_a(fn, types.FunctionType):
                 _C.skip_code(fn.__code__, True)  # Python calls it now, and nothing in it is looked at either
@@ -425,6 +422,14 @@ def _marked(state: CaptureState, fn: Function, attributes: dict[str, Any], args:
     if original is not None:
         return state.interpreter.call(original, args, kwargs)
     return NotImplemented
+
+
+def allowed_in_graph(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> object:
+    """A call of a function that is not looked into, as one operation."""
+    args = tuple(state.deep_resolve(arg) for arg in args)
+    kwargs = {key: state.deep_resolve(value) for key, value in kwargs.items()}
+    with torch._C.DisableTorchFunction():
+        return state.graph.record(fn, args, kwargs)
 
 
 def _is_atom(value: object) -> bool:

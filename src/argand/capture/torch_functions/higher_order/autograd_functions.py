@@ -10,6 +10,7 @@ import torch
 from torch import fx
 
 from argand import errors
+from argand.capture.facts.code import directives
 from argand.capture.facts.exceptions import ObservedException
 from argand.capture.facts.handlers import Args, Function, Kwargs
 from argand.capture.facts.interfaces import CaptureState
@@ -18,9 +19,9 @@ from argand.capture.facts.values.tensor_info import Scope, TensorInfo
 from argand.capture.objects.call_protocol import native_handlers
 from argand.capture.record import tensor_attributes
 from argand.capture.record.scopes import lift, placeholder
-from argand.capture.sizes import async_collective_tensors, dtensors
+from argand.capture.sizes import async_collective_tensors, dtensors, wrappers
 from argand.capture.sizes.symbolic_state import Restart
-from argand.capture.torch_functions import hops
+from argand.capture.torch_functions import hops, torch_calls
 from argand.capture.torch_functions.higher_order import hook_state, subgraphs
 from argand.capture.torch_functions.torch_calls import find, handler, name_of
 from argand.capture.world import pending_effects
@@ -128,6 +129,8 @@ def _function_apply(state: CaptureState, fn: Function, args: Args, kwargs: Kwarg
     what = f"{name_of(cls)}.apply"
     tensors = [arg for arg in rest if isinstance(arg, torch.Tensor)]
     _check_backward_class(state.interpreter, cls, what)
+    if directives.is_allowed_in_graph(cls):
+        return _allowed(state, cls, rest)
     _check_transforms(state, cls, what)
     if torch.is_grad_enabled() and any(t.requires_grad for t in tensors):
         return _Captured(state, cls, what, rest, kwargs).run()
@@ -143,6 +146,20 @@ def _function_apply(state: CaptureState, fn: Function, args: Args, kwargs: Kwarg
         for out in outputs
     ])  # fmt: skip
     return others if isinstance(result, tuple) else others[0]
+
+
+def _allowed(state: CaptureState, cls: Any, args: Args) -> object:
+    """A call that is marked as one operation: the graph is given tensors and numbers, and the operation keeps objects
+    that stay what they are."""
+    kept = {place: arg for place, arg in enumerate(args) if wrappers.stays(state, arg)}
+
+    def apply(*given: object) -> object:
+        rest = iter(given)
+        return cls.apply(*[kept[i] if i in kept else next(rest) for i in range(len(args))])
+
+    apply.__name__ = apply.__qualname__ = cls.__name__
+    given = [arg for place, arg in enumerate(args) if place not in kept]
+    return torch_calls.allowed_in_graph(state, apply, given, {})
 
 
 def _passed_on(state: CaptureState, tensor: torch.Tensor) -> torch.Tensor:
