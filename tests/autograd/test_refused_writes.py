@@ -268,6 +268,8 @@ def test_an_empty_tensor_written_to_itself() -> None:
         lambda x: x.index_copy_(0, rows, x),
         lambda x: x.scatter_(0, rows.view(0, 1).expand(0, 3), x),
         lambda x: x.put_(rows, x),
+        lambda x: torch.index_add(torch.ones(0, 3), 0, rows, x, out=x),
+        lambda x: torch.cat([x, x], out=x),
     ):
         for call in (write, argand.compile(write, backend="aot_eager")):
             with pytest.raises(RuntimeError, match="unsupported operation"):

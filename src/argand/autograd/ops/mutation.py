@@ -105,7 +105,7 @@ def run_mutation(tracer: Recorder, func: Any, args: tuple[Any, ...], kwargs: dic
         _tensors(tracer, [bound.get(name) for name in form.written]), _tensors(tracer, [*bound.values()])
     )
     refuse_written_twice(_tensors(tracer, [bound.get(name) for name in form.written]))
-    if func._schema.name.partition("::")[2] in _APART:
+    if func._schema.name.partition("::")[2].removesuffix("_") in _APART:
         read = [value for name, value in bound.items() if name not in form.written]
         _refuse_overlap(_tensors(tracer, [bound.get(name) for name in form.written]), _tensors(tracer, read))
     _check(tracer, func, args, kwargs)
@@ -124,8 +124,9 @@ def _tensors(tracer: Recorder, tree: Any) -> list[TraceTensor]:
 
 
 _APART = frozenset((
-    "index_add_", "index_copy_", "index_fill_", "index_put_", "_index_put_impl_", "index_reduce_", "masked_fill_",
-    "masked_scatter_", "put_", "scatter_", "scatter_add_", "scatter_reduce_", "gather", "index_select", "take",
+    "index_add", "index_copy", "index_fill", "index_put", "_index_put_impl", "index_reduce", "masked_fill",
+    "masked_scatter", "put", "scatter", "scatter_add", "scatter_reduce", "gather", "index_select", "take",
+    "cat", "stack",
 ))  # fmt: skip
 """Writes (of some, those to `out=`) whose kernels refuse to read any of the memory that they write to."""
 
