@@ -145,16 +145,18 @@ def _read_for_gradients(cut: Partition) -> frozenset[int]:
     forward: AtenProgram = cut.forward
     outputs: Any = forward.output_node.args[0]
     seen: set[fx.Node] = set()
+    direct = {slot.index for slot in cut.arguments if slot.kind in ("input", "data")}
+    held = {one.input: one.output for one in forward.mutations if one.input in direct}  # read as they are by then
     work = [outputs[slot.index] for slot in cut.arguments if slot.kind == "output"]
+    work += [outputs[output] for output in held.values()]
     while work:
         node = work.pop()
         if node not in seen:
             seen.add(node)
             unread = unread_arguments(node)
             work.extend(given for given in node.all_input_nodes if given not in unread)
-    direct = {slot.index for slot in cut.arguments if slot.kind in ("input", "data")}
     placed = enumerate(forward.placeholders)
-    return frozenset(direct | {position for position, node in placed if node in seen})
+    return frozenset((direct - held.keys()) | {position for position, node in placed if node in seen})
 
 
 def _is_plain(spec: Any) -> bool:

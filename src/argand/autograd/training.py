@@ -191,10 +191,8 @@ def plan_of(joint: JointProgram, cut: Partition, arrivals: tuple[tuple[int, ...]
     leaves = data_of_results(cut.forward.leaves)
     numbers = [position for position, spec in enumerate(joint.forward_inputs) if spec.kind == "scalar"]
     groups, classes, unreached = _groups(joint, cut)
-    outputs: Any = cut.forward.output_node.args[0]
-    holders = {result: position for position, result in leaves}
-    holders |= {one.output: one.input for one in written if "copied" not in outputs[one.output].meta}
-    kept, given = _kept(cut, holders), joint.forward_inputs
+    changed = {mutation.input for mutation in written}
+    kept, given = _kept(cut, {result: position for position, result in leaves}), joint.forward_inputs
     read = [one for one in zip(cut.arguments, cut.backward.inputs, cut.backward.placeholders) if one[0] in cut.saved]
     return Plan(
         inputs=len(joint.forward_inputs),
@@ -228,7 +226,7 @@ def plan_of(joint: JointProgram, cut: Partition, arrivals: tuple[tuple[int, ...]
             [
                 (k, _tangent(general(spec.spec, node)))
                 for k, ((how, i), (_, spec, node)) in enumerate(zip(kept, read))
-                if how == "input" and given[i].kind == "arg"
+                if (how == "input" or (how == "data" and i in changed)) and given[i].kind == "arg"
             ]
         ),
     )

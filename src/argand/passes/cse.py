@@ -29,7 +29,7 @@ def eliminate_common_subexpressions(program: AtenProgram) -> int:
             if is_custom(node.target):
                 continue
             named = _key(tuple(node.kwargs.items())) if node.kwargs else ()
-            key = (node.target, _key(node.args), named, whole and _reads_later(node))
+            key = (node.target, _key(node.args), named, whole and (_reads_later(node), node.meta.get("held_by")))
         else:
             continue
         first = seen.setdefault(key, node)

@@ -47,7 +47,7 @@ def simplify(program: AtenProgram) -> int:
     changes = 0
     for node in list(graph.nodes):
         rules = RULES.get(node.target) if node.op == "call_function" else None
-        if not rules or node in kept or _memory_is_read(node) or (whole and _sees_old_data(node)):
+        if not rules or node in kept or _memory_is_read(node) or (whole and _is_apart(node)):
             continue
         for rule in rules:
             with builder.at(node):
@@ -68,9 +68,12 @@ def _memory_is_read(node: fx.Node) -> bool:
 _ADDRESSING = (aten.as_strided.default, aten.as_strided_scatter.default)
 
 
-def _sees_old_data(node: fx.Node) -> bool:
+def _is_apart(node: fx.Node) -> bool:
     """A view in a backward of a view that the forward makes, while both are one graph: it sees the data that an input
-    had, as a formula that read the input itself would not (`parameter.data = ...` in between)."""
+    had, as a formula that read the input itself would not (`parameter.data = ...` in between). Or a copy that a
+    backward reads, and not what was copied."""
+    if "copied" in node.meta:
+        return True
     source = node.args[0] if node.args else None
     if "backward" not in node.meta or not isinstance(source, fx.Node) or "backward" in source.meta:
         return False

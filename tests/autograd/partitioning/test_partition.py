@@ -35,7 +35,10 @@ def test_what_is_made_of_an_input_is_kept_or_the_small_input_copied() -> None:
         joint = joint_of(lambda x: ((x * 2) + 1).neg().abs().sin(), torch.randn(size, requires_grad=True))
         assert {slot.kind for slot in partition(joint).saved} == {"output"}
     joint = joint_of(lambda x: (x * x).neg().abs().sin(), torch.randn(1 << 16, requires_grad=True))
-    assert [slot.kind for slot in partition(joint).saved] == ["input", "data"]  # eager keeps it as well
+    assert [slot.kind for slot in partition(joint).saved] == [
+        "input",
+        "output",
+    ]  # read itself, and to make others again
 
 
 def test_grad_mode_decides_what_is_recorded() -> None:

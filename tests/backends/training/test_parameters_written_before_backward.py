@@ -319,14 +319,51 @@ def given_what_is_read(x, buffer):
     return x * twice
 
 
-@pytest.mark.parametrize("f", [doubled, doubled_in_part, doubled_unseen, doubled_and_viewed, given_what_is_read])
-def test_gradients_read_inputs_that_the_graph_writes_to_as_they_are_by_then(f: Any) -> None:
+def doubled_and_read_both_ways(x, buffer):
+    buffer.mul_(2)
+    return buffer.t() @ x + buffer * x
+
+
+def doubled_in_the_part_that_is_read(x, buffer):
+    row = buffer[0]
+    row.mul_(2)
+    return row * x
+
+
+def doubled_by_a_view(x, buffer):
+    turned = buffer.t()
+    turned.mul_(2)
+    return turned @ x
+
+
+def given_the_input(x, buffer):
+    buffer.copy_(x.detach())
+    return x * buffer
+
+
+def given_another_result(x, buffer):
+    twice = x.detach() * 2
+    buffer.copy_(twice)
+    return x * buffer + twice * x.exp()
+
+
+WRITING = [
+    doubled, doubled_in_part, doubled_unseen, doubled_and_viewed, given_what_is_read, doubled_and_read_both_ways,
+    doubled_in_the_part_that_is_read, doubled_by_a_view, given_the_input, given_another_result,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("of", ["dense", "strided"])
+@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize("f", WRITING)
+def test_gradients_read_inputs_that_the_graph_writes_to_as_they_are_by_then(f: Any, dynamic: Any, of: str) -> None:
     """And a write that autograd notices is refused, as in eager."""
-    compiled = argand.compile(f, backend="aot_eager")
-    for write in [data_replaced] if f is doubled_and_viewed else RESULT_WRITERS:
+    compiled = argand.compile(f, backend="aot_eager" if dynamic else "native", dynamic=dynamic)
+    for write in RESULT_WRITERS:
         got = []
         for call in (f, compiled):
             x, buffer = torch.linspace(-1, 1, 9).view(3, 3).requires_grad_(), torch.linspace(-2, 1, 9).view(3, 3)
+            buffer = buffer if of == "dense" else torch.linspace(-2, 1, 18).view(3, 6)[:, ::2]
             out = call(x, buffer)
             write(buffer)
             try:

@@ -101,16 +101,8 @@ def trace_copy_(tracer: Recorder, func: Any, args: Args, kwargs: Kwargs) -> Any:
     refuse_partial_overlap([target], [source])
     if len(torch.broadcast_shapes(source.shape, target.shape)) > target.dim():
         raise RuntimeError(f"cannot copy a tensor of shape {list(source.shape)} into {list(target.shape)}")
-    _write_same(tracer, target, source)
+    tracer.write(target, tracer.copied(source, target.value.spec))
     return args[0]
-
-
-def _write_same(tracer: Recorder, target: TraceTensor, source: TraceTensor) -> None:
-    """Two tensors hold one value from now on: a backward that reads it need not read the target."""
-    tracer.write(target, tracer.snapshot(source))
-    node = target.value.root.node
-    if source.value.root.node is node and node is not None:
-        node.meta["copied"] = True
 
 
 def trace_fill_(tracer: Recorder, func: Any, args: Args, kwargs: Kwargs) -> Any:
@@ -130,7 +122,7 @@ def trace_fill_tensor_(tracer: Recorder, func: Any, args: Args, kwargs: Kwargs) 
     target, source = tracer.tensor(args[0]), tracer.tensor(args[1])
     if source.dim():
         raise RuntimeError(f"fill_ only supports 0-dimension value tensor but got {source.dim()} dimensions")
-    _write_same(tracer, target, source)
+    tracer.write(target, tracer.copied(source, target.value.spec))
     return args[0]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import field
 from typing import Any, Literal
 
@@ -12,18 +12,18 @@ from torch import fx
 
 from argand.autograd.partitioning.kept_rounds import rounds_kept, stacked, unstacked
 from argand.autograd.partitioning.passed_results import gradients_apart
-from argand.autograd.partitioning.recompute import Costs, bytes_of, is_fusible, is_saved, viewed, within_budget
+from argand.autograd.partitioning.recompute import Costs, bytes_of, is_fusible, within_budget
 from argand.autograd.tracing.dynamic import symbols_in
 from argand.autograd.tracing.joint import JointProgram
+from argand.autograd.tracing.saved_values import duplicate, read_copy, uses
 from argand.errors import AutogradError
 from argand.graph import compat
 from argand.graph.metadata.strides import lies_densely
 from argand.graph.nodes.ancestors import ancestors
-from argand.graph.nodes.meta import eliminate_dead, is_view
+from argand.graph.nodes.meta import eliminate_dead, is_view, viewed
 from argand.graph.nodes.program import AtenProgram, InputSpec, TensorSpec, spec_of
 from argand.graph.operators.data_checks import must_stay
 from argand.graph.operators.random_ops import draws_seed
-from argand.graph.origin import NodeOrigin
 from argand.graph.sizes.symbolic import SymbolicTensor, is_tensor
 from argand.quick_dataclasses import dataclass
 from argand.runtime.tape.plan import Slot
@@ -126,15 +126,15 @@ class _Split:
         self.passed = gradients_apart(self.sums, self.tangents, outputs[:count])
         self.grads: tuple[fx.Node, ...] = (*outputs[joint.results : count], *self.passed.values())
         self.small: set[fx.Node] = set()  # inputs of which a copy costs next to nothing
-        self.copies: dict[fx.Node, fx.Node] = {}  # node that copies an input, or stands for its data -> the input
+        # node that copies an input, or stands for its data -> the input, or what it holds when the forward has run
+        self.copies = {node: node.all_input_nodes[0] for node in self.nodes if "held_by" in node.meta}
         self.loose = [node for node, spec in zip(self.primals, joint.forward_inputs) if self._is_loose(node, spec)]
         self.wanted = ancestors(self.grads)
 
     def _is_loose(self, node: fx.Node, spec: InputSpec) -> bool:
-        """Programs write to queues, averages and masks between forward and backward, and through `.data` to parameters.
+        """Programs write to queues, averages and masks between forward and backward, and through `.data` to all else.
 
-        Where eager keeps what it made of these, so must the forward, or a copy of a small parameter. Programs leave
-        another large input with a gradient alone where eager's backward reads it itself: autograd objects.
+        Where eager keeps what it made of these, so must the forward, or a copy of a small tensor with a gradient.
         """
         if not spec.spec.requires_grad:
             return True
@@ -143,20 +143,18 @@ class _Split:
         if isinstance(val, torch.Tensor) and lies_densely(val) and bytes_of(node) <= _SMALL:
             self.small.add(node)
             return False
-        return spec.parameter or not is_saved(node)
+        return True
 
     def copy_inputs(self) -> None:
-        """Let what the backward may compute again read copies of small inputs, made when the forward runs, and of
-        others the data that they have then, whatever the program sets it to (`parameter.data = ...`). So do formulas
-        that read views which the forward makes; those of the input itself see what its data is by then, as eager's."""
+        """Let what the backward may compute again read copies of small inputs, made when the forward runs; formulas
+        that read views which the forward makes read the data that the input has then, whatever the program sets it to
+        (`parameter.data = ...`). Those of the input itself see what its data is by then, as eager's."""
         for node in self.primals:
-            uses = list(self._uses(node))
-            again = [use for use in uses if use[2] and is_fusible(use[1])]
+            readers = list(uses(node))
+            again = [use for use in readers if use[2] and is_fusible(use[1])]
             if again and node in self.small:
                 self._read_copy(node, aten.clone.default, again)
-            elif again and not (node in self.loose or node in self.written):
-                self._read_copy(node, aten.alias.default, again)
-            seen = [use for use in uses if not use[2]]
+            seen = [use for use in readers if not use[2]]
             views = [use for use in seen if use[0] is not node]
             if 0 < len(views) < len(seen) and node not in self.written:
                 self._read_copy(node, aten.alias.default, views)
@@ -164,35 +162,9 @@ class _Split:
             self.nodes = list(self.nodes[0].graph.nodes)
             self.wanted = ancestors(self.grads)
 
-    def _uses(self, node: fx.Node) -> Iterator[tuple[fx.Node, fx.Node, bool]]:
-        """What reads an input, but for checkpoints: (the input or a view that the forward makes of it, which operation
-        reads that, whether it is one of the forward)."""
-        for user in node.users:
-            forward = user not in self.only_backward and "backward" not in user.meta
-            if user.op != "call_function" or "recompute" in user.meta:
-                continue
-            if forward and is_view(user):
-                yield from self._uses(user)
-            else:
-                yield node, user, forward
-
-    def _read_copy(self, node: fx.Node, kind: Any, uses: Iterable[tuple[fx.Node, fx.Node, bool]]) -> None:
+    def _read_copy(self, node: fx.Node, kind: Any, readers: Iterable[tuple[fx.Node, fx.Node, bool]]) -> None:
         """Have operations read a copy of an input, or views of it."""
-        with node.graph.inserting_after(self.placeholders[-1]):
-            copied = _duplicate(node.graph, node, kind)
-        self.copies[copied] = node
-        twins = {node: copied}
-
-        def twin(view: fx.Node) -> fx.Node:
-            if view not in twins:
-                with view.graph.inserting_after(view):
-                    twins[view] = compat.copy_node(
-                        view.graph, view, lambda one: twin(one) if viewed(one) is node else one
-                    )
-            return twins[view]
-
-        for source, user, _ in uses:
-            user.replace_input_with(source, twin(source))
+        self.copies[read_copy(node, kind, readers, self.placeholders[-1].next)] = node
 
     def _descendants(self, roots: Iterable[fx.Node]) -> frozenset[fx.Node]:
         below = set(roots)
@@ -234,7 +206,7 @@ class _Split:
             )
             if in_forward and read:
                 for one in _tensors(node):
-                    saved[one] = None
+                    saved[viewed(one) if viewed(one) in self.copies else one] = None
         return list(saved)
 
 
@@ -320,13 +292,13 @@ def _forward_program(
         elif node.op == "get_attr":
             continue  # the backward has it too
         elif node.target is aten.alias.default and node in split.copies:
-            slots[node] = Slot("data", positions[split.copies[node]])
-        elif env[node] in places and node not in split.copies and (places[env[node]] not in inputs or _is_read(node)):
+            slots[node] = Slot(*node.meta.get("held_by", ("data", positions.get(split.copies[node], -1))))
+        elif env[node] in places and node not in split.copies and places[env[node]] not in inputs:
             slots[node] = Slot("output", places[env[node]])
         else:
             slots[node] = Slot("output", len(outputs))
             copied = node.op == "placeholder" or node in split.copies
-            outputs.append(_duplicate(graph, env[node]) if copied else env[node])
+            outputs.append(duplicate(graph, env[node]) if copied else env[node])
             places.setdefault(outputs[-1], len(outputs) - 1)
     _finish(graph, outputs)
     program = joint.program
@@ -341,20 +313,6 @@ def _forward_program(
 def is_read_itself(node: fx.Node) -> bool:
     """Whether the backward reads an input otherwise than through views that the forward made, which see its data."""
     return not all(is_view(user) and "backward" not in user.meta for user in node.users)
-
-
-def _is_read(node: fx.Node) -> bool:
-    """Whether a formula of the backward reads a value. Else it is kept to compute others again: eager, which keeps
-    those, does not mind what an input that holds the value is made to hold later."""
-    return any("backward" in user.meta for user in node.users)
-
-
-def _duplicate(graph: fx.Graph, node: fx.Node, operation: Any = aten.clone.default) -> fx.Node:
-    """The old value of an input that the call writes to."""
-    twin = compat.new_node(graph, operation, (node,), {})
-    twin.meta.update(node.meta)
-    twin.meta["origin"] = NodeOrigin(node.name, made_by="partition")
-    return twin
 
 
 def _constants(program: AtenProgram, graph: fx.Graph) -> dict[str, torch.Tensor]:

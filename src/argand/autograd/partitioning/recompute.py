@@ -15,10 +15,11 @@ from typing import Any
 import torch
 from torch import fx
 
+from argand.autograd.tracing.saved_values import is_saved
 from argand.graph import compat
 from argand.graph.metadata import layouts
 from argand.graph.minimum_cut import INFINITE, FlowNetwork
-from argand.graph.nodes.meta import is_view
+from argand.graph.nodes.meta import is_view, viewed
 from argand.graph.operators.aten_names import of_aten
 from argand.graph.sizes.symbolic import SymbolicTensor, is_tensor
 from argand.ir.operations import ELEMENTARY, cost
@@ -34,24 +35,12 @@ _MOVES = frozenset(of_aten(
 _HEAVY = ("mm", "addmm", "bmm", "baddbmm", "convolution", "scaled_dot", "linear", "lstm", "gru")
 
 
-def viewed(node: fx.Node) -> fx.Node:
-    """What a chain of views starts from."""
-    while is_view(node) or (node.target is operator.getitem and is_view(node.all_input_nodes[0])):
-        node = node.all_input_nodes[0]
-    return node
-
-
 def reads_before(node: fx.Node) -> list[fx.Node]:
     """The memory that doing a node of the forward again would read, where the program may have written to it since.
     A checkpoint does read its inputs again, as eager's does."""
     if "backward" in node.meta or "recompute" in node.meta or is_view(node) or node.target is operator.getitem:
         return []
     return list(map(viewed, node.all_input_nodes))
-
-
-def is_saved(node: fx.Node) -> bool:
-    """Whether a formula of the backward reads a value, through views or not: eager has saved it."""
-    return any("backward" in user.meta or (is_view(user) and is_saved(user)) for user in node.users)
 
 
 def is_fusible(node: fx.Node) -> bool:

@@ -74,7 +74,7 @@ class InputBuilder:
         stand_in = make_tensor(Value(spec, node)) if viewed is None else viewed
         stand_in.value.input = len(self.specs)
         plain = TensorSpec(spec.size, spec.stride, spec.offset, spec.dtype, spec.device, tensor.requires_grad)
-        self.specs.append(InputSpec(node.name, kind, index, plain, isinstance(tensor, torch.nn.Parameter)))
+        self.specs.append(InputSpec(node.name, kind, index, plain))
         self.reals.append(tensor)
         tracer.inputs.append(stand_in)
         tracer.lifted[id(tensor)] = (tensor, stand_in)

@@ -340,6 +340,10 @@ class Recorder(compat.DispatchMode):
         even = all(n == 1 or a == b for n, a, b in zip(spec.size, held.stride, spec.stride)) or 0 in spec.size
         return spec if even else held
 
+    def copied(self, source: TraceTensor, spec: Spec) -> TraceTensor:
+        """What a tensor of a layout holds after `source` was copied to it."""
+        return self.conform(self.snapshot(source), spec)
+
     def snapshot(self, tensor: TraceTensor) -> TraceTensor:
         """What a tensor holds now, as a value that later writes do not change."""
         node = self.read(tensor.value)

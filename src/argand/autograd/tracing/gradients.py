@@ -67,3 +67,14 @@ def _attribute_requires_grad(gm: fx.GraphModule, node: fx.Node) -> bool:
         module = attribute(gm, str(node.target))
         return any(p.requires_grad for p in module.parameters())
     return False
+
+
+def leaves_tape(node: fx.Node) -> bool:
+    """Whether a call does what autograd does not record: reads `.data`, has a backward of its own, puts up hooks."""
+    if node.op == "call_method":
+        return str(node.target).startswith("register_")
+    if node.op != "call_function" or isinstance(node.target, str):
+        return node.op == "call_module"
+    if node.target in (getattr, setattr):
+        return len(node.args) > 1 and node.args[1] in ("data", "grad")
+    return str(getattr(node.target, "__module__", "")).startswith("argand")

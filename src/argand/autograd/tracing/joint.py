@@ -18,17 +18,19 @@ from argand.autograd.recording.bases import Bases
 from argand.autograd.recording.inputs import InputBuilder
 from argand.autograd.recording.leaves import reached_leaves, refuse_separate_histories
 from argand.autograd.recording.values import TraceTensor, Value, make_tensor
-from argand.autograd.tracing.gradients import records_gradients
+from argand.autograd.tracing.gradients import leaves_tape, records_gradients
 from argand.autograd.tracing.inference import Attention, lift_attributes, run_graph
 from argand.autograd.tracing.outputs import Outputs, check_aliased_inputs, versions_raised
+from argand.autograd.tracing.saved_values import read_written
 from argand.autograd.tracing.tape import Tape, read_tape, saved_by_functions
 from argand.autograd.tracing.tracer import Tracer
 from argand.errors import AutogradError
 from argand.graph import compat, time_limit
 from argand.graph.checkpoint_regions import region_of
 from argand.graph.dtensors import Edge, whole
+from argand.graph.metadata.specs import Spec
 from argand.graph.metadata.strides import is_dense
-from argand.graph.nodes.meta import attribute, eliminate_dead
+from argand.graph.nodes.meta import attribute, eliminate_dead, viewed
 from argand.graph.nodes.program import AtenProgram, InputSpec, LeafSpec, MutationSpec, OutputSpec, TensorSpec
 from argand.graph.operators.custom_backward import is_custom
 from argand.graph.operators.data_checks import must_stay
@@ -121,6 +123,21 @@ class JointTracer(Tracer):
             )
             self.plain = not unrecorded and not (func is aten.detach.default and compat.called_by_program())
         return super().run(func, args, kwargs)
+
+    def commit(self, value: Value, new: TraceTensor) -> None:
+        """As `Recorder.commit`; a backward that reads a part of an input reads the input as it is by then."""
+        super().commit(value, new)
+        if value.root.input >= 0 and value is not value.root and not self.backward:
+            value.seen = -1
+
+    def copied(self, source: TraceTensor, spec: Spec) -> TraceTensor:
+        """As `Recorder.copied`, by a node of its own: a backward that reads the copy does not read the source."""
+        new = super().copied(source, spec)
+        if self.backward or viewed(self.read(new.value)) is not viewed(self.read(source.value)):
+            return new
+        copy = self.one(aten.clone.default, new)
+        self.read(copy.value).meta["copied"] = True
+        return copy
 
     def _node(self, func: Any, args: Any, kwargs: Any, val: Any, device: torch.device) -> fx.Node:
         if self.backward:
@@ -258,21 +275,10 @@ def _trace(
         joint = _Finisher(tracer, builder, leaves, edges).finish(result)
     joint.enables_grad = records_gradients(gm, example_inputs, enabled=False)
     joint.plain = tracer.plain and not (joint.enables_grad or tracer.differentiated)
-    joint.plain = joint.plain and not any(map(_leaves_tape, gm.graph.nodes))
+    joint.plain = joint.plain and not any(map(leaves_tape, gm.graph.nodes))
     joint.program.num_args = len(example_inputs)
     joint.program.specialised = specialised
     return joint
-
-
-def _leaves_tape(node: fx.Node) -> bool:
-    """Whether a call does what autograd does not record: reads `.data`, has a backward of its own, puts up hooks."""
-    if node.op == "call_method":
-        return str(node.target).startswith("register_")
-    if node.op != "call_function" or isinstance(node.target, str):
-        return node.op == "call_module"
-    if node.target in (getattr, setattr):
-        return len(node.args) > 1 and node.args[1] in ("data", "grad")
-    return str(getattr(node.target, "__module__", "")).startswith("argand")
 
 
 def _differentiable_input(
@@ -397,6 +403,7 @@ class _Finisher:
         graph = tracer.graph
         node = graph.output(tuple(outputs.nodes))
         node.meta["val"] = tuple(n.meta["val"] for n in outputs.nodes)
+        read_written(graph, {outputs.nodes[one.output]: one.input for one in mutations if not one.differentiable})
         eliminate_dead(graph)
         self._drop_late_constants()
         literals = {str(n.target) for n in graph.nodes if n.op == "get_attr"}

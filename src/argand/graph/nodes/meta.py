@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import operator
 import os
 import re
 from collections.abc import Iterable
@@ -96,6 +97,13 @@ def _frames(trace: str) -> tuple[UserLine, ...]:
 def is_view(node: fx.Node) -> bool:
     """The node's result shares the memory of its argument."""
     return isinstance(node.target, torch._ops.OpOverload) and compat.is_view_op(node.target)
+
+
+def viewed(node: fx.Node) -> fx.Node:
+    """What a chain of views starts from."""
+    while is_view(node) or (node.target is operator.getitem and is_view(node.all_input_nodes[0])):
+        node = node.all_input_nodes[0]
+    return node
 
 
 def is_impure(node: fx.Node) -> bool:

@@ -56,14 +56,12 @@ class InputSpec:
             the memory that other inputs share, see `program.bases`.
         index: which argument, tangent, saved value, leaf or base; -1 for "constant".
         spec: its metadata when traced.
-        parameter: it is a parameter, to which programs write unseen by autograd.
     """
 
     name: str
     kind: Literal["arg", "constant", "tangent", "saved", "scalar", "base", "leaf"]
     index: int
     spec: TensorSpec
-    parameter: bool = False
 
     @property
     def source(self) -> tuple[Any, ...]:

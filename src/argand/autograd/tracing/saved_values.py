@@ -1,0 +1,79 @@
+"""What a joint graph's backward reads, as eager's tape holds it: an input, its data, a copy, or a view of these."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import fx
+
+from argand.graph import compat
+from argand.graph.nodes.meta import is_view
+from argand.graph.origin import NodeOrigin
+
+aten = torch.ops.aten
+
+
+def is_saved(node: fx.Node) -> bool:
+    """Whether a formula of the backward reads a value, through views or not: eager has saved it."""
+    return any("backward" in user.meta or (is_view(user) and is_saved(user)) for user in node.users)
+
+
+def uses(node: fx.Node) -> Iterator[tuple[fx.Node, fx.Node, bool]]:
+    """What reads a value, but for checkpoints: (the value or a view that the forward makes of it, which operation reads
+    that, whether it is one of the forward)."""
+    for user in node.users:
+        forward = "backward" not in user.meta
+        if user.op != "call_function" or "recompute" in user.meta:
+            continue
+        if forward and is_view(user):
+            yield from uses(user)
+        else:
+            yield node, user, forward
+
+
+def read_copy(node: fx.Node, kind: Any, readers: Iterable[tuple[fx.Node, fx.Node, bool]], before: fx.Node) -> fx.Node:
+    """Have operations read a copy of a value, or views of it; gives the copy.
+
+    Arguments:
+        readers: some of `uses(node)`.
+        before: the copy stands before it.
+    """
+    with node.graph.inserting_before(before):
+        copied = duplicate(node.graph, node, kind)
+    twins = {node: copied}
+
+    def twin(view: fx.Node) -> fx.Node:
+        if view not in twins:
+            with view.graph.inserting_after(view):
+                twins[view] = compat.copy_node(view.graph, view, twin)
+        return twins[view]
+
+    for source, user, _ in readers:
+        user.replace_input_with(source, twin(source))
+    return copied
+
+
+def duplicate(graph: fx.Graph, node: fx.Node, operation: Any = aten.clone.default) -> fx.Node:
+    """The value of a tensor that is written to, or stands for its data."""
+    twin = compat.new_node(graph, operation, (node,), {})
+    twin.meta.update(node.meta)
+    twin.meta["origin"] = NodeOrigin(node.name, made_by="partition")
+    return twin
+
+
+def read_written(graph: fx.Graph, held: Mapping[fx.Node, int]) -> None:
+    """Say what formulas read of tensors that the forward writes to: eager's read those as they are by then.
+
+    Arguments:
+        held: what an input holds when the forward has run -> its position.
+    """
+    for node in list(graph.nodes):
+        if "copied" in node.meta and not is_saved(node):
+            node.replace_all_uses_with(node.all_input_nodes[0])
+    for node, position in held.items():
+        seen = [use for use in uses(node) if not use[2]] if node.op == "call_function" else []
+        for kind, itself in (("input", True), ("data", False)):
+            if readers := [use for use in seen if (use[0] is node) is itself]:
+                read_copy(node, aten.alias.default, readers, node.next).meta["held_by"] = kind, position
