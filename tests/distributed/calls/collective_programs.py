@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as funcol
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.tensor import DTensor, Replicate, Shard
+from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 
 import argand
 import sweeps
@@ -429,3 +429,41 @@ def _calls(run: Callable[..., Any], x: torch.Tensor) -> list[str]:
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as made:
         run(x)
     return [event.name for event in made.events() if event.name.startswith("_c10d_functional")]
+
+
+class _Watched(torch.autograd.Function):
+    """Its backward sends what nobody reads, and what nobody has differentiated."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(x)
+        return x * 2
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> torch.Tensor:
+        total = ctx.saved_tensors[0].sum()
+        dist.all_reduce(total)
+        funcol.all_reduce(grad.sum(), "sum", dist.group.WORLD)
+        return grad * 3
+
+
+def sent_by_backwards(rank: int) -> dict[str, list[list[str]]]:
+    """What forward and backward send, by eager and by compiled code. Where parts are uneven, ranks have other graphs."""
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    # The gradient of `w` is computed of the whole of `x`, which is kept in parts and gathered once more.
+    programs = {
+        "watched": lambda x, w, b: _Watched.apply(x.to_local()).cos(),
+        "uneven parts": lambda x, w, b: torch.nn.functional.linear(x, w, b).to_local(),
+    }
+    sent: dict[str, list[list[str]]] = {}
+    for name, program in programs.items():
+        for call in (program, argand.compile(program), argand.compile(program, backend="aot_eager")):
+            layouts = ((torch.ones(3), Shard(0)), (torch.ones(4, 3), Replicate()), (torch.ones(4), Shard(0)))
+            inputs = [distribute_tensor(value, mesh, [layout]).requires_grad_() for value, layout in layouts]
+            call(*inputs)
+            with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as seen:
+                result = call(*inputs)
+                with torch.profiler.record_function("c10d::backward"):
+                    result.sum().backward()
+            sent.setdefault(name, []).append([event.name for event in seen.events() if event.name.startswith("c10d::")])
+    return sent

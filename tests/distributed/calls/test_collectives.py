@@ -30,7 +30,7 @@ def wrong(answers: list[dict[str, object]]) -> list[str]:
         f"rank {rank}: {name} {way}: {found}"
         for rank, answer in enumerate(answers)
         for name, ways in answer.items()
-        if isinstance(ways, Mapping) and name != "operators"
+        if isinstance(ways, Mapping) and name not in ("operators", "sent_by_backwards")
         for way, found in ways.items()
         if not found <= TOLERANCE[way.split()[-1]]
     ]
@@ -38,7 +38,8 @@ def wrong(answers: list[dict[str, object]]) -> list[str]:
 
 @pytest.mark.distributed
 def test_two_ranks() -> None:
-    answers = run_ranks(PROGRAMS, ["compare", "gradients", "breaks", "operators", "raising", "failing", "audited"])
+    names = ["compare", "gradients", "breaks", "operators", "sent_by_backwards", "raising", "failing", "audited"]
+    answers = run_ranks(PROGRAMS, names)
     assert not wrong(answers), "\n".join(wrong(answers))
     for answer in answers:
         calls = answer["operators"]
@@ -49,6 +50,10 @@ def test_two_ranks() -> None:
                 assert _starts(calls[way]) == _starts(calls["eager"])
                 assert len(calls[way]) == len(calls["eager"])
             assert calls[f"{backend} difference"] < 1e-5
+        sent = answer["sent_by_backwards"]
+        assert isinstance(sent, Mapping)
+        for name, (eager, *ours) in sent.items():
+            assert eager[-1] != "c10d::backward" and ours == [eager, eager], (name, eager, ours)
 
 
 def _starts(calls: list[str]) -> list[str]:

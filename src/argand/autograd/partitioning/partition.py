@@ -120,7 +120,9 @@ class _Split:
         self.primals = [node for node, kind in zip(placeholders, kinds) if kind != "tangent"]
         written = {m.input for m in joint.program.mutations}
         self.written = {node for position, node in enumerate(self.primals) if position in written}
-        self.only_backward = self._descendants(self.tangents)
+        # What the backward sends stays there, read or not, as in eager, which other ranks may run.
+        self.sent = [node for node in self.nodes if "backward" in node.meta and compat.communicates(node.target)]
+        self.only_backward = self._descendants([*self.tangents, *self.sent])
         count = joint.results + len(joint.gradients)
         self.sums = dict(zip(joint.passed, outputs[count:]))  # gradients of results that others are computed from
         self.passed = gradients_apart(self.sums, self.tangents, outputs[:count])
@@ -129,7 +131,7 @@ class _Split:
         # node that copies an input, or stands for its data -> the input, or what it holds when the forward has run
         self.copies = {node: node.all_input_nodes[0] for node in self.nodes if "held_by" in node.meta}
         self.loose = [node for node, spec in zip(self.primals, joint.forward_inputs) if self._is_loose(node, spec)]
-        self.wanted = ancestors(self.grads)
+        self.wanted = ancestors((*self.grads, *self.sent))
 
     def _is_loose(self, node: fx.Node, spec: InputSpec) -> bool:
         """Programs write to queues, averages and masks between forward and backward, and through `.data` to all else.
@@ -160,7 +162,7 @@ class _Split:
                 self._read_copy(node, aten.alias.default, views)
         if self.copies:
             self.nodes = list(self.nodes[0].graph.nodes)
-            self.wanted = ancestors(self.grads)
+            self.wanted = ancestors((*self.grads, *self.sent))
 
     def _read_copy(self, node: fx.Node, kind: Any, readers: Iterable[tuple[fx.Node, fx.Node, bool]]) -> None:
         """Have operations read a copy of an input, or views of it."""
@@ -333,7 +335,7 @@ def _with_backward(
     arguments: list[Slot] = []
     inputs: list[InputSpec] = []
     stops = set(slots)
-    read = ancestors(split.grads, lambda node: [] if node in stops else node.all_input_nodes)
+    read = ancestors((*split.grads, *split.sent), lambda node: [] if node in stops else node.all_input_nodes)
     tangent_slots = {node: Slot("tangent", index) for index, node in enumerate(split.tangents)}
     grouped = {node for group in groups for node in group}
     alone = [(node, slot) for node, slot in slots.items() if node in read and node not in grouped]
