@@ -131,6 +131,9 @@ def _topics(mesh: DeviceMesh, meshes: DeviceMesh) -> dict[str, Callable[[Any, An
         product = local_map(torch.matmul, [Shard(0)], ([Shard(0)], [Replicate()]), device_mesh=mesh)
         return product(x, w) * 2
 
+    def zeros_for_gradients(x: Any, w: Any) -> Any:
+        return torch.copysign(x, w[0])  # torch's formula makes the gradient of `w` no DTensor
+
     topics = [parts_and_specs, gradients_read, gradients_set, moved_to_where_it_is, drawn, first_and_last, convolved]
     topics += [written_from_outside, steps, checkpointed, cast, replicated_implicitly, of_local_tensors]
     topics += [
@@ -144,6 +147,7 @@ def _topics(mesh: DeviceMesh, meshes: DeviceMesh) -> dict[str, Callable[[Any, An
         parts_of_an_input,
         like_others,
         ranks,
+        zeros_for_gradients,
     ]
     return {topic.__name__: topic for topic in topics}
 
@@ -179,7 +183,8 @@ def _step(call: Any, x: torch.Tensor, w: torch.Tensor) -> list[object]:
     told = [_rounded(_told(results))]
     tensors = [one for one in _leaves(_tensors(results)) if one.requires_grad]
     sum(one.double().square().sum() for one in tensors).backward()  # type: ignore[union-attr]
-    return told + [None if one.grad is None else _rounded(_told(one.grad.full_tensor())) for one in (x, w)]
+    grads = [one.grad.full_tensor() if isinstance(one.grad, DTensor) else one.grad for one in (x, w)]
+    return told + [None if grad is None else _rounded(_told(grad)) for grad in grads]
 
 
 def _tensors(results: Any) -> list[torch.Tensor]:

@@ -214,6 +214,12 @@ def _for_gradients(placements: Any) -> tuple[Any, ...]:
     return tuple(Replicate() if placement.is_partial() else placement for placement in placements)
 
 
+def _replicated(spec: Spec) -> tuple[Any, ...]:
+    from torch.distributed.tensor import Replicate
+
+    return (Replicate(),) * spec.mesh.ndim
+
+
 def for_gradients(spec: Spec) -> Spec:
     """How a gradient may be laid out of what is laid out so."""
     placements = _for_gradients(spec.placements)
@@ -389,6 +395,8 @@ class _Entered(torch.autograd.Function):
         if grad is None:
             return None, None
         edge, usual = ctx.edge, _for_gradients(ctx.edge.spec.placements)
+        if not is_sharded(type(grad)):  # zeros, as some of torch's formulas make them
+            grad = _gradient(grad, edge.spec, _replicated(edge.spec))
         if edge.several:
             grad = _redistributed(grad, usual)
         runs = type(arrived(grad._local_tensor)) is torch.Tensor  # else it is traced
