@@ -4,9 +4,9 @@
                            [--plot OUT.png] [--json OUT] [--verdicts OUT]
 
 Each figure is from a process of its own, timed from `compile(...)` to the end of the first call (of the first training
-step with --train): N times with an empty cache, each followed by a warm process on what that one left; of both the least
-counts. The time that eager takes for the same call is shown and not taken off. After the table, a verdict for each doubling: exits with 1 where a
-first call takes more than a quarter longer than that of half the layers.
+step with --train): N times with an empty cache, each followed by a warm process on what that one left; of both the
+least counts. The time that eager takes for the same call is shown and not taken off. After the table, a verdict for
+each doubling: exits with 1 where a first call takes more than a quarter longer than that of half the layers.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """When collectives of a schedule start and end.
 
 A start is moved up to where what it sends is there; what arrives is waited for when a step needs it, and steps that
-do not need it run first (on CPUs only where no later start needs it, and where it is large). All starts keep their order, which is that of
-the other processes too.
+do not need it run first (on CPUs only where no later start needs it, and where it is large). All starts keep their
+order, which is that of the other processes too.
 """
 
 from __future__ import annotations

@@ -158,7 +158,7 @@ def _allowed(state: CaptureState, cls: Any, args: Args) -> object:
         return cls.apply(*[kept[i] if i in kept else next(rest) for i in range(len(args))])
 
     apply.__name__ = apply.__qualname__ = cls.__name__
-    given = [arg for place, arg in enumerate(args) if place not in kept]
+    given = tuple(arg for place, arg in enumerate(args) if place not in kept)
     return torch_calls.allowed_in_graph(state, apply, given, {})
 
 
