@@ -255,3 +255,19 @@ def test_a_write_in_inference_mode_before_a_break(backend: str) -> None:
         with torch.inference_mode():
             assert compiled(seen) == number
     assert seen == 2 and not seen.is_inference()
+
+
+def test_a_view_made_under_no_grad_of_what_is_written_to_later() -> None:
+    """Autograd says no history of it: the graph runs eagerly."""
+
+    def written(x: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            view = x.T
+        x.detach().add_(1)
+        return view
+
+    for call in (written, argand.compile(written, backend="aot_eager")):
+        x = torch.zeros(2, 3).requires_grad_()
+        torch.testing.assert_close(call(x).detach(), torch.ones(3, 2))
+        with pytest.raises(RuntimeError, match="created in no_grad mode"):
+            assert call(x).grad_fn

@@ -33,7 +33,10 @@ def refuse_hooks(tensor: torch.Tensor) -> None:
 
 def reached_leaves(tensors: Iterable[torch.Tensor]) -> list[torch.Tensor]:
     """Every leaf that a gradient of `tensors` would be accumulated in."""
-    return histories.leaves(tensor.grad_fn for tensor in tensors)
+    try:
+        return histories.leaves([tensor.grad_fn for tensor in tensors])
+    except RuntimeError as error:  # a view that was made without gradients, and written to with them
+        raise AutogradError(f"a result of the graph has no history: {error}") from error
 
 
 def refuse_separate_histories(tensors: Iterable[torch.Tensor], ends: Iterable[Any]) -> None:
