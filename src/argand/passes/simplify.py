@@ -74,6 +74,11 @@ def _is_apart(node: fx.Node) -> bool:
     backward reads, and not what was copied."""
     if "copied" in node.meta:
         return True
+    if is_view(node) and "backward" not in node.meta:
+        source = node.args[0]
+        return (
+            isinstance(source, fx.Node) and source.op == "placeholder" and any("backward" in u.meta for u in node.users)
+        )
     source = node.args[0] if node.args else None
     if "backward" not in node.meta or not isinstance(source, fx.Node) or "backward" in source.meta:
         return False

@@ -409,3 +409,34 @@ def test_two_forwards_that_write_to_a_buffer_before_one_backward():
             (call(x) + call(2 * x)).square().sum().backward()
         grads.append((model.a.weight.grad, model.a.bias.grad, model.count.clone()))
     assert_same(grads[1], grads[0])
+
+
+def detached(x, other):
+    return other.detach() * x.exp()
+
+
+def data_and_itself(x, other):
+    return other.data * x + other * x.sin()
+
+
+def seen_as_it_is(x, other):
+    return other.view(3, 3) * x
+
+
+@pytest.mark.parametrize("f", [detached, data_and_itself, seen_as_it_is])
+def test_what_a_graph_detaches_keeps_its_data(f: Any) -> None:
+    """And shares it, for writes in place."""
+    for backend, dynamic in (("aot_eager", None), ("native", True)):
+        compiled = argand.compile(f, backend=backend, dynamic=dynamic)
+        for write in RESULT_WRITERS[:-1]:
+            got = []
+            for call in (f, compiled):
+                x, other = (torch.linspace(-1, n, 9).view(3, 3).requires_grad_() for n in (1, 2))
+                out = call(x, other)
+                write(other)
+                try:
+                    out.sum().backward()
+                    got.append([x.grad])
+                except RuntimeError as error:
+                    got.append("modified by an inplace operation" in str(error))
+            assert_same(*got)

@@ -31,7 +31,7 @@ def trace_alias(tracer: Recorder, func: Any, args: tuple[Any, ...], kwargs: dict
     """detach, alias: another tensor object of the same value; no node."""
     source = tracer.tensor(args[0])
     alias = make_tensor(source.value)
-    alias.constant = source.constant
+    alias.constant, alias.apart = source.constant, True
     return alias
 
 

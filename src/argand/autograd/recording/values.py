@@ -52,10 +52,12 @@ class Value:
 class TraceTensor(torch.Tensor):
     """What torch functions see while a graph is traced: a tensor without data on its logical device.
 
-    `value` is what it holds; `constant` the real tensor, for a literal of the program.
+    `value` is what it holds; `constant` the real tensor, for a literal of the program; `apart`: it is a tensor of its
+    own over the memory of another, whose data may be set.
     """
 
     value: Value
+    apart: bool = False
     constant: torch.Tensor | None
 
     __torch_function__ = compat.disabled_torch_function

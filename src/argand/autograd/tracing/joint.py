@@ -21,7 +21,7 @@ from argand.autograd.recording.values import TraceTensor, Value, make_tensor
 from argand.autograd.tracing.gradients import leaves_tape, records_gradients
 from argand.autograd.tracing.inference import Attention, lift_attributes, run_graph
 from argand.autograd.tracing.outputs import Outputs, check_aliased_inputs, versions_raised
-from argand.autograd.tracing.saved_values import read_written
+from argand.autograd.tracing.saved_values import data_of, read_written
 from argand.autograd.tracing.tape import Tape, read_tape, saved_by_functions
 from argand.autograd.tracing.tracer import Tracer
 from argand.errors import AutogradError
@@ -117,12 +117,20 @@ class JointTracer(Tracer):
 
     def run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """As `Tracer.run`; notes where the program leaves the tape."""
-        if self.plain and not self.backward:
+        if self.backward:
+            args = tuple(map(self._apart, args))
+        elif self.plain:
             unrecorded = not torch.is_grad_enabled() and any(
                 isinstance(arg, torch.Tensor) and arg.requires_grad for arg in compat.tree_flatten((args, kwargs))[0]
             )
             self.plain = not unrecorded and not (func is aten.detach.default and compat.called_by_program())
         return super().run(func, args, kwargs)
+
+    def _apart(self, arg: Any) -> Any:
+        """What a formula reads: of a detached input the data that it has had."""
+        if arg.__class__ is not TraceTensor or not arg.apart or arg.value.root.input < 0:
+            return arg
+        return make_tensor(Value(arg.value.spec, data_of(self.read(arg.value)), arg.value.held))
 
     def commit(self, value: Value, new: TraceTensor) -> None:
         """As `Recorder.commit`; a backward that reads a part of an input reads the input as it is by then."""
@@ -398,8 +406,6 @@ class _Finisher:
         positions = tuple(sorted(outputs.carriers.keys() - spent.keys()))
         handed = {spec.index for spec in specs if spec.kind in ("value", "alias_of_output") and spec.view is None}
         gradients = self._backward(positions, handed)
-        if not gradients:
-            positions = ()
         graph = tracer.graph
         node = graph.output(tuple(outputs.nodes))
         node.meta["val"] = tuple(n.meta["val"] for n in outputs.nodes)
@@ -416,8 +422,9 @@ class _Finisher:
             leaves=outputs.leaves,
         )  # fmt: skip
         return JointProgram(
-            program, results, positions, gradients, self.tape, spent=spent, differentiates=tracer.differentiated,
-            passed=self.passed, counted=outputs.counted() if KNOWN else (), told=tracer.told,
+            program, results, positions if gradients else (), gradients, self.tape, spent=spent,
+            differentiates=tracer.differentiated, passed=self.passed,
+            counted=outputs.counted() if KNOWN else (), told=tracer.told,
         )  # fmt: skip
 
     def _mutations(self) -> list[MutationSpec]:
@@ -428,8 +435,7 @@ class _Finisher:
                 position = outputs.result(root)
             tensor = tracer.inputs[index]
             changed = tensor.requires_grad and tensor.grad_fn is not self.leaves.starts.get(index)
-            if changed and tensor.is_leaf:
-                changed = False  # written under no_grad
+            changed = changed and not tensor.is_leaf  # else it is written under no_grad
             if changed:
                 outputs.carriers[position] = tensor
             mutations.append(MutationSpec(index, position, changed, versions_raised(tracer, index)))

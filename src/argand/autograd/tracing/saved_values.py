@@ -63,6 +63,22 @@ def duplicate(graph: fx.Graph, node: fx.Node, operation: Any = aten.clone.defaul
     return twin
 
 
+def data_of(node: fx.Node) -> fx.Node:
+    """A view of an input, or of what it was made to hold, that keeps the data which that has when the forward runs."""
+    if "backward" in node.meta:
+        return node
+    for user in node.users:
+        if "apart" in user.meta:
+            return user
+    last = node
+    while last.next.op == "placeholder":
+        last = last.next
+    with node.graph.inserting_after(last):
+        data = duplicate(node.graph, node, aten.alias.default)
+    data.meta["apart"] = True
+    return data
+
+
 def read_written(graph: fx.Graph, held: Mapping[fx.Node, int]) -> None:
     """Say what formulas read of tensors that the forward writes to: eager's read those as they are by then.
 
