@@ -394,3 +394,25 @@ def test_gradcheck(name: str) -> None:
     fn, shapes = GRADCHECKED[name]
     inputs = tuple(leaf(*shape, dtype=torch.float64) for shape in shapes)
     assert torch.autograd.gradcheck(argand.compile(fn, backend="native"), inputs)
+
+
+def squared_before_it_is_written(x: torch.Tensor, strided: torch.Tensor) -> torch.Tensor:
+    strided[:, 0] = x.detach()[:, 0]
+    squared = strided * strided
+    strided.mul_(3)
+    return x * squared
+
+
+def scattered(x: torch.Tensor, strided: torch.Tensor) -> torch.Tensor:
+    return x * torch.select_scatter(strided, x.detach()[:, 0], 1, 0)
+
+
+@pytest.mark.parametrize("f", [squared_before_it_is_written, scattered])
+def test_what_is_kept_of_a_tensor_with_holes(f: Any) -> None:
+    """Kernels leave none in what they make of it."""
+    got = []
+    for call in (f, argand.compile(f)):
+        x, strided = torch.linspace(-1, 1, 9).view(3, 3).requires_grad_(), torch.arange(18.0).view(3, 6)[:, ::2]
+        call(x, strided).sum().backward()
+        got.append(x.grad)
+    torch.testing.assert_close(*got)

@@ -18,6 +18,7 @@ from torch import fx
 from argand.autograd.tracing.saved_values import is_saved
 from argand.graph import compat
 from argand.graph.metadata import layouts
+from argand.graph.metadata.strides import lies_densely
 from argand.graph.minimum_cut import INFINITE, FlowNetwork
 from argand.graph.nodes.meta import is_view, viewed
 from argand.graph.operators.aten_names import of_aten
@@ -165,6 +166,8 @@ class Costs:
         view, fuses = self._kind(node)
         if view or (_inside_region(node) and not _drawn(node)):
             return INFINITE  # what it views is kept; checkpoints keep nothing
+        if node not in self.results and not lies_densely(val.example if isinstance(val, SymbolicTensor) else val):
+            return INFINITE  # kernels leave no holes in it (a scatter to a strided input), and readers are told of some
         in_memory = node in self.results or not fuses or not all(self._kind(user)[1] for user in node.users)
         return size if in_memory else 2 * size
 
