@@ -10,6 +10,7 @@ from torch import fx
 
 from argand import errors
 from argand.capture.facts.interfaces import GraphBuilder
+from argand.capture.facts.values.symbolic import SymbolicBool, SymbolicNumber
 from argand.capture.facts.values.tensor_info import TensorInfo
 from argand.capture.sizes import symbolic_tensors
 from argand.graph.compat import storage_address
@@ -21,7 +22,6 @@ def lift(builder: GraphBuilder, info: TensorInfo) -> fx.Node:
     Raises:
         GraphBreak: the tensor was made in a subgraph that is finished.
     """
-    fixed_sizes(builder, info)
     home = info.node.graph
     scopes = builder.scopes
     if home is builder.root:
@@ -32,20 +32,33 @@ def lift(builder: GraphBuilder, info: TensorInfo) -> fx.Node:
             first = next((i for i, s in enumerate(scopes) if s.feeds is not None and s.feeds.graph is home), -1)
         if first < 0:
             raise escaped(builder, home)
+    if not all(scope.varying for scope in scopes[first:]) or symbolic_tensors.on_data(builder, info):
+        fixed_sizes(builder, info)
     node = info.node
     for scope in scopes[first:]:
         known = scope.lifted.get(id(info))
         if known is None:
             known = placeholder(scope.graph, info.node.name)
             known.meta["example_value"] = info.tensor
+            known.meta.update({key: info.node.meta[key] for key in ("sizes", "expr") if key in info.node.meta})
             scope.lifted[id(info)] = known
             scope.order.append(info)
         node = known
     return node
 
 
+def number(builder: GraphBuilder, value: SymbolicNumber) -> object:
+    """A number that varies in the graph being recorded: an input of it, or a constant from now on."""
+    dynamics = builder.dynamics
+    if dynamics is None or type(value) is SymbolicBool or not all(scope.varying for scope in builder.scopes):
+        return value.number()
+    if not dynamics.fits(value) or (dynamics.unbacked is not None and dynamics.unbacked.among(value.expr)):
+        return value.number()
+    return lift(builder, dynamics.nodes(builder).outside(value.expr))
+
+
 def fixed_sizes(builder: GraphBuilder, info: TensorInfo) -> None:
-    """Subgraphs are captured for the sizes of this call: where sizes vary, capture starts again without."""
+    """Most subgraphs are captured for the sizes of this call: where sizes vary, capture starts again without."""
     if info.dynamic is not None and builder.dynamics is not None:
         symbolic_tensors.give_up(builder, builder.dynamics.table.symbols)
 

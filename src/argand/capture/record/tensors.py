@@ -501,8 +501,10 @@ class GraphBuilder:
         return self._odd_to_node(value, infos)
 
     def number_node(self, value: Any) -> object:
-        """The node of a symbolic number; in a subgraph, the plain number, which is a constant from now on."""
-        if self.graph is not self.root or self.dynamics is None:
+        """The node of a symbolic number; in most subgraphs, the plain number, which is a constant from now on."""
+        if self.graph is not self.root:
+            return scopes.number(self, value)
+        if self.dynamics is None:
             return value.number()
         if type(value) is SymbolicBool:
             return self.dynamics.nodes(self).condition(value.relation)

@@ -94,6 +94,14 @@ class Nodes:
         self.dynamics = dynamics
         self.builder = builder
         self._nodes: dict[Expr, fx.Node] = {}
+        self._outside: dict[Expr, TensorInfo] = {}
+
+    def outside(self, value: Expr) -> TensorInfo:
+        """An expression as what a subgraph takes from outside."""
+        if value not in self._outside:
+            node = self.of(value)
+            self._outside[value] = TensorInfo(node.meta["example_value"], node, torch.device("cpu"))
+        return self._outside[value]
 
     def of(self, value: Any) -> Any:
         """The node of an expression; a plain number as it is."""

@@ -43,6 +43,23 @@ def doubt(info: TensorInfo) -> None:
             return
 
 
+def on_data(builder: GraphBuilder, info: TensorInfo) -> bool:
+    """Whether a stand-in's sizes depend on data."""
+    unbacked = builder.dynamics.unbacked if builder.dynamics is not None else None
+    sizes = info.dynamic.sizes if info.dynamic is not None else ()
+    return unbacked is not None and bool(unbacked.among(*[size for size in sizes if size is not None]))
+
+
+def passed_on(builder: GraphBuilder, info: TensorInfo, result: torch.Tensor, copy: Callable[..., torch.Tensor]) -> None:
+    """What is known of the sizes of a subgraph's result holds for the one that stands for it outside."""
+    if builder.dynamics is None:
+        return
+    _settled(builder, info)
+    siblings = info.dynamic.siblings if info.dynamic is not None else [result] * len(PROBED)
+    with torch._C.DisableTorchFunction():
+        note(builder, result, tuple([copy(sibling, result.requires_grad) for sibling in siblings]))
+
+
 def _settled(builder: GraphBuilder, info: TensorInfo) -> None:
     if info.dynamic is UNFITTED:
         give_up(builder, _dynamics(builder).table.symbols)

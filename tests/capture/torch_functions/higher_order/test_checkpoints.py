@@ -21,6 +21,7 @@ from torch.utils.checkpoint import (
 import argand
 import sweeps
 from argand import events
+from argand.capture.driver.explain import Findings
 from helpers import CountingBackend, assert_same, texts_of
 
 BACKENDS = ["eager", "aot_eager", "native"]
@@ -380,3 +381,32 @@ def test_arguments_that_are_objects(backend: str, reentrant: bool) -> None:
             run(x).sum().backward()
             gradients.append((x.grad, layer.weight.grad, layer.bias.grad))
         assert_same(*gradients)
+
+
+def of_sizes(net: nn.Module, x: torch.Tensor) -> tuple[torch.Tensor, int]:
+    rows, length, width = x.shape
+    y = net(x).view(rows, length, 2, width // 2).transpose(1, 2) + torch.arange(length)[:, None]
+    return y.transpose(1, 2).reshape(x.shape) * length + torch.zeros(rows, length, width), length
+
+
+@pytest.mark.parametrize(("backend", "reentrant"), [("eager", True), ("aot_eager", False), ("native", False)])
+def test_sizes_vary_in_checkpoints_that_use_them(backend: str, reentrant: bool) -> None:
+    torch.manual_seed(0)
+    net = nn.Linear(6, 6)
+
+    def program(x: torch.Tensor) -> torch.Tensor:
+        whole, length = checkpoint(of_sizes, net, x, use_reentrant=False)
+        return checkpoint(lambda h: of_sizes(net, h.sin())[0], whole, use_reentrant=reentrant) / length
+
+    findings, compiled = Findings(), argand.compile(program, backend=backend)
+    with findings.listening():
+        for length in (5, 4, 9, 2):
+            x, results = torch.randn(2, length, 6), []
+            for f in (program, compiled):
+                given = x.clone().requires_grad_()
+                result = f(given)
+                result.sin().sum().backward()
+                results.append((result.detach(), given.grad, net.weight.grad))
+                net.zero_grad()
+            assert_same(*results)
+    assert len(findings.graphs) == 2 and not findings.breaks

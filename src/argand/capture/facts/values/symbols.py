@@ -8,6 +8,7 @@ from typing import Any, Protocol
 from torch import fx
 
 from argand.capture.facts.sources import Source
+from argand.capture.facts.values.tensor_info import TensorInfo
 from argand.graph.sizes.expr import Expr
 from argand.graph.sizes.relations import Relation
 from argand.graph.sizes.symbols import Computed
@@ -96,6 +97,9 @@ class Nodes(Protocol):
 
     def of(self, value: Any) -> Any:
         """The node of an expression, or the number."""
+
+    def outside(self, value: Expr) -> TensorInfo:
+        """An expression as what a subgraph takes from outside."""
 
     def condition(self, relation: Relation) -> fx.Node:
         """The node of a condition."""

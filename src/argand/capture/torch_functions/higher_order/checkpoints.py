@@ -37,6 +37,7 @@ from argand.capture.facts.sources import (
     TypeAttrSource,
 )
 from argand.capture.facts.values.tensor_info import Scope, TensorInfo
+from argand.capture.sizes import symbolic_tensors
 from argand.capture.torch_functions import hops, modes
 from argand.capture.torch_functions.higher_order import hook_state, leaf_hooks, subgraphs
 from argand.capture.torch_functions.torch_calls import handler
@@ -139,7 +140,7 @@ def _captured(
     with pending_effects.watching(state) as watched:
         scope, result = _interpreted(state, function, given, infos, reentrant)
     reads = _reads(state, watched)
-    flat_result = subgraphs.flatten(state, result, _WHAT, subclasses="kept")
+    flat_result = subgraphs.flatten(state, result, _WHAT, subclasses="kept", numbers=True)
     inside = [t for t in flat_result.tensors if state.tensor_info(t).node.graph is scope.graph]
     if reentrant and (len(inside) != len(flat_result.tensors) or not isinstance(result, (torch.Tensor, tuple))):
         raise _refused("The checkpointed function returns its argument, or a container.", "Pass use_reentrant=False.")
@@ -150,9 +151,12 @@ def _captured(
     ]
     known = {id(info) for info in infos}
     rest = [info for info in scope.order if id(info) not in known]  # what the body reads from its surroundings
+    shown = subgraphs.record(builder, hops.checkpoint, [("checkpoint_body", body)], [*infos, *rest], results)
+    for t, result_outside in zip(inside, shown):
+        symbolic_tensors.passed_on(builder, state.tensor_info(t), result_outside, subgraphs.copy_of)
+    rest = [info for info in rest if isinstance(info.tensor, torch.Tensor)]  # the others are sizes
     if reentrant:
         _refuse_hooks(state, rest)
-    shown = subgraphs.record(builder, hops.checkpoint, [("checkpoint_body", body)], [*infos, *rest], results)
     if shown and builder.graph is builder.root:
         node = state.tensor_info(shown[0]).node.all_input_nodes[0]
         effects, now = pending_effects.effects(state), modes.snapshot()
@@ -251,7 +255,7 @@ def _interpreted(
     state: CaptureState, function: Function, given: tuple[Args, Kwargs], infos: Sequence[TensorInfo], reentrant: bool
 ) -> tuple[Scope, object]:
     """The function's graph, and what it returns."""
-    with subgraphs.scope(state, _WHAT) as scope, subgraphs.grad_mode(not reentrant):
+    with subgraphs.scope(state, _WHAT, varying=True) as scope, subgraphs.grad_mode(not reentrant):
         for info in infos:
             state.graph.node_of(info)
         return scope, state.interpreter.call(function, given[0], given[1])
@@ -347,7 +351,7 @@ def _is_as_it_was(state: CaptureState, one: _Captured) -> bool:
                 for change, args in modes.difference(now, then):
                     change(*args)
             scope, result = _interpreted(state, one.function, one.given, one.infos, False)
-        flat = subgraphs.flatten(state, result, _WHAT, subclasses="kept")
+        flat = subgraphs.flatten(state, result, _WHAT, subclasses="kept", numbers=True)
         inside = [t for t in flat.tensors if state.tensor_info(t).node.graph is scope.graph]
         body = subgraphs.close(state.graph, scope, inside)
     except (errors.GraphBreak, ObservedException, Exception):  # whatever it is, eager is to meet it

@@ -21,6 +21,7 @@ from argand.capture.facts import compat
 from argand.capture.facts.handlers import Function
 from argand.capture.facts.interfaces import CaptureState, GraphBuilder
 from argand.capture.facts.name_tables import words
+from argand.capture.facts.values.symbolic import SYMBOLIC
 from argand.capture.facts.values.tensor_info import Scope, TensorInfo
 from argand.capture.metadata import meta_tensors, metadata
 from argand.capture.metadata.call_targets import device_constructors
@@ -34,6 +35,7 @@ from argand.quick_dataclasses import dataclass
 
 WRITE = "write in a subgraph"
 _META = torch.device("meta")
+_CONSTANTS = frozenset((bool, int, float, str, complex, torch.dtype, torch.device))
 _VIEWS = frozenset(
     words(
         """
@@ -58,15 +60,16 @@ def scope(
     *,
     writes: bool = False,
     results: Sequence[torch.Tensor] | None = None,
+    varying: bool = False,
 ) -> Iterator[Scope]:
     """Record into a new graph. What the function inside changes outside of it ends the graph.
 
     Arguments:
         writes: not so what it writes to tensors: the caller looks at that.
-        results: of `Scope`.
+        results, varying: of `Scope`.
     """
     builder = state.graph
-    opened = Scope(what, fx.Graph(), feeds=feeds, sequence=state.interpreter.number, results=results)
+    opened = Scope(what, fx.Graph(), feeds=feeds, sequence=state.interpreter.number, results=results, varying=varying)
     outer_graph, modes = builder.graph, len(state.open_modes)
     before = pending_effects.effects(state)
     builder.scopes.append(opened)
@@ -178,7 +181,14 @@ class Flat:
 
 
 def flatten(
-    state: CaptureState, tree: object, what: str, *, offset: int = 0, subclasses: str = "", objects: bool = False
+    state: CaptureState,
+    tree: object,
+    what: str,
+    *,
+    offset: int = 0,
+    subclasses: str = "",
+    objects: bool = False,
+    numbers: bool = False,
 ) -> Flat:
     """Take apart arguments or results.
 
@@ -186,7 +196,7 @@ def flatten(
         offset: the number of the first tensor.
         subclasses: "kept" for tensors that may be of subclasses, "lost" for tensors that a transform wraps: it forgets
             their class. The plain stand-ins are taken.
-        objects: other objects may be among them.
+        objects: other objects may be among them; numbers: numbers that vary may.
 
     Raises:
         GraphBreak: something in it is neither a tensor nor a constant.
@@ -206,7 +216,7 @@ def flatten(
                 leaf = info.tensor
             places.append(hops.Place(offset + len(tensors)))
             tensors.append(leaf)
-        elif objects or leaf is None or type(leaf) in (bool, int, float, str, complex, torch.dtype, torch.device):
+        elif objects or leaf is None or type(leaf) in _CONSTANTS or (numbers and type(leaf) in SYMBOLIC):
             places.append(leaf)
         else:
             raise errors.graph_break(
