@@ -1,17 +1,18 @@
-"""Exceptions of signal handlers that interrupt argand: they are no errors of what they interrupt."""
+"""Exceptions of signal handlers and other threads that interrupt argand: they are no errors of what they interrupt."""
 
 from __future__ import annotations
 
 import inspect
 import itertools
 import sys
+from opcode import opmap
 from types import FrameType, TracebackType
 
 from argand.own_code import OWN_FOLDER
 
 
 def let_pass(error: BaseException | None) -> None:
-    """Raise the exception of a signal handler that an error is, or comes from; where there is none, nothing happens.
+    """Raise the exception from outside that an error is, or comes from; where there is none, nothing happens.
 
     Who takes any exception for a failure of what it tried, and goes on, asks this first. `ArgandError`, graph breaks
     and exceptions that captured code is to see ask it as they are made.
@@ -28,13 +29,29 @@ def let_pass(error: BaseException | None) -> None:
 
 
 def is_of_handler(error: BaseException) -> bool:
-    """Whether one of the calls that an exception left is that of a signal handler: it is given what it interrupts."""
+    """Whether one of the calls that an exception left is that of a signal handler, which is given what it interrupts,
+    or another thread has sent it."""
     traceback = error.__traceback__
     while traceback is not None and traceback.tb_next is not None:
         interrupted, traceback = traceback.tb_frame, traceback.tb_next
         if not _is_own(traceback.tb_frame) and _is_given(traceback.tb_frame, interrupted):
             return True
-    return False
+    return traceback is not None and _is_sent(error, traceback)
+
+
+_ENTRY, _BACKWARD = (opmap["RESUME"], 0), opmap["JUMP_BACKWARD"]
+_CALLS = {code for name, code in opmap.items() if name.startswith("CALL")}
+_NOT_SENDING = {*sys.stdlib_module_names, "argand", "numpy", "torch"}
+
+
+def _is_sent(error: BaseException, last: TracebackType) -> bool:
+    """Whether an exception came up where CPython asks for those of other threads, and nothing else raises: where a
+    function begins, and at the end of a loop's round; or behind a call, whose own it could be, but that it says nothing
+    and is of a class of the program's."""
+    operation, argument = last.tb_frame.f_code.co_code[last.tb_lasti : last.tb_lasti + 2]
+    if operation in _CALLS:
+        return not error.args and type(error).__module__.partition(".")[0] not in _NOT_SENDING
+    return operation == _BACKWARD or (operation, argument) == _ENTRY
 
 
 def _is_given(handler: FrameType, interrupted: FrameType) -> bool:

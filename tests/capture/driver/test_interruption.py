@@ -209,11 +209,16 @@ def test_signals_at_random_moments(error: type[BaseException]) -> None:
         signal.signal(signal.SIGALRM, old)
 
 
-def test_exceptions_sent_by_another_thread() -> None:
+class Late(Exception):
+    """What a program has one thread tell another."""
+
+
+@pytest.mark.parametrize("error", [interrupts.Stop, Late])
+def test_exceptions_sent_by_another_thread(error: type[BaseException]) -> None:
     target, pending = threading.get_ident(), []
 
     def send() -> None:
-        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(target), ctypes.py_object(interrupts.Stop))
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(target), ctypes.py_object(error))
 
     def arm(delay: float) -> None:
         pending.append(threading.Timer(delay, send))
@@ -226,7 +231,7 @@ def test_exceptions_sent_by_another_thread() -> None:
         for _ in range(100):  # one that was sent too late for the compile comes here
             time.sleep(0)
 
-    assert run_interrupted(arm, disarm, interrupts.Stop, 1.5)
+    assert run_interrupted(arm, disarm, error, 1.5)
 
 
 def test_system_exit_from_a_signal_handler_is_not_the_programs() -> None:
