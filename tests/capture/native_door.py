@@ -69,6 +69,10 @@ ALLOWED: Final[dict[str, list[str]]] = {
         "iteration.py get_iter: iter(value)",
         "names.py load_called: name.partition('.')",
         "names.py lookup_in: mapping.get(name, NULL)",
+        "lru_caches.py _is_globals: '__builtins__' in obj",
+        "lru_caches.py _is_globals: '__name__' in obj",
+        "lru_caches.py _items: value.items()",
+        "lru_caches.py _mapped: value.items()",
         "logging_functions.py _get_logger: name in ('', logging.root.name)",
         "object_methods.py _object_reduce: args[0] < 2",
         "opcodes_basic.py _of_code: value != value",
@@ -89,6 +93,7 @@ ALLOWED: Final[dict[str, list[str]]] = {
     "a symbolic number of capture's own": [
         "identity.py id_of: obj.number()",
         "keys.py check_hash: key.number()",
+        "lru_caches.py _mapped: number(value)",
         "operators.py getitem: key.number()",
         "symbolic_ops.py identical: x.number()",
         "symbolic_ops.py read: number.number()",

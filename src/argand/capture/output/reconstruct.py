@@ -19,6 +19,7 @@ from argand.capture.facts.typefacts import CONTAINERS
 from argand.capture.facts.values.symbolic import SYMBOLIC, SymbolicBool, SymbolicNumber, SymbolicScalar
 from argand.capture.facts.values.tensor_info import Dressed
 from argand.capture.interp.state import CaptureState
+from argand.capture.objects.call_protocol import lru_caches
 from argand.capture.objects.generators import METHODS
 from argand.capture.output import local_objects, rebuild
 from argand.capture.output.emit import Emitter
@@ -81,6 +82,7 @@ class Reconstructor(Values):
         if id(obj) in self._open:
             self.plan.cyclic.add(id(obj))
             raise Again
+        lru_caches.check_kept(self.state, obj)
         self._open[id(obj)] = obj
         try:
             local_objects.push(self, obj)

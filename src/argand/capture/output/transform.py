@@ -25,6 +25,7 @@ from argand.capture.facts.sources import Source, collectable
 from argand.capture.interp.interpreter import RootExit
 from argand.capture.interp.state import CaptureState
 from argand.capture.metadata import data_errors
+from argand.capture.objects.call_protocol import lru_caches
 from argand.capture.output import backward_reads, chain, finalizers, prefix, rebuild, rerun
 from argand.capture.output.effects import Replay
 from argand.capture.output.emit import Emitter
@@ -127,6 +128,7 @@ class Transformer:
         """
         if self.exit.kind != "return":
             self._check_place()
+        lru_caches.check_end(self.state)
         plan = Plan()
         for _ in range(20):
             emitter = Emitter(self.state.code)

@@ -15,6 +15,7 @@ from tests.helpers import collected
 
 import argand
 import sweeps
+from argand.capture.objects.call_protocol import lru_caches
 
 pytestmark = pytest.mark.filterwarnings("error:argand. capturing")
 FACTOR = 2.0
@@ -369,3 +370,71 @@ def test_tensors_of_a_cache_that_tells_types_apart():
         assert (whole.dtype, real.dtype) == (torch.int64, torch.float32)
         assert whole is table(1)
         assert real is table(1.0)
+
+
+def in_lists(n: int) -> Any:
+    return [n, [n * 2]]
+
+
+def of_two_sizes(n: int) -> Any:
+    return n * 2 if n > 3 else n
+
+
+def that_refuses(n: int) -> Any:
+    if n == 4:
+        raise ValueError("four")
+    return [n]
+
+
+def kept_in(cached: Any, x: torch.Tensor) -> Any:
+    held = cached(x.shape[0])
+    return held, held is cached(x.shape[0]), x * 2
+
+
+def changed(cached: Any, x: torch.Tensor) -> Any:
+    cached(x.shape[0])[1].append(3)
+    return x * len(cached(x.shape[0])[1])
+
+
+def caught(cached: Any, x: torch.Tensor) -> Any:
+    try:
+        return x * cached(x.shape[0])[0]
+    except ValueError as error:
+        return x + 1, str(error)
+
+
+@pytest.mark.parametrize(
+    ("fn", "use", "versions"),
+    [
+        (in_lists, lambda cached, x: x * cached(x.shape[0])[1][0], 2),
+        (in_lists, kept_in, 0),
+        (in_lists, changed, 0),
+        (of_two_sizes, lambda cached, x: x * cached(x.shape[0]), 3),
+        (of_object, lambda cached, x: x * cached(x.shape[0]), 0),
+        (that_refuses, caught, 0),
+        (lambda size: tuple(2 * n for n in size), lambda cached, x: x.new_zeros(cached(x.shape)), 2),
+    ],
+)
+def test_sizes_that_vary_are_no_constants_of_a_cached_function(
+    fn: Callable[..., Any], use: Callable[..., Any], versions: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Unless its result is changed or kept, of which a cache has one, or follows from what can change."""
+    monkeypatch.setattr(lru_caches, "_of_constants", weakref.WeakSet())
+
+    def run(compile_it: bool) -> list[str]:
+        cached = functools.lru_cache(fn)
+        monkeypatch.setattr(SETTINGS, "k", 2.0)
+
+        def program(x: torch.Tensor) -> Any:
+            return use(cached, x)
+
+        call = argand.compile(program, backend="eager") if compile_it else program
+        seen = []
+        for turn, n in enumerate((2, 3, 4, 5, 3, 7, 4)):
+            monkeypatch.setattr(SETTINGS, "k", 2.0 + turn % 3)
+            seen.append(repr(call(torch.ones(n, 2))))
+        return seen
+
+    with collected("recompiles") as again:
+        assert run(True) == run(False)
+    assert not versions or len(again) == versions - 1

@@ -3,7 +3,8 @@
 Of plain arguments the cache itself answers, while capturing and in a guard, as it does in eager: a plain result is
 compared, any other is an object from before the frame, found by asking the cache. Captured code computes anew what the
 cache does not have yet and the graph computes, where that cannot be told from a cached result: where nothing was read
-that can change.
+that can change. So it does with numbers that vary (einops' sizes), as long as nobody changes or keeps the result, of
+which the cache has one alone.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import gc
 import itertools
 import types
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -23,16 +24,19 @@ from argand._core import _C
 from argand.capture.facts.frames import NULL
 from argand.capture.facts.handlers import Function
 from argand.capture.facts.interfaces import CaptureState, Interpreter
-from argand.capture.facts.kinds import is_a
-from argand.capture.facts.sources import CallSource, ConstSource
+from argand.capture.facts.kinds import is_a, raw_iter
+from argand.capture.facts.sources import CallSource, ConstSource, Source
 from argand.capture.facts.typefacts import is_heap
+from argand.capture.facts.values.symbolic import SymbolicInt, SymbolicSize
 from argand.capture.objects import keys
 from argand.capture.record.guards import Guard
 from argand.capture.record.tensor_attributes import any_written as tensors_written
+from argand.capture.sizes.symbolic_state import Restart
 from argand.capture.world import pending_effects
-from argand.errors import graph_break
+from argand.errors import GraphBreak, graph_break
 
 _LASTING = types.FunctionType | type
+_TUPLES = (tuple, torch.Size, SymbolicSize)
 _STEADY = types.FunctionType | types.BuiltinFunctionType | types.ModuleType | type
 
 
@@ -131,6 +135,7 @@ class Results:
 
     Fields:
         held: by key, what was asked for last at the end.
+        lent: by id, the containers of results of numbers that vary, and what is in them: a cache has one of each.
         most: how many results are kept.
     """
 
@@ -141,6 +146,7 @@ class Results:
         self.most = limits.get("maxsize")
         self.typed = bool(limits.get("typed"))
         self.held: dict[object, object] = {}
+        self.lent: dict[int, tuple[object, list[object]]] = {}
         self.hits = self.misses = 0
 
     def info(self) -> tuple[object, ...]:
@@ -189,9 +195,11 @@ def call(interp: Interpreter, fn: Any, args: list[object], kwargs: dict[str, obj
             context=str(fn.__wrapped__.__qualname__),
             explanation="The program asks for cache_info(), which counts each call of the function.",
         )
+    known = results(interp, fn)
+    if not made_here and not kwargs and any(map(_varies, args)) and not any(of is fn for of in _of_constants):
+        return _of_numbers(interp, known, args)
     for value in (*args, *kwargs.values()):
         keys.check_hash(interp, value)
-    known = results(interp, fn)
     key = interp.unread(functools._make_key, tuple(args), kwargs, known.typed)
     result = interp.unread(known.held.pop, key, NULL)
     if result is not NULL:
@@ -204,6 +212,130 @@ def call(interp: Interpreter, fn: Any, args: list[object], kwargs: dict[str, obj
     else:
         known.held[key] = result
     return result
+
+
+_of_constants: weakref.WeakSet[object] = weakref.WeakSet()
+"""Functions whose results of numbers that vary are not to be computed: the numbers are constants where they ask."""
+
+
+def _constants(fn: object) -> Restart:
+    _of_constants.add(fn)
+    return Restart()
+
+
+def _varies(value: object) -> bool:
+    return type(value) is SymbolicInt or (is_a(value, tuple) and any(map(_varies, raw_iter(value))))
+
+
+def _mapped(value: object, number: Callable[[SymbolicInt], object]) -> object:
+    """A plain value with what is made of each number that varies, or another value as it is."""
+    if type(value) is SymbolicInt:
+        return number(value)
+    if type(value) is dict:
+        return {_mapped(key, number): _mapped(item, number) for key, item in value.items()}
+    if type(value) is list or type(value) in _TUPLES:
+        items = [_mapped(item, number) for item in raw_iter(value)] if type(value) is list else None
+        return items if items is not None else tuple(_mapped(item, number) for item in raw_iter(value))
+    return value
+
+
+def _of_numbers(interp: Interpreter, known: Results, args: list[object]) -> object:
+    """A call with numbers that vary: what the function computes of them, where no cached result can be another.
+
+    Raises:
+        Restart: it can; the numbers are constants, next time.
+    """
+    key = _mapped(tuple(args), lambda number: (SymbolicInt, number.expr))
+    if not all(_is_plain(interp, value) or _is_plain(interp, _at_hints(value)) for value in args):
+        raise _constants(known.fn)
+    for value in args:
+        if not _varies(value):
+            keys.check_hash(interp, value)
+    result = interp.unread(known.held.get, key, NULL)
+    if result is NULL:
+        result = _of_numbers_alone(interp, known, args)
+        known.held[key] = result
+    return result
+
+
+def _at_hints(value: object) -> object:
+    return _mapped(value, lambda number: number.hint)
+
+
+def _of_numbers_alone(interp: Interpreter, known: Results, args: list[object]) -> object:
+    state, fn = interp.state, known.fn
+    # Objects that another cache gave are everybody's: nobody changes what is in them.
+    shared = [source for value in args if (source := state.source_of(value)) is not None and _is_answer(source)]
+    guards, before, last = len(state.guards), pending_effects.effects(state), _last_node(state)
+    try:
+        with pending_effects.watching(state) as watched:
+            value = interp.call(fn.__wrapped__, args, {})
+    except (Exception, GraphBreak):
+        raise _constants(fn) from None
+    of_shared = [id_ for id_ in watched.ids if any(_is_in(state.outer[id_], source) for source in shared)]
+    steady = all(
+        _is_steady(guard) or (guard.source is not None and any(_is_in(guard.source, source) for source in shared))
+        for guard in list(state.guards)[guards:]
+    ) and not any(_may_change(state, i) for i in watched.ids.difference(of_shared))
+    effects = watched.changed or interp.types.overlay or not pending_effects.same_effects(state, before)
+    if not steady or effects or any(True for _ in _behind(state, last)) or not _lend(interp, known, value):
+        raise _constants(fn)
+    with interp.suspended():
+        cached = interp.unread(_Question(fn, [_at_hints(value) for value in args], {}).__call__)
+    if repr(cached) != repr(_at_hints(value)):
+        raise _constants(fn)
+    return value
+
+
+def _is_answer(source: Source) -> bool:
+    return is_a(source, CallSource) and is_a(source.key, Cached)
+
+
+def _is_in(source: Source, whole: Source) -> bool:
+    return any(step == whole for step in source.steps())
+
+
+def _lend(interp: Interpreter, known: Results, value: object) -> bool:
+    """Whether a result is plain but for numbers; if its containers are changed or kept, that is seen at the end."""
+    if type(value) in (list, dict):
+        if interp.is_outer(value) or id(value) in known.lent:
+            return False
+        known.lent[id(value)] = value, _items(value)
+        return all(_lend(interp, known, item) for item in _items(value))
+    if type(value) in _TUPLES:
+        return all(_lend(interp, known, item) for item in raw_iter(value))
+    return type(value) is SymbolicInt or (interp.is_constant(value) and _is_hashable(value))
+
+
+def _items(value: object) -> list[object]:
+    return [*itertools.chain.from_iterable(value.items())] if is_a(value, dict) else [*raw_iter(value)]
+
+
+def check_kept(state: CaptureState, obj: object) -> None:
+    """Before an object is kept beyond the captured code.
+
+    Raises:
+        Restart: it stands for what a cache keeps too.
+    """
+    for known in state.interpreter.lru_caches.values():
+        if is_a(known, Results) and id(obj) in known.lent:
+            raise _constants(known.fn)
+
+
+def check_end(state: CaptureState) -> None:
+    """At the end of captured code.
+
+    Raises:
+        Restart: it changed what a cache keeps.
+    """
+    for known in state.interpreter.lru_caches.values():
+        if is_a(known, Results) and any(_is_changed(*lent) for lent in known.lent.values()):
+            raise _constants(known.fn)
+
+
+def _is_changed(value: object, items: list[object]) -> bool:
+    now = _items(value)
+    return len(now) != len(items) or any(a is not b for a, b in zip(now, items))
 
 
 def _computed(interp: Interpreter, fn: Any, args: list[object], kwargs: dict[str, object]) -> object:
@@ -333,13 +465,19 @@ def _mark(interp: Interpreter) -> object:
 def _may_change(state: CaptureState, number: int) -> bool:
     """Whether an object that was looked at, by its id, holds what programs change: no module, function or class."""
     obj = state.object_by_id(number)
-    return not (is_a(obj, _STEADY) or (type(obj) is dict and "__name__" in obj and "__builtins__" in obj))
+    return not (is_a(obj, _STEADY) or _is_globals(obj))
+
+
+def _is_globals(obj: object) -> bool:
+    return type(obj) is dict and "__name__" in obj and "__builtins__" in obj
 
 
 def _is_steady(guard: Guard) -> bool:
-    """Whether a guard is on what programs do not replace: a module, a function or a class under its name."""
+    """Whether a guard is on what programs do not replace: a module, a function or a class under its name, which may be
+    one of Python's own, that no global hides."""
     if guard.source is None or is_a(guard.source, ConstSource):
-        return guard.kind in ("type", "type_version", "functions")
+        hides = guard.kind == "not_has_key" and is_a(guard.source, ConstSource) and _is_globals(guard.source.key)
+        return hides or guard.kind in ("type", "type_version", "functions")
     if guard.kind == "type":  # a module that is guarded by identity is guarded by its class too
         return guard.args[0] is types.ModuleType
     return guard.kind == "id" and is_a(guard.args[0], _STEADY)
