@@ -278,7 +278,7 @@ def _of_numbers_alone(interp: Interpreter, known: Results, args: list[object]) -
         for guard in list(state.guards)[guards:]
     ) and not any(_may_change(state, i) for i in watched.ids.difference(of_shared))
     effects = watched.changed or interp.types.overlay or not pending_effects.same_effects(state, before)
-    if not steady or effects or any(True for _ in _behind(state, last)) or not _lend(interp, known, value):
+    if not steady or effects or any(True for _ in _behind(state, last)) or not _lend(interp, known, value, shared):
         raise _constants(fn)
     with interp.suspended():
         cached = interp.unread(_Question(fn, [_at_hints(value) for value in args], {}).__call__)
@@ -295,15 +295,18 @@ def _is_in(source: Source, whole: Source) -> bool:
     return any(step == whole for step in source.steps())
 
 
-def _lend(interp: Interpreter, known: Results, value: object) -> bool:
-    """Whether a result is plain but for numbers; if its containers are changed or kept, that is seen at the end."""
+def _lend(interp: Interpreter, known: Results, value: object, shared: list[Source]) -> bool:
+    """Whether a result is plain but for numbers; if its containers are changed or kept, that is seen at the end. Those
+    of what another cache gave are its own, whoever asks."""
     if type(value) in (list, dict):
-        if interp.is_outer(value) or id(value) in known.lent:
+        if (source := interp.state.source_of(value)) is not None:
+            return any(_is_in(source, one) for one in shared)
+        if id(value) in known.lent:
             return False
         known.lent[id(value)] = value, _items(value)
-        return all(_lend(interp, known, item) for item in _items(value))
+        return all(_lend(interp, known, item, shared) for item in _items(value))
     if type(value) in _TUPLES:
-        return all(_lend(interp, known, item) for item in raw_iter(value))
+        return all(_lend(interp, known, item, shared) for item in raw_iter(value))
     return type(value) is SymbolicInt or (interp.is_constant(value) and _is_hashable(value))
 
 
