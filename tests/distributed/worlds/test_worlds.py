@@ -26,3 +26,18 @@ def test_uses_of_shards_layers_and_replicas(ranks: int) -> None:
     """Policies, accumulation, clipping, states between steps, hooks, frozen and shared parameters, losses in parts."""
     for answer in run_ranks("tests.distributed.worlds.training_uses", ["sample"], ranks):
         assert not answer["sample"], answer["sample"]
+
+
+@pytest.mark.distributed
+def test_operators_on_dtensors() -> None:
+    """Some of op_db, on tensors of drawn placements: results, layouts, gradients."""
+    command = [
+        "-m",
+        "tests.distributed.worlds.dtensor_ops",
+        "--every",
+        "10" if sweeps.WHOLE else "150",
+        "--samples",
+        "1",
+    ]
+    done = warm.run(command, env=environment(), cwd=ROOT, timeout=600, imported="ranks")
+    assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
