@@ -121,12 +121,16 @@ def compare(rank: int, ways: str, model: Any = ONE_BLOCK, hooks: Any = tuple(HOO
     return found
 
 
+NATIVELY = ("allreduce", "fp16", "C++ allreduce", "powerSGD")
+
+
 def compiled(rank: int) -> dict[str, Any]:
-    return compare(rank, "compiled aot_eager")
+    hooks = [name for name in HOOKS if sweeps.WHOLE or name not in NATIVELY]
+    return compare(rank, "compiled aot_eager", hooks=hooks)
 
 
 def compiled_natively(rank: int) -> dict[str, Any]:
-    return compare(rank, "compiled native", hooks=["allreduce", "fp16", "C++ allreduce", "powerSGD"])
+    return compare(rank, "compiled native", hooks=NATIVELY)
 
 
 def recorded_eagerly(rank: int) -> dict[str, Any]:

@@ -58,7 +58,7 @@ def doctor() -> Iterator[Doctor]:
     running.close()
 
 
-@pytest.mark.parametrize("name", [fault.name for fault in QUICK[:: 1 if sweeps.WHOLE else 2]])
+@pytest.mark.parametrize("name", [fault.name for fault in QUICK[:: 1 if sweeps.WHOLE else 3]])
 def test_planted_fault(name: str, tmp_path: Path, doctor: Doctor) -> None:
     fault = next(fault for fault in QUICK if fault.name == name)
     path = tmp_path / "script.py"
