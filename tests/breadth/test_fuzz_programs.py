@@ -18,10 +18,13 @@ from hypothesis import strategies as st
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "fuzz"))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "fuzz" / "operations"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "fuzz" / "language"))
 
+import between
 import derivatives
 import differential
 import extremes
+import features
 import mutated
 import mutations
 import programs
@@ -204,3 +207,15 @@ def test_first_and_second_derivatives_of_compositions() -> None:
     for seed in range(sweeps.part(12, 6)):
         text = derivatives.program(seed)
         assert derivatives.difference(text, seed, "aot_eager") is None, text
+
+
+def test_writes_between_forward_and_backward() -> None:
+    for seed in range(sweeps.part(60, 5)):
+        text = between.program(seed)
+        assert between.difference(text, seed, "aot_eager") is None, text
+
+
+def test_classes_and_libraries_of_python_around_tensors() -> None:
+    for seed in range(sweeps.part(20, 4)):
+        text = features.program(seed)
+        assert features.difference(text, "eager", None) is None, text
