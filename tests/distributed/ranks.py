@@ -85,10 +85,10 @@ def main() -> None:
     (Path(folder) / "codes.json").write_text(json.dumps(codes_of(started)))
 
 
-def codes_of(started: list[int]) -> list[int]:
-    """The exit codes of processes that were forked; those that have not ended in time are killed."""
+def codes_of(started: list[int], timeout: float = TIMEOUT) -> list[int]:
+    """The exit codes of processes that were forked; those that have not ended in so many seconds are killed."""
     codes: dict[int, int] = {}
-    deadline = time.monotonic() + TIMEOUT
+    deadline = time.monotonic() + timeout
     while len(codes) < len(started):
         for child in started:
             if child not in codes and (ended := os.waitpid(child, os.WNOHANG))[0]:
@@ -99,11 +99,16 @@ def codes_of(started: list[int]) -> list[int]:
     return [codes[child] for child in started]
 
 
-def _become_rank(rank: int, ranks: int, folder: str, programs: object, names: list[str]) -> None:
-    """What a rank does in its process; does not return."""
-    output = os.open(Path(folder) / f"{rank}.txt", os.O_WRONLY | os.O_CREAT)
+def write_to(path: Path) -> None:
+    """What this process prints, and its errors, go to a file."""
+    output = os.open(path, os.O_WRONLY | os.O_CREAT)
     os.dup2(output, 1)
     os.dup2(output, 2)
+
+
+def _become_rank(rank: int, ranks: int, folder: str, programs: object, names: list[str]) -> None:
+    """What a rank does in its process; does not return."""
+    write_to(Path(folder) / f"{rank}.txt")
     try:
         _run(rank, ranks, folder, programs, names)
     except BaseException:

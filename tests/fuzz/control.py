@@ -288,6 +288,14 @@ def near(a: Any, b: Any) -> bool:
     return bool(a == b)
 
 
+def differing(call: int, want: list[Any], got: list[Any]) -> str | None:
+    """The first part of what a call gave, logged and left that is another than eager's."""
+    for name, a, b in zip(("result", "log", "argument", "grad mode"), want, got, strict=True):
+        if not near(a, b):
+            return f"call {call}, {name}:\n  eager    {a}\n  compiled {b}"
+    return None
+
+
 def difference(text: str, backend: str, dynamic: bool | None) -> str | None:
     eager, fn = loaded(text), argand.compile(loaded(text), backend=backend, dynamic=dynamic)
     try:
@@ -302,24 +310,15 @@ def difference(text: str, backend: str, dynamic: bool | None) -> str | None:
                     if isinstance(error, KeyboardInterrupt):
                         raise
                     return f"call {call}: {type(error).__name__}: {error}"
-                if not near(want, got):
-                    for name, a, b in zip(("result", "log", "argument", "grad mode"), want, got):
-                        if not near(a, b):
-                            return f"call {call}, {name}:\n  eager    {a}\n  compiled {b}"
+                if (how := differing(call, want, got)) is not None:
+                    return how
         return None
     finally:
         torch.set_grad_enabled(True)
 
 
 def main() -> int:
-    options = seeds.parser(__doc__, 1000, "eager").parse_args()
-    dynamic = True if options.dynamic else None
-
-    def differing(text: str, seed: int, backend: str) -> str | None:
-        how = difference(text, backend, dynamic)
-        return how and how[:1500]
-
-    return seeds.run_programs(options, program, differing)
+    return seeds.run_main(__doc__, 1000, program, difference, 1500)
 
 
 if __name__ == "__main__":

@@ -81,6 +81,29 @@ def run_programs(
     return run(options, trial)
 
 
+def run_main(
+    doc: str | None,
+    count: int,
+    program: Callable[[int], str],
+    difference: Callable[[str, str, bool | None], str | None],
+    longest: int,
+) -> int:
+    """`run_programs` as its command line says, on "eager" by default.
+
+    Arguments:
+        difference: how a program, compiled by a backend with `dynamic`, differs.
+        longest: characters of that which are shown.
+    """
+    options = parser(doc, count, "eager").parse_args()
+    dynamic = True if options.dynamic else None
+
+    def differing(text: str, seed: int, backend: str) -> str | None:
+        how = difference(text, backend, dynamic)
+        return how and how[:longest]
+
+    return run_programs(options, program, differing)
+
+
 def reduced(text: str, difference: Callable[[str], str | None]) -> str:
     """A program without what its difference does not need: a line with all that is below it, or that line alone.
 

@@ -70,19 +70,16 @@ _ADDRESSING = (aten.as_strided.default, aten.as_strided_scatter.default)
 
 def _is_apart(node: fx.Node) -> bool:
     """A view in a backward of a view that the forward makes, while both are one graph: it sees the data that an input
-    had, as a formula that read the input itself would not (`parameter.data = ...` in between). Or a copy that a
-    backward reads, and not what was copied."""
+    had, as a formula that read the input itself would not (`parameter.data = ...` in between). So does a view of an
+    input that the backward reads. Or a copy that a backward reads, and not what was copied."""
     if "copied" in node.meta:
         return True
-    if is_view(node) and "backward" not in node.meta:
-        source = node.args[0]
-        return (
-            isinstance(source, fx.Node) and source.op == "placeholder" and any("backward" in u.meta for u in node.users)
-        )
     source = node.args[0] if node.args else None
-    if "backward" not in node.meta or not isinstance(source, fx.Node) or "backward" in source.meta:
+    if not is_view(node) or not isinstance(source, fx.Node):
         return False
-    return is_view(node) and is_view(source)
+    if "backward" in node.meta:
+        return is_view(source) and "backward" not in source.meta
+    return source.op == "placeholder" and any("backward" in user.meta for user in node.users)
 
 
 def _val(node: Any) -> torch.Tensor:

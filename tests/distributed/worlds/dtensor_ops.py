@@ -12,10 +12,8 @@ import datetime
 import json
 import os
 import random
-import signal
 import sys
 import tempfile
-import time
 import traceback
 import warnings
 from collections import Counter
@@ -30,7 +28,10 @@ from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Sha
 from torch.utils import _pytree
 
 import argand
-from autograd.opdb_aot import UNDEFINED, fresh, load_op_db, samples
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+from autograd.opdb_aot import UNDEFINED, fresh, load_op_db, samples  # noqa: E402
+from distributed.ranks import codes_of, write_to  # noqa: E402
 
 LONGEST = 60.0  # seconds of an operation
 UNKNOWN = UNDEFINED | {
@@ -165,9 +166,7 @@ def _cases(
 
 
 def _rank(op: Any, rank: int, folder: str, options: argparse.Namespace) -> None:
-    output = os.open(f"{folder}/{rank}.txt", os.O_WRONLY | os.O_CREAT)
-    os.dup2(output, 1)
-    os.dup2(output, 2)
+    write_to(Path(f"{folder}/{rank}.txt"))
     code = 1
     try:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
@@ -194,21 +193,12 @@ def compare(op: Any, options: argparse.Namespace) -> tuple[list[str], Counter[st
                 torch.set_num_threads(1)
                 _rank(op, rank, folder, options)
             ranks.append(child)
-        deadline, codes = time.monotonic() + LONGEST, {}
-        while len(codes) < len(ranks):
-            for child in ranks:
-                if child not in codes and (ended := os.waitpid(child, os.WNOHANG))[0]:
-                    codes[child] = os.waitstatus_to_exitcode(ended[1])
-                elif child not in codes and time.monotonic() > deadline:
-                    os.kill(child, signal.SIGKILL)
-            time.sleep(0.005)
-        if any(codes.values()):
+        codes = codes_of(ranks, LONGEST)
+        if any(codes):
             stood = [Path(f"{folder}/{r}.at") for r in range(options.ranks)]
             where = [p.read_text() if p.exists() else "" for p in stood]
             texts = [Path(f"{folder}/{r}.txt").read_text()[-1500:] for r in range(options.ranks)]
-            return [
-                f"{op.name} {op.variant_test_name} ENDED {list(codes.values())} at {where}\n" + "\n--\n".join(texts)
-            ], Counter()
+            return [f"{op.name} {op.variant_test_name} ENDED {codes} at {where}\n" + "\n--\n".join(texts)], Counter()
         problems, counts = json.loads(Path(f"{folder}/0.json").read_text())
         return problems, Counter(counts)
 

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import argparse
 import random
+import sys
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -18,7 +20,9 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
 
 import argand
-import sweeps
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+import sweeps  # noqa: E402
 
 Pool = list[Any]
 Step = Callable[[Pool], Any]

@@ -142,23 +142,15 @@ def difference(text: str, backend: str, dynamic: bool | None) -> str | None:
                     got = call(compiled, fn, at)
                 except Exception as error:
                     return f"call {at}: {type(error).__name__}: {error}"
-                for name, a, b in zip(("result", "log", "argument", "grad mode"), want, got, strict=True):
-                    if not control.near(a, b):
-                        return f"call {at}, {name}:\n  eager    {a}\n  compiled {b}"
+                if (how := control.differing(at, want, got)) is not None:
+                    return how
         return None
     finally:
         torch.set_grad_enabled(True)
 
 
 def main() -> int:
-    options = seeds.parser(__doc__, 1000, "eager").parse_args()
-    dynamic = True if options.dynamic else None
-
-    def differing(text: str, seed: int, backend: str) -> str | None:
-        how = difference(text, backend, dynamic)
-        return how and how[:2500]
-
-    return seeds.run_programs(options, program, differing)
+    return seeds.run_main(__doc__, 1000, program, difference, 2500)
 
 
 if __name__ == "__main__":

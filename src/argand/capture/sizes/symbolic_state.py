@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import sys
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch.overrides import _get_current_function_mode, _pop_mode_temporarily
@@ -399,7 +399,7 @@ class Dynamics:
             self.memory.nearness += 1
             raise Restart
 
-    def give_up(self, symbols: Any, why: Relation) -> None:
+    def give_up(self, symbols: Any, why: Relation) -> NoReturn:
         """These symbols are constants after all.
 
         Raises:

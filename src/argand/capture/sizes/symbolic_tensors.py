@@ -7,14 +7,14 @@ A torch call that involves one is computed for all of them; what differs between
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import Any, NoReturn
 
 import torch
 
 from argand.capture.facts.handlers import Args, Kwargs
 from argand.capture.facts.interfaces import Dynamics, GraphBuilder
-from argand.capture.facts.values.symbolic import SYMBOLIC, SymbolicSize, holds_symbols, size_of
+from argand.capture.facts.values.symbolic import SYMBOLIC, SymbolicNumber, SymbolicSize, holds_symbols, size_of
 from argand.capture.facts.values.tensor_info import Dynamic, TensorInfo
 from argand.capture.metadata import memory
 from argand.graph.metadata.strides import is_dense, memory_order
@@ -262,7 +262,7 @@ def dim_number(builder: GraphBuilder, info: TensorInfo, dim: int) -> Any:
     return number(_dynamics(builder), expr, size)
 
 
-def give_up(builder: GraphBuilder, symbols: Any) -> None:
+def give_up(builder: GraphBuilder, symbols: Any) -> NoReturn:
     """Make constants of all input symbols among these."""
     dynamics = _dynamics(builder)
     if dynamics.unbacked is not None and dynamics.unbacked.among(*symbols):
@@ -277,6 +277,12 @@ def give_up_tensor(builder: GraphBuilder, info: TensorInfo) -> None:
     sizes = info.dynamic.sizes if info.dynamic is not None else ()
     symbols = {sym for size in sizes for sym in table.inputs(size)}
     give_up(builder, symbols or table.symbols)
+
+
+def give_up_numbers(builder: GraphBuilder, numbers: Iterable[SymbolicNumber]) -> NoReturn:
+    """Make constants of numbers."""
+    table = _dynamics(builder).table
+    give_up(builder, {symbol for number in numbers for symbol in table.inputs(number.expr)})
 
 
 # ---------------------------------------------------------------------- answers without a node

@@ -15,7 +15,6 @@ from tests.helpers import collected
 
 import argand
 import sweeps
-from argand.capture.objects.call_protocol import lru_caches
 
 pytestmark = pytest.mark.filterwarnings("error:argand. capturing")
 FACTOR = 2.0
@@ -419,7 +418,6 @@ def test_sizes_that_vary_are_no_constants_of_a_cached_function(
     fn: Callable[..., Any], use: Callable[..., Any], versions: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Unless its result is changed or kept, of which a cache has one, or follows from what can change."""
-    monkeypatch.setattr(lru_caches, "_of_constants", weakref.WeakSet())
 
     def run(compile_it: bool) -> list[str]:
         cached = functools.lru_cache(fn)

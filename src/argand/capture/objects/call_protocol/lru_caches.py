@@ -14,8 +14,8 @@ import gc
 import itertools
 import types
 import weakref
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple, NoReturn
 
 import torch
 from torch import fx
@@ -31,7 +31,7 @@ from argand.capture.facts.values.symbolic import SymbolicInt, SymbolicSize
 from argand.capture.objects import keys
 from argand.capture.record.guards import Guard
 from argand.capture.record.tensor_attributes import any_written as tensors_written
-from argand.capture.sizes.symbolic_state import Restart
+from argand.capture.sizes import symbolic_tensors
 from argand.capture.world import pending_effects
 from argand.errors import GraphBreak, graph_break
 
@@ -130,12 +130,20 @@ def behind(interp: Interpreter, fn: object) -> object:
     raise graph_break(kind="cached function with another wrapped one", context="functools.lru_cache")
 
 
+class Lent(NamedTuple):
+    """A container of a result of numbers that vary, of which a cache has one; what is in it; the call's arguments."""
+
+    value: object
+    items: list[object]
+    args: list[object]
+
+
 class Results:
     """What a cached function gave in this capture; of one that captured code made, it is all of its cache.
 
     Fields:
         held: by key, what was asked for last at the end.
-        lent: by id, the containers of results of numbers that vary, and what is in them: a cache has one of each.
+        lent: by id, the containers of results of numbers that vary.
         most: how many results are kept.
     """
 
@@ -146,7 +154,7 @@ class Results:
         self.most = limits.get("maxsize")
         self.typed = bool(limits.get("typed"))
         self.held: dict[object, object] = {}
-        self.lent: dict[int, tuple[object, list[object]]] = {}
+        self.lent: dict[int, Lent] = {}
         self.hits = self.misses = 0
 
     def info(self) -> tuple[object, ...]:
@@ -196,7 +204,7 @@ def call(interp: Interpreter, fn: Any, args: list[object], kwargs: dict[str, obj
             explanation="The program asks for cache_info(), which counts each call of the function.",
         )
     known = results(interp, fn)
-    if not made_here and not kwargs and any(map(_varies, args)) and not any(of is fn for of in _of_constants):
+    if not made_here and not kwargs and any(True for arg in args for _ in _numbers(arg)):
         return _of_numbers(interp, known, args)
     for value in (*args, *kwargs.values()):
         keys.check_hash(interp, value)
@@ -214,17 +222,22 @@ def call(interp: Interpreter, fn: Any, args: list[object], kwargs: dict[str, obj
     return result
 
 
-_of_constants: weakref.WeakSet[object] = weakref.WeakSet()
-"""Functions whose results of numbers that vary are not to be computed: the numbers are constants where they ask."""
+def _make_constants(state: CaptureState, args: Sequence[object]) -> NoReturn:
+    """The numbers that vary among these are constants after all.
+
+    Raises:
+        Restart: always.
+    """
+    symbolic_tensors.give_up_numbers(state.graph, [number for arg in args for number in _numbers(arg)])
 
 
-def _constants(fn: object) -> Restart:
-    _of_constants.add(fn)
-    return Restart()
-
-
-def _varies(value: object) -> bool:
-    return type(value) is SymbolicInt or (is_a(value, tuple) and any(map(_varies, raw_iter(value))))
+def _numbers(value: object) -> Iterator[SymbolicInt]:
+    """Those that vary in an argument."""
+    if type(value) is SymbolicInt:
+        yield value
+    elif is_a(value, tuple):
+        for item in raw_iter(value):
+            yield from _numbers(item)
 
 
 def _mapped(value: object, number: Callable[[SymbolicInt], object]) -> object:
@@ -233,9 +246,10 @@ def _mapped(value: object, number: Callable[[SymbolicInt], object]) -> object:
         return number(value)
     if type(value) is dict:
         return {_mapped(key, number): _mapped(item, number) for key, item in value.items()}
-    if type(value) is list or type(value) in _TUPLES:
-        items = [_mapped(item, number) for item in raw_iter(value)] if type(value) is list else None
-        return items if items is not None else tuple(_mapped(item, number) for item in raw_iter(value))
+    if type(value) is list:
+        return [_mapped(item, number) for item in raw_iter(value)]
+    if type(value) in _TUPLES:
+        return tuple(_mapped(item, number) for item in raw_iter(value))
     return value
 
 
@@ -243,13 +257,13 @@ def _of_numbers(interp: Interpreter, known: Results, args: list[object]) -> obje
     """A call with numbers that vary: what the function computes of them, where no cached result can be another.
 
     Raises:
-        Restart: it can; the numbers are constants, next time.
+        Restart: it can; the numbers are constants.
     """
     key = _mapped(tuple(args), lambda number: (SymbolicInt, number.expr))
     if not all(_is_plain(interp, value) or _is_plain(interp, _at_hints(value)) for value in args):
-        raise _constants(known.fn)
+        _make_constants(interp.state, args)
     for value in args:
-        if not _varies(value):
+        if not any(True for _ in _numbers(value)):
             keys.check_hash(interp, value)
     result = interp.unread(known.held.get, key, NULL)
     if result is NULL:
@@ -271,19 +285,24 @@ def _of_numbers_alone(interp: Interpreter, known: Results, args: list[object]) -
         with pending_effects.watching(state) as watched:
             value = interp.call(fn.__wrapped__, args, {})
     except (Exception, GraphBreak):
-        raise _constants(fn) from None
+        _make_constants(state, args)
     of_shared = [id_ for id_ in watched.ids if any(_is_in(state.outer[id_], source) for source in shared)]
     steady = all(
         _is_steady(guard) or (guard.source is not None and any(_is_in(guard.source, source) for source in shared))
         for guard in list(state.guards)[guards:]
     ) and not any(_may_change(state, i) for i in watched.ids.difference(of_shared))
     effects = watched.changed or interp.types.overlay or not pending_effects.same_effects(state, before)
-    if not steady or effects or any(True for _ in _behind(state, last)) or not _lend(interp, known, value, shared):
-        raise _constants(fn)
+    if (
+        not steady
+        or effects
+        or any(True for _ in _behind(state, last))
+        or not _lend(interp, known, args, value, shared)
+    ):
+        _make_constants(state, args)
     with interp.suspended():
         cached = interp.unread(_Question(fn, [_at_hints(value) for value in args], {}).__call__)
     if repr(cached) != repr(_at_hints(value)):
-        raise _constants(fn)
+        _make_constants(state, args)
     return value
 
 
@@ -295,7 +314,7 @@ def _is_in(source: Source, whole: Source) -> bool:
     return any(step == whole for step in source.steps())
 
 
-def _lend(interp: Interpreter, known: Results, value: object, shared: list[Source]) -> bool:
+def _lend(interp: Interpreter, known: Results, args: list[object], value: object, shared: list[Source]) -> bool:
     """Whether a result is plain but for numbers; if its containers are changed or kept, that is seen at the end. Those
     of what another cache gave are its own, whoever asks."""
     if type(value) in (list, dict):
@@ -303,10 +322,10 @@ def _lend(interp: Interpreter, known: Results, value: object, shared: list[Sourc
             return any(_is_in(source, one) for one in shared)
         if id(value) in known.lent:
             return False
-        known.lent[id(value)] = value, _items(value)
-        return all(_lend(interp, known, item, shared) for item in _items(value))
+        known.lent[id(value)] = Lent(value, _items(value), args)
+        return all(_lend(interp, known, args, item, shared) for item in _items(value))
     if type(value) in _TUPLES:
-        return all(_lend(interp, known, item, shared) for item in raw_iter(value))
+        return all(_lend(interp, known, args, item, shared) for item in raw_iter(value))
     return type(value) is SymbolicInt or (interp.is_constant(value) and _is_hashable(value))
 
 
@@ -321,8 +340,8 @@ def check_kept(state: CaptureState, obj: object) -> None:
         Restart: it stands for what a cache keeps too.
     """
     for known in state.interpreter.lru_caches.values():
-        if is_a(known, Results) and id(obj) in known.lent:
-            raise _constants(known.fn)
+        if is_a(known, Results) and (lent := known.lent.get(id(obj))) is not None:
+            _make_constants(state, lent.args)
 
 
 def check_end(state: CaptureState) -> None:
@@ -332,8 +351,9 @@ def check_end(state: CaptureState) -> None:
         Restart: it changed what a cache keeps.
     """
     for known in state.interpreter.lru_caches.values():
-        if is_a(known, Results) and any(_is_changed(*lent) for lent in known.lent.values()):
-            raise _constants(known.fn)
+        for lent in [*known.lent.values()] if is_a(known, Results) else ():
+            if _is_changed(lent.value, lent.items):
+                _make_constants(state, lent.args)
 
 
 def _is_changed(value: object, items: list[object]) -> bool:
