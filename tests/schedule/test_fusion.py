@@ -1,5 +1,7 @@
 """Fusion: what is fused, and that a fused schedule computes what the nodes one by one compute."""
 
+import math
+
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
@@ -27,6 +29,10 @@ def relu(o, a):
     import torch as t
 
     return o.maximum(a, o.constant(0, t.float32))
+
+
+def positive(o, a):
+    return o.gt(a, o.constant(0, torch.float32))
 
 
 def test_softmax_is_one_kernel_of_three_stages():
@@ -88,6 +94,15 @@ def test_a_transposed_reader_fuses():
     y = b.pointwise(lambda o, a: o.exp(a), x.permute(1, 0))
     (kernel,) = kernels(check(b, y))
     assert len(kernel.stages) == 1
+
+
+def test_what_reads_two_kernels_at_transposed_places_is_not_put_between_them():
+    """The sum runs with the first, whose result it reads as that was written; the third alternates with the two."""
+    b = Builder()
+    x, y = b.input(3, 3), b.input(3, 3)
+    product = b.pointwise(lambda o, a, c: o.mul(a, c), x, y)
+    mask = b.pointwise(positive, x)
+    check(b, b.pointwise(lambda o, m, a, c: o.where(m, a, c), mask, product.permute(1, 0), y), mask, product)
 
 
 def test_a_reader_of_other_rows_does_not_share_the_row_loop():
@@ -225,10 +240,17 @@ def test_empty_and_single_element_loops(sizes):
 
 # --- random programs
 
-SHAPES = [(4, 6), (2, 2, 6), (4, 2, 3), (24,), (6, 4), (2, 3, 4)]
+# Shapes of as many elements each, of one program. Where loops are as long as others, those of two nests can be matched
+# in several ways; reads of the larger ones are worth sharing.
+SHAPES = [
+    [(4, 6), (2, 2, 6), (4, 2, 3), (24,), (6, 4), (2, 3, 4)],
+    [(4, 4), (4, 4), (2, 2, 4), (16,)],
+    [(20, 20), (20, 20), (400,)],
+    [(3, 3, 3), (9, 3), (3, 9)],
+]
 
 
-def views(data, b, x):
+def views(data, b, x, shapes):
     """A random view of x with all of its elements, or part of them."""
     kind = data.draw(st.sampled_from(["same", "permute", "view", "narrow", "same"]))
     if kind == "permute":
@@ -237,8 +259,8 @@ def views(data, b, x):
     numel = 1
     for n in x.size:
         numel *= int(n)
-    if kind == "view" and contiguous and numel == 24:
-        return x.view(*data.draw(st.sampled_from(SHAPES)))
+    if kind == "view" and contiguous and numel == math.prod(shapes[0]):
+        return x.view(*data.draw(st.sampled_from(shapes)))
     if kind == "narrow":
         dim = data.draw(st.integers(0, len(x.size) - 1))
         if int(x.size[dim]) > 1:
@@ -250,15 +272,23 @@ def views(data, b, x):
 def random_program(data):
     """A builder, and what it is asked for."""
     b = Builder()
-    pool = [b.input(*data.draw(st.sampled_from(SHAPES))) for _ in range(2)]
+    shapes = data.draw(st.sampled_from(SHAPES))
+    pool = [b.input(*data.draw(st.sampled_from(shapes))) for _ in range(2)]
     for _ in range(data.draw(st.integers(1, 9))):
-        x = views(data, b, data.draw(st.sampled_from([t for t in pool if t.size])))
-        kind = data.draw(st.sampled_from(["unary", "binary", "binary", "reduce", "normalise", "extern"]))
+        x = views(data, b, data.draw(st.sampled_from([t for t in pool if t.size])), shapes)
+        kind = data.draw(st.sampled_from(["unary", "binary", "binary", "mask", "reduce", "normalise", "extern"]))
+        if kind in ("unary", "binary", "mask"):
+            order = data.draw(st.permutations(range(len(x.size))))
+            out = b.buffer([x.size[d] for d in order]).permute(*(order.index(d) for d in range(len(order))))
         if kind == "unary":
-            y = b.pointwise(relu, x)
+            y = b.pointwise(relu, x, out=out)
         elif kind == "binary":
             same = [t for t in pool if t.size == x.size] or [x]
-            y = b.pointwise(add, x, data.draw(st.sampled_from(same)))
+            other = views(data, b, data.draw(st.sampled_from(same)), shapes)
+            y = b.pointwise(add, x, other if other.size == x.size else same[0], out=out)
+        elif kind == "mask":
+            mask = b.pointwise(positive, data.draw(st.sampled_from([t for t in pool if t.size == x.size] or [x])))
+            y = b.pointwise(lambda o, m, v: o.where(m, v, o.constant(0, torch.float32)), mask, x, out=out)
         elif kind == "reduce":
             dims = data.draw(st.lists(st.integers(0, len(x.size) - 1), min_size=1, unique=True))
             y = b.reduce(data.draw(st.sampled_from(["sum", "max", "argmax"])), x, dims)

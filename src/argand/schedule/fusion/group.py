@@ -265,7 +265,7 @@ class Merger:
         return group if self._dependencies_hold(group, second) else None
 
     def _anchors(self, first: Group, second: Group) -> list[tuple[str, Expr, Expr, bool]]:
-        """Pairs of indices of one buffer in both groups, the most telling first."""
+        """Pairs of indices of one buffer in both groups, the most telling first; whether one of them is a store."""
         touched: dict[str, tuple[list[Expr], bool]] = {}
         for member in first.members:
             for stores, accesses in ((True, member.stores), (False, member.loads)):
@@ -275,10 +275,12 @@ class Merger:
                     touched[name] = ([index], True) if stores else ((known if written else [*known, index]), written)
         anchors = []
         for member in second.members:
-            for name, index in member.loads:
-                known, written = touched.get(name, ([], False))
-                for other in known[:2]:
-                    anchors.append((name, other, index, written))
+            # Members of the two may alternate in the program: then the first reads what the second stores, too.
+            for stores, accesses in ((False, member.loads), (True, member.stores)):
+                for name, index in accesses:
+                    known, written = touched.get(name, ([], False))
+                    for other in known[:2]:
+                        anchors.append((name, other, index, written or stores))
         unique = list(dict.fromkeys(anchors))
         unique.sort(key=lambda item: (-len(item[1].free), not item[3], -hint_numel(self.buffers[item[0]])))
         return unique[:16]
@@ -306,11 +308,11 @@ class Merger:
         simplify = Simplifier(group.dims)
         for member in group.members:
             for name, index in member.loads:
-                if name not in stored or member.node not in new:
+                if name not in stored:
                     continue
                 writer, written = stored[name]
-                if writer.node in new:
-                    continue
+                if (writer.node in new) == (member.node in new):
+                    continue  # known from when that group came to be
                 if sum(1 for other, _ in writer.stores if other == name) != 1:
                     return False
                 if index is written:
