@@ -17,6 +17,7 @@ from argand.errors import InternalError, say_unwritten
 from argand.graph import compat
 from argand.graph.nodes.program import AtenProgram, OutputSpec
 from argand.graph.sizes.expr import Expr
+from argand.graph.version_counters import record_write, refuses_writes
 from argand.runtime.recipes import compile_wrapper
 
 GraphCallable = Callable[..., Any]
@@ -46,7 +47,7 @@ def wrap(
         writes: `run` writes to inputs itself, besides what the program says.
     """
     names: dict[str, Any] = {"run": run, "as_strided": torch.as_strided, "no_grad": torch.no_grad}
-    names["written_in_place"] = compat.written_in_place
+    names["written_in_place"], names["record_write"] = compat.written_in_place, record_write
     lines = ["def call(*args):"]
     if with_grad is not None:
         names["with_grad"], names["is_grad_enabled"] = with_grad, torch.is_grad_enabled
@@ -149,9 +150,14 @@ def _unlike_lines(
     """What autograd is to do for inputs as it is not done around the graph has `otherwise` called."""
     tests = [f"{inputs[m.input]}.retains_grad" for m in program.mutations if m.differentiable]  # of the new value
     tests += [f"{inputs[position]}.grad_dtype is not asked{position}" for position in told]
+    tests += [f"refuses_writes({inputs[m.input]})" for m in program.mutations if m.held]
     if otherwise is None or not tests:
         return []
-    names |= {"otherwise": otherwise, **{f"asked{position}": dtype for position, dtype in told.items()}}
+    names |= {
+        "otherwise": otherwise,
+        "refuses_writes": refuses_writes,
+        **{f"asked{position}": dtype for position, dtype in told.items()},
+    }
     return [f"    if {' or '.join(tests)}:", "        return otherwise(*args)"]
 
 
@@ -192,11 +198,13 @@ def _mutation_lines(program: AtenProgram, wrote: bool) -> list[str]:
     pairs = ", ".join(f"(i{m.input}, out[{m.output}])" for m in plain if not m.unseen)
     if pairs:
         lines.append(f"    written_in_place([i for i, o in ({pairs},) if i is o])")
-    copies = [f"    i{m.input}.copy_(out[{m.output}])" for m in program.mutations if m.differentiable]
+    recorded = [m for m in program.mutations if m.differentiable]
+    calls = ["record_write(i{}, out[{}])" if m.held else "i{}.copy_(out[{}])" for m in recorded]
+    copies = [f"    {call.format(m.input, m.output)}" for call, m in zip(calls, recorded)]
     if copies and not (plain or wrote):  # autograd refuses it before it writes
         copies[:1] = ["    try:", f"    {copies[0]}", *_TELLING]
     lines += copies
-    again = [f"i{m.input}" for m in program.mutations if m.differentiable for _ in range(m.raises - 1)]
+    again = [f"i{m.input}" for m in recorded if not m.held for _ in range(m.raises - 1)]
     return lines + ([f"    written_in_place([{', '.join(again)}])"] if again else [])
 
 

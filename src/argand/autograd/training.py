@@ -184,15 +184,16 @@ def leaving(cut: Partition, groups: Sequence[Sequence[int]]) -> Arrivals:
 
 def plan_of(joint: JointProgram, cut: Partition, arrivals: tuple[tuple[int, ...], ...] = ()) -> Plan:
     """What moves where around the two compiled graphs; `arrivals` as `arriving_together` gives them."""
-    written = [mutation for mutation in cut.forward.mutations if not mutation.differentiable]
+    held = _held(cut)
+    written = [one for one in cut.forward.mutations if not one.differentiable or one.input in held]
     again = [mutation.input for mutation in written for _ in range(mutation.raises - 1)]
-    gone = {mutation.output for mutation in written}
-    recorded = {mutation.output for mutation in cut.forward.mutations} - gone
+    recorded = {mutation.output for mutation in cut.forward.mutations if mutation.differentiable}
+    gone = {mutation.output for mutation in written} - recorded
     leaves = data_of_results(cut.forward.leaves)
     numbers = [position for position, spec in enumerate(joint.forward_inputs) if spec.kind == "scalar"]
     groups, classes, unreached = _groups(joint, cut)
     changed = {mutation.input for mutation in written}
-    kept, given = _kept(cut, {result: position for position, result in leaves}), joint.forward_inputs
+    kept, given = _kept(cut, {result: position for position, result in leaves}, held), joint.forward_inputs
     read = [one for one in zip(cut.arguments, cut.backward.inputs, cut.backward.placeholders) if one[0] in cut.saved]
     return Plan(
         inputs=len(joint.forward_inputs),
@@ -228,6 +229,9 @@ def plan_of(joint: JointProgram, cut: Partition, arrivals: tuple[tuple[int, ...]
                 for k, ((how, i), (_, spec, node)) in enumerate(zip(kept, read))
                 if (how == "input" or (how == "data" and i in changed)) and given[i].kind == "arg"
             ]
+        ),
+        seen=tuple(
+            [(k, slot.index) for k, slot in enumerate(cut.saved) if slot.kind == "input" and slot.index in held]
         ),
     )
 
@@ -296,18 +300,25 @@ def _groups(
     return tuple(groups), tuple(map(tuple, classes.values())), tuple(unreached)
 
 
-def _kept(cut: Partition, holders: dict[int, int]) -> list[tuple[str, int]]:
+def _held(cut: Partition) -> frozenset[int]:
+    """Inputs whose history the forward writes, and whose memory the backward reads."""
+    read = {slot.index for slot in cut.saved if slot.kind in ("input", "data")}
+    return frozenset(one.input for one in cut.forward.mutations if one.differentiable and one.input in read)
+
+
+def _kept(cut: Partition, holders: dict[int, int], held: frozenset[int]) -> list[tuple[str, int]]:
     """Where what is saved is found.
 
     Arguments:
         holders: output of the forward -> the input that holds it behind the call, and that eager's backward reads.
+        held: inputs whose history leads to the call, which must not hold them.
     """
     kept: list[tuple[str, int]] = []
     for slot, node in zip(cut.arguments, cut.backward.placeholders):
         if slot.kind == "output" and slot.index in holders:
             kept.append(("input" if is_read_itself(node) else "data", holders[slot.index]))
         elif slot in cut.saved:
-            kept.append((slot.kind, slot.index))
+            kept.append(("data" if slot.index in held and slot.kind == "input" else slot.kind, slot.index))
     return kept
 
 
@@ -318,6 +329,9 @@ def _tangent(spec: TensorSpec) -> Tangent:
     return Tangent((), (), spec.dtype, spec.device, f"({size}, {stride})")
 
 
-def recorded_program(forward: AtenProgram) -> AtenProgram:
-    """The forward's plan for the runtime wrapper around `training_function`, which has written to plain inputs."""
-    return replace(forward, mutations=[mutation for mutation in forward.mutations if mutation.differentiable])
+def recorded_program(cut: Partition) -> AtenProgram:
+    """The forward's plan for the runtime wrapper around `training_function`, which has written to plain inputs, and to
+    those that the backward reads."""
+    held = _held(cut)
+    recorded = [replace(one, held=one.input in held) for one in cut.forward.mutations if one.differentiable]
+    return replace(cut.forward, mutations=recorded)

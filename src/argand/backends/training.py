@@ -159,8 +159,9 @@ def compile_joint(
         scope.meanwhile.append(backward.begin)
     function, again, key = _on_tape(joint, cut, forward, backward, graph, together)
     taped = with_spent(function, joint.spent)
-    writes = not all(mutation.differentiable for mutation in cut.forward.mutations)
-    recorded = wrap(recorded_program(cut.forward), taped, otherwise=otherwise, told=joint.told, writes=writes)
+    program = recorded_program(cut)
+    writes = len(program.mutations) < len(cut.forward.mutations) or any(one.held for one in program.mutations)
+    recorded = wrap(program, taped, otherwise=otherwise, told=joint.told, writes=writes)
     if graph is not None:
         recorded = heeding_hooks(by_eager_if_mostly_twice(recorded, graph, again), graph, True)
     if joint.enables_grad:

@@ -176,8 +176,8 @@ def read_compiled(node: Any, moves: Any, saved: Saved) -> tuple[Any, ...]:
     """As `Reader.read`, for the node of a compiled graph."""
     if node.left is not None:
         raise NotRecorded("some results of a compiled graph were differentiated before")
-    if node.handed is not None and node.handed.set_since():
-        raise NotRecorded("the data of a compiled graph's result has been set")
+    if any(held is not None and held.set_since() for held in (node.handed, node.seen)):
+        raise NotRecorded("the data of a compiled graph's result, or of what it wrote to, has been set")
     if node.reads is not None:
         node.reads.check()
     for one in node._raw_saved_tensors:

@@ -53,6 +53,19 @@ def set_versions(tensors: tuple[torch.Tensor, ...], versions: tuple[int, ...]) -
     torch._C._autograd._unsafe_set_version_counter(tensors, versions)
 
 
+def record_write(tensor: torch.Tensor, new: torch.Tensor) -> None:
+    """Have autograd record that a tensor was given new values, which it holds already, and is counted as written to."""
+    version: int = tensor._version
+    tensor.copy_(new)
+    set_versions((tensor,), (version,))
+
+
+def refuses_writes(tensor: torch.Tensor) -> bool:
+    """Whether a tensor is a view of a kind that autograd records no writes to."""
+    autograd: Any = torch._C._autograd
+    return tensor._is_view() and autograd._get_creation_meta(tensor) != autograd.CreationMeta.DEFAULT
+
+
 def share_version(one: torch.Tensor, other: torch.Tensor) -> bool:
     """Whether a write to one tensor raises the version of the other."""
     before = one._version, other._version

@@ -371,6 +371,54 @@ def test_gradients_read_inputs_that_the_graph_writes_to_as_they_are_by_then(f: A
         assert_same(*got)
 
 
+def rectified(x, activation):
+    activation.relu_()
+    return x + activation
+
+
+def added_after_it_was_read(x, activation):
+    out = x * activation.mul_(2)
+    activation.add_(1)
+    return out + activation
+
+
+@pytest.mark.parametrize(
+    ("backend", "fs"), [("aot_eager", WRITING), ("native", [doubled, rectified, added_after_it_was_read])]
+)
+def test_gradients_read_activations_that_the_graph_writes_to_as_they_are_by_then(backend: str, fs: list[Any]) -> None:
+    """Autograd's node of the graph has made what these hold; they are views of any kind, or none."""
+    for f in fs:
+        compiled = argand.compile(f, backend=backend)
+        for of, write in [(of, write) for of in ("whole", "part", "turned") for write in (*RESULT_WRITERS, None)]:
+            got = []
+            for call in (f, compiled):
+                x, leaf = (torch.linspace(-n, 1, 9).view(3, 3).requires_grad_() for n in (1, 2))
+                whole = torch.cat([leaf, leaf]) if of == "part" else leaf * 1
+                activation = whole[1:4] if of == "part" else whole.t() if of == "turned" else whole
+                out = call(x, activation)
+                count = activation._version
+                if write is not None:
+                    write(activation)
+                got.append((*gradients_or_refusal(out, x, leaf), whole.detach(), count))
+            assert_same(*got)
+
+
+def test_views_that_autograd_refuses_writes_to_are_not_written_to() -> None:
+    compiled = argand.compile(doubled, backend="aot_eager")
+    for view in (lambda one: one[0], lambda one: one.unbind()[0]):
+        shown = []
+        for call in (doubled, compiled):
+            x, leaf = (torch.linspace(-n, 1, 9).view(3, 3).requires_grad_() for n in (1, 2))
+            whole = leaf * 1
+            refused = False
+            try:
+                call(x, view(whole)).sum().backward()
+            except RuntimeError:
+                refused = True
+            shown.append((refused, whole.detach(), x.grad, leaf.grad))
+        assert_same(*shown)
+
+
 def test_a_forward_without_a_backward_makes_no_copies() -> None:
     from helpers import collected
 

@@ -31,7 +31,7 @@ VALUES = (
 )  # fmt: skip
 INSIDE = (
     "b.mul_(2)", "b.add_({e}.detach())", "b.copy_({e}.detach())", "b[{s}].mul_(2)", "b[{s}] = {e}.detach()[{s}]", "b.t().add_(1)", "b.data.mul_(0.5)", "b.fill_(0.5)", "b.lerp_({e}.detach(), 0.1)", "b.view_as(b).sin_()", "b.zero_()",
-    "b[{s}].copy_({e}.detach()[{s}])", "b.clamp_(-1, 1)", "x.add_(1)", "x.copy_(b)", "torch._foreach_copy_([b], [{e}.detach()])", "b.masked_fill_(b > 1, 0.3)", "b.detach().add_(1)", "h.mul_(2)", "h[0].add_(1)", "v0.mul_(2)",
+    "b[{s}].copy_({e}.detach()[{s}])", "b.clamp_(-1, 1)", "x.add_(1)", "x.copy_(b)", "torch._foreach_copy_([b], [{e}.detach()])", "b.masked_fill_(b > 1, 0.3)", "b.detach().add_(1)", "h.mul_(2)", "h.relu_()", "h.t().mul_(p)", "h.copy_(p)", "h[0].add_(1)", "v0.mul_(2)",
 )  # fmt: skip
 WRITTEN = ("b", "b", "b", "x", "p", "p", "h", "r[0]", "r[-1]")
 BETWEEN = (

@@ -47,7 +47,8 @@ class JointProgram:
     """A forward and its backward in one functional graph, before partitioning.
 
     The program's graph takes the forward's inputs and then one tangent per differentiable result, and returns the
-    forward's results and then the gradients. Nodes that the backward made carry `meta["backward"]`.
+    forward's results and then the gradients. Nodes that the backward made carry `meta["backward"]`, the number of
+    autograd's node.
 
     Arguments:
         program: the graph with the forward's plan (outputs, mutations, out_tree); inputs include the tangents.
@@ -162,7 +163,7 @@ class JointTracer(Tracer):
             self._by_sequence[compat.next_sequence_number() - 1] = self.origin
         node = super()._node(func, args, kwargs, val, device)
         if self.backward:
-            node.meta["backward"] = True
+            node.meta["backward"] = number
         elif (region := region_of(func, args, kwargs)) is not None:
             node.meta["recompute"] = region
         return node
@@ -407,9 +408,8 @@ class _Finisher:
         handed = {spec.index for spec in specs if spec.kind in ("value", "alias_of_output") and spec.view is None}
         gradients = self._backward(positions, handed)
         graph = tracer.graph
-        node = graph.output(tuple(outputs.nodes))
-        node.meta["val"] = tuple(n.meta["val"] for n in outputs.nodes)
-        read_written(graph, {outputs.nodes[one.output]: one.input for one in mutations if not one.differentiable})
+        graph.output(tuple(outputs.nodes)).meta["val"] = tuple(n.meta["val"] for n in outputs.nodes)
+        read_written(graph, [(outputs.nodes[m.output], m.input, outputs.carriers.get(m.output)) for m in mutations])
         eliminate_dead(graph)
         self._drop_late_constants()
         literals = {str(n.target) for n in graph.nodes if n.op == "get_attr"}

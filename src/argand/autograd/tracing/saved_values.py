@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
@@ -79,17 +79,19 @@ def data_of(node: fx.Node) -> fx.Node:
     return data
 
 
-def read_written(graph: fx.Graph, held: Mapping[fx.Node, int]) -> None:
+def read_written(graph: fx.Graph, held: Iterable[tuple[fx.Node, int, torch.Tensor | None]]) -> None:
     """Say what formulas read of tensors that the forward writes to: eager's read those as they are by then.
 
     Arguments:
-        held: what an input holds when the forward has run -> its position.
+        held: what an input holds when the forward has run, its position, and the tensor that autograd knows, where it
+            knows one. Who made that reads the data which it had.
     """
     for node in list(graph.nodes):
         if "copied" in node.meta and not is_saved(node):
             node.replace_all_uses_with(node.all_input_nodes[0])
-    for node, position in held.items():
+    for node, position, carrier in held:
+        maker = None if carrier is None else compat.sequence_number(carrier.grad_fn)
         seen = [use for use in uses(node) if not use[2]] if node.op == "call_function" else []
         for kind, itself in (("input", True), ("data", False)):
-            if readers := [use for use in seen if (use[0] is node) is itself]:
+            if readers := [use for use in seen if (use[0] is node and use[1].meta["backward"] != maker) is itself]:
                 read_copy(node, aten.alias.default, readers, node.next).meta["held_by"] = kind, position

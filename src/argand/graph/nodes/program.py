@@ -118,12 +118,14 @@ class MutationSpec:
 
     Arguments:
         raises: how far eager raises the tensor's version; 0 where it writes through `.data`: autograd does not notice.
+        held: who runs the graph has written the values already; autograd is to record it.
     """
 
     input: int
     output: int
     differentiable: bool = False
     raises: int = 1
+    held: bool = False
 
     @property
     def unseen(self) -> bool:

@@ -66,6 +66,7 @@ def training_function(plan: Plan, forward: Boxed, backwards: Backwards, again: D
             ctx.set_materialize_grads(False)
             results = _result_tensors(plan, out)
             ctx.by_operations, ctx.handed = False, HandedResults.of(results, handed)
+            ctx.seen = HandedResults([(k, inputs[position]) for k, position in plan.seen]) if plan.seen else None
             if plan.plain:
                 ctx.mark_non_differentiable(*[results[i] for i in plan.plain])
             return results

@@ -108,9 +108,12 @@ class Gradients:
     def _saved(self, node: Any, given: tuple[bool, ...]) -> list[Any]:
         """What the forward kept, and last something that is None when all else was freed."""
         left: Left | None = node.left
-        if left is None or any(one and left.spent >> k & 1 for k, one in enumerate(given)):  # autograd says: freed
-            return list(node.saved_tensors)
-        return [*left.tensors(), None]
+        freed = left is None or any(one and left.spent >> k & 1 for k, one in enumerate(given))  # or autograd says so
+        saved = list(node.saved_tensors) if left is None or freed else [*left.tensors(), None]
+        for k, now in () if node.seen is None else node.seen.set_since().items():
+            if saved[k] is not None:
+                saved[k] = now.detach()
+        return saved
 
     def _compute(
         self,

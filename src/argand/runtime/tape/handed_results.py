@@ -1,7 +1,8 @@
 """Results of a compiled graph that its backward reads, as the program has them.
 
 Autograd keeps a result's memory, and not the result itself, which would hold what holds it. In eager the operations
-behind it hold it, and read whatever data it has by the time of the backward (`result.data = ...`).
+behind it hold it, and read whatever data it has by the time of the backward (`result.data = ...`). So it is with inputs
+whose history the graph writes.
 """
 
 from __future__ import annotations

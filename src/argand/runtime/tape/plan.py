@@ -94,6 +94,8 @@ class Plan:
         arrivals: positions of the inputs whose gradients leave the backward together before its end, in their order.
         sends: lines of the program whose gradients other processes are asked for.
         larger: (position, size) of inputs, parts of DTensors, whose gradient is larger.
+        seen: (saved value, input) where eager's backward reads an input whose history the call writes, whatever data
+            it has by then.
     """
 
     inputs: int
@@ -124,6 +126,7 @@ class Plan:
     sends: tuple[str, ...] = ()
     larger: tuple[tuple[int, torch.Size], ...] = ()
     laid_out: tuple[tuple[int, Tangent], ...] = ()
+    seen: tuple[tuple[int, int], ...] = ()
 
     def spent(self, given: tuple[bool, ...]) -> int:
         """The results that cannot be differentiated any more after those that are `given`."""
