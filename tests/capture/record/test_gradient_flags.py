@@ -154,11 +154,20 @@ def history_of_its_own(x: T, w: T, net: nn.Module) -> Any:
     return net[0].weight, x
 
 
+def turned_in_place(x: T, w: T, net: nn.Module) -> Any:
+    x.requires_grad_(False)
+    x.t_()
+    return w * 2
+
+
 ONE_GRAPH = [
     left_on, returned, attributed, on_again, attacked, gradient_kept, penalised, frozen_for_a_while,
     frozen_layer_by_layer, adversarial, written_to, checkpointed,
 ]  # fmt: skip
-OTHERS = [with_history, history_by_a_write, frozen_under_a_loss, after_a_view, of_whole_numbers, history_of_its_own]
+OTHERS = [
+    with_history, history_by_a_write, frozen_under_a_loss, after_a_view, of_whole_numbers, history_of_its_own,
+    turned_in_place,
+]  # fmt: skip
 
 
 def outcome(program: Program, function: Program, grad: bool) -> list[Any]:

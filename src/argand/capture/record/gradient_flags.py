@@ -45,7 +45,7 @@ def set_flag(builder: GraphBuilder, info: TensorInfo, wanted: bool) -> torch.Ten
     whole = builder.graph is builder.root and not builder.sharded
     if real is None or not (plain and whole) or real.is_inference():
         raise refused()
-    if any(moved.info.tensor is tensor for moved in builder.moved):
+    if id(tensor) not in builder.flags and is_replaced(builder, tensor):
         raise refused("Its data was set, too.")
     flags = builder.flags.get(id(tensor), {not wanted: (info, None)})
     if wanted not in flags:
@@ -59,6 +59,11 @@ def set_flag(builder: GraphBuilder, info: TensorInfo, wanted: bool) -> torch.Ten
     if not changed:
         del builder.state.overlay_names(tensor)["requires_grad"]
     return tensor
+
+
+def is_replaced(builder: GraphBuilder, tensor: torch.Tensor) -> bool:
+    """Whether in the graph another tensor stands for it, over its memory or over what was set as its data."""
+    return id(tensor) in builder.flags or any(moved.info.tensor is tensor for moved in builder.moved)
 
 
 def _other(builder: GraphBuilder, info: TensorInfo, wanted: bool) -> TensorInfo:

@@ -360,6 +360,8 @@ def _metadata_in_place(builder: GraphBuilder, func: Function, args: Args, kwargs
     info = info_of(builder, args[0])
     if info.source is not None and id(args[0]) in builder.wearers:
         raise subclasses.changed_in_place(func)
+    if info.source is not None and gradient_flags.is_replaced(builder, args[0]):
+        raise gradient_flags.refused("In the graph another tensor stands for it.")
     if info.source is not None and info.dynamic is not None:  # its sizes are read again after the graph
         symbolic_tensors.give_up_tensor(builder, info)
     info.node.meta["example_value"] = _frozen(args[0])
