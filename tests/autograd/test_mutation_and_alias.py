@@ -388,3 +388,28 @@ def test_returned_views_of_literals_lie_as_in_eager(name: str, backend: str) -> 
         assert torch.equal(want, got)
         assert (want.stride(), want.storage_offset()) == (got.stride(), got.storage_offset())
         got.untyped_storage().fill_(0)  # the next call's is another
+
+
+FILLED = {
+    "whole": lambda v: (v,),
+    "a part": lambda v: (v[:1],),
+    "turned, and whole": lambda v: (v.t(), v),
+}
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "native"])
+@pytest.mark.parametrize("requires_grad", [False, True])
+@pytest.mark.parametrize("results", FILLED)
+def test_what_was_filled_from_an_argument_has_memory_of_its_own(
+    results: str, requires_grad: bool, backend: str
+) -> None:
+    def program(x):
+        v = x * 2
+        v.copy_(x)
+        return FILLED[results](v)
+
+    made = []
+    for run in (program, argand.compile(program, backend=backend)):
+        x = torch.arange(4.0).view(2, 2).requires_grad_(requires_grad)
+        made.append(relations(run(x), x))
+    assert made[0] == made[1]

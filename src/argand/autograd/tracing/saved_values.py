@@ -9,7 +9,7 @@ import torch
 from torch import fx
 
 from argand.graph import compat
-from argand.graph.nodes.meta import is_view
+from argand.graph.nodes.meta import is_view, viewed
 from argand.graph.origin import NodeOrigin
 
 aten = torch.ops.aten
@@ -86,12 +86,25 @@ def read_written(graph: fx.Graph, held: Iterable[tuple[fx.Node, int, torch.Tenso
         held: what an input holds when the forward has run, its position, and the tensor that autograd knows, where it
             knows one. Who made that reads the data which it had.
     """
-    for node in list(graph.nodes):
-        if "copied" in node.meta and not is_saved(node):
-            node.replace_all_uses_with(node.all_input_nodes[0])
+    _drop_copies(graph)
     for node, position, carrier in held:
         maker = None if carrier is None else compat.sequence_number(carrier.grad_fn)
         seen = [use for use in uses(node) if not use[2]] if node.op == "call_function" else []
         for kind, itself in (("input", True), ("data", False)):
             if readers := [use for use in seen if (use[0] is node and use[1].meta["backward"] != maker) is itself]:
                 read_copy(node, aten.alias.default, readers, node.next).meta["held_by"] = kind, position
+
+
+def _drop_copies(graph: fx.Graph) -> None:
+    """Leave out copies that no formula reads, but for those that results are: not even a view of them has memory of an
+    argument, or of another result."""
+    owners = [viewed(result) for result in graph.output_node().args[0]]
+    for node in list(graph.nodes):
+        if "copied" not in node.meta or is_saved(node):
+            continue
+        source = node.all_input_nodes[0]
+        owner = viewed(source)
+        if node in owners and (owner.op != "call_function" or owner in owners):
+            continue
+        node.replace_all_uses_with(source)
+        owners = [owner if one is node else one for one in owners]
