@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import types
 from typing import Any
 
@@ -48,3 +49,42 @@ def test_shown_frame_has_no_caller() -> None:
     assert isinstance(frame, types.FrameType) and frame.f_back is None and frame.f_globals == {"__name__": "shown"}
     with pytest.raises(TypeError):
         _C.new_frame(None, {})  # type: ignore[arg-type]
+
+
+def test_an_entry_may_leave_its_frame_to_itself() -> None:
+    """Once its code has said so, and but while something stands against it; where it stands for the whole frame."""
+    asked: list[bool] = []
+    against: list[object] = [None]
+    ran: list[str] = []
+
+    def own(a: int) -> int:
+        ran.append("own")
+        return a + 1
+
+    code = compile(
+        "def t(a):\n    ran.append('entry')\n    asked.append(prefer(unless))\n    return a + 1", "<t>", "exec"
+    )
+    names = {
+        "ran": ran,
+        "asked": asked,
+        "prefer": _C.prefer_original,
+        "unless": functools.partial(against.__getitem__, 0),
+    }
+    for whole in (False, True):
+        ran.clear()
+        asked.clear()
+        function = types.FunctionType(own.__code__.replace(), names, "own", None, own.__closure__)
+
+        def callback(info: _C.FrameInfo, whole: bool = whole) -> Any:
+            guards = _C.GuardTree()
+            transformed = code.co_consts[0].replace(co_freevars=info.code.co_freevars)
+            return _C.Entry(transformed, guards, None, graph=True, whole=whole)
+
+        for _ in range(3):
+            assert _C.run_with_callback(callback, None, function, (1,)) == 2
+        assert ran == (["entry", "own", "own"] if whole else ["entry"] * 3)
+        assert asked == ([True] if whole else [False] * 3)
+    against[0] = 1
+    assert _C.run_with_callback(callback, None, function, (1,)) == 2
+    assert ran == ["entry", "own", "own", "entry"]
+    assert _C.prefer_original(None) is False  # called by no transformed code

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -426,3 +427,59 @@ def test_arguments_that_are_written_to_are_copied(monkeypatch: pytest.MonkeyPatc
     for _ in range(eager_contest._CHOOSE_AT + 1):
         assert torch.equal(compiled(x), fn(y)) and torch.equal(x, y)
     assert bool(copies) == writes
+
+
+def own_calls(function: Callable[..., Any], name: str, *args: Any) -> int:
+    """How many Python functions of a name a call starts: those that were captured are in the graph."""
+    calls: list[str] = []
+    sys.setprofile(lambda frame, event, _: calls.append(frame.f_code.co_name) if event == "call" else None)
+    try:
+        function(*args)
+    finally:
+        sys.setprofile(None)
+    return calls.count(name)
+
+
+def smallest(x: torch.Tensor) -> torch.Tensor:
+    return x.kthvalue(1).values
+
+
+INNER = argand.compile(smallest)
+
+
+@pytest.mark.parametrize("gradients", [False, True])
+def test_frames_that_lose_run_as_if_argand_were_not_there(gradients: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """But those that would do something else then: what is asked for compiled code, goes on after a break, is saved."""
+    monkeypatch.setattr(eager_contest, "_GAINS", 0.0)
+    x = torch.randn(4, 4, requires_grad=gradients)
+
+    def breaks(x: torch.Tensor) -> torch.Tensor:
+        y = smallest(x)
+        argand.graph_break()
+        return smallest(y[None])
+
+    programs: dict[Callable[..., Any], int] = {
+        lambda x: smallest(x): 1,
+        lambda x: smallest(x) + 1 if torch.compiler.is_compiling() else smallest(x): 0,
+        lambda x: INNER(x): 0,
+        breaks: 0,
+    }
+    for program, left in programs.items():
+        compiled = argand.compile(program)
+        want = compiled(x)
+        for _ in range(40):
+            assert torch.equal(compiled(x), want)
+        assert own_calls(compiled, "smallest", x) == left
+        if left and gradients:
+            with torch.autograd.graph.saved_tensors_hooks(lambda t: t, lambda t: t):
+                assert own_calls(compiled, "smallest", x) == 0
+        assert torch.equal(compiled(torch.cat([x, x]))[:1], program(torch.cat([x, x]))[:1]) or left == 0
+
+
+def test_graphs_with_kernels_of_their_own_have_no_contest_without_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(eager_contest, "_GAINS", 0.0)
+    compiled = argand.compile(lambda x: smallest(x) * 2)
+    x = torch.randn(4, 4)
+    for _ in range(40):
+        compiled(x)
+    assert own_calls(compiled, "smallest", x) == 0

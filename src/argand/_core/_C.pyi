@@ -69,6 +69,7 @@ class Entry:
         resumed: the code goes on where a graph broke. When such an entry without a graph has run 1,000 times in a
             thread and none with a graph in between, it is a loop of plain Python: the code that it stands in for is
             left alone (SKIP) from then on.
+        whole: the frame's own code, with capture off, does the same (`prefer_original`).
 
     Raises:
         TypeError: a wrong type, or code of the wrong shape.
@@ -84,6 +85,7 @@ class Entry:
         globals: dict[str, Any] = ...,
         graph: bool = False,
         resumed: bool = False,
+        whole: bool = False,
     ) -> None: ...
     code: Final[CodeType]
     guards: Final[GuardTree | None]
@@ -170,6 +172,15 @@ def run_original(arguments: list[Any], after: Callable[[bool], object] | None, /
         after: told at the end whether that code returned (True) or raised.
 
     For transformed code that has done nothing yet: the frame starts from the beginning.
+    """
+
+def prefer_original(unless: Callable[[], object] | None, /) -> bool:
+    """From its next run on, the entry whose code calls this has the frame's own code run in its place, with capture off.
+
+    Args:
+        unless: a function of C; whenever it gives anything but None the entry's code runs.
+
+    False, and nothing changes, where the innermost transformed code on the stack is none of an entry that is `whole`.
     """
 
 def new_frame(code: CodeType, globals: dict[str, Any], /) -> FrameType:

@@ -326,11 +326,11 @@ cache_explain(CodeCache *cache, PyObject *key, const FrameView *view, Py_ssize_t
 static PyObject *
 entry_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"code", "guards", "key", "payload", "label", "globals", "graph", "resumed", NULL};
+    static char *names[] = {"code", "guards", "key", "payload", "label", "globals", "graph", "resumed", "whole", NULL};
     PyObject *code, *guards, *key, *payload = Py_None, *label = NULL, *globals = NULL;
-    int graph = 0, resumed = 0;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!OO|OUO!pp:Entry", names, &PyCode_Type, &code, &guards, &key, &payload,
-                                     &label, &PyDict_Type, &globals, &graph, &resumed)) {
+    int graph = 0, resumed = 0, whole = 0;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!OO|OUO!ppp:Entry", names, &PyCode_Type, &code, &guards, &key, &payload,
+                                     &label, &PyDict_Type, &globals, &graph, &resumed, &whole)) {
         return NULL;
     }
     if (guards != Py_None && !Py_IS_TYPE(guards, &GuardTree_Type)) {
@@ -359,6 +359,9 @@ entry_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     self->globals = globals;
     self->graph = graph;
     self->resumed = resumed;
+    self->whole = whole;
+    self->own = own;
+    own->stands_for = self;
     return (PyObject *)self;
 }
 
@@ -371,6 +374,7 @@ entry_traverse(Entry *self, visitproc visit, void *arg)
     Py_VISIT(self->payload);
     Py_VISIT(self->last_failure);
     Py_VISIT(self->func);
+    Py_VISIT(self->unless);
     return 0;
 }
 
@@ -382,6 +386,7 @@ entry_clear(Entry *self)
     Py_CLEAR(self->label);
     Py_CLEAR(self->last_failure);
     Py_CLEAR(self->func);
+    Py_CLEAR(self->unless);
     return 0;
 }
 
@@ -389,6 +394,9 @@ static void
 entry_dealloc(Entry *self)
 {
     PyObject_GC_UnTrack(self);
+    if (self->own->stands_for == self) {
+        self->own->stands_for = NULL;
+    }
     entry_clear(self);
     Py_CLEAR(self->guards);
     Py_CLEAR(self->key);

@@ -51,8 +51,12 @@ typedef struct Entry {
     unsigned long long hits;
     bool graph;                 /* the code calls one */
     bool resumed;               /* the code goes on where a graph broke */
+    bool whole;                 /* the frame's own code, with capture off, does the same */
+    bool outrun;                /* and is faster: it runs instead */
+    PyObject *unless;           /* but where this is true; or NULL */
     unsigned rounds;            /* how often it ran in a row without one of another kind in between */
     unsigned long long busy_at; /* entries that had called graphs by then */
+    CodeCache *own;     /* of the entry's code, which it holds */
     CodeCache *owner;   /* the cache that lists this entry, or NULL */
     struct Entry *next; /* strong; the list is the owner's */
 } Entry;
@@ -71,6 +75,7 @@ struct CodeCache {
     unsigned version; /* changes whenever the entry list does */
     CodeMode all_keys;
     bool transformed; /* made by us: never captured */
+    Entry *stands_for; /* of transformed code: the entry that was made last of it, while there is one; borrowed */
 };
 
 extern PyTypeObject Entry_Type;
@@ -146,6 +151,9 @@ typedef struct {
 extern PyTypeObject Rerun_Type;
 PyObject *rerun_ask(PyObject *module, PyObject *const *args, Py_ssize_t nargs);
 void rerun_done(PyObject *after, bool returned);
+PyObject *rerun_prefer(PyObject *module, PyObject *unless);
+/* Whether the frame's own code, with capture off, is to run instead of an entry's. */
+bool rerun_preferred(Entry *entry);
 
 /* ---- guards (guards.c, guard_*.c) ---------------------------------------------------------- */
 

@@ -4,9 +4,9 @@ Both are run a few times apart from that call: on copies of its arguments (where
 recorded), with gradients taken where the call records them (and added up nowhere), and with the random generator put
 back. So no effect is seen, and none is repeated: graphs of which that is not sure are never run twice. A graph that
 turns out slower is said to be so, once, with the kernel that loses most time; with `options={"never_slower": True}` it
-is then run by eager's kernels. So is, without being asked for, a graph of few small operations that records gradients
-and gains less than 3 %: the node that it puts on autograd's tape costs some ten microseconds, an operation of eager's
-two or three.
+is then run by eager's kernels. So is, without being asked for, a graph of few small operations that gains less than 3 %
+and records gradients (the node that it puts on autograd's tape costs some ten microseconds, an operation of eager's two
+or three) or is calls of eager's kernels and nothing else.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
-from torch import fx
+from torch import Tag, fx
 
 from argand import events
 from argand._core.calls import uncaptured
@@ -28,6 +28,7 @@ from argand.graph import compat, profiler_compat
 from argand.graph.metadata.strides import lies_densely
 from argand.graph.nodes.devices import devices_of
 from argand.graph.nodes.module_text import lazy_forward
+from argand.graph.nodes.program import AtenProgram
 from argand.graph.trees import tensors_of
 from argand.interruptions import let_pass
 from argand.quick_dataclasses import dataclass
@@ -83,21 +84,24 @@ def unless_too_small(
     compiled: Call,
     gm: fx.GraphModule,
     example_inputs: Sequence[Any],
-    has_backward: Callable[[], bool],
+    has_backward: Callable[[], bool] | None,
     key: Callable[[], str],
+    written: Sequence[bool] = (),
 ) -> Call:
-    """`compiled`, which records gradients, until the graph `gm` was found to be faster as it is.
+    """`compiled`, which records gradients or only calls eager's kernels, until the graph `gm` was found to be faster.
 
     Arguments:
         has_backward: whether the backward has been compiled: where it was not, nobody has asked for it, and forwards
-            are compared.
-        key: gives the key of the backward's entry in the disk cache.
+            are compared. None: no gradients are recorded.
+        key: gives the key of an entry in the disk cache: the backward's, or the program's.
+        written: as `contested`'s.
     """
     calls = sum(1 for node in gm.graph.nodes if node.op.startswith("call"))
     if calls > _SMALL_NODES or _elements(example_inputs) > _SMALL_ELEMENTS or not _comparable(gm, example_inputs):
         return compiled
-    contest = Contest(compiled, lazy_forward(gm))
-    return small_graph(compiled, contest.forward, key, lambda args: contest.is_slower(args, has_backward()))
+    records, asked = has_backward is not None, has_backward or (lambda: False)
+    contest = Contest(compiled, lazy_forward(gm), records, written=written)
+    return small_graph(compiled, contest.forward, key, lambda args: contest.is_slower(args, asked()), records=records)
 
 
 @dataclass(slots=True)
@@ -280,6 +284,19 @@ def _comparable(gm: fx.GraphModule, inputs: Sequence[Any]) -> bool:
     if devices_of(gm, inputs) != {"cpu"}:
         return False
     return all(node.op != "call_module" and _is_torchs(node) for node in gm.graph.nodes)
+
+
+def draws(program: AtenProgram) -> bool:
+    """Whether random numbers are drawn by torch's own generators."""
+    seeded = (n for n in program.graph.nodes if Tag.nondeterministic_seeded in getattr(n.target, "tags", ()))
+    return any(_dropped(node) != 0.0 for node in seeded)
+
+
+def _dropped(node: fx.Node) -> object:
+    """The probability with which an attention drops what it has computed; None for other operations."""
+    target: Any = node.target
+    names = {argument.name: argument.default_value for argument in target._schema.arguments}
+    return (names | compat.bound_arguments(target, node.args, node.kwargs)).get("dropout_p")
 
 
 def _is_torchs(node: fx.Node) -> bool:

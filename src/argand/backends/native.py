@@ -17,7 +17,7 @@ from torch import fx
 from argand import events
 from argand.backends.common import compile_inference
 from argand.backends.compile_watchers import Compiler
-from argand.backends.eager_contest import contested
+from argand.backends.eager_contest import contested, draws, unless_too_small
 from argand.backends.programs import stored_programs
 from argand.backends.programs.graph_key import graph_key
 from argand.backends.programs.memo import memo
@@ -39,7 +39,8 @@ from argand.graph.nodes.program import AtenProgram
 from argand.passes import AT_MANY_SIZES, run_passes
 from argand.runtime import cache, toolchain
 from argand.runtime.arena import arena_pool, kept_blocks
-from argand.runtime.host import HostCall
+from argand.runtime.host import HostCall, is_eagers
+from argand.runtime.stored_modules import key_of
 
 RECORDED_MODES = ("reduce-overhead", "max-autotune")
 UNRECORDED_MODES = ("max-autotune-no-cudagraphs",)
@@ -83,10 +84,14 @@ def native(gm: fx.GraphModule, example_inputs: Sequence[Any], **options: Any) ->
             freezing.compile_frozen, constant=frozen, compile_program=compile_one, wanted=wanted
         )
     written: list[bool] = []
+    calls: list[HostCall | None] = []
 
     def compile_noted(program: AtenProgram) -> HostCall:
         written.append(program.writes)
-        return compile_one(program)
+        call = compile_one(program)
+        eagers = program.kind == "inference" and is_eagers(call) and not draws(program)
+        calls.append(call if eagers else None)
+        return call
 
     prepare = functools.partial(run_passes, passes=AT_MANY_SIZES)
     compiler = Compiler(
@@ -97,6 +102,8 @@ def native(gm: fx.GraphModule, example_inputs: Sequence[Any], **options: Any) ->
     choose = bool(asked.get("never_slower"))
     if not choose and not config.tell_slower:
         return compiled
+    if not choose and len(calls) == 1 and calls[0] is not None:
+        return unless_too_small(compiled, gm, example_inputs, None, functools.partial(key_of, calls[0]), written)
     return contested(compiled, gm, example_inputs, choose=choose, kept=frozen, written=written)
 
 

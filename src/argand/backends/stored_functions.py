@@ -50,23 +50,26 @@ def stored_function(
     return with_recipe(function, "taped", lambda: (plan, forward, key, graph, facts))
 
 
-def stored_small(compiled: Callable[..., Any], graph: Callable[..., Any], key: str) -> Callable[..., Any]:
-    """A small graph on autograd's tape, until it is found, or known, that eager's kernels are faster.
+def stored_small(
+    compiled: Callable[..., Any], graph: Callable[..., Any], key: str, records: bool
+) -> Callable[..., Any]:
+    """A small graph, until it is found, or known, that eager's kernels are faster.
 
     Arguments:
-        key: of the backward's entry.
+        key: of the backward's entry, or the program's.
+        records: the graph records gradients.
     """
 
     def compare(args: Sequence[Any]) -> str | None:
         from argand.backends.eager_contest import Contest  # most processes compare nothing
 
         try:
-            has_backward = bool(backward_entries.read(key)["parts"])
+            has_backward = records and bool(backward_entries.read(key)["parts"])
         except CacheError:
             return None
-        return Contest(compiled, graph).is_slower(args, has_backward)
+        return Contest(compiled, graph, records).is_slower(args, has_backward)
 
-    return small_graph(compiled, graph, lambda: key, compare, stored=True)
+    return small_graph(compiled, graph, lambda: key, compare, records=records, stored=True)
 
 
 def _recorded(call: HostCall, told: tuple[Any, ...]) -> Boxed:

@@ -7,7 +7,7 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from torch import Tag, fx
+from torch import fx
 from torch.nn.functional import dropout
 
 from argand import events
@@ -26,7 +26,7 @@ from argand.autograd.training import (
     with_spent,
 )
 from argand.backends.compile_watchers import Compiler
-from argand.backends.eager_contest import unless_too_small
+from argand.backends.eager_contest import draws, unless_too_small
 from argand.backends.programs.like_layers.five_layers import shorter
 from argand.backends.programs.like_layers.halves import halves_of_all
 from argand.backends.programs.like_layers.layers import Unlike
@@ -166,7 +166,7 @@ def compile_joint(
         recorded = heeding_hooks(by_eager_if_mostly_twice(recorded, graph, again), graph, True)
     if joint.enables_grad:
         return under_grad(recorded)
-    if beside is not None and not cut.seeds and not _draws(joint.program):
+    if beside is not None and not cut.seeds and not draws(joint.program):
         recorded = beside(recorded, has_backward=backward.is_compiled, key=key)
     if cut.forward.leaves and otherwise is not None:  # of a call without gradients
         return with_tape(recorded, otherwise)
@@ -213,18 +213,6 @@ def _on_tape(
         return plan.described(), forward, kept.key(), graph, facts
 
     return with_recipe(function, "taped", described), again, kept.key
-
-
-def _draws(program: AtenProgram) -> bool:
-    """Whether random numbers are drawn by torch's own generators."""
-    seeded = (n for n in program.graph.nodes if Tag.nondeterministic_seeded in getattr(n.target, "tags", ()))
-    return any(_dropped(node) != 0.0 for node in seeded)
-
-
-def _dropped(node: fx.Node) -> object:
-    """The probability with which an attention drops what it has computed; None for other operations."""
-    names = {argument.name: argument.default_value for argument in node.target._schema.arguments}
-    return (names | compat.bound_arguments(node.target, node.args, node.kwargs)).get("dropout_p")
 
 
 def compile_backward(program: AtenProgram, compiler: Compiler) -> Boxed:

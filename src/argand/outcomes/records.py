@@ -36,6 +36,7 @@ class Captured:
         history: what sizes and numbers the capture saw, for captures after it.
         special, aliases: of `references.Describer`.
         of_rank: other ranks of a job cannot load it.
+        whole: the frame's own code does the same (`_C.Entry`).
     """
 
     code: CodeType | None
@@ -49,6 +50,7 @@ class Captured:
     special: Mapping[type, Callable[[Any], Parts]] = field(default_factory=dict)
     aliases: Mapping[int, object] = field(default_factory=dict)
     of_rank: bool = False
+    whole: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +87,7 @@ def described(info: _C.FrameInfo, captured: Captured) -> Record:
         "names": tuple(names),
         "graph": captured.graph,
         "once": captured.once,
+        "whole": captured.whole,
         "reason": None if captured.reason is None else dataclasses.astuple(captured.reason),
         "history": dict(captured.history),
     }
@@ -193,7 +196,7 @@ def installed(record: Record, info: _C.FrameInfo, key: object, label: str) -> _C
     values = {numbered[name]: resolver.object(row) for name, row in record["names"]}
     code = code_objects.unpacked(record["code"], resolver, numbered)
     resumed = PARTS.of(info.code) is not None
-    entry = _C.Entry(code, tree, key, Needed(), label, info.globals, record["graph"], resumed)
+    entry = _C.Entry(code, tree, key, Needed(), label, info.globals, record["graph"], resumed, record["whole"])
     install(values, code, info.globals)
     return entry
 

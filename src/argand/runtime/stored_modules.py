@@ -77,6 +77,18 @@ def kept_as(call: Callable[..., Any]) -> tuple[str, tuple[Any, ...]] | None:
     return str(recipe.parts()[0]), told
 
 
+def key_of(call: Callable[..., Any]) -> str:
+    """The key of the program of a call.
+
+    Raises:
+        CacheError: it is not stored.
+    """
+    kept = kept_as(call)
+    if kept is None:
+        raise CacheError("the program is not kept", remedy="it is this process's alone")
+    return kept[0]
+
+
 def text_of(key: str) -> str:
     """The text of the host module that is stored under a key.
 

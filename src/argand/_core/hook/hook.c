@@ -467,12 +467,13 @@ look_up_frame(PyThreadState *tstate, InterpreterFrame *frame, CodeCache *cache, 
         tls.busy--;
         Py_DECREF(key);
         if (LIKELY(status > 0)) {
-            if (LIKELY(!cache_idles(cache, entry))) {
+            bool idles = cache_idles(cache, entry), slower = rerun_preferred(entry);
+            if (LIKELY(!idles && !slower)) {
                 return run_entry(tstate, frame, entry, view.nargs, inputs);
             }
             Py_DECREF(entry);
             Py_XDECREF(inputs);
-            return run_frame_hooked(tstate, frame);
+            return slower ? run_frame_disabled(tstate, frame) : run_frame_hooked(tstate, frame);
         }
     }
     if (status == 0 && (mode == MODE_RUN_ONLY || tls.callback == NULL)) {

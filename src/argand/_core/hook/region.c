@@ -152,6 +152,8 @@ PyMethodDef hook_methods[] = {
      "call_in_place(fn, arguments, /)\n--\n\nAs call_with_list, without the calling frame on the stack meanwhile."},
     {"run_original", (PyCFunction)(void (*)(void))rerun_ask, METH_FASTCALL,
      "run_original(arguments, after, /)\n--\n\nFor transformed code to return: run the frame's own code instead."},
+    {"prefer_original", rerun_prefer, METH_O,
+     "prefer_original(unless, /)\n--\n\nFrom the next call on the frame's own code runs instead of the code that calls."},
     {"new_frame", (PyCFunction)(void (*)(void))frame_new, METH_FASTCALL,
      "new_frame(code, globals, /)\n--\n\nA frame for tracebacks to show, which never runs."},
     {"set_exception_filter", set_exception_filter, METH_O,

@@ -1,4 +1,4 @@
-/* What transformed code returns when its graph raised: run the frame's own code, from these arguments. */
+/* Where the frame's own code runs after all: transformed code returns that its graph raised, or it is the slower one. */
 #include "core.h"
 
 static void
@@ -45,4 +45,44 @@ rerun_done(PyObject *after, bool returned)
     }
     Py_XDECREF(told);
     put_exception(pending);
+}
+
+/* prefer_original(unless) */
+PyObject *
+rerun_prefer(PyObject *Py_UNUSED(module), PyObject *unless)
+{
+    Entry *entry = NULL;
+    PyFrameObject *frame = PyThreadState_GetFrame(PyThreadState_Get());
+    while (frame != NULL && entry == NULL) {
+        PyCodeObject *code = PyFrame_GetCode(frame);
+        CodeCache *cache = cache_get(code);
+        entry = cache == NULL ? NULL : cache->stands_for;
+        Py_DECREF(code);
+        PyFrameObject *back = PyFrame_GetBack(frame);
+        Py_DECREF(frame);
+        frame = back;
+    }
+    Py_XDECREF(frame);
+    if (entry == NULL || !entry->whole) {
+        Py_RETURN_FALSE;
+    }
+    Py_XSETREF(entry->unless, unless == Py_None ? NULL : Py_NewRef(unless));
+    entry->outrun = true;
+    Py_RETURN_TRUE;
+}
+
+bool
+rerun_preferred(Entry *entry)
+{
+    if (LIKELY(!entry->outrun)) {
+        return false;
+    }
+    if (entry->unless == NULL) {
+        return true;
+    }
+    int is_set = state_is_set(entry->unless);
+    if (is_set < 0) {
+        PyErr_Clear();
+    }
+    return is_set == 0;
 }

@@ -470,12 +470,13 @@ class _Capture:
         self.performed = None if prefix else state
         installed_names.install(transformed.globals, transformed.code, info.globals)
         self._note_resumes(transformed.resumes, exit)
+        whole = exit.kind == "return" and not (resumed or state.told_compiling or state.nested_regions)
         told = self.reason is None or self.known.is_told(self.reason, exit.instruction)
         reason = None if told else self.reason
         announce.version(info.code, state, transformed, reason)
         failures.tell_within(self.ending, _process.of)
         if keeper is not None:
-            keeper.keep(transformed, self.known, reason)
+            keeper.keep(transformed, self.known, reason, whole)
         self._load(late)
         return _C.Entry(
             transformed.code,
@@ -486,6 +487,7 @@ class _Capture:
             info.globals,
             transformed.graph is not None,
             resumed,
+            whole,
         )
 
     def _note_resumes(self, resumes: list[ResumeCode], exit: RootExit) -> None:

@@ -43,14 +43,17 @@ class Keeper:
         self.info, self.region, self.request, self.guards = info, region, request, guards
         self.log = Log()
 
-    def keep(self, transformed: Transformed, known: failures.Known, reason: errors.BreakReason | None) -> None:
+    def keep(
+        self, transformed: Transformed, known: failures.Known, reason: errors.BreakReason | None, whole: bool
+    ) -> None:
         """Store what was made, if another process can use it.
 
         Arguments:
             reason: why the graph breaks, if it does.
+            whole: the frame's own code does the same (`_C.Entry`).
         """
         history = _plain_history(known, self.region)
-        self._keep(transformed.code, reason, transformed.globals, transformed.graph is not None, history)
+        self._keep(transformed.code, reason, transformed.globals, transformed.graph is not None, history, whole=whole)
 
     def keep_python(self, code: CodeType) -> None:
         """Store that nothing of torch's ran.
@@ -81,6 +84,7 @@ class Keeper:
         graph: bool = False,
         history: Mapping[str, object] = MappingProxyType({}),
         once: bool = False,
+        whole: bool = False,
     ) -> None:
         if reason is not None and reason.kind in _OF_THE_MACHINE:
             return store.STORE.leave_out(self.info, reason.kind)
@@ -89,7 +93,18 @@ class Keeper:
         registered = self.guards.registered
         special: dict[type, Callable[[Any], Parts]] = {**_SPECIAL, **dtensor_layouts.special()}
         captured = Captured(
-            code, names, self.log, graph, once, reason, registered, history, special, _ALIASES, self.guards.of_rank
+            code,
+            names,
+            self.log,
+            graph,
+            once,
+            reason,
+            registered,
+            history,
+            special,
+            _ALIASES,
+            self.guards.of_rank,
+            whole,
         )
         store.STORE.keep(self.info, self.request, captured)
 

@@ -325,6 +325,8 @@ class CaptureState(Protocol):
     """`torch_functions.higher_order.transforms.Batching` while an object is taken apart for vmap."""
     told_compiling: bool
     """Whether the program asked if it is being compiled, and was told so."""
+    nested_regions: bool
+    """Whether functions were called that are compiled by themselves where nobody compiles their caller."""
     open_modes: list[tuple[int, Any, object]]
     autocast: tuple[object, ...]
     arrays: Any

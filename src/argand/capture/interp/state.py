@@ -105,7 +105,7 @@ class CaptureState:
         self.journal: Journal | None = None
         self.like_modules: object = None
         self.batching: object = None
-        self.told_compiling = False
+        self.told_compiling = self.nested_regions = False
         self._loaded: dict[Source, tuple[object, object]] = {}
         self._object_at: dict[Source, object] = {}
         self._outer_objects: dict[int, object] = {}

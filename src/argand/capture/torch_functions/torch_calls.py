@@ -476,6 +476,7 @@ def _torch_object(state: CaptureState, fn: Any, args: Args, kwargs: Kwargs) -> o
             return state.interpreter.call(original, args, kwargs)
     if cls == "Region":
         if isinstance(fn, _C.Region) and fn.callback is not None:
+            state.nested_regions = True
             return state.interpreter.call(fn.fn, args, kwargs)
     if isinstance(fn, types.BuiltinFunctionType | types.MethodWrapperType):
         return NotImplemented
