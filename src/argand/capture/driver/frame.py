@@ -478,17 +478,8 @@ class _Capture:
         if keeper is not None:
             keeper.keep(transformed, self.known, reason, whole)
         self._load(late)
-        return _C.Entry(
-            transformed.code,
-            guards,
-            self.region,
-            needed,
-            self._label(),
-            info.globals,
-            transformed.graph is not None,
-            resumed,
-            whole,
-        )
+        about = self.region, needed, self._label(), info.globals
+        return _C.Entry(transformed.code, guards, *about, transformed.graph is not None, resumed, whole)
 
     def _note_resumes(self, resumes: list[ResumeCode], exit: RootExit) -> None:
         frame, kind = exit.frame, "" if self.reason is None else self.reason.kind
