@@ -68,3 +68,32 @@ def test_pools_of_one_dimension(needs_gradient):
     for (want, told), (made, also) in zip(function(x), argand.compile(function)(x), strict=True):
         assert want.stride() == told == made.stride() == also
         torch.testing.assert_close(made, want)
+
+
+AMBIGUOUS = {
+    "one pixel": ((2, 3, 1, 1), (3, 1, 3, 3)),
+    "one channel": ((2, 1, 4, 5), (20, 1, 5, 1)),
+    "a batch of one": ((1, 3, 2, 1), (1, 1, 3, 1)),
+}
+
+
+@pytest.mark.parametrize("layout", AMBIGUOUS)
+def test_formats_that_fit_others_too(layout):
+    """Operators of images choose a memory format each in its own way."""
+
+    def function(x):
+        zeros, ones, gaps = torch.zeros(x.shape[1]), torch.ones(x.shape[1]), torch.ones(x.shape[1], 2)[:, 0]
+        return (
+            F.batch_norm(x, zeros, ones),
+            F.batch_norm(x, zeros, ones, gaps),
+            F.group_norm(x, 1),
+            F.group_norm(x.flatten(2), 1),
+            F.interpolate(x, x.shape[2:]),
+            F.interpolate(x, x.shape[2:], mode="nearest-exact"),
+        )
+
+    size, stride = AMBIGUOUS[layout]
+    x = torch.randn(40).as_strided(size, stride)
+    for place, (want, got) in enumerate(zip(function(x), argand.compile(function)(x), strict=True)):
+        assert want.stride() == got.stride(), place
+        torch.testing.assert_close(got, want)

@@ -252,7 +252,16 @@ def _batch_norm(
     out, *saved = results
     dtype = _statistics_dtype(x, weight, bias, mean, var)
     statistics = [one.to(dtype) for one in saved[:2]] + saved[2:]
-    return (in_format(out, suggested_format(x)), *statistics)
+    return (in_format(out, _normalized_format(x, weight, bias)), *statistics)
+
+
+def _normalized_format(x: torch.Tensor, *parameters: Any) -> torch.memory_format:
+    """The first format that a dense tensor fits, even where its strides resemble another."""
+    if all(one is None or one.is_contiguous() for one in parameters):
+        for memory_format in (torch.contiguous_format, torch.channels_last_3d, torch.channels_last):
+            if x.is_contiguous(memory_format=memory_format):
+                return memory_format
+    return suggested_format(x)
 
 
 def _batch_norm_legacy(results: Any, x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
@@ -262,6 +271,10 @@ def _batch_norm_legacy(results: Any, x: torch.Tensor, *args: Any, **kwargs: Any)
     if training:
         return (out, mean, scale)
     return (out, mean.new_empty((0,)), scale.new_empty((0,)))
+
+
+def _first_resized(results: Any, x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+    return (_resized(results[0], x), *results[1:])
 
 
 def _layer_norm(results: Any, x: torch.Tensor, shape: Any, weight: Any = None, bias: Any = None, *args: Any) -> Any:
@@ -310,6 +323,7 @@ RULES: dict[Any, Rule] = {
     aten._native_batch_norm_legit_no_training.default: _batch_norm,
     aten._native_batch_norm_legit.no_stats: lambda results, x, *args, **kwargs: _batch_norm(results, x, *args[:2]),
     aten._native_batch_norm_legit_functional.default: _batch_norm,
+    aten.native_group_norm.default: _first_resized,
     aten.native_dropout_backward.default: _dropout_backward,
     aten.native_layer_norm.default: _layer_norm,
     aten.log_sigmoid_forward.default: _all_contiguous,
@@ -334,7 +348,10 @@ RULES: dict[Any, Rule] = {
         "prod.dim_int amax amin im2col isin.Scalar_Tensor isin.Tensor_Scalar isin.Tensor_Tensor "
         "rrelu_with_noise var.correction glu_backward"
     ), _contiguous),
-    **dict.fromkeys((aten.upsample_bilinear2d.default, aten.upsample_bicubic2d.default), _resized),
+    **dict.fromkeys(of_aten(
+        "upsample_bilinear2d upsample_bicubic2d upsample_nearest2d upsample_nearest3d _upsample_nearest_exact2d "
+        "_upsample_nearest_exact3d upsample_trilinear3d"
+    ), _resized),
     **dict.fromkeys((aten.linalg_vector_norm.default, aten.norm.ScalarOpt_dim), _vector_norm),
     aten.aminmax.default: _all_contiguous,
     aten.rrelu_with_noise_functional.default: _all_contiguous,
