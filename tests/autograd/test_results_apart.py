@@ -218,3 +218,20 @@ def test_gradients_lie_as_eagers_where_they_are_parts_of_a_whole(backend: str) -
     for (want, strides), (got, steps) in zip(gradients(joined), gradients(argand.compile(joined, backend=backend))):
         torch.testing.assert_close(got, want)
         assert steps == strides
+
+
+def test_gradients_of_gradients_of_results_that_lie_in_another_order_at_each_size():
+    """What is passed from one result to another is laid out as the sum that is read there."""
+
+    def program(y):
+        v = y.clone()
+        return v, v.sum() * v
+
+    compiled = argand.compile(program)
+    for y in (torch.randn(3, 4), torch.randn(4, 5).t(), torch.randn(1, 1).as_strided((1, 1), (2, 2))):
+        y = y.double().requires_grad_()
+        made = []
+        for run in (program, compiled):
+            (grad,) = torch.autograd.grad(sum((one * one).sum() for one in run(y)), y, create_graph=True)
+            made.append((grad, *torch.autograd.grad(grad.cos().sum(), y)))
+        torch.testing.assert_close(made[1], made[0])

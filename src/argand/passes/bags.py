@@ -67,11 +67,15 @@ def _length(node: fx.Node, given: tuple[Any, ...]) -> int:
     count = positions.meta["val"].numel()
     if begins.target is not aten.arange.start_step or begins.args[0] != 0 or begins.args[1] != count:
         return 0
-    step = begins.args[2]
+    step = _rows_of_each(begins)
     return step if isinstance(step, int) and isinstance(count, int) and step > 0 and count % step == 0 else 0
 
 
 _DEFAULTS = (False, _SUM, False, None, False, -1)
+
+
+def _rows_of_each(begins: fx.Node) -> Any:
+    return begins.args[2] if len(begins.args) > 2 else 1
 
 
 def _is_gradient_of(bag: fx.Node, node: fx.Node) -> bool:
@@ -85,7 +89,7 @@ def _is_gradient_of(bag: fx.Node, node: fx.Node) -> bool:
 def _rows_added(b: Builder, bag: fx.Node) -> fx.Node:
     given: Any = bag.args
     table, positions, begins, *rest = given
-    each = begins.args[2]
+    each = _rows_of_each(begins)
     rows = b(aten.embedding.default, table, b(aten.view.default, positions, [-1, each]))
     total = b(aten.sum.dim_IntList, rows, [1])
     return b(aten.div.Tensor, total, each) if rest[1:2] == [_MEAN] else total
@@ -94,7 +98,7 @@ def _rows_added(b: Builder, bag: fx.Node) -> fx.Node:
 def _gradient(b: Builder, node: fx.Node) -> fx.Node:
     given: Any = node.args
     grad, positions, begins = given[:3]
-    each = begins.args[2]
+    each = _rows_of_each(begins)
     bags, width = grad.meta["val"].shape
     one = b(aten.div.Tensor, grad, each) if given[8] == _MEAN else grad
     rows = b(aten.expand.default, b(aten.unsqueeze.default, one, 1), [bags, each, width])

@@ -20,7 +20,7 @@ from argand.graph import compat
 from argand.graph.nodes.meta import eliminate_dead
 from argand.graph.nodes.program import AtenProgram, copied
 from argand.graph.origin import NodeOrigin
-from argand.graph.sizes.symbolic import MetaTensor
+from argand.graph.sizes.symbolic import MetaTensor, contiguous_meta, strided_meta
 from argand.quick_dataclasses import dataclass
 from argand.runtime.tape.plan import Kind, Slot
 
@@ -142,9 +142,10 @@ def _as_laid_out(graph: fx.Graph, tangent: fx.Node, gradient: fx.Node) -> fx.Nod
         return tangent
     back = [order.index(dim) for dim in range(len(order))]
     laid_out, val = tangent, tangent.meta["val"]
+    size, stride = ([dims[dim] for dim in order] for dims in (val.shape, val.stride()))
     steps: tuple[tuple[Any, tuple[Any, ...], dict[str, Any], MetaTensor], ...] = (
-        (aten.permute.default, (order,), {}, val.permute(order)),
-        (aten.clone.default, (), {"memory_format": torch.contiguous_format}, val.permute(order).contiguous()),
+        (aten.permute.default, (order,), {}, strided_meta(size, stride, val.dtype)),
+        (aten.clone.default, (), {"memory_format": torch.contiguous_format}, contiguous_meta(size, val.dtype)),
         (aten.permute.default, (back,), {}, wanted),
     )
     with graph.inserting_before(gradient):
