@@ -126,8 +126,8 @@ def tensor_fact(tensor: torch.Tensor) -> Any:
     if device.type not in DEVICES:
         raise NotRecorded(f"a tensor is on {device.type}")
     dtype = tensor.dtype
-    if tensor.is_neg() or (dtype.is_complex and tensor.is_conj()):
-        raise NotRecorded("a tensor is a conjugated or negated view")
+    if tensor.is_neg() or tensor._is_zerotensor() or (dtype.is_complex and tensor.is_conj()):
+        raise NotRecorded("a tensor is a conjugated or negated view, or zeros without memory")
     shape = tensor.shape
     if device.type != "cpu":  # Python's numbers are on the CPU
         return (shape, tensor.stride(), dtype, device)

@@ -352,7 +352,7 @@ def _fitting(grad: Any, metadata: Any) -> Any:
 
 def _laid_out(grad: torch.Tensor, size: tuple[int, ...], stride: tuple[int, ...]) -> torch.Tensor:
     """A gradient that code of the program made, in the layout that the graphs were compiled for."""
-    if grad.stride() == stride and not (grad.is_conj() or grad.is_neg()):
+    if grad.stride() == stride and not (grad.is_conj() or grad.is_neg() or grad._is_zerotensor()):
         return grad
     return torch.empty_strided(size, stride, dtype=grad.dtype, device=grad.device).copy_(grad)
 

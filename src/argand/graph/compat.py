@@ -468,13 +468,14 @@ def tree_unflatten(leaves: list[Any], spec: Any) -> Any:
 
 
 def is_plain_tensor(tensor: torch.Tensor) -> bool:
-    """A strided tensor of torch's own class, without lazy conjugation or negation."""
+    """A strided tensor of torch's own class with memory, without lazy conjugation or negation."""
     return (
         type(tensor) in (torch.Tensor, torch.nn.Parameter)
         and tensor.layout is torch.strided
         and not tensor.is_quantized
         and not tensor.is_conj()
         and not tensor.is_neg()
+        and not tensor._is_zerotensor()
         and not torch._is_functional_tensor(tensor)
     )
 

@@ -416,3 +416,21 @@ def test_what_is_kept_of_a_tensor_with_holes(f: Any) -> None:
         call(x, strided).sum().backward()
         got.append(x.grad)
     torch.testing.assert_close(*got)
+
+
+def test_zeros_without_memory() -> None:
+    """The gradient of `sgn` is such a tensor, which kernels cannot read: what a backward keeps, gives or is given."""
+    x = torch.linspace(-2, 2, 40).requires_grad_()
+
+    def step(y: torch.Tensor) -> torch.Tensor:
+        (g,) = torch.autograd.grad(y.sgn().sum(), y)
+        return (g + y.sgn()) * 2 + y.sin()
+
+    argand.compile(step, backend="native")(x).sum().backward()
+    torch.testing.assert_close(x.grad, x.detach().cos())
+    x.grad = None
+    doubled = argand.compile(lambda y: y.exp() * 2, backend="native")
+    doubled(x).sgn().sum().backward()
+    assert x.grad is not None and not x.grad.any()
+    (g,) = torch.autograd.grad(x.sgn().sum(), x)
+    assert (doubled(g) == 2).all()

@@ -213,6 +213,11 @@ def clone_here(tracer: Recorder, func: Any, args: Args, kwargs: Kwargs) -> Any:
     return tracer.run(aten.clone.default, (tracer.tensor(args[0]),), {})
 
 
+def trace_zeros(tracer: Recorder, func: Any, args: Args, kwargs: Kwargs) -> Any:
+    """Zeros that torch makes no memory for; kernels read some."""
+    return tracer.run(aten.zeros.default, args, kwargs)
+
+
 METADATA_CHANGES: dict[Any, Any] = {
     aten.t_.default: aten.t.default,
     aten.transpose_.default: aten.transpose.int,
@@ -240,6 +245,7 @@ HANDLERS: dict[Any, Handler] = {
     aten.detach_.default: same_tensor,
     aten.copy_.default: trace_copy_,
     **dict.fromkeys(EMPTY, trace_empty),
+    aten._efficientzerotensor.default: trace_zeros,
     aten.zero_.default: trace_fill_,
     aten.fill_.Scalar: trace_fill_,
     aten.fill_.Tensor: trace_fill_tensor_,

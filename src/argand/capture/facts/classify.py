@@ -148,6 +148,7 @@ def is_plain_tensor(tensor: torch.Tensor) -> bool:
     return (
         tensor.layout is torch.strided
         and not tensor.is_quantized
+        and not tensor._is_zerotensor()  # which have no memory
         and not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
         and not getattr(tensor, "is_nested", False)
     )

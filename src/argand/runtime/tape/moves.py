@@ -237,7 +237,7 @@ def as_expected(grad: torch.Tensor | None, spec: Tangent) -> torch.Tensor:
     if grad is None:
         return torch.empty_strided(spec.size, spec.stride, dtype=spec.dtype, device=spec.device).zero_()
     if grad.stride() == spec.stride and grad.dtype is spec.dtype and type(grad) is torch.Tensor:
-        if not (grad.is_neg() or grad.is_conj()):  # bits, which no kernel looks at
+        if not (grad.is_neg() or grad.is_conj() or grad._is_zerotensor()):  # which no kernel looks at
             return grad
     if compat.is_transformed(grad):  # many gradients that look like one
         order = sorted(range(grad.dim()), key=lambda dim: -spec.stride[dim])
