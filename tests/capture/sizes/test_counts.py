@@ -36,6 +36,33 @@ def test_a_module_that_counts_its_calls_is_compiled_once(backend: str) -> None:
     assert not findings.recompiles and len(findings.graphs) == 1
 
 
+class Cache:
+    def __init__(self) -> None:
+        self.keys: torch.Tensor | None = None
+        self.length = 0
+
+    def update(self, key: torch.Tensor) -> torch.Tensor:
+        self.keys = key if self.keys is None else torch.cat([self.keys, key], 1)
+        self.length += key.shape[1]
+        return self.keys
+
+
+def test_a_count_that_equals_a_size_is_no_constant_for_good() -> None:
+    def step(x: torch.Tensor, cache: Cache) -> torch.Tensor:
+        mask = torch.arange(cache.length + x.shape[1])  # in the second call the keys are not known to grow
+        return cache.update(x) + mask
+
+    compiled = argand.compile(step, backend="eager", fullgraph=True)
+    findings = Findings()
+    with findings.listening():
+        for prompt in (12, 9):
+            eager, cache = Cache(), Cache()
+            for size in (prompt, 1, 1, 1, 1):
+                assert torch.equal(compiled(torch.ones(2, size), cache), step(torch.ones(2, size), eager))
+            assert cache.length == prompt + 4
+    assert len(findings.recompiles) == 3  # the first token, all others, prompts of other sizes
+
+
 @pytest.mark.parametrize("kind", ["rate", "steps", "flag", "reset"])
 def test_what_is_written_over(kind: str) -> None:
     class Module(torch.nn.Module):

@@ -455,6 +455,7 @@ def test_one_graph_for_numbers_on_both_sides_of_a_limit(name, backend):
 def test_a_branch_with_few_numbers_on_one_side_does_not_fix_those_of_the_other():
     run(lambda x, n: x * n if n > 5 else x + n, [(X, n) for n in range(2, 14)], 3)
     run(lambda x, n: x * n if n > 4 else x - n, [(X, n) for n in (2, 3, 8, 4, 11, 12, 13, 14, 15)], 3)
+    run(lambda x, n: x * n if n == 3 else x - n, [(X, n) for n in (2, 3, 4, 5, 6, 7)], 3)
 
 
 @pytest.mark.parametrize("backend", ["aot_eager", "native"])

@@ -292,11 +292,12 @@ class Dynamics:
         self.require(relation if holds else relation.negated())
         return holds
 
-    def require(self, relation: Relation, *, formulas: bool = True) -> None:
+    def require(self, relation: Relation, *, formulas: bool = True, needed: bool = False) -> None:
         """Guard a condition that holds in the call at hand.
 
         Arguments:
             formulas: where it does not hold, results may be others: probes must meet it too.
+            needed: the program needs a plain number.
 
         Raises:
             Restart: a probe does not meet it.
@@ -307,7 +308,7 @@ class Dynamics:
         table = self.table
         for probe in table.probes if formulas else ():
             if table.holds(relation, probe) is not True:
-                self.learn(relation)
+                self.learn(relation, needed=needed)
         self.record(relation)
         self.bounds.add(relation)
 
@@ -321,18 +322,20 @@ class Dynamics:
         """The plain number, which is a constant from here on."""
         if self.unbacked is not None and self.unbacked.among(value.expr):
             raise self.unbacked.needed(value.expr)
-        self.require(Relation("eq", value.expr, value.hint))
+        self.require(Relation("eq", value.expr, value.hint), needed=True)
         return value.hint
 
     def _must_be_backed(self, relation: Relation) -> None:
         if self.unbacked is not None and self.unbacked.among(relation):
             raise self.unbacked.undecided(relation)
 
-    def learn(self, relation: Relation, asserted: bool = False) -> None:
+    def learn(self, relation: Relation, asserted: bool = False, needed: bool = False) -> None:
         """Probes must meet `relation`.
 
         Arguments:
             asserted: an operation needs it: it is guarded as soon as its symbols exist.
+            needed: a number is to be a constant, also where it is another: not only because it equals a size or a
+                number that may be another as well.
 
         Raises:
             Restart: always.
@@ -346,7 +349,7 @@ class Dynamics:
         inputs = self.table.inputs(relation.left) | self.table.inputs(relation.right)
         if relation.op == "eq" and not (is_range(relation) and relation not in memory.facts):
             if not self._learn_residue(relation, inputs):
-                self._learn_equality(relation, inputs)
+                self._learn_equality(relation, inputs, needed)
         else:
             if relation in memory.facts:
                 self._all_static(inputs, relation)
@@ -370,7 +373,9 @@ class Dynamics:
                 grown = True
         return grown
 
-    def _learn_equality(self, relation: Relation, inputs: frozenset[Sym]) -> None:
+    def _learn_equality(self, relation: Relation, inputs: frozenset[Sym], needed: bool) -> None:
+        if not needed:
+            self.memory.narrow.update(self.places[sym] for sym in inputs if sym in self.places)
         order = [sym for sym in self.table.symbols if sym in self.places]
         solution = solve(relation, order) if relation.symbols <= set(order) else None
         if solution is None:

@@ -59,7 +59,7 @@ class Memory:
         names: the name of the symbol of a place.
         static: places that are constants after all.
         constants: the values of those, by name.
-        narrow: those among them that could be no more than two numbers, as far as is known: others may vary.
+        narrow: places that could be no more than two numbers, as far as is known, or equal something: others may vary.
         marked: places that the user wants symbolic (`mark_dynamic`), with their range.
         solved: symbols that equal an expression of earlier ones.
         modulus: by symbol: probes keep their residue modulo this.
