@@ -135,6 +135,20 @@ def test_both_dims():
     )
 
 
+LIMITED = {
+    "window": lambda x, y: torch.cat([x, y])[-512:] * 2,
+    "sum": lambda x, y: x.sum() * y.sum() if x.shape[0] + 2 * y.shape[0] < 200 else x.sum(),
+    "product": lambda x, y: x.sum() * y.sum() if x.shape[0] * y.shape[0] < 1000 else x.sum(),
+    "quotients": lambda x, y: x.sum() * y.sum() if x.shape[0] // 4 < 80 // y.shape[0] else x.sum(),
+}
+
+
+@pytest.mark.parametrize("name", LIMITED)
+def test_sizes_that_are_limited_together(name):
+    sizes = ((12, 5), (3, 11), (2, 12), (4, 14), (2, 15), (7, 16), (2, 2), (19, 12))
+    calls_of(LIMITED[name], [(torch.randn(a, 2), torch.randn(b, 2)) for a, b in sizes])
+
+
 def test_two_tensors_of_one_size():
     calls_of(lambda x, y: x + y, [(torch.randn(n, 3), torch.randn(n, 3)) for n in (4, 5, 9)])
 

@@ -23,7 +23,7 @@ from argand.capture.sizes.symbolic_emit import Nodes, text
 from argand.capture.world import narration
 from argand.graph.python_operators import ARITHMETIC, COMPARISONS
 from argand.graph.sizes.expr import Const, Expr, Sym, free_symbols, substitute
-from argand.graph.sizes.relations import Bounds, Relation, Value, is_range, moduli, solve
+from argand.graph.sizes.relations import Bounds, Number, Relation, Value, is_range, moduli, solve, with_room
 from argand.graph.sizes.symbols import FUNCTIONS, LIMITS, Computed, SymbolTable
 
 _DOMAIN: dict[str, tuple[str, float]] = {
@@ -118,6 +118,7 @@ class Dynamics:
                 modulus=memory.modulus.get(name, 1), facts=memory.facts, above=above,
             )  # fmt: skip
         except ValueError:
+            self._make_room(Sym(name, low if kind == "int" else None), hint)
             memory.narrow.add(place)
             self.give_up_place(place, Relation("eq", Sym(name, None), hint))
             return hint
@@ -130,6 +131,21 @@ class Dynamics:
         if high is not None:
             self.record(Relation("le", sym, high))
         return sym
+
+    def _make_room(self, sym: Sym, hint: Number) -> None:
+        """Choose probes of earlier symbols such that inequalities leave other values to a later one.
+
+        Raises:
+            Restart: there may be such probes.
+        """
+        memory = self.memory
+        values = {each: number for each, number in self.table.hints.items() if each in self.places} | {sym: hint}
+        relations = [fact for fact in memory.facts if isinstance(fact, Relation)]
+        limits = [limit for fact in relations for limit in with_room(fact, sym, values) if limit not in relations]
+        if limits:
+            memory.learned += 1
+            memory.facts += limits
+            raise Restart
 
     def _guard_asserted(self) -> None:
         asserted = self.memory.asserted

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import math
 from collections.abc import Iterable, Mapping
 from typing import TypeAlias
@@ -14,6 +15,7 @@ from argand.quick_dataclasses import dataclass
 
 Number: TypeAlias = "int | float"
 Value: TypeAlias = "Expr | int | float"
+_FAR = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,6 +163,34 @@ def single(relation: Relation) -> tuple[Sym, Interval] | None:
     if scale > 0:
         return sym, (-((offset - least) // scale), None)  # scale*sym >= least - offset
     return sym, (None, (offset - least) // -scale)
+
+
+def with_room(relation: Relation, sym: Sym, values: Mapping[Sym, Number]) -> list[Relation]:
+    """Limits of the other symbols of an inequality that holds for `values`, which leave `sym` room to vary."""
+    others = sorted(relation.symbols - {sym}, key=str)
+    if len(others) == len(relation.symbols) or relation.op not in ("lt", "le", "gt", "ge"):
+        return []
+    limits = []
+    for other in others if all(other in values for other in others) else ():
+        value = values[other]
+        for op, sign in (("le", 1), ("ge", -1)):
+            step = _farthest(relation, other, values, sign)
+            if isinstance(value, int) and step < _FAR:
+                limits.append(Relation(op, other, value + sign * (step // (len(others) + 1))))
+    return limits
+
+
+def _farthest(relation: Relation, sym: Sym, values: Mapping[Sym, Number], sign: int) -> int:
+    """How far a symbol may move from its value, until the relation no longer holds."""
+    names = {each.name: value for each, value in values.items()}
+
+    def fails(step: int) -> bool:
+        try:
+            return not hold([relation], {**names, sym.name: values[sym] + sign * step})
+        except ArithmeticError:
+            return True
+
+    return bisect.bisect(range(1, _FAR + 1), 0, key=fails)
 
 
 def moduli(relation: Relation) -> int:
