@@ -179,6 +179,8 @@ def test_comparisons_with_nan():
     tiny = torch.tensor(1e-308, dtype=torch.float64)  # zero as a float32
     for op in (torch.logical_and, torch.logical_or, torch.logical_xor):
         check(op, x, tiny, loops_only=True, exact=True)
+        check(op, sample(torch.int8, 6), torch.tensor(1 << 31), loops_only=True, exact=True)  # zero as an int8
+    check(lambda a: torch.xlogy(a, 1 << 31), x.half().nan_to_num(), exact=True, passes=True)  # infinity as a float16
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64])

@@ -427,9 +427,9 @@ def _logical(name: str) -> Rule:
         common = result_type(ctx, *range(len(operands)))
 
         def operation(ops: Recorder, *values: Value) -> Value:
-            # what rounds to zero in the dtype that eager converts to is false
+            # what rounds or wraps around to zero in the dtype that eager converts to is false
             rounded = [
-                ops.to_dtype(v, common) if v.dtype.is_floating_point and common.is_floating_point else v for v in values
+                ops.to_dtype(v, common) if v.dtype.is_floating_point == common.is_floating_point else v for v in values
             ]
             flags = [ops.to_dtype(value, torch.bool) for value in rounded]
             return ops.emit(name, tuple(flags), torch.bool)

@@ -171,7 +171,8 @@ def _xlogy(b: Builder, x: Any, y: Any) -> Any:
         return NotImplemented
     dtype = torch.result_type(*(val(each) if isinstance(each, fx.Node) else each for each in (x, y)))
     math = torch.float32 if dtype.itemsize == 2 else dtype
-    left, right = (cast(b, e, math) if isinstance(e, fx.Node) else full(b, [], e, given[0], math) for e in (x, y))
+    whole = (e if isinstance(e, fx.Node) else full(b, [], e, given[0], dtype) for e in (x, y))
+    left, right = (cast(b, each, math) for each in whole)
     product = b(aten.mul.Tensor, left, b(aten.log.default, right))
     product = b(aten.where.self, b(aten.eq.Scalar, left, 0), full(b, [], 0, left), product)
     return cast(b, b(aten.where.self, b(aten.isnan.default, right), right, product), dtype)
