@@ -104,11 +104,12 @@ class RunsAgain:
 
 
 def let_go(cut: Partition) -> tuple[int, ...]:
-    """Positions of the inputs that a call does not keep alive: gradients do not depend on what they are, or the graph
-    does not run again."""
+    """Positions of the inputs that a call does not keep alive, and zeros may stand for: gradients do not depend on what
+    they are, or the graph does not run again."""
     forward = cut.forward
     read = frozenset[int]() if forward.bases or forward.leaves else _read_for_gradients(cut)
-    return tuple([at for at, spec in enumerate(forward.inputs) if spec.kind == "arg" and at not in read])
+    inputs = [(at, spec.spec.dtype) for at, spec in enumerate(forward.inputs) if spec.kind == "arg" and at not in read]
+    return tuple([at for at, dtype in inputs if dtype.is_floating_point or dtype.is_complex])
 
 
 _SMALL = 1 << 16  # elements

@@ -194,6 +194,7 @@ def plan_of(joint: JointProgram, cut: Partition, arrivals: tuple[tuple[int, ...]
     groups, classes, unreached = _groups(joint, cut)
     changed = {mutation.input for mutation in written}
     kept, given = _kept(cut, {result: position for position, result in leaves}, held), joint.forward_inputs
+    nodes, weak = cut.forward.placeholders, let_go(cut)
     read = [one for one in zip(cut.arguments, cut.backward.inputs, cut.backward.placeholders) if one[0] in cut.saved]
     return Plan(
         inputs=len(joint.forward_inputs),
@@ -216,7 +217,7 @@ def plan_of(joint: JointProgram, cut: Partition, arrivals: tuple[tuple[int, ...]
         opaque=cut.opaque,
         classes=classes,
         unreached=unreached,
-        weak=let_go(cut),
+        weak=tuple([(at, _tangent(general(given[at].spec, nodes[at])), given[at].spec.requires_grad) for at in weak]),
         before=kept_before(cut),
         draws=draws_as_eager(cut),
         counted=joint.counted,

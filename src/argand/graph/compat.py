@@ -444,7 +444,7 @@ def node_adder() -> Callable[[torch.Tensor], object] | None:
         node = result.grad_fn
         hands_on = node is not None and node is not before and node.next_functions == ((before, 0),)
         same = result is tensor and result._version == version and not result._is_view()
-    return aten.lift.default if hands_on and same else None
+    return getattr(aten.lift.default, "_op", aten.lift.default) if hands_on and same else None
 
 
 def written_in_place(tensors: list[torch.Tensor]) -> None:

@@ -138,20 +138,23 @@ class Order:
 
     Arguments:
         groups: what leaves together, as `Arrivals` has it, and last what leaves at the end.
-
-    Fields:
-        matters: a call may have several nodes.
     """
 
     def __init__(self, groups: Sequence[Sequence[int]]) -> None:
         self._groups = list(enumerate(groups))
         self._singly = [(number, (one,)) for number, group in self._groups for one in reversed(group)]
         self._listened: weakref.WeakSet[Any] = weakref.WeakSet()
-        self.matters = len(self._singly) > 1
+        self._alone = len(self._singly) < 2
+        self._together = len(groups) < 2
+        self._ddp = torch.nn.parallel.DistributedDataParallel
+
+    def matters(self) -> bool:
+        """Whether the call at hand may have several nodes."""
+        return not (self._alone or (self._together and self._ddp._active_ddp_module is None))
 
     def now(self) -> Groups:
         """Those of the call at hand."""
-        ddp: Any = torch.nn.parallel.DistributedDataParallel._get_active_ddp_module()
+        ddp: Any = self._ddp._get_active_ddp_module()
         if not getattr(ddp, "require_backward_grad_sync", False) or ddp in self._listened:
             return self._groups
         self._listened.add(ddp)

@@ -36,7 +36,8 @@ from argand.errors import ArgandError
 from argand.graph import compat
 from argand.quick_dataclasses import dataclass
 from argand.runtime.recipes import same_recipe
-from argand.runtime.tape.moves import version
+from argand.runtime.tape.moves import layout_function, version
+from argand.runtime.tape.plan import Plan
 
 _VERSION = operator.attrgetter("_version")
 
@@ -45,27 +46,34 @@ class NotAgain(ArgandError):
     """The graph cannot run once more, or would not compute the same."""
 
 
-class _Let:
-    """An input that is not kept alive, and how it looked."""
+class LetGo:
+    """The inputs that calls of a graph do not keep alive, where zeros may stand for them.
 
-    __slots__ = ("layout", "value")
+    Arguments:
+        touched: positions of those that the forward writes to.
 
-    def __init__(self, value: torch.Tensor) -> None:
-        self.value = weakref.ref(value)
-        self.layout = value.size(), value.stride(), value.dtype, value.device, value.requires_grad
+    Fields:
+        positions: of these inputs.
+    """
 
-    def stand_in(self) -> torch.Tensor:
-        """Zeros in its place, where it is gone."""
-        size, stride, dtype, device, differentiable = self.layout
-        return torch.empty_strided(size, stride, dtype=dtype, device=device).zero_().requires_grad_(differentiable)
+    def __init__(self, plan: Plan, touched: Sequence[int]) -> None:
+        self._specs = {position: (spec, grad) for position, spec, grad in plan.weak if position not in touched}
+        self.positions = list(self._specs)
+        self._names, self._numbers = plan.names, plan.numbers
 
+    def stand_in(self, position: int, held: Sequence[Any]) -> torch.Tensor | None:
+        """Zeros in the place of one that is gone; None where it is another input.
 
-def _can_be_let_go(value: torch.Tensor) -> bool:
-    """Whether zeros may stand for it, and the tape does not hold it in any case, as it does leaves."""
-    if value.grad_fn is None and value.requires_grad:
-        return False
-    plain = type(value) is torch.Tensor and value.layout is torch.strided
-    return plain and (value.dtype.is_floating_point or value.dtype.is_complex)
+        Arguments:
+            held: what a call has of its inputs, its numbers among them.
+        """
+        spec, differentiable = self._specs.get(position, (None, False))
+        if spec is None:
+            return None
+        layout = layout_function(self._names, spec.layout)
+        size, stride = (spec.size, spec.stride) if layout is None else layout(*[held[at] for at in self._numbers])
+        zeros = torch.empty_strided(size, stride, dtype=spec.dtype, device=spec.device).zero_()
+        return zeros.requires_grad_(differentiable)
 
 
 class RandomStates:
@@ -103,29 +111,28 @@ class Inputs:
         values: tensors and numbers, as the compiled forward gets them, after it has run.
         seeds: that the forward drew.
         written: positions of those that it wrote to: their history leads to the call, so that it must not hold them.
-        weak: positions of others that it does not keep alive.
+        let_go: others that it does not keep alive.
         before: by position, what such as it wrote to held before.
         random: in which state generators were, where it drew from these.
     """
 
-    __slots__ = ("_held", "_versions", "random", "seeds")
+    __slots__ = ("_held", "_let_go", "_versions", "random", "seeds")
 
     def __init__(
         self,
         values: Sequence[Any],
+        let_go: LetGo,
         seeds: Sequence[torch.Tensor] = (),
         written: Sequence[int] = (),
-        weak: Sequence[int] = (),
         before: Mapping[int, torch.Tensor] = MappingProxyType({}),
         random: RandomStates | None = None,
     ) -> None:
         self.seeds = seeds
         self.random = random
+        self._let_go = let_go
         self._held: list[Any] = list(values)
-        for position in weak:
-            value = values[position]
-            if _can_be_let_go(value):
-                self._held[position] = _Let(value)
+        for position in let_go.positions:
+            self._held[position] = weakref.ref(values[position])
         for position in written:
             self._held[position] = weakref.ref(values[position])
         try:  # in C: models have a thousand parameters, and this is part of each call
@@ -139,14 +146,18 @@ class Inputs:
         """Keep no tensor alive any more, as what was saved is freed: who has kept the graph has said so."""
         self._held = [weakref.ref(value) if isinstance(value, torch.Tensor) else value for value in self._held]
 
+    def forget(self) -> None:
+        """Keep nothing of them: nobody asks for gradients any more."""
+        self._held = []
+
     def sources(self) -> list[torch.Tensor] | None:
         """What gradients lead to: the inputs that require some; None where one is gone."""
         sources: list[torch.Tensor] = []
-        for held in self._held:
-            reference = held.value if isinstance(held, _Let) else held
-            value = reference() if isinstance(reference, weakref.ref) else reference
-            if value is None and isinstance(reference, weakref.ref):
-                if not isinstance(held, _Let) or held.layout[-1]:
+        for position, held in enumerate(self._held):
+            value = held() if isinstance(held, weakref.ref) else held
+            if value is None and isinstance(held, weakref.ref):
+                value = self._let_go.stand_in(position, self._held)
+                if value is None or value.requires_grad:
                     return None
             elif isinstance(value, torch.Tensor) and value.requires_grad:
                 sources.append(value)
@@ -164,10 +175,9 @@ class Inputs:
         """
         values: list[Any] = []
         for position, (held, before) in enumerate(zip(self._held, self._versions)):
-            reference = held.value if isinstance(held, _Let) else held
-            value = reference() if isinstance(reference, weakref.ref) else reference
-            if value is None and isinstance(held, _Let) and position not in needed:
-                value = held.stand_in()
+            value = held() if isinstance(held, weakref.ref) else held
+            if value is None and isinstance(held, weakref.ref) and position not in needed:
+                value = self._let_go.stand_in(position, self._held)
             if position in needed:
                 if value is None:
                     raise NotAgain("a tensor that the compiled code read is gone")

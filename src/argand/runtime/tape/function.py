@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import functools
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -12,11 +15,12 @@ from argand.graph import compat
 from argand.graph.version_counters import share_counters
 from argand.runtime.recipes import with_recipe
 from argand.runtime.tape.arrivals import Arrivals, Order, chain
-from argand.runtime.tape.double_backward import Differentiable, Inputs, RandomStates
+from argand.runtime.tape.double_backward import Differentiable, Inputs, LetGo, RandomStates
 from argand.runtime.tape.gradients import Gradients
 from argand.runtime.tape.handed_results import HandedResults, read_by_backward
 from argand.runtime.tape.moves import Backwards
 from argand.runtime.tape.plan import Plan
+from argand.runtime.tape.quick_backward import Quick
 from argand.runtime.tape.result_nodes import ResultNodes, are_apart, has_own_nodes
 
 Boxed = Callable[[list[Any]], Sequence[torch.Tensor]]
@@ -31,11 +35,11 @@ def training_function(plan: Plan, forward: Boxed, backwards: Backwards, again: D
         again: for gradients that are to be differentiated again.
     """
     gradients = Gradients(plan, backwards, again)
-    own_nodes, empty, handed = has_own_nodes(plan), compat.cpu_allocator(), read_by_backward(plan)
+    own_nodes, handed = has_own_nodes(plan), read_by_backward(plan)
     # what no result leads to is no input of the node: its hooks are not called
     connected = [position for position in range(plan.inputs) if position not in plan.unreached]
     touched = sorted({*(entry[0] for entry in plan.written), *plan.raised, *(entry[0] for entry in plan.leaves)})
-    weak = [position for position in plan.weak if position not in touched]
+    let_go, kept, quick = LetGo(plan, touched), _keeper(plan), Quick(gradients, connected)
     order = Order(arriving(plan))
 
     class CompiledFunction(torch.autograd.Function):
@@ -49,24 +53,22 @@ def training_function(plan: Plan, forward: Boxed, backwards: Backwards, again: D
 
         @staticmethod
         def forward(ctx: Any, inputs: Sequence[Any], link: Any, *_: Any) -> Any:
-            before = {position: inputs[position].clone() for position in plan.before}
+            before = {position: inputs[position].clone() for position in plan.before} if plan.before else _NOTHING
             random = RandomStates(plan.tangents[0].device) if plan.draws else None
-            out = forward(list(inputs)) if not plan.written else _told(forward, inputs)
-            if plan.written:
-                _write_back(plan, inputs, out)
-            for position, result in plan.leaves:  # before anything is saved: what is saved of a leaf is the leaf itself
-                inputs[position].data = out[result]
-            ctx.inputs = Inputs(inputs, [out[i] for i in plan.seeds], touched, weak, before, random)
-            ctx.numbers, ctx.first = tuple([inputs[i] for i in plan.numbers]), None if link is None else link.first
-            ctx.left = ctx.computed = ctx.reads = None
+            out = _written(plan, forward, inputs) if touched else forward(list(inputs))
+            seeds = [out[i] for i in plan.seeds] if plan.seeds else ()
+            ctx.inputs = Inputs(inputs, let_go, seeds, touched, before, random)
+            ctx.numbers = tuple([inputs[i] for i in plan.numbers]) if plan.numbers else ()
+            ctx.first = None if link is None else link.first
             if compat.saved_tensor_hooks_active():
                 out = [*out[: plan.results], *map(_alone, out[plan.results :])]
-            anchor = empty((0,), (1,), torch.float32)  # until it is freed
-            ctx.save_for_backward(*_kept(plan, inputs, out), anchor)
+                ctx.hooked_saved = True
+            ctx.save_for_backward(*kept(inputs, out), _anchor())
             ctx.set_materialize_grads(False)
             results = _result_tensors(plan, out)
-            ctx.by_operations, ctx.handed = False, HandedResults.of(results, handed)
-            ctx.seen = HandedResults([(k, inputs[position]) for k, position in plan.seen]) if plan.seen else None
+            ctx.handed = HandedResults.of(results, handed) if handed else None
+            if plan.seen:
+                ctx.seen = HandedResults([(k, inputs[position]) for k, position in plan.seen])
             if plan.plain:
                 ctx.mark_non_differentiable(*[results[i] for i in plan.plain])
             return results
@@ -75,11 +77,15 @@ def training_function(plan: Plan, forward: Boxed, backwards: Backwards, again: D
         def backward(ctx: Any, *grads: Any) -> Any:
             arrivals = None if ctx.first is None else Arrivals(plan.arrivals)
             apart = own_nodes and are_apart(ctx)
+            done = quick.gradients(ctx, grads) if arrivals is None and not apart else None
+            if done is not None:
+                return done
             of_inputs = gradients.of_inputs(ctx, grads, keep=compat.keeps_graph(), apart=apart, arrivals=arrivals)
             if arrivals is None:
                 return (None, None, *[of_inputs[position] for position in connected])
             return (None, *arrivals.first(of_inputs, ctx.first))
 
+    _set_usual(CompiledFunction)
     call = _called(CompiledFunction, connected if plan.unreached else None, order)
     return ResultNodes(plan, gradients).around(call) if own_nodes else call
 
@@ -97,7 +103,7 @@ def _called(function: Any, connected: Sequence[int] | None, order: Order) -> Cal
     def call(*inputs: Any) -> Any:
         run = function.apply if transformed() else apply
         link, first = None, connected
-        if order.matters and run is apply and not recorded():
+        if order.matters() and run is apply and not recorded():
             groups = order.now()
             link = chain(inputs, groups)
             first = first if link is None else groups[0][1]
@@ -127,6 +133,17 @@ def _told(forward: Boxed, inputs: Sequence[Any]) -> Sequence[torch.Tensor]:
         raise
 
 
+def _written(plan: Plan, forward: Boxed, inputs: Sequence[Any]) -> Sequence[torch.Tensor]:
+    """What a forward gives whose inputs get new values. Before anything is saved: what is saved of a leaf is the leaf
+    itself."""
+    out = _told(forward, inputs) if plan.written else forward(list(inputs))
+    if plan.written:
+        _write_back(plan, inputs, out)
+    for position, result in plan.leaves:
+        inputs[position].data = out[result]
+    return out
+
+
 def _write_back(plan: Plan, inputs: Sequence[Any], out: Sequence[torch.Tensor]) -> None:
     """Give inputs their new values. Before anything is saved: what the backward reads may be such an input itself."""
     stored = [inputs[position] for position in plan.raised]
@@ -137,6 +154,36 @@ def _write_back(plan: Plan, inputs: Sequence[Any], out: Sequence[torch.Tensor]) 
         elif not unseen:
             stored.append(target)
     compat.written_in_place(stored)
+
+
+@functools.cache
+def _anchor() -> torch.Tensor:
+    """What a node saves last: autograd says of it, too, that it was freed."""
+    with torch.inference_mode(False), compat.outside_of_modes():
+        return torch.empty(0, device="cpu")
+
+
+_NOTHING: Mapping[int, torch.Tensor] = MappingProxyType({})
+_USUAL: dict[str, Any] = {
+    **dict.fromkeys(("left", "computed", "reads", "seen")),
+    **dict.fromkeys(("by_operations", "hooked_saved", "by_input", "hooked"), False),
+    "runs": MappingProxyType({}),
+}
+"""What is so of most calls; a call's node has what is not."""
+
+
+def _set_usual(function: Any) -> None:
+    for name, value in _USUAL.items():
+        setattr(function._backward_cls, name, value)
+
+
+def _keeper(plan: Plan) -> Callable[[Sequence[Any], Sequence[Any]], Sequence[torch.Tensor]]:
+    """`_kept` of a plan, of inputs and what the forward gives."""
+    counts = {"input": 0, "output": plan.inputs}
+    if plan.counted or not len(plan.kept) > 1 or any(kind == "data" for kind, _ in plan.kept):
+        return lambda inputs, out: _kept(plan, inputs, out)
+    pick = operator.itemgetter(*[counts[kind] + i for kind, i in plan.kept])
+    return lambda inputs, out: pick([*inputs, *out])
 
 
 def _kept(plan: Plan, inputs: Sequence[Any], out: Sequence[torch.Tensor]) -> list[torch.Tensor]:
@@ -152,7 +199,10 @@ def _result_tensors(plan: Plan, out: Sequence[torch.Tensor]) -> tuple[torch.Tens
     """The results for autograd; None for those that are written to inputs already."""
     tensors: list[torch.Tensor | None] = []
     for how, result in zip(plan.handed_over, out):
-        tensors.append(None if how == "none" else without_base(result) if how == "fresh" else result)
+        if how == "fresh":
+            tensors.append(result.detach() if result._is_view() else result)
+        else:
+            tensors.append(None if how == "none" else result)
     return tuple(tensors)
 
 

@@ -102,6 +102,13 @@ class Moves:
         kept = [None if one is None or i in unread else one.detach() for i, one in enumerate(saved)]
         return Left(spent, [None if one is None else (one, version(one)) for one in kept])
 
+    def part_of(self, given: Given) -> _Part:
+        """What moves around the backward of these results."""
+        part = self._parts.get(given)
+        if part is None:
+            part = self._parts[given] = _Part(self, self.backwards.part(given))
+        return part
+
     def gradients(
         self,
         given: Given,
@@ -120,9 +127,7 @@ class Moves:
         gradients: list[Any] = [None] * self._count
         if not any(given):
             return tuple(gradients)
-        part = self._parts.get(given)
-        if part is None:
-            part = self._parts[given] = _Part(self, self.backwards.part(given))
+        part = self.part_of(given)
         if part.lay_out(saved, numbers):
             run = self.backwards.run_eagerly(given, "the data of a tensor that was saved has been set to another's")
         elif any(grad is not None and compat.is_transformed(grad) for grad in grads):
@@ -188,6 +193,21 @@ class _Part:
                 saved[k] = as_expected(one, spec)
         return False
 
+    def usual(self, saved: Sequence[Any], grads: Sequence[Any]) -> set[int] | None:
+        """Which of the saved tensors a call looks at before it hands them on; None where these or gradients lie
+        otherwise than the backward was compiled for, or sizes vary.
+
+        Arguments:
+            grads: those that the backward reads, in its order.
+        """
+        looked_at = list(saved)
+        if self.layouts or self._input_layouts or self.lay_out(looked_at, ()):
+            return None
+        same = all(one is other for one, other in zip(saved, looked_at))
+        for grad, (_, spec) in zip(grads, self.tangents):
+            same = same and as_expected(grad, spec) is grad and not compat.is_transformed(grad)
+        return {k for k, _ in self._inputs} if same else None
+
 
 def _sized(specs: list[tuple[int, Tangent]], layouts: Layouts, numbers: tuple[Any, ...]) -> list[tuple[int, Tangent]]:
     """The layouts in a call of these sizes."""
@@ -204,7 +224,7 @@ def _sized(specs: list[tuple[int, Tangent]], layouts: Layouts, numbers: tuple[An
 
 def _layout_functions(plan: Plan, specs: list[tuple[int, Tangent]]) -> Layouts:
     """None where no layout depends on numbers."""
-    layouts = [_layout_function(plan.names, spec.layout) for _, spec in specs]
+    layouts = [layout_function(plan.names, spec.layout) for _, spec in specs]
     return layouts if any(layouts) else None
 
 
@@ -223,7 +243,7 @@ def _without_autocast(run: Boxed, arguments: list[Any]) -> Sequence[torch.Tensor
         del guard
 
 
-def _layout_function(names: Sequence[str], layout: str) -> Callable[..., Any] | None:
+def layout_function(names: Sequence[str], layout: str) -> Callable[..., Any] | None:
     """Size and stride as a function of the program's numbers; None when they depend on none."""
     if not layout:
         return None

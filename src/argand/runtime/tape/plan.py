@@ -87,7 +87,8 @@ class Plan:
         opaque: numbers of such results whose gradient is not known on the way.
         classes: positions of the inputs that require grad, together where the same results lead to them.
         unreached: positions of those that no result leads to.
-        weak: positions of the inputs that a call does not keep alive for gradients of gradients.
+        weak: (position, layout, whether it requires grad) of inputs that a call does not keep alive for gradients of
+            gradients.
         before: positions of those that it writes to, and keeps a copy of from before that.
         draws: random numbers are torch's generators', and a call keeps what state these were in.
         counted: results to which writes are counted together.
@@ -118,7 +119,7 @@ class Plan:
     opaque: tuple[int, ...]
     classes: tuple[tuple[int, ...], ...]
     unreached: tuple[int, ...]
-    weak: tuple[int, ...]
+    weak: tuple[tuple[int, Tangent, bool], ...]
     before: tuple[int, ...]
     draws: bool
     counted: tuple[tuple[int, ...], ...] = ()
@@ -143,6 +144,7 @@ class Plan:
         values["groups"] = tuple([(one.numbers, one.seen, one.passed, one.classes) for one in self.groups])
         values["tangents"] = tuple(map(_layout, self.tangents))
         values["laid_out"] = tuple([(one, _layout(spec)) for one, spec in self.laid_out])
+        values["weak"] = tuple([(one, _layout(spec), grad) for one, spec, grad in self.weak])
         return tuple(values.values())
 
 
@@ -157,6 +159,7 @@ def plan_of(described: tuple[Any, ...]) -> Plan:
     values["groups"] = tuple([Group(*one) for one in values["groups"]])
     values["tangents"] = tuple([Tangent(*one) for one in values["tangents"]])
     values["laid_out"] = tuple([(one, Tangent(*spec)) for one, spec in values["laid_out"]])
+    values["weak"] = tuple([(one, Tangent(*spec), grad) for one, spec, grad in values["weak"]])
     return Plan(**values)
 
 

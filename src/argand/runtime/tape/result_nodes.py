@@ -54,10 +54,10 @@ class _Run:
 class ResultNodes:
     """The nodes of a graph's calls.
 
-    What a call knows hangs on the node of the whole graph: `runs`, the backwards that came to its results (by their
-    numbers: a hook may start another); `by_input`, it is no part of the tape; `hooked`, a result that others are
-    computed from has, or had, a hook; and weak references to such results, to the nodes of results and to those of
-    inputs.
+    What a call knows hangs on the node of the whole graph, where others than torch's own are around it: `runs`, the
+    backwards that came to its results (by their numbers: a hook may start another); `by_input`, it is no part of the
+    tape; `hooked`, a result that others are computed from has, or had, a hook; and weak references to such results, to
+    the nodes of results and to those of inputs.
     """
 
     def __init__(self, plan: Plan, gradients: Gradients) -> None:
@@ -91,7 +91,18 @@ class ResultNodes:
             for place, group in groups
         ]
 
+        adds = [plan.differentiable[group.numbers[0]] for place, group in groups if plain[place] and group.seen]
+        others = any(not plain[place] and (group.seen or group.passed) for place, group in groups)
+
         def call(*inputs: Any) -> Any:
+            if not others and add is not None and (pick is None or not any(map(_shows, pick(inputs)))):
+                out = apply(*inputs)
+                for position in adds:
+                    add(out[position])
+                return out
+            return with_nodes(inputs)
+
+        def with_nodes(inputs: Sequence[Any]) -> list[Any]:
             held: list[Any] = []
             tokens = []
             by_input = pick is not None and any(map(_shows, pick(inputs)))
@@ -175,7 +186,7 @@ def _shows(value: Any) -> bool:
 
 def are_apart(node: Any) -> bool:
     """Whether results have handed each other what they contribute, in the backward that comes to the graph's node."""
-    run = node.runs.pop(compat.running_backward(), None)
+    run = node.runs.pop(compat.running_backward(), None) if node.runs else None
     return run is not None and bool(run.apart)
 
 
