@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import operator
+import sys
 
+import numpy
 import pytest
 import torch
 from torch.testing._internal.common_methods_invocations import op_db
@@ -104,3 +106,19 @@ def test_gradients_of_positions_in_any_of_the_dimensions(name):
         each(x, torch.tensor([0, 2, 0])).sum().backward()
         grads.append(x.grad)
     assert torch.equal(*grads)
+
+
+def test_numpy_is_called_past_the_dispatcher():
+    def f(x):
+        return torch.from_numpy(numpy.interp(x.numpy(), numpy.array([-2.0, 0.0, 2.0]), numpy.array([0.0, 1.0, 0.5])))
+
+    called = []
+    compiled, x = argand.compile(f), torch.linspace(-1, 1, 12).view(4, 3)
+    compiled(x)
+    sys.setprofile(lambda frame, event, _: called.append(frame.f_code.co_qualname) if event == "call" else None)
+    try:
+        got = compiled(x)
+    finally:
+        sys.setprofile(None)
+    assert torch.equal(got, f(x))
+    assert "call_numpy" in called and "OpOverload.__call__" not in called

@@ -66,6 +66,7 @@ _PACKED = {
 
 MEASURED_PRODUCT = "MeasuredProduct"  # the class of `runtime.kernels.products`: one object for each call
 LOAD_STEPS = "load_steps"  # the function of `runtime.kernels.steps`
+CALL_NUMPY = "call_numpy"  # the function of `graph.operators.numpy_ops`
 _LINEAR = "torch._C._nn.linear"
 
 
@@ -107,6 +108,8 @@ def extern_function(node: ExternNode) -> ExternFunction:
     if text.startswith("argand.") and text.endswith(".steps.default"):
         source, loop = LOOPS.told[node.args[0]]
         return ExternFunction(f"steps_{node.args[0]}", f"{LOAD_STEPS}({source!r}, {loop!r})", True)
+    if text == "argand.numpy_call.default":
+        return ExternFunction("numpy_call", CALL_NUMPY, True)
     if text.startswith("argand."):  # registered by the function that hands it out
         own = f"argand_ops().{text.removeprefix('argand.')}"
         return ExternFunction(text.replace(".", "_"), _PACKED.get(text.split(".")[1], own), several)

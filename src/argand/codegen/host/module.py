@@ -11,7 +11,7 @@ import torch
 
 from argand.codegen.host import gpu, library_products
 from argand.codegen.host.arenas import DEVICE_ARENAS, ArenaText
-from argand.codegen.host.calls import LOAD_STEPS, as_linear, extern_function
+from argand.codegen.host.calls import CALL_NUMPY, LOAD_STEPS, as_linear, extern_function
 from argand.codegen.host.convolutions import (
     FASTER_CONVOLUTION,
     MEASURED_CONVOLUTION,
@@ -199,6 +199,7 @@ class _Writer:
             *([f"from argand.runtime.host import {INTO}"] if INTO in self.header.values() else []),
             *([f"from argand.runtime.gpu.operators.products import {PADDED}"] if PADDED in used else []),
             *([f"from argand.runtime.kernels.steps import {LOAD_STEPS}"] if LOAD_STEPS in str(used) else []),
+            *([f"from argand.graph.operators.numpy_ops import {CALL_NUMPY}"] if CALL_NUMPY in str(used) else []),
             *([f"from argand.runtime.kernels.int8 import {INT8}"] if INT8 in used else []),
             *(f"from argand.runtime.kernels.products import {name}" for name in _PRODUCTS if name in used),
             *([f"from argand.runtime.kernels.products import {MEASURED}"] if f"{MEASURED}()" in used else []),
