@@ -10,12 +10,14 @@ import contextlib
 import io
 import time
 import types
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 
 import argand
+from argand._core import _C
 from argand.capture.driver.explain import Findings
 from helpers import CountingBackend
 
@@ -193,6 +195,21 @@ def test_what_only_passes_on_is_pythons_with_what_it_calls() -> None:
             assert str(program(x, 4)) == str(compiled(x, 4))
     assert backend.ops == 3 and not findings.recompiles  # of `field`
     assert len(findings.breaks) == len(findings.left_to_python) == 1  # told of once, and no graph ends there
+
+
+@pytest.mark.parametrize("program, left", [
+    (lambda x: torch.cov(x), True),
+    (lambda x: torch.cov(x * 2), False),
+    (lambda x: torch.cov(x) if len(x) > 2 else x + 1, False),
+    (lambda x: torch.cov(x) + 1, False),
+])  # fmt: skip
+def test_an_operation_that_no_graph_holds_is_not_compiled_around(program: Callable[..., Any], left: bool) -> None:
+    """Where there is nothing else: what stands for the program's code would only call it."""
+    compiled = argand.compile(program)
+    for size in (4, 4, 5, 6):
+        x = torch.arange(float(size))
+        assert torch.equal(program(x), compiled(x))
+    assert (not _C.code_entries(program.__code__)) == left
 
 
 def test_versions_for_other_ways_are_used_on() -> None:

@@ -98,12 +98,18 @@ def without_tensors(info: _C.FrameInfo, state: CaptureState) -> bool:
 
 
 def only_passes_on(info: _C.FrameInfo, exit: RootExit, ending: GraphBreak) -> bool:
-    """Whether a package's function that breaks the graph within a call only returns what the call gives, out of `with`
-    blocks: there is nothing behind it to compile."""
-    of_package = library_of(info.code.co_filename) not in ("", "torch") and resume_label(info.code) is None
-    if exit.instruction is None or not of_package or not ending.within:
+    """Whether a function that breaks the graph only returns what the call gives that does, out of `with` blocks: there
+    is nothing behind it to compile. Of a package's functions, where the break is within that call; of others, where it
+    is an operation whose result no graph holds, and the code has but one way."""
+    if exit.instruction is None or resume_label(info.code) is not None:
         return False
     program = exit.frame.program
+    if library_of(info.code.co_filename) in ("", "torch"):
+        jumps = any(inst.target is not None for inst in program.instructions)
+        if ending.within or jumps or ending.reason.kind not in _RESULTS_UNKNOWN:
+            return False
+    elif not ending.within:
+        return False
     rest = program.instructions[program.index[exit.instruction] + 1 :]
     names = [inst.opname for inst in rest if inst.opname not in _MOVES]
     while names[:4] == _LEAVING:
@@ -111,6 +117,7 @@ def only_passes_on(info: _C.FrameInfo, exit: RootExit, ending: GraphBreak) -> bo
     return names[:1] == ["RETURN_VALUE"]
 
 
+_RESULTS_UNKNOWN = ("data-dependent value", "result of unknown size")
 _MOVES = frozenset(("SWAP", "COPY", "POP_TOP", "NOP", "PRECALL", "STORE_FAST", "LOAD_FAST"))
 _LEAVING = ["LOAD_CONST"] * 3 + ["CALL"]
 """What calls a manager's `__exit__` with None."""
