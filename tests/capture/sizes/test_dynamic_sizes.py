@@ -91,7 +91,7 @@ FUNCTIONS = {
     "comparison": lambda x: x * 2 if x.shape[0] > 2 else x * 3,
     "stride": lambda x: x.t().contiguous() * x.stride(0),
     "is_contiguous": lambda x: x + 1 if x.is_contiguous() else x,
-    "one_hot": lambda x: F.one_hot(x.argmax(1), 6),
+    "one_hot": lambda x: F.one_hot(x.argmax(1), 6) * 2,
     "embedding": lambda x: F.embedding(x.argmax(1), torch.ones(6, 4)),
     "dropout": lambda x: F.dropout(x, 0.5, training=False),
     "meshgrid": lambda x: torch.meshgrid(torch.arange(x.shape[0]), torch.arange(3), indexing="ij")[0],

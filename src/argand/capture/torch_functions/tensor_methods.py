@@ -13,8 +13,7 @@ from argand.capture.facts.kinds import is_a
 from argand.capture.facts.name_tables import callable_words, words
 from argand.capture.facts.sources import AttrSource
 from argand.capture.facts.values.tensor_info import Cost, TensorInfo
-from argand.capture.metadata import data_errors, metadata
-from argand.capture.metadata.call_targets import target_of
+from argand.capture.metadata import metadata
 from argand.capture.metadata.special_calls import Special, getter, named, special
 from argand.capture.record import conditions, constants, gradient_flags, size_tensors
 from argand.capture.sizes import subclasses, symbolic_index, symbolic_tensors, unbacked_index, unbacked_ops
@@ -531,22 +530,11 @@ def _repeat_interleave(builder: GraphBuilder, func: Function, args: Args, kwargs
 @special(torch.nn.functional.one_hot)
 def _one_hot(builder: GraphBuilder, func: Function, args: Args, kwargs: Kwargs) -> object:
     classes = kwargs.get("num_classes", args[1] if len(args) > 1 else -1)
-    if classes == -1:
-        explanation = "one_hot without num_classes looks at the largest value (data-dependent)."
-        hint = "pass num_classes=..."
-        return _sized_by_data(unbacked_ops.one_hot, builder, func, args, kwargs, explanation=explanation, hint=hint)
-    result = torch.empty((*args[0].shape, classes), dtype=torch.int64, device=_META)
-    return _with_result(builder, func, args, kwargs, result)
-
-
-def _with_result(builder: GraphBuilder, func: Function, args: Args, kwargs: Kwargs, result: object) -> object:
-    """Record a node whose metadata are already known."""
-    infos: list[TensorInfo] = []
-    node_args = tuple(builder.to_node(arg, infos) for arg in args)
-    node_kwargs = {key: builder.to_node(value, infos) for key, value in kwargs.items()}
-    data_errors.check(builder, func, args, infos)
-    device = metadata.logical_device(func, infos, kwargs)
-    return builder.finish_call(target_of(func), node_args, node_kwargs, result, device, False)
+    if classes != -1:
+        return NotImplemented
+    explanation = "one_hot without num_classes looks at the largest value (data-dependent)."
+    hint = "pass num_classes=..."
+    return _sized_by_data(unbacked_ops.one_hot, builder, func, args, kwargs, explanation=explanation, hint=hint)
 
 
 from argand.capture.record import contiguity as _contiguity  # noqa: E402,F401  (registers its functions)
