@@ -104,6 +104,7 @@ def test_a_list_of_long_tensors_is_an_error() -> None:
         lambda x: torch.signal.windows.hann(4) * x,
         lambda x: torch.signal.windows.kaiser(4, beta=2.0) * x,
         lambda x: x.type(torch.DoubleTensor),
+        lambda x: (x > 0).type(torch.Tensor) + x.long().type("torch.Tensor"),
         lambda x: torch.nn.utils.get_total_norm([x, x.sum(0)]),
         lambda x: torch.zeros(2).repeat((x > 100).sum() + 2),
     ],

@@ -269,10 +269,11 @@ def _type(builder: GraphBuilder, func: Function, args: Args, kwargs: Any) -> obj
         name = real.type()
         return name if info.device.type == "cpu" else name.replace("torch.", f"torch.{info.device.type}.")
     wanted = args[1] if len(args) > 1 else kwargs.get("dtype")
-    if type(wanted) is type(torch.FloatTensor):
+    if wanted is _T or type(wanted) is type(torch.FloatTensor):
         wanted = f"{wanted.__module__}.{wanted.__name__}"
-    if isinstance(wanted, str) and info.device.type == "cpu" and wanted in _CPU_TYPE_NAMES:
-        wanted = _CPU_TYPE_NAMES[wanted]
+    if isinstance(wanted, str) and info.device.type == "cpu":
+        default = torch.get_default_dtype() if torch._C._get_default_device() == "cpu" else wanted
+        wanted = default if wanted == "torch.Tensor" else _CPU_TYPE_NAMES.get(wanted, wanted)
     if isinstance(wanted, torch.dtype):
         return builder.call(_T.to, (args[0], wanted), {})
     raise errors.graph_break(kind="legacy tensor type name", context=repr(wanted))
