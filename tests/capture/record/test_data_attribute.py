@@ -164,9 +164,7 @@ def perturbed_before_its_gradient(m: Any, x: T) -> Any:
 
 
 ONE_GRAPH: list[Program] = [
-    written_before, stepped, perturbed,
-    averaged, returned, read_after, itself, of_a_parameter, descended, swapped, shared,
-    twice,
+    stepped, perturbed, averaged, returned, read_after, itself, of_a_parameter, descended, swapped, shared,
 ]  # fmt: skip
 
 
@@ -219,6 +217,13 @@ def asked(m: Any, x: T) -> Any:
     return m.b + 1 if m.b.sum() > 0 else m.b - 1
 
 
+def set_twice(m: Any, x: T) -> Any:
+    m.b.data = x.detach()[0] * 2
+    result = m.b * m.w
+    m.b.data = x.detach()[1] * 3
+    return result
+
+
 def broken_after(m: Any, x: T) -> Any:
     m.b.data = x.detach().mean(0)
     argand.graph_break()
@@ -227,7 +232,7 @@ def broken_after(m: Any, x: T) -> Any:
 
 ELSEWHERE: list[Program] = [
     viewed_before, written_after, of_an_input, used_with_gradients, used_before, used_behind, between, added_to, differentiated,
-    of_a_result_with_gradients, of_another_size, asked, broken_after, perturbed_before_its_gradient,
+    of_a_result_with_gradients, set_twice, twice, written_before, of_another_size, asked, broken_after, perturbed_before_its_gradient,
 ]  # fmt: skip
 
 

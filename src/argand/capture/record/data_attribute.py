@@ -18,7 +18,7 @@ PLAIN = (_T, torch.nn.Parameter)
 
 
 def _refused(sequence: int | None = None, why: str = "") -> errors.GraphBreak:
-    why = why or "The graph sets the data of leaves to tensors like them, where it records no gradient of the leaf."
+    why = why or "The graph sets the data of leaves to tensors like them, where no gradient of the graph reads them."
     stop = errors.graph_break(kind="tensor attribute assignment", context="data", explanation=why)
     stop.sequence = sequence
     return stop
@@ -79,8 +79,13 @@ def _is_differentiated(builder: GraphBuilder, moved: Moved) -> bool:
 
 
 def _has_history(builder: GraphBuilder, info: TensorInfo) -> bool:
-    """Whether a gradient of the tensor is recorded, which in eager is computed from what the tensor is by then."""
-    return any(_records(builder, info.tensor, user) for user in info.node.users)
+    """Whether an operation with gradients reads the tensor: one of the tensor's own, or it may have saved it."""
+    own = info.tensor.requires_grad
+    users = [user for user in info.node.users if own or getattr(user.target, "__name__", user.target) not in _ADDITIVE]
+    return any(_records(builder, info.tensor, user) for user in users)
+
+
+_ADDITIVE = frozenset(("add", "sub", "rsub", "iadd", "isub", "neg", "cat", "stack"))  # of which autograd saves nothing
 
 
 def _records(builder: GraphBuilder, tensor: torch.Tensor, user: fx.Node) -> bool:
@@ -97,12 +102,12 @@ def check_end(state: CaptureState) -> None:
 
     Raises:
         GraphBreak: a tensor whose data was set has been written to since, which would raise the version of another, or
-            its gradients are recorded: the graph ends before.
+            gradients are recorded that in eager are computed from what the tensor is by then: the graph ends before.
     """
     builder = state.graph
     for moved in builder.moved:
         info = moved.info
-        recorded = info.tensor.requires_grad and _has_history(builder, info)
+        recorded = _has_history(builder, info)
         written = any(user in builder.writing for user in info.node.users)
         if recorded or (written and not _is_counted(builder, moved)) or _is_differentiated(builder, moved):
             raise _refused(moved.sequence)
