@@ -47,9 +47,9 @@ class Quick:
         """
         if self._refused or node.left is not None or node.reads is not None or node.computed is not None:
             return None
-        if node.by_operations or node.hooked_saved:
+        if node.by_operations or node.hooked_saved or (node.handed is not None and node.handed.set_since()):
             return None
-        if any(held is not None and held.set_since() for held in (node.handed, node.seen)):
+        if node.seen is not None and node.seen.set_since():
             return None
         if torch.is_grad_enabled() or compat.autocast_active():
             return None
