@@ -25,6 +25,7 @@ import derivatives
 import differential
 import extremes
 import features
+import fused
 import mutated
 import mutations
 import programs
@@ -207,6 +208,12 @@ def test_first_and_second_derivatives_of_compositions() -> None:
     for seed in range(sweeps.part(12, 6)):
         text = derivatives.program(seed)
         assert derivatives.difference(text, seed, "aot_eager") is None, text
+
+
+def test_loops_that_share_kernels() -> None:
+    for seed in range(sweeps.part(12, 2)):
+        text = fused.program(seed)
+        assert fused.difference(text, seed, "native") is None, text
 
 
 def test_writes_between_forward_and_backward() -> None:

@@ -147,13 +147,13 @@ _C_TYPES: Final = ("i8", "i16", "i32", "i64")  # of the generated source; variab
 
 
 def to_c(expr: ExprLike) -> str:
-    """C source of `expr`, for operands of `//` and `%` that are not negative, unless symbols occur in them."""
+    """C source of `expr`; `/` and `%` of C's, which round towards 0, only for operands that are not negative."""
     if isinstance(expr, int):
         return _c_int(expr)
     if isinstance(expr, Const):
         return _c_int(expr.value)
     if isinstance(expr, (FloorDiv, Mod)):
-        if free_symbols(expr) and not (is_natural(expr.left) and is_natural(expr.right)):
+        if not (is_natural(expr.left) and is_natural(expr.right)):
             name = "floor_div_i64" if isinstance(expr, FloorDiv) else "floor_mod_i64"
             return f"{name}({to_c(expr.left)}, {to_c(expr.right)})"
         return f"({_c_factor(expr.left)} {'/' if isinstance(expr, FloorDiv) else '%'} {_c_factor(expr.right)})"
@@ -165,7 +165,8 @@ def to_c(expr: ExprLike) -> str:
 
 
 def is_natural(expr: Expr) -> bool:
-    """Whether `expr` is never negative: nothing is subtracted, and what it is made of is never negative."""
+    """Whether `expr` is never negative: nothing is subtracted, and what it is made of is never negative; loop variables
+    are not, nor are remainders of what is not."""
     for monomial, scale in expr.poly:
         if scale < 0:
             return False
@@ -173,8 +174,9 @@ def is_natural(expr: Expr) -> bool:
             if isinstance(atom, Sym):
                 if atom.minimum is None or atom.minimum < 0:
                     return False
-            elif not isinstance(atom, Var) and not all(is_natural(arg) for arg in atom.args):
-                return False
+            elif not isinstance(atom, Var):
+                if not all(is_natural(arg) for arg in (atom.args[1:] if isinstance(atom, Mod) else atom.args)):
+                    return False
     return True
 
 
