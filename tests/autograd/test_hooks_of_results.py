@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import random
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -375,3 +377,14 @@ def test_hooks_of_a_graphs_node_see_gradients_of_its_results_alone(backend: str)
 
     torch.testing.assert_close(gradient(argand.compile(model, backend=backend)), gradient(model))
     assert seen == [1] * 4
+
+
+def test_the_graphs_node_dies_with_its_results() -> None:
+    f = argand.compile(lambda x, y: (x.tanh().exp(), y.sin().exp()), backend="native")
+    x = torch.randn(3, requires_grad=True)
+    first, second = f(x * 1, x * 2)
+    node = weakref.ref(first.grad_fn.node)
+    torch.autograd.grad([first.sum(), second.sum()], x)
+    del first, second
+    gc.collect()
+    assert node() is None

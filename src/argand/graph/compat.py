@@ -425,13 +425,13 @@ def hidden_from_saved_tensor_hooks() -> Any:
     return torch.autograd.graph.saved_tensors_hooks(lambda tensor: tensor, lambda tensor: tensor)
 
 
-@functools.cache
 def node_owner(tensor: torch.Tensor) -> Any:
     """What keeps alive the node that made a tensor, with what it saved, where that is a node of Python's."""
     with torch._C.DisableTorchFunction(), outside_of_modes():
         return tensor.view_as(tensor).grad_fn
 
 
+@functools.cache
 def node_adder() -> Callable[[torch.Tensor], object] | None:
     """A function that puts a node of autograd's between a tensor and the node that made it, which hands gradients on.
 
