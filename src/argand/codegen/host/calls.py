@@ -108,7 +108,7 @@ def extern_function(node: ExternNode) -> ExternFunction:
     if text.startswith("argand.") and text.endswith(".steps.default"):
         source, loop = LOOPS.told[node.args[0]]
         return ExternFunction(f"steps_{node.args[0]}", f"{LOAD_STEPS}({source!r}, {loop!r})", True)
-    if text == "argand.numpy_call.default":
+    if text.startswith("argand.") and text.endswith(".numpy_call.default"):
         return ExternFunction("numpy_call", CALL_NUMPY, True)
     if text.startswith("argand."):  # registered by the function that hands it out
         own = f"argand_ops().{text.removeprefix('argand.')}"
