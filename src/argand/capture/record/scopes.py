@@ -32,8 +32,7 @@ def lift(builder: GraphBuilder, info: TensorInfo) -> fx.Node:
             first = next((i for i, s in enumerate(scopes) if s.feeds is not None and s.feeds.graph is home), -1)
         if first < 0:
             raise escaped(builder, home)
-    if not all(scope.varying for scope in scopes[first:]) or symbolic_tensors.on_data(builder, info):
-        fixed_sizes(builder, info)
+    refuse_data(builder, info)
     node = info.node
     for scope in scopes[first:]:
         known = scope.lifted.get(id(info))
@@ -50,15 +49,21 @@ def lift(builder: GraphBuilder, info: TensorInfo) -> fx.Node:
 def number(builder: GraphBuilder, value: SymbolicNumber) -> object:
     """A number that varies in the graph being recorded: an input of it, or a constant from now on."""
     dynamics = builder.dynamics
-    if dynamics is None or type(value) is SymbolicBool or not all(scope.varying for scope in builder.scopes):
+    if dynamics is None or type(value) is SymbolicBool:
         return value.number()
     if not dynamics.fits(value) or (dynamics.unbacked is not None and dynamics.unbacked.among(value.expr)):
         return value.number()
     return lift(builder, dynamics.nodes(builder).outside(value.expr))
 
 
+def refuse_data(builder: GraphBuilder, info: TensorInfo) -> None:
+    """Sizes that depend on data are none of a subgraph's inputs."""
+    if symbolic_tensors.on_data(builder, info):
+        fixed_sizes(builder, info)
+
+
 def fixed_sizes(builder: GraphBuilder, info: TensorInfo) -> None:
-    """Most subgraphs are captured for the sizes of this call: where sizes vary, capture starts again without."""
+    """What is captured for the sizes of this call: where sizes vary, capture starts again without."""
     if info.dynamic is not None and builder.dynamics is not None:
         symbolic_tensors.give_up(builder, builder.dynamics.table.symbols)
 

@@ -501,7 +501,7 @@ class GraphBuilder:
         return self._odd_to_node(value, infos)
 
     def number_node(self, value: Any) -> object:
-        """The node of a symbolic number; in most subgraphs, the plain number, which is a constant from now on."""
+        """The node of a symbolic number."""
         if self.graph is not self.root:
             return scopes.number(self, value)
         if self.dynamics is None:

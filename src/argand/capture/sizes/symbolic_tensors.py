@@ -50,14 +50,40 @@ def on_data(builder: GraphBuilder, info: TensorInfo) -> bool:
     return unbacked is not None and bool(unbacked.among(*[size for size in sizes if size is not None]))
 
 
-def passed_on(builder: GraphBuilder, info: TensorInfo, result: torch.Tensor, copy: Callable[..., torch.Tensor]) -> None:
-    """What is known of the sizes of a subgraph's result holds for the one that stands for it outside."""
+def passed_on(
+    builder: GraphBuilder, info: TensorInfo, result: torch.Tensor, make: Callable[[torch.Tensor], torch.Tensor]
+) -> None:
+    """What is known of the sizes of a tensor in or outside of a subgraph holds for what was made of it on the other
+    side."""
     if builder.dynamics is None:
         return
     _settled(builder, info)
-    siblings = info.dynamic.siblings if info.dynamic is not None else [result] * len(PROBED)
     with torch._C.DisableTorchFunction():
-        note(builder, result, tuple([copy(sibling, result.requires_grad) for sibling in siblings]))
+        siblings = [result] * len(PROBED) if info.dynamic is None else [make(each) for each in info.dynamic.siblings]
+        note(builder, result, tuple(siblings))
+
+
+def alike(builder: GraphBuilder, one: torch.Tensor, other: torch.Tensor, *, strides: bool = False) -> bool:
+    """Whether two stand-ins have the same size, and the same strides, now and at the probes.
+
+    Raises:
+        Restart: only now: the sizes are constants.
+    """
+    pairs = zip(_at_probes(builder, one), _at_probes(builder, other))
+    with torch._C.DisableTorchFunction():
+        now, *probed = [a.shape == b.shape and (not strides or a.stride() == b.stride()) for a, b in pairs]
+    if now and not all(probed):
+        give_up(builder, _dynamics(builder).table.symbols)
+    return now
+
+
+def _at_probes(builder: GraphBuilder, tensor: torch.Tensor) -> list[torch.Tensor]:
+    """A stand-in and its siblings."""
+    info = builder.state.tensor_info(tensor)
+    if info.dynamic is None:
+        return [tensor] * (1 + len(PROBED))
+    _settled(builder, info)
+    return [tensor, *info.dynamic.siblings]
 
 
 def _settled(builder: GraphBuilder, info: TensorInfo) -> None:

@@ -39,7 +39,7 @@ class Call:
         extras: how many tensors they have, behind those of the arguments; what follows are the body's surroundings.
         reached: for each tensor of the result, of which of the node's tensors eager records gradients in it, be they
             zeros; None where backends' own way of computing it tells.
-        strides: of each tensor that a transform gives, as capture says.
+        orders: of each tensor that a transform gives, its `memory_order` as capture says; None where it is not dense.
     """
 
     leaves: list[object]
@@ -52,7 +52,7 @@ class Call:
     extra_spec: object = None
     extras: int = 0
     reached: list[list[int]] | None = None
-    strides: list[tuple[int, ...]] = field(default_factory=list)
+    orders: list[tuple[int, ...] | None] = field(default_factory=list)
 
     def arguments(self, flat: Sequence[object]) -> tuple[tuple[object, ...], dict[str, object]]:
         """The nested (args, kwargs)."""
@@ -306,14 +306,16 @@ class _Transformed(torch.autograd.Function):
     def setup_context(ctx: Any, inputs: Any, output: tuple[torch.Tensor, ...]) -> None:
         static, *args = inputs
         call, tensors = static[0], _given(static, args)
-        ctx.save_for_backward(*[tensors[i] if kind == "flat" else output[i] for kind, i in (*call.saved, *call.raw)])
+        kept = [tensors[i] if kind == "flat" else output[i] for kind, i in (*call.saved, *call.raw)]
+        ctx.save_for_backward(*[each for each in kept if isinstance(each, torch.Tensor)])
+        ctx.numbers = [each for each in kept if not isinstance(each, torch.Tensor)]  # which are last
         ctx.call, ctx.graph = call, static[2]
         ctx.mark_non_differentiable(*[output[i] for i in call.fixed], *output[call.results :])
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[object, ...]:
         # Gradients that there are not are zeros here: what else a transform does with them nobody sees.
-        outputs = ctx.graph.forward(*grads[: ctx.call.results], *ctx.saved_tensors)
+        outputs = ctx.graph.forward(*grads[: ctx.call.results], *ctx.saved_tensors, *ctx.numbers)
         return (None, *[None if i is None else outputs[i] for i in ctx.call.gradients])
 
 
@@ -372,7 +374,7 @@ def _transform(name: str) -> Callable[..., tuple[torch.Tensor, ...]]:
         results = _flat(transformed(name, body, flat))
         reached = body.meta["call"].reached
         if being_traced():
-            results = tuple(map(_laid_out, results, body.meta["call"].strides))
+            results = tuple(map(_laid_out, results, body.meta["call"].orders))
         if reached is None or not being_traced() or not torch.is_grad_enabled():
             return results
         return tuple([_reaching(result, [flat[i] for i in numbers]) for result, numbers in zip(results, reached)])
@@ -381,13 +383,11 @@ def _transform(name: str) -> Callable[..., tuple[torch.Tensor, ...]]:
     return run
 
 
-def _laid_out(result: torch.Tensor, stride: tuple[int, ...]) -> torch.Tensor:
+def _laid_out(result: torch.Tensor, order: tuple[int, ...] | None) -> torch.Tensor:
     """A result as eager's lies in memory, which copies tangents to lie as what they are of."""
-    size = tuple(result.shape)
-    if result.stride() == stride or not (lies_densely(result) and is_dense(size, stride)):
+    if order is None or not lies_densely(result) or memory_order(tuple(result.shape), result.stride()) == order:
         return result
-    order = memory_order(size, stride)
-    return result.permute(order).contiguous().permute([order.index(dim) for dim in range(len(size))])
+    return result.permute(order).contiguous().permute([order.index(dim) for dim in range(len(order))])
 
 
 _NAMES = ("vmap", "grad", "grad_and_value", "jacrev", "jacfwd", "jvp", "vjp", "functionalize")
@@ -411,7 +411,9 @@ def computes_forward(body: fx.GraphModule) -> bool:
 
 def reached(results: Sequence[object], given: Sequence[torch.Tensor]) -> list[list[int]]:
     """For each tensor among the results, which of the tensors that were given have a gradient of it."""
-    numbers = [number for number, tensor in enumerate(given) if tensor.requires_grad]
+    numbers = [
+        number for number, tensor in enumerate(given) if isinstance(tensor, torch.Tensor) and tensor.requires_grad
+    ]
     wanted = [given[number] for number in numbers]
     every: list[list[int]] = []
     for result in results:

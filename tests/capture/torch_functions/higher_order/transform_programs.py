@@ -1,14 +1,15 @@
 """Transforms of torch.func and forward-mode gradients, nested in each other, of functions of one tensor.
 
 Each transform gives a function of one tensor again. `python -m tests.capture.torch_functions.higher_order.transform_programs
---count 500 --backend aot_eager` compares random ones with eager (`--device cuda`: on a GPU).
+--count 500 --backend aot_eager` compares random ones with eager (`--device cuda`: on a GPU; `--rows`: of other numbers of
+rows each time).
 """
 
 from __future__ import annotations
 
 import argparse
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -206,7 +207,7 @@ AROUND: dict[str, Callable[[Function], Function]] = {
 
 
 def program(seed: int) -> tuple[str, Function]:
-    """A name, and a function of four numbers."""
+    """A name, and a function of four numbers, or of rows of four."""
     rng = random.Random(seed)
     name = rng.choice(list(FUNCTIONS))
     function = FUNCTIONS[name]
@@ -219,9 +220,9 @@ def program(seed: int) -> tuple[str, Function]:
     return name, function
 
 
-def outcome(function: Function, seed: int) -> Any:
+def outcome(function: Function, seed: int, *rows: int) -> Any:
     """The result, and its gradient in half of the programs, zeros where it has none; or the error."""
-    x = torch.randn(4, dtype=torch.float64, generator=torch.Generator().manual_seed(seed)).to(W.device)
+    x = torch.randn(*rows, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(seed)).to(W.device)
     x.requires_grad_(seed % 2 == 0)
     torch.manual_seed(seed)
     try:
@@ -242,6 +243,7 @@ OF_TORCH = (
 views that functionalize made copies of, and of what forward mode writes under vmap."""
 
 
+ROWS = ((3,), (5,), (2,), (6,))
 KNOWN_BREAKS = (
     "random numbers",
     "Gradients may be recorded",
@@ -253,15 +255,15 @@ KNOWN_BREAKS = (
 nothing depends on the tangents, and within other transforms; levels of forward mode within functionalize."""
 
 
-def difference(seed: int, backend: Any) -> str:
-    """How argand differs from eager; "" where it does not."""
+def difference(seed: int, backend: Any, sizes: Sequence[tuple[int, ...]] = ((), ())) -> str:
+    """How argand differs from eager in calls of these numbers of rows; "" where it does not."""
     name, function = program(seed)
     breaks: list[Any] = []
     compiled = argand.compile(function, backend=backend)
     stop = events.bus.subscribe(lambda event: breaks.append(event.data["reason"]), ("graph_breaks",))
     try:
-        for _ in range(2):
-            eager, got = outcome(function, seed), outcome(compiled, seed)
+        for rows in sizes:
+            eager, got = outcome(function, seed, *rows), outcome(compiled, seed, *rows)
             if any(text in str(eager) for text in OF_TORCH):
                 continue
             if isinstance(eager, Exception) or isinstance(got, Exception):
@@ -284,6 +286,7 @@ def main() -> None:
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--backend", default="eager")
     parser.add_argument("--device", default="cpu")
+    parser.add_argument("--rows", action="store_true", help="each call has another number of rows")
     given = parser.parse_args()
     argand.config.fallback_random = True  # eager's random numbers, on every backend
     to_device(given.device)
@@ -291,7 +294,7 @@ def main() -> None:
     differences = 0
     for seed in range(given.first, given.first + given.count):
         argand.reset()
-        text = difference(seed, given.backend)
+        text = difference(seed, given.backend, ROWS) if given.rows else difference(seed, given.backend)
         if text:
             differences += 1
             print(text, flush=True)

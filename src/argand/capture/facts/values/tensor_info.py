@@ -155,7 +155,6 @@ class Scope:
         results: of the body of an `autograd.Function`, which autograd runs as it is: what its forward has returned.
         entry: of a backward, the node that tells the grad mode in which it is run; None until that is changed.
         managers: id of what changed the grad mode -> whether the mode before was that one; None for the latest change.
-        varying: what is lifted may have sizes that vary, and numbers that vary become inputs, too.
     """
 
     what: str
@@ -168,4 +167,3 @@ class Scope:
     results: Sequence[torch.Tensor] | None = None
     entry: fx.Node | None = None
     managers: dict[int | None, bool] = field(default_factory=dict)
-    varying: bool = False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -19,7 +20,7 @@ from argand.capture.facts.values.tensor_info import Scope, TensorInfo
 from argand.capture.objects.call_protocol import native_handlers
 from argand.capture.record import tensor_attributes
 from argand.capture.record.scopes import lift, placeholder
-from argand.capture.sizes import async_collective_tensors, dtensors, wrappers
+from argand.capture.sizes import async_collective_tensors, dtensors, symbolic_tensors, wrappers
 from argand.capture.sizes.symbolic_state import Restart
 from argand.capture.torch_functions import hops, torch_calls
 from argand.capture.torch_functions.higher_order import hook_state, subgraphs
@@ -256,8 +257,9 @@ class _Captured:
         graphs[0].meta["call"] = call
         bodies = [("function_forward", graphs[0]), ("function_backward", graphs[1])]
         fixed = set(call.fixed)
-        shown = [(self._shown(t, i not in fixed), state.tensor_info(t).device) for i, t in enumerate(results)]
-        new = iter(subgraphs.record(builder, hops.autograd_function, bodies, flat, shown))
+        makes = [functools.partial(self._shown, result=t, differentiable=i not in fixed) for i, t in enumerate(results)]
+        shown = list(zip(map(state.tensor_info, results), makes))
+        new = iter(subgraphs.record_like(builder, hops.autograd_function, bodies, flat, shown))
         rebuilt = tuple(next(new) if isinstance(out, torch.Tensor) else out for out in outputs)
         rebuilt = tuple([self._made_dirty(before, after) for before, after in zip(outputs, rebuilt)])
         hook_state.note_backward(state, function, context, watched, next(iter(reversed(builder.graph.nodes))))
@@ -380,6 +382,7 @@ class _Captured:
             others = [info.tensor for info in forward.order if all(info.tensor is not arg for arg, _ in pairs)]
             kept = [*others, *results, *(info.tensor for info in backward.order)]
             kept = [tensor for tensor in kept if all(tensor is not copy for _, copy in self.dirty)]
+            kept = [tensor for tensor in kept if isinstance(tensor, torch.Tensor)]  # the others are sizes
             written = [storage_address(tensor) for pair in pairs for tensor in pair]
             alone = len({*written}) == len(written)
             if used_once and same and alone and not {storage_address(tensor) for tensor in kept} & {*written}:
@@ -427,12 +430,13 @@ class _Captured:
         with torch._C.DisableTorchFunction():
             self.builder.staying.update(dict.fromkeys(dtensors.storages_of(shown), leaving))
 
-    def _shown(self, result: torch.Tensor, differentiable: bool) -> torch.Tensor:
-        """The stand-in for a result; for an input that is returned, one that shares its memory."""
+    def _shown(self, tensor: torch.Tensor, result: torch.Tensor, differentiable: bool) -> torch.Tensor:
+        """The stand-in for a result, of that or of a sibling; for an input that is returned, one that shares its
+        memory."""
         if not self._given(result):
-            return subgraphs.copy_of(result, differentiable)
+            return subgraphs.copy_of(tensor, differentiable)
         with torch._C.DisableTorchFunction():
-            return hops.passed_on_with_history(result) if differentiable else hops.passed_on(result.detach())[0]
+            return hops.passed_on_with_history(tensor) if differentiable else hops.passed_on(tensor.detach())[0]
 
     def _given(self, tensor: object) -> bool:
         return any(tensor is arg for arg in self.rest)
@@ -458,9 +462,11 @@ class _Captured:
             )  # fmt: skip
 
     def _gradient(self, result: torch.Tensor, backward: Scope) -> torch.Tensor:
-        stand_in = subgraphs.leaf_like(result, False)
-        self.state.tensor_info(result)
-        return dtensors.gradient_of(self.builder, result, stand_in, placeholder(backward.graph, "grad"))
+        make = functools.partial(subgraphs.leaf_like, requires_grad=False)
+        info, grad = self.state.tensor_info(result), make(result)
+        dtensors.gradient_of(self.builder, result, grad, placeholder(backward.graph, "grad"))
+        symbolic_tensors.passed_on(self.builder, info, grad, make)
+        return grad
 
     def _gradients(self, answer: Any) -> list[torch.Tensor | None]:
         """What backward returned, one for each argument."""
@@ -469,7 +475,11 @@ class _Captured:
             given.pop()
         wrong = len(given) != len(self.rest) or any(
             grad is not None
-            and not (isinstance(grad, torch.Tensor) and isinstance(arg, torch.Tensor) and grad.shape == arg.shape)
+            and not (
+                isinstance(grad, torch.Tensor)
+                and isinstance(arg, torch.Tensor)
+                and symbolic_tensors.alike(self.builder, grad, arg)
+            )
             for grad, arg in zip(given, self.rest)
         )
         if wrong or not (answer is None or isinstance(answer, (tuple, torch.Tensor))):
@@ -506,7 +516,7 @@ class _Captured:
         user_saved = {id(t) for t in context.argand_saved if isinstance(t, torch.Tensor)}
         ordered: list[TensorInfo] = []
         for target, wanted in ((saved, True), (raw, False)):
-            for info in backward.order:
+            for info in sorted(backward.order, key=lambda info: not isinstance(info.tensor, torch.Tensor)):
                 if (id(info.tensor) in user_saved) is wanted:
                     place = _place(results, inner, info.tensor) if info.node.graph is forward.graph else None
                     target.append(("flat", number[id(info)]) if place is None else ("made", place))

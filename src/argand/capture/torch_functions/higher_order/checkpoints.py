@@ -37,7 +37,6 @@ from argand.capture.facts.sources import (
     TypeAttrSource,
 )
 from argand.capture.facts.values.tensor_info import Scope, TensorInfo
-from argand.capture.sizes import symbolic_tensors
 from argand.capture.torch_functions import hops, modes
 from argand.capture.torch_functions.higher_order import hook_state, leaf_hooks, subgraphs
 from argand.capture.torch_functions.torch_calls import handler
@@ -146,14 +145,11 @@ def _captured(
         raise _refused("The checkpointed function returns its argument, or a container.", "Pass use_reentrant=False.")
     body = subgraphs.close(builder, scope, inside)
     body.meta["call"] = hops.Call([], None, [], None, len(infos), dict(options))
-    results = [
-        (subgraphs.copy_of(t, grad if reentrant else t.requires_grad), state.tensor_info(t).device) for t in inside
-    ]
+    makes = [functools.partial(subgraphs.copy_of, requires_grad=grad if reentrant else t.requires_grad) for t in inside]
+    results = list(zip(map(state.tensor_info, inside), makes))
     known = {id(info) for info in infos}
     rest = [info for info in scope.order if id(info) not in known]  # what the body reads from its surroundings
-    shown = subgraphs.record(builder, hops.checkpoint, [("checkpoint_body", body)], [*infos, *rest], results)
-    for t, result_outside in zip(inside, shown):
-        symbolic_tensors.passed_on(builder, state.tensor_info(t), result_outside, subgraphs.copy_of)
+    shown = subgraphs.record_like(builder, hops.checkpoint, [("checkpoint_body", body)], [*infos, *rest], results)
     rest = [info for info in rest if isinstance(info.tensor, torch.Tensor)]  # the others are sizes
     if reentrant:
         _refuse_hooks(state, rest)
@@ -255,7 +251,7 @@ def _interpreted(
     state: CaptureState, function: Function, given: tuple[Args, Kwargs], infos: Sequence[TensorInfo], reentrant: bool
 ) -> tuple[Scope, object]:
     """The function's graph, and what it returns."""
-    with subgraphs.scope(state, _WHAT, varying=True) as scope, subgraphs.grad_mode(not reentrant):
+    with subgraphs.scope(state, _WHAT) as scope, subgraphs.grad_mode(not reentrant):
         for info in infos:
             state.graph.node_of(info)
         return scope, state.interpreter.call(function, given[0], given[1])

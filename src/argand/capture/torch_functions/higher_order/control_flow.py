@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import types
 from typing import Any
 
@@ -13,7 +14,7 @@ from argand.capture.facts.handlers import Args, Function, Kwargs, enter
 from argand.capture.facts.interfaces import CaptureState
 from argand.capture.facts.values.tensor_info import Scope
 from argand.capture.record import constants
-from argand.capture.record.scopes import fixed_sizes, placeholder
+from argand.capture.sizes import symbolic_tensors
 from argand.capture.torch_functions import hops, torch_polyfills
 from argand.capture.torch_functions.higher_order import subgraphs
 from argand.capture.torch_functions.torch_calls import NAMED, enter_late, handler
@@ -32,11 +33,18 @@ def _branch(state: CaptureState, what: str, function: Function, args: Args) -> t
     return scope, subgraphs.flatten(state, result, what)
 
 
-def _described(state: CaptureState, flat: subgraphs.Flat) -> object:
-    with torch._C.DisableTorchFunction():
+def _alike(state: CaptureState, one: subgraphs.Flat, other: subgraphs.Flat) -> bool:
+    """Whether two functions return the same kinds of tensors, of the same sizes and strides, and numbers."""
+
+    def described(flat: subgraphs.Flat) -> object:
         return [
-            (tuple(t.shape), t.stride(), t.dtype, state.tensor_info(t).device) for t in flat.tensors
+            (t.dtype, state.tensor_info(t).device) for t in flat.tensors
         ], str(flat.spec), [leaf for leaf in flat.leaves if type(leaf) is not hops.Place]  # fmt: skip
+
+    with torch._C.DisableTorchFunction():
+        return described(one) == described(other) and all(
+            symbolic_tensors.alike(state.graph, *pair, strides=True) for pair in zip(one.tensors, other.tensors)
+        )
 
 
 def _bodies(
@@ -73,18 +81,18 @@ def _cond(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> obje
     what = "torch.cond"
     true_scope, yes = _branch(state, what, bound["true_fn"], operands)
     false_scope, no = _branch(state, what, bound["false_fn"], operands)
-    if _described(state, yes) != _described(state, no) or len({id(t) for t in yes.tensors}) != len(yes.tensors):
+    if not _alike(state, yes, no) or len({id(t) for t in yes.tensors}) != len(yes.tensors):
         raise _refused(what, "The branches return tensors of different sizes, strides or types.",
                        "Make both branches return the same kind of tensors.")  # fmt: skip
     if subgraphs.has_effects(state.graph, true_scope) or subgraphs.has_effects(state.graph, false_scope):
         raise _refused(what, "A branch draws random numbers.", "Draw them before the call and pass them in.")
     flat, bodies = _bodies(state, [pred], [("true_branch", true_scope, yes.tensors),
                                            ("false_branch", false_scope, no.tensors)])  # fmt: skip
-    shown = [
-        (subgraphs.copy_of(a, a.requires_grad or b.requires_grad), state.tensor_info(a).device)
+    results = [
+        (state.tensor_info(a), functools.partial(subgraphs.copy_of, requires_grad=a.requires_grad or b.requires_grad))
         for a, b in zip(yes.tensors, no.tensors)
     ]
-    return yes.rebuilt(subgraphs.record(state.graph, hops.cond, bodies, flat, shown))
+    return yes.rebuilt(subgraphs.record_like(state.graph, hops.cond, bodies, flat, results))
 
 
 def _while_loop(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> object:
@@ -94,28 +102,24 @@ def _while_loop(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -
     start = subgraphs.flatten(state, tuple(state.resolve(bound["carried_inputs"])), what)
     if torch.is_grad_enabled() and any(t.requires_grad for t in start.tensors):
         raise _refused(what, "A loop whose gradient is needed is not captured.", "Run it under torch.no_grad().")
-    inputs = [subgraphs.leaf_like(t, False) for t in start.tensors]
+    make = functools.partial(subgraphs.leaf_like, requires_grad=False)
     infos = [state.tensor_info(t) for t in start.tensors]
     parts, kept = [], []
     for name, function in (("loop_condition", bound["cond_fn"]), ("loop_body", bound["body_fn"])):
         with subgraphs.scope(state, what) as scope:
-            own = [subgraphs.leaf_like(t, False) for t in inputs]
-            for tensor, info in zip(own, infos):
-                fixed_sizes(state.graph, info)
-                state.graph.register(tensor, placeholder(scope.graph, "carried"), info.device)
+            own = [subgraphs.taken(state.graph, scope, info, make) for info in infos]
             result = state.interpreter.call(function, start.rebuilt(own), {})
         kept.append(subgraphs.flatten(state, result if name == "loop_condition" else tuple(result), what))
         parts.append((name, scope, kept[-1].tensors))
     body = kept[1]
-    if _described(state, body) != _described(state, start) or len(kept[0].tensors) != 1:
+    if not _alike(state, body, start) or len(kept[0].tensors) != 1:
         raise _refused(what, "The body does not return tensors like those that it takes.",
                        "Return tensors of the same sizes, strides and types.")  # fmt: skip
     lifted, bodies = _bodies(state, [], parts)
     for _, module in bodies:
         module.meta["count"] = len(infos)
-    shown = [(subgraphs.copy_of(t, False), info.device) for t, info in zip(start.tensors, infos)]
-    results = subgraphs.record(state.graph, hops.while_loop, bodies, [*infos, *lifted], shown)
-    return start.rebuilt(results)
+    results = [(info, functools.partial(subgraphs.copy_of, requires_grad=False)) for info in infos]
+    return start.rebuilt(subgraphs.record_like(state.graph, hops.while_loop, bodies, [*infos, *lifted], results))
 
 
 def _stepwise(state: CaptureState, xs: object, what: str) -> None:

@@ -14,7 +14,7 @@ from argand.capture.facts.handlers import Args, Function, Kwargs
 from argand.capture.facts.interfaces import CaptureState
 from argand.capture.facts.values.tensor_info import Scope, TensorInfo
 from argand.capture.record.scopes import fixed_sizes, placeholder
-from argand.capture.sizes import symbolic_ops
+from argand.capture.sizes import symbolic_ops, symbolic_tensors
 from argand.capture.torch_functions import torch_polyfills
 from argand.capture.torch_functions.higher_order import subgraphs
 from argand.capture.torch_functions.torch_calls import enter_late
@@ -34,11 +34,11 @@ def _attention(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) ->
     given = {**dict(zip(_NAMES, args)), **kwargs}
     if len(args) > len(_NAMES) or set(given) != set(_NAMES):
         raise _refused("It is called with arguments that are not known.", "Call torch's flex_attention.")
-    *info, mask_mod = state.deep_resolve(given["block_mask"])
-    for tensor in (*[given[name] for name in _NAMES[:3]], *info):
+    *fields, mask_mod = state.deep_resolve(given["block_mask"])
+    for tensor in (*[given[name] for name in _NAMES[:3]], *fields):
         if isinstance(tensor, torch.Tensor):
-            fixed_sizes(state.graph, state.tensor_info(tensor))
-    own = subgraphs.flatten(state, [*[given[name] for name in _NAMES[:3]], *symbolic_ops.plain(info)], _WHAT)
+            _fixed(state, state.tensor_info(tensor))
+    own = subgraphs.flatten(state, [*[given[name] for name in _NAMES[:3]], *symbolic_ops.plain(fields)], _WHAT)
     inputs = [state.tensor_info(tensor) for tensor in own.tensors]
     query = inputs[0]
     kind = query.device.type
@@ -49,6 +49,8 @@ def _attention(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) ->
     grad = torch.is_grad_enabled() and any(each.tensor.requires_grad for each in inputs[:3])
     scored, new_score = _mod(state, given["score_mod"], query, grad, "score_mod")
     masked, seen = _mod(state, mask_mod, query, None, "mask_mod")
+    for info in (*scored.order, *masked.order):
+        _fixed(state, info)
     _check(query, inputs, own.leaves, scored, masked, seen)
     bodies = [("score_mod", subgraphs.close(state.graph, scored, [new_score])),
               ("mask_mod", subgraphs.close(state.graph, masked, [seen]))]  # fmt: skip
@@ -63,6 +65,14 @@ def _attention(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) ->
     )
     results = subgraphs.record(state.graph, flex.flex_attention, bodies, flat, _results(inputs, scored))
     return tuple(results)
+
+
+def _fixed(state: CaptureState, info: TensorInfo) -> None:
+    """Kernels are written for the sizes and numbers of the call at hand."""
+    if isinstance(info.tensor, torch.Tensor):
+        fixed_sizes(state.graph, info)
+    elif state.graph.dynamics is not None:
+        symbolic_tensors.give_up(state.graph, state.graph.dynamics.table.inputs(info.node.meta["expr"]))
 
 
 def _position(flat: list[TensorInfo], info: TensorInfo) -> int:

@@ -10,7 +10,7 @@ import functools
 import operator
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import field
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import fx
@@ -25,14 +25,17 @@ from argand.capture.facts.values.symbolic import SYMBOLIC
 from argand.capture.facts.values.tensor_info import Scope, TensorInfo
 from argand.capture.metadata import meta_tensors, metadata
 from argand.capture.metadata.call_targets import device_constructors
-from argand.capture.record.scopes import lift, placeholders_first
-from argand.capture.sizes import subclasses
+from argand.capture.record.scopes import lift, placeholder, placeholders_first, refuse_data
+from argand.capture.sizes import subclasses, symbolic_tensors
 from argand.capture.sizes.subclasses import is_default
 from argand.capture.torch_functions import hops
 from argand.capture.world import pending_effects
 from argand.graph.dtensors import DTensor, for_gradients, is_sharded, made_of, with_spec
+from argand.graph.metadata.strides import is_dense, memory_order
 from argand.quick_dataclasses import dataclass
 
+Make: TypeAlias = Callable[[torch.Tensor], torch.Tensor]
+"""A stand-in of a tensor's."""
 WRITE = "write in a subgraph"
 _META = torch.device("meta")
 _CONSTANTS = frozenset((bool, int, float, str, complex, torch.dtype, torch.device))
@@ -60,16 +63,15 @@ def scope(
     *,
     writes: bool = False,
     results: Sequence[torch.Tensor] | None = None,
-    varying: bool = False,
 ) -> Iterator[Scope]:
     """Record into a new graph. What the function inside changes outside of it ends the graph.
 
     Arguments:
         writes: not so what it writes to tensors: the caller looks at that.
-        results, varying: of `Scope`.
+        results: of `Scope`.
     """
     builder = state.graph
-    opened = Scope(what, fx.Graph(), feeds=feeds, sequence=state.interpreter.number, results=results, varying=varying)
+    opened = Scope(what, fx.Graph(), feeds=feeds, sequence=state.interpreter.number, results=results)
     outer_graph, modes = builder.graph, len(state.open_modes)
     before = pending_effects.effects(state)
     builder.scopes.append(opened)
@@ -196,7 +198,7 @@ def flatten(
         offset: the number of the first tensor.
         subclasses: "kept" for tensors that may be of subclasses, "lost" for tensors that a transform wraps: it forgets
             their class. The plain stand-ins are taken.
-        objects: other objects may be among them; numbers: numbers that vary may.
+        objects: other objects may be among them; numbers: numbers that vary may, which are constants else.
 
     Raises:
         GraphBreak: something in it is neither a tensor nor a constant.
@@ -216,7 +218,9 @@ def flatten(
                 leaf = info.tensor
             places.append(hops.Place(offset + len(tensors)))
             tensors.append(leaf)
-        elif objects or leaf is None or type(leaf) in _CONSTANTS or (numbers and type(leaf) in SYMBOLIC):
+        elif type(leaf) in SYMBOLIC:
+            places.append(leaf if numbers or objects else leaf.number())
+        elif objects or leaf is None or type(leaf) in _CONSTANTS:
             places.append(leaf)
         else:
             raise errors.graph_break(
@@ -225,6 +229,15 @@ def flatten(
                 explanation=f"{what} is captured with tensors and numbers in containers, not a {type(leaf).__name__}.",
             )
     return Flat(places, spec, tensors, functools.partial(_dressed, state, classes) if classes else None)
+
+
+def taken(builder: GraphBuilder, opened: Scope, info: TensorInfo, make: Make) -> torch.Tensor:
+    """An input of a subgraph: what is made of a tensor from outside."""
+    refuse_data(builder, info)
+    tensor = make(info.tensor)
+    builder.register(tensor, placeholder(opened.graph, info.node.name), info.device)
+    symbolic_tensors.passed_on(builder, info, tensor, make)
+    return tensor
 
 
 def unique(state: CaptureState, tensors: list[torch.Tensor]) -> list[TensorInfo]:
@@ -272,13 +285,29 @@ def record(
     node.meta["example_value"] = tuple(tensor for tensor, _ in results)
     if function in hops.TRANSFORMS.values():
         with torch._C.DisableTorchFunction():
-            bodies[0][1].meta["call"].strides = [tensor.stride() for tensor, _ in results]
+            layouts = [(tuple(tensor.shape), tensor.stride()) for tensor, _ in results]
+            orders = [memory_order(*layout) if is_dense(*layout) else None for layout in layouts]
+            bodies[0][1].meta["call"].orders = orders
     stand_ins = []
     for index, (tensor, device) in enumerate(results):
         part = compat.new_node(builder.graph, "call_function", operator.getitem, (node, index), {})
         part.meta.update({k: node.meta[k] for k in ("stack_trace", "user_line") if k in node.meta})
         stand_ins.append(builder.register(tensor, part, device))
     return stand_ins
+
+
+def record_like(
+    builder: GraphBuilder,
+    function: Function,
+    bodies: list[tuple[str, fx.GraphModule]],
+    flat: list[TensorInfo],
+    results: Sequence[tuple[TensorInfo, Make]],
+) -> list[torch.Tensor]:
+    """The same, for results that are made of tensors whose sizes are known."""
+    new = record(builder, function, bodies, flat, [(make(info.tensor), info.device) for info, make in results])
+    for stand_in, (info, make) in zip(new, results):
+        symbolic_tensors.passed_on(builder, info, stand_in, make)
+    return new
 
 
 def copy_of(tensor: torch.Tensor, requires_grad: bool) -> torch.Tensor:
@@ -365,10 +394,10 @@ def summed(builder: GraphBuilder, answer: object, args: Sequence[object]) -> obj
 def _of_size(builder: GraphBuilder, grad: object, arg: object) -> object:
     if not (isinstance(grad, torch.Tensor) and isinstance(arg, torch.Tensor)):
         return grad
-    vary = any(info is None or info.dynamic is not None for info in map(builder.tensors.get, (id(grad), id(arg))))
+    known = builder.tensors.get(id(arg)) if id(grad) in builder.tensors else None
     with torch._C.DisableTorchFunction():
         size, wanted = tuple(grad.shape), tuple(arg.shape)
         trailing = zip(reversed(size), reversed(wanted))
-        if vary or size == wanted or len(size) < len(wanted) or any(b not in (1, a) for a, b in trailing):
+        if known is None or size == wanted or len(size) < len(wanted) or any(b not in (1, a) for a, b in trailing):
             return grad
-        return builder.call(torch.Tensor.sum_to_size, (grad, wanted), {})
+        return builder.call(torch.Tensor.sum_to_size, (grad, symbolic_tensors.shape(builder, known)), {})

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import functools
+
 import torch
 from torch.utils.hooks import RemovableHandle
 
 from argand.capture.facts.handlers import Args, Function, Kwargs
 from argand.capture.facts.interfaces import CaptureState
 from argand.capture.facts.values.symbolic import SYMBOLIC
-from argand.capture.record.scopes import fixed_sizes, placeholder
-from argand.capture.sizes import dtensors
+from argand.capture.record.scopes import placeholder, refuse_data
+from argand.capture.sizes import dtensors, symbolic_tensors
 from argand.capture.torch_functions import hops
 from argand.capture.torch_functions.higher_order import hook_state, subgraphs
 from argand.capture.torch_functions.torch_calls import handler
@@ -52,11 +54,13 @@ def _register_hook(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs
         raise hook_state.refused(
             "The hook is put on a tensor from outside the compiled function, or that needs no gradient."
         )
-    fixed_sizes(builder, info)
-    grad = subgraphs.leaf_like(tensor, False)
+    refuse_data(builder, info)
+    make = functools.partial(subgraphs.leaf_like, requires_grad=False)
+    grad = make(tensor)
     before = hook_state.reached(state, hook)
     with subgraphs.scope(state, dtensors.HOOK) as scope:
         dtensors.gradient_of(builder, tensor, grad, placeholder(scope.graph, "grad"))
+        symbolic_tensors.passed_on(builder, info, grad, make)
         with subgraphs.grad_mode(False), pending_effects.watching(state) as watched:
             result = state.interpreter.call(hook, (grad,), {})
     hook_state.note(state, hook, before, watched, builder.node_of(info))
@@ -68,6 +72,8 @@ def _register_hook(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs
 
 
 def _is_alike(state: CaptureState, result: object, tensor: torch.Tensor) -> bool:
-    if not isinstance(result, torch.Tensor) or (result.shape, result.dtype) != (tensor.shape, tensor.dtype):
+    if not isinstance(result, torch.Tensor) or result.dtype != tensor.dtype:
+        return False
+    if not symbolic_tensors.alike(state.graph, result, tensor):
         return False
     return state.tensor_info(result).device == state.tensor_info(tensor).device

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any, cast
 
@@ -14,10 +15,12 @@ from argand import errors
 from argand.capture.facts.frames import NULL
 from argand.capture.facts.handlers import Args, Function, Kwargs
 from argand.capture.facts.interfaces import CaptureState, GraphBuilder
+from argand.capture.facts.values.symbolic import SymbolicNumber
 from argand.capture.facts.values.tensor_info import Scope, TensorInfo
 from argand.capture.objects import names
-from argand.capture.record.scopes import fixed_sizes, placeholder
-from argand.capture.sizes import symbolic_ops
+from argand.capture.record.scopes import refuse_data
+from argand.capture.sizes import symbolic_ops, symbolic_tensors
+from argand.capture.sizes.symbolic_calls import ProbedCall
 from argand.capture.torch_functions import hops, torch_polyfills
 from argand.capture.torch_functions.higher_order import repeated_calls, subgraphs, written_batches
 from argand.capture.torch_functions.torch_calls import CODES, all_of, enter_late, handler
@@ -37,25 +40,25 @@ def _is_diff(index: int, argnums: Any, count: int) -> bool:
 
 
 def _transform(
-    state: CaptureState, name: str, func: Function, options: dict[str, Any], inputs: list[torch.Tensor],
+    state: CaptureState, name: str, func: Function, options: dict[str, Any], makes: Sequence[subgraphs.Make],
     flat: subgraphs.Flat, extra: subgraphs.Flat | None = None, grad: bool | None = None,
     dims: list[int | None] | None = None, batching: Batching | None = None,
 ) -> object:  # fmt: skip
-    """A node `name(body, ...)`; `inputs` are the tensors that the body sees for those of `flat`.
+    """A node `name(body, ...)`.
 
     Arguments:
+        makes: what makes of each tensor of `flat` the one that the body sees.
         dims: the dimension of each that vmap maps over.
         batching: takes objects in the function's result apart.
     """
     what, builder = f"torch.func.{name}", state.graph
     infos = [state.tensor_info(t) for t in flat.tensors]
     extras = [state.tensor_info(t) for t in extra.tensors] if extra is not None else []
-    for info in (*infos, *extras):
-        fixed_sizes(builder, info)
+    for info in extras:
+        refuse_data(builder, info)
     mode = torch.is_grad_enabled() if grad is None else grad
     with subgraphs.scope(state, what, writes=name in ("vmap", "functionalize")) as scope, subgraphs.grad_mode(mode):
-        for tensor, info in zip(inputs, infos):
-            builder.register(tensor, placeholder(scope.graph, info.node.name), info.device)
+        inputs = [subgraphs.taken(builder, scope, info, make) for info, make in zip(infos, makes)]
         given, named = flat.rebuilt(inputs)
         result = state.interpreter.call(func, [flat.objects.get(i, arg) for i, arg in enumerate(given)], named)
         if batching is not None:
@@ -74,24 +77,57 @@ def _transform(
     body = subgraphs.close(builder, scope, flat_result.tensors)
     if writes is not None:
         writes.copy_first(body)
-    call = hops.Call(flat.leaves, flat.spec, flat_result.leaves, flat_result.spec, len(infos), options)
+    call = hops.Call(_hints(flat.leaves), flat.spec, flat_result.leaves, flat_result.spec, len(infos), options)
     if extra is not None:
-        call.extra, call.extra_spec, call.extras = extra.leaves, extra.spec, len(extras)
+        call.extra, call.extra_spec, call.extras = _hints(extra.leaves), extra.spec, len(extras)
     body.meta["call"] = call
     tensors = [*infos, *extras, *scope.order]
+    device = next((info.device for info in tensors if isinstance(info.tensor, torch.Tensor)), torch.device("cpu"))
+    leaves, siblings, spec = _computed(builder, name, subgraphs.on_meta(body, device.type == "cpu"), tensors)
     metas = [info.tensor for info in tensors]
-    device = next((info.device for info in tensors), torch.device("cpu"))
-    on_meta = subgraphs.on_meta(body, anywhere=device.type == "cpu")
-    answer = subgraphs.meta_result(what, lambda: hops.transformed(name, on_meta, metas))
-    leaves, spec = pytree.tree_flatten(answer)
     if not builder.scopes and (name in ("jvp", "jacfwd") or hops.computes_forward(body)):
         reached = subgraphs.meta_result(what, lambda: hops.reached(leaves, metas))
         call.reached = cast(list[list[int]], reached)
     options.pop("strict", None)  # stand-ins have told what depends on what
     shown = [(_fresh(state, leaf), device) for leaf in leaves if isinstance(leaf, torch.Tensor)]
     new = iter(_recorded(builder, scope, name, body, tensors, shown))
-    results = pytree.tree_unflatten([next(new) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves], spec)
+    leaves = [next(new) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
+    with torch._C.DisableTorchFunction():
+        for place, at_probes in enumerate(zip(*siblings)):
+            leaves[place] = symbolic_tensors.attach(builder, leaves[place], list(at_probes))
+    results = pytree.tree_unflatten(leaves, spec)
     return results if writes is None else writes.written_back(builder, results)
+
+
+def _hints(leaves: list[object]) -> list[object]:
+    """Arguments that the body takes from its surroundings, as they are in the call at hand."""
+    return [leaf.hint if isinstance(leaf, SymbolicNumber) else leaf for leaf in leaves]
+
+
+def _computed(
+    builder: GraphBuilder, name: str, body: fx.GraphModule, tensors: list[TensorInfo]
+) -> tuple[list[object], list[list[object]], object]:
+    """The leaves of what a transform of stand-ins gives, what they are at the probes (nothing: the same), and how they
+    are nested."""
+
+    specs: list[object] = []
+
+    def run(flat: Args, named: Kwargs, judged: bool = True) -> list[object]:
+        answer = subgraphs.meta_result(f"torch.func.{name}", lambda: hops.transformed(name, body, flat))
+        leaves, spec = pytree.tree_flatten(answer)
+        specs.append(spec)
+        return leaves
+
+    flat = tuple([info.tensor for info in tensors])
+    if builder.dynamics is not None:
+        flat = tuple([builder.dynamics.wrap(info.node.meta["expr"], info.tensor)
+                      if "expr" in info.node.meta else info.tensor for info in tensors])  # fmt: skip
+        own = [info for info in tensors if isinstance(info.tensor, torch.Tensor)]
+        if symbolic_tensors.involved(builder, own, flat, {}):
+            with torch._C.DisableTorchFunction():
+                leaves, siblings = ProbedCall(builder, run, hops.TRANSFORMS[name], flat, {}).compute()
+            return leaves, siblings, specs[0]
+    return run(flat, {}), [], specs[0]
 
 
 def _recorded(
@@ -113,9 +149,8 @@ def _fresh(state: CaptureState, tensor: torch.Tensor) -> torch.Tensor:
         return subgraphs.copy_of(tensor, tensor.requires_grad) if id(tensor) in state.tensors else tensor
 
 
-def _element(tensor: torch.Tensor, dim: int | None) -> torch.Tensor:
+def _element(tensor: torch.Tensor, dim: int | None, leaf: bool) -> torch.Tensor:
     """What a function under vmap sees of a tensor that is mapped over in a dimension, or not."""
-    leaf = tensor.is_leaf
     if dim is not None:
         if not -tensor.dim() <= dim < tensor.dim():
             raise _refused("vmap", "torch.func.vmap", "in_dims is out of range.", "Check in_dims.")
@@ -127,19 +162,17 @@ def _element(tensor: torch.Tensor, dim: int | None) -> torch.Tensor:
 
 def _batched(
     state: CaptureState, flat: subgraphs.Flat, in_dims: Any, args: Args
-) -> tuple[list[torch.Tensor], list[int | None]]:
-    """What a function under vmap sees of its arguments, one element of the batch, and which dimension the batch is."""
+) -> tuple[list[subgraphs.Make], list[int | None]]:
+    """What makes what a function under vmap sees of its arguments, one element of the batch, and which dimension the
+    batch is."""
     spec = pytree.tree_flatten(state.deep_resolve(args))[1]
     dims = pytree._broadcast_to_and_flatten(in_dims, spec)
     count = len(flat.leaves)
     if dims is None or any(type(d) is not int and d is not None for d in dims):
         raise _refused("vmap", "torch.func.vmap", "in_dims does not fit the arguments.", "Run it eagerly.")
     dims = [*dims, *([0] * (count - len(dims)))]
-    inputs = []
     mapped: list[int | None] = [dim for leaf, dim in zip(flat.leaves, dims) if type(leaf) is hops.Place]
-    for tensor, dim in zip(flat.tensors, mapped):
-        inputs.append(_element(tensor, dim))
-    return inputs, mapped
+    return [functools.partial(_element, dim=dim, leaf=t.is_leaf) for t, dim in zip(flat.tensors, mapped)], mapped
 
 
 class Batching:
@@ -159,6 +192,15 @@ class Batching:
         self.objects: dict[int, object] = {}
         self.results: list[tuple[object, list[torch.Tensor]]] = []
         self.outer: dict[int, torch.Tensor] = {}
+
+    def element_or(self, make: subgraphs.Make) -> subgraphs.Make:
+        """What an object has in it already of a tensor, or what is made of it."""
+
+        def known(tensor: torch.Tensor) -> torch.Tensor:
+            element = self.elements.get(id(tensor))
+            return make(tensor) if element is None else element
+
+        return known
 
     def results_apart(self, state: CaptureState, result: object) -> object:
         """The function's result with a list of its tensors in the place of each object."""
@@ -203,7 +245,7 @@ def _add_batch_dim(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs
         return NotImplemented
     plain = state.tensor_info(args[0]).tensor
     batching.tensors.append(args[0])
-    return batching.elements.setdefault(id(plain), _element(plain, args[1]))
+    return batching.elements.setdefault(id(plain), _element(plain, args[1], plain.is_leaf))
 
 
 def _maybe_remove_batch_dim(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> object:
@@ -264,16 +306,16 @@ def _is_replaced() -> bool:
 
 def _vmap_impl(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> object:
     func, in_dims, out_dims, randomness, chunk_size, *rest = args
-    in_dims, out_dims = state.deep_resolve(in_dims), state.deep_resolve(out_dims)
+    in_dims, out_dims, chunk_size = map(symbolic_ops.plain, state.deep_resolve((in_dims, out_dims, chunk_size)))
     wrapped = "lost" if type(in_dims) is int else ""
     given, taken = _taken_apart(state, rest, in_dims)
-    flat = subgraphs.flatten(state, (given, kwargs), "torch.func.vmap", subclasses=wrapped)
-    inputs, dims = _batched(state, flat, in_dims, given)
+    flat = subgraphs.flatten(state, (given, kwargs), "torch.func.vmap", subclasses=wrapped, numbers=True)
+    makes, dims = _batched(state, flat, in_dims, given)
     if taken is not None and taken.objects:
-        inputs = [taken.elements.get(id(tensor), element) for tensor, element in zip(flat.tensors, inputs)]
+        makes = [taken.element_or(make) for make in makes]
         flat.objects = taken.objects
     options = {"in_dims": in_dims, "out_dims": out_dims, "randomness": randomness, "chunk_size": chunk_size}
-    result = _transform(state, "vmap", func, options, inputs, flat, dims=dims, batching=taken)
+    result = _transform(state, "vmap", func, options, makes, flat, dims=dims, batching=taken)
     if taken is None or not any(_knows_batch(leaf) for leaf, _ in taken.results):
         return result
     with torch._C.DisableTorchFunction():
@@ -283,14 +325,14 @@ def _vmap_impl(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) ->
 
 def _differentiated(state: CaptureState, name: str, func: Function, argnums: object, args: Args, kwargs: Kwargs,
                     options: dict[str, object]) -> object:  # fmt: skip
-    flat = subgraphs.flatten(state, (args, kwargs), f"torch.func.{name}", subclasses="lost")
+    flat = subgraphs.flatten(state, (args, kwargs), f"torch.func.{name}", subclasses="lost", numbers=True)
     chosen = set()
     for index, arg in enumerate(args):
         if _is_diff(index, argnums, len(args)):
             leaves = pytree.tree_leaves(state.deep_resolve(arg))
             chosen |= {id(state.tensor_info(t).tensor) for t in leaves if isinstance(t, torch.Tensor)}
-    inputs = [subgraphs.leaf_like(t, id(t) in chosen) for t in flat.tensors]
-    return _transform(state, name, func, options, inputs, flat, grad=True)
+    makes = [functools.partial(subgraphs.leaf_like, requires_grad=id(t) in chosen) for t in flat.tensors]
+    return _transform(state, name, func, options, makes, flat, grad=True)
 
 
 def _grad_impl(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> object:
@@ -329,10 +371,13 @@ def _closed_over(state: CaptureState, fn: Function, *cells: str) -> list[object]
 
 
 def _forward_mode(state: CaptureState, func: Function, args: Args, options: dict[str, Any]) -> object:
-    flat = subgraphs.flatten(state, (args, {}), "torch.func.jacfwd")
+    flat = subgraphs.flatten(state, (args, {}), "torch.func.jacfwd", numbers=True)
     _refuse_level(state, "torch.func.jacfwd")
-    inputs = [subgraphs.leaf_like(t, t.requires_grad) for t in flat.tensors]
-    return _transform(state, "jacfwd", func, options, inputs, flat)
+    return _transform(state, "jacfwd", func, options, _leaves(flat), flat)
+
+
+def _leaves(flat: subgraphs.Flat) -> Sequence[subgraphs.Make]:
+    return [functools.partial(subgraphs.leaf_like, requires_grad=t.requires_grad) for t in flat.tensors]
 
 
 def _refuse_level(state: CaptureState, what: str) -> None:
@@ -350,9 +395,8 @@ def _jvp(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> objec
     _refuse_level(state, "torch.func.jvp")
     flat = subgraphs.flatten(state, (primals, {}), "torch.func.jvp")
     extra = subgraphs.flatten(state, tangents, "torch.func.jvp", offset=len(flat.tensors))
-    inputs = [subgraphs.leaf_like(t, t.requires_grad) for t in flat.tensors]
     options = {"has_aux": bool(bound.get("has_aux", False)), "strict": bool(bound.get("strict", False))}
-    return _transform(state, "jvp", bound["func"], options, inputs, flat, extra)
+    return _transform(state, "jvp", bound["func"], options, _leaves(flat), flat, extra)
 
 
 @handler(hops.pullback)
@@ -360,8 +404,8 @@ def _pullback(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> 
     func, primals, has_aux, cotangents = args
     flat = subgraphs.flatten(state, (tuple(primals), {}), "torch.func.vjp")
     extra = subgraphs.flatten(state, cotangents, "torch.func.vjp", offset=len(flat.tensors))
-    inputs = [subgraphs.leaf_like(t, True) for t in flat.tensors]
-    return _transform(state, "vjp", func, {"has_aux": has_aux}, inputs, flat, extra, grad=True)
+    makes = [functools.partial(subgraphs.leaf_like, requires_grad=True)] * len(flat.tensors)
+    return _transform(state, "vjp", func, {"has_aux": has_aux}, makes, flat, extra, grad=True)
 
 
 @handler(*all_of("func.vjp"))
@@ -399,10 +443,10 @@ def _linearize(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) ->
 def _functionalized(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> object:
     """The function that functionalize(...) returned."""
     func, reapply_views = _closed_over(state, fn, "func", "reapply_views")
-    flat = subgraphs.flatten(state, (args, kwargs), "torch.func.functionalize")
-    inputs = [(subgraphs.leaf_like if t.is_leaf else subgraphs.copy_of)(t, t.requires_grad) for t in flat.tensors]
+    flat = subgraphs.flatten(state, (args, kwargs), "torch.func.functionalize", numbers=True)
+    makes = [functools.partial(_element, dim=None, leaf=t.is_leaf) for t in flat.tensors]
     options = {"remove": "mutations" if reapply_views else "mutations_and_views"}
-    return _transform(state, "functionalize", cast("Function", func), options, inputs, flat)
+    return _transform(state, "functionalize", cast("Function", func), options, makes, flat)
 
 
 def _jacobian_forward(state: CaptureState, fn: Function, args: Args, kwargs: Kwargs) -> object:

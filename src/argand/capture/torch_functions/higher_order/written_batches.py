@@ -98,4 +98,4 @@ def of(
 
 def _storages(tensors: list[torch.Tensor]) -> set[int]:
     with torch._C.DisableTorchFunction():
-        return {storage_address(tensor) for tensor in tensors}
+        return {storage_address(tensor) for tensor in tensors if isinstance(tensor, torch.Tensor)}
